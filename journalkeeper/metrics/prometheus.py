@@ -66,7 +66,10 @@ class Family(NamedTuple):
 
 
 def _make_families(kind: type, read: Callable[[Facts], object]) -> list[Family]:
-    """Return the metrics of the record, or of the mapping of its keys, that `read` returns; None if it is unknown."""
+    """Return a metric for each published field of the record class `kind` that has a metric's text.
+
+    `read` takes such a record, or a mapping with its keys, from the Facts. It returns None if the record is unknown.
+    """
     return [_make_family(row, read) for row in rows(kind) if row.about.metric]
 
 

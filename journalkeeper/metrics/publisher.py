@@ -40,8 +40,9 @@ REMEDIES: Final = {
 
 
 def target(place: str) -> str:
-    """Return the file for Textfile=: `place` itself if it ends in .prom, as the collector requires, else a
-    file in it.
+    """Return the path of the metrics file for the value of Textfile=.
+
+    That is `place` if it ends in .prom, as the collector requires; otherwise `place` is a directory for the file.
     """
     return place if place.endswith(".prom") else f"{place}/{NAME}"
 
@@ -64,9 +65,9 @@ class Publisher:
     def show(
         self, seen: tuple[Host, Plan], outcomes: Sequence[Outcome], record: Record, intake_delay_us: int | None
     ) -> None:
-        """Publish the numbers after a successful run.
+        """Write the metrics after a successful run.
 
-        Only a run of the service measures the intake delay.
+        `intake_delay_us` is None unless the service made the run.
 
         Raises: FileError; KeeperError with the remedy.
         """
@@ -89,10 +90,10 @@ class Publisher:
     def publish_failure(
         self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        """Count and publish a failed run; for ExitStack.push.
+        """Count a failed run in the history and write the metrics. The signature is that of an ExitStack callback.
 
-        A run without an `error`, or with a BusyError because another run is on, did not fail. Neither did
-        a run on a host without btrfs, unless an earlier run had found btrfs there: the volume is not mounted.
+        A run without an `error`, or with a BusyError because another run is on, did not fail. Neither did a run on a
+        host without btrfs, unless an earlier run had found btrfs there: the volume is not mounted.
         """
         if not isinstance(error, KeeperError | OSError) or isinstance(error, BusyError):
             return
@@ -112,7 +113,9 @@ class Publisher:
             error.add_note(str(second))  # the run's own error matters more
 
     def publish_health(self, *, healthy: bool | None) -> None:
-        """Publish the verdict of the service, which judges more than a run; before a run, keep it for the first one.
+        """Write the metrics with the service's verdict, if the verdict changed. None stands for an unknown verdict.
+
+        Before the first run there are no metrics to write, so the verdict is only kept.
 
         Raises: as `show`.
         """
@@ -122,7 +125,7 @@ class Publisher:
                 self._write()
 
     def keep_health(self, *, healthy: bool | None) -> None:
-        """Keep the verdict of the service for the next time that the file is written."""
+        """Keep the service's verdict for the next time the metrics are written. None stands for an unknown verdict."""
         self._facts = self._facts._replace(healthy=healthy)
 
     def _write(self) -> None:

@@ -141,7 +141,7 @@ class JournalFile(NamedTuple):
 
     @property
     def compressed(self) -> Annotated[bool, Key()]:
-        """Whether at least half of its data is in compressed extents."""
+        """True if at least half of the file's data is in compressed extents. False if it has no data."""
         return self.extents.encoded_bytes * 2 >= self.extents.data_bytes > 0
 
     @property

@@ -106,7 +106,7 @@ class Rotation(NamedTuple):
 
     @property
     def directory(self) -> str:
-        """The instance's directory. Its device and inode are the rotation's, too, so a failure is remembered for it."""
+        """The instance's directory. A failed rotation is remembered by the device and inode of this directory."""
         return self.instance.directory
 
     @property
@@ -180,7 +180,10 @@ class Plan(NamedTuple):
 
     @property
     def wake_at_us(self) -> int | None:
-        """The earliest time at which a new plan can differ from this one without an event."""
+        """The earliest time (CLOCK_REALTIME) at which a postponed action may become possible.
+
+        None if every postponed action waits for an event.
+        """
         return min((skip.until_us for skip in self.skipped if skip.until_us is not None), default=None)
 
 

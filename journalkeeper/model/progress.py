@@ -53,7 +53,10 @@ class Meter:
         return self._now.done_bytes
 
     def begin(self, action: Action) -> None:
-        """Begin the next file if `action` has ranges, and count all bytes of the last file as done."""
+        """Report that the work on the file of `action` begins. All bytes of the file before count as done.
+
+        Do nothing for an action without ranges, such as one on a directory.
+        """
         if not action.ranges:
             return
         self._before += self._length
@@ -62,7 +65,10 @@ class Meter:
         self._tell(self._now)
 
     def add(self, length: int) -> None:
-        """Add `length` bytes of the present file; bytes that are rewritten a second time are not counted again."""
+        """Report that `length` more bytes of the present file are done.
+
+        Bytes that are rewritten a second time are not counted: a file never exceeds its length.
+        """
         done = min(self._now.done_bytes + length, self._before + self._length)
         self._now = self._now._replace(done_bytes=done)
         self._tell(self._now)

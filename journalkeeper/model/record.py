@@ -83,7 +83,10 @@ class Row(NamedTuple):
 
 
 def split_hint(hint: Any) -> tuple[Any, bool, list[Any]]:
-    """Return the type of an annotation without Annotated and None, whether it permits None, and the metadata."""
+    """Return the parts of a type annotation: (type, permits None, metadata).
+
+    The type is without Annotated and without None.
+    """
     if get_origin(hint) is Annotated:
         bare, nullable, inside = split_hint(get_args(hint)[0])
         return bare, nullable, [*inside, *hint.__metadata__]
@@ -121,7 +124,10 @@ def rows(kind: Any) -> tuple[Row, ...]:
 
 
 def to_json(value: Any) -> Any:
-    """Return a record, or a container of records, as JSON. Floats have at most nine decimals."""
+    """Return a record, or a container of records, as objects for `json.dumps`: dict, list, str, int, float, None.
+
+    Floats are rounded to nine decimals. An optional value that is None is left out.
+    """
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, float):
@@ -147,9 +153,11 @@ def _make_adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def parse_record(kind: type[T], written: Mapping[str, Any]) -> T:
-    """Return the record of a JSON object. Unknown keys are ignored, and missing ones have their default.
+    """Return a record of class `kind` with the values of a JSON object. Unknown keys are ignored.
 
-    Raises: ValueError for a missing or an impossible value.
+    A missing key has the field's default.
+
+    Raises: ValueError for an impossible value, or a missing one without a default.
     """
     known = {name: written[name] for name in get_type_hints(kind) if name in written}
     try:
@@ -161,7 +169,7 @@ def parse_record(kind: type[T], written: Mapping[str, Any]) -> T:
 
 
 def bus_rows(kind: type) -> tuple[Row, ...]:
-    """Return the values of a record that are D-Bus properties."""
+    """Return the descriptions of those values of a record class that are published as D-Bus properties."""
     return tuple(row for row in rows(kind) if row.about.bus is not None)
 
 
@@ -177,7 +185,10 @@ def to_properties(value: object) -> dict[str, object]:
 
 
 def from_properties(before: T, values: Mapping[str, Any]) -> T:
-    """Return the record `before` with the values of D-Bus properties. Properties that an older version lacks stay."""
+    """Return `before` with the values of the D-Bus properties `values`.
+
+    A field whose property is missing, as from an older version, keeps its value. The `none` of its Key becomes None.
+    """
     there = [row for row in bus_rows(type(before)) if row.bus in values]
     known = {row.attribute: None if values[row.bus] == row.about.none else values[row.bus] for row in there}
     changed: T = before._replace(**known)  # type: ignore[attr-defined]
@@ -185,10 +196,10 @@ def from_properties(before: T, values: Mapping[str, Any]) -> T:
 
 
 def column(name: str) -> str:
-    """Return the SQL column of a field: a span of seconds is in whole microseconds there."""
+    """Return the name of the SQL column for a field. A field in seconds ("_s") has a column in microseconds ("_us")."""
     return f"{name.removesuffix('_s')}_us" if name.endswith("_s") else name
 
 
 def to_columns(value: Any) -> dict[str, Any]:
-    """Return all fields of a record by their SQL columns; hidden ones are included."""
+    """Return all fields of a record by their SQL columns, hidden ones included. Seconds become microseconds."""
     return {column(name): round(one * 1e6) if isinstance(one, float) else one for name, one in value._asdict().items()}

@@ -94,7 +94,7 @@ class DefragAnswer(NamedTuple):
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    """Return windows by instance, actions in the order in which they will be done, and skipped files."""
+    """Return the document of `plan -j`: windows by instance, actions in their order, and skipped files."""
     found: dict[str, Any] = to_json(
         PlanAnswer({window.instance: window for window in plan.windows}, plan.actions, plan.skipped)
     )
@@ -102,14 +102,14 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 
 
 def plan_windows(written: Mapping[str, Any]) -> dict[str, Window]:
-    """Return the windows in a plan's document, by instance."""
+    """Return the flush windows in the document of `plan -j`, by instance."""
     return {
         instance: parse_record(Window, {"instance": instance, **row}) for instance, row in written["window"].items()
     }
 
 
 def skips(written: Mapping[str, Any]) -> tuple[Skip, ...]:
-    """Return the skipped files in a document.
+    """Return the skipped files in the document of `plan -j`.
 
     Raises: KeyError, TypeError, ValueError for the document of an incompatible version.
     """
@@ -117,7 +117,7 @@ def skips(written: Mapping[str, Any]) -> tuple[Skip, ...]:
 
 
 def defrag_document(report: Report) -> dict[str, Any]:
-    """Return the outcome of every file, and totals.
+    """Return the document of `defrag -j`: the outcome for every file, and totals.
 
     A skipped file is an outcome, too: action "defragment", result "skipped", its reason, 0 bytes written.
     """
@@ -161,7 +161,7 @@ def _make_outcome(skip: Skip, extents: int) -> Outcome:
 
 
 def _sum_outcomes(report: Report, outcomes: tuple[Outcome, ...]) -> RunTotals:
-    """Return the totals of a run."""
+    """Return the sums over `outcomes`: files by result, extents, disk bytes; and the run's bytes and duration."""
     disk_before, disk_after = disk_sums(outcomes)
     return RunTotals(
         files=len(outcomes),

@@ -202,7 +202,7 @@ def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
 
 
 def counted(number: int, singular: str) -> str:
-    """Return a number with its noun: "1 file", "9,447 extents", "2 directories"."""
+    """Return a number with its noun in the right form: "1 file", "9,447 extents", "2 directories"."""
     plural = f"{singular[:-1]}ies" if singular.endswith("ry") else f"{singular}s"
     return f"{number:,} {singular if number == 1 else plural}"
 

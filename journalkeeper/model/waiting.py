@@ -27,7 +27,10 @@ class Wait(NamedTuple):
 
 
 def waits(before: Mapping[str, Wait], plan: Plan, outcomes: Sequence[Outcome], now_us: int) -> dict[str, Wait]:
-    """Return the files that wait after `plan` led to `outcomes`, by path; a continued wait keeps its start."""
+    """Return the files that wait after a run, by path: the postponed ones of `plan`, and actions that were not done.
+
+    A file that waited `before` keeps the start of its wait. The other waits begin at `now_us`.
+    """
     reasons = {skip.path: str(skip.reason) for skip in plan.skipped if skip.puts_off}
     reasons |= {outcome.path: str(outcome.reason) for outcome in outcomes if outcome.result is not Result.DONE}
     started = {path: min(now_us, before[path].since_us) if path in before else now_us for path in reasons}
@@ -40,13 +43,14 @@ def is_long(wait: Wait, now_us: int) -> bool:
 
 
 def long(known: Iterable[Wait], now_us: int) -> list[Wait]:
-    """Return the waits of more than a day, the longest first."""
+    """Return those waits that exceed a day, the longest first."""
     return sorted((one for one in known if is_long(one, now_us)), key=lambda one: (one.since_us, one.path))
 
 
 def sentence(known: Iterable[Wait], now_us: int) -> str:
-    """Return a sentence such as "3 files have waited for 2d: pressure", with the longest wait; "" if none exceeds a
-    day.
+    """Return a sentence such as "3 files have waited for 2d: pressure", or "" if no wait exceeds a day.
+
+    The time is that of the longest wait, in whole days.
     """
     found = long(known, now_us)
     if not found:

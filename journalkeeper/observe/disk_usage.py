@@ -49,7 +49,9 @@ def measure_disk_bytes(fd: int, path: str = SOCKET) -> int | None:
 
 
 def serve(connection: socket.socket) -> None:
-    """Answer one question, only about a journal file, for any caller.
+    """Receive a descriptor of a journal file over `connection`, and send back the file's disk bytes as text.
+
+    Any caller may ask, because only journal files are measured.
 
     Raises: ValueError or HeaderError for any other descriptor; OSError as disk.read_disk_bytes.
     """
@@ -76,7 +78,7 @@ def _require_journal(fd: int) -> int:
 
 
 def main() -> int:
-    """Serve the connection on standard input, as the socket's unit with Accept=yes passes it."""
+    """Serve the connection on standard input, as a socket unit with Accept=yes passes it. Return the exit status."""
     try:
         with socket.socket(fileno=os.dup(0)) as connection:
             connection.settimeout(ANSWER_S)

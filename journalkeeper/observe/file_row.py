@@ -55,7 +55,9 @@ def describe_impossible_stat(status: os.stat_result) -> str:
 
 
 def build_row(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
-    """Build the row of an open file, without its extents and disk bytes.
+    """Return the row of an open file from its stat and header, without its extents and disk bytes.
+
+    A bad header becomes the row's problem.
 
     Raises: OSError: ENOENT, ESTALE the file was removed or changed meanwhile; EIO.
     """
@@ -95,19 +97,19 @@ def build_row(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
 
 
 def build_problem(place: Directory, name: str, kind: Name | None, why: Reason, detail: str) -> JournalFile:
-    """Build a row without measurements for a file that could not be looked at, with the reason `why`."""
+    """Return a row without measurements for a file that could not be looked at, with the problem `why`."""
     kind, path = kind or UNNAMED, f"{place.path.rstrip('/')}/{name}"
     return JournalFile(path, 0, 0, kind.kind, kind.owner, place.name, problem=why, problem_detail=detail)
 
 
 def build_directory_problem(place: Directory, why: Reason, detail: str) -> JournalFile:
-    """Build a row for a directory that could not be looked at."""
+    """Return a row without measurements for a directory that could not be looked at, with the problem `why`."""
     parent, _, name = place.path.rpartition("/")
     return build_problem(place._replace(path=parent), name, None, why, detail)
 
 
 def explain_error(error: Exception) -> tuple[Reason, str]:
-    """Return the reason for which an error ended the look at a file or directory, and its detail."""
+    """Return the reason and the detail for a row's problem, from the error that ended the look at the file."""
     match error:
         case UnfitFileError():
             return error.why, str(error)

@@ -62,7 +62,10 @@ class Flushes:
         self._lock = Lock()
 
     def note_append(self, directory: str) -> bool:
-        """Record that inotify reported an append by journald. Return whether this changed `get_next_look_us`."""
+        """Record that inotify reported an append by journald in `directory`.
+
+        Return True if `get_next_look_us` may have changed: a flush timer started, or its start became known better.
+        """
         with self._lock:
             timer = self._timers.get(directory)
             return timer is not None and timer.note_append(self._clock())
@@ -76,9 +79,9 @@ class Flushes:
                 self._timers[directory].forget_blocks()
 
     def look(self, instances: Iterable[Instance], files: Iterable[JournalFile]) -> tuple[Instance, ...]:
-        """Look at all active files in `files`, and return `instances` with the state of their timers.
+        """Read the states of all active files in `files`, and return `instances` with the start of their flush timers.
 
-        `files` must contain the files of all instances.
+        `files` must contain the files of all instances. Timers of other instances are forgotten.
         """
         actives: dict[str, tuple[str, ...]] = {}
         for file in files:
@@ -107,7 +110,10 @@ class Flushes:
     def renew(
         self, instances: Iterable[Instance], files: Iterable[JournalFile]
     ) -> tuple[tuple[Instance, ...], tuple[JournalFile, ...]]:
-        """Return `instances` and the active ones of `files` as the last look found them, for their windows alone."""
+        """Return `instances` and the active ones of `files`, as the last look at the flush timers found them.
+
+        Only values that decide on flush windows are renewed.
+        """
         actives = [(file, self._seen[file.path]) for file in files if file.path in self._seen]
         return (
             tuple(one._replace(online_since_us=self._get_online_since_us(one.directory)) for one in instances),
@@ -135,17 +141,23 @@ class Flushes:
         return self._offset_us
 
     def _needs_sync(self, directory: str) -> bool:
-        """Return whether only a sync on request can show when the next flush is due."""
+        """Return whether journald should be asked for a sync, because its flush timer stayed unknown for too long."""
         return self._instances[directory].rotatable and self._timers[directory].needs_sync(self._clock())
 
     def look_again(self, directory: str | None = None) -> None:
-        """Look again at the states of the known active files, or at those of one directory."""
+        """Read the states of all known active files again, and update the flush timers.
+
+        With `directory`, only the files in this directory are read.
+        """
         for one in list(self._timers):
             if directory in {None, one} and self._look(one):
                 self._news = True
 
     def needs_plan(self) -> bool:
-        """Return whether a plan is due: a flush ended since the last call, or an instance needs a sync on request."""
+        """Return whether a new plan is due.
+
+        That is so if a flush ended since the last call, or a journald must be asked for a sync.
+        """
         news, self._news = self._news, False
         return news or any(map(self._needs_sync, self._timers))
 
@@ -229,7 +241,7 @@ class Flushes:
             return None if timer is None else timer.closes_us(margin_us)
 
     def is_flush_due(self, margin_us: int) -> bool:
-        """Return whether the flush of any instance is near or under way."""
+        """Return whether any journald's flush is under way, or due within `margin_us`."""
         with self._lock:
             return any(timer.is_due(margin_us, self._clock()) for timer in self._timers.values())
 

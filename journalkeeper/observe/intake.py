@@ -39,14 +39,17 @@ class Intake:
         """Of each file its inode and the number of its read_newest entry."""
 
     def find_worst_us(self, paths: Iterable[str]) -> int | None:
-        """Return the longest wait of the entries in `paths` since the last call, or None without any. See
-        `list_waits_us`.
+        """Return the longest intake delay in microseconds of the new entries in `paths`; None without new entries.
+
+        The entries are those of `list_waits_us`.
         """
         return max(self.list_waits_us(paths), default=None)
 
     def list_waits_us(self, paths: Iterable[str]) -> list[int]:
-        """Return the waits in microseconds of the entries in `paths` that came since the last call, of at most
-        `entries`.
+        """Return the intake delays in microseconds of the entries that were added to `paths` since the last call.
+
+        At most the newest `entries` of all files are read. A file's first call returns nothing. Negative delays are
+        left out.
         """
         before, self._seen = self._seen, {}
         came = [entry for path in paths for entry in self._read_new(path, before.get(path)) if path in before]
@@ -87,12 +90,15 @@ class IntakeDelays:
         self._intake = Intake(ENTRIES_PER_FLUSH)
 
     def look(self, files: Iterable[JournalFile]) -> int | None:
-        """Read the new entries of the active files, and return the longest wait, None without new entries."""
+        """Read the new entries of the active files, and return their longest intake delay in microseconds.
+
+        Return None without new entries.
+        """
         came = self._intake.list_waits_us(list_journald_files(files))
         self._waits.extend(came)
         return max(came, default=None)
 
     @property
     def p99_us(self) -> int:
-        """The 99th percentile of the waits, 0 without any."""
+        """The 99th percentile of the intake delays so far, in microseconds; 0 without any."""
         return quantile(sorted(self._waits), 990)

@@ -76,8 +76,9 @@ def read_journal(directory: str | None, most: int, namespaces: Sequence[str]) ->
 
 
 def _event_matches(namespaces: Sequence[str]) -> list[str]:
-    """Return journalctl's matches for PID 1's messages on boots, the flush and journald, and for journald's own
-    messages.
+    """Return the journalctl matches for the messages that `_read_events` needs.
+
+    They are PID 1's messages on boots, on the journal's flush and on journald, and journald's own messages.
     """
     journalds = [JOURNALD, *(f"systemd-journald@{name}.service" for name in namespaces)]
     return [
@@ -89,7 +90,10 @@ def _event_matches(namespaces: Sequence[str]) -> list[str]:
 
 
 def _read_events(found: Iterator[Entry], most: int) -> Journal:
-    """Return a Journal with the parts that come from events."""
+    """Return a Journal from the messages about events: boots, their flushes, lost messages, and ends of journald.
+
+    The parts about ordinary entries are empty; `_read_newest` adds them.
+    """
     boots: dict[str, Boot] = {}
     starting: dict[str, int] = {}
     dropped: list[Dropped] = []
@@ -188,7 +192,7 @@ def _leave_out_clock_steps(taken: list[tuple[Intake, int, str]]) -> list[Intake]
 
 
 def _when_us(entry: Entry) -> int:
-    """Return when journald received the entry."""
+    """Return the time (CLOCK_REALTIME) at which journald received the entry; 0 if the field is damaged."""
     return parse_number(entry.get("__REALTIME_TIMESTAMP")) or 0
 
 

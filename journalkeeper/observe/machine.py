@@ -18,7 +18,7 @@ RETENTION: Final = "/etc/systemd/journald.conf.d/60-journalkeeper-retention.conf
 
 
 def read_system() -> System:
-    """Read the kernel's and systemd's versions, and the queue's length."""
+    """Return the versions of the kernel and systemd, and the length of the sockets' queues (max_dgram_qlen)."""
     name = os.uname()
     return System(name.release, name.version, _read_systemd_version(), _read_queue_length())
 
@@ -44,7 +44,7 @@ def _read_queue_length() -> int | None:
 
 
 def read_storage() -> Storage | Unknown:
-    """Read the storage of the main journald."""
+    """Return where the host's main journald stores its journal, or Unknown with the reason."""
     if not os.path.exists(control.get_socket_path()):
         return Unknown("no journald runs here")
     try:

@@ -93,24 +93,28 @@ class Observer:
         self.opened = 0
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Forget the rows of `paths`, so that the next look opens these files again."""
+        """Forget the stored rows of `paths`, so that the next look opens these files again."""
         for path in paths:
             self._get_rows(path.rpartition("/")[0]).pop(path, None)
 
     def _get_rows(self, directory: str) -> dict[str, JournalFile]:
-        """Return the remembered rows of one directory, by path. They are valid as long as the file's stat is the
-        same.
+        """Return the stored rows of one directory, by path.
+
+        A row is valid while the file's stat is the same.
         """
         return self._kept.setdefault(directory, {})
 
     def _forget_rows(self, which: Callable[[JournalFile], bool]) -> None:
-        """Forget all rows that match `which`."""
+        """Forget all stored rows for which `which` returns True."""
         for kept in self._kept.values():
             for path in [path for path, row in kept.items() if which(row)]:
                 del kept[path]
 
     def needs_shared_look(self, now_us: int) -> bool:
-        """Return whether the next `look` opens shared files again: once a day, or after the clock was set back."""
+        """Return whether the next `look` opens all shared files again: once a day, or after the clock was set back.
+
+        No event shows that a snapshot was deleted.
+        """
         return not self.shared_us <= now_us < self.next_shared_us
 
     @property
@@ -190,7 +194,7 @@ class Observer:
             return file_row.build_problem(place, name, kind, *file_row.explain_error(error))
 
     def _describe_place(self, place: Directory, fd: int, gathered: _Gathered) -> _Where:
-        """Add the directory's instance and volume to `gathered`, and return the directory's handle and device."""
+        """Return the handle and device of a directory. Add its instance and volume to `gathered`."""
         status = os.fstat(fd)
         device = status.st_dev
         if place.path not in gathered.instances:
@@ -215,7 +219,10 @@ class Observer:
     def _build_rows(
         self, place: Directory, where: _Where, names: Sequence[tuple[str, Name | None]], now_us: int
     ) -> list[JournalFile]:
-        """Return the rows of names in one directory, in their order. At most AT_ONCE files are open at a time."""
+        """Return the rows of the files `names` in one directory, in their order.
+
+        At most AT_ONCE files are open at the same time.
+        """
         rows: list[JournalFile] = []
         kept = self._get_rows(place.path)
         for start in range(0, len(names), AT_ONCE):
@@ -244,8 +251,10 @@ class Observer:
     def _build_row(
         self, place: Directory, where: _Where, name: str, kind: Name | None, *, now_us: int
     ) -> tuple[JournalFile, int | None]:
-        """Return the row of one name. If the row is new and still lacks the extents, return a descriptor of the file,
-        too.
+        """Return the row of one file, and None if the row is complete.
+
+        A new row still lacks the extents; it is returned with an open descriptor of the file, which the caller closes.
+        An error becomes the row's problem.
         """
         try:
             status = os.stat(name, dir_fd=where.fd, follow_symlinks=False)

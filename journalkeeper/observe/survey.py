@@ -67,7 +67,7 @@ def _measure_disk_bytes(opened: Opened) -> Fields:
 
 
 def _run_search(search: Callable[[], Fields]) -> Fields:
-    """Return the result of `search`, or a problem if it raises OSError."""
+    """Return the fields that `search` finds; if it raises OSError, return the fields for a problem."""
     try:
         return search()
     except OSError as error:

@@ -89,5 +89,5 @@ RULES: tuple[Rule, ...] = (maintenance, impatience, flush, intake, busy)
 
 
 def advice(reading: Reading) -> Advice:
-    """Return the answer of the first rule that applies, or GO_ON."""
+    """Return the advice of the first rule that applies to `reading`, or GO_ON if none does."""
     return first(RULES, reading) or Advice.GO_ON

@@ -19,12 +19,12 @@ A = TypeVar("A")
 
 
 def answers(rules: Iterable[Callable[[Q], A | None]], question: Q) -> Iterator[A]:
-    """Yield the answers of all rules that apply, in table order."""
+    """Apply each of `rules` to `question` in order, and yield every answer that is not None."""
     return (answer for rule in rules if (answer := rule(question)) is not None)
 
 
 def first(rules: Iterable[Callable[[Q], A | None]], question: Q) -> A | None:
-    """Return the answer of the first rule that applies, or None if no rule applies."""
+    """Apply `rules` to `question` in order, and return the first answer that is not None; None if there is none."""
     return next(answers(rules, question), None)
 
 
@@ -75,7 +75,7 @@ class Case(NamedTuple):
 
 
 def cases(host: Host, request: Request, config: Config) -> tuple[tuple[Window, ...], tuple[Case, ...]]:
-    """Return one window for each instance and one Case for each file of `host`, both in the order of `host`."""
+    """Return the flush window of each instance of `host`, and the Case of each file, in the order of `host`."""
     volumes = {volume.device: volume for volume in host.volumes}
     instances = {instance.directory: instance for instance in host.instances}
     by_directory = windows(host.instances, host.files, host.now_us, margin_us=config.window.margin_us, now=request.now)
@@ -97,7 +97,10 @@ def cases(host: Host, request: Request, config: Config) -> tuple[tuple[Window, .
 
 
 def _past(host: Host, file: JournalFile) -> Past | None:
-    """Return the last rewrite of this file. A rewrite from the time when an archive was still active does not count."""
+    """Return the last action on this file, or None.
+
+    A rewrite does not count if the file was active then and is an archive now.
+    """
     past = host.past.get((file.device, file.inode))
     became_archive = past is not None and past.kind is Kind.ACTIVE and file.kind is not Kind.ACTIVE
     return None if became_archive else past

@@ -29,7 +29,7 @@ NEAR_IDEAL: Final = 1.1
 
 
 def propose(case: Case) -> Action | Skip:
-    """Return the one action that pays for this file, or a skip with the reason why none does."""
+    """Return the rewrite that pays for this file, or a Skip with the reason why none pays."""
     return _judge_archive(case) if case.at_rest else _judge_active(case)
 
 

@@ -153,7 +153,7 @@ class FlushTimer:
         return True
 
     def begin_look(self) -> None:
-        """Mark the beginning of a look: appends reported from now on may be newer than its result."""
+        """Begin a look at the files. An append that is reported from now on may be newer than the look's result."""
         self._appended_us = None
 
     def note_offline(self, present: frozenset[int], now_us: int) -> bool:
@@ -306,7 +306,7 @@ class FlushTimer:
         return 0 if self.since is None else closing_us(self.since.earliest_us, self.interval_us, margin_us) or 0
 
     def is_due(self, margin_us: int, now_us: int) -> bool:
-        """Return whether a flush is known to be near or under way."""
+        """Return whether the next flush is known to be under way, or due within `margin_us`."""
         closes_us = self.closes_us(margin_us)
         return bool(closes_us) and now_us >= (closes_us or 0)
 

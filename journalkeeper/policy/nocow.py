@@ -45,7 +45,10 @@ def _shows_snapshot(file: JournalFile) -> bool:
 
 
 def decide(instance: Instance, volume: Volume | None, host: Host, config: Config) -> Action | Skip | None:
-    """Return the action that makes the directory NOCOW, the reason against it, or None if nothing needs a report."""
+    """Return the action that makes the directory NOCOW, or a Skip with the reason against it.
+
+    Return None if NOCOW=no, the directory is not on btrfs, or it is NOCOW as it should be.
+    """
     wanted = config.nocow.nocow
     if wanted == "no" or volume is None:
         return None
@@ -60,7 +63,7 @@ def decide(instance: Instance, volume: Volume | None, host: Host, config: Config
 
 
 def _doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str] | None:
-    """Return why `auto` prefers datacow files in this directory, with its detail; None if it does not."""
+    """Return (reason, detail) why NOCOW=auto leaves this directory datacow; None if auto makes it NOCOW."""
     if volume.redundant:
         return Reason.REDUNDANT, f"data is {volume.data_profile}"
     if snapshots(instance, host):
@@ -74,7 +77,7 @@ def makes_nocow(instance: Instance, volume: Volume | None) -> bool:
 
 
 def _already(instance: Instance, doubt: tuple[Reason, str] | None) -> Skip | None:
-    """Return a skip for a directory that is NOCOW although `auto` would not make it so, otherwise None."""
+    """Return a Skip that reports a directory that is NOCOW against `doubt`; None without a doubt."""
     if doubt is None:
         return None
     reason, what = doubt
@@ -86,7 +89,7 @@ def _already(instance: Instance, doubt: tuple[Reason, str] | None) -> Skip | Non
 
 
 def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | None) -> Skip | None:
-    """Return the reason not to make this directory NOCOW, or None."""
+    """Return a Skip with the reason not to make this directory NOCOW, or None if nothing prevents it."""
     where = instance.directory
     if "nodatacow" in volume.options:
         return Skip(where, Reason.IDEAL, "mounted with nodatacow: new files are NOCOW without an attribute")

@@ -108,7 +108,7 @@ def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) 
 
 
 def _map_ended_files(actions: Iterable[Action], files: Iterable[JournalFile]) -> dict[str, str]:
-    """Map each of `files` that a rotation among `actions` ends to the path that the rotation is listed under."""
+    """Return the files that a rotation among `actions` turns into archives, each with the path of that rotation."""
     rotations = {action.target.directory: action.path for action in actions if action.action is Verb.ROTATE}
     return {
         file.path: rotations[file.directory]
@@ -126,7 +126,10 @@ def _judge_safely(case: Case) -> tuple[Skip | None, Action | None]:
 
 
 def _judge(case: Case) -> tuple[Skip | None, Action | None]:
-    """Return the reason not to work on one file, and the action for it. With both, the action is only postponed."""
+    """Return (skip, action) for one file: a Skip if it is not worked on now, and the action if one pays and is allowed.
+
+    Both are returned for an action that is only postponed. It is then part of the plan for its directory.
+    """
     proposal = propose(case)
     if isinstance(proposal, Skip):
         veto = first(RULES, case)
@@ -141,7 +144,7 @@ def _judge(case: Case) -> tuple[Skip | None, Action | None]:
 
 
 def _lasts(skip: Skip) -> bool:
-    """Return whether a veto of a kind that usually ends has no end."""
+    """Return whether a Skip has no end, although its reason usually ends by itself."""
     return skip.reason is Reason.IN_USE and skip.until_us is None
 
 

@@ -181,7 +181,7 @@ def veto_excess_rotations(question: Question) -> Skip | None:
 
 
 def veto_by_retention(question: Question) -> Skip | None:
-    """Veto a rotation after which journald would delete entries sooner, for the first cause that holds."""
+    """Veto a rotation after which journald would delete entries sooner. The detail is that of the first cause found."""
     detail = next(filter(None, (find_cause(question) for find_cause in CAUSES)), "")
     return question.skip(Reason.RETENTION, detail) if detail else None
 
@@ -263,10 +263,9 @@ RULES: tuple[Rule, ...] = (
 
 
 def decide_rotation(question: Question, proposed: Sequence[Action], *, nocow: bool) -> Action | Skip | None:
-    """Return the rotation of the instance, the reason against one, or None if none is wanted.
+    """Return the rotation of the instance, a Skip with the reason against it, or None if no rotation is wanted.
 
-    `proposed` are the actions on files. `nocow` is whether new files in the directory become NOCOW, and the
-    configuration wants that.
+    `proposed` are the actions on its files. `nocow`: new files become NOCOW, as the configuration demands.
     """
     answer = _rotate_into_nocow(question) if nocow else None
     if not isinstance(answer, Action):

@@ -162,7 +162,7 @@ def veto_shared_data(case: Case) -> Skip | None:
 
 
 def veto_closed_window(case: Case) -> Skip | None:
-    """Veto work on an active file while its window is closed."""
+    """Veto work on an active file while the flush window of its instance is closed."""
     return None if case.at_rest else deferral.wait_for_window(case.file.path, case.window)
 
 
@@ -183,6 +183,6 @@ RULES: tuple[Rule, ...] = (
 
 
 def vetoes(case: Case) -> list[Skip]:
-    """Return the answers of all rules that apply, the reported one first; empty if the file may be worked on."""
+    """Return the Skips of all rules that veto this file, the one to report first; [] if the file may be worked on."""
     final = first(FINAL, case)
     return list(answers(RULES, case)) if final is None else [final]

@@ -46,7 +46,7 @@ def windows(
 
 
 def at(seen: Window, now_us: int) -> Window:
-    """Return the window `seen` at an earlier moment as it is at `now_us`, if no event changed it since."""
+    """Return the window `seen`, computed earlier, as it is at `now_us`: its time to open or close may have come."""
     if seen.open and seen.closes_at_us is not None and now_us >= seen.closes_at_us:
         return Window(seen.instance, open=False, closes_at_us=None, reason="flush-due")
     if not seen.open and seen.opens_at_us is not None and now_us >= seen.opens_at_us:
