@@ -31,7 +31,7 @@ BUS_PATH: Final = "/org/freedesktop/DBus"
 CONNECT_S: Final = 5.0
 """A bus whose socket is there and which says nothing is none."""
 
-ANSWER_S: Final = 1.0
+ANSWER_S: Final = 1.5
 """A service that does not show its state within this time is hung: its loop never blocks."""
 
 CALL_S: Final = 25.0

@@ -349,7 +349,7 @@ def test_every_command_for_a_service_that_does_not_answer_fails_soon(
     fake.silent = True
     began_s = time.monotonic()
     assert typed(*words) == (1, "", f"journalkeeper: {HUNG}; systemctl restart journalkeeper.service\n")
-    assert time.monotonic() - began_s < 2 * client.ANSWER_S
+    assert time.monotonic() - began_s < client.CALL_S
 
 
 def test_where_nobody_listens_or_a_bus_says_nothing_there_is_no_service(
