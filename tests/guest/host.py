@@ -30,6 +30,7 @@ import re
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 import uuid
 from collections.abc import Callable
@@ -145,9 +146,11 @@ class Guest:
         """
         if self.running:
             raise RuntimeError(f"guest {self.name} is booted already")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
-            path = self.volume.base / f"{self.name}.notify"
-            path.unlink(missing_ok=True)
+        with (
+            tempfile.TemporaryDirectory(prefix="notify-") as place,  # a socket's path has at most 107 bytes
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready,
+        ):
+            path = Path(place) / "socket"
             ready.bind(os.fspath(path))
             ready.settimeout(0.5)
             self._shelter = self._start(path)
