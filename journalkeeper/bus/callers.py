@@ -39,8 +39,10 @@ RATE_PER_S: Final = 20.0
 BURST: Final = 200.0
 """Calls of one user that are answered: so many a second, and so many at once after a rest."""
 
-DEBT: Final = 40.0
-"""So many calls more are answered late, at the rate. A caller that waits for each answer never needs more."""
+DEBT: Final = 20.0
+"""So many calls more are answered late, at the rate, and before bus/client.py believes that the service is hung. A
+caller that waits for each answer never needs more.
+"""
 
 LONG_COST: Final = 10.0
 """A ListFiles or Plan counts as so many calls: its answer may have 1 MiB."""

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -92,7 +91,7 @@ def test_the_price_of_a_cold_read_is_that_of_this_disk(
         for path in paths:
             rounds = ROUNDS if disk is not plain else 7
             pairs = [(cold_read_s(path), estimate_s(path)) for _ in range(rounds)]
-            truth, found = (median(column) for column in zip(*pairs, strict=True))
+            truth, found = map(min, zip(*pairs, strict=True))  # others on the machine only make a read slower
             print(path.name, round(truth, 3), round(found, 3), round(found / truth, 2))  # noqa: T201
             apart_s = abs(found - truth)
             assert truth / WITHIN < found < truth * WITHIN or apart_s < 0.05, pairs
