@@ -152,7 +152,7 @@ async def test_calls_above_the_rate_are_answered_late_and_then_not_at_all(known:
     user.tokens = 0.0
     waits_s = [known.admit(user, LONG_COST) for _ in range(int(DEBT / LONG_COST) + 1)]
     assert waits_s == [0.5, 1.0, None]
-    assert waits_s[-2] < client.ANSWER_S, "a client would believe that the service is hung"
+    assert client.ANSWER_S > 1.0, "a client would believe that the service is hung"
     assert known.admit(user, 1.0) is None
     clock.now_s += 0.5
     assert known.admit(user, LONG_COST) == 1.0
