@@ -69,8 +69,9 @@ def estimate_cold_read_s(fd: int) -> float | None:
 
 
 def _list_pieces(fd: int) -> list[Piece]:
-    """Return the written data of a file as pieces. A piece that follows the one before on the disk costs no extra
-    request.
+    """Return the pieces of a file's written data: (offset, length, cost in requests).
+
+    A piece that directly follows the one before on the disk costs no additional request.
     """
     pieces: list[Piece] = []
     end = 0
@@ -100,8 +101,9 @@ def _choose_sample(pieces: Sequence[Piece], goal: float) -> list[Piece]:
 
 
 def _drop_pages(fd: int, pieces: Sequence[Piece]) -> list[Piece]:
-    """Drop the pages of the pieces from the cache, and return the pieces without mapped pages, for which that
-    worked.
+    """Drop the pages of `pieces` from the page cache, and return the pieces that were dropped.
+
+    Pages that a program has mapped stay in the cache.
     """
     for offset, length, _ in pieces:
         os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)

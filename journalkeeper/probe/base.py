@@ -72,7 +72,7 @@ class Measurement:
     own_verdict: Callable[[Limit], str] | None = None
 
     def verdict(self, limit: Limit) -> str:
-        """Return the losses, and a sentence that compares the longest wait with `limit`."""
+        """Return the sentences of the verdict: losses, and whether the longest wait exceeds `limit`."""
         said = self.own_verdict(limit) if self.own_verdict else verdict(self.series, limit)
         return " ".join([*self.losses, said])
 
@@ -91,7 +91,7 @@ class ProcessorTime:
         self._first_and_last_s: dict[int, tuple[float, float]] = {}
 
     def look(self, pid: int) -> None:
-        """Read the processor time that a process has used so far, unless the process has ended.
+        """Read the processor time that process `pid` has used so far. Do nothing if the process has ended.
 
         Source: proc_pid_stat(5), utime and stime.
         """
@@ -104,7 +104,7 @@ class ProcessorTime:
         self._first_and_last_s[pid] = (first_s, used_s)
 
     def note(self, journald: int) -> str:
-        """Return a sentence with the processor shares of journald and of all other processes.
+        """Return a sentence with two shares of processor time: journald's, and that of all other processes looked at.
 
         Each share is measured from the first `look` at the process.
         """
@@ -122,7 +122,10 @@ Steps: TypeAlias = Generator[Measurement, None, None]
 
 
 def schedule(rate: float, count: int) -> Iterator[int]:
-    """Yield each planned time (CLOCK_MONOTONIC, ns) when it has come; a late caller gets the missed times at once."""
+    """Sleep until each of `count` planned times, `rate` per second, and yield it (CLOCK_MONOTONIC, ns).
+
+    If the caller is late, the missed times are yielded at once.
+    """
     began_ns = time.monotonic_ns()
     for number in range(count):
         planned_ns = began_ns + int(number * 1e9 / rate)
@@ -132,7 +135,10 @@ def schedule(rate: float, count: int) -> Iterator[int]:
 
 
 def sample(series: Series, planned_ns: Iterable[int], call: Callable[[], object]) -> Iterator[None]:
-    """Add the time of one call of `call` to `series` for each planned time."""
+    """Run `call` at each of the times `planned_ns`, and add its start and duration to `series`.
+
+    Yield after each call.
+    """
     for planned in planned_ns:
         began_ns = time.monotonic_ns()
         call()
@@ -149,9 +155,9 @@ class Lines:
         self._rest = b""
 
     def take(self) -> list[bytes]:
-        """Return the whole lines that came since the last call.
+        """Read once, and return the complete lines that have arrived. Set `ended` at the end of the file.
 
-        Raises: OSError; BlockingIOError.
+        Raises: OSError; BlockingIOError if there is nothing to read.
         """
         chunk = os.read(self.fd, 1 << 20)
         self.ended = not chunk
@@ -161,7 +167,7 @@ class Lines:
 
 @contextmanager
 def undo_at_end(*argv: str) -> Iterator[int]:
-    """Run a child that undoes something when the block ends or this process dies. Yield the child's process id.
+    """Run a child process that undoes its own work when the block ends or this process dies. Yield its process id.
 
     The command prepares, prints "ready", and undoes its work when its stdin ends.
 

@@ -123,7 +123,7 @@ def machine_id() -> str | None:
 
 
 def _number(path: Path, offset: int, length: int) -> int:
-    """Return an unsigned little-endian number from a file; 0 if the file does not exist yet."""
+    """Return `length` bytes at `offset` of a file as a little-endian number; 0 if the file does not exist yet."""
     try:
         with path.open("rb") as file:
             return int.from_bytes(os.pread(file.fileno(), length, offset), "little")
@@ -235,7 +235,7 @@ class PrivateJournald:
         return True
 
     def _takes_signals(self) -> bool:
-        """Return whether journald has blocked its signals in order to read them; until then any signal would end it."""
+        """Return whether journald has blocked its signals, and so reads them. Before, a signal would end it."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:"))
         return bool(int(mask, 16) >> (SIGNAL_ROTATE - 1) & 1)
@@ -314,11 +314,11 @@ class PrivateJournald:
 
     @property
     def runtime(self) -> Path:
-        """The path, outside of its namespace, of the runtime journal of a journald that `boot` started."""
+        """The path of the journal file in /run of a journald that `boot` started, valid outside its namespace."""
         return Path(f"/proc/{self.pid}/root/run/log/journal", self.machine_id, "system.journal")
 
     def boot(self, messages: int) -> None:
-        """Start journald in the state before a boot's flush, with `messages` messages in the runtime journal."""
+        """Start journald as a boot does, and log `messages` messages to its journal in /run. See `flush`."""
         self.start(flushed=False)
         self._log(messages)
         self._wait(lambda: _number(self.runtime, ENTRIES_OFFSET, 8) >= messages, "journald did not take the messages")

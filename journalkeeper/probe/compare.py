@@ -50,7 +50,7 @@ Report = Callable[[str], None]
 
 
 def _nothing(_: Bed) -> None:
-    """Leave the files alone."""
+    """Do nothing: a strategy that leaves the files alone at this time."""
 
 
 def _defragment(place: Bed) -> None:
@@ -210,7 +210,10 @@ def age_until(place: Bed, wanted: int, report: Report) -> int:
 
 
 def _live(place: Bed, strategy: Strategy, flushes: int, report: Report) -> None:
-    """Run `flushes` flushes over DAYS days, with the strategy's acts between them, until the last evening."""
+    """Simulate DAYS days: make `flushes` flushes in all, and run the strategy's acts at their times of day.
+
+    The simulation ends on the last evening, before the act of that night.
+    """
     half = flushes // (2 * DAYS)
     for number in range(2 * DAYS):
         if number:
@@ -228,9 +231,10 @@ def _flush(place: Bed, flushes: int, *, syncs: bool = True) -> None:
 
 
 def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
-    """Time the reads on the last evening, then run the last night's act, and time the boot.
+    """Return the measurements of one strategy: reads on the last evening, the boot after it, and the longest wait.
 
-    The boot's flush comes last, because it patches so many old pages that it changes the file.
+    The strategy's act of the night comes before the boot. The boot's flush is measured after all reads, because it
+    patches so many old pages that it changes the file.
     """
     volume, journald = place.volume, place.journald
     journald.stop()
@@ -293,13 +297,13 @@ def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
 
 
 def _cold_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:
-    """Return the duration of `work` in seconds, with nothing of the volume in memory."""
+    """Return the duration of `work` in seconds, with the volume remounted so that none of its data is in memory."""
     volume.remount()
     return slow_s(volume, iops, work)
 
 
 def slow_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:
-    """Return the duration of `work` in seconds, with the device limited to `iops` unless 0.
+    """Return the duration of `work` in seconds, with the device limited to `iops` (0: no limit).
 
     journalctl's program is read into memory first.
     """

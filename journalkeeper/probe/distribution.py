@@ -47,18 +47,21 @@ class Series:
         self.took_ns: array[int] = array("q")
 
     def add(self, began_ns: int, took_ns: int, planned_ns: int | None = None) -> None:
-        """Add one call."""
+        """Add one call: its start, its duration, and the time for which it was planned, all in ns."""
         self.began_ns.append(began_ns)
         self.took_ns.append(took_ns)
         if self.planned_ns is not None:
             self.planned_ns.append(began_ns if planned_ns is None else planned_ns)
 
     def begins_ns(self) -> array[int]:
-        """Return the times from which the waits count."""
+        """Return the times in ns at which the waits begin: the planned times if calls are planned, else the starts."""
         return self.began_ns if self.planned_ns is None else self.planned_ns
 
     def waits_ns(self, first: int = 0) -> list[int]:
-        """Return the duration of each wait, from number `first` on."""
+        """Return the duration in ns of each wait, from the planned time (else the start) to the end of the call.
+
+        `first` is the index of the first call to include.
+        """
         ends = zip(self.began_ns[first:], self.took_ns[first:], self.begins_ns()[first:], strict=False)
         return [began + took - planned for began, took, planned in ends]
 
@@ -81,14 +84,15 @@ def bucket(wait_ns: int) -> int:
 
 
 def bound(number: int) -> str:
-    """Return the lower bound of a bucket as text."""
+    """Return the lower bound of histogram bucket `number` as text, such as "262 ms"."""
     number_and_unit = format_wait(1000 << number) if number >= 0 else "0"
     return re.sub(r"\.0+ ", " ", number_and_unit)
 
 
 def rows(waits_ns: Iterable[int]) -> list[str]:
-    """Return a histogram line for each power of two from the shortest to the longest wait: `[262 ms, 524 ms)
-    12 |@@@`.
+    """Return the lines of a histogram: `[262 ms, 524 ms) 12 |@@@`.
+
+    There is one line for each power of two from the shortest to the longest wait.
     """
     counts = Counter(map(bucket, waits_ns))
     if not counts:
@@ -103,7 +107,10 @@ def rows(waits_ns: Iterable[int]) -> list[str]:
 
 
 def stalls(series: Series, least_ns: float = -inf) -> list[tuple[int, int]]:
-    """Return the spans that waits of at least `least_ns` cover; overlapping spans are joined."""
+    """Return (begin, end) in ns of each time during which a wait of at least `least_ns` lasted.
+
+    Overlapping times are joined.
+    """
     found: list[tuple[int, int]] = []
     for began, wait in sorted(zip(series.begins_ns(), series.waits_ns(), strict=False)):
         if wait < least_ns:
@@ -167,7 +174,7 @@ class SeriesAnswer(NamedTuple):
 
 
 def make_answer(series: Series) -> SeriesAnswer:
-    """Return a series as in the answer of `probe`."""
+    """Return a series as a record for the answer of `probe -j`."""
     counts = Counter(map(bucket, series.waits_ns()))
     return SeriesAnswer(
         series.name,

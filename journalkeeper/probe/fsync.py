@@ -32,8 +32,9 @@ LENGTH: Final = 16 << 20
 
 
 def journal_directory(asked: Namespace) -> str:
-    """Return the directory that journald writes to: this machine's directory in the chosen journal, or the journal
-    itself.
+    """Return the directory in which journald writes: this machine's below the chosen journal, if that exists.
+
+    Otherwise return the chosen journal, by default /var/log/journal.
     """
     directory = str(asked.directory or "/var/log/journal")
     own = f"{directory}/{machine_id()}"
@@ -41,7 +42,10 @@ def journal_directory(asked: Namespace) -> str:
 
 
 def measure(asked: Namespace) -> Steps:
-    """Time the fsyncs of a file of our own, or watch the fsyncs of all processes if `asked` requests that."""
+    """Measure the duration of fsyncs of a file in the journal's directory, alone and with a busy writer.
+
+    With --who, watch the fsyncs of all processes instead. The Measurement is yielded after each call.
+    """
     if asked.who is not None:
         yield from who.measure(asked)
         return
@@ -80,7 +84,10 @@ def _write_and_sync(fd: int) -> None:
 
 @contextmanager
 def writer(path: str, share: float) -> Iterator[list[float]]:
-    """Write and sync another file so that this takes `share` of the time. Yield the list of the duration of each write.
+    """Write and sync another file in a thread during the block, so that this takes `share` of the time.
+
+    Yield the list to which the thread adds the duration of each write in seconds. With a share of 0, nothing is
+    written.
 
     Raises: OSError (ENOSPC) at the end.
     """

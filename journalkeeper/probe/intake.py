@@ -55,7 +55,11 @@ class Intake:
         self._doubtful_us = 0
 
     def take(self, entry: Mapping[str, Any]) -> None:
-        """Add one entry. A wait during which the clock was set is not counted."""
+        """Add the intake delay of one journal entry, to all entries and to its unit.
+
+        If the clock may have been set while the entry waited, it is only counted as unclear. journald's own messages on
+        drops and flushes are recorded.
+        """
         taken_us = int(entry["__REALTIME_TIMESTAMP"])
         known = self._watch_clock(entry["_BOOT_ID"], taken_us, int(entry["__MONOTONIC_TIMESTAMP"]))
         if entry.get("PRIORITY", "6") <= str(CRIT):
@@ -111,7 +115,7 @@ class Intake:
         return "a sync, the disk, or journald did not run"
 
     def describe_clock(self) -> Iterator[str]:
-        """Yield how often the clock was set, and how many entries were left out because of it."""
+        """Yield a sentence if the clock was set, and one if entries were left out because of that."""
         if self.clock_steps:
             yield f"The clock was set {counted(self.clock_steps, 'time')} meanwhile."
         if self.unclear:
@@ -133,7 +137,10 @@ def rotations_us(directory: str) -> list[int]:
 
 
 def measure(asked: Namespace) -> Steps:
-    """Measure the intake delay of the entries that `asked` selects."""
+    """Measure the intake delay of the entries that --since, --boot and --follow select.
+
+    The Measurement is yielded first and after each batch of entries. Notes and losses are added at the end.
+    """
     options = [f"--since={asked.since}"] if asked.since else []
     options += ["--boot"] if asked.boot else []
     options += ["--follow", *([] if asked.since or asked.boot else ["--lines=0"])] if asked.follow else []

@@ -57,12 +57,10 @@ def run(*argv: str | os.PathLike[str], timeout_s: float = 300) -> str:
 
 
 def own_mounts() -> tuple[str, ...] | None:
-    """Return the command prefix that gives a command its own mount namespace; None if its mounts would spread to
-    others.
+    """Return the command prefix that runs a command in its own mount namespace.
 
-    In a chroot, "/" is not a mount point, so its propagation cannot be changed. That is harmless unless a mount is
-    shared, because new mounts would then appear outside.
-    Source: mount_namespaces(7), unshare(1).
+    Return None in a chroot with shared mounts, out of which new mounts would spread. There "/" is not a mount point, so
+    its propagation cannot be changed. Source: mount_namespaces(7), unshare(1).
     """
     mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     if any(fields[4] == "/" for fields in mounts):
@@ -73,7 +71,7 @@ def own_mounts() -> tuple[str, ...] | None:
 
 
 def isolate() -> None:
-    """Execute this program again, in the same process, in its own mount namespace; return if that is already so.
+    """Replace this process by a new run of the same command in its own mount namespace. Return in that new run.
 
     Otherwise, a namespace that another process makes meanwhile would copy our mounts and keep them mounted. After
     SIGKILL, the mounts vanish with the last process.

@@ -69,11 +69,14 @@ class Program:
 
     @property
     def rows(self) -> list[Series]:
-        """The series that have values."""
+        """The series of this program that contain values."""
         return [self.reader] if self.lines is None else [self.journald, self.reader]
 
     def take(self, message: str, taken_ns: int, read_ns: int) -> None:
-        """Add one line that a reader got from journald, unless our program did not write it or it was already read."""
+        """Add one line of this program: journald received it at `taken_ns`, and a reader read it at `read_ns`.
+
+        Lines that our program did not write, or that were added before, are ignored.
+        """
         number = len(self.taken)
         if self.lines is not None:
             stamp, digits, *_ = [*message.split(" ", 2), "", ""]
@@ -113,13 +116,17 @@ class Program:
 
 
 def measure(asked: Namespace) -> Steps:
-    """Let programs write to a journald, and time their lines."""
+    """Run programs that write to the chosen journald, and time their lines: see `at`."""
     with target(host=asked.host, directory=asked.directory) as where:
         yield from at(where, asked)
 
 
 def at(where: Target, asked: Namespace) -> Steps:
-    """Measure the user's command until it ends or for the requested time; without a command, our own programs."""
+    """Run programs with their stdout connected to the journald `where`, and time their lines.
+
+    The program is the user's command, which runs until it ends or for --seconds. Without a command, two programs of our
+    own run until all their lines have arrived. The Measurement is yielded meanwhile.
+    """
     programs = _make_programs(asked)
     rows = [series for one in programs for series in one.rows]
     found = Measurement(rows, COLUMNS, own_verdict=lambda limit: describe(programs, limit))
@@ -206,9 +213,9 @@ def _read(reader: Lines, programs: list[Program]) -> bool:
 
 
 def _follow(where: Target, programs: list[Program], stack: ExitStack) -> Lines:
-    """Follow the journal for the programs' lines, and wait until the reader shows a first line of our own.
+    """Start a reader of the journal for the programs' lines, and return it when it shows a first line of our own.
 
-    Raises: KeeperError if no line comes.
+    Raises: KeeperError if no line comes within PATIENCE_S.
     """
     until_s, tag = time.monotonic() + PATIENCE_S, f"journalkeeper-{token_hex(8)}"
     os.write(_connect(where, tag, stack), b"ready\n")
@@ -225,7 +232,10 @@ def _follow(where: Target, programs: list[Program], stack: ExitStack) -> Lines:
 
 
 def _start(words: list[str], output: int, stack: ExitStack) -> subprocess.Popen[bytes]:
-    """Start a command that is ended when the stack ends. Raises: KeeperError if it cannot be run."""
+    """Start a command with stdout `output`. It is terminated when `stack` ends.
+
+    Raises: KeeperError if the command cannot be run.
+    """
     try:
         process = subprocess.Popen(words, stdout=output, stdin=subprocess.DEVNULL)
     except OSError as error:

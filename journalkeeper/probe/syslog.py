@@ -66,7 +66,7 @@ def count_messages(asked: Namespace) -> int:
 
 
 def measure(asked: Namespace) -> Steps:
-    """Log to the chosen journald at the requested rate, and time each call."""
+    """Send messages to the chosen journald at the requested rate, and time each one: see `at`."""
     count = count_messages(asked)
     with target(host=asked.host, directory=asked.directory) as where:
         yield from at(where, asked, count)

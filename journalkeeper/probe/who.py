@@ -132,7 +132,10 @@ class Callers:
             self._names[rename[1]] = rename[2]
 
     def _begin(self, tid: str, now_us: int, call: str, fd: str | None) -> Under:
-        """Return a call that begins, with its file: that is looked up at once, before it is closed."""
+        """Return the record of a call that begins now, with the path of its file from /proc.
+
+        The path is looked up at once, because the process may close the file. It is "?" if it cannot be found.
+        """
         group = self._groups.get(tid, tid)
         file, number = "?", 0
         if fd is not None:
@@ -155,8 +158,9 @@ class Callers:
         self._series[key].add(call.began_us * 1000, took_us * 1000)
 
     def finish(self, now_us: int, length_us: int) -> int:
-        """Count the calls that have not returned by `now_us`, set each row's share, and return the number of those
-        calls.
+        """Add the calls that have not returned by `now_us`, with their time so far, and return their number.
+
+        Each row gets its share: the time of its calls as a percentage of `length_us`.
         """
         open_calls = list(self._under.values())
         for call in open_calls:
@@ -203,7 +207,7 @@ def _volumes() -> dict[str, dict[int, str]]:
 
 @contextmanager
 def instance() -> Iterator[Path]:
-    """Make our own trace instance, in a mount namespace with a tracefs, and remove it at the end.
+    """Make a trace instance of our own, yield its directory, and remove it at the end of the block.
 
     Its name contains the number of our PID namespace and our process id, so that equal process ids in different
     namespaces do not collide.

@@ -79,23 +79,23 @@ class Chart(NamedTuple):
     mark: tuple[float, str] | None = None
 
     def across(self, x: float) -> float:
-        """Return the column of a place on the axis; a place outside of the axis is put at its edge."""
+        """Return the SVG x coordinate of `x`. A value outside the axis gets the coordinate of its edge."""
         share = (min(max(x, self.low), self.high) - self.low) / ((self.high - self.low) or 1)
         return round(share * COLUMNS, 1)
 
     def down(self, y: float) -> float:
-        """Return the row of a height; a height outside of the chart is put at its edge."""
+        """Return the SVG y coordinate of `y`. A value outside the chart gets the coordinate of its edge."""
         return round(ROWS * (1 - min(max(y, 0), self.top) / (self.top or 1)), 1)
 
     def boxes(self, layer: Bars) -> list[tuple[float, float, float, float, str]]:
-        """Return (column, row, width, height, tooltip) of each bar."""
+        """Return (x, y, width, height, tooltip) of each bar in SVG coordinates."""
         return [
             (self.across(x0), row := self.down(y), max(2.0, self.across(x1) - self.across(x0)), ROWS - row, said)
             for x0, x1, y, said in layer.bars
         ]
 
     def path(self, layer: Line) -> str:
-        """Return a line as the commands of an SVG path."""
+        """Return a line as the commands of an SVG path. The line is interrupted where a value is None."""
         found: list[str] = []
         pen = False
         for column, some in groupby(layer.points, key=lambda point: int(self.across(point[0]))):
@@ -152,7 +152,7 @@ def _drop_implausible(rows: Iterable[T], now_us: int) -> list[T]:
 
 
 def _describe_omission(number: int, noun: str) -> list[str]:
-    """Return a note on the rows that `_drop_implausible` left out."""
+    """Return a note with the number of rows that `_drop_implausible` left out; [] if there are none."""
     return [f"{counted(number, noun)} dated before 2011 or after now by a wrong clock, left out."] if number else []
 
 
@@ -248,7 +248,7 @@ def _tabulate_boots(shown: Sequence[Boot]) -> Table:
 
 
 def _make_bars(heights: Sequence[float | None], shown: Sequence[Boot]) -> tuple[tuple[float, float, float, str], ...]:
-    """Return a bar for each known height; a bar takes the middle eight tenths of its place."""
+    """Return a bar with a tooltip for each boot with a known height. A bar is 0.8 wide, with gaps on both sides."""
     return tuple(
         (place + 0.1, place + 0.9, height, f"{when(boot.first_us)}: {seconds(height)}")
         for place, (height, boot) in enumerate(zip(heights, shown, strict=True))
@@ -257,7 +257,7 @@ def _make_bars(heights: Sequence[float | None], shown: Sequence[Boot]) -> tuple[
 
 
 def _s(span_us: int | None) -> float | None:
-    """Return a span in seconds; None if it is unknown, or negative because the clock was set."""
+    """Return a time span in seconds; None if it is unknown, or negative because the clock was set."""
     return None if span_us is None or span_us < 0 else span_us / 1e6
 
 
@@ -369,7 +369,10 @@ def draw_intake(journal: Journal, now_us: int) -> Figure:
 
 
 def _group_by_span(kept: Sequence[Intake], low_us: int, span_us: int) -> list[tuple[int, list[int], str]]:
-    """Return for each span of time its start, the waits in order of length, and the unit that waited longest."""
+    """Return (start, waits, unit) for each part of `span_us` of the time since `low_us`.
+
+    The waits are sorted. The unit is the one with the longest wait, "" if nothing waited.
+    """
     found: list[list[tuple[int, str]]] = [[] for _ in range((kept[-1].when_us - low_us) // span_us + 1)]
     for entry in kept:
         found[(entry.when_us - low_us) // span_us].append((entry.wait_us, entry.unit))

@@ -49,7 +49,10 @@ def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
 
 
 def _environment() -> Environment:
-    """Return an environment that escapes markup and control characters in every value and cuts long values."""
+    """Return the template environment, which makes every value safe for the page.
+
+    It escapes markup and control characters, and shortens long values.
+    """
 
     def show(value: object, longest: int = LONGEST) -> object:
         return value if isinstance(value, Markup) else escape(shorten(shown(str(value)), longest))
@@ -74,7 +77,7 @@ def _environment() -> Environment:
 
 
 def figures(evidence: Evidence) -> tuple[Figure, ...]:
-    """Return the three charts, or instead of a chart the reason why it cannot be made."""
+    """Return the charts of boots, extents and intake delay. A chart that cannot be made states the reason."""
     record, journal, look, now_us = evidence.record, evidence.journal, evidence.look, evidence.now_us
     files = () if isinstance(look, Unknown) else tuple(file for file in look.host.files if file.problem is None)
     if isinstance(journal, Unknown):
@@ -92,7 +95,7 @@ def _unknown(name: str, title: str, why: Unknown) -> Figure:
 
 
 def _head(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
-    """Return the values for the top of the page, the charts, and the findings."""
+    """Return the template's values for the top of the page, its charts and its findings, by name."""
     record = evidence.record
     unknown = tuple((rule, part.why) for rule, part in verdict.unknown)
     saving = ""
@@ -112,7 +115,10 @@ def _head(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    """Return whether no problem was found, and a sentence that confirms this or names the first problem."""
+    """Return {"ok": whether checks passed and no problem was found, "said": a sentence on that}.
+
+    The sentence counts the checks, or describes the first problem.
+    """
     problems = verdict.problems
     if not problems:
         unknown = f", {len(verdict.unknown)} could not be made" if verdict.unknown else ""
@@ -190,7 +196,7 @@ def _tabulate_actions(plan: Plan) -> Table:
 
 
 def _tabulate_skips(skipped: Sequence[Skip]) -> Table:
-    """Return the number of files that each reason leaves alone, with one file as an example."""
+    """Return a table of the reasons to leave files alone: number of files, and one file as an example."""
     by_reason: dict[Reason, list[Skip]] = {}
     for skip in skipped:
         by_reason.setdefault(skip.reason, []).append(skip)
@@ -203,5 +209,5 @@ def _tabulate_skips(skipped: Sequence[Skip]) -> Table:
 
 
 def _explain(reasons: set[Reason]) -> list[tuple[Reason, str]]:
-    """Return each of these reasons with its sentence."""
+    """Return (reason, sentence) for each of `reasons`, in the order of the glossary."""
     return [(word, sentence) for word, sentence in SENTENCES.items() if word in reasons]

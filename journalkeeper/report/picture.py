@@ -47,18 +47,24 @@ def level(extents: int, length: int) -> int:
 
 
 def letter(part: Stretch) -> str:
-    """Return the letter of the kind with the most bytes, the first of equal kinds."""
+    """Return the letter for the kind of data that has the most bytes in `part`; a space for an empty part."""
     return max(LOOKS, key=lambda look: getattr(part, look.field)).letter if part.length else " "
 
 
 def merge(parts: Sequence[Stretch], columns: int) -> list[Stretch]:
-    """Return at most `columns` parts: the sums of equally many neighbours, with fewer in the last."""
+    """Return `parts` reduced to at most `columns` by adding up neighbours.
+
+    Each sum has equally many parts; the last may have fewer.
+    """
     each = -(-len(parts) // max(1, columns)) or 1
     return [_sum(parts[start : start + each]) for start in range(0, len(parts), each)]
 
 
 def lines(parts: Sequence[Stretch], width: int, *, ascii_only: bool = False) -> list[str]:
-    """Return the picture, at most `width` wide, and a key to the signs that occur."""
+    """Return the picture of a file, at most `width` wide, and a key to its signs.
+
+    The first line shows the extents of each part, the second its kind of data. `ascii_only` draws digits, not blocks.
+    """
     if not parts:
         return ["(empty)"[:width]]
     columns = merge(parts, width)

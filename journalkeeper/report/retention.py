@@ -84,8 +84,9 @@ def history(evidence: Evidence) -> Finding | None:
 
 
 def sentence(found: Retention) -> str:
-    """Return a sentence with the present and the proposed history, and the setting that binds unless it is
-    SystemMaxUse=.
+    """Return a sentence on the present and the proposed history, and on the setting that would limit it.
+
+    A limit by SystemMaxUse= itself is not mentioned.
     """
     now = f"{found.binds} keeps {format_span(found.kept_us)} and really takes {format_size(found.disk_bytes)}"
     then = (
@@ -97,7 +98,10 @@ def sentence(found: Retention) -> str:
 
 
 def retention(evidence: Evidence) -> Retention | Unknown:
-    """Return the present and the possible history of the main journal, from its own ratio, rate and limits."""
+    """Return the present and the proposed retention of the main journal, or Unknown with the reason.
+
+    They follow from its compression ratio, its bytes per day, and its limits.
+    """
     look, storage = evidence.look, evidence.storage
     if isinstance(look, Unknown):
         return look
@@ -152,7 +156,10 @@ def _ratio(files: list[JournalFile]) -> float | Unknown:
 def _compute(
     instance: Instance, files: list[JournalFile], ratio: float, rate: float, target: int | None
 ) -> Retention | Unknown:
-    """Return the figures for the journal's `ratio` and its `rate` in bytes per day."""
+    """Return the present retention, and the one proposed for the compression `ratio` and `rate`, in bytes per day.
+
+    `target` is the disk usage that an earlier drop-in aimed at, None without one. Return Unknown if limits are unknown.
+    """
     use, keep_free = instance.system_max_use_bytes, instance.system_keep_free_bytes
     largest, available = instance.system_max_file_size_bytes, instance.available_bytes
     if not use or not largest or keep_free is None or available is None:
@@ -187,7 +194,7 @@ def _compute(
 
 
 def _room_bytes(instance: Instance, files: Sequence[JournalFile]) -> int:
-    """Return the bytes that SystemKeepFree= leaves to the journal.
+    """Return the bytes that the journal may take until SystemKeepFree= is reached, those of its present files included.
 
     Source: systemd 257, journald-server.c, determine_space.
     """
@@ -196,9 +203,10 @@ def _room_bytes(instance: Instance, files: Sequence[JournalFile]) -> int:
 
 
 def find_limit(instance: Instance, use: int, room: float, by_files: float, rate: float | None) -> tuple[float, str]:
-    """Return the bytes that the strictest limit permits, and its setting; (inf, "") without a limit.
+    """Return (bytes, setting) of the limit that deletes archives first; (inf, "") without a limit.
 
-    `rate` is in bytes per day. Without it, MaxRetentionSec= cannot be compared with the others.
+    `room` is the limit by SystemKeepFree=, `by_files` that by SystemMaxFiles=, both in bytes. `rate` is in bytes per
+    day; without it, MaxRetentionSec= cannot be compared.
     """
     limits = []
     if use:

@@ -66,12 +66,12 @@ class Story(NamedTuple):
 
 
 def slow_read_s(file: JournalFile) -> float:
-    """Return the duration of a cold read in seconds at READ_IOPS, with one read for each extent."""
+    """Return the estimated seconds of a cold read of the file: its extents, each one a request, over READ_IOPS."""
     return file.extents.total / READ_IOPS
 
 
 def change(decided: Decision, window: Window | None, now_us: int) -> str:
-    """Return a sentence: when the action will be done, or when the decision can change."""
+    """Return a sentence: when the planned action will be done, or when the decision against one can change."""
     if decided.action in UPKEEP:
         return "The next run of the service does it; to do it now: `journalkeeper defrag`."
     if decided.action:
@@ -87,7 +87,7 @@ def change(decided: Decision, window: Window | None, now_us: int) -> str:
 
 
 def lines(story: Story, width: int, *, ascii_only: bool = False) -> list[str]:
-    """Return the story as lines of at most `width` characters, except for the name."""
+    """Return the lines that `explain` shows about a file, at most `width` characters wide, except for its path."""
     file, room = story.file, max(width, 40)
     drawn = picture.lines(story.parts, room - 2, ascii_only=ascii_only) if story.parts else []
     chart = [f"  {line}".rstrip() for line in drawn[:2]]
@@ -105,7 +105,10 @@ def lines(story: Story, width: int, *, ascii_only: bool = False) -> list[str]:
 
 
 def facts(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
-    """Return each fact after its name, wrapped to `width`; a repeated name is left out."""
+    """Return the lines of (name, text) rows: each name in a margin, each text wrapped to `width`.
+
+    A name that repeats the one before is left out.
+    """
     found: list[str] = []
     before = ""
     for name, text in rows:
@@ -157,7 +160,7 @@ def _describe_pinned(story: Story) -> list[str]:
 
 
 def past(story: Story) -> list[str]:
-    """Return the past actions on the file, the newest first, and the growth of its extents."""
+    """Return sentences on the newest actions on the file, the newest first, and on the growth of its extents."""
     if isinstance(story.entries, Unknown):
         return [f"{UNKNOWN}: {shown(story.entries.why)}"]
     newest = story.entries[: -MOST_PAST - 1 : -1]
@@ -181,7 +184,10 @@ def _describe_entry(entry: Entry) -> str:
 def decision_lines(
     decided: Decision | Unknown | None, window: Window | None, now_us: int, *, priced: bool = False
 ) -> list[str]:
-    """Return lines with the decision, its reason, and when it can change."""
+    """Return the sentences on the decision about a file: action or reason, explanation, and when it can change.
+
+    With `priced`, the saved seconds of a cold read are included.
+    """
     if isinstance(decided, Unknown):
         return [f"{UNKNOWN}: {shown(decided.why)}"]
     if decided is None:
@@ -206,7 +212,7 @@ def decision_lines(
 
 
 def describe_window(window: Window) -> str:
-    """Return a sentence on the window."""
+    """Return a sentence: whether the flush window is open, why, and until when."""
     if window.open:
         until = f" until {when(window.closes_at_us)}" if window.closes_at_us is not None else ""
         return f"The window for work on active files is open{until}: {WINDOWS.get(window.reason, window.reason)}."
@@ -228,7 +234,7 @@ class Place(NamedTuple):
 
 
 def directory_lines(place: Place, width: int) -> list[str]:
-    """Return the directory's story as lines of at most `width` characters, except for its name."""
+    """Return the lines that `explain` shows about a directory, at most `width` characters wide, except for its path."""
     instance, kept = place.instance, summarize_history(place.instance, place.files)
     space = f" of namespace {shown(instance.namespace)}" if instance.namespace else ""
     who = "its journald accepts" if instance.rotatable else "no journald accepts"
