@@ -18,7 +18,10 @@ class Backoff:
         self.at_s: float | None = None
 
     def note_failure(self, now_s: float) -> None:
-        """Record a failure. An earlier, unscheduled try does not change the time of the next retry."""
+        """Record a failure, and set the time of the next retry: RETRY_S later, doubled with each failure in a row.
+
+        A try that came before its time does not change the time of the next retry.
+        """
         if self.at_s is None or now_s >= self.at_s:
             self._wait_s = min(2 * self._wait_s, RETRY_MOST_S) or RETRY_S
             self.at_s = now_s + self._wait_s
@@ -42,11 +45,11 @@ class CpuShare:
         self._at_s = 0.0
 
     def spend(self, cpu_s: float, now_s: float) -> None:
-        """Record work that used `cpu_s` of processor time until `now_s`."""
+        """Record that work has just used `cpu_s` seconds of processor time. `now_s` is the present time."""
         self._owed_s = max(0.0, self._owed_s - self._share * (now_s - self._at_s)) + cpu_s
         self._at_s = now_s
 
     @property
     def free_at_s(self) -> float:
-        """The time from which the next work may begin."""
+        """The time from which more work may begin without exceeding the share of processor time."""
         return self._at_s + max(0.0, self._owed_s - self._burst_s) / self._share

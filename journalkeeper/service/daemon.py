@@ -88,7 +88,7 @@ class Daemon:
         self.cycles = 0
 
     async def run(self, *beside: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Work until SIGTERM or SIGINT, and run the tasks `beside`; a running action ends between two pieces.
+        """Run the service and the tasks `beside` until SIGTERM or SIGINT. A running action ends between two pieces.
 
         Raises: BusyError if another daemon has the state directory, now or later; KeeperError without one;
         ReplacedError if the service has to be started again.
@@ -116,7 +116,7 @@ class Daemon:
     # -- When it works -------------------------------------------------------------------------
 
     async def _work(self, lock: state.Lock) -> None:
-        """Sleep until there is a reason to act, then look at the flush timers or at everything, and repeat.
+        """Sleep until an event or a planned time, then look at the flush timers or at everything. Repeat until stopped.
 
         Raises: KeeperError if the state directory was removed and cannot be made or locked anew, since a second service
         may run. The service manager makes the directory for the next start.
@@ -138,7 +138,7 @@ class Daemon:
                 self._look_is_due = self._look_is_due or passed
 
     async def _sleep(self) -> None:
-        """Wait for a wake-up or the next named time."""
+        """Sleep until an event or the earliest planned look. Request a whole look if its time has come."""
         flush_us = self._worker.engine.next_flush_look_us()
         moments_s = [] if self._again_s is None else [self._again_s]
         if flush_us is not None:
@@ -153,7 +153,7 @@ class Daemon:
             self._look_is_due, self._again_s = True, None
 
     async def _renew_watches(self) -> None:
-        """Make all watches anew. Refused watches are tried again at every look, and cause one."""
+        """Watch all directories anew. If a watch is refused, try again with each look, and plan a look for that."""
         tops = self._worker.engine.directories
         self._watches_are_due = False  # before the wait: a reload during it requests watches of other directories
         watches = await self._worker.run(lambda: watch_directories(tops))
@@ -165,7 +165,7 @@ class Daemon:
             self._watch_retry.note_success()
 
     async def _look(self) -> None:
-        """Look at everything and work, and name the time of the next look."""
+        """Make one complete run in the worker, store its result, and plan the time of the next look."""
         self.cycles += 1
         message = await self._worker.run(self._begin_look)
         self._alive_s, now_s = None, time.monotonic()
@@ -197,7 +197,7 @@ class Daemon:
         self._alive_s = time.monotonic()
 
     async def _heed_changes(self) -> None:
-        """Take the changes that the watch reports, also while the worker is busy."""
+        """Process each change that inotify reports, also while the worker is busy. Runs until it is canceled."""
         while True:
             change = await self._watch.wait()
             heeded = catch_errors(partial(self._heed, change))
@@ -207,7 +207,7 @@ class Daemon:
                 self.rescan()
 
     def _heed(self, change: Change) -> None:
-        """Request a look, or wake up if a flush interval begins."""
+        """Request a look if journal files changed. Wake the main loop for that, and if a flush timer started."""
         flushes = self._worker.engine.memory.flushes
         began = [flushes.note_append(directory) for directory in change.appended]
         if change.everything:
@@ -218,7 +218,7 @@ class Daemon:
             self._woken.set()
 
     def _gives_way(self) -> bool:
-        """Return whether the service's own work must end between two pieces. From any thread."""
+        """Return whether the service's own run must end between two pieces. Any thread may call this."""
         return self._stopping or self.paused or bool(self.jobs.queue)
 
     def _end(self) -> None:
@@ -236,11 +236,11 @@ class Daemon:
     # -- What it knows -------------------------------------------------------------------------
 
     def _post(self, message: Message) -> None:
-        """Hand a message to the event loop. From any thread."""
+        """Pass a message of the worker to `_take` in the event loop. Any thread may call this."""
         self._loop.call_soon_threadsafe(self._take, message)
 
     def _take(self, message: Message) -> None:
-        """Update the state with a message of the worker."""
+        """Update the state with a message of the worker, and publish the new state."""
         self._state = after(self._state, message)
         if isinstance(message, FileDone):
             self.events.publish(message)
@@ -254,7 +254,7 @@ class Daemon:
         self._publish_state()
 
     def _publish_state(self) -> None:
-        """Judge the state again, and show it to the service manager, the log, the metrics and the followers."""
+        """Judge the state, and pass the verdict to the service manager, the log, the metrics and the bus."""
         present = self._state.present._replace(**self._checked._asdict(), unwatched=self._watch.watches.problem)
         state = self._state = self._state._replace(present=present, verdict=judge_present(present, now_us()))
         health = state.verdict.health
@@ -272,9 +272,10 @@ class Daemon:
         self.events.publish(Changed())
 
     async def refresh(self, *, hurry: bool = True) -> None:
-        """Check for changes that cause no event, and judge the state as it is now.
+        """Check the configuration and the rights, whose changes cause no event, and judge the state again.
 
-        In a `hurry`, for a caller, at most every CHECK_S; and on a slow disk only a later call has the result.
+        With `hurry`, for a caller, check at most every CHECK_S, and do not wait longer than CHECK_WAIT_S for the
+        result.
         """
         if self._checking is None and (not hurry or time.monotonic() - self._checked_s >= CHECK_S):
             self._checking = self._loop.create_task(self._check())
@@ -303,16 +304,15 @@ class Daemon:
 
     @property
     def paused(self) -> bool:
-        """True while the service does no work of its own. From any thread."""
+        """True while the service does no work of its own because of a pause. Any thread may read this."""
         return self._state.present.paused
 
     # -- What callers request ------------------------------------------------------------------
 
     async def plan(self, request: Request) -> dict[str, Any]:
-        """Return the document of `plan -j`.
+        """Return the document of `plan -j` for a caller. Raises: KeeperError, OSError as Engine.plan.
 
         One plan is made at a time, with a rest after it, because every user may ask and the worker has its own work.
-        Raises: KeeperError, OSError as Engine.plan.
         """
         loop = self._loop
         async with self._turn:
@@ -333,7 +333,7 @@ class Daemon:
         return ended
 
     def pause(self, span_us: int) -> None:
-        """Stop the service's own work for `span_us`; 0 means until `resume`."""
+        """Stop the service's own work for `span_us` microseconds; 0 means until `resume`."""
         self.resume()
         self._state = self._state._replace(present=self._state.present._replace(paused=True))
         if span_us:
@@ -351,7 +351,7 @@ class Daemon:
             self._publish_state()
 
     def rescan(self) -> None:
-        """Request new watches and a look at everything."""
+        """Request that the watches are made anew and every file is looked at, and wake the main loop."""
         self._look_is_due = self._watches_are_due = True
         self._woken.set()
 
@@ -388,7 +388,7 @@ class Daemon:
     # -- Reports of the server on the bus ------------------------------------------------------
 
     def bus_lost(self, why: str) -> None:
-        """Log that there is no bus; calls may repeat."""
+        """Log the sentence `why`, which reports that there is no bus. A repeated call logs nothing new."""
         self._log.log("bus", WARNING, why)
 
     def bus_found(self) -> None:
@@ -396,5 +396,5 @@ class Daemon:
         self._log.log_end("bus", "on the system bus again")
 
     def complain(self, what: str, error: Exception) -> None:
-        """Log an unexpected exception."""
+        """Log an unexpected exception with its traceback. `what` is the failure that it caused."""
         self._log.log_bug(what, error)

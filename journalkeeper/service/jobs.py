@@ -36,7 +36,7 @@ class Job:
 
     @property
     def state(self) -> str:
-        """The state in one word: queued, running or canceling."""
+        """The job's state in one word: "queued", "running" or "canceling"."""
         if self.canceled:
             return "canceling"
         return "running" if self.running else "queued"
@@ -78,7 +78,7 @@ class Events:
 
     @contextmanager
     def follow(self) -> Iterator[asyncio.Queue[Event]]:
-        """Give a queue that receives all events during the block."""
+        """Yield a queue that receives all events which are published during the block."""
         queue: asyncio.Queue[Event] = asyncio.Queue()
         self._followers.append(queue)
         try:
@@ -87,7 +87,7 @@ class Events:
             self._followers.remove(queue)
 
     def publish(self, event: Event) -> None:
-        """Put an event into each queue."""
+        """Put an event into the queue of each follower."""
         for queue in self._followers:
             queue.put_nowait(event)
 
@@ -111,7 +111,10 @@ class Jobs:
         self._task: asyncio.Task[None] | None = None
 
     def add(self, request: Request) -> Job:
-        """Queue a job that does `request`. Raises: BusyError if the queue is full."""
+        """Add a job for `request` to the queue, and start the work on the queue. Return the job.
+
+        Raises: BusyError if QUEUE_MOST jobs are queued.
+        """
         if len(self.queue) >= QUEUE_MOST:
             raise BusyError(f"{QUEUE_MOST} jobs are queued already; wait for one to end, or cancel some")
         self._number += 1
@@ -130,7 +133,10 @@ class Jobs:
         raise NoSuchJobError(f"there is no job {number}, or it is over")
 
     def cancel(self, number: int) -> None:
-        """Cancel a job: one that runs ends at the next chunk border. Raises: NoSuchJobError."""
+        """Cancel job `number`. A running job ends at the next chunk border, a queued one at once.
+
+        Raises: NoSuchJobError.
+        """
         job = self.find(number)
         job.canceled = True
         if not job.running:
@@ -138,7 +144,10 @@ class Jobs:
         self._events.publish(Changed())
 
     def find_result(self, number: int) -> Ended:
-        """Return the outcome of the job that ended last. Raises: NoSuchJobError if that is another job."""
+        """Return the result of job `number`, which must be the job that ended last.
+
+        Raises: NoSuchJobError for any other job.
+        """
         if self._last is None or self._last[0] != number:
             raise NoSuchJobError(f"job {number} is not over, or another job has ended since")
         return self._last[1]

@@ -95,9 +95,10 @@ class Log:
     def say(
         self, priority: int, sentence: str, event: Event = Event.CONDITION, *, outcome: Outcome | None = None
     ) -> None:
-        """Log a sentence with a syslog priority (3 error, 4 warning, 6 information), or count it as lost.
+        """Log a sentence with a syslog priority: 3 error, 4 warning, 6 information.
 
-        The numbers of an `outcome` become fields, and its result selects the event.
+        With an `outcome`, the entry gets its numbers as fields, and its result selects the event. A message that cannot
+        be sent, or exceeds the limit of LINES a minute, is counted as lost.
         """
         about = {} if outcome is None else make_fields(outcome)
         kind = event if outcome is None else EVENT_OF_RESULT[outcome.result]
@@ -118,7 +119,7 @@ class Log:
         return self._lines <= LINES
 
     def _own_up(self) -> bool:
-        """Report how many lines were lost. Return False if the report is lost, too."""
+        """Log the number of lost messages, if there are any. Return False if that message is lost, too."""
         if not self.lost:
             return True
         why = f"journald did not take them, or there were more than {LINES} in a minute"
@@ -142,7 +143,7 @@ class Log:
 
 
 def to_journald() -> str | None:
-    """Return journald's socket if stderr is a stream to journald, as in a unit; otherwise None."""
+    """Return a socket to journald if stderr is connected to journald, as in a unit; else None."""
     try:
         status = os.fstat(2)
     except OSError:  # closed

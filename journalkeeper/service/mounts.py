@@ -41,9 +41,9 @@ def find_unwritable(tops: Iterable[str]) -> list[Unwritable]:
 
 
 def list_paths(unwritable: Iterable[Unwritable]) -> tuple[tuple[str, Obstacle], ...]:
-    """Return the paths of directories that cannot be written, and why; none below another of them.
+    """Return (path, obstacle) for directories that cannot be written. Directories below another one are left out.
 
-    remote/ is left out: each file there that belongs to another user has the reason foreign-owner.
+    remote/ is left out, too: each file there that belongs to another user has the reason foreign-owner.
     """
     paths: dict[str, Obstacle] = {}
     for one in unwritable:
@@ -54,7 +54,10 @@ def list_paths(unwritable: Iterable[Unwritable]) -> tuple[tuple[str, Obstacle], 
 
 
 def _find_obstacle(path: str) -> tuple[str, Obstacle]:
-    """Return the id of the mount of `path`, and why this process cannot write there."""
+    """Return (mount id, obstacle): why this process cannot write to the directory `path`.
+
+    The mount id is "" if the obstacle is not a mount.
+    """
     try:
         fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -72,7 +75,7 @@ def _find_obstacle(path: str) -> tuple[str, Obstacle]:
 
 
 def _places(top: str) -> list[str]:
-    """Return `top` and the directories of its instances, as far as they can be listed."""
+    """Return `top` and the directories of its instances; only `top` if it cannot be listed."""
     try:
         return [top, *(one.path for one in layout.find_directories(top))]
     except KeeperError:

@@ -45,19 +45,22 @@ class RunLog:
     def log(
         self, about: str, priority: int, sentence: str, *, same: str | None = None, outcome: Outcome | None = None
     ) -> None:
-        """Log `sentence` unless this topic logged the same one, or the same key `same`, in the last 24 hours."""
+        """Log `sentence`, unless the last sentence about the topic `about` was the same and less than 24 hours ago.
+
+        With `same`, this key is compared instead of the sentence.
+        """
         last, when_s = self._said.get(about, ("", 0.0))
         if last != (same or sentence) or time.monotonic() - when_s >= SAY_AGAIN_S:
             self._said[about] = same or sentence, time.monotonic()
             self._say(priority, sentence, outcome=outcome)
 
     def log_end(self, about: str, sentence: str) -> None:
-        """Log that the condition of a topic is over, if it had been logged."""
+        """Log `sentence`, which reports the end of a condition, if the condition `about` was logged before."""
         if self._said.pop(about, None) is not None:
             self._say(INFO, sentence, Event.RECOVERED)
 
     def log_bug(self, what: str, error: Exception) -> None:
-        """Log an unexpected exception, which caused `what`, with its traceback."""
+        """Log an unexpected exception with its traceback. `what` is the failure that it caused."""
         place = f"{type(error).__name__} {traceback.extract_tb(error.__traceback__)[-1:]}"
         trace = "".join(traceback.format_exception(error)).rstrip()
         self.log(f"{BUG}{place}", ERROR, f"{what}: bug in journalkeeper, please report it:\n{trace}", same=place)

@@ -39,7 +39,7 @@ class Tally(NamedTuple):
     reclaimed_bytes: int = 0
 
     def add(self, outcome: Outcome, now_us: int) -> Tally:
-        """Return the sums with one more outcome."""
+        """Return the tally with the bytes of one more finished action."""
         return Tally(
             now_us, self.written_bytes + outcome.bytes_written, self.reclaimed_bytes + count_reclaimed_bytes(outcome)
         )
@@ -74,7 +74,10 @@ class Snapshot(NamedTuple):
 
     @property
     def status_line(self) -> str:
-        """The headline; that of a problem has the number of files before the remedy, so that this can be pasted."""
+        """The line for `systemctl status`: the verdict, with the number of files before the remedy.
+
+        The remedy stands at the end, so that a user can copy the command.
+        """
         if not self.verdict.problems or self.findings is None:
             return self.headline
         worst = self.verdict.problems[0]
@@ -83,7 +86,10 @@ class Snapshot(NamedTuple):
 
 
 def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Status, watch: Watch) -> Findings:
-    """Return the result of a look, its plan, and the outcomes so far."""
+    """Return the published findings of a run: the files, what was decided or done for each, and the waits.
+
+    For a file with an outcome, the outcome replaces the decision.
+    """
     everything: tuple[Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
     doing = {one.path: one for one in everything}
     live = {row.path: row for row in host.files}
@@ -97,7 +103,7 @@ def count_reclaimed_bytes(outcome: Outcome) -> int:
 
 
 def state(snapshot: Snapshot) -> tuple[str, str]:
-    """Return the state as one word, and a sentence about it."""
+    """Return (word, sentence) for the state of the service: working, paused, degraded, waiting or idle."""
     found = snapshot.findings
     if snapshot.working:
         return "working", ""
@@ -114,7 +120,7 @@ def state(snapshot: Snapshot) -> tuple[str, str]:
 
 
 def manager(snapshot: Snapshot) -> Manager:
-    """Return the properties of the service for clients."""
+    """Return the values of the service's D-Bus properties. Those about files are unknown before the first look."""
     word, reason = state(snapshot)
     total = snapshot.counters
     known = Manager(
@@ -202,7 +208,7 @@ Message = FlushesLooked | Looked | Failed | FileDone | NotOnBtrfs | Progressed
 
 
 def after(state: Snapshot, message: Message) -> Snapshot:
-    """Return `state` as `message` changes it."""
+    """Return the state that follows from `state` and a message of the worker."""
     match message:
         case Progressed(job, _):
             return state if job else state._replace(working=True)

@@ -186,7 +186,7 @@ class Watch:
         self._loop.add_reader(self._mount_events.fileno(), self._check_mounts)
 
     def use(self, watches: Watches) -> None:
-        """Replace the watches. If the kernel refused an instance, the old ones stay."""
+        """Watch with `watches` from now on. If the kernel refused an inotify instance, keep the old watches."""
         if watches.fd >= 0:
             self._drop()
             self.watches = watches
@@ -222,7 +222,7 @@ class Watch:
             self.watches = Watches()
 
     def _note(self, *, everything: bool = False, trouble: str = "") -> None:
-        """Remember that journal files, or `everything`, may have changed."""
+        """Note that journal files changed, and wake `wait`. With `everything`, directories may have changed, too."""
         known = self._change
         self._change = Change(rescan=True, everything=everything or known.everything, trouble=trouble or known.trouble)
         self._changed.set()
@@ -246,7 +246,7 @@ class Watch:
                 self._note(everything=True, trouble=taken.detail)
 
     def _take(self, number: int, mask: int, padded_name: bytes) -> None:
-        """Process one event."""
+        """Note the change that one inotify event reports. Events about other files are ignored."""
         if mask & pyinotify.IN_Q_OVERFLOW:
             self._appended.update(one.instance for one in self.watches.interests.values() if one.instance)
             self._note(everything=True)
@@ -267,7 +267,7 @@ class Watch:
                 self._changed.set()
 
     def _check_mounts(self) -> None:
-        """Compare the mount table, which changed: a journal directory may be elsewhere now."""
+        """Read the mount table, and note a change of everything if a mount at or near a journal directory changed."""
         self._mount_events.poll(0)
         now = mounts.find_mount_lines(self.watches.places)
         if now != self.watches.mounts:
@@ -288,7 +288,7 @@ def _limit(name: str) -> str:
 
 
 def _nearest(path: str) -> tuple[str, str]:
-    """Return the nearest existing directory above `path`, and the name in it that leads to `path`."""
+    """Return (directory, name): the nearest existing directory above `path`, and the next part of the path."""
     above, name = os.path.split(path)
     while not os.path.isdir(above) and above != "/":
         above, name = os.path.split(above)

@@ -79,7 +79,10 @@ class Checked(NamedTuple):
 
 
 def check(load: Callable[[], Engine], engine: Engine) -> Checked:
-    """Compare the configuration of `engine` with the one on disk, and look at the rights. For a thread."""
+    """Return whether the configuration on disk is valid and that of `engine`, and which directories cannot be written.
+
+    `load` returns an engine with the configuration on disk. Call this in a thread.
+    """
     try:
         configuration = "" if load().has_configuration_of(engine) else DIFFERENT
     except (KeeperError, OSError) as error:
@@ -114,15 +117,15 @@ class Worker:
         self._refuse_replaced_directories()
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Have `work` called in the worker thread, and return its result to the event loop."""
+        """Call `work` in the worker thread. Return a future of the event loop with its result."""
         return asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def close(self) -> None:
-        """Wait for the end of the thread."""
+        """Wait until the worker thread has ended."""
         self._executor.shutdown()
 
     def look_at_flushes(self) -> bool:
-        """Look at the flush timers and return whether a flush is over."""
+        """Look at the flush timers, publish the flush windows, and return whether the service should run now."""
         began_s = time.thread_time()
         passed = self.engine.has_flush_passed()
         self.flush_looks.spend(time.thread_time() - began_s, time.monotonic())
@@ -194,7 +197,7 @@ class Worker:
         self._post(Progressed(0, progress))
 
     def _summarize(self, engine: Engine, host: Host, report: Report) -> Looked:
-        """Return the result of a run over everything."""
+        """Return the result of a complete run for the event loop, with the time until the next one."""
         numbers = status(host, report.plan, report.outcomes, engine.config)
         found = findings(host, report.plan, report.outcomes, numbers, engine.config.watch)
         present = present_after_run(report.plan, report.outcomes, report.waiting)
@@ -212,7 +215,10 @@ class Worker:
             self._post(FlushesLooked(*self.engine.windows()))
 
     def do(self, job: Job) -> tuple[Ended, Report]:
-        """Carry out a job. Raises: KeeperError, OSError as Engine.run."""
+        """Carry out a job, and return its result for the caller and the report for the log.
+
+        Raises: KeeperError, OSError as Engine.run.
+        """
         report = self.engine.run(
             resolve(job.request, self.engine.directories),
             on_progress=lambda progress: self._post(Progressed(job.number, progress)),
@@ -224,7 +230,10 @@ class Worker:
 
 
 def get_wait_s(report: Report, whole_us: int) -> float:
-    """Return after how many seconds another plan can differ without an event; at `whole_us` everything is looked at."""
+    """Return in how many seconds a new plan can differ although no event came, at most DAY_S.
+
+    `whole_us` (CLOCK_REALTIME) is the time of the next whole look.
+    """
     wake_us = report.plan.wake_at_us
     wakes_us = [whole_us] if wake_us is None else [wake_us, whole_us]
     waits = [(min(wakes_us) - now_us()) / 1e6, DAY_S]  # no later, where the clock was set back meanwhile
@@ -233,14 +242,17 @@ def get_wait_s(report: Report, whole_us: int) -> float:
 
 
 def _again_s(outcome: Outcome) -> float:
-    """Return after how many seconds an action that was not done is due again."""
+    """Return in how many seconds an action that was not done should be tried again, by its reason."""
     if outcome.reason is Reason.CHANGED:
         return CHANGED_S
     return RETRY_S if outcome.reason in PASSING else get_retry_delay_us(outcome.reason) / 1e6
 
 
 def result(report: Report, request: Request) -> str:
-    """Return the result of a run for JobRemoved. A named path that is no journal file is a failure."""
+    """Return the result of a job as a word: "canceled", "failed" or "done".
+
+    A named path that is no journal file is a failure.
+    """
     if any(outcome.reason is Reason.INTERRUPTED for outcome in report.outcomes):
         return "canceled"
     named = request.paths and any(skip.reason in NO_JOURNAL for skip in report.plan.skipped)
@@ -248,9 +260,9 @@ def result(report: Report, request: Request) -> str:
 
 
 def resolve(request: Request, directories: tuple[str, ...]) -> Request:
-    """Return `request` with its paths resolved below the real places of the watched `directories`.
+    """Return `request` with each path resolved to its place below the real paths of the watched `directories`.
 
-    Raises: UsageError if a path below such a directory leads through a symbolic link, which is never followed.
+    Raises: UsageError if a path is below none of them, or leads through a symbolic link, which is never followed.
     """
     return request._replace(paths=tuple(dict.fromkeys(_place(path, directories) for path in request.paths)))
 
