@@ -75,7 +75,7 @@ def read_disk_bytes(fd: int) -> int | None:
 
 
 def read_pinned_bytes(fd: int) -> int | None:
-    """Return how many bytes of the file's extents are stored without being part of the file.
+    """Return how many bytes on the disk belong to the file's extents, but to no part of the file.
 
     btrfs keeps a whole extent while any part of it is in use. For a compressed extent, each part counts in proportion
     to its uncompressed size. The result is None without CAP_SYS_ADMIN.
@@ -96,7 +96,7 @@ def read_pinned_bytes(fd: int) -> int | None:
 
 
 def _search_items(fd: int) -> Iterator[tuple[int, memoryview]]:
-    """Yield, for each search, the number of bytes stored inline and the raw items that are not inline."""
+    """Yield (bytes stored inline, other raw items) of the file's extent items, for each search call."""
     inode = os.fstat(fd).st_ino
     buffer = bytearray(SEARCH.size + BUFFER_BYTES)
     offset, more = 0, True

@@ -80,7 +80,7 @@ class Columns(NamedTuple):
 
 
 def map_batches(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -> Iterator[Columns]:
-    """Yield the map of `fd` from `start` to `end`, at most BATCH_ROWS rows at a time.
+    """Yield the rows of the map of `fd` from `start` to `end`, in batches of at most BATCH_ROWS.
 
     The kernel (seen in 6.18) lists an unwritten extent with dirty pages again from its beginning after every 128 rows,
     also within a call. This function drops the repeated rows. The kernel never gets past such an extent of more than
@@ -107,7 +107,10 @@ def map_batches(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -
 
 
 def _drop_repeats(rows: list[Row], seen: int) -> list[Row]:
-    """Return the rows that begin at the offset `seen` or later, each at or after the end of the row before."""
+    """Return those `rows` that were not listed before.
+
+    A row was listed before if it begins before the offset `seen`, or before the end of the last row.
+    """
     kept = []
     for row in rows:
         if row[0] >= seen:
@@ -126,13 +129,13 @@ def _read_rows(fd: int, start: int, end: int, *, sync: bool) -> list[Row]:
 
 
 def _iterate_rows(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -> Iterator[Extent]:
-    """Yield the map row by row."""
+    """Yield the rows of the file's map one by one. The arguments are those of `map_batches`."""
     for columns in map_batches(fd, sync=sync, start=start, end=end):
         yield from map(Extent, *columns)
 
 
 def list_extents(fd: int, *, sync: bool) -> list[Extent]:
-    """Return all rows in the order of the file.
+    """Return all rows of the file's map, sorted by file offset.
 
     The last row may extend beyond the end of the file, because rows are whole blocks.
 

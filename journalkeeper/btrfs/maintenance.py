@@ -24,7 +24,7 @@ PAUSED = " paused"
 
 
 def find_maintenance(uuid: str, *, sysfs: str = SYSFS, scrubs: str = SCRUBS) -> str:
-    """Return the running operation, or "" for none.
+    """Return the name of the operation that runs on the volume, or "" if none runs.
 
     It is "scrub" or one of the kernel's names, such as "balance" and "device replace".
     """

@@ -62,7 +62,9 @@ def is_there(fd: int) -> bool:
 
 
 def find_mtime_ns(fd: int, status: os.stat_result) -> int:
-    """Return the file's mtime in ns, or the mtime in its note if our own work moved it since.
+    """Return the mtime that the file would have without our own work, in ns.
+
+    That is the mtime in the note if our own work changed it since. Otherwise it is that of `status`.
 
     Raises: as `is_there`.
     """

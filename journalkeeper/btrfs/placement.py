@@ -148,7 +148,7 @@ def _sum_bytes_with(bytes_by_flags: dict[int, int], flag: int) -> int:
 
 
 def _add_counts(counts: list[int], columns: Columns, begins: list[bool], size: int) -> None:
-    """Count the extents that begin in each MiB up to the end of the file."""
+    """Add the number of extents that begin in each MiB of the file to `counts`, up to the end of the file."""
     rows = zip(columns.logical, columns.length, begins, strict=True)
     inside = [logical >> 20 for logical, length, begin in rows if begin and length and logical < size]
     if inside:
@@ -189,14 +189,16 @@ def list_stretches(fd: int, *, sync: bool) -> tuple[Stretch, ...]:
 
 
 def _choose_column(flags: int) -> int:
-    """Return the index of the byte count in Stretch that a row with `flags` adds to; 0 is data_bytes."""
+    """Return the index of the byte count in Stretch to which a row with `flags` adds its length; 0 is data_bytes."""
     if flags & FIEMAP_EXTENT_UNWRITTEN:
         return 4
     return bool(flags & FIEMAP_EXTENT_ENCODED) + 2 * bool(flags & FIEMAP_EXTENT_SHARED)
 
 
 def count(fd: int, *, sync: bool) -> int:
-    """Return the number of extents.
+    """Return the number of extents of `fd`.
+
+    With `sync`, dirty pages are written first. Otherwise the places are predicted that a write-back would give them.
 
     A FIEMAP call that only counts (fm_extent_count 0) would take a fifth of the time. But it counts adjacent written
     and unwritten extents separately, and each dirty page.

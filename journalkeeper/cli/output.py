@@ -129,5 +129,5 @@ def _discard_output() -> None:
 
 
 def complain(text: str) -> None:
-    """Write one line to stderr, with control characters of `text` escaped."""
+    """Write one line to stderr. Control characters in `text` are escaped."""
     print(f"journalkeeper: {shown(text)}", file=sys.stderr)

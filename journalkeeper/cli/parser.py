@@ -109,7 +109,7 @@ COMMANDS = (
 
 
 def between(least: float, most: float, kind: Callable[[str], float] = float) -> Callable[[str], float]:
-    """Return a converter for an option that accepts numbers from `least` to `most`."""
+    """Return a function that converts an option's text to a `kind` of number, and accepts only `least` to `most`."""
 
     def number(text: str) -> float:
         value = kind(text)

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _worst(file: JournalFile) -> tuple[bool, int, str]:
-    """Return a sort key: files that cannot be judged first, then those with the most extents beyond the ideal."""
+    """Return a sort key for files: those with a problem first, then by the extents beyond the ideal, the most first."""
     return (not file.problem, file.ideal_extents - file.extents.total, file.path)
 
 

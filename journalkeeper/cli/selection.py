@@ -92,7 +92,7 @@ def request(args: argparse.Namespace) -> Request:
 
 
 def absolute(paths: list[str]) -> tuple[str, ...]:
-    """Return absolute paths. A link stays a link, because the execution refuses it by its name."""
+    """Return absolute `paths`. A symbolic link is not resolved, because the execution refuses it by its name."""
     return tuple(os.path.abspath(path) for path in paths)
 
 

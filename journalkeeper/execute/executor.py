@@ -121,7 +121,12 @@ def _compute_extra_bytes(action: Action, written_bytes: int, after: Found, *, wh
 
 
 def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFile, turn: Turn, pace: Pace) -> None:
-    """Rewrite the file's data with `work`, and measure the result. `work` returns the expected number of extents."""
+    """Call `work` to rewrite the file's data, and store the states before and after in `turn`.
+
+    `work` returns the expected number of extents.
+
+    Raises: Refused if the name no longer leads to the file, `pace` ended the work, or too few extents were saved.
+    """
     action = turn.action
     with hold(file, replacing=action.action is Verb.REWRITE) as held:
         turn.before = turn.after = _measure_before(held.fd, file)
@@ -161,7 +166,7 @@ def _compact(held: VerifiedFile, action: Action, pace: Pace) -> int:
 
 
 def _defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
-    """Defragment the ranges of an active file, or compact an archive."""
+    """Defragment the ranges of an active file, or compact an archive. Return the expected number of extents."""
     return (inplace.defragment if action.live else _compact)(held, action, pace)
 
 

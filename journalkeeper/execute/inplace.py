@@ -90,7 +90,9 @@ def defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
 
 
 def compact(held: VerifiedFile, action: Action, pace: Pace) -> Moved:
-    """Rewrite all data of an archive until `pace` ends, and repeat it for data that the kernel did not move.
+    """Rewrite all data of an archive in place until `pace` ends. Repeat this for data that the kernel did not move.
+
+    Return the (offset, length) runs that still did not move, and the expected number of extents.
 
     Raises: as `defragment`.
     """
@@ -122,7 +124,7 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> Moved:
 
 
 def _find_left(action: Action, expected: int, before: list[Extent], after: list[Extent]) -> list[tuple[int, int]]:
-    """Return the data that should have moved and did not.
+    """Return the parts of the data that should have moved, but have the same place in `before` and `after`.
 
     Compression moves all data. Without it the kernel keeps long extents on purpose; that matters only if they pin space
     or too many extents are left.
@@ -163,7 +165,7 @@ def _get_origin(row: Extent) -> tuple[bool, int]:
 
 
 def join_near(runs: list[tuple[int, int]]) -> tuple[Range, ...]:
-    """Return `runs` as ranges, with runs joined that are less than NEAR_BYTES apart."""
+    """Return the (offset, length) `runs` as ranges. Runs less than NEAR_BYTES apart become one range."""
     ranges: list[Range] = []
     for offset, length in runs:
         if ranges and offset - (ranges[-1].offset + ranges[-1].length) < NEAR_BYTES:
@@ -218,7 +220,7 @@ def _defragment_piece(fd: int, offset: int, length: int, compression: Compressio
 
 @contextmanager
 def _block_signals() -> Iterator[None]:
-    """Block signals: any signal makes the kernel stop in the middle of a piece and return success."""
+    """Block all signals: any signal makes the kernel stop in the middle of a piece and return success."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         yield

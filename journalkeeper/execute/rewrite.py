@@ -88,7 +88,7 @@ def _strip(original: int, copy: int) -> None:
 
 
 def _copy_data(held: VerifiedFile, copy: int, action: Action, pace: Pace) -> int:
-    """Copy the written data, and return the smallest number of extents that the copy can have.
+    """Copy the written data piece by piece, and return the smallest number of extents that the copy can have.
 
     A property of the copy compresses the data; it is removed afterwards.
     """

@@ -37,7 +37,7 @@ class Waits(NamedTuple):
 
 
 def summarize_waits(intake: Sequence[Intake]) -> Waits | None:
-    """Return the statistics of these messages, or None if there are none."""
+    """Return statistics of the intake delays in `intake`, or None if it is empty."""
     if not intake:
         return None
     longest: dict[str, int] = {}

@@ -107,7 +107,7 @@ def _parse_storage(text: str) -> str:
 
 
 def _parse_limit(text: str) -> int | None:
-    """Return a size in bytes, or None for the largest number, which journald uses as its mark for "not set"."""
+    """Return a size in bytes, or None for the largest number, which journald itself uses for "not set"."""
     size = parse_size(text)
     return None if size == U64_MAX else size
 
@@ -178,7 +178,7 @@ TARGET: Final = "# target-bytes="
 
 
 def parse_target(text: str) -> int | None:
-    """Return the target bytes in a drop-in of ours; None if it has none."""
+    """Return the disk usage in bytes that a drop-in of ours names as its target; None if it names none."""
     for line in text.splitlines():
         digits = line.removeprefix(TARGET)
         if digits != line and digits.isdecimal() and len(digits) < 20:

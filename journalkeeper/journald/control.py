@@ -40,7 +40,7 @@ def _get_runtime(namespace: str) -> str:
 
 
 def can_be_asked(directory: str, namespace: str = "") -> bool:
-    """Return whether a journald that takes our calls seems to write `directory`. The check makes no call.
+    """Return whether a journald that accepts our requests seems to write `directory`. No request is sent.
 
     `directory` must be the same directory as /var/log/journal/ID[.NAMESPACE], where ID is this machine's id. The socket
     must exist. The main journald must have been flushed to /var; early and late in a boot it writes to /run.
@@ -83,7 +83,10 @@ def synchronize(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
 
 
 def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
-    """Call `method` without parameters and check the answer; `what` is the verb for error messages."""
+    """Send the request `method` to the journald of `namespace`, and check that its answer reports success.
+
+    `what` is the verb for error messages, such as "rotate".
+    """
     path = get_socket_path(namespace)
     call = json.dumps({"method": f"io.systemd.Journal.{method}", "parameters": {}}).encode() + b"\0"
     try:
@@ -107,7 +110,7 @@ def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
 
 
 def _receive(channel: socket.socket, deadline_s: float) -> bytes:
-    """Return one message without its zero byte."""
+    """Read one message from `channel` until `deadline_s`, and return it without the zero byte at its end."""
     answer = b""
     while b"\0" not in answer and len(answer) < ANSWER_BYTES:
         left_s = deadline_s - time.monotonic()

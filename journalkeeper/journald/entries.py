@@ -77,7 +77,12 @@ def read_newest(fd: int, behind: int, most: int) -> list[Entry]:
 
 
 def _find_newest_offsets(fd: int, first: int, count: int, most: int, *, compact: bool) -> Iterator[int]:
-    """Yield the offsets of the newest entries, the newest first."""
+    """Yield the offsets of the newest entries in the file, the newest first, at most `most`.
+
+    The first entry array is at `first`; all arrays together contain `count` entries.
+
+    Raises: ValueError if an array is damaged; OSError as pread(2).
+    """
     width = 4 if compact else 8
     arrays: list[tuple[int, int]] = []
     at, left = first, count
@@ -115,7 +120,10 @@ def _read_entry(fd: int, offset: int, times: dict[int, int | None], *, compact: 
 
 
 def _read_source_us(fd: int, offset: int, *, compact: bool) -> int | None:
-    """Return the time in the data object at `offset`, or None if it is another field or not a number."""
+    """Return the sender's time in microseconds from the data object at `offset`.
+
+    Return None if the object is another field or not a number.
+    """
     before = COMPACT_DATA_BYTES if compact else DATA_BYTES
     data = _read(fd, before + SOURCE_BYTES, offset, least=OBJECT.size)
     kind, compressed, size = OBJECT.unpack_from(data)

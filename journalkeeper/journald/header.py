@@ -92,7 +92,7 @@ def read(fd: int, size_bytes: int) -> Header:
 
 
 def read_state(fd: int) -> State:
-    """Return the state of the open file now; UNKNOWN if the file has no state byte or a new value of it.
+    """Return the present state of the open file; UNKNOWN if it has no state byte or an unknown one.
 
     journald writes the byte through a shared mapping, and pread(2) sees the change at once.
 

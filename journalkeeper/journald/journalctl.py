@@ -148,13 +148,14 @@ def _find_denial(messages: str) -> NeedsRootError | None:
 
 
 def parse_text_fields(line: bytes) -> dict[str, str]:
-    """Return those fields of the entry in `line` that are a single text."""
+    """Return the fields of the entry in `line` whose value is one text. Other fields are left out."""
     return {name: value for name, value in json.loads(line).items() if isinstance(value, str)}
 
 
 def decode_text(value: Any) -> str:
-    """Return a field's text, or "" without a field. Several values give the first; bytes are decoded as by
-    os.fsdecode.
+    """Return the text of a field's value, or "" if the entry lacks the field.
+
+    Of several values, the first counts. Bytes are decoded as by os.fsdecode.
     """
     if isinstance(value, list):
         if all(isinstance(one, int) for one in value):
@@ -172,7 +173,7 @@ def parse_number(value: Any) -> int | None:
 
 
 def compute_wait_us(entry: Mapping[str, Any]) -> int | None:
-    """Return how long an entry waited for journald; None if unknown, below 0 if the clock was set back.
+    """Return how many microseconds an entry waited for journald; None if unknown, negative if the clock was set back.
 
     An entry from /dev/log or the native socket contains two times: when the kernel queued its datagram, and when
     journald received it. If a time is damaged, journalctl returns bytes or a list, and the result is None.

@@ -97,7 +97,7 @@ def describe_directory(path: str) -> Directory:
 
 
 def _parse_directory(path: str, name: str) -> Directory | None:
-    """Return the Directory of a directory with this name, or None if no journald would write there."""
+    """Return the Directory at `path` whose last part is `name`, or None if no journald would write there."""
     if name == REMOTE:
         return Directory(path, name, "", "")
     found = _INSTANCE.match(name)

@@ -142,7 +142,7 @@ MACHINE_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 def short_name(path: str) -> str:
-    """Return a journal file's name, with its directory if that is not the machine's main one."""
+    """Return the name of the journal file at `path`, with its directory unless that is the machine's main one."""
     directory, name = posixpath.split(path)
     parent = posixpath.basename(directory)
     return name if MACHINE_ID.fullmatch(parent) else posixpath.join(parent, name)
@@ -177,7 +177,7 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
 
 
 def describe_gain(before: int, after: int, expected: int) -> str:
-    """Return the sentence for a rewrite that saved too few extents."""
+    """Return a sentence on the extents before, after and expected, for a rewrite that saved too few."""
     return f"rewritten without gain: {before} extents before, {after} after, {expected} expected"
 
 

@@ -100,7 +100,10 @@ def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config)
 
 
 def postpone(case: Case) -> Skip | None:
-    """Postpone an action that failed on this file a short time ago, or while its volume is busy with other work."""
+    """Postpone an action that failed on this file a short time ago, or while its volume is busy with other work.
+
+    Return None if neither is so.
+    """
     busy = wait_for_disk(case.file.path, case.volume, case.now_us, case.config)
     return _postpone_failed_action(case) or busy
 

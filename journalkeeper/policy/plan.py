@@ -149,7 +149,7 @@ def _lasts(skip: Skip) -> bool:
 
 
 def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
-    """Return `made`, the plan for `request`, with each skip marked that --now would turn into work."""
+    """Return `made`, the plan for `request`, with `now` set in each skip that would be an action with --now."""
     if request.now:
         return made
     at_once = plan(host, request._replace(now=True), config)
@@ -158,7 +158,7 @@ def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
 
 
 def _reward(action: Action) -> tuple[float, str]:
-    """Return a sort key: the extents saved per written byte, highest first, then the path."""
+    """Return a sort key for actions: the most saved extents per written byte first, then by path."""
     saved = action.extents_before - action.extents_expected
     return (-saved / max(1, action.bytes_to_write), action.path)
 

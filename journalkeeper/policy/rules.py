@@ -135,10 +135,10 @@ def veto_repeated_rewrite(case: Case) -> Skip | None:
 
 
 def _count_worthwhile_extents(case: Case, past: Past) -> int:
-    """Return how many more extents make another rewrite worthwhile.
+    """Return how many extents more than after the last rewrite make another rewrite worthwhile.
 
     For an archive that is MinExtents=. For an active file it is ExtentsPerMiB= for each MiB that the last, useless
-    rewrite wrote, which is the price at which ranges are rewritten.
+    rewrite wrote, which is the price of rewriting a range.
     """
     defrag = case.config.defrag
     if case.at_rest:
