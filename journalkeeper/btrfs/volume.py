@@ -226,8 +226,9 @@ def find_mount_line(fd: int) -> str | None:
 
 
 def parse_options(line: str) -> tuple[str, ...]:
-    """Return the options in a line of mountinfo: those of the mount, then those of the filesystem, without "rw" if
-    either has "ro".
+    """Return the options in a line of mountinfo: those of the mount, then those of the filesystem.
+
+    If either has "ro", "rw" is left out.
     """
     fields = line.split()
     words = dict.fromkeys([*fields[5].split(","), *fields[-1].split(",")])

@@ -102,7 +102,11 @@ class CallError(Exception):
 
 
 class Caller:
-    """A connection to the bus. `uid` is None until the bus has answered; `early_calls` wait for that."""
+    """A connection of a program to the bus.
+
+    `uid` is its user's id, None until the bus has reported it. Calls that arrive before that are stored in
+    `early_calls`.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -121,7 +125,10 @@ class Caller:
 
 
 class Callers:
-    """The callers of one connection of the service, called `own` on the bus; `ask` calls a method of the bus."""
+    """The users and programs that call the service.
+
+    `own` is the name of the service's connection. `ask` calls a method of the bus and returns the answer.
+    """
 
     def __init__(self, ask: Ask, own: str) -> None:
         self._ask = ask

@@ -54,7 +54,10 @@ class Answer(NamedTuple):
 
 
 class Service:
-    """The running service. Made by `find`; not for two threads. `found` is its state at that time."""
+    """A connection to the running service, made by `find`. `found` is the service's state at that time.
+
+    Only one thread may use it.
+    """
 
     def __init__(self, runner: asyncio.Runner, bus: MessageBus, owner: str, found: Manager) -> None:
         self._runner = runner

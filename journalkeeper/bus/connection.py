@@ -39,7 +39,10 @@ DESCRIPTORS: Final = False
 
 
 class Connection(MessageBus):
-    """A MessageBus at `address`; `on_sent` is called with the bytes of each message to one connection."""
+    """A connection to the bus at `address`, with limits for the size of messages and queues.
+
+    `on_sent` is called with the number of bytes of each message that is sent to one connection.
+    """
 
     def __init__(self, address: str) -> None:
         super().__init__(bus_address=address)

@@ -38,7 +38,7 @@ SILENT: Final = MessageFlag.NO_REPLY_EXPECTED.value
 
 
 class Service(Protocol):
-    """The daemon's interface for callers."""
+    """The methods of the daemon that callers can use over the bus."""
 
     jobs: Jobs
     events: Events
@@ -53,9 +53,10 @@ class Service(Protocol):
 
 
 class Dispatcher:
-    """Answers calls of `callers` with the methods of `service` and the objects in `objects`; `send` sends the answers.
+    """Answers method calls with the methods of `service` and the objects in `objects`.
 
-    `complain` logs unexpected exceptions.
+    `callers` has the users and their limits, `authority` asks polkit. `send` sends an answer, and `complain` logs an
+    unexpected exception.
     """
 
     def __init__(

@@ -45,7 +45,10 @@ LISTS: Final = ("actions", "notices", "outcomes", "details", "skipped")
 
 
 class Objects:
-    """The objects of a service, by its `snapshot` and `jobs`."""
+    """The D-Bus objects of the service: its manager, and one object for each of its `jobs`.
+
+    `snapshot` returns the present state of the service.
+    """
 
     def __init__(self, snapshot: Callable[[], Snapshot], jobs: Jobs) -> None:
         self._snapshot = snapshot

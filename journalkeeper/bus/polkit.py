@@ -26,7 +26,7 @@ ALLOW_USER_INTERACTION: Final = 1
 
 
 class Authority:
-    """Asks polkit with `ask`, which makes a call over the bus."""
+    """Asks polkit whether a caller may do something. `ask` makes a call over the bus and returns the answer."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask

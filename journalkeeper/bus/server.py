@@ -32,10 +32,10 @@ CONNECT_S: Final = 30.0
 
 
 class Server:
-    """Serves `service` on the bus at `address`.
+    """Keeps `service` on the bus at `address`, and connects again when the connection ends.
 
-    `trouble` is called with the reason why there is no bus, maybe repeatedly; `well` when it is back;
-    `complain` logs unexpected exceptions.
+    `trouble` is called with the reason why there is no bus, maybe repeatedly. `well` is called when it is back, and
+    `complain` to log an unexpected exception.
     """
 
     def __init__(

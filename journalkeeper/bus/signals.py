@@ -31,7 +31,7 @@ SIGNALS: Final = {
 
 
 class Signals:
-    """Sends by `send` how `objects` and `jobs` change from now on. `complain` logs unexpected exceptions."""
+    """Sends signals about changes of `objects` and `jobs` with `send`. `complain` logs an unexpected exception."""
 
     def __init__(
         self,

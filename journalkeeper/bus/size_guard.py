@@ -25,10 +25,10 @@ FIXED: Final = 16
 
 
 class SizeGuard:
-    """A socket that gives what `source` gives, without messages that are too long; as a socket and as a stream.
+    """A socket and stream that reads from `source` and drops messages that are too long.
 
-    It keeps back no byte that the library may read, because the event loop calls the library only when
-    `source` has something to read.
+    It holds back no byte that the library may read, because the event loop calls the library only when `source` has
+    something to read.
     """
 
     def __init__(self, source: socket, loop: asyncio.AbstractEventLoop) -> None:

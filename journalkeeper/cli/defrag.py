@@ -51,7 +51,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 class _Run(NamedTuple):
-    """A run, here or in the service: its report, its JSON, and whether it was stopped early."""
+    """The result of a run in the service or in this process: its report, its JSON, and whether it was stopped early."""
 
     report: Report
     document: dict[str, Any]

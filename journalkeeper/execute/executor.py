@@ -44,7 +44,7 @@ SKIPPING: Final = frozenset({Reason.VANISHED, Reason.SWAPFILE})
 
 
 class Turn:
-    """The progress of one action: the file before and after it, and the extents that the rewrite should leave."""
+    """The state of one action: the file before and after it, and the expected number of extents."""
 
     def __init__(self, action: Action) -> None:
         target = action.target

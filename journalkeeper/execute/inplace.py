@@ -157,8 +157,10 @@ def find_same_places(before: list[Extent], after: list[Extent]) -> list[tuple[in
 
 
 def _get_origin(row: Extent) -> tuple[bool, int]:
-    """Return a value that is equal for all rows of one extent. For a compressed extent FIEMAP gives each row its
-    beginning.
+    """Return a value that is equal for all rows of one extent.
+
+    For a compressed extent FIEMAP gives each row the address of its beginning. Otherwise the value is the distance of
+    address and file offset.
     """
     encoded = bool(row.flags & fiemap.FIEMAP_EXTENT_ENCODED)
     return encoded, row.physical if encoded else row.physical - row.logical
@@ -204,8 +206,9 @@ def _wait_for_extents(fd: int, before: int) -> None:
 
 
 def _defragment_piece(fd: int, offset: int, length: int, compression: Compression | None) -> None:
-    """Defragment one piece and write it back. The rest of the file is not written back: only journald flushes an active
-    file.
+    """Defragment one piece of the file, and write back this piece.
+
+    The rest of the file is not written back: only journald flushes an active file.
     """
     with _block_signals():
         for attempt in range(FREEZER_TRIES):

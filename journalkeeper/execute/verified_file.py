@@ -38,7 +38,7 @@ class Refused(Exception):  # noqa: N818 - it is an answer, not an error
 
 
 class Failed(Refused):
-    """The action was tried, and its result is wrong."""
+    """The action was carried out, and its result is wrong."""
 
     result = Result.FAILED
 
@@ -133,8 +133,7 @@ def list_loop_files() -> Iterator[str]:
 
 
 def is_being_written(fd: int) -> bool:
-    """Return whether a program has the archive `fd` (read-only) open for writing or mapped, or uses it as a loop
-    device.
+    """Return whether a program has the archive `fd` (read-only) open for writing, maps it, or uses it as a loop device.
 
     The check takes a read lease and gives it back at once. The kernel refuses the lease with EAGAIN while the inode's
     write count is not zero. Never check an active file: journald opens those with O_NONBLOCK, and its open would fail

@@ -81,8 +81,9 @@ class Database:
             self._connection = None
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Return the result of `work`. `work` may run twice, and fetches all rows, because an open cursor blocks
-        writers.
+        """Call `work` with the open connection, and return its result. `work` may run twice.
+
+        `work` must fetch all rows, because an open cursor blocks writers.
 
         Raises: NeedsRootError without the permission; BusyError if the file was locked for BUSY_S; FileError (ENOSPC,
             EROFS, EIO); KeeperError for a damaged read-only file, and for a number beyond 63 bits.

@@ -54,7 +54,10 @@ VolumeKey = tuple[str, int]
 
 
 class Moment(NamedTuple):
-    """A time of the table `moments`, or that of an outcome and the origin of its run."""
+    """A row of the table `moments`: a name and a time.
+
+    It is also used for an outcome: the origin of its run, and its time.
+    """
 
     what: str
     when_us: int

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Ever(NamedTuple):
-    """A row of the table `ever`."""
+    """A row of the table `ever`: sums over all outcomes of one kind since the history began."""
 
     what: str
     times: int

@@ -101,8 +101,9 @@ def _find_newest_offsets(fd: int, first: int, count: int, most: int, *, compact:
 
 
 def _read_entry(fd: int, offset: int, times: dict[int, int | None], *, compact: bool) -> Entry:
-    """Return the entry at `offset`. `times` caches the time in each data object, because entries share most of
-    theirs.
+    """Return the entry at `offset`.
+
+    `times` stores the time in each data object that was read, because entries share most data objects.
     """
     head = _read(fd, ENTRY_BYTES, offset)
     kind, _, size = OBJECT.unpack_from(head)

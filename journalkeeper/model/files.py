@@ -151,8 +151,9 @@ class JournalFile(NamedTuple):
 
 
 def ideal_extents(data_bytes: int, *, compressed: bool) -> int:
-    """Return the number of extents that btrfs needs for `data_bytes`: one for each 128 KiB compressed or 128
-    MiB plain.
+    """Return the number of extents that btrfs needs for `data_bytes`.
+
+    An extent has at most 128 KiB if `compressed`, else 128 MiB.
     """
     longest = MAX_COMPRESSED_EXTENT_BYTES if compressed else MAX_EXTENT_BYTES
     return -(-data_bytes // longest)

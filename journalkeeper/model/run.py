@@ -176,8 +176,9 @@ def _sum_outcomes(report: Report, outcomes: tuple[Outcome, ...]) -> RunTotals:
 
 
 def disk_sums(outcomes: Iterable[Outcome]) -> tuple[int | None, int | None]:
-    """Return the disk bytes before and after, summed over files with both numbers; (None, None) if there is no such
-    file.
+    """Return the sums of the disk bytes before and after, over the outcomes that have both numbers.
+
+    Return (None, None) if no outcome has both.
     """
     known = [
         (before, after)

@@ -174,12 +174,11 @@ def spell_size(size_bytes: int) -> str:
 
 
 def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
-    """Return a time span for people in at most two units: 1h 2min, 10min 14s; 1.500s with an accuracy of 1 ms;
-    infinity.
+    """Return a time span for people in at most two units: "1h 2min", "10min 14s", "infinity".
 
     The text is systemd's, cut after two units, the second without decimals. Parts shorter than `accuracy_us`, a power
-    of ten or a unit, are left out unless nothing would remain.
-    Source: format_timespan().
+    of ten or a unit, are left out unless nothing would remain. With an accuracy of 1 ms, 1.5 s is "1.500s". Source:
+    format_timespan().
     """
     if span_us == INFINITY_US:
         return "infinity"

@@ -71,8 +71,9 @@ class Flushes:
             return timer is not None and timer.note_append(self._clock())
 
     def note_rewrite(self, directory: str) -> None:
-        """Record that journalkeeper rewrote an active file in `directory`, so a new place of its first block is no sign
-        of a flush.
+        """Record that journalkeeper rewrote an active file in `directory`.
+
+        Such a rewrite moves the file's first block, which is no sign of a flush then.
         """
         with self._lock:
             if directory in self._timers:

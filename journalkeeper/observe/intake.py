@@ -58,8 +58,9 @@ class Intake:
         return [wait for wait in waits if wait >= 0]
 
     def _read_new(self, path: str, before: tuple[int, int] | None) -> list[Entry]:
-        """Return the entries of a file that came after `before`, its inode and entry number; [] if the file cannot be
-        read.
+        """Return the entries of the file at `path` that were added after `before`, (inode, entry number).
+
+        Return [] if the file cannot be read.
         """
         directory, _, name = path.rpartition("/")
         seen, seqnum = before or (0, 0)

@@ -284,8 +284,9 @@ def _is_unchanged(file: JournalFile, status: os.stat_result) -> bool:
 
 
 def resolve_path(given: str) -> str:
-    """Return the absolute path of a file, with the links of its directory resolved but not a link of the file
-    itself.
+    """Return the absolute path of a file, with the links in its directory's path resolved.
+
+    If the file itself is a link, it is not resolved.
     """
     parent, name = os.path.split(os.path.abspath(given))
     return f"{os.path.realpath(parent).rstrip('/')}/{name}"

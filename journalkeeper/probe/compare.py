@@ -70,8 +70,9 @@ def _rotate(place: Bed) -> None:
 
 
 def _keeper(*words: str) -> Act:
-    """Return an act that runs `journalkeeper defrag` with `words` in journald's namespace, with its own state
-    directory.
+    """Return an act that runs `journalkeeper defrag` with `words`.
+
+    It runs in journald's mount namespace, with its own state directory.
     """
 
     def act(place: Bed) -> None:
@@ -197,8 +198,9 @@ def _report(report: Report, name: str, what: str) -> None:
 
 
 def age_until(place: Bed, wanted: int, report: Report) -> int:
-    """Flush until the active file has `wanted` extents, and return the number of flushes, which is a multiple of the
-    days.
+    """Flush until the active file has `wanted` extents, and return the number of flushes.
+
+    The number is a multiple of the days that are simulated.
     """
     flushes = count = 0
     while count < wanted:

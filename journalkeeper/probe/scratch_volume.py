@@ -263,8 +263,9 @@ class ScratchVolume:
         return self._read_counter() - self._counted_before
 
     def _read_counter(self) -> int:
-        """Return the device's counter of written bytes, which includes those of earlier users
-        (Documentation/block/stat.rst).
+        """Return the device's counter of written bytes, which includes those of earlier users of the device.
+
+        Source: Documentation/block/stat.rst.
         """
         return int(Path("/sys/class/block", Path(self.device).name, "stat").read_text().split()[6]) * SECTOR_BYTES
 

@@ -292,8 +292,9 @@ def format_limit(size_bytes: int) -> str:
 
 
 def _round_down(size_bytes: int) -> int:
-    """Round a size down to a power-of-two number of MiB that is at most a twentieth of it, because a user expects round
-    sizes.
+    """Return a size rounded down to a multiple of a power of two in MiB, because users expect round sizes.
+
+    The power is the smallest one that is at least a twentieth of the size.
     """
     step = MIB
     while step * 20 < size_bytes:
