@@ -145,7 +145,7 @@ def _plan(asked: Request, context: Context) -> tuple[dict[str, Decision] | Unkno
 
 
 def _decisions(written: dict[str, Any]) -> dict[str, Decision]:
-    """Return the decision for each path from a plan's document. If a path has several rows, the first action counts."""
+    """Return the decision for each path in a plan's document. If a path has several rows, its first action counts."""
     rows = (*written["skipped"], *reversed(written["actions"]))
     return {row["path"]: parse_record(Decision, {"action": None, **row}) for row in rows}
 

@@ -97,10 +97,10 @@ def absolute(paths: list[str]) -> tuple[str, ...]:
 
 
 def check_files(files: Iterable[Judged], paths: tuple[str, ...], context: Context) -> int:
-    """Complain about unreadable files, and about files that are no journal files if the user named `paths`.
+    """Report on stderr each file that is no journal file, if the user named `paths`. Return 1 if there is one, else 0.
 
-    Return the exit status: 1 if a named file is no journal file. The other files are still processed. An unprivileged
-    user sees how many files are unreadable.
+    The return value is the exit status; the other files are still processed. An unprivileged user sees how many files
+    are unreadable.
 
     Raises: NeedsRootError if an unprivileged user can read none of the files.
     """

@@ -159,7 +159,10 @@ class Database:
         return self._connection
 
     def _connect(self, *, exists: bool) -> Connection:
-        """Return a connection to the file, or to an empty database in memory; migrate it if it may be written."""
+        """Return a connection to the file, or to an empty database in memory unless it `exists`.
+
+        An older schema is migrated: in the file, or for a reader in a copy in memory.
+        """
 
         # A reader who has the right to write opens for writing all the same, or it could
         # not roll back what a killed writer has left half done.

@@ -146,7 +146,7 @@ class Action(NamedTuple):
 
     @property
     def live(self) -> bool:
-        """Whether the action moves data in a file that journald writes."""
+        """True if the action moves data in a file that journald writes."""
         return isinstance(self.target, JournalFile) and self.target.kind is Kind.ACTIVE
 
 

@@ -60,7 +60,7 @@ def maintenance(reading: Reading) -> Advice | None:
 
 
 def impatience(reading: Reading) -> Advice | None:
-    """Give up on a file if its pauses exceed PATIENCE_US. The next file starts with a pause time of 0."""
+    """Give up on a file if the pauses for it add up to more than PATIENCE_US. The next file starts at 0."""
     return Advice.GIVE_UP if reading.paused_us > PATIENCE_US else None
 
 
@@ -78,7 +78,7 @@ def intake(reading: Reading) -> Advice | None:
 
 
 def busy(reading: Reading) -> Advice | None:
-    """Pause if other processes keep the disk busier than PressureMax=, and slow down at half of that."""
+    """Pause if other processes keep the disk busier than PressureMax=, and slow down if it exceeds half of that."""
     share, most = reading.others_busy_percent, reading.config.window.pressure_max_percent
     if share is None or 2 * share <= most or most == 100:
         return None

@@ -157,7 +157,10 @@ class FlushTimer:
         self._appended_us = None
 
     def note_offline(self, present: frozenset[int], now_us: int) -> bool:
-        """Record a look that found nothing unsynced in the files `present`. Return True if the state changed."""
+        """Record a look that found nothing unsynced in the files with the inodes `present`.
+
+        Return True if the state changed.
+        """
         news = self.state is not State.OFFLINE
         if self._online:
             # Synced, or rotated away: that does not stop the timer.
@@ -171,9 +174,10 @@ class FlushTimer:
         return news
 
     def note_unsynced(self, files: dict[int, int | None], now_us: int, volumes: Generations = UNTOLD) -> bool:
-        """Record a look at unsynced files: the place of the first block by inode, None if the place is no evidence.
+        """Record a look that found unsynced `files`: the address of each file's first block, by inode.
 
-        Return True if a flush is over or must be assumed to have been cancelled.
+        An address of None is no evidence of a flush. `volumes` are the volume's generations at the look. Return True if
+        a flush is over or must be assumed to have been cancelled.
         """
         synced, self._generation = volumes.after != self._generation, volumes.before
         blocks = {number: block for number, block in files.items() if block is not None}
@@ -284,7 +288,7 @@ class FlushTimer:
         self.state, self.since, self._seen, self._unsure = State.UNKNOWN, None, None, False
 
     def forget_blocks(self) -> None:
-        """Forget the places of the first blocks after a rewrite by this service, which is no evidence of a flush."""
+        """Forget the addresses of the first blocks, because a rewrite by this service moved them."""
         self._blocks = {}
 
     def may_be_live(self, inode_number: int, age_us: int, now_us: int) -> bool:

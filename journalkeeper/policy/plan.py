@@ -118,7 +118,7 @@ def _map_ended_files(actions: Iterable[Action], files: Iterable[JournalFile]) ->
 
 
 def _judge_safely(case: Case) -> tuple[Skip | None, Action | None]:
-    """Return the result of _judge, or an INTERNAL_ERROR skip if it raises, so that one file does not end the plan."""
+    """Return the result of `_judge`, or an INTERNAL_ERROR skip if it raises an error: the plan continues."""
     answer = catch_errors(partial(_judge, case))
     if isinstance(answer, InternalError):
         return Skip(case.file.path, Reason.INTERNAL_ERROR, answer.detail), None

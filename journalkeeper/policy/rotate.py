@@ -187,7 +187,7 @@ def veto_by_retention(question: Question) -> Skip | None:
 
 
 def _loses_by_time(question: Question) -> str:
-    """Return how MaxRetentionSec= would delete young entries with old ones, "" if it does not.
+    """Return why a rotation would make MaxRetentionSec= delete young entries with old ones; "" if it would not.
 
     journald deletes an archive when its first entry is too old, with all later entries in it.
     """
@@ -198,7 +198,7 @@ def _loses_by_time(question: Question) -> str:
 
 
 def _loses_by_size(question: Question) -> str:
-    """Return how the archives, plus one full file, would exceed what journald keeps, "" if they do not."""
+    """Return why the archives, plus one full file, would exceed the size that journald keeps; "" if they would not."""
     most, after, full = question.kept_bytes, question.allocated_bytes, question.full_file_bytes
     if most is None:
         return "journald's limits are not known"
@@ -211,7 +211,7 @@ def _loses_by_size(question: Question) -> str:
 
 
 def _loses_by_tables(question: Question) -> str:
-    """Return how the hash tables of files that were ended early take too much of what journald keeps, or ""."""
+    """Return why hash tables of archives that are not full take too much of what journald keeps; "" if not."""
     most, full = question.kept_bytes, question.full_file_bytes
     early = max(0, len(question.files) - -(-question.allocated_bytes // full))
     taken = early * (full // TABLE_SHARE)
@@ -224,7 +224,7 @@ def _loses_by_tables(question: Question) -> str:
 
 
 def _loses_by_steps(question: Question) -> str:
-    """Return how a journal of few full files would lose one of them sooner, "" if it would not."""
+    """Return why a journal of few full files would lose one of them sooner after a rotation; "" if it would not."""
     most, full = question.kept_bytes, question.full_file_bytes
     if not most or full * FULL_FILES <= most:
         return ""
@@ -240,7 +240,7 @@ def _loses_by_steps(question: Question) -> str:
 
 
 def _loses_by_files(question: Question) -> str:
-    """Return how SystemMaxFiles= would be reached before SystemMaxUse= is full, "" if it would not."""
+    """Return why SystemMaxFiles= would be reached before SystemMaxUse= is full; "" if it would not be."""
     most, use = question.instance.system_max_files, question.kept_bytes
     if most == 0:
         return ""
@@ -278,9 +278,10 @@ def decide_rotation(question: Question, proposed: Sequence[Action], *, nocow: bo
 
 
 def _rotate_into_nocow(question: Question) -> Action | Skip | None:
-    """Return a rotation for a datacow file in a NOCOW directory, a reason against it, or None.
+    """Return a rotation for a datacow file in a NOCOW directory, or a Skip with the reason against it.
 
-    A file that a rotation created is not rotated for this reason again: it did not inherit the attribute.
+    Return None if there is no such file. A file that a rotation created is not rotated for this reason again: it did
+    not inherit the attribute.
     """
     fine = [file for file in question.actives if file.problem is None and file.links == 1 and file.uid == 0]
     old = [file for file in fine if not file.nocow]
@@ -298,7 +299,10 @@ def _rotate_into_nocow(question: Question) -> Action | Skip | None:
 
 
 def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action | Skip | None:
-    """Return a rotation if it costs less than `actions` on the active files, a reason against it, or None."""
+    """Return a rotation if it costs less than `actions` on the active files.
+
+    Return a Skip with the reason if a rule forbids a cheaper rotation, and None if none is cheaper.
+    """
     files = [file for file in question.actives if file.path in question.may_end]
     paths = {file.path for file in files}
     actions = [action for action in actions if action.path in paths]

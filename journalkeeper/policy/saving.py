@@ -42,7 +42,7 @@ def estimate_read_seconds(action: Action) -> float:
 
 
 def estimate_freed_bytes(action: Action) -> int:
-    """Return the bytes that the disk is expected to get back, less where a snapshot keeps the old extents.
+    """Return the bytes that the action is expected to free on the disk. Data that a snapshot keeps is not freed.
 
     If the disk was not asked, the estimate uses the least that the file can occupy; a fragmented file often occupies
     twice that. It is 0 for an active file, because the bytes that its ranges pin are unknown, and for a directory.

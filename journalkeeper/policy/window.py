@@ -57,7 +57,7 @@ def at(seen: Window, now_us: int) -> Window:
 def window(  # noqa: PLR0911 - one return for each row of the table above
     instance: Instance, files: Sequence[JournalFile], now_us: int, *, margin_us: int, now: bool
 ) -> Window:
-    """Return the window of `instance` with the files `files`, as of `now_us`.
+    """Return the flush window of `instance`, whose files are `files`, at `now_us`.
 
     `margin_us` is the time before a flush at which work stops. The reason is one of "now" (the request does not wait),
     "flushed" (nothing unsynced), "no-timer" (journald syncs at no time of its own), "stale" (unsynced, but not written

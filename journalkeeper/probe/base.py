@@ -182,7 +182,9 @@ def undo_at_end(*argv: str) -> Iterator[int]:
 
 @contextmanager
 def scratch(directory: str) -> Iterator[str]:
-    """Make a directory of our own in `directory` and remove it at the end. First remove those of dead processes.
+    """Make a directory in `directory`, yield its path, and remove it at the end of the block.
+
+    First remove such directories of processes that have ended.
 
     Raises: FileError, also for an OSError in the block; KeeperError if root would work below a directory of a user.
     """

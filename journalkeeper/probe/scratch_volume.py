@@ -166,9 +166,9 @@ class ScratchVolume:
             raise
 
     def _attach(self, image: Path) -> None:
-        """Set up a loop device that lives while we hold it open or it is mounted.
+        """Attach `image` to a loop device, and append its path to `devices`. The kernel detaches it after its last use.
 
-        Detaching a device in use marks it LO_FLAGS_AUTOCLEAR (Source: losetup(8), --detach).
+        We keep the device open. Detaching a device in use marks it LO_FLAGS_AUTOCLEAR (Source: losetup(8), --detach).
         """
         before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
         try:  # a device that was set up and is not yet detached would stay

@@ -97,7 +97,10 @@ def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Stat
 
 
 def count_reclaimed_bytes(outcome: Outcome) -> int:
-    """Return how many bytes less a file occupies; 0 if unknown, if it grew, or if a snapshot keeps the old data."""
+    """Return how many bytes on the disk the action freed.
+
+    Return 0 if that is unknown, if the file grew, or if a snapshot keeps the old data.
+    """
     before, after = outcome.disk_bytes_before, outcome.disk_bytes_after
     return 0 if before is None or after is None or outcome.unshared_bytes else max(0, before - after)
 
