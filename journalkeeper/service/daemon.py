@@ -168,7 +168,7 @@ class Daemon:
         """Make one complete run in the worker, store its result, and plan the time of the next look."""
         self.cycles += 1
         message = await self._worker.run(self._begin_look)
-        self._alive_s, now_s = None, time.monotonic()
+        self._alive_s = now_s = time.monotonic()  # until the end of the check below, which may wait for the disk
         again_s: float | None = None
         match message:
             case Looked():
@@ -182,10 +182,10 @@ class Daemon:
                 again_s = now_s + RETRY_S
             case NotOnBtrfs(path):  # A mount will cause an event; until then there is nothing to do.
                 self._log.log("foreign", INFO, describe_foreign([path]))
-        known_s = [moment_s for moment_s in (again_s, self._watch_retry.at_s) if moment_s is not None]
-        self._again_s = min(known_s, default=None)
-        self._take(message)
+        self._again_s = min((one_s for one_s in (again_s, self._watch_retry.at_s) if one_s is not None), default=None)
         await self.refresh(hurry=False)
+        self._alive_s = None
+        self._take(message)
 
     def _begin_look(self) -> Looked | Failed | NotOnBtrfs:
         """Look, in the worker, which may have ended a job first. The first look may take any time."""

@@ -169,8 +169,9 @@ class Worker:
 
         Raises: ReplacedError.
         """
-        mounted = [one for one in find_unwritable(self.engine.directories) if one.obstacle is Obstacle.MOUNT]
-        for top in self.engine.directories:
+        tops = self.engine.directories  # once: a reload may replace the engine meanwhile
+        mounted = [one for one in find_unwritable(tops) if one.obstacle is Obstacle.MOUNT]
+        for top in tops:
             self._known_mounts.setdefault(top, frozenset(one.mount for one in mounted if one.top == top))
         for one in mounted:
             if one.mount not in self._known_mounts[one.top]:
@@ -209,8 +210,9 @@ class Worker:
 
     def plan(self, request: Request) -> dict[str, Any]:
         """Return the document of `plan -j`. Raises: KeeperError, OSError as Engine.plan."""
+        engine = self.engine  # a reload may replace it meanwhile
         try:
-            return plan_document(self.engine.plan(resolve(request, self.engine.directories)))
+            return plan_document(engine.plan(resolve(request, engine.directories)))
         finally:
             self._post(FlushesLooked(*self.engine.windows()))
 
@@ -219,8 +221,9 @@ class Worker:
 
         Raises: KeeperError, OSError as Engine.run.
         """
-        report = self.engine.run(
-            resolve(job.request, self.engine.directories),
+        engine = self.engine  # a reload may replace it meanwhile
+        report = engine.run(
+            resolve(job.request, engine.directories),
             on_progress=lambda progress: self._post(Progressed(job.number, progress)),
             stop=lambda: job.canceled or self._stops(),
             origin=ORIGIN,
