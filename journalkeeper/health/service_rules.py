@@ -37,7 +37,7 @@ UNWRITABLE: Final = {
         "ReadWritePaths= of the unit lacks it",
         "systemctl edit journalkeeper.service   # [Service] ReadWritePaths={}",
     ),
-    Obstacle.OWNER: ("it belongs to another user", "chown root: {}"),
+    Obstacle.OWNER: ("it belongs to another user", "chown root {}"),
     Obstacle.ATTRIBUTE: ("its mode or an attribute forbids it", "lsattr -d {}"),
 }
 """The reason and the remedy for each obstacle. Without CAP_DAC_OVERRIDE root may not write where another user owns."""

@@ -2,7 +2,7 @@
 """Packages of every kind, built from this checkout: what is in them, and what the lints say.
 
 A package holds what configs/place writes, where it writes it. How packages
-are installed and removed on booted hosts is in tests/guest/test_packages_on_hosts.py.
+are installed and removed on booted hosts is in tests/guest/test_host.py.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ from tests.volumes import drop_caches
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
-WATCH_ONLY: Final = "[Budget]\nBytesPerDay=0\n"
-"""The service's own work is none; jobs with `now` wait for no budget."""
+WATCH_ONLY: Final = "[Budget]\nBytesPerDay=0\n[Nocow]\nNocow=no\n"
+"""The service's own work is none; jobs with `now` wait for no budget, and rewrite files without +C on directories."""
 
 NOW: Final = ("1", "now", "b", "true")
 SHOWN: Final = REPOSITORY / "configs" / "man" / "shown"

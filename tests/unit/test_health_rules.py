@@ -401,6 +401,17 @@ def test_directories_are_quoted_in_remedies() -> None:
     assert "chattr -C '/mnt/a b;c/0123'" in found.remedy
 
 
+@pytest.mark.parametrize(
+    ("obstacle", "remedy"),
+    [
+        (Obstacle.OWNER, "chown root /j"),  # the group systemd-journal, which reads the journal, stays
+        (Obstacle.ATTRIBUTE, "lsattr -d /j"),
+    ],
+)
+def test_a_directory_that_cannot_be_written_has_the_remedy_of_its_obstacle(obstacle: Obstacle, remedy: str) -> None:
+    assert finding("directory-unwritable", now(unwritable=(("/j", obstacle),))).remedy == (remedy,)
+
+
 def test_a_journal_in_a_subvolume_of_its_own_is_not_moved_into_one() -> None:
     for own in (False, True):
         given = seen(SHARED, volumes=(volume(own_subvolume=own),))

@@ -3,7 +3,7 @@
 
 It judges before a host is touched, in check mode and where journalkeeper is
 not installed yet, as `journalkeeper check-config` would there. The directives come as data
-from the role's vars/main/directives.yml; tests/adapters/test_ansible_filter.py compares the two judges.
+from the role's vars/main/directives.yml; tests/adapters/test_ansible_values.py compares the two judges.
 """
 
 from __future__ import annotations
