@@ -106,6 +106,14 @@ OBSCURE = re.compile(
 )
 """What plain English does without: an opening by a question word, and words that hide who does what."""
 
+REFERENCE = re.compile(
+    r"(?<![\w/.*-])((?:(?:journalkeeper|tests)/[\w/.*-]+\.py|configs/[\w/.*-]*[\w*])(?![\w{$<]|/[{$<]))"
+)
+MADE_UP = {
+    "configs/pins/NAME.txt",  # a placeholder
+    "configs/pins/pinnedthing.txt",  # made by the tests that name these
+    "journalkeeper/journalkeeper/__init__.py",
+}
 WORKPLACE = re.compile(
     "|".join(
         [
@@ -334,6 +342,17 @@ def homeless(sources: list[Source]) -> list[str]:
     ]
 
 
+def references(sources: list[Source]) -> list[str]:
+    """Every file of this repository that a text names exists; of a pattern, at least one."""
+    return [
+        f"{source.path}:{number}: there is no {name}"
+        for source in sources
+        for number, line in enumerate(source.text.splitlines(), 1)
+        for name in REFERENCE.findall(line)
+        if name not in MADE_UP and not any(REPOSITORY.glob(name))
+    ]
+
+
 def top_level(sources: list[Source]) -> list[str]:
     """The agreed names, dot-files beside them, and nothing else."""
     names = {Path(source.path).parts[0] for source in sources}
@@ -341,7 +360,9 @@ def top_level(sources: list[Source]) -> list[str]:
 
 
 Check = Callable[[list[Source]], list[str]]
-CHECKS: tuple[Check, ...] = (*(order, cycles, purity, edges, names, docstrings, licensed, short, homeless, top_level),)
+CHECKS: tuple[Check, ...] = (
+    *(order, cycles, purity, edges, names, docstrings, licensed, short, homeless, references, top_level),
+)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -368,6 +389,7 @@ BAD: list[tuple[Check, str, str]] = [
     (short, "model/x.py", "def long():\n" + "    pass\n" * FUNCTION_LINES),
     (short, "model/x.py", "x = 1\n" * (MODULE_LINES + 1)),
     (homeless, "model/x.py", "x = 1\n# TO" + "DO: later"),
+    (references, "model/x.py", "# as in tests/unit" + "/test_gone.py"),
 ]
 
 
