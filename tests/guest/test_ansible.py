@@ -178,14 +178,19 @@ def test_journald_keeps_a_longer_history_when_a_host_can_tell_what_fits(fleet: F
             (host.root / "etc/all.conf").write_text("[Defrag]\nMinReclaim=4K\n")  # they are small
             paths = [f"/var/log/journal/{host.machine_id}/{name}" for name in archives]
             host.run("journalkeeper", "defrag", "--now", "--config", "/etc/all.conf", *paths)
+            # no +C and no rotation now: another archive is another ratio
+            (host.root / "etc/journalkeeper.conf").write_text("[Watch]\nSettleSec=10min\n")
             host.run("systemctl", "start", UNITS[0])
             before = property_of(host, "systemd-journald.service", "ExecMainStartTimestamp")
             stack.enter_context(dated_back(host))  # a journal of less than a day shows no rate
             done = fleet.play(wanted, "--tags=retention", "--limit", host.name)
             assert (done.status, done.changed[host.name] > 0) == (0, True), done.said
-            assert "SystemMaxUse=" in (host.root / RETENTION).read_text()
+            written = (host.root / RETENTION).read_text()
+            assert "SystemMaxUse=" in written
             assert property_of(host, "systemd-journald.service", "ExecMainStartTimestamp") != before
-        assert fleet.play(wanted, "--tags=retention").changed == dict.fromkeys(base.SYSTEMD, 0)
+            again = fleet.play(wanted, "--tags=retention", "--limit", host.name)
+            assert (again.status, again.changed[host.name], (host.root / RETENTION).read_text()) == (0, 0, written)
+            (host.root / "etc/journalkeeper.conf").unlink()
     assert fleet.play({"journalkeeper_retention": False}, "--tags=retention").status == 0
     assert not any((host.root / RETENTION).exists() for host in fleet.hosts)
 
