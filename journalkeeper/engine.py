@@ -340,7 +340,11 @@ class Engine:
         return self.memory.observer.next_shared_us
 
     def next_flush_look_us(self) -> int | None:
-        """Return when (CLOCK_MONOTONIC) to call `has_flush_passed` next, or None to wait for an event."""
+        """Return when (CLOCK_MONOTONIC) to call `has_flush_passed` next, or None to wait for an event.
+
+        A flush is the sync of an active file by journald's timer (SyncIntervalSec=). A call is due shortly before the
+        next flush of any instance, and again until the flush was seen.
+        """
         return self.memory.flushes.get_next_look_us(
             self.config.window.margin_us + self.memory.piece_times.get_longest_us()
         )

@@ -52,7 +52,7 @@ def options(request: Request) -> dict[str, tuple[str, object]]:
 def request(given: Mapping[str, Variant], directories: tuple[str, ...]) -> Request:
     """Return the Request that the D-Bus options `given` describe. The options mean the same as on the command line.
 
-    Raises: UsageError with the permitted options or values.
+    Raises: UsageError with the permitted options or values, or if a path is not below one of `directories`.
     """
     _check(given, OPTION_SIGNATURES)
     on = {name: name in given and given[name].value for name in FLAGS}

@@ -143,8 +143,9 @@ class Context:
     def service(self, asked: Request) -> Service | None:
         """Return a connection to the running service if the service can carry out `asked`, else None.
 
-        The service can do so if it watches the directories of this command's configuration, and the paths are below
-        them. The caller closes the connection. Without one, the caller uses `engine`. Raises: as `config` and
+        The service must watch the directories of this command's configuration, and the paths must be below them. The
+        service cannot carry out a request before a shutdown, with more than MOST_PATHS paths, or with a path that is
+        not UTF-8. The caller closes the connection. Without one, the caller uses `engine`. Raises: as `config` and
         `running`.
         """
         sendable = not asked.ending and len(asked.paths) <= MOST_PATHS and all(map(_can_be_sent, asked.paths))
@@ -182,7 +183,10 @@ class Context:
 
 
 def _is_below(path: str, top: str) -> bool:
-    """Return whether `path` is below `top` without a symbolic link on the way, which the service does not follow."""
+    """Return whether `path` is below `top`, and no directory between them is a symbolic link; False for `top` itself.
+
+    The service does not follow such links. `top` and the last part of `path` may be links.
+    """
     way, below = os.path.dirname(path), top.rstrip("/")
     if not path.startswith(f"{below}/"):
         return False

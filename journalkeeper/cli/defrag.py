@@ -104,7 +104,11 @@ def _execute(asked: Request, context: Context) -> _Run:
 
 
 def _summarize(report: Report) -> str:
-    """Return the summary: what was done, the sizes before and after, and what the other files wait for."""
+    """Return the summary of a run, or a sentence on the skips if the run had no outcomes.
+
+    It contains the number of actions by result, the sums of the files before and after, the bytes written, the
+    duration, and `describe_rest`.
+    """
     outcomes, skipped = report.outcomes, report.plan.skipped
     if not outcomes:
         return describe_no_actions(skipped)

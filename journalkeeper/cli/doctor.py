@@ -57,7 +57,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Collect the evidence, judge it, and show the findings."""
+    """Collect the evidence, apply all rules, show the findings, and return the exit code.
+
+    With a wrong configuration, the evidence contains the error and follows the default configuration. The code is 1 if
+    --check is given and a rule found a problem.
+    """
     wanted = Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US)
     try:
         evidence = collect_evidence(context, wanted, context.config())

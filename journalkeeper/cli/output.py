@@ -64,7 +64,10 @@ class Output:
         write(json.dumps(to_json(value), **form))
 
     def lines(self, lines: Sequence[str], *, paged: bool = True) -> None:
-        """Write lines, through a pager if they do not fit the terminal and the options allow a pager."""
+        """Write lines to stdout, or nothing with --quiet.
+
+        Lines that do not fit the terminal go through a pager if `paged` and the options allow it.
+        """
         if self.quiet:
             return
         height = terminal_size(1).lines or DEFAULT_LINES
@@ -129,5 +132,5 @@ def _discard_output() -> None:
 
 
 def complain(text: str) -> None:
-    """Write one line to stderr. Control characters in `text` are escaped."""
+    """Write "journalkeeper: " and `text` as one line to stderr. Control characters in `text` are escaped."""
     print(f"journalkeeper: {shown(text)}", file=sys.stderr)

@@ -157,7 +157,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def split_help(module: CommandModule) -> tuple[str, str]:
-    """Return the description of a command, and the rest of its help."""
+    """Return the second paragraph of a command's docstring, which is the description, and all paragraphs after it.
+
+    The first paragraph, the title, is left out.
+    """
     _, description, *rest = (module.__doc__ or "").split("\n\n")
     return description, "\n\n".join(rest)
 

@@ -115,7 +115,7 @@ def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
 
 
 def _make_plan(asked: Request, context: Context) -> dict[str, Any]:
-    """Return the plan for `asked` as the document of `plan -j`.
+    """Return the plan for `asked` as the document of `plan -j`, and write the plan's notices to stderr.
 
     The running service makes the plan if it can, otherwise this process.
     """

@@ -160,7 +160,13 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Measure, and show the result."""
+    """Run the probe `args.probe`, show its result, and return the exit code.
+
+    A signal (SIGINT, SIGTERM, SIGHUP) ends the probe early, and its result until then is shown. The code is 1 if
+    messages were lost, if the probe had a fault, or after a signal without --follow.
+
+    Raises: NeedsRootError if the probe needs root.
+    """
     probe = next(row for row in PROBES if row.name == args.probe)
     if probe.needs_root and not context.privileged:
         raise NeedsRootError(probe.needs_root)

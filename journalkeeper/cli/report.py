@@ -72,9 +72,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def refuse(path: str, *, force: bool) -> None:
-    """Raise an error if the page could not be written to `path`, before the page is made.
+    """Check that a page can have the name `path`, before the page is made: a free name, or with `force` a file or link.
 
-    Raises: KeeperError if the name belongs to a directory or device, or to a file without `force`; FileError.
+    Whether the directory can be written is not checked.
+
+    Raises: KeeperError if the name belongs to a directory or device, or to a file or link without `force`; FileError if
+        the directory cannot be opened.
     """
     try:
         with open_directory(WRITE, path) as dir_fd:

@@ -58,7 +58,10 @@ def get_reason(skip: Skip) -> tuple[str, Reason, str]:
 
 
 def describe_rest(skipped: Sequence[Skip]) -> str:
-    """Return the end of a summary: how many files are left alone, and what the postponed ones wait for."""
+    """Return the end of a summary: "5 files left alone. 2 files wait 32s more."
+
+    The first sentence counts all skips, also when there are none. The second is `describe_waits`, if a file waits.
+    """
     waiting = describe_waits(skipped, time.time_ns() // 1000)
     return f"{counted(len(skipped), 'file')} left alone.{f' {waiting}.' if waiting else ''}"
 
@@ -72,8 +75,9 @@ def describe_no_actions(skipped: Sequence[Skip]) -> str:
 def describe_waits(skipped: Sequence[Skip], now_us: int) -> str:
     """Describe how many files wait, for what and how long: "2 files wait 32s more; --now does it at once".
 
-    Only postponed work waits (Skip.puts_off); --now would do some of it (Skip.now). The sentence is empty if no file
-    waits. For a reason in WAITS, `until_us` is only the time of the next look.
+    Only the files that `Skip.puts_off` marks are counted; the text is empty if there are none. For a reason in WAITS,
+    the text from WAITS replaces the duration, because `until_us` is only the time of the next look then. The remark on
+    --now counts the files that `Skip.now` marks.
     """
     waiting = [skip for skip in skipped if skip.puts_off]
     timed = [skip.until_us - now_us for skip in waiting if skip.until_us is not None and skip.reason not in WAITS]
@@ -99,7 +103,11 @@ def _format_spans(left_us: list[int]) -> str:
 
 
 def describe_outcome(outcome: Outcome, width: int | None) -> str:
-    """Return the sentence on an outcome for a terminal of `width` columns, which shortens long names."""
+    """Return the sentence on an outcome.
+
+    A journal file has its `short_name`, and a directory its path. Unless `width` is None, this name is shortened to
+    LEAST_PATH columns, at any width.
+    """
     name = short_name(outcome.path) if is_on_file(outcome.action) else outcome.path
     return shown(reasons.describe_outcome(outcome, name if width is None else elide(name, LEAST_PATH)))
 
@@ -131,5 +139,5 @@ def describe_sums(outcomes: Sequence[Outcome]) -> str:
 
 
 def format_seconds(seconds: float, accuracy_us: int = SECOND_US) -> str:
-    """Return a span of whole milliseconds, as `format_span` writes it."""
+    """Return a time span as `format_span` writes it, after rounding to whole milliseconds: "12ms", not "12.346ms"."""
     return format_span(round(seconds * 1000) * 1000, accuracy_us)

@@ -199,10 +199,12 @@ def _replace(held: VerifiedFile, directory: int, copy: int) -> None:
 
 
 def _undo_exchange(held: VerifiedFile, directory: int, temporary: str, copy: int) -> None:
-    """Exchange the names again, and delete the copy.
+    """Exchange the two names again, and delete the copy.
 
-    If another file took the name meanwhile, it keeps the name. If the name was removed, it stays removed: without the
-    exchange, the original would be gone, too.
+    If another program replaced the copy at the name meanwhile, its file keeps the name, and the original is deleted.
+
+    Raises: FileNotFoundError if the name was removed meanwhile; the original is deleted, because the removal was
+        meant for it.
     """
     status = os.fstat(copy)
     try:

@@ -94,10 +94,11 @@ class Throttle:
                     return Reason.PRESSURE
 
     def wait_for_sync(self) -> None:
-        """Wait COMMIT_S if journald or another program has just synced the active file, but not by journald's timer.
+        """Pause for COMMIT_S if the active file was just synced, unless journald's timer caused the sync.
 
-        Call it before each piece, and before an outcome is stored. A commit of the history would share the sync's log
-        and its I/O (measured at 500 IOPS: 100 ms).
+        Only an action on an active file pauses, and not in a hurry. Call this before each piece, and before an outcome
+        is stored. A commit of the history would share the filesystem's log and the I/O with the sync (measured at 500
+        IOPS: 100 ms).
         """
         if not self._hurry and self._action.live and self._syncs.has_foreign_sync():
             self._rest(COMMIT_S)

@@ -124,7 +124,12 @@ def _open_as_root(directory: str) -> int:
 
 
 def _rename_to_free_name(dir_fd: int, new: str, name: str) -> None:
-    """Rename to a name that is free; by a hard link where the filesystem cannot rename so (NFS)."""
+    """Rename `new` to `name`, unless a file has this name.
+
+    On a filesystem that cannot rename so (NFS), make a hard link instead; the caller then removes `new`.
+
+    Raises: OSError: EEXIST a file has the name.
+    """
     try:
         rename_without_replacing(dir_fd, new, name)
     except OSError as error:

@@ -131,7 +131,10 @@ def word(rule: Rule) -> str:
 
 
 def judge(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:
-    """Apply each of `rules` to the evidence, and return a verdict with the sorted findings and unknown rules."""
+    """Apply each of `rules` to the evidence, and return a verdict with the findings, the problems first.
+
+    A rule without a finding is in `passed`, and a rule that cannot judge is in `unknown`.
+    """
     findings: list[Finding] = []
     passed: list[str] = []
     unknown: list[tuple[str, Unknown]] = []

@@ -31,7 +31,7 @@ SLOW_US: Final = SECOND_US
 
 
 def dropped(evidence: Evidence) -> Finding | Unknown | None:
-    """Messages never reached the journal: a unit's rate limit, or a kernel buffer that was overwritten."""
+    """Messages of the last week never reached the journal, because of a unit's rate limit or a full kernel buffer."""
     journal = require(evidence.journal)
     lost: Counter[str] = Counter()
     for one in journal.dropped:

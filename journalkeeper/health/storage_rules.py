@@ -43,7 +43,10 @@ UNSEEN: Final = frozenset({Reason.UNREADABLE, Reason.IO_ERROR, Reason.INTERNAL_E
 
 
 def volatile(evidence: Evidence) -> Finding | None:
-    """The journal is kept in memory, or nowhere: it ends with the boot, and no file needs care."""
+    """The journal is kept in memory, or nowhere: it ends with the boot, and no file needs care.
+
+    The cause is Storage=, a missing /var/log/journal, or a journal that was not flushed to /var in this boot.
+    """
     storage = require(evidence.storage)
     facts: Facts = {"storage": storage.storage, "flushed": "yes" if storage.flushed else "no"}
     if storage.storage in {"volatile", "none"}:

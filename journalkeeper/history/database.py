@@ -105,7 +105,10 @@ class Database:
         return self._run_or_replace("write the history", transaction)
 
     def _run_or_replace(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Run `work` on an open connection. Replace a database that is still unusable at the second try."""
+        """Run `work` on an open connection. If the database is unusable twice, rename it and run `work` on a new one.
+
+        Raises: KeeperError if the unusable database was opened read-only, or if the new one is unusable, too.
+        """
         try:
             return self._run_with_retry(doing, work)
         except _UnusableError as error:
@@ -119,7 +122,12 @@ class Database:
             raise KeeperError(f"{self.path}: the new history is {error.why} too: is the disk failing?") from error
 
     def _run_with_retry(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Run `work`, again if the file seems damaged. Raise the disk's read error if there is one."""
+        """Run `work` and return its result. If the file is unusable, run `work` a second time.
+
+        After each failure the whole file is read, to find out whether the disk is the cause.
+
+        Raises: FileError if the disk cannot read the file; _UnusableError if the second run failed, too.
+        """
         try:
             return self._run_once(doing, work)
         except _UnusableError:

@@ -280,7 +280,10 @@ class Record(Database):
         return list(self._parse_rows("samples", rows, partial(parse_row, Sample)))
 
     def totals(self, since_us: int | None = None, until_us: int | None = None) -> list[Totals]:
-        """Return the sums over each instance's files that were stored in that time, the oldest first."""
+        """Return the stored totals from `since_us` until before `until_us`, the oldest first.
+
+        Each row contains the sums over the files of one instance at one moment.
+        """
         where, values = _where((), since_us, until_us)
         rows = self._rows(
             f"""SELECT {columns(Totals)} FROM totals WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history

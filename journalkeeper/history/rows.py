@@ -86,8 +86,9 @@ def parse_row(kind: type[T], row: Sequence[object]) -> T:
 def confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
     """Return the moments "clock" and "confirmed", updated for the present time `now_us`.
 
-    "clock" is when the clock was last noted. CONFIRM_US later it becomes "confirmed", which shows that the clock did
-    not jump ahead by accident. A clock that was set back lowers both.
+    "clock" is a time that the clock showed. When CONFIRM_US have passed since, this time becomes "confirmed" and
+    `now_us` becomes "clock". A clock that jumped ahead is usually set back before that. If `now_us` is earlier than
+    either moment, this moment becomes `now_us`.
     """
     clock_us, confirmed_us = moments.get("clock", now_us), moments.get("confirmed")
     if now_us - clock_us >= CONFIRM_US:

@@ -80,9 +80,10 @@ class Flushes:
                 self._timers[directory].forget_blocks()
 
     def look(self, instances: Iterable[Instance], files: Iterable[JournalFile]) -> tuple[Instance, ...]:
-        """Read the states of all active files in `files`, and return `instances` with the start of their flush timers.
+        """Read the states of all active files in `files`, and return `instances` updated from their flush timers.
 
-        `files` must contain the files of all instances. Timers of other instances are forgotten.
+        In each instance, `online_since_us` (when the timer started) and `sync_tells` are set. `files` must contain the
+        files of all instances. Timers of other instances are forgotten.
         """
         actives: dict[str, tuple[str, ...]] = {}
         for file in files:

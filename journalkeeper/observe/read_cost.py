@@ -69,9 +69,9 @@ def estimate_cold_read_s(fd: int) -> float | None:
 
 
 def _list_pieces(fd: int) -> list[Piece]:
-    """Return the pieces of a file's written data: (offset, length, cost in requests).
+    """Return the pieces of a file's written data, each at most UNIT_BYTES: (offset, length, cost in requests).
 
-    A piece that directly follows the one before on the disk costs no additional request.
+    The cost is the length in units of UNIT_BYTES, plus 1 unless the piece directly follows the one before on the disk.
     """
     pieces: list[Piece] = []
     end = 0

@@ -111,9 +111,10 @@ def postpone_failed_change(instance: Instance, host: Host) -> Skip | None:
 
 
 def postpone_at_start(instance: Instance, host: Host, request: Request, config: Config) -> Skip | None:
-    """Postpone the attribute while the service is younger than SettleSec=, so that an admin can look and object first.
+    """Postpone +C while the service is younger than SettleSec=, so that an admin can look and object first.
 
-    New files have no checksums once it is set, and an active file is rotated for it.
+    With +C, new files have no checksums, and an active file is rotated for it. Nothing is postponed with --now, or in a
+    command that makes the plan without the service.
     """
     wait_us = config.watch.settle_us
     if host.began_us is None or request.now or not 0 <= (age_us := host.now_us - host.began_us) < wait_us:

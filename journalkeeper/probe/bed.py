@@ -387,7 +387,11 @@ def missing() -> str | None:
 def bed(
     *settings: str, size: str = "1G", sync_interval: str = "5min", options: str = "", parent: str | None = None
 ) -> Iterator[Bed]:
-    """Yield a bed with `settings` (journald.conf(5)) on a volume of `size` that is mounted with `options`."""
+    """Yield a new btrfs volume with a private journald that writes to it; remove both at the end.
+
+    `settings` are lines for journald.conf(5). `size` (as in truncate(1)) and mount `options` are those of the volume,
+    whose image is in a temporary directory below `parent`.
+    """
     with (
         ScratchVolume(size, options=options, parent=parent) as scratch,
         PrivateJournald(scratch.mountpoint, sync_interval=sync_interval, settings=settings) as daemon,

@@ -233,10 +233,11 @@ def _flush(place: Bed, flushes: int, *, syncs: bool = True) -> None:
 
 
 def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
-    """Return the measurements of one strategy: reads on the last evening, the boot after it, and the longest wait.
+    """Measure one strategy, and return its row.
 
-    The strategy's act of the night comes before the boot. The boot's flush is measured after all reads, because it
-    patches so many old pages that it changes the file.
+    The order is: two cold reads (the newest entries, then all), the strategy's action of the night, the flush of a
+    boot, and the longest wait of a load while the strategy acts. Extents and disk bytes are counted before the reads.
+    The flush comes after the reads, because it patches so many old pages that it changes the file.
     """
     volume, journald = place.volume, place.journald
     journald.stop()

@@ -88,7 +88,10 @@ class Program:
         self.reader.add(taken_ns, read_ns - taken_ns)
 
     def find_largest_burst(self) -> list[int]:
-        """Return the sizes of the lines in the burst with the most lines; journald reads a burst in several pieces."""
+        """Return the sizes in bytes of the lines in the burst with the most lines.
+
+        A line that journald received within BURST_GAP_NS after another one belongs to the same burst.
+        """
         best: list[int] = []
         sizes: list[int] = []
         before_ns = 0

@@ -189,7 +189,10 @@ class Callers:
 
 
 def _volumes() -> dict[str, dict[int, str]]:
-    """Return the mount points of each btrfs by its fsid and the subvolume that is mounted there as a whole."""
+    """Return the mount points of every btrfs: {fsid: {subvolume id: mount point}}.
+
+    Mounts of a directory inside a subvolume are left out, and so are mount points that cannot be opened.
+    """
     found: dict[str, dict[int, str]] = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, kind = line.partition(" - ")

@@ -248,7 +248,10 @@ def _tabulate_boots(shown: Sequence[Boot]) -> Table:
 
 
 def _make_bars(heights: Sequence[float | None], shown: Sequence[Boot]) -> tuple[tuple[float, float, float, str], ...]:
-    """Return a bar with a tooltip for each boot with a known height. A bar is 0.8 wide, with gaps on both sides."""
+    """Return (left, right, height, tooltip) of the bar of each boot with a known height.
+
+    The bar of boot number N reaches from N + 0.1 to N + 0.9, which leaves gaps on both sides.
+    """
     return tuple(
         (place + 0.1, place + 0.9, height, f"{when(boot.first_us)}: {seconds(height)}")
         for place, (height, boot) in enumerate(zip(heights, shown, strict=True))

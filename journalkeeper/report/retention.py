@@ -203,10 +203,11 @@ def _room_bytes(instance: Instance, files: Sequence[JournalFile]) -> int:
 
 
 def find_limit(instance: Instance, use: int, room: float, by_files: float, rate: float | None) -> tuple[float, str]:
-    """Return (bytes, setting) of the limit that deletes archives first; (inf, "") without a limit.
+    """Return (bytes, setting) of the smallest limit, which deletes archives first; (inf, "") without a limit.
 
-    `room` is the limit by SystemKeepFree=, `by_files` that by SystemMaxFiles=, both in bytes. `rate` is in bytes per
-    day; without it, MaxRetentionSec= cannot be compared.
+    The setting includes its value, such as "SystemMaxUse=4G". `use` is the limit by SystemMaxUse=, `room` by
+    SystemKeepFree=, and `by_files` by SystemMaxFiles=, all in bytes. If `use` is 0, `room` does not count either.
+    `rate` is in bytes per day; without it, MaxRetentionSec= cannot be compared.
     """
     limits = []
     if use:
@@ -284,7 +285,10 @@ def dropin(found: Retention) -> str:
 
 
 def format_limit(size_bytes: int) -> str:
-    """Return a size for journald.conf(5), in the largest unit that divides it."""
+    """Return a size for journald.conf(5), such as "4G", "512M" or "100K".
+
+    The unit is the largest of G, M and K that divides the size. If none does, the size is in bytes, without a unit.
+    """
     for suffix, unit in (("G", 1024 * MIB), ("M", MIB), ("K", 1024)):
         if size_bytes and size_bytes % unit == 0:
             return f"{size_bytes // unit}{suffix}"

@@ -184,9 +184,11 @@ def _describe_entry(entry: Entry) -> str:
 def decision_lines(
     decided: Decision | Unknown | None, window: Window | None, now_us: int, *, priced: bool = False
 ) -> list[str]:
-    """Return the sentences on the decision about a file: action or reason, explanation, and when it can change.
+    """Return the sentences on the decision about a file.
 
-    With `priced`, the saved seconds of a cold read are included.
+    They state the action or the reason against one, the explanation, the flush window (unless None), and when the
+    decision can change. With `priced`, the saved seconds of a cold read are included. For Unknown or None, a single
+    sentence states why there is no decision.
     """
     if isinstance(decided, Unknown):
         return [f"{UNKNOWN}: {shown(decided.why)}"]

@@ -44,7 +44,7 @@ def _time(time_us: int, form: str) -> str:
 
 
 def seconds(number: float) -> str:
-    """Return seconds for people: 0.004s, 1.8s, 41.5s, 3min 12s."""
+    """Return seconds for people, with three decimals below 0.1 s and one below a minute: 0.004s, 0.5s, 3min 12s."""
     if number >= 60:
         return format_span(round(number) * SECOND_US)
     return f"{number:.3f}s" if number < 0.0995 else f"{number:.1f}s"

@@ -116,10 +116,10 @@ class Daemon:
     # -- When it works -------------------------------------------------------------------------
 
     async def _work(self, lock: state.Lock) -> None:
-        """Sleep until an event or a planned time, then look at the flush timers or at everything. Repeat until stopped.
+        """Report readiness. Until stopped, sleep and then look at everything if that is due, else at the flush timers.
 
-        Raises: KeeperError if the state directory was removed and cannot be made or locked anew, since a second service
-        may run. The service manager makes the directory for the next start.
+        Raises: KeeperError if the state directory was removed and cannot be made or locked again. Without the lock, a
+        second service could run. The service manager makes the directory for the next start.
         """
         await self._renew_watches()
         self._notify.ready()

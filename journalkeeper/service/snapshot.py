@@ -39,7 +39,7 @@ class Tally(NamedTuple):
     reclaimed_bytes: int = 0
 
     def add(self, outcome: Outcome, now_us: int) -> Tally:
-        """Return the tally with the bytes of one more finished action."""
+        """Return the tally with the bytes of `outcome` added, and with `now_us` as the time of the last action."""
         return Tally(
             now_us, self.written_bytes + outcome.bytes_written, self.reclaimed_bytes + count_reclaimed_bytes(outcome)
         )
