@@ -3,7 +3,7 @@
 
 What the code knows is not written a second time. In a template a line that
 begins with a dot is man(7); one of the form @word@ or @word argument@ stands for what a
-function of TOLD says; in `.EX` lines are as they are; all else is prose (roff.py has its marks),
+function of TOLD says; in `.EX` and `.TS` lines are as they are; all else is prose (roff.py has its marks),
 in which @keys record@ stands for the JSON keys of one of RECORDS with their meanings, or @keys record and@.
 """
 
@@ -77,7 +77,7 @@ def _page(template: str, day: str) -> Iterator[str]:
         if told := _TOLD_LINE.fullmatch(line):
             yield from TOLD[told[1]](told[2] or "")
         elif line.startswith(".") or not line:
-            as_is = {".EX": True, ".EE": False}.get(line, as_is)
+            as_is = {".EX": True, ".EE": False, ".TS": True, ".TE": False}.get(line, as_is)
             yield line
             if line.startswith(".TH "):
                 yield from (".nr HY 0", ".nh", ".ad l")  # names are not broken, lines not stretched
