@@ -43,7 +43,7 @@ def test_the_table_of_the_page_is_of_kinds_that_there_are_and_nothing_was_lost()
 def test_every_attempt_of_the_page_names_its_test() -> None:
     checkout = Path(__file__).parents[2]
     page = (checkout / "configs/man/journalkeeper-trust.7.in").read_text()
-    named = re.findall(r"`python -m pytest (\S+) -k (\w+)`", page)
+    named = re.findall(r"python -m pytest (\S+)[\s\\]+-k (\w+)", page)
     assert len(named) > 5
     for file, words in named:
         assert re.search(rf"def test_\w*{words}", (checkout / file).read_text()), f"{file} has no {words}"
