@@ -11,8 +11,8 @@ examples:
   STATE_DIRECTORY=$PWD/state journalkeeper daemon -D /mnt/log --config new.conf
 
 exit status:
-  0 a signal ended it, 1 it cannot run, 2 wrong usage, 75 it has to be started again because a
-  journal directory was replaced
+  0 a signal ended it, 1 it cannot run, 2 wrong usage, 75 it has to be started
+  again because a journal directory was replaced
 """
 
 from __future__ import annotations

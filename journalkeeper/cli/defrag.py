@@ -12,8 +12,8 @@ examples:
   sudo journalkeeper defrag --now /var/log/journal/*/system.journal
 
 exit status:
-  0 done, also if there was nothing to do; 1 something failed or was interrupted, or a PATH
-  does not exist or is no journal; 2 wrong usage
+  0 done, also if there was nothing to do; 1 something failed or was
+  interrupted, or a PATH does not exist or is no journal; 2 wrong usage
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from journalkeeper.cli import plan as plans
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.progress import Interrupts, on_terminal
+from journalkeeper.cli.progress import catch_signals, on_terminal
 from journalkeeper.cli.selection import add_selection, check_files, request
 from journalkeeper.cli.table import Column, Table
 from journalkeeper.cli.terminal import run_polkit_agent
@@ -94,10 +94,10 @@ def _execute(asked: Request, context: Context) -> _Run:
         hint = "\nStopping after this chunk." if draw.seen else ""
         service = context.service(asked)
         if service is not None:
-            with service, run_polkit_agent(), Interrupts(hint) as stop:
+            with service, run_polkit_agent(), catch_signals(hint) as stop:
                 return _Run(*service.defragment(asked, on_progress=draw, stop=stop))
         engine = context.engine()
-        with Interrupts(hint) as stop:
+        with catch_signals(hint) as stop:
             report = engine.run(asked, on_progress=draw, stop=stop)
             stopped = stop() and len(report.outcomes) < len(report.plan.actions)
             return _Run(report, defrag_document(report), stopped)

@@ -11,7 +11,8 @@ examples:
   journalkeeper explain -j /var/log/journal/*/system.journal | jq .price
 
 exit status:
-  0 done; 1 it cannot be read or is not on btrfs, does not exist or is no journal; 2 wrong usage
+  0 done; 1 it cannot be read or is not on btrfs, does not exist or is no
+  journal; 2 wrong usage
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from journalkeeper.btrfs import disk, placement
 from journalkeeper.cli.selection import check_files
-from journalkeeper.cli.terminal import DEFAULT_COLUMNS, columns
+from journalkeeper.cli.terminal import DEFAULT_COLUMNS
 from journalkeeper.health.evidence import Unknown
 from journalkeeper.journald import opening
 from journalkeeper.model import Host, JournalFile, Request, Stretch, Window
@@ -74,7 +75,7 @@ def _file(path: str, context: Context) -> int:
         output.document(_make_file_answer(learned))
     else:
         encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
-        output.lines(story.lines(learned, columns() or DEFAULT_COLUMNS, ascii_only=not encoding.startswith("utf")))
+        output.lines(story.lines(learned, output.width or DEFAULT_COLUMNS, ascii_only=not encoding.startswith("utf")))
     return 0
 
 
@@ -237,7 +238,7 @@ def _directory(path: str, context: Context) -> int:
         unknown = {"decision": decided.why} if isinstance(decided, Unknown) else {}
         output.document(DirectoriesAnswer([_make_directory_answer(place) for place in places], unknown))
         return 0
-    blocks = [story.directory_lines(place, columns() or DEFAULT_COLUMNS) for place in places]
+    blocks = [story.directory_lines(place, output.width or DEFAULT_COLUMNS) for place in places]
     output.lines([line for block in blocks for line in ("", *block)][1:])
     return 0
 

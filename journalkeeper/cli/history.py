@@ -13,8 +13,8 @@ examples:
   journalkeeper history /var/log/journal/*/system.journal
 
 exit status:
-  0 done, also if nothing is recorded; 1 the history cannot be read, or a PATH is not in it and does
-  not exist or is no journal; 2 wrong usage
+  0 done, also if nothing is recorded; 1 the history cannot be read, or a PATH
+  is not in it and does not exist or is no journal; 2 wrong usage
 """
 
 from __future__ import annotations

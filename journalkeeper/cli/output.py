@@ -10,20 +10,13 @@ import argparse
 import io
 import json
 import os
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 from journalkeeper.cli.table import Table, render, stack_blocks, wrap_sentence
-from journalkeeper.cli.terminal import (
-    DEFAULT_COLUMNS,
-    DEFAULT_LINES,
-    columns,
-    is_terminal,
-    page,
-    terminal_size,
-    wants_colours,
-)
+from journalkeeper.cli.terminal import DEFAULT_COLUMNS, columns, page, wants_colours
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.record import to_json
@@ -42,17 +35,15 @@ class Output:
     columns for text: COLUMNS=, else the terminal's; None for a program, for which nothing is shortened.
     """
 
-    def __init__(self, args: argparse.Namespace, environ: Mapping[str, str] | None = None) -> None:
-        self._environ = os.environ if environ is None else environ
+    def __init__(self, args: argparse.Namespace) -> None:
         self.json: str = args.json
         self.quiet: bool = args.quiet
         self.legend: bool = not args.no_legend
-        terminal = is_terminal(1)
+        terminal = os.isatty(1)
         self._pager = terminal and not args.no_pager
-        self.colours = terminal and wants_colours(self._environ)
-        self.width = columns(self._environ) or (DEFAULT_COLUMNS if terminal else None)
-        if self.width is not None:
-            self.width = max(LEAST_COLUMNS, self.width)
+        self.colours = terminal and wants_colours(os.environ)
+        known = columns() or (DEFAULT_COLUMNS if terminal else None)
+        self.width = None if known is None else max(LEAST_COLUMNS, known)
 
     def document(self, value: object) -> None:
         r"""Write a record, or a container of records, as JSON: one line, or indented with --json=pretty.
@@ -70,8 +61,8 @@ class Output:
         """
         if self.quiet:
             return
-        height = terminal_size(1).lines or DEFAULT_LINES
-        if paged and self._pager and len(lines) >= height and page(lines, self._environ):
+        height = shutil.get_terminal_size().lines
+        if paged and self._pager and len(lines) >= height and page(lines, os.environ):
             return
         if lines:
             write("\n".join(lines))
@@ -106,29 +97,11 @@ def write(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError as error:
-        _discard_output()
+        if isinstance(sys.stdout, io.TextIOWrapper):  # the interpreter would write the rest at exit, and fail again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             raise
         raise KeeperError(f"cannot write the output: {error.strerror}") from error
-
-
-def flush() -> bool:
-    """Flush stdout before the process ends.
-
-    Return False, and discard the rest of the output, if the reader has gone or the disk is full.
-    """
-    try:
-        print(end="", flush=True)
-    except OSError:
-        _discard_output()
-        return False
-    return True
-
-
-def _discard_output() -> None:
-    """Redirect stdout to /dev/null, because the interpreter would write the rest at exit and report the error again."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(text: str) -> None:

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol, cast
+from functools import partial
+from types import ModuleType
+from typing import Any, Final, NamedTuple, NoReturn
 
 from journalkeeper import __version__
-from journalkeeper.cli.context import OF_THE_SERVICE, Context, refuse_another
-from journalkeeper.cli.table import wrap_sentence
-from journalkeeper.cli.terminal import DEFAULT_COLUMNS, columns
+from journalkeeper.cli.context import OF_THE_SERVICE, refuse_another
+from journalkeeper.cli.output import write
 from journalkeeper.model.errors import UsageError
-
-if TYPE_CHECKING:
-    from _typeshed import SupportsWrite
 
 DESCRIPTION = """\
 Keeps systemd-journald's files on btrfs unfragmented: few extents, compressed archives, no long waits.
@@ -36,21 +34,8 @@ examples:
   journalkeeper defrag --help           the options of one command, examples
 
 exit status:
-  0 done; 1 something failed or was interrupted, a PATH does not exist or is no journal, or the
-  configuration is bad; 2 the command line makes no sense"""
-
-
-class CommandModule(Protocol):
-    """The interface of a command's module."""
-
-    __doc__: str | None
-    """A line about the module, then the command's help: a paragraph that describes it, examples, exit statuses."""
-
-    def options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options that only this command has."""
-
-    def run(self, args: argparse.Namespace, context: Context) -> int:
-        """Run the command and return the exit status."""
+  0 done; 1 something failed or was interrupted, a PATH does not exist or is no
+  journal, or the configuration is bad; 2 the command line makes no sense"""
 
 
 class Command(NamedTuple):
@@ -65,9 +50,13 @@ class Command(NamedTuple):
     needs_root: str
     own: str = ""
 
-    def load(self) -> CommandModule:
-        """Import the command's module."""
-        return cast("CommandModule", importlib.import_module(f"journalkeeper.cli.{self.module}"))
+    def load(self) -> ModuleType:
+        """Import the command's module.
+
+        It has `options`, which adds the options that only this command has to a parser, and `run`, which returns the
+        exit status. Its docstring is a line about the module, then the command's help.
+        """
+        return importlib.import_module(f"journalkeeper.cli.{self.module}")
 
 
 _READS_FILES = "journal files are readable by root and their own users only"
@@ -121,42 +110,31 @@ def between(least: float, most: float, kind: Callable[[str], float] = float) -> 
 
 
 class Help(argparse.HelpFormatter):
-    """argparse's help without shutil, which it imports and asks for the terminal's size for every option (4 ms).
-
-    Paragraphs and exit statuses are filled to the terminal's width. Other indented lines, such as examples, stay.
-    """
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=max(columns() or DEFAULT_COLUMNS, 40) - 2)
+    """argparse's help. Paragraphs are filled to the terminal's width; those with indented lines stay as they are."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = text.strip("\n").split("\n\n")
-        return "\n\n".join("\n".join(_fill_paragraph(one, width)) for one in paragraphs)
-
-
-def _fill_paragraph(paragraph: str, width: int) -> list[str]:
-    lines = paragraph.splitlines()
-    flush = " ".join(line for line in lines if not line.startswith(" "))
-    indented = [line for line in lines if line.startswith(" ")]
-    filled = wrap_sentence(flush, width) if flush else []
-    if flush == "exit status:":
-        return filled + [f"  {line}" for line in wrap_sentence(" ".join(" ".join(indented).split()), width - 2)]
-    return filled + indented
+        filled = (one if "\n " in one else textwrap.fill(one, width, break_on_hyphens=False) for one in paragraphs)
+        return "\n\n".join(filled)
 
 
 class Parser(argparse.ArgumentParser):
     """An argparse parser that raises UsageError instead of ending the process."""
 
+    def __init__(self, **words: Any) -> None:
+        # no abbreviations: scripts that use one break when an option is added
+        super().__init__(formatter_class=Help, allow_abbrev=False, **words)
+
     def error(self, message: str) -> NoReturn:
         """Raise a UsageError with the message and a pointer to --help."""
         raise UsageError(f"{message}; see {self.prog} --help")
 
-    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
-        """Write --help or --version. argparse of Python 3.12 and later hides that the reader has gone."""
-        (file or sys.stderr).write(message)
+    def _print_message(self, message: str, _: object = None) -> None:
+        """Write --help or --version. argparse itself hides errors since Python 3.12."""
+        write(message.removesuffix("\n"))
 
 
-def split_help(module: CommandModule) -> tuple[str, str]:
+def split_help(module: ModuleType) -> tuple[str, str]:
     """Return the second paragraph of a command's docstring, which is the description, and all paragraphs after it.
 
     The first paragraph, the title, is left out.
@@ -167,26 +145,18 @@ def split_help(module: CommandModule) -> tuple[str, str]:
 
 def parser(words: Sequence[str] | None) -> Parser:
     """Return the parser for a command line of `words`; for every command if None."""
-    # no abbreviations: scripts that use one break when an option is added
-    top = Parser(prog="journalkeeper", description=DESCRIPTION, epilog=EPILOG, formatter_class=Help, allow_abbrev=False)
+    top = Parser(prog="journalkeeper", description=DESCRIPTION, epilog=EPILOG)
     top.add_argument("-V", "--version", action="version", version=f"journalkeeper {__version__}")
-    common(top, default=True)
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    common(top)
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands", required=True)
     for command in COMMANDS:
         if words is not None and command.name not in words:
-            commands.add_parser(command.name, help=command.summary, formatter_class=Help)
+            commands.add_parser(command.name, help=command.summary)
             continue
         module = command.load()
         description, epilog = split_help(module)
-        sub = commands.add_parser(
-            command.name,
-            help=command.summary,
-            description=description,
-            epilog=epilog,
-            formatter_class=Help,
-            allow_abbrev=False,
-        )
-        common(sub, default=False, another=not command.own)
+        sub = commands.add_parser(command.name, help=command.summary, description=description, epilog=epilog)
+        common(sub, another=not command.own)
         module.options(sub)
     return top
 
@@ -199,17 +169,14 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if words and words[0] == "help":
         words = [*words[1:2], "--help"]
     _refuse_unknown_command(words)
-    args, extras = parser(words).parse_known_args(_join_values(words))
+    args, extras = parser(words).parse_known_args(_join_values(words), argparse.Namespace(**DEFAULTS))
     # argparse takes a command's PATHs in one piece only, getopt_long anywhere between options
     unknown = [extra for extra in extras if extra.startswith("-")]
     if unknown or (extras and not hasattr(args, "paths")):
-        help_command = f"journalkeeper {args.command}" if args.command else "journalkeeper"
-        raise UsageError(f"unknown: {' '.join(unknown or extras)}; see {help_command} --help")
+        raise UsageError(f"unknown: {' '.join(unknown or extras)}; see journalkeeper {args.command} --help")
     if extras:
         args.paths += extras
     _refuse_empty_names(args)
-    if args.command is None:
-        raise UsageError("no command given; try `journalkeeper status`, or see journalkeeper --help")
     own = next(command.own for command in COMMANDS if command.name == args.command)
     if own:
         refuse_another(args, args.command, own)
@@ -237,39 +204,33 @@ def _refuse_unknown_command(words: Sequence[str]) -> None:
     raise UsageError(f"unknown command {word}; {meant} See journalkeeper --help")
 
 
-def common(parser: argparse.ArgumentParser, *, default: bool, another: bool = True) -> None:
+DEFAULTS: Final[dict[str, Any]] = {
+    "directory": None,
+    "config": None,
+    "json": "off",
+    "no_legend": False,
+    "quiet": False,
+    "no_pager": False,
+}
+"""The values of the options of every command."""
+
+
+def common(parser: argparse.ArgumentParser, *, another: bool = True) -> None:
     """Add the options of every command, which may stand before or after its name; the later one wins.
 
     Options that name another journal are hidden from a command that refuses `another` journal.
     """
-
-    def otherwise(value: object) -> object:
-        return value if default else argparse.SUPPRESS
-
+    group = parser.add_argument_group("options of every command")
+    add = partial(group.add_argument, default=argparse.SUPPRESS)  # a default would replace a value before the command
     where = "the journal directory (default: Directories= in the configuration, /var/log/journal)"
     file = "read this file in place of journalkeeper.conf"
-    group = parser.add_argument_group("options of every command")
-    group.add_argument(
-        "-D",
-        "--directory",
-        metavar="DIR",
-        default=otherwise(None),
-        help=where if another else argparse.SUPPRESS,
-    )
-    group.add_argument("--config", metavar="FILE", default=otherwise(None), help=file if another else argparse.SUPPRESS)
-    group.add_argument(
-        "--json", choices=("short", "pretty", "off"), default=otherwise("off"), help="write JSON for programs"
-    )
-    group.add_argument(
-        "-j", dest="json", action="store_const", const="short", default=otherwise("off"), help="as --json=short"
-    )
-    group.add_argument(
-        "--no-legend", action="store_true", default=otherwise(value=False), help="no headings, no footer"
-    )
-    group.add_argument(
-        "-q", "--quiet", action="store_true", default=otherwise(value=False), help="write no text, only errors"
-    )
-    group.add_argument("--no-pager", action="store_true", default=otherwise(value=False), help="no pager on a terminal")
+    add("-D", "--directory", metavar="DIR", help=where if another else argparse.SUPPRESS)
+    add("--config", metavar="FILE", help=file if another else argparse.SUPPRESS)
+    add("--json", choices=("short", "pretty", "off"), help="write JSON for programs")
+    add("-j", dest="json", action="store_const", const="short", help="as --json=short")
+    add("--no-legend", action="store_true", help="no headings, no footer")
+    add("-q", "--quiet", action="store_true", help="write no text, only errors")
+    add("--no-pager", action="store_true", help="no pager on a terminal")
 
 
 def _join_values(words: Sequence[str]) -> list[str]:

@@ -11,8 +11,8 @@ examples:
   sudo journalkeeper resume         work again, now
 
 exit status:
-  0 done, also if there was no pause to end; 1 the service does not run, or this user may not ask it;
-  2 wrong usage
+  0 done, also if there was no pause to end; 1 the service does not run, or
+  this user may not ask it; 2 wrong usage
 """
 
 from __future__ import annotations

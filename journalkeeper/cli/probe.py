@@ -10,8 +10,8 @@ examples:
   sudo journalkeeper probe syslog --seconds=2  how long does a program wait?
 
 exit status:
-  0 measured; 1 it could not be measured, messages were lost, or the figures are
-  unreliable; 2 wrong usage
+  0 measured; 1 it could not be measured, messages were lost, or the figures
+  are unreliable; 2 wrong usage
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from journalkeeper import __version__
-from journalkeeper.cli.parser import Help, between, common
+from journalkeeper.cli.parser import between, common
 from journalkeeper.cli.table import Column, Table, elide
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.record import Moment
@@ -147,10 +147,8 @@ def options(parser: argparse.ArgumentParser) -> None:
             help=probe.summary,
             description=probe.description,
             epilog=f"examples:{probe.examples}\n{EXIT_STATUS}",
-            formatter_class=Help,
-            allow_abbrev=False,
         )
-        common(sub, default=False)
+        common(sub)
         either = sub.add_mutually_exclusive_group() if {*EITHER} <= {*probe.options} else sub
         for name, default in probe.options.items():
             if name == "argv":

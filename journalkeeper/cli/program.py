@@ -11,15 +11,12 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.output import Output, complain, flush
+from journalkeeper.cli.output import Output, complain
 from journalkeeper.cli.parser import COMMANDS, Command, parse
+from journalkeeper.engine import Engine
 from journalkeeper.model.errors import ConfigError, FileError, KeeperError, NeedsRootError, UsageError
-
-if TYPE_CHECKING:
-    from journalkeeper.engine import Engine
 
 DONE, FAILED, USAGE = 0, 1, 2
 
@@ -31,57 +28,34 @@ def run(words: Sequence[str], engine: Engine | None = None) -> int:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        status = _run(words, engine)
-        return status if flush() else status or FAILED
-    except BrokenPipeError:  # the reader has seen enough
-        return FAILED
-    except OSError as error:
-        complain(_os_error(error))
-        return FAILED
-
-
-def _run(words: Sequence[str], engine: Engine | None) -> int:
+    command = None
     try:
         args = parse(words)
-    except UsageError as error:
-        complain(str(error))
-        return USAGE
+        command = next(row for row in COMMANDS if row.name == args.command)
+        return int(command.load().run(args, Context(args, Output(args), engine)))
     except SystemExit:  # --help and --version have been written
         return DONE
-    command = next(row for row in COMMANDS if row.name == args.command)
-    try:
-        return command.load().run(args, Context(args, Output(args), engine))
-    except UsageError as error:
-        complain(str(error))
-        return USAGE
-    except ConfigError as error:
-        for line in error.lines:
-            complain(line)
-    except NeedsRootError as error:
-        complain(_needs_root(command, str(error)))
-    except FileError as error:
-        complain(_explain_refusal(command, str(error), error.number))
-    except KeeperError as error:
-        complain(str(error))
-    except PermissionError as error:
-        complain(_explain_refusal(command, _os_error(error), errno.EACCES))
+    except BrokenPipeError:  # the reader has seen enough
+        return FAILED
     except KeyboardInterrupt:
-        complain(f"{command.name} was interrupted; nothing was changed")
-    return FAILED
+        complain(f"{command.name if command else 'journalkeeper'} was interrupted; nothing was changed")
+        return FAILED
+    except (KeeperError, OSError) as error:
+        for line in _describe_error(error, command):
+            complain(line)
+        return USAGE if isinstance(error, UsageError) else FAILED
 
 
-def _explain_refusal(command: Command, what: str, number: int) -> str:
-    """Return the error message `what`. If the user lacks a permission, add why the command needs root."""
-    if number not in {errno.EACCES, errno.EPERM} or os.geteuid() == 0:
-        return what
-    return _needs_root(command, f"{command.needs_root} ({what})")
-
-
-def _needs_root(command: Command, what: str) -> str:
-    return f"{command.name} needs root, try sudo: {what}"
-
-
-def _os_error(error: OSError) -> str:
-    what = error.strerror or str(error)
-    return f"{os.fsdecode(error.filename)}: {what}" if isinstance(error.filename, str | bytes) else what
+def _describe_error(error: KeeperError | OSError, command: Command | None) -> Sequence[str]:
+    """Return the lines of an error message. If the user lacks a permission, they state why `command` needs root."""
+    if isinstance(error, ConfigError):
+        return error.lines
+    what, number = str(error), error.number if isinstance(error, FileError) else 0
+    if isinstance(error, OSError):
+        what, number = error.strerror or what, error.errno or 0
+        if isinstance(error.filename, str | bytes):
+            what = f"{os.fsdecode(error.filename)}: {what}"
+    denied = number in {errno.EACCES, errno.EPERM} and os.geteuid() != 0
+    if command and (denied or isinstance(error, NeedsRootError)):
+        return [f"{command.name} needs root, try sudo: {f'{command.needs_root} ({what})' if denied else what}"]
+    return [what]

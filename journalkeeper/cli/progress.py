@@ -7,102 +7,82 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Self, TextIO
 
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.table import elide
-from journalkeeper.cli.terminal import DEFAULT_COLUMNS, terminal_size
+from journalkeeper.cli.terminal import DEFAULT_COLUMNS, columns
 from journalkeeper.model import MIB
 from journalkeeper.model.escape import shown
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.units import SECOND_US, format_span
 
 REDRAW_S = 0.1
-_ERASE = "\r\x1b[K"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Interrupts:
-    """A context that records Ctrl-C, SIGTERM and SIGHUP; a call returns whether one arrived.
+@contextmanager
+def catch_signals(hint: str) -> Iterator[Callable[[], bool]]:
+    """Record Ctrl-C, SIGTERM and SIGHUP during the block. Yield a function that returns whether one arrived.
 
-    `hint` is written to stderr at the first signal, unless it is "".
+    `hint` is written to stderr at the first signal, unless it is "". A signal that is ignored, as SIGHUP is under
+    nohup(1), stays ignored.
     """
+    caught: list[int] = []
 
-    def __init__(self, hint: str) -> None:
-        self._hint = hint
-        self._asked = False
-        self._before: dict[signal.Signals, signal._HANDLER] = {}
-
-    def __call__(self) -> bool:
-        return self._asked
-
-    def __enter__(self) -> Self:
-        for number in _SIGNALS:
-            # nohup(1) has SIGHUP ignored, and that stays so
-            if signal.getsignal(number) != signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
-        if not self._asked and self._hint:
+    def note(number: int, _: FrameType | None) -> None:
+        if not caught and hint:
             # not print(): a handler may run in the middle of one, and buffered files are not re-entrant
-            os.write(2, f"{self._hint}\n".encode())
-        self._asked = True
+            os.write(2, f"{hint}\n".encode())
+        caught.append(number)
+
+    heeded = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in heeded}
+    try:
+        yield lambda: bool(caught)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class ProgressLine:
-    """Draws Progress on `stream`, if there is one; as a context it erases itself at the end."""
+    """Draws Progress on `stream`, if there is one; as a context it erases the line at the end."""
 
     def __init__(self, stream: TextIO | None, clock: Callable[[], float] = time.monotonic) -> None:
         self.seen = stream is not None
         self._stream = stream
         self._clock = clock
-        self._start_s: float | None = None
-        self._start_bytes = 0
+        self._start: tuple[float, int] | None = None
         self._drawn_s = float("-inf")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._start_s is not None:
-            self._write(_ERASE)
+        self._write("")
 
     def __call__(self, progress: Progress) -> None:
         """Draw a line with the progress, unless the last line was drawn less than REDRAW_S ago."""
         now_s = self._clock()
-        if self._start_s is None:
-            self._start_s, self._start_bytes = now_s, progress.done_bytes
-        if now_s - self._drawn_s < REDRAW_S:
-            return
-        self._drawn_s = now_s
-        rate = rate_bytes_per_s(progress.done_bytes - self._start_bytes, now_s - self._start_s)
-        self._write(_ERASE + line(progress, rate, _columns()))
+        start_s, start_bytes = self._start = self._start or (now_s, progress.done_bytes)
+        elapsed_s = now_s - start_s
+        rate = (progress.done_bytes - start_bytes) / elapsed_s if elapsed_s >= REDRAW_S else 0.0
+        self.tell(line(progress, rate, columns() or DEFAULT_COLUMNS))
 
     def tell(self, text: str) -> None:
         """Draw `text`, unless something was drawn less than REDRAW_S ago."""
         now_s = self._clock()
-        if self._start_s is None:
-            self._start_s = now_s
         if now_s - self._drawn_s >= REDRAW_S:
             self._drawn_s = now_s
-            self._write(_ERASE + text[: _columns() - 1])
+            self._write(text[: (columns() or DEFAULT_COLUMNS) - 1])
 
     def _write(self, text: str) -> None:
         if self._stream is not None:
-            self._stream.write(text)
+            self._stream.write(f"\r\x1b[K{text}")
             self._stream.flush()
-
-
-def rate_bytes_per_s(done_bytes: int, elapsed_s: float) -> float:
-    """Return bytes per second; 0 if too little time has passed."""
-    return done_bytes / elapsed_s if elapsed_s >= REDRAW_S else 0.0
 
 
 def line(progress: Progress, rate: float, columns: int) -> str:
@@ -124,7 +104,3 @@ def on_terminal(output: Output) -> ProgressLine:
     """Return a progress line on stderr. It draws nothing if stderr is no capable terminal or the output is JSON."""
     dumb = os.environ.get("TERM") in {None, "dumb"} or sys.stderr is None or not sys.stderr.isatty()
     return ProgressLine(None if dumb or output.quiet or output.json != "off" else sys.stderr)
-
-
-def _columns() -> int:
-    return terminal_size(2).columns or DEFAULT_COLUMNS

@@ -10,7 +10,8 @@ examples:
   sudo journalkeeper report -o journal.html --force     in place of the last one
 
 exit status:
-  0 done; 1 the page cannot be written, FILE exists, or the journal cannot be read; 2 wrong usage
+  0 done; 1 the page cannot be written, FILE exists, or the journal cannot be
+  read; 2 wrong usage
 """
 
 from __future__ import annotations

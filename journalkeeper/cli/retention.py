@@ -12,7 +12,8 @@ examples:
   sudo journalkeeper retention --undo
 
 exit status:
-  0 done, also if there was nothing to undo; 1 the retention is unknown or the setting cannot be written; 2 wrong usage
+  0 done, also if there was nothing to undo; 1 the retention is unknown or the
+  setting cannot be written; 2 wrong usage
 """
 
 from __future__ import annotations

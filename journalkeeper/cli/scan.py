@@ -14,8 +14,8 @@ examples:
   journalkeeper scan -j | jq '.[] | select(.extents > 100) | .path'
 
 exit status:
-  0 done; 1 something cannot be read or is not on btrfs, or a PATH does not exist or is no journal;
-  2 wrong usage
+  0 done; 1 something cannot be read or is not on btrfs, or a PATH does not
+  exist or is no journal; 2 wrong usage
 """
 
 from __future__ import annotations

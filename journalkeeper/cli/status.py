@@ -11,8 +11,9 @@ examples:
   sudo journalkeeper status -j | jq .health_reasons
 
 exit status:
-  0 the verdict is OK, or the options name another journal than that of this host's service; 1 it is
-  not OK, the history is damaged, or with --watch the service does not run or has ended; 2 wrong usage
+  0 the verdict is OK, or the options name another journal than that of this
+  host's service; 1 it is not OK, the history is damaged, or with --watch the
+  service does not run or has ended; 2 wrong usage
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Source: systemd(1), "Environment": SYSTEMD_PAGER, SYSTEMD_PAGERSECURE, SYSTEMD_L
 from __future__ import annotations
 
 import os
-import shlex
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,34 +18,15 @@ from typing import Final
 
 from journalkeeper.model.units import parse_bool
 
-DEFAULT_COLUMNS, DEFAULT_LINES = 80, 24
-"""The size of a terminal that does not report one."""
+DEFAULT_COLUMNS: Final = 80
+"""The width of a terminal that does not report one."""
 
 AGENT: Final = "pkttyagent"
 
 
-def columns(environ: Mapping[str, str] = os.environ) -> int | None:
+def columns() -> int | None:
     """Return COLUMNS=, else the width of the terminal on stdout, or None if neither is known."""
-    asked = environ.get("COLUMNS", "")
-    if asked.isdecimal() and len(asked) < 10 and int(asked) > 0:
-        return int(asked)
-    return terminal_size(1).columns or None
-
-
-def terminal_size(descriptor: int) -> os.terminal_size:
-    """Return the columns and lines of a terminal; 0 for values that are unknown."""
-    try:
-        return os.get_terminal_size(descriptor)
-    except OSError:
-        return os.terminal_size((0, 0))
-
-
-def is_terminal(descriptor: int) -> bool:
-    """Return whether `descriptor` is a terminal. A closed descriptor is none."""
-    try:
-        return os.isatty(descriptor)
-    except OSError:
-        return False
+    return shutil.get_terminal_size((0, 0)).columns or None
 
 
 def wants_colours(environ: Mapping[str, str]) -> bool:
@@ -69,14 +50,10 @@ def parse_switch(text: str) -> bool | None:
 
 def list_pagers(environ: Mapping[str, str]) -> list[list[str]]:
     """Return the pagers to try in turn, each as words; empty if the environment turns paging off."""
-    if environ.get("TERM") == "dumb":
+    asked = environ.get("SYSTEMD_PAGER", environ.get("PAGER", "less"))
+    if environ.get("TERM") == "dumb" or asked.strip() in {"", "cat"}:
         return []
-    asked = environ.get("SYSTEMD_PAGER", environ.get("PAGER"))
-    if asked is not None and asked.strip() in {"", "cat"}:
-        return []
-    if asked is None or "SYSTEMD_PAGERSECURE" not in environ:
-        return [["less"]]
-    return [shlex.split(asked), ["less"]]
+    return [*([asked.split()] if "SYSTEMD_PAGERSECURE" in environ else []), ["less"]]
 
 
 def make_pager_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -92,45 +69,36 @@ def make_pager_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def page(lines: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Show lines in the first pager that exists, and wait until it ends. Return False if there is none."""
-    for command in list_pagers(environ):
-        try:
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, env=make_pager_environment(environ))
-        except FileNotFoundError:
-            continue
-        # The pager handles Ctrl-C while it runs: ending before it would leave the terminal in raw mode.
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            # communicate() accepts a pager that ends before it has read everything.
-            process.communicate("".join(f"{line}\n" for line in lines).encode(errors="backslashreplace"))
-        finally:
-            signal.signal(signal.SIGINT, before)
-        return True
-    return False
+    command = next((words for words in list_pagers(environ) if shutil.which(words[0])), None)
+    if command is None:
+        return False
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, env=make_pager_environment(environ))
+    # The pager handles Ctrl-C while it runs: ending before it would leave the terminal in raw mode.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        # communicate() accepts a pager that ends before it has read everything.
+        process.communicate("".join(f"{line}\n" for line in lines).encode(errors="backslashreplace"))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return True
 
 
 @contextmanager
 def run_polkit_agent() -> Iterator[None]:
     """Run polkit's agent during the block, unless the session has one already (--fallback).
 
-    Only an unprivileged user at a terminal needs it; without an agent polkit refuses.
+    Only an unprivileged user at a terminal needs it. Without an agent, or without polkit, the service decides.
     """
-    if os.geteuid() == 0 or not is_terminal(0) or not is_terminal(2):
+    if os.geteuid() == 0 or not os.isatty(0) or not os.isatty(2) or shutil.which(AGENT) is None:
         yield
         return
-
     readable, writable = os.pipe()
-    words = [AGENT, "--notify-fd", str(writable), "--fallback"]
-    try:
-        agent = subprocess.Popen(words, pass_fds=[writable])
-    except FileNotFoundError:  # polkit is not installed: the service decides
-        agent = None
-    finally:
-        os.close(writable)
+    agent = subprocess.Popen([AGENT, "--notify-fd", str(writable), "--fallback"], pass_fds=[writable])
+    os.close(writable)
     with os.fdopen(readable, "rb") as ready:
         ready.read()  # ends when the agent is known to polkit, or has ended
     try:
         yield
     finally:
-        if agent is not None:
-            agent.terminate()
-            agent.wait()
+        agent.terminate()
+        agent.wait()

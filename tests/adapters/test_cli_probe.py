@@ -275,7 +275,7 @@ def test_the_rows_of_who_fit_80_columns() -> None:
     rows = [sync_row("a-process-name", "a-thread-name-of-15", 60_000, 17), sync_row("b", "b", 1)]
     rows[0].labels |= {"call": "sync_file_range", "file": f"/var/log/journal/{'f' * 200}", "share": "100.0%"}
     rows[1].labels["share"] = "0.1%"
-    output = Output(Namespace(json="off", no_legend=False, no_pager=True, quiet=False), {})
+    output = Output(Namespace(json="off", no_legend=False, no_pager=True, quiet=False))
     _, table = command.text(Measurement(rows, who.COLUMNS), "said", output)
     assert len(table) == 1 + 2 * 2
     assert max(map(len, table)) <= 80

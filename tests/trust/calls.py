@@ -128,7 +128,7 @@ class FileFlow:
         """Nothing."""
 
     def work(self) -> str:
-        with progress.Interrupts("") as stop:
+        with progress.catch_signals("") as stop:
             return in_words(catch_errors(partial(do, self._action, stop=stop, chunk_bytes=256 * KIB)))
 
     def look(self, said: str) -> Looked:
@@ -162,7 +162,7 @@ class RotationFlow:
 
     def work(self) -> str:
         assert self._action is not None
-        with progress.Interrupts(""):
+        with progress.catch_signals(""):
             return in_words(catch_errors(partial(do, self._action)))
 
     def look(self, said: str) -> Looked:

@@ -76,7 +76,7 @@ def test_the_table_fits_80_columns_and_names_the_best_with_checksums() -> None:
     rows = [WORST._replace(strategy=one.name, checksummed=not one.nocow) for one in STRATEGIES]
     rows[2] = rows[2]._replace(flush_s=1.0)
     rows[-1] = rows[-1]._replace(flush_s=2.0)
-    output = Output(Namespace(json="off", no_legend=False, no_pager=True, quiet=False), {})
+    output = Output(Namespace(json="off", no_legend=False, no_pager=True, quiet=False))
     rows[0] = rows[0]._replace(wait_s=2.5)
     rows[1] = rows[1]._replace(flush_s=0.5, wait_s=0.25)
     assert max(map(len, output.format(Table(lab._COLUMNS, rows)))) <= 80
