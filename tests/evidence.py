@@ -30,7 +30,7 @@ UNITS = (
     Unit("journalkeeper-defrag.timer", "inactive", "dead", "disabled"),
     Unit("systemd-journald.service", "active", "running", "static", "success"),
 )
-SYSTEM = System("6.1.0-18-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.76-1", "257.8-1~deb13u2", 512)
+SYSTEM = System("257.8-1~deb13u2", 512)
 STORAGE = Storage("auto", persistent_directory=True, flushed=True)
 
 
@@ -49,8 +49,7 @@ def boots(number: int = 5, userspace_s: float = 10, flush_s: float | None = 0.1)
     """The last boots, a day apart."""
     flush_us = None if flush_s is None else round(flush_s * 1e6)
     return tuple(
-        Boot(f"{n:032x}", NOW_US - (number - n) * DAY_US, NOW_US, round(userspace_s * 1e6), flush_us)
-        for n in range(number)
+        Boot(f"{n:032x}", NOW_US - (number - n) * DAY_US, round(userspace_s * 1e6), flush_us) for n in range(number)
     )
 
 

@@ -56,10 +56,8 @@ def journal(boots: int = 20, kept_from: int = 11, messages: int = 3000) -> Journ
         boot = Boot(
             boot_id=f"{number:032x}",
             first_us=NOW_US - (boots - number) * DAY_US,
-            finished_us=None,
             userspace_us=userspace_us,
             flush_us=userspace_us * 6 // 10 - 300_000,
-            flushed_entries=1200,
         )
         known.append(boot if number != boots - 3 else boot._replace(userspace_us=None, flush_us=None))
     intake = tuple(

@@ -16,7 +16,7 @@ from journalkeeper.bus.unit_states import units
 from journalkeeper.config import Config
 from journalkeeper.engine import SNAPSHOTS_US, Engine
 from journalkeeper.health.evidence import UNASKED, Evidence, Hung, Look, Recorded, Unknown, Wanted
-from journalkeeper.health.service_rules import present
+from journalkeeper.health.verdict import present
 from journalkeeper.history.record import NAME, Record
 from journalkeeper.model import Host, Plan, Reason, Request
 from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsError

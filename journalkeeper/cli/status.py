@@ -29,8 +29,8 @@ from journalkeeper.cli.table import wrap_sentence
 from journalkeeper.cli.times import format_time
 from journalkeeper.health.evidence import UNASKED, Evidence, Hung, Look, Recorded, Unknown
 from journalkeeper.health.finding import Verdict, judge
-from journalkeeper.health.service_rules import HEALTH, present
-from journalkeeper.health.verdict import describe_files, describe_foreign
+from journalkeeper.health.rules import HEALTH
+from journalkeeper.health.verdict import describe_files, describe_foreign, present
 from journalkeeper.model import Host
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.escape import shown

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from journalkeeper.config import Config
-from journalkeeper.model import Host, Plan
+from journalkeeper.model import Host, Plan, Skip
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.record import Count, Hidden, PastMoment
 from journalkeeper.model.recorded import Counters, Entry, Run, Totals
@@ -20,6 +20,10 @@ from journalkeeper.model.waiting import Wait
 
 DOCTOR_ENTRIES: Final = 50_000
 REPORT_ENTRIES: Final = 200_000
+
+SERVICE: Final = "journalkeeper.service"
+TIMER: Final = "journalkeeper.timer"
+DEFRAG_TIMER: Final = "journalkeeper-defrag.timer"
 
 
 class Unknown(NamedTuple):
@@ -41,14 +45,6 @@ class Hung(NamedTuple):
     why: str = "journalkeeper.service runs and does not answer"
 
 
-class Failure(NamedTuple):
-    """A file on which the last action failed, or which cannot be looked at."""
-
-    path: str
-    reason: str
-    detail: str
-
-
 class Obstacle(StrEnum):
     """Why a process cannot write to a directory."""
 
@@ -63,10 +59,10 @@ class Present(NamedTuple):
 
     `looked` is False until the first look is over. `problem` is why the last run as a whole failed. `busy` names
     what another process has held since `busy_since_us` and runs need; up to `busy_limit_us` that is normal.
-    `configuration` is why the running configuration is not the one on disk. `closed` are the instances with waiting
-    files whose window can never open. `unwritable` are the directories that the service may not write to.
-    `lacking_space` are files that wait for free space. `foreign` is the directory where a look ended because no
-    journal directory is on btrfs.
+    `configuration` is why the running configuration is not the one on disk. `unwritable` are the directories that the
+    service may not write to. `failures` are the files on which the last action failed, that cannot be looked at, or
+    that wait for free space, and the directories with too many files. `closed` are the instances with waiting files
+    whose window can never open. `foreign` is the directory where a look ended because no journal directory is on btrfs.
     """
 
     looked: bool = True
@@ -78,12 +74,10 @@ class Present(NamedTuple):
     configuration: str = ""
     unwatched: str = ""
     unwritable: tuple[tuple[str, Obstacle], ...] = ()
-    limits: tuple[str, ...] = ()
     unrecorded: str = ""
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[Skip, ...] = ()
     waiting: tuple[Wait, ...] = ()
     closed: tuple[str, ...] = ()
-    lacking_space: tuple[Failure, ...] = ()
     paused: bool = False
 
 
@@ -131,18 +125,16 @@ class Recorded(NamedTuple):
 class Boot(NamedTuple):
     """One boot that the journal still has entries of.
 
-    `first_us` is the time of its first entry that was read. `userspace_us` and `finished_us` are None if its "Startup
-    finished" message is missing. `flush_us` is how long systemd-journal-flush.service took, by the times of its two
-    messages. `said_flush_us` is the time that journald itself logs for the flush of `flushed_entries`.
+    `first_us` is the time of its first entry that was read. `userspace_us` is None if its "Startup finished" message is
+    missing. `flush_us` is how long systemd-journal-flush.service took, by the times of its two messages.
+    `said_flush_us` is the time that journald itself logs for the flush.
     """
 
     boot_id: str
     first_us: int
-    finished_us: int | None = None
     userspace_us: int | None = None
     flush_us: int | None = None
     said_flush_us: int | None = None
-    flushed_entries: int | None = None
 
     @property
     def waited_us(self) -> int | None:
@@ -210,15 +202,30 @@ class Unit(NamedTuple):
     restarts: int = 0
     can_reload: bool = False
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the unit has failed, also if systemd is about to start it again."""
+        return self.active == "failed" or (self.sub == "auto-restart" and self.result != "success")
+
+
+def find_unit(units: tuple[Unit, ...], name: str) -> Unit:
+    """Return the unit with this name; if systemd does not know the unit, return it as inactive."""
+    return next((unit for unit in units if unit.name == name), Unit(name, "inactive", "dead"))
+
+
+def is_up(units: tuple[Unit, ...]) -> bool:
+    """Return whether the service runs, will be started by its timer, or is replaced by the timer for `defrag`.
+
+    False if the service has failed.
+    """
+    service, timer, instead = (find_unit(units, name) for name in (SERVICE, TIMER, DEFRAG_TIMER))
+    running = service.active in {"active", "reloading", "activating"} or timer.sub == "waiting"
+    return instead.active == "active" or (running and not service.has_failed)
+
 
 class System(NamedTuple):
-    """This machine: uname(2)'s release and version, systemd's version, and a datagram socket's queue length.
+    """This machine: systemd's version, and a datagram socket's queue length, None if the kernel does not show it."""
 
-    `max_dgram_qlen` is None if the kernel does not show it.
-    """
-
-    kernel: str
-    build: str
     systemd: str | Unknown
     max_dgram_qlen: int | None
 

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The answers of the health rules: a finding, None if all is well, or Unknown if the rule lacks its evidence."""
+"""The answers of the health rules, and the verdict that is made of them.
+
+A rule is a function that yields its answers about the evidence, the most important first; only the first one counts. A
+rule that yields nothing found nothing wrong. Its name, with hyphens, is its fixed word; its docstring is its
+description in the man page.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Annotated, NamedTuple, TypeVar
 
@@ -50,7 +55,8 @@ class Finding(NamedTuple):
 
 
 T = TypeVar("T")
-Rule = Callable[[Evidence], Finding | Unknown | None]
+Answer = Finding | Unknown
+Rule = Callable[[Evidence], Iterator[Answer]]
 
 
 class Verdict(NamedTuple):
@@ -83,7 +89,7 @@ class Verdict(NamedTuple):
         They are all problems, or without problems the first rule that could not be applied.
         """
         problems = [f"{finding.word}: {finding.line}" for finding in self.problems]
-        return problems or list(dict.fromkeys(f"{rule}: {part.why}." for rule, part in self.unknown))[:1]
+        return problems or [f"{rule}: {part.why}." for rule, part in self.unknown[:1]]
 
     def headline(self, ok: str) -> str:
         """The verdict in a line for people: "Act: ...", "Unknown: ...", or "OK: " and the sentence `ok`."""
@@ -107,22 +113,14 @@ def require(part: T | Unknown) -> T:
     return part
 
 
-def answer(rule: Rule, evidence: Evidence) -> Finding | Unknown | None:
-    """Return the answer of `rule` about the evidence, or the Unknown part of the evidence that the rule needs.
+def problem(facts: Facts, sentence: str, *remedy: str) -> Finding:
+    """Return a finding of severity "problem". `answer` fills in the word of the rule."""
+    return Finding("", Severity.PROBLEM, facts, sentence, remedy)
 
-    If the running service reports the same problem about itself, return its line as the finding. The line is not
-    divided into sentence and remedy, because the sentence may contain any text.
-    """
-    service = evidence.service
-    reasons = (service.health_reasons or ()) if isinstance(service, Manager) and service.health == "act" else ()
-    for reason in reasons:
-        name, _, line = reason.partition(": ")
-        if name == word(rule):
-            return Finding(name, Severity.PROBLEM, {"service": "yes"}, line, ())
-    try:
-        return rule(evidence)
-    except UnknownPartError as error:
-        return error.part
+
+def advice(facts: Facts, sentence: str, *remedy: str) -> Finding:
+    """Return a finding of severity "advice". `answer` fills in the word of the rule."""
+    return Finding("", Severity.ADVICE, facts, sentence, remedy)
 
 
 def word(rule: Rule) -> str:
@@ -130,24 +128,36 @@ def word(rule: Rule) -> str:
     return rule.__name__.replace("_", "-")
 
 
+def answer(rule: Rule, evidence: Evidence) -> Answer | None:
+    """Return the first answer of `rule`, None if it has none, or the Unknown part of the evidence that the rule needs.
+
+    If the running service reports the same problem about itself, return its line as the finding. The line is not
+    divided into sentence and remedy, because the sentence may contain any text.
+    """
+    service, name = evidence.service, word(rule)
+    if isinstance(service, Manager) and service.health == "act":
+        for reason in service.health_reasons or ():
+            if reason.startswith(f"{name}: "):
+                return Finding(name, Severity.PROBLEM, {"service": "yes"}, reason.partition(": ")[2], ())
+    try:
+        found = next(rule(evidence), None)
+    except UnknownPartError as error:
+        return error.part
+    return found._replace(word=name) if isinstance(found, Finding) else found
+
+
 def judge(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:
     """Apply each of `rules` to the evidence, and return a verdict with the findings, the problems first.
 
     A rule without a finding is in `passed`, and a rule that cannot judge is in `unknown`.
     """
-    findings: list[Finding] = []
-    passed: list[str] = []
-    unknown: list[tuple[str, Unknown]] = []
-    for rule in rules:
-        said = answer(rule, evidence)
-        if isinstance(said, Finding):
-            findings.append(said)
-        elif said is None:
-            passed.append(word(rule))
-        else:
-            unknown.append((word(rule), said))
-    findings.sort(key=lambda finding: finding.severity is not Severity.PROBLEM)
-    return Verdict(tuple(findings), tuple(passed), tuple(unknown))
+    answers = {word(rule): answer(rule, evidence) for rule in rules}
+    findings = [one for one in answers.values() if isinstance(one, Finding)]
+    return Verdict(
+        findings=tuple(sorted(findings, key=lambda finding: finding.severity is not Severity.PROBLEM)),
+        passed=tuple(name for name, one in answers.items() if one is None),
+        unknown=tuple((name, one) for name, one in answers.items() if isinstance(one, Unknown)),
+    )
 
 
 def list_names(names: Iterable[str]) -> str:
@@ -157,9 +167,17 @@ def list_names(names: Iterable[str]) -> str:
     return ", ".join(known[:LISTED]) + rest
 
 
-def shorten(name: str) -> str:
-    """Return a name that fits a sentence. A long one is cut in its middle, because the ends distinguish files."""
-    if len(name) <= NAME_CHARACTERS:
-        return name
-    half = (NAME_CHARACTERS - 1) // 2
-    return f"{name[:half]}…{name[-half:]}"
+def shorten(text: str, longest: int = NAME_CHARACTERS) -> str:
+    """Return at most `longest` characters of a text. The middle is left out, because the ends distinguish files."""
+    if len(text) <= longest:
+        return text
+    head = longest // 2
+    return f"{text[: longest - 1 - head]}…{text[-head:]}"
+
+
+def free_space(where: str) -> tuple[str, ...]:
+    """Return two shell commands that free disk space: one deletes old journal entries, one lists snapshots to delete.
+
+    `where` is a directory on the volume, quoted for the shell; only the second command names it.
+    """
+    return ("journalctl --vacuum-size=256M", f"btrfs subvolume list -s {where}   # btrfs subvolume delete SNAPSHOT")

@@ -1,46 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Every rule of doctor, in the order of its output. The docstring of a rule is its description in the man page."""
+"""Every rule of health, in the order of doctor's output: the public functions of the modules of rules."""
 
 from __future__ import annotations
 
+from types import FunctionType, ModuleType
 from typing import Final
 
+from journalkeeper.health import journald_rules, service_rules, storage_rules
 from journalkeeper.health.finding import Rule
-from journalkeeper.health.intake import waits
-from journalkeeper.health.journal_rules import dropped, journald_ended, slow_boot
-from journalkeeper.health.service_rules import HEALTH
-from journalkeeper.health.storage_rules import (
-    damaged,
-    fragmented,
-    namespace_datacow,
-    no_room,
-    nocow_redundant,
-    nocow_snapshots,
-    not_btrfs,
-    pinned_by_snapshots,
-    rivals,
-    unclean,
-    volatile,
-)
-from journalkeeper.health.system_rules import faulty_systemd, short_queue
 
-RULES: Final[tuple[Rule, ...]] = (
-    volatile,
-    not_btrfs,
-    nocow_redundant,
-    nocow_snapshots,
-    namespace_datacow,
-    pinned_by_snapshots,
-    fragmented,
-    unclean,
-    damaged,
-    no_room,
-    rivals,
-    faulty_systemd,
-    dropped,
-    journald_ended,
-    waits,
-    short_queue,
-    slow_boot,
-    *HEALTH,
-)
+
+def _list_rules(module: ModuleType) -> tuple[Rule, ...]:
+    """Return the public functions that `module` defines, in their order."""
+    functions = [one for name, one in vars(module).items() if isinstance(one, FunctionType) and name[0] != "_"]
+    return tuple(one for one in functions if one.__module__ == module.__name__)
+
+
+HEALTH: Final = _list_rules(service_rules)
+"""The rules on the service. The first finding in this order is the headline of `status`."""
+
+RULES: Final = (*_list_rules(storage_rules), *_list_rules(journald_rules), *HEALTH)

@@ -8,16 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from journalkeeper.config.directives import Watch
-from journalkeeper.health.evidence import Evidence, Failure, Present
+from journalkeeper.health.evidence import Evidence, Hung, Present, Unknown
 from journalkeeper.health.finding import Verdict, judge
-from journalkeeper.health.service_rules import INSIDE, find_failures
-from journalkeeper.model import JournalFile, Outcome, Plan, Reason, Skip
+from journalkeeper.health.rules import HEALTH
+from journalkeeper.model import JournalFile, Outcome, Plan, Reason, Result, Skip
+from journalkeeper.model.manager import Manager
 from journalkeeper.model.reasons import ENDS
 from journalkeeper.model.units import counted, format_span
 from journalkeeper.model.waiting import Wait
+from journalkeeper.policy.deferral import PASSING
 
-UNSEEN: Final = frozenset({Reason.IO_ERROR, Reason.INTERNAL_ERROR})
-"""Reasons to skip a file that point to a fault of the disk or a bug in journalkeeper."""
+FAULTS: Final = frozenset({Reason.IO_ERROR, Reason.INTERNAL_ERROR, Reason.TOO_MANY, Reason.FREE_SPACE})
+"""Reasons to skip a file or directory that end only when an administrator acts."""
 
 WAITS: Final = {
     Reason.WINDOW_CLOSED: "for journald's next flush",
@@ -34,7 +36,25 @@ WAITS: Final = {
 
 def judge_present(present: Present, now_us: int) -> Verdict:
     """Return the verdict that the service publishes about itself, from the facts about its last run."""
-    return judge(Evidence(now_us, present=present), INSIDE)
+    return judge(Evidence(now_us, present=present, service=Manager()), HEALTH)
+
+
+def present(evidence: Evidence) -> Present | Unknown:
+    """Return the facts about the last run, from which rules judge the work.
+
+    A running service has judged them itself, so its facts are empty. Without a service, they come from the history.
+    Return Unknown if the service hangs or the history cannot be read.
+    """
+    service, record = evidence.service, evidence.record
+    if isinstance(service, Manager):
+        return Present(looked=service.health != "unknown")
+    if isinstance(service, Hung):
+        return Unknown(service.why)
+    if isinstance(record, Unknown):
+        return record
+    began_us = 0 if record.last_run is None else record.last_run.began_us
+    outcomes = (one.outcome for one in record.entries if one.when_us >= began_us)
+    return Present(waiting=record.waiting, failures=tuple(find_failures(outcomes)))
 
 
 def present_after_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence[Wait] = ()) -> Present:
@@ -43,31 +63,32 @@ def present_after_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence
     They are the failed actions, files without enough free space, directories with too many files, and long waits.
     Instances whose flush window can never open are added if work waits for them.
     """
-    skipped = [(skip, Failure(skip.path, skip.reason, skip.detail)) for skip in plan.skipped]
-    unseen = [failure for skip, failure in skipped if skip.reason in UNSEEN]
-    failures = {one.path: one for one in (*unseen, *find_failures(outcomes))}
-    short = {window.instance for window in plan.windows if window.reason == "too-short"}
-    put_off = any(skip.puts_off and skip.reason is Reason.WINDOW_CLOSED for skip in plan.skipped)
-    return Present(
-        limits=tuple(f"{skip.path}: {skip.detail}" for skip in plan.skipped if skip.reason is Reason.TOO_MANY),
-        failures=tuple(failures.values()),
-        lacking_space=tuple(failure for skip, failure in skipped if _lacks_space(skip)),
-        waiting=tuple(waiting),
-        closed=tuple(sorted(short)) if put_off else (),
-    )
+    failed = [*(skip for skip in plan.skipped if skip.reason in FAULTS), *find_failures(outcomes)]
+    failures = {one.path: one for one in failed}
+    short = sorted({window.instance for window in plan.windows if window.reason == "too-short"})
+    waits = any(skip.puts_off and skip.reason is Reason.WINDOW_CLOSED for skip in plan.skipped)
+    return Present(failures=tuple(failures.values()), waiting=tuple(waiting), closed=tuple(short) if waits else ())
 
 
-def _lacks_space(skip: Skip) -> bool:
-    return skip.puts_off and skip.reason is Reason.FREE_SPACE
+def find_failures(outcomes: Iterable[Outcome]) -> list[Skip]:
+    """Return the failed actions among `outcomes`, except those with a reason that soon ends by itself."""
+    failed = (one for one in outcomes if one.result is Result.FAILED and one.reason not in PASSING)
+    return [Skip(one.path, one.reason, one.detail) for one in failed]
 
 
-def still_failing(before: Iterable[Failure], decided: Mapping[str, object]) -> list[Failure]:
+def still_failing(before: Iterable[Skip], decided: Mapping[str, object]) -> list[Skip]:
     """Return those failures of `before` that still hold after a new plan: `decided` still skips the path.
 
-    A skip counts if it only postpones the action, or has the same reason as the failure.
+    A skip counts if it has the same reason as the failure, or only postpones the action. A postponed action does not
+    lack free space any more unless its skip says so.
     """
     skips = {path: one for path, one in decided.items() if isinstance(one, Skip)}
-    return [one for one in before if (skip := skips.get(one.path)) and (skip.puts_off or skip.reason == one.reason)]
+    return [
+        one
+        for one in before
+        if (skip := skips.get(one.path))
+        and (skip.reason == one.reason or (skip.puts_off and one.reason is not Reason.FREE_SPACE))
+    ]
 
 
 def describe_waits(skipped: Iterable[Skip], files: Mapping[str, JournalFile], watch: Watch) -> str:

@@ -107,9 +107,9 @@ def _read_events(found: Iterator[Entry], most: int) -> Journal:
             dropped += _find_lost_messages(entry, when_us, kind)
             said = FLUSHED.match(decode_text(entry.get("MESSAGE")))
             if said is not None and boot.said_flush_us is None:
-                boots[boot_id] = boot._replace(said_flush_us=_span_us(said[1]), flushed_entries=int(said[2]))
+                boots[boot_id] = boot._replace(said_flush_us=_span_us(said[1]))
         elif kind in {STARTUP_FINISHED, STARTUP_IN_CONTAINER} and boot.userspace_us is None:
-            boots[boot_id] = boot._replace(userspace_us=parse_number(entry.get("USERSPACE_USEC")), finished_us=when_us)
+            boots[boot_id] = boot._replace(userspace_us=parse_number(entry.get("USERSPACE_USEC")))
         elif kind == UNIT_STARTING:
             starting[boot_id] = _parse_sent_us(entry)
         elif kind == UNIT_STARTED and boot.flush_us is None and boot_id in starting:

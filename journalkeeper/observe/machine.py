@@ -18,9 +18,8 @@ RETENTION: Final = "/etc/systemd/journald.conf.d/60-journalkeeper-retention.conf
 
 
 def read_system() -> System:
-    """Return the versions of the kernel and systemd, and the length of the sockets' queues (max_dgram_qlen)."""
-    name = os.uname()
-    return System(name.release, name.version, _read_systemd_version(), _read_queue_length())
+    """Return the version of systemd, and the length of the sockets' queues (max_dgram_qlen)."""
+    return System(_read_systemd_version(), _read_queue_length())
 
 
 def _read_systemd_version() -> str | Unknown:

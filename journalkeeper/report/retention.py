@@ -10,12 +10,12 @@ The drop-in stores the limit before the first change, so that a second change st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Final, NamedTuple
 
 from journalkeeper.health.evidence import Evidence, Unknown
-from journalkeeper.health.finding import Facts, Finding, Severity, require
+from journalkeeper.health.finding import Answer, Facts, advice, require
 from journalkeeper.journald.conf import TARGET
 from journalkeeper.model import MIB, Instance, JournalFile, Kind, Sums
 from journalkeeper.model.record import Count, Moment, Seconds, Span
@@ -63,24 +63,22 @@ class Retention(NamedTuple):
     applied: bool
 
 
-def history(evidence: Evidence) -> Finding | None:
+def history(evidence: Evidence) -> Iterator[Answer]:
     """Compacted archives leave room for a longer history, which journald does not use: it counts uncompressed bytes."""
     found = require(retention(evidence))
-    if found.applied or found.proposed_us < WORTH * found.kept_us:
-        return None
-    facts: Facts = {
-        "limit_bytes": found.limit_bytes,
-        "binds": found.binds,
-        "bytes_per_day": found.bytes_per_day,
-        "ratio": round(found.ratio, 2),
-        "kept_s": found.kept_us // SECOND_US,
-        "disk_bytes": found.disk_bytes,
-        "proposed_use_bytes": found.proposed_use_bytes,
-        "proposed_s": found.proposed_us // SECOND_US,
-        "proposed_disk_bytes": found.proposed_disk_bytes,
-    }
-    remedy = ("journalkeeper retention --apply",)
-    return Finding("history", Severity.ADVICE, facts, sentence(found), remedy)
+    if found.proposed_us >= WORTH * found.kept_us and not found.applied:
+        facts: Facts = {
+            "limit_bytes": found.limit_bytes,
+            "binds": found.binds,
+            "bytes_per_day": found.bytes_per_day,
+            "ratio": round(found.ratio, 2),
+            "kept_s": found.kept_us // SECOND_US,
+            "disk_bytes": found.disk_bytes,
+            "proposed_use_bytes": found.proposed_use_bytes,
+            "proposed_s": found.proposed_us // SECOND_US,
+            "proposed_disk_bytes": found.proposed_disk_bytes,
+        }
+        yield advice(facts, sentence(found), "journalkeeper retention --apply")
 
 
 def sentence(found: Retention) -> str:

@@ -10,8 +10,13 @@ from journalkeeper import __version__
 from journalkeeper.config.directives import Watch
 from journalkeeper.health.evidence import Present
 from journalkeeper.health.finding import Verdict
-from journalkeeper.health.service_rules import find_failures
-from journalkeeper.health.verdict import describe_files, describe_foreign, describe_waits, still_failing
+from journalkeeper.health.verdict import (
+    describe_files,
+    describe_foreign,
+    describe_waits,
+    find_failures,
+    still_failing,
+)
 from journalkeeper.metrics.status import Status
 from journalkeeper.model import Action, Host, JournalFile, Outcome, Plan, Result, Skip, Window
 from journalkeeper.model.manager import Manager
@@ -234,9 +239,7 @@ def after(state: Snapshot, message: Message) -> Snapshot:
             failures = [one for one in state.present.failures if one.path != outcome.path]
             failures += find_failures([outcome])
             tally = state.tally.add(outcome, when_us) if outcome.result is Result.DONE else state.tally
-            lacking = tuple(one for one in state.present.lacking_space if one.path != outcome.path)
-            present = state.present._replace(failures=tuple(failures), lacking_space=lacking)
-            return state._replace(tally=tally, present=present)
+            return state._replace(tally=tally, present=state.present._replace(failures=tuple(failures)))
         case NotOnBtrfs(path):
             present = Present(foreign=path, paused=state.present.paused)
             return state._replace(working=False, findings=None, present=present)

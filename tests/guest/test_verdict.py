@@ -16,7 +16,7 @@ import pytest
 
 from journalkeeper.bus import client, names
 from journalkeeper.health.finding import word
-from journalkeeper.health.service_rules import HEALTH
+from journalkeeper.health.rules import HEALTH
 from journalkeeper.service.worker import DIFFERENT
 from tests.guest import steps
 from tests.guest.conftest import datacow_guest

@@ -14,7 +14,6 @@ from journalkeeper.health.evidence import (
     Dropped,
     Ended,
     Evidence,
-    Failure,
     Hung,
     Look,
     Obstacle,
@@ -26,7 +25,7 @@ from journalkeeper.health.evidence import (
 )
 from journalkeeper.health.finding import Finding, Severity, judge, list_names, word
 from journalkeeper.health.rules import RULES
-from journalkeeper.model import GIB, MIB, JournalFile, Kind, Reason
+from journalkeeper.model import GIB, MIB, JournalFile, Kind, Reason, Skip
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.recorded import Counters, Run
 from journalkeeper.model.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
@@ -93,7 +92,7 @@ def down(**states: str) -> Evidence:
     return evidence(units=units(**states), service=None)
 
 
-LACKING = Failure("/j/a", "free-space", "8 MiB are needed, 0 are to spare")
+LACKING = Skip("/j/a", Reason.FREE_SPACE, "8 MiB are needed, 0 are to spare")
 
 
 def waiting(days: float) -> tuple[Wait, ...]:
@@ -185,10 +184,10 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("record-unwritten", PROBLEM, now(unrecorded="No space left on device")),
     ("directory-unwatched", PROBLEM, now(unwatched="no more watches")),
     ("directory-unwritable", PROBLEM, now(unwritable=((DIRECTORY, Obstacle.OWNER),))),
-    ("limit-reached", PROBLEM, now(limits=("too many",))),
-    ("files-failing", PROBLEM, now(failures=(Failure("/j/a", "io-error", ""),))),
+    ("limit-reached", PROBLEM, now(failures=(Skip("/j", Reason.TOO_MANY, "9 more"),))),
+    ("files-failing", PROBLEM, now(failures=(Skip("/j/a", Reason.IO_ERROR, ""),))),
     ("keeper-starved", PROBLEM, now(waiting=waiting(1.1))),
-    ("volume-full", PROBLEM, now(lacking_space=(LACKING,))),
+    ("volume-full", PROBLEM, now(failures=(LACKING,))),
     ("window-closed", PROBLEM, now(closed=("m",))),
     ("keeper-paused", PROBLEM, now(paused=True)),
 ]
@@ -239,7 +238,8 @@ PASSED: list[tuple[str, Evidence]] = [
     ("keeper-down", evidence(units=units(service="failed/failed/enabled"))),
     ("record-locked", now(busy="held", busy_since_us=NOW_US - MINUTE_US, busy_limit_us=MINUTE_US)),
     ("keeper-starved", now(waiting=waiting(1))),
-    ("volume-full", now(lacking_space=(LACKING,), failures=(LACKING,))),
+    ("volume-full", now(failures=(Skip("/j/a", Reason.IO_ERROR, ""),))),
+    ("files-failing", now(failures=(LACKING, Skip("/j", Reason.TOO_MANY, "9 more")))),
 ]
 
 NOT_MADE: list[tuple[str, Evidence]] = [

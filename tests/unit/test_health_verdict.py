@@ -8,10 +8,17 @@ import pytest
 from journalkeeper import __version__
 from journalkeeper.cli.status import _describe_ok
 from journalkeeper.config.directives import Watch
-from journalkeeper.health.evidence import Evidence, Failure, Hung, Obstacle, Present, Unit, Unknown
+from journalkeeper.health.evidence import Evidence, Hung, Obstacle, Present, Unit, Unknown
 from journalkeeper.health.finding import judge
-from journalkeeper.health.service_rules import HEALTH, present
-from journalkeeper.health.verdict import describe_files, describe_waits, judge_present, present_after_run, still_failing
+from journalkeeper.health.rules import HEALTH
+from journalkeeper.health.verdict import (
+    describe_files,
+    describe_waits,
+    judge_present,
+    present,
+    present_after_run,
+    still_failing,
+)
 from journalkeeper.model import Plan, Reason, Result, Skip, Window
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.recorded import Entry, Run
@@ -33,6 +40,7 @@ STOPPED = WELL._replace(service=None, units=(Unit("journalkeeper.service", "inac
 STARTING = STOPPED._replace(units=(*STOPPED.units, Unit("journalkeeper.timer", "active", "waiting", "enabled")))
 BROKEN = STOPPED._replace(units=(Unit("journalkeeper.service", "failed", "failed", "enabled", "exit-code"),))
 AGAIN = STOPPED._replace(units=(Unit("journalkeeper.service", "activating", "auto-restart", "enabled", "success"),))
+FAULT = Skip("/j/a", Reason.IO_ERROR, "EIO")
 UNREAD = Unknown("only root may read the history", needs_root=True)
 
 
@@ -86,7 +94,7 @@ def test_the_headline_of_status(evidence: Evidence, headline: str) -> None:
 
 
 def test_what_the_service_says_comes_back_over_the_bus() -> None:
-    here = Present(failures=(Failure("/j/a", "io-error", "EIO"),), unwritable=(("/j", Obstacle.MOUNT),))
+    here = Present(failures=(FAULT,), unwritable=(("/j", Obstacle.MOUNT),))
     own = judge_present(here, NOW_US)
     live = LIVE._replace(health=own.health, health_reasons=own.reasons)
     seen = judge(WELL._replace(service=live, present=Present()), HEALTH)
@@ -141,7 +149,7 @@ TOO_SHORT = Window("m", open=False, closes_at_us=None, reason="too-short")
         (Plan((), (), ()), (), []),
         (Plan((), (), ()), (BAD,), ["files-failing"]),
         (Plan((), (), ()), (BAD._replace(reason=Reason.CHANGED),), []),
-        (Plan((), (), (Skip("/j/a", Reason.IO_ERROR, "EIO"),)), (), ["files-failing"]),
+        (Plan((), (), (FAULT,)), (), ["files-failing"]),
         (Plan((), (), (Skip("/j/a", Reason.READ_ONLY, ""),)), (), []),
         (Plan((), (), (Skip("/j/a", Reason.FREE_SPACE, "8 MiB are needed", puts_off=True),)), (), ["volume-full"]),
         (Plan((), (), (Skip("/j", Reason.TOO_MANY, "9 more"),)), (), ["limit-reached"]),
@@ -154,7 +162,22 @@ def test_what_a_run_leaves_is_judged(plan: Plan, outcomes: tuple[object, ...], w
     assert [one.word for one in found.problems] == words
 
 
-def test_a_failure_lasts_while_the_plan_puts_the_file_off_for_the_same_reason() -> None:
-    before = [Failure(path, Reason.IO_ERROR, "why") for path in ("/same", "/other", "/done", "/gone")]
-    decided = {"/same": Skip("/same", Reason.IO_ERROR, ""), "/other": Skip("/other", Reason.SETTLING, ""), "/done": BAD}
-    assert [one.path for one in still_failing(before, decided)] == ["/same"]
+FULL = Skip("/j/a", Reason.FREE_SPACE, "8 MiB are needed", puts_off=True)
+
+
+@pytest.mark.parametrize(
+    ("failure", "decided", "holds"),
+    [
+        (FAULT, FAULT._replace(detail="tried 1min ago"), True),
+        (FAULT, SETTLES, True),
+        (FAULT, SETTLES._replace(puts_off=False), False),
+        (FAULT, BAD, False),
+        (FAULT, None, False),
+        (FULL, FULL, True),
+        (FULL, SETTLES, False),
+    ],
+)
+def test_a_failure_lasts_while_the_plan_puts_the_file_off_or_skips_it_for_the_same_reason(
+    failure: Skip, decided: object, *, holds: bool
+) -> None:
+    assert still_failing([failure], {"/j/a": decided}) == [failure] * holds

@@ -22,7 +22,7 @@ LATER_US = NOW_US + 30 * DAY_US
 
 
 def boot(number: int, **changes: object) -> Boot:
-    row = Boot(f"{number:032x}", NOW_US + number * DAY_US, None, 2_000_000, 500_000)
+    row = Boot(f"{number:032x}", NOW_US + number * DAY_US, 2_000_000, 500_000)
     return row._replace(**changes)  # type: ignore[arg-type]
 
 

@@ -134,7 +134,7 @@ def test_five_years_of_a_busy_host_fit() -> None:
         entry(NOW_US - number * HOUR_US, path=f"{ACTIVE}{'x' * 300}{number}", detail="d" * 500)
         for number in range(5 * 365 * 24)
     )
-    boots = tuple(Boot("", NOW_US - number * DAY_US, None, 10**6, 10**5) for number in range(1825))
+    boots = tuple(Boot("", NOW_US - number * DAY_US, 10**6, 10**5) for number in range(1825))
     some = evidence(record=record._replace(entries=entries[::-1]), journal=journal()._replace(boots=boots))
     said = " ".join(made(some).words)
     assert "of 43,800 actions" in said

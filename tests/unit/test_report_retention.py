@@ -9,7 +9,7 @@ import pytest
 
 from journalkeeper.config import files as conffiles
 from journalkeeper.health.evidence import Evidence, Storage, Unknown
-from journalkeeper.health.finding import Finding
+from journalkeeper.health.finding import Finding, answer
 from journalkeeper.journald import conf
 from journalkeeper.model import GIB, MIB, JournalFile, Kind
 from journalkeeper.model.units import DAY_US, parse_size
@@ -87,7 +87,7 @@ def test_what_binds_afterwards_is_said_and_leaves_nothing_to_gain() -> None:
     assert found.proposed_binds == "MaxRetentionSec=1w"
     assert sentence(found).endswith("then bound by MaxRetentionSec=1w.")
     given = host(*archives(), max_retention_us=7 * DAY_US)
-    assert history(given) is None
+    assert answer(history, given) is None
 
 
 def test_a_limit_of_files_is_raised_with_the_other() -> None:
@@ -99,12 +99,12 @@ def test_a_limit_of_files_is_raised_with_the_other() -> None:
 
 @pytest.mark.parametrize(("ratio", "said"), [(1.5, False), (6.0, True)])
 def test_a_longer_history_is_advised_where_it_is_half_as_long_again(ratio: float, *, said: bool) -> None:
-    found = history(host(*archives(ratio=ratio)))
+    found = answer(history, host(*archives(ratio=ratio)))
     assert isinstance(found, Finding) is said
 
 
 def test_the_finding_is_the_sentence_of_the_command() -> None:
-    found = history(host(*archives(ratio=6.4)))
+    found = answer(history, host(*archives(ratio=6.4)))
     assert isinstance(found, Finding)
     assert found.sentence == sentence(kept())
     assert found.remedy == ("journalkeeper retention --apply",)
@@ -120,7 +120,7 @@ def test_once_applied_it_starts_from_the_bytes_of_before() -> None:
     assert again.target_bytes == first.target_bytes
     assert dropin(again) == dropin(first)
     given = host(*archives(ratio=6.4), storage=storage, system_max_use_bytes=first.proposed_use_bytes)
-    assert history(given) is None
+    assert answer(history, given) is None
 
 
 def test_journald_reads_what_the_drop_in_says() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.health.evidence import Failure, Present
+from journalkeeper.health.evidence import Present
 from journalkeeper.model import Outcome, Plan, Reason, Request, Result, Skip, Verb, Window
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
@@ -35,7 +35,8 @@ WINDOW = Window("m", open=True, closes_at_us=8, reason="online")
 DONE = Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 900, 400, 100, 1.0)
 
 BAD = DONE._replace(result=Result.FAILED, reason=Reason.IO_ERROR, detail="EIO")
-FAILURE = Failure("/j/a", "io-error", "EIO")
+FAILURE = Skip("/j/a", Reason.IO_ERROR, "EIO")
+LIMIT = Skip("/j", Reason.TOO_MANY, "9 more")
 REFUSED = FOUND._replace(decided={"/j/a": Skip("/j/a", Reason.IO_ERROR, "tried 1min ago")})
 SETTLES = FOUND._replace(decided={"/j/a": Skip("/j/a", Reason.SETTLING, "changed", puts_off=True)})
 
@@ -45,7 +46,7 @@ def with_present(**words: Any) -> Snapshot:
     return CALM._replace(present=CALM.present._replace(**words))
 
 
-def looked(found: Findings, *failures: Failure) -> Snapshot:
+def looked(found: Findings, *failures: Skip) -> Snapshot:
     """The state after a look that found these."""
     return CALM._replace(findings=found, intake_p99_us=7, present=Present(failures=failures))
 
@@ -69,12 +70,11 @@ def looked(found: Findings, *failures: Failure) -> Snapshot:
         ),
         (
             with_present(problem="no btrfs", paused=True)._replace(working=True),
-            Looked(FOUND, ("/k",), 7, Present(limits=("too many",)), REPORT, 1.0),
-            Snapshot(("/j",), ("/k",), FOUND, intake_p99_us=7, present=Present(limits=("too many",), paused=True)),
+            Looked(FOUND, ("/k",), 7, Present(failures=(LIMIT,)), REPORT, 1.0),
+            Snapshot(("/j",), ("/k",), FOUND, intake_p99_us=7, present=Present(failures=(LIMIT,), paused=True)),
         ),
         (CALM, FileDone(BAD, 5), with_present(failures=(FAILURE,))),
         (with_present(failures=(FAILURE,)), FileDone(DONE, 5), CALM._replace(tally=Tally(5, 100, 500))),
-        (with_present(lacking_space=(FAILURE,)), FileDone(DONE, 5), CALM._replace(tally=Tally(5, 100, 500))),
         (with_present(failures=(FAILURE,)), Looked(FOUND, (), 7, Present(), REPORT, 1.0), looked(FOUND)),
         (with_present(failures=(FAILURE,)), Looked(REFUSED, (), 7, Present(), REPORT, 1.0), looked(REFUSED, FAILURE)),
         (with_present(failures=(FAILURE,)), Looked(SETTLES, (), 7, Present(), REPORT, 1.0), looked(SETTLES, FAILURE)),
