@@ -21,12 +21,10 @@ from contextlib import contextmanager
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from dbus_fast import Message, MessageType
+from dbus_fast import Message
 
-from journalkeeper.bus.names import LIMITS_EXCEEDED, USER_PREFIX
+from journalkeeper.bus.names import BUS, BUS_PATH, LIMITS_EXCEEDED, USER_PREFIX, CallError
 
-BUS: Final = "org.freedesktop.DBus"
-BUS_PATH: Final = "/org/freedesktop/DBus"
 STATS: Final = f"{BUS}.Debug.Stats"
 
 READERS: Final = ("systemd-journal", "adm", "wheel")
@@ -62,7 +60,8 @@ UNREAD_LEAST: Final = 1 << 16
 CHECK_AGAIN_S: Final = 0.5
 """The least time between two questions about unread bytes."""
 
-Ask = Callable[[Message], Awaitable[Message | None]]
+Ask = Callable[[Message], Awaitable[list[Any]]]
+"""Calls a method and returns the values of its answer. Raises: CallError if it is an error; OSError without a bus."""
 
 
 class User:
@@ -91,14 +90,6 @@ class User:
             yield
         finally:
             self.busy -= 1
-
-
-class CallError(Exception):
-    """The error that a caller gets: `name` is its name on the bus, the text one sentence."""
-
-    def __init__(self, name: str, text: str) -> None:
-        self.name = name
-        super().__init__(text)
 
 
 class Caller:
@@ -224,9 +215,11 @@ class Callers:
 
     async def _values(self, interface: str, member: str, name: str) -> dict[str, Any] | None:
         """Call the bus's method `member` about the connection `name`. Return its answer, or None without one."""
-        reply = await self._ask(Message(BUS, BUS_PATH, interface, member, signature="s", body=[name]))
-        answered = reply is not None and reply.message_type is MessageType.METHOD_RETURN
-        return reply.body[0] if reply is not None and answered and reply.signature == "a{sv}" else None
+        try:
+            (found,) = await self._ask(Message(BUS, BUS_PATH, interface, member, signature="s", body=[name]))
+        except (CallError, OSError):
+            return None
+        return dict(found)
 
 
 def _gids(groups: Iterable[str]) -> Iterator[int]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from dbus_fast import Message, MessageFlag, MessageType, Variant
-from dbus_fast.aio import MessageBus
-from dbus_fast.errors import AuthError, InvalidAddressError
 
 from journalkeeper.bus import names, options
+from journalkeeper.bus.connection import SENT_MOST, Connection, bus_call
+from journalkeeper.bus.names import BUS, CallError
 from journalkeeper.health.evidence import Hung
 from journalkeeper.model import Request
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NoSuchJobError, UsageError
@@ -26,8 +26,6 @@ from journalkeeper.model.progress import NONE_YET, Progress
 from journalkeeper.model.record import from_properties
 from journalkeeper.model.run import Report, job_report, skips
 
-BUS: Final = "org.freedesktop.DBus"
-BUS_PATH: Final = "/org/freedesktop/DBus"
 CONNECT_S: Final = 5.0
 """A bus whose socket is there and which says nothing is none."""
 
@@ -59,14 +57,13 @@ class Service:
     Only one thread may use it.
     """
 
-    def __init__(self, runner: asyncio.Runner, bus: MessageBus, owner: str, found: Manager) -> None:
+    def __init__(self, runner: asyncio.Runner, bus: Connection, owner: str, found: Manager) -> None:
         self._runner = runner
         self._bus = bus
         self._owner = owner
         self.found = found
-        self._received: asyncio.Queue[Message] = asyncio.Queue()
+        self._received: asyncio.Queue[Message | None] = asyncio.Queue()
         self._listens = False
-        self._gone: asyncio.Future[None] | None = None
 
     @classmethod
     def find(cls) -> Self | None:
@@ -80,7 +77,7 @@ class Service:
             bus = runner.run(_connect())
             if bus is None:
                 return None
-            undo.callback(bus.disconnect)
+            undo.callback(bus.close)
             owner = runner.run(_owner(bus))
             if owner is None:
                 return None
@@ -90,7 +87,7 @@ class Service:
 
     def close(self) -> None:
         """Close the connection. A job of the service continues."""
-        self._bus.disconnect()
+        self._bus.close()
         self._runner.close()
 
     def __enter__(self) -> Self:
@@ -181,10 +178,8 @@ class Service:
         return Answer(report, document, result == "canceled")
 
     async def _cancel(self, job: str) -> None:
-        try:
+        with suppress(NoSuchJobError):  # it has just ended
             await self._manager("Cancel", "o", [job], asks=True)
-        except NoSuchJobError:
-            return  # it has just ended
 
     async def _tell(self, job: str, on_progress: Callable[[Progress], None]) -> None:
         """Read the progress of the job at the object path `job`, and pass it to `on_progress`.
@@ -212,12 +207,13 @@ class Service:
         if self._listens:
             return False
         self._listens = True
-        self._bus.add_message_handler(self._hear)
+        self._bus.handle = self._hear
+        self._bus.ended.add_done_callback(lambda _: self._received.put_nowait(None))
         for rule in (
             f"type='signal',sender='{names.BUS_NAME}',path_namespace='{names.MANAGER_PATH}'",
             f"type='signal',sender='{BUS}',member='NameOwnerChanged',arg0='{names.BUS_NAME}'",
         ):
-            await _call(self._bus, Message(BUS, BUS_PATH, BUS, "AddMatch", signature="s", body=[rule]))
+            await _call(self._bus, bus_call("AddMatch", "s", rule))
         return True
 
     def _hear(self, message: Message) -> None:
@@ -233,18 +229,13 @@ class Service:
 
         Raises: KeeperError if the service has ended or the bus is gone.
         """
-        if self._gone is None:
-            # one future for all waits: canceling it would cancel the bus's own
-            self._gone = asyncio.ensure_future(self._bus.wait_for_disconnect())  # type: ignore[no-untyped-call]
-        getting = asyncio.ensure_future(self._received.get())
-        waits: set[asyncio.Future[Any]] = {getting, self._gone}
-        await asyncio.wait(waits, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-        message = getting.result() if getting.done() else None
-        getting.cancel()
-        if self._gone.done():
-            self._gone.exception()  # it says no more than we do
+        try:
+            message = await asyncio.wait_for(self._received.get(), patience_s)
+        except TimeoutError:
+            return None
+        if message is None:
             raise KeeperError("the connection to the bus was lost; the service goes on without it")
-        if message is not None and message.member == "NameOwnerChanged" and message.body[2] != self._owner:
+        if message.member == "NameOwnerChanged" and message.body[2] != self._owner:
             raise KeeperError("the service has ended; `journalkeeper history` shows what it did")
         return message
 
@@ -270,28 +261,29 @@ ERRORS: Final[dict[str, type[KeeperError]]] = {
 """The exception for each error on the bus; all others become a KeeperError with the sentence of the error."""
 
 
-async def _connect() -> MessageBus | None:
+async def _connect() -> Connection | None:
     address = names.bus_address()
     if address is None:
         return None
     try:
-        return await asyncio.wait_for(MessageBus(address).connect(), CONNECT_S)
-    except (OSError, EOFError, TimeoutError, AuthError, InvalidAddressError):
+        return await asyncio.wait_for(Connection.open(address, SENT_MOST), CONNECT_S)
+    except (OSError, EOFError, TimeoutError, ValueError, CallError):
         return None
 
 
-async def _owner(bus: MessageBus) -> str | None:
+async def _owner(bus: Connection) -> str | None:
     """Return the unique bus name of the running service, or None if the service does not run.
 
     Calls go to the unique name, because a call to the well-known name could start a service.
     """
-    reply = await asyncio.wait_for(
-        bus.call(Message(BUS, BUS_PATH, BUS, "GetNameOwner", signature="s", body=[names.BUS_NAME])), CALL_S
-    )
-    return str(reply.body[0]) if reply is not None and reply.message_type is MessageType.METHOD_RETURN else None
+    try:
+        (owner,) = await asyncio.wait_for(bus.call(bus_call("GetNameOwner", "s", names.BUS_NAME)), CALL_S)
+    except CallError:
+        return None
+    return str(owner)
 
 
-async def _read_manager(bus: MessageBus, owner: str) -> Manager:
+async def _read_manager(bus: Connection, owner: str) -> Manager:
     """Return the state of the service. Raises: HungError without an answer within ANSWER_S; KeeperError."""
     try:
         async with asyncio.timeout(ANSWER_S):
@@ -301,24 +293,20 @@ async def _read_manager(bus: MessageBus, owner: str) -> Manager:
     return from_properties(Manager(), values)
 
 
-async def _read_properties(bus: MessageBus, owner: str, path: str, interface: str) -> dict[str, Any]:
+async def _read_properties(bus: Connection, owner: str, path: str, interface: str) -> dict[str, Any]:
     body = await _call(bus, Message(owner, path, names.PROPERTIES, "GetAll", signature="s", body=[interface]))
     return {name: value.value for name, value in body[0].items()}
 
 
-async def _call(bus: MessageBus, message: Message, *, asks: bool = False) -> list[Any]:
+async def _call(bus: Connection, message: Message, *, asks: bool = False) -> list[Any]:
     """Send a call and return its answer. Raises: the errors of ERRORS; KeeperError after CALL_S unless it `asks`."""
     try:
-        reply = await asyncio.wait_for(bus.call(message), None if asks else CALL_S)
+        return await asyncio.wait_for(bus.call(message), None if asks else CALL_S)
     except TimeoutError:
         what = f"it has not answered {message.member} for {CALL_S:g} s"
         raise KeeperError(f"the service is busy: {what}; try later") from None
-    if reply is None:
-        raise KeeperError(f"the service did not answer {message.member}")
-    if reply.message_type is MessageType.ERROR:
-        said = str(reply.body[0]) if reply.body else str(reply.error_name)
-        raise ERRORS.get(str(reply.error_name or ""), KeeperError)(said)
-    return list(reply.body)
+    except CallError as error:
+        raise ERRORS.get(error.name, KeeperError)(str(error)) from None
 
 
 @contextmanager

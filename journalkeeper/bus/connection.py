@@ -1,142 +1,202 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""dbus-fast's connection, hardened for a service that any user may call.
+"""A connection to a message bus, for a service that any user may call.
 
-Whatever a caller sends or leaves unread, the connection stays, messages go
-out in their order, and each turn of the event loop is a short one.
+asyncio's streams read and write the socket, and dbus-fast converts messages to and from bytes. dbus-fast's own
+connection is not used: it makes 520 MiB of lists of 28 MiB of empty arrays, ends when the socket takes no more bytes,
+and closes the descriptor under the event loop (2.44).
 
-Writing and the end of the connection are our own, because of what releases of dbus-fast do:
-- a socket that takes no more (EAGAIN) ends the connection, as in dbus-next #153, up to 5.2 at least;
-- disconnect() closes the descriptor under the event loop, and wait_for_disconnect() never returns: 2.44.
+Whatever a caller sends or leaves unread, the connection stays. A message that is too long is dropped before it is
+parsed, and so is one that dbus-fast cannot parse.
 
-Reading is the library's own, less what size_guard.py drops. Up to 4.0 at least the library keeps a tree for every
-signature that was ever sent, so the tree cache is cleared when it is long.
+Source: D-Bus specification, "Message Format", "Authentication Protocol" and "Server Addresses".
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import os
+import re
 from collections.abc import Callable
-from typing import Any, Final
+from io import BytesIO
+from typing import Any, Final, Literal, Self
+from urllib.parse import unquote
 
-from dbus_fast import Message, signature
-from dbus_fast.aio import MessageBus
+from dbus_fast import Message, MessageType, signature
+from dbus_fast._private.unmarshaller import Unmarshaller
 
-from journalkeeper.bus.callers import CallError
-from journalkeeper.bus.names import LIMITS_EXCEEDED
-from journalkeeper.bus.size_guard import SizeGuard
+from journalkeeper.bus.names import BUS, BUS_PATH, LIMITS_EXCEEDED, CallError
 
-SIGNATURES_MOST: Final = 1000
-MESSAGE_MOST: Final = 1 << 20
-"""Bytes of one message."""
+CALL_MOST: Final = 1 << 17
+"""Bytes of a message that the service reads: more than a call with the most paths has."""
+
+SENT_MOST: Final = 1 << 20
+"""Bytes of a message that is sent."""
 
 QUEUE_MOST: Final = 64 << 20
 STALLED_S: Final = 30.0
-"""Bytes that wait for the bus, and how long one message may take; above either the connection is made anew."""
+"""Bytes that wait for the bus, and how long they may wait; above either the connection ends."""
+
+SIGNATURES_MOST: Final = 1000
+"""Signatures whose trees dbus-fast may cache. Up to 4.0 at least its cache has no limit."""
+
+FIXED: Final = 16
+"""Bytes of a message that contain its length."""
 
 DESCRIPTORS: Final = False
 """Whether messages carry any: ours do not."""
 
 
-class Connection(MessageBus):
-    """A connection to the bus at `address`, with limits for the size of messages and queues.
+class Connection:
+    """A connection to a bus, made by `open`. `name` is its unique name.
 
-    `on_sent` is called with the number of bytes of each message that is sent to one connection.
+    `handle` is called with each message that does not answer a call. `ended` is a task that returns the error that
+    ended the connection.
     """
 
-    def __init__(self, address: str) -> None:
-        super().__init__(bus_address=address)
-        self._queue: deque[bytes] = deque()
-        self._queue_bytes = 0
-        self._writing: asyncio.Task[None] | None = None
-        self._cached: Any = signature.get_signature_tree
-        self.on_sent: Callable[[int], None] | None = None
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, read_most: int) -> None:
+        self.name = ""
+        self.handle: Callable[[Message], object] = lambda _: None
+        self._reader, self._writer = reader, writer
+        self._serial = 0
+        self._answers: dict[int, asyncio.Future[Message]] = {}
+        self._flushing: asyncio.Task[None] | None = None
+        self.ended = asyncio.get_running_loop().create_task(self._read(read_most))
 
-    @property
-    def _own(self) -> Any:
-        """This object, typed as Any, for access to private attributes of the library.
+    @classmethod
+    async def open(cls, address: str, read_most: int = CALL_MOST) -> Self:
+        """Connect to the bus at `address`. Messages longer than `read_most` bytes will be dropped.
 
-        Their types differ between the library's releases.
+        Raises: OSError, EOFError, ValueError or CallError if there is no bus, or if it refuses the connection.
         """
-        return self
-
-    async def _authenticate(self) -> None:
-        """Authenticate as the library does, then put a SizeGuard in place of the socket.
-
-        From then on, messages that are too long are dropped. Before, the bus sends lines of text, which have no length
-        field.
-        """
-        await super()._authenticate()
-        self._own._sock = self._own._stream = SizeGuard(self._own._sock, self._loop)
+        reader, writer = await asyncio.open_unix_connection(_find_socket(address))
+        try:
+            writer.transport.set_write_buffer_limits(0)
+            writer.write(b"\0AUTH EXTERNAL " + str(os.getuid()).encode().hex().encode() + b"\r\n")
+            said = await reader.readline()
+            if not said.startswith(b"OK "):
+                raise ConnectionRefusedError(f"the bus refuses this user: {said.decode(errors='replace').strip()}")
+            writer.write(b"BEGIN\r\n")
+            made = cls(reader, writer, read_most)
+            (made.name,) = await made.call(bus_call("Hello"))
+        except BaseException:
+            writer.transport.abort()
+            raise
+        return made
 
     def close(self, error: Exception | None = None) -> None:
-        """Close the connection at once, in any state, and discard unsent messages.
+        """Close the connection, and discard messages that are not sent yet. `error` is the reason.
 
-        The library passes `error` on as the reason. The bus then gives the name to the next owner.
+        The bus then gives the connection's names to their next owners.
         """
-        if self._writing is not None:
-            self._writing.cancel()
-        self._queue.clear()
-        sock = self._own._sock
-        if sock is not None and sock.fileno() >= 0:
-            self._own._finalize(error)
-            sock.close()
+        self._writer.transport.abort()
+        self._reader.set_exception(error or ConnectionResetError("the connection was closed"))
 
-    def add_careful_handler(self, handle: Callable[[Message], bool]) -> None:
-        """Have `handle` called with each message. It returns True if the library need not process the message.
+    async def call(self, message: Message) -> list[Any]:
+        """Call a method, and return the values of its answer.
 
-        The library's cache of signatures is cleared when it becomes too large.
+        Raises: CallError if the answer is an error; OSError when the connection ends.
         """
-
-        def handler(message: Message) -> bool:
-            if self._cached.cache_info().currsize > SIGNATURES_MOST:
-                self._cached.cache_clear()
-            return handle(message)
-
-        self.add_message_handler(handler)
-
-    def send(self, msg: Message) -> asyncio.Future[None]:  # type: ignore[override]  # its own two differ, too
-        """Queue a message behind those that are not sent yet. Return a future that is already done.
-
-        If more than QUEUE_MOST bytes are queued, the connection is closed.
-
-        Raises: CallError if the message is too long; the library's errors if its values do not fit their signature.
-        """
-        if not msg.serial:
-            msg.serial = self.next_serial()
-        data = marshal(msg)
-        if len(data) > MESSAGE_MOST:
-            raise CallError(LIMITS_EXCEEDED, f"the answer would have more than {MESSAGE_MOST >> 20} MiB; ask for less")
-        taken: asyncio.Future[None] = self._loop.create_future()
-        taken.set_result(None)
-        if self._disconnected:
-            return taken
-        self._queue.append(data)
-        self._queue_bytes += len(data)
-        if self.on_sent is not None and (msg.destination or "").startswith(":"):
-            self.on_sent(len(data))
-        if self._queue_bytes > QUEUE_MOST:
-            self._loop.call_soon(self.close, ConnectionResetError("the bus does not take what is sent"))
-        elif self._writing is None:
-            self._writing = self._loop.create_task(self._write())
-        return taken
-
-    async def _write(self) -> None:
-        """Send all queued messages. Close the connection if the bus does not take one within STALLED_S."""
+        self.send(message)
+        waiting = self._answers[message.serial] = asyncio.get_running_loop().create_future()
         try:
-            while self._queue:
-                data = self._queue.popleft()
-                await asyncio.wait_for(self._loop.sock_sendall(self._own._sock, data), STALLED_S)
-                self._queue_bytes -= len(data)
-        except TimeoutError:
-            self._loop.call_soon(self.close, ConnectionResetError(f"the bus has taken nothing for {STALLED_S:g} s"))
-        except OSError as error:
-            self._loop.call_soon(self.close, error)
+            either: set[asyncio.Future[Any]] = {waiting, self.ended}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                raise ConnectionResetError("the bus has gone away")
         finally:
-            self._writing = None
+            del self._answers[message.serial]
+        answer = waiting.result()
+        if answer.message_type is MessageType.ERROR:
+            raise CallError(str(answer.error_name), str(answer.body[0] if answer.body else answer.error_name))
+        return list(answer.body)
+
+    def send(self, message: Message) -> int:
+        """Send a message after those that are not sent yet, and return its size in bytes.
+
+        If more than QUEUE_MOST bytes wait, or they wait for more than STALLED_S, the connection is closed. A closed
+        connection sends nothing.
+
+        Raises: CallError if the message is too long; dbus-fast's errors if its values do not fit their signature.
+        """
+        if not message.serial:
+            self._serial += 1
+            message.serial = self._serial
+        data = marshal(message)
+        if len(data) > SENT_MOST:
+            raise CallError(LIMITS_EXCEEDED, f"the answer would have more than {SENT_MOST >> 20} MiB; ask for less")
+        if not self._writer.is_closing():
+            self._writer.write(data)
+            waiting_bytes = self._writer.transport.get_write_buffer_size()
+            if waiting_bytes > QUEUE_MOST:
+                self.close(ConnectionResetError("the bus does not take what is sent"))
+            elif waiting_bytes and (self._flushing is None or self._flushing.done()):
+                self._flushing = asyncio.get_running_loop().create_task(self._flush())
+        return len(data)
+
+    async def _flush(self) -> None:
+        """Wait until nothing waits for the bus. Close the connection after STALLED_S."""
+        try:
+            await asyncio.wait_for(self._writer.drain(), STALLED_S)
+        except TimeoutError:
+            self.close(ConnectionResetError(f"the bus has taken nothing for {STALLED_S:g} s"))
+        except OSError:
+            return  # `_read` meets the same error
+
+    async def _read(self, most: int) -> Exception:
+        """Read and pass on messages until the connection ends, and return the error that ended it."""
+        try:
+            while True:
+                head = await self._reader.readexactly(FIXED)
+                left = measure_message(head) - FIXED
+                if left + FIXED <= most:
+                    self._receive(head + await self._reader.readexactly(left))
+                    await asyncio.sleep(0)  # other tasks have their turns, however many messages there are
+                    continue
+                while left:
+                    left -= len(await self._reader.readexactly(min(left, most)))
+        except (OSError, EOFError) as error:
+            return ConnectionResetError("the bus has gone away") if isinstance(error, EOFError) else error
+        finally:
+            self._writer.transport.abort()
+
+    def _receive(self, data: bytes) -> None:
+        if signature.get_signature_tree.cache_info().currsize > SIGNATURES_MOST:
+            signature.get_signature_tree.cache_clear()
+        source: Any = BytesIO(data)
+        try:
+            message = Unmarshaller(source).unmarshall()
+        except Exception:  # noqa: BLE001 - whatever a stranger sends, the next message is read
+            return
+        if message is None:
+            return
+        waiting = self._answers.get(message.reply_serial or 0)
+        if waiting is None or message.message_type not in {MessageType.METHOD_RETURN, MessageType.ERROR}:
+            self.handle(message)
+        elif not waiting.done():
+            waiting.set_result(message)
+
+
+def bus_call(member: str, kinds: str = "", *values: object) -> Message:
+    """Return a call of the method `member` of the bus itself. `kinds` is the signature of `values`."""
+    return Message(BUS, BUS_PATH, BUS, member, signature=kinds, body=list(values))
 
 
 def marshal(message: Message) -> bytes:
     """Return the bytes of a message in D-Bus's format, ready to be sent."""
     private: Any = message
     return bytes(private._marshall(DESCRIPTORS))
+
+
+def measure_message(head: bytes) -> int:
+    """Return the length of the message that begins with the FIXED bytes of `head`."""
+    order: Literal["little", "big"] = "little" if head[0] == ord("l") else "big"
+    body, fields = (int.from_bytes(head[at : at + 4], order) for at in (4, 12))
+    return FIXED + (fields + 7) // 8 * 8 + body
+
+
+def _find_socket(address: str) -> str:
+    """Return the path of the socket in a D-Bus address; an abstract one begins with NUL. Raises: ValueError."""
+    found = re.match("unix:(path|abstract)=([^,;]+)", address)
+    if found is None:
+        raise ValueError(f"{address!r} is no address of a bus at a socket")
+    return ("\0" if found[1] == "abstract" else "") + unquote(found[2])

@@ -16,8 +16,9 @@ from typing import Any, Final, Protocol
 from dbus_fast import Message, MessageFlag, MessageType
 
 from journalkeeper.bus import contract, names, options
-from journalkeeper.bus.callers import EARLY_MOST, LONG_COST, Caller, CallError, Callers
+from journalkeeper.bus.callers import EARLY_MOST, LONG_COST, Caller, Callers
 from journalkeeper.bus.contract import Method
+from journalkeeper.bus.names import CallError
 from journalkeeper.bus.objects import Objects, Values, list_files, write_document
 from journalkeeper.bus.options import shorten
 from journalkeeper.bus.polkit import Authority
@@ -33,7 +34,7 @@ ERROR_MOST: Final = 1 << 16
 LONG: Final = frozenset({"ListFiles", "Plan", "Result"})
 """Methods with long answers."""
 
-DBUS_ERROR: Final = "org.freedesktop.DBus.Error"
+DBUS_ERROR: Final = f"{names.BUS}.Error"
 SILENT: Final = MessageFlag.NO_REPLY_EXPECTED.value
 
 
@@ -55,8 +56,8 @@ class Service(Protocol):
 class Dispatcher:
     """Answers method calls with the methods of `service` and the objects in `objects`.
 
-    `callers` has the users and their limits, `authority` asks polkit. `send` sends an answer, and `complain` logs an
-    unexpected exception.
+    `callers` has the users and their limits, `authority` asks polkit. `send` sends an answer and returns its size in
+    bytes. `complain` logs an unexpected exception.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Dispatcher:
         callers: Callers,
         authority: Authority,
         *,
-        send: Callable[[Message], None],
+        send: Callable[[Message], int],
         complain: Callable[[str, Exception], None],
     ) -> None:
         self._service = service
@@ -92,13 +93,13 @@ class Dispatcher:
             (names.MANAGER, "Reload"): lambda *_: service.reload(),
         }
 
-    def handle(self, call: Message) -> bool:
-        """Serve a message if it is a method call, and return True. Return False for any other message.
+    def handle(self, call: Message) -> None:
+        """Begin to serve a message if it is a method call. Ignore any other message.
 
         Calls of a new connection are stored until its user is known. Beyond EARLY_MOST they are dropped.
         """
         if call.message_type is not MessageType.METHOD_CALL:
-            return False
+            return
         caller = self._callers.find(call.sender or "")
         if caller.uid is not None:
             self._admit(call, caller)
@@ -106,7 +107,6 @@ class Dispatcher:
             caller.early_calls.append(call)
             if len(caller.early_calls) == 1:
                 self._begin(self._identify(caller))
-        return True
 
     def close(self) -> None:
         """Cancel all calls that are being served. They get no answer, because the connection is gone."""
@@ -164,7 +164,7 @@ class Dispatcher:
 
     def _answer(self, call: Message, answer: Message) -> None:
         if not call.flags.value & SILENT:
-            self._send(answer)
+            self._callers.count_sent(self._send(answer))
 
     def _refuse(self, call: Message, error: Exception) -> None:
         """Answer with an error. An unexpected exception is logged, and its text is kept from the caller."""

@@ -20,6 +20,9 @@ from journalkeeper.model.errors import (
     UsageError,
 )
 
+BUS: Final = "org.freedesktop.DBus"
+BUS_PATH: Final = "/org/freedesktop/DBus"
+
 BUS_NAME: Final = "org.journalkeeper1"
 MANAGER_PATH: Final = "/org/journalkeeper1"
 JOB_PATHS: Final = f"{MANAGER_PATH}/job"
@@ -27,9 +30,9 @@ JOB_PATHS: Final = f"{MANAGER_PATH}/job"
 MANAGER: Final = f"{BUS_NAME}.Manager"
 JOB: Final = f"{BUS_NAME}.Job"
 
-PROPERTIES: Final = "org.freedesktop.DBus.Properties"
-INTROSPECTABLE: Final = "org.freedesktop.DBus.Introspectable"
-PEER: Final = "org.freedesktop.DBus.Peer"
+PROPERTIES: Final = f"{BUS}.Properties"
+INTROSPECTABLE: Final = f"{BUS}.Introspectable"
+PEER: Final = f"{BUS}.Peer"
 
 ACTION_DEFRAGMENT: Final = f"{BUS_NAME}.defragment"
 ACTION_MANAGE: Final = f"{BUS_NAME}.manage"
@@ -37,8 +40,8 @@ ACTION_MANAGE: Final = f"{BUS_NAME}.manage"
 USER_PREFIX: Final = "user:"
 """Before a uid, the owner of a user's journal."""
 
-ACCESS_DENIED: Final = "org.freedesktop.DBus.Error.AccessDenied"
-LIMITS_EXCEEDED: Final = "org.freedesktop.DBus.Error.LimitsExceeded"
+ACCESS_DENIED: Final = f"{BUS}.Error.AccessDenied"
+LIMITS_EXCEEDED: Final = f"{BUS}.Error.LimitsExceeded"
 FAILED: Final = f"{BUS_NAME}.Error.Failed"
 
 ERRORS: Final[tuple[tuple[type[KeeperError], str], ...]] = (
@@ -61,6 +64,14 @@ def error_name(error: Exception) -> str:
 
 class HungError(KeeperError):
     """The service has its name on the bus and does not answer."""
+
+
+class CallError(Exception):
+    """An error that answers a call: `name` is its name on the bus, the text one sentence."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        super().__init__(text)
 
 
 SOCKET: Final = "/run/dbus/system_bus_socket"

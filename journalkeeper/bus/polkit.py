@@ -12,11 +12,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dbus_fast import Message, MessageFlag, MessageType, Variant
+from dbus_fast import Message, MessageFlag, Variant
 
 from journalkeeper.bus import names, options
-from journalkeeper.bus.callers import Ask, Caller, CallError
-from journalkeeper.bus.names import ACCESS_DENIED
+from journalkeeper.bus.callers import Ask, Caller
+from journalkeeper.bus.names import ACCESS_DENIED, CallError
 
 POLKIT: Final = "org.freedesktop.PolicyKit1"
 ANSWER_S: Final = 25.0
@@ -46,12 +46,11 @@ class Authority:
         body = [subject, action, details(call), ALLOW_USER_INTERACTION if interactive else 0, ""]
         question = Message(*place, signature="(sa{sv})sa{ss}us", body=body)
         try:
-            reply = await asyncio.wait_for(self._ask(question), PERSON_S if interactive else ANSWER_S)
-        except TimeoutError:
-            reply = None
-        if reply is None or reply.message_type is not MessageType.METHOD_RETURN or reply.signature != "(bba{ss})":
-            raise CallError(ACCESS_DENIED, f"polkit does not answer about {action}: call as root")
-        authorized, challenge, _ = reply.body[0]
+            ((authorized, challenge, _),) = await asyncio.wait_for(
+                self._ask(question), PERSON_S if interactive else ANSWER_S
+            )
+        except (CallError, OSError, TimeoutError):
+            raise CallError(ACCESS_DENIED, f"polkit does not answer about {action}: call as root") from None
         if not authorized:
             more = "; busctl asks for a password with --allow-interactive-authorization=yes" if challenge else ""
             raise CallError(ACCESS_DENIED, f"polkit authorization is required ({action}){more}")

@@ -8,15 +8,15 @@ finds it with its work, its jobs and its pause as they were.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Final
+from typing import Any, Final
 
-from dbus_fast import Message, NameFlag, RequestNameReply
+from dbus_fast import Message
 
 from journalkeeper.bus import names
-from journalkeeper.bus.callers import BUS, Callers
-from journalkeeper.bus.connection import Connection
+from journalkeeper.bus.callers import Callers
+from journalkeeper.bus.connection import Connection, bus_call
 from journalkeeper.bus.dispatch import Dispatcher, Service
 from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.polkit import Authority
@@ -29,6 +29,9 @@ MOST_S: Final = 60.0
 """... each time after twice as long, up to this, until a connection has lasted longer than that."""
 
 CONNECT_S: Final = 30.0
+
+IN_QUEUE: Final = 2
+"""RequestName's answer if another connection has the name. Source: D-Bus specification, "org.freedesktop.DBus"."""
 
 
 class Server:
@@ -51,7 +54,6 @@ class Server:
         self._trouble = trouble
         self._well = well
         self._complain = complain
-        self._bus: Connection | None = None
         self._wait_s = FIRST_S
 
     async def run(self) -> None:
@@ -80,53 +82,33 @@ class Server:
 
         Raises: the error that ended the connection.
         """
-        bus = Connection(self._address)
-        interfaces: Dispatcher | None = None
-        following = ExitStack()
-        try:
-            await asyncio.wait_for(bus.connect(), CONNECT_S)
-            self._bus = bus
+        async with asyncio.timeout(CONNECT_S):
+            bus = await Connection.open(self._address)
+        with ExitStack() as undo:
+            undo.callback(bus.close)
             objects = Objects(self._service.snapshot, self._service.jobs)
-            callers = Callers(self._ask, bus.unique_name or "")
-            bus.on_sent = callers.count_sent
-            authority = Authority(self._ask)
-            send, complain = self._send, self._complain
-            interfaces = Dispatcher(self._service, objects, callers, authority, send=send, complain=complain)
-            bus.add_careful_handler(interfaces.handle)
-            signals = Signals(objects, self._service.jobs, send=send, complain=complain)
-            queue = following.enter_context(self._service.events.follow())
-            following.callback(asyncio.ensure_future(signals.follow(queue)).cancel)
-            following.callback(signals.close)
-            bus.add_careful_handler(self._hear)
-            reply = await bus.request_name(names.BUS_NAME, NameFlag.NONE)
-            if reply is RequestNameReply.IN_QUEUE:
+            callers, authority = Callers(bus.call, bus.name), Authority(bus.call)
+            both: Any = {"send": bus.send, "complain": self._complain}
+            dispatcher = Dispatcher(self._service, objects, callers, authority, **both)
+            undo.callback(dispatcher.close)
+            signals = Signals(objects, self._service.jobs, **both)
+            undo.callback(signals.close)
+            queue = undo.enter_context(self._service.events.follow())
+            undo.callback(asyncio.ensure_future(signals.follow(queue)).cancel)
+
+            def handle(message: Message) -> None:
+                if (
+                    message.sender == names.BUS
+                    and message.body == [names.BUS_NAME]
+                    and message.member == "NameAcquired"
+                ):
+                    self._well()
+                else:
+                    dispatcher.handle(message)
+
+            bus.handle = handle
+            if await bus.call(bus_call("RequestName", "su", names.BUS_NAME, 0)) == [IN_QUEUE]:
                 self._trouble(
                     f"another process has the name {names.BUS_NAME} on the bus; it is ours when that one ends"
                 )
-            disconnected: Callable[[], Awaitable[None]] = bus.wait_for_disconnect
-            await disconnected()
-            raise ConnectionResetError("the bus has gone away")
-        finally:
-            following.close()
-            if interfaces is not None:
-                interfaces.close()
-            self._bus = None
-            bus.close()
-
-    def _hear(self, message: Message) -> bool:
-        """Note the bus's signal that this service owns its name."""
-        if message.sender == BUS and message.member == "NameAcquired" and message.body == [names.BUS_NAME]:
-            self._well()
-        return False
-
-    def _send(self, message: Message) -> None:
-        """Send the message if the bus is connected; otherwise drop it."""
-        if self._bus is not None and self._bus.connected:
-            self._bus.send(message)
-
-    async def _ask(self, message: Message) -> Message | None:
-        """Call a method and return its answer; None if the bus goes away."""
-        try:
-            return None if self._bus is None else await self._bus.call(message)
-        except (OSError, EOFError):
-            return None
+            raise await bus.ended

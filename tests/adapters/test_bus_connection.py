@@ -1,32 +1,29 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is mended of dbus-fast, with the release that is installed here; no rights are needed."""
+"""A connection to a bus that strangers send to, and that may take nothing; no rights are needed."""
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
+import random
 import select
 import shutil
 import signal
 import subprocess
-import termios
-from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from dbus_fast import Message, MessageFlag, signature
 
 from journalkeeper.bus import connection
-from journalkeeper.bus.callers import CallError
-from journalkeeper.bus.connection import Connection
-from tests.bus import RawClient
+from journalkeeper.bus.connection import CALL_MOST, FIXED, SENT_MOST, Connection, bus_call, marshal, measure_message
+from journalkeeper.bus.names import BUS, CallError
+from tests.bus import raw_call
 from tests.patience import eventually
 
-BUS = "org.freedesktop.DBus"
 WORDS = "x" * 50_000
 Connect = Callable[[], Awaitable[Connection]]
 CONFIG = """<busconfig><listen>unix:path={}</listen><auth>EXTERNAL</auth>
@@ -65,20 +62,10 @@ def signal_to(destination: str | None, signature_: str, *body: object) -> Messag
     )
 
 
-async def answer(ours: Connection, member: str, name: str | None) -> list[object]:
-    """What the bus itself answers to a question about a name."""
-    reply = await ours.call(
-        Message(destination=BUS, path="/", interface=BUS, member=member, signature="s", body=[name])
-    )
-    assert reply is not None
-    return list(reply.body)
-
-
 @asynccontextmanager
 async def stopped_bus(ours: Connection) -> AsyncIterator[None]:
     """The process of the bus takes nothing meanwhile."""
-    (pid,) = await answer(ours, "GetConnectionUnixProcessID", BUS)
-    assert isinstance(pid, int)
+    (pid,) = await ours.call(bus_call("GetConnectionUnixProcessID", "s", BUS))
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -88,12 +75,7 @@ async def stopped_bus(ours: Connection) -> AsyncIterator[None]:
 
 @pytest.fixture
 def connect(address: str) -> Connect:
-    async def connected() -> Connection:
-        made = Connection(address)
-        await made.connect()
-        return made
-
-    return connected
+    return lambda: Connection.open(address)
 
 
 async def until(true: Callable[[], object]) -> None:
@@ -103,70 +85,133 @@ async def until(true: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-def news(heard: list[Message], message: Message) -> bool:
-    """Keep the messages of `signal_to`."""
-    if message.member != "News":
-        return False
-    heard.append(message)
-    return True
+def listen(theirs: Connection) -> list[Message]:
+    """Return the list that each message of `signal_to` will be added to."""
+    heard: list[Message] = []
+    theirs.handle = lambda message: heard.append(message) if message.member == "News" else None
+    return heard
+
+
+# What is read
+
+PLAIN = ("org.journalkeeper1", "/org/journalkeeper1", "org.journalkeeper1.Manager", "Plan")
+SMALL = raw_call(*PLAIN, "s", "hello")
+EMPTY = raw_call(*PLAIN)
+ROOM = CALL_MOST - len(raw_call(*PLAIN, "s", ""))
+FITS = raw_call(*PLAIN, "s", "x" * ROOM)
+LONG = raw_call(*PLAIN, "s", "x" * (ROOM + 1))
+LONG_PATH = raw_call("a.b", "/" + "x" * CALL_MOST, "a.b", "C", "s", "hello")
+BARE = b"l\1\0\1" + bytes(4) + (7).to_bytes(4, "little") + bytes(4)
+UNKNOWN_TYPE = SMALL[:1] + b"\x09" + SMALL[2:]
+
+
+async def receive(parts: list[bytes]) -> list[bytes]:
+    """Return the messages that a connection passes on."""
+    reader = asyncio.StreamReader()
+    ours = Connection(reader, Mock(), CALL_MOST)
+    heard: list[bytes] = []
+    ours.handle = lambda message: heard.append(marshal(message))
+    for part in parts:
+        reader.feed_data(part)
+        await asyncio.sleep(0)
+    reader.feed_eof()
+    assert isinstance(await ours.ended, ConnectionResetError)
+    return heard
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_messages_pass_however_they_are_cut_and_bad_ones_are_dropped(seed: int) -> None:
+    luck = random.Random(seed)  # noqa: S311 - the same cuts each time
+    data = b"".join([SMALL, EMPTY, LONG, SMALL, FITS, LONG_PATH, EMPTY, BARE, UNKNOWN_TYPE, LONG, LONG, SMALL])
+    parts = []
+    while data:
+        length = luck.choice([luck.randint(1, 20), luck.randint(1, 9000), luck.randint(1, 90_000)])
+        parts.append(data[:length])
+        data = data[length:]
+    assert await receive(parts) == [SMALL, EMPTY, SMALL, FITS, EMPTY, BARE, SMALL]
+
+
+@pytest.mark.parametrize(("order", "first"), [("little", b"l"), ("big", b"B")])
+def test_a_message_of_either_byte_order_is_measured(order: str, first: bytes) -> None:
+    body, fields = (number.to_bytes(4, order) for number in (7, 9))  # type: ignore[arg-type]
+    assert measure_message(first + b"\1\0\1" + body + bytes(4) + fields) == FIXED + 16 + 7
+
+
+async def test_a_flood_of_messages_leaves_other_tasks_their_turns() -> None:
+    reader = asyncio.StreamReader()
+    ours = Connection(reader, Mock(), CALL_MOST)
+    heard: list[Message] = []
+    ours.handle = heard.append
+    reader.feed_data(SMALL * 1000)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert 0 < len(heard) <= 100
+    reader.feed_eof()
+
+
+@pytest.mark.parametrize("address", ["", "nonsense", "tcp:host=localhost,port=1", "unix:runtime=yes"])
+async def test_an_address_without_a_socket_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="no address of a bus at a socket"):
+        await Connection.open(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "path"),
+    [
+        ("unix:path=/run/a%20b,guid=1;unix:path=/c", "/run/a b"),
+        ("unix:abstract=/tmp/x", "\0/tmp/x"),
+    ],
+)
+def test_an_address_names_a_socket(address: str, path: str) -> None:
+    assert connection._find_socket(address) == path
+
+
+async def test_a_bus_that_refuses_the_user_is_an_error(tmp_path: Path) -> None:
+    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"REJECTED EXTERNAL\r\n")
+
+    async with await asyncio.start_unix_server(refuse, tmp_path / "bus"):
+        with pytest.raises(ConnectionRefusedError, match="REJECTED"):
+            await Connection.open(f"unix:path={tmp_path}/bus")
+
+
+# What is sent
 
 
 async def test_messages_arrive_in_their_order_however_many_there_are_at_once(connect: Connect) -> None:
     """Ten times of what a socket holds."""
     ours, theirs = await connect(), await connect()
-    heard: list[Message] = []
-    theirs.add_careful_handler(partial(news, heard))
+    heard = listen(theirs)
     for number in range(300):
-        ours.send(signal_to(theirs.unique_name, "us", number, "x" * (number % 7) * 3000))
+        ours.send(signal_to(theirs.name, "us", number, "x" * (number % 7) * 3000))
     await until(lambda: len(heard) == 300)
     assert [message.body[0] for message in heard] == list(range(300))
-    assert ours.connected
     ours.close()
     theirs.close()
 
 
-async def test_a_burst_is_read_to_its_end_though_no_message_follows(connect: Connect, address: str) -> None:
-    """Messages end where a read of the library ends: it reads 8 KiB (Python 3.14: 128), and no more if none is cut."""
-    theirs = await connect()
-    await answer(theirs, "GetNameOwner", BUS)  # after which the bus says nothing of its own accord
-    heard: list[Message] = []
-    theirs.add_careful_handler(partial(news, heard))
-
-    def say(ours: RawClient, words: str) -> None:
-        message = signal_to(theirs.unique_name, "s", words)
-        message.serial = 3
-        ours.send(connection.marshal(message))
-
-    with RawClient(address.removeprefix("unix:path=")) as ours:
-        say(ours, "x" * 1000)
-        words = "x" * (1000 + 2048 - waiting_bytes(theirs, 1))
-        await until(lambda: len(heard) == 1)
-        for _ in range(24):
-            say(ours, words)
-        assert waiting_bytes(theirs, 24 * 2048) == 24 * 2048
-        await until(lambda: len(heard) == 25)
-    theirs.close()
-
-
-def waiting_bytes(connection_: Connection, at_least: int) -> int:
-    """The bytes that the bus has sent and nobody has read: the event loop stands still until there are so many."""
-    length = array("i", [0])
-
-    def are_there() -> bool:
-        fcntl.ioctl(connection_._own._fd, termios.FIONREAD, length)
-        return length[0] >= at_least
-
-    assert eventually(are_there)
-    return length[0]
+async def test_an_answer_that_is_an_error_is_raised_and_one_that_will_not_come_too(connect: Connect) -> None:
+    ours = await connect()
+    with pytest.raises(CallError) as caught:
+        await ours.call(bus_call("Nothing"))
+    assert caught.value.name == f"{BUS}.Error.UnknownMethod"
+    async with stopped_bus(ours):
+        asking = asyncio.ensure_future(ours.call(bus_call("GetId")))
+        await asyncio.sleep(0.1)
+        ours.close()
+        with pytest.raises(ConnectionResetError):
+            await asking
+    with pytest.raises(ConnectionResetError):
+        await ours.call(bus_call("GetId"))
 
 
 async def test_a_closed_connection_is_gone_from_the_bus(connect: Connect) -> None:
     ours, theirs = await connect(), await connect()
-    name = theirs.unique_name
+    name = theirs.name
     theirs.close()
     theirs.close()
     async with asyncio.timeout(60):
-        while await answer(ours, "NameHasOwner", name) != [False]:
+        while await ours.call(bus_call("NameHasOwner", "s", name)) != [False]:
             await asyncio.sleep(0.01)
     ours.close()
 
@@ -174,11 +219,10 @@ async def test_a_closed_connection_is_gone_from_the_bus(connect: Connect) -> Non
 async def test_signatures_of_strangers_are_not_kept_for_ever(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "SIGNATURES_MOST", 50)
     ours, theirs = await connect(), await connect()
-    heard: list[Message] = []
-    theirs.add_careful_handler(partial(news, heard))
+    heard = listen(theirs)
     for number in range(200):
         kinds = "".join("su"[number >> bit & 1] for bit in range(8))
-        ours.send(signal_to(theirs.unique_name, kinds, *("x" if kind == "s" else 1 for kind in kinds)))
+        ours.send(signal_to(theirs.name, kinds, *("x" if kind == "s" else 1 for kind in kinds)))
         await asyncio.sleep(0)
     await until(lambda: len(heard) == 200)
     ours.close()
@@ -186,41 +230,29 @@ async def test_signatures_of_strangers_are_not_kept_for_ever(connect: Connect, m
     assert signature.get_signature_tree.cache_info().currsize < 60
 
 
-async def ends(ours: Connection, match: str) -> None:
-    ended: Awaitable[None] = ours.wait_for_disconnect()  # type: ignore[no-untyped-call]
-    with pytest.raises(ConnectionResetError, match=match):
-        await asyncio.wait_for(ended, 60)
-
-
-async def test_a_bus_that_takes_nothing_any_more_is_left(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is stopped: what waits for it must not grow for ever, and whoever waits for the end hears of it."""
-    monkeypatch.setattr(connection, "STALLED_S", 0.2)
-    ours = await connect()
-    async with stopped_bus(ours):
-        for _ in range(20):
-            ours.send(signal_to(BUS, "s", WORDS))
-        assert ours.connected
-        await ends(ours, "taken nothing")
-        assert not ours.connected
-        ours.send(signal_to(BUS, "s", WORDS))
-    ours.close()
-
-
-async def test_more_than_may_wait_ends_the_connection(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "QUEUE_MOST", 1 << 20)
+@pytest.mark.parametrize(
+    ("limit", "value", "words"),
+    [("STALLED_S", 0.2, "taken nothing"), ("QUEUE_MOST", 1 << 20, "does not take")],
+)
+async def test_a_bus_that_takes_nothing_any_more_is_left(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, limit: str, value: float, words: str
+) -> None:
+    monkeypatch.setattr(connection, limit, value)
     ours = await connect()
     async with stopped_bus(ours):
         for _ in range(40):
             ours.send(signal_to(BUS, "s", WORDS))
-        await ends(ours, "does not take")
-    ours.close()
+        async with asyncio.timeout(60):
+            error = await ours.ended
+        assert words in str(error)
+        ours.send(signal_to(BUS, "s", WORDS))
 
 
 async def test_a_message_that_the_bus_would_not_take_is_an_error(connect: Connect) -> None:
     ours = await connect()
     with pytest.raises(CallError, match="1 MiB"):
-        ours.send(signal_to(BUS, "s", "x" * (1 << 20)))
-    assert await answer(ours, "NameHasOwner", BUS) == [True]
+        ours.send(signal_to(BUS, "s", "x" * SENT_MOST))
+    assert await ours.call(bus_call("NameHasOwner", "s", BUS)) == [True]
     ours.close()
 
 
@@ -233,8 +265,9 @@ async def test_a_connection_that_is_closed_while_messages_wait_says_nothing_more
         for _ in range(500):
             ours.send(Message.new_signal("/", "a.b", "News", "s", ["x" * 1000]))
         await asyncio.sleep(0.1)
-        assert ours._writing is not None
-    assert eventually(lambda: bool(select.select([], [ours._own._sock], [], 0)[1]))
+        assert ours._flushing is not None
+    sock = ours._writer.get_extra_info("socket")
+    assert eventually(lambda: bool(select.select([], [sock], [], 0)[1]))
     await asyncio.sleep(0)
     ours.close()
     await asyncio.sleep(0.1)

@@ -7,18 +7,19 @@ raised. CHECKS has them by name; tests/unit/test_parsers.py and tests/trust/fuzz
 
 from __future__ import annotations
 
+import asyncio
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, NamedTuple, TypeVar
-from unittest.mock import patch
+from typing import Any, Final, TypeVar
+from unittest.mock import Mock, patch
 
 from dbus_fast import Variant
 
 from journalkeeper.btrfs import fiemap, mtime_note, placement
-from journalkeeper.bus import options, size_guard
-from journalkeeper.bus.size_guard import FIXED, READ_BYTES, SizeGuard, measure_message
+from journalkeeper.bus import options
+from journalkeeper.bus.connection import Connection, measure_message
 from journalkeeper.config import files, validation
 from journalkeeper.execute import inplace
 from journalkeeper.history import rows
@@ -275,27 +276,8 @@ def _value(found: Bytes, signature: str) -> object:
             return found.text()
 
 
-class _Source(NamedTuple):
-    """What a socket gives, part by part."""
-
-    parts: list[bytes]
-
-    def recv(self, length: int) -> bytes:
-        if not self.parts:
-            return b""
-        assert length == READ_BYTES
-        return self.parts.pop(0)
-
-
-class _Loop:
-    """A turn of the event loop that is over at once."""
-
-    def call_soon(self, callback: Callable[[], object]) -> None:
-        callback()
-
-
-SMALL_LIMITS: Final = {"MESSAGE_MOST": 512}
-"""Instead of the guard's own, which no message of the few KiB of an input comes near."""
+SMALL_MOST: Final = 512
+"""Bytes of a message that is read, because no message of an input has as many as the service reads."""
 
 
 def check_messages(data: bytes) -> None:
@@ -303,30 +285,29 @@ def check_messages(data: bytes) -> None:
     found = Bytes(data)
     step = 1 + found.number(2)
     messages = found.rest()
-    with patch.dict(vars(size_guard), SMALL_LIMITS):
-        once = _let_in([messages])
-        assert once == _let_in([messages[at : at + step] for at in range(0, len(messages), step)])
-    assert len(once) <= len(messages) + FIXED
-    assert all(length <= SMALL_LIMITS["MESSAGE_MOST"] for length in _messages(once))
+    once = asyncio.run(_receive([messages]))
+    assert once == asyncio.run(_receive([messages[at : at + step] for at in range(0, len(messages), step)]))
+    assert all(len(one) == measure_message(one) <= SMALL_MOST for one in once)
 
 
-def _let_in(parts: list[bytes]) -> bytes:
-    source: Any = _Source([part for part in parts if part])
-    loop: Any = _Loop()
-    guard = SizeGuard(source, loop)
-    ready = b""
-    while part := guard.recv(1 << 20):
-        ready += part
-    return ready
+async def _receive(parts: list[bytes]) -> list[bytes]:
+    """Return the messages that a connection reads."""
+    reader = asyncio.StreamReader()
+    connection = Connection(reader, Mock(), SMALL_MOST)
+    received: list[bytes] = []
+    parse = connection._receive
 
+    def receive(data: bytes) -> None:
+        received.append(data)
+        parse(data)
 
-def _messages(passed: bytes) -> Iterator[int]:
-    """The length of each message, as each says."""
-    at = 0
-    while len(passed) - at >= FIXED:
-        length = measure_message(passed[at : at + FIXED])
-        yield length
-        at += length
+    with patch.object(connection, "_receive", receive):
+        for part in parts:
+            reader.feed_data(part)
+            await asyncio.sleep(0)
+        reader.feed_eof()
+        await connection.ended
+    return received
 
 
 # the record

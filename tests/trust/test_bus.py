@@ -24,7 +24,7 @@ import pytest
 
 from journalkeeper.bus import callers, names
 from journalkeeper.bus.callers import BURST, DEBT, LONG_COST, RATE_PER_S, UNREAD_MOST
-from journalkeeper.bus.size_guard import MESSAGE_MOST
+from journalkeeper.bus.connection import CALL_MOST
 from tests import bus as beds
 from tests.bus import PrivateBus, RawClient, raw_call
 from tests.nobody import NOBODY, as_nobody
@@ -149,7 +149,7 @@ def test_a_user_who_reads_no_answer_keeps_neither_the_bus_nor_its_memory(
 
 def kept_of_ours(bus: PrivateBus) -> int:
     """The bytes of the service's messages that the bus keeps because no caller has read them."""
-    words = ("call", callers.BUS, callers.BUS_PATH, callers.STATS, "GetConnectionStats", "s", names.BUS_NAME)
+    words = ("call", names.BUS, names.BUS_PATH, callers.STATS, "GetConnectionStats", "s", names.BUS_NAME)
     said = bus.run("busctl", f"--address={bus.address}", "--json=short", *words, check=True).stdout
     return int(json.loads(said)["data"][0]["IncomingBytes"]["data"])
 
@@ -216,7 +216,7 @@ def test_a_message_that_is_too_long_is_dropped_and_the_next_call_is_answered(
     bus: PrivateBus, serve: Callable[..., Served], length: int
 ) -> None:
     serve()
-    resident = length < MESSAGE_MOST
+    resident = length < CALL_MOST
 
     def asks() -> list[int]:
         path = "/" + "x" * (length - 1)

@@ -7,7 +7,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from dbus_fast import Message, MessageType, Variant
+from dbus_fast import Message, Variant
 
 from journalkeeper.bus import callers, client
 from journalkeeper.bus.callers import (
@@ -22,9 +22,9 @@ from journalkeeper.bus.callers import (
     UNREAD_LEAST,
     UNREAD_MOST,
     Caller,
-    CallError,
     Callers,
 )
+from journalkeeper.bus.names import CallError
 
 OURS = ":1.0"
 
@@ -38,21 +38,18 @@ class Bus:
         self.kept: dict[str, int] | None = {}
         self.asked: list[tuple[str, str]] = []
 
-    async def ask(self, message: Message) -> Message | None:
+    async def ask(self, message: Message) -> list[Any]:
         (name,) = message.body
         self.asked.append((message.member or "", name))
         await asyncio.sleep(0)
         if message.member == "GetConnectionCredentials" and name in self.uids:
             known = {"UnixUserID": Variant("u", self.uids[name])}
             groups = {} if self.groups is None else {"UnixGroupIDs": Variant("au", self.groups)}
-            return self._reply({**known, **groups})
+            return [{**known, **groups}]
         if message.member == "GetConnectionStats" and self.kept is not None:
             kept = Variant("u", self.kept.get(name, 0))
-            return self._reply({"IncomingBytes": kept, "OutgoingBytes": kept})
-        return Message(message_type=MessageType.ERROR, error_name="a.b", reply_serial=1, signature="s", body=["no"])
-
-    def _reply(self, body: dict[str, Any]) -> Message:
-        return Message(message_type=MessageType.METHOD_RETURN, reply_serial=1, signature="a{sv}", body=[body])
+            return [{"IncomingBytes": kept, "OutgoingBytes": kept}]
+        raise CallError("a.b", "no")
 
 
 class Clock:
