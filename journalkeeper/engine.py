@@ -350,11 +350,10 @@ class Engine:
         )
 
     def _find_past(self, seen: Seen, record: Record) -> dict[tuple[int, int], Past]:
-        """Return the last action on each seen file from the history, by (device, inode)."""
+        """Return the last action on each file of the seen volumes from the history, by (device, inode)."""
         past: dict[tuple[int, int], Past] = {}
         for volume in seen.volumes:
-            here = [file.inode for file in seen.files if file.device == volume.device]
-            known = record.past((volume.uuid, volume.subvolume), here)
+            known = record.past((volume.uuid, volume.subvolume))
             past |= {(volume.device, inode): row for inode, row in known.items()}
         return past
 

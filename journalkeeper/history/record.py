@@ -2,7 +2,8 @@
 """The history of runs, outcomes, rewrites and extent counts in the state directory.
 
 Each outcome is one transaction, so that a killed run has recorded all that it finished. A row that would repeat the row
-before it is not written.
+before it is not written. A newer version knows other words, and a bad disk flips bits: a row with an impossible value
+is skipped and counted.
 
 A file is known by (volume UUID, subvolume, inode), because st_dev changes with each mount; a volume's key is the first
 two. Paths are bytes in the database: names need not be UTF-8.
@@ -13,38 +14,36 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from journalkeeper.history.database import Connection, Database
-from journalkeeper.history.rows import (
-    COUNT_LIMIT,
-    Ever,
-    columns,
-    confirm_clock,
-    count_extents,
-    encodable,
-    outcome_values,
-    parse_row,
-)
+from journalkeeper.history.rows import confirm_clock, count_extents, encode
 from journalkeeper.model import Host, Outcome, Past, Reason, Result, Verb, Volume
 from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.record import parse_record, to_columns
 from journalkeeper.model.recorded import Counters, Entry, Run, Sample, Totals
 from journalkeeper.model.run import Done
-from journalkeeper.model.units import DAY_US
+from journalkeeper.model.units import DAY_US, TIME_LIMIT_US
 from journalkeeper.model.waiting import Wait, is_long
 
 NAME = "history.db"
 FOREVER_US = (1 << 63) - 1
 REWRITES = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE, Verb.ROTATE)
 
+COUNT_LIMIT: Final = 1 << 50
+"""The largest number of bytes in a sum: a thousand times what one file may have, and the sum of two fits."""
 
 WRITTEN = f"coalesce(sum(bytes_written) FILTER (WHERE bytes_written BETWEEN 0 AND {COUNT_LIMIT}), 0)"
 """SQL for a sum without damaged numbers: SQLite raises "integer overflow" for the sum of two of them."""
 
-THESE: Final = "uuid = ? AND subvolume = ? AND inode IN (SELECT value FROM json_each(?))"
-SEEN: Final = f"UPDATE rewrites SET seen_us = ? WHERE {THESE} AND abs(seen_us - ?) >= ?"  # noqa: S608 - our words
+ENTRIES: Final = """(SELECT outcomes.*, duration_us / 1e6 AS duration_s, coalesce(origin, '') AS origin
+    FROM outcomes LEFT JOIN runs ON runs.id = outcomes.run)"""
+"""SQL for the outcomes with the fields of an Entry."""
+
+SEEN: Final = """UPDATE rewrites SET seen_us = ? WHERE uuid = ? AND subvolume = ?
+    AND inode IN (SELECT value FROM json_each(?)) AND abs(seen_us - ?) >= ?"""
 """SQL that marks the rewrites of these files as seen today, so that they are not pruned."""
 
 T = TypeVar("T")
@@ -53,20 +52,10 @@ VolumeKey = tuple[str, int]
 """A volume's UUID and the tree id of the subvolume."""
 
 
-class Moment(NamedTuple):
-    """A row of the table `moments`: a name and a time.
-
-    It is also used for an outcome: the origin of its run, and its time.
-    """
-
-    what: str
-    when_us: int
-
-
 class Record(Database):
     """The history in `directory`, which is created if necessary, unless `read_only` is given.
 
-    One thread at a time may use it. `ignored` has a sentence for each table with unreadable rows.
+    One thread at a time may use it.
 
     Raises, here and in every method: NeedsRootError without the permission; BusyError after 5 s; FileError (ENOSPC,
         EROFS, EIO); KeeperError for a damaged database that was opened read-only.
@@ -87,18 +76,15 @@ class Record(Database):
 
     @property
     def replacement(self) -> list[str]:
-        """Notices if the history was damaged or removed and a new one was started."""
-        notices = []
-        if self.set_aside is not None:
-            why = "was written by a newer version" if ".newer-" in self.set_aside else "was damaged"
-            notices.append(f"the history {why}: it was moved to {self.set_aside}, and a new one was started")
-        if self.vanished:
-            notices.append(f"{self.path}: the history was removed, and a new one was started")
-        return notices
+        """A notice if the history was damaged and a new one was started."""
+        if self.set_aside is None:
+            return []
+        why = "was written by a newer version" if ".newer-" in self.set_aside else "was damaged"
+        return [f"the history {why}: it was moved to {self.set_aside}, and a new one was started"]
 
     def begin_run(self, now_us: int, origin: str) -> int:
         """Store a new run, begun by `origin` ("defrag", "daemon", ...), and return its id."""
-        return self.write(lambda connection: _insert(connection, "runs", (None, origin, now_us, None)))
+        return self.write(lambda connection: _insert(connection, "runs", {"origin": origin, "began_us": now_us}))
 
     def end_run(self, run: int, now_us: int) -> None:
         """Store `now_us` as the end of a run that was not interrupted."""
@@ -107,25 +93,31 @@ class Record(Database):
     def outcome(self, run: int, volume: VolumeKey, done: Done, when_us: int) -> None:
         """Store an outcome. A rewrite that was done or gained nothing also replaces the past of the file's inode."""
         outcome = done.outcome
+        past = Past(
+            outcome.action,
+            when_us,
+            done.size_bytes,
+            done.mtime_ns,
+            outcome.extents_after,
+            outcome.extents_before,
+            done.extents_expected,
+            outcome.bytes_written,
+            done.compress,
+            done.kind,
+        )
+        file = {"uuid": volume[0], "subvolume": volume[1], "inode": done.inode, "seen_us": when_us}
 
         def keep(connection: Connection) -> None:
-            table = f"outcomes (run, when_us, {columns(Outcome)})"
-            _insert(connection, table, (run, when_us, *outcome_values(outcome)))
+            _insert(connection, "outcomes", {"run": run, "when_us": when_us, **to_columns(outcome)})
             if outcome.action in REWRITES and (outcome.result is Result.DONE or outcome.reason is Reason.NO_GAIN):
-                after = (outcome.action, when_us, done.size_bytes, done.mtime_ns, outcome.extents_after, when_us)
-                gain = (outcome.extents_before, done.extents_expected, outcome.bytes_written)
-                _insert(connection, "rewrites", (*volume, done.inode, *after, *gain, done.compress, done.kind))
+                _insert(connection, "rewrites", {**file, **past._asdict()})
 
         self.write(keep)
 
-    def past(self, volume: VolumeKey, inodes: Iterable[int] | None = None) -> dict[int, Past]:
-        """Return the last action on each file of a volume, by inode. `inodes` limits the result to these files."""
-        where, values = "uuid = ? AND subvolume = ?", list[object](volume)
-        if inodes is not None:
-            where += " AND inode IN (SELECT value FROM json_each(?))"
-            values.append(json.dumps(list(inodes)))
-        rows = self._rows(f"SELECT inode, {columns(Past)} FROM rewrites WHERE {where}", values)  # noqa: S608 - our words
-        return dict(self._parse_rows("rewrites", rows, lambda row: (int(row[0]), parse_row(Past, row[1:]))))
+    def past(self, volume: VolumeKey) -> dict[int, Past]:
+        """Return the last action on each file of a volume, by inode."""
+        rows = self._rows("SELECT * FROM rewrites WHERE uuid = ? AND subvolume = ?", volume)
+        return {row["inode"]: past for row in rows if (past := self._parse(Past, "rewrites", row))}
 
     def observe(self, now_us: int, host: Host, *, every_us: int = 0) -> None:
         """Store each instance's totals and each active file's extents if they changed.
@@ -134,11 +126,14 @@ class Record(Database):
         commit costs 14 I/Os. Files with a problem are left out.
         """
         fresh = []
-        for table, name, numbers in count_extents(host):
-            column = "instance" if table == "totals" else "path"
-            last = self._rows(f"SELECT * FROM {table} WHERE {column} = ? ORDER BY id DESC LIMIT 1", (name,))  # noqa: S608 - our words
-            if not last or (last[0][3:] != numbers and not 0 <= now_us - last[0][1] < every_us):
-                fresh.append((table, (None, now_us, name, *numbers)))
+        for one in count_extents(now_us, host):
+            table, key = ("totals", "instance") if isinstance(one, Totals) else ("samples", "path")
+            row = one._asdict()
+            newest = f"SELECT * FROM {table} WHERE {key} = ? ORDER BY id DESC LIMIT 1"  # noqa: S608 - our words
+            last = self._rows(newest, (encode(key, row[key]),))
+            changed = not last or any(last[0][name] != value for name, value in row.items() if name != "when_us")
+            if changed and not (last and 0 <= now_us - last[0]["when_us"] < every_us):
+                fresh.append((table, row))
 
         def keep(connection: Connection) -> None:
             for table, row in fresh:
@@ -147,22 +142,19 @@ class Record(Database):
         if fresh:
             self.write(keep)
 
-    def sum_written_bytes(self, when_us: int, until_us: int | None = None) -> int:
-        """Return the number of bytes written after `when_us`, for the budget.
+    def sum_written_bytes(self, after_us: int, until_us: int) -> int:
+        """Return the number of bytes written after `after_us`, for the budget.
 
-        With `until_us`, the present time, later outcomes are left out: they were recorded while the clock was ahead,
+        Outcomes later than `until_us`, the present time, are left out: they were recorded while the clock was ahead,
         and would use up the budget of the coming days.
         """
-        ((written,),) = self._rows(
-            f"SELECT {WRITTEN} FROM outcomes WHERE when_us > ? AND when_us <= ?",  # noqa: S608 - our words
-            (when_us, FOREVER_US if until_us is None else until_us),
-        )
-        return int(written)
+        wanted = f"SELECT {WRITTEN} FROM outcomes WHERE when_us > ? AND when_us <= ?"  # noqa: S608 - our words
+        return self._number(wanted, (after_us, until_us))
 
     def count_rotations(self, when_us: int, until_us: int) -> int:
         """Return the number of requested rotations in that time; journald may have made one without an answer."""
         wanted = "action = 'rotate' AND result != 'skipped' AND when_us BETWEEN ? AND ?"
-        return int(self._rows(f"SELECT count(*) FROM outcomes WHERE {wanted}", (when_us, until_us))[0][0])  # noqa: S608 - our words
+        return self._number(f"SELECT count(*) FROM outcomes WHERE {wanted}", (when_us, until_us))  # noqa: S608 - our words
 
     def list_unsharing_directories(self, when_us: int) -> frozenset[str]:
         """Return the directories in which a file that a snapshot shared was rewritten since then.
@@ -170,13 +162,13 @@ class Record(Database):
         Users' journals are left out, because any user can reflink the own journal.
         """
         rows = self._rows("SELECT DISTINCT path FROM outcomes WHERE unshared_bytes > 0 AND when_us > ?", (when_us,))
-        paths = (os.path.split(os.fsdecode(path)) for (path,) in rows)
+        paths = (os.path.split(row["path"]) for row in rows)
         return frozenset(directory for directory, name in paths if not name.startswith("user-"))
 
     def waiting(self) -> dict[str, Wait]:
         """Return the stored waits of files, by path, the longest first."""
-        rows = self._rows(f"SELECT {columns(Wait)} FROM waiting ORDER BY since_us, path", ())  # noqa: S608 - our words
-        return {wait.path: wait for wait in self._parse_rows("waiting", rows, partial(parse_row, Wait))}
+        rows = self._rows("SELECT * FROM waiting ORDER BY since_us, path")
+        return {wait.path: wait for row in rows if (wait := self._parse(Wait, "waiting", row))}
 
     def wait(self, waits: Iterable[Wait], *, now_us: int) -> None:
         """Replace the stored waits with `waits`.
@@ -191,11 +183,11 @@ class Record(Database):
         kept = {one.path: one for one in waits}
         if set(map(key, kept.values())) == set(map(key, self.waiting().values())):
             return
-        rows = [(os.fsencode(one.path), one.since_us, one.reason) for one in kept.values()]
 
         def keep(connection: Connection) -> None:
             connection.execute("DELETE FROM waiting")
-            connection.executemany("INSERT INTO waiting VALUES (?, ?, ?)", rows)
+            for one in kept.values():
+                _insert(connection, "waiting", one._asdict())
 
         self.write(keep)
 
@@ -204,48 +196,44 @@ class Record(Database):
         self.write(lambda connection: connection.execute("UPDATE ever SET times = times + 1 WHERE what = 'failed-run'"))
 
     def counters(self) -> Counters:
-        """Return the totals since the history began, which pruning does not change."""
-        ever = list(self._parse_rows("ever", self._rows("SELECT * FROM ever", ()), partial(parse_row, Ever)))
-        times = {row.what: row.times for row in ever}
-        known = any(row.reclaims_known for row in ever)
-        return Counters(
-            done=times.get("done", 0),
-            skipped=times.get("skipped", 0),
-            failed=times.get("failed", 0),
-            failed_runs=times.get("failed-run", 0),
-            bytes_written=sum(row.bytes_written for row in ever),
-            extents_removed=sum(row.extents_removed for row in ever),
-            bytes_reclaimed=sum(row.bytes_reclaimed for row in ever) if known else None,
-            unmeasured=sum(row.unmeasured for row in ever),
-            since_us=self._moments().get("installed"),
-        )
+        """Return the totals since the history began, which pruning does not change; zeros if they are damaged."""
+        rows = self._rows("SELECT * FROM ever")
+        times = {row["what"]: row["times"] for row in rows}
+        sums = {name: sum(row[name] for row in rows) for name in ("bytes_written", "extents_removed", "unmeasured")}
+        known = {
+            **times,
+            **sums,
+            "failed_runs": times.get("failed-run", 0),
+            "bytes_reclaimed": sum(row["bytes_reclaimed"] for row in rows)
+            if any(row["reclaims_known"] for row in rows)
+            else None,
+            "since_us": self._moments().get("installed"),
+        }
+        return self._parse(Counters, "ever", known) or Counters()
 
     def _moments(self) -> dict[str, int]:
         """Return the times in the table `moments` in microseconds, by name: "installed", "clock", "confirmed"."""
-        rows = self._rows("SELECT what, when_us FROM moments", ())
-        return dict(self._parse_rows("moments", rows, partial(parse_row, Moment)))
+        rows = self._rows("SELECT * FROM moments WHERE when_us BETWEEN 0 AND ?", (TIME_LIMIT_US,))
+        return {row["what"]: row["when_us"] for row in rows}
 
     def last_run(self) -> Run | None:
         """Return the run that began last, None if there was none."""
         rows = self._rows(
-            f"""SELECT runs.id, origin, began_us, ended_us, count(*) FILTER (WHERE result = 'done'),
-                count(*) FILTER (WHERE result = 'skipped'), count(*) FILTER (WHERE result = 'failed'),
-                {WRITTEN}
+            f"""SELECT runs.*, count(*) FILTER (WHERE result = 'done') AS done,
+                count(*) FILTER (WHERE result = 'skipped') AS skipped,
+                count(*) FILTER (WHERE result = 'failed') AS failed, {WRITTEN} AS bytes_written
             FROM runs LEFT JOIN outcomes ON outcomes.run = runs.id
             WHERE runs.id = (SELECT max(id) FROM runs) GROUP BY runs.id""",  # noqa: S608 - our words
-            (),
         )
-        return next(self._parse_rows("runs", rows, partial(parse_row, Run)), None)
+        return self._parse(Run, "runs", rows[0]) if rows else None
 
     def find_newest_run(self) -> int:
         """Return the id of the run that began last, 0 if there was none."""
-        ((newest,),) = self._rows("SELECT coalesce(max(id), 0) FROM runs", ())
-        return int(newest)
+        return self._number("SELECT coalesce(max(id), 0) FROM runs")
 
     def list_paths_since_run(self, run: int) -> list[str]:
         """Return the paths that have an outcome of a run later than `run`."""
-        statement = "SELECT DISTINCT path FROM outcomes WHERE run > ?"
-        return [os.fsdecode(path) for (path,) in self._rows(statement, (run,))]
+        return [row["path"] for row in self._rows("SELECT DISTINCT path FROM outcomes WHERE run > ?", (run,))]
 
     def history(
         self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None
@@ -254,42 +242,24 @@ class Record(Database):
 
         `paths` are files and directories, () means all; the same holds for the methods below.
         """
-        where, values = _where(paths, since_us, until_us)
-        rows = self._rows(
-            f"""SELECT coalesce(origin, ''), when_us, {columns(Outcome)}
-            FROM outcomes LEFT JOIN runs ON runs.id = outcomes.run WHERE {where} ORDER BY when_us, outcomes.id""",  # noqa: S608 - _where's words are ours
-            values,
-        )
-
-        def parse(row: tuple[Any, ...]) -> Entry:
-            origin, when_us = parse_row(Moment, row[:2])
-            outcome = parse_row(Outcome, row[2:])
-            return Entry(when_us, origin, outcome._replace(duration_s=outcome.duration_s / 1e6))
-
-        return list(self._parse_rows("outcomes", rows, parse))
+        rows = self._rows_between(ENTRIES, paths, since_us, until_us)
+        nested = ({**row, "outcome": {name: row[name] for name in Outcome._fields}} for row in rows)
+        return [entry for row in nested if (entry := self._parse(Entry, "outcomes", row))]
 
     def samples(
         self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None
     ) -> list[Sample]:
         """Return the extent counts of active files, the oldest first."""
-        where, values = _where(paths, since_us, until_us)
-        rows = self._rows(
-            f"""SELECT {columns(Sample)} FROM samples WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
-            values,
-        )
-        return list(self._parse_rows("samples", rows, partial(parse_row, Sample)))
+        rows = self._rows_between("samples", paths, since_us, until_us)
+        return [sample for row in rows if (sample := self._parse(Sample, "samples", row))]
 
     def totals(self, since_us: int | None = None, until_us: int | None = None) -> list[Totals]:
         """Return the stored totals from `since_us` until before `until_us`, the oldest first.
 
         Each row contains the sums over the files of one instance at one moment.
         """
-        where, values = _where((), since_us, until_us)
-        rows = self._rows(
-            f"""SELECT {columns(Totals)} FROM totals WHERE {where} ORDER BY when_us, id""",  # noqa: S608 - as in history
-            values,
-        )
-        return list(self._parse_rows("totals", rows, partial(parse_row, Totals)))
+        rows = self._rows_between("totals", (), since_us, until_us)
+        return [totals for row in rows if (totals := self._parse(Totals, "totals", row))]
 
     def prune(self, now_us: int, keep_us: int, host: Host | None = None, *, max_rows: int | None = None) -> None:
         """Delete rows older than `keep_us`, and of each table the oldest rows beyond `max_rows`.
@@ -318,19 +288,46 @@ class Record(Database):
 
         self.write(forget)
 
-    def _parse_rows(
-        self, table: str, rows: Sequence[tuple[Any, ...]], parse: Callable[[tuple[Any, ...]], T]
-    ) -> Iterator[T]:
-        """Yield `parse(row)` for each row; skip a row that raises ValueError or TypeError and count it in `ignored`."""
-        for row in rows:
-            try:
-                yield parse(row)
-            except (ValueError, TypeError) as error:
-                count, why = self._ignored.get(table, (0, str(error)))
-                self._ignored[table] = count + 1, why
+    def _parse(self, kind: type[T], table: str, row: Mapping[str, Any]) -> T | None:
+        """Return the record of class `kind` for a row of `table`; None for an impossible one, which is counted."""
+        try:
+            return parse_record(kind, row)
+        except ValueError as error:
+            count, why = self._ignored.get(table, (0, str(error)))
+            self._ignored[table] = count + 1, why
+            return None
 
-    def _rows(self, statement: str, values: Sequence[object]) -> list[Any]:
-        return self.read(lambda connection: connection.execute(statement, values).fetchall())
+    def _rows(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
+        """Return the rows of an SQL query, each with its values by column."""
+
+        def fetch(connection: Connection) -> list[dict[str, Any]]:
+            cursor = connection.execute(statement, values)
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+
+        rows = self.read(fetch)
+        return [{**row, "path": os.fsdecode(row["path"])} if "path" in row else row for row in rows]
+
+    def _rows_between(
+        self, source: str, paths: Sequence[str], since_us: int | None, until_us: int | None
+    ) -> list[dict[str, Any]]:
+        """Return the rows of `source`, a table or a query, from `since_us` until before `until_us`, the oldest first.
+
+        Their path is one of `paths` or below one. () means all paths.
+        """
+        values: list[object] = [0 if since_us is None else since_us, FOREVER_US if until_us is None else until_us]
+        below = []
+        for path in paths:
+            name = os.fsencode(os.path.abspath(path))
+            directory = name.rstrip(b"/") + b"/"
+            below.append("path = ? OR substr(path, 1, ?) = ?")
+            values += [name, len(directory), directory]
+        where = f"when_us >= ? AND when_us < ? AND ({' OR '.join(below) or 'true'})"
+        return self._rows(f"SELECT * FROM {source} WHERE {where} ORDER BY when_us, id", values)  # noqa: S608 - our words
+
+    def _number(self, statement: str, values: Sequence[object] = ()) -> int:
+        """Return the number that an SQL query selects."""
+        return self.read(lambda connection: int(connection.execute(statement, values).fetchone()[0]))
 
 
 def run_bookkeeping(task: Callable[[], object], prefix: str = "") -> list[str]:
@@ -352,25 +349,9 @@ def store_outcome(record: Record, run: int, volumes: Sequence[Volume], device: i
     return run_bookkeeping(store, f"{done.outcome.path}: not recorded: ")
 
 
-def _insert(connection: Connection, table: str, row: tuple[object, ...]) -> int:
-    """Insert a row into `table`, or replace the row with the same key. Return the row's id."""
-    kept = list(map(encodable, row))
-    places = ", ".join("?" * len(kept))
-    return connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", kept).lastrowid or 0  # noqa: S608 - our tables
-
-
-def _where(paths: Sequence[str], since_us: int | None, until_us: int | None) -> tuple[str, list[object]]:
-    """Return an SQL condition with placeholders, and the values for them.
-
-    It selects the rows from `since_us` until before `until_us` whose path is one of `paths` or below one. () means all
-    paths.
-    """
-    values: list[object] = [-FOREVER_US if since_us is None else since_us, FOREVER_US if until_us is None else until_us]
-    words = "when_us >= ? AND when_us < ?"
-    names = []
-    for path in paths:
-        name = os.fsencode(os.path.abspath(path))
-        below = name.rstrip(b"/") + b"/"
-        names.append("path = ? OR substr(path, 1, ?) = ?")
-        values += [name, len(below), below]
-    return words + (f" AND ({' OR '.join(names)})" if names else ""), values
+def _insert(connection: Connection, table: str, row: Mapping[str, object]) -> int:
+    """Insert a row with its values by column, or replace the row with the same key. Return the row's id."""
+    names, places = ", ".join(row), ", ".join("?" * len(row))
+    values = [encode(*item) for item in row.items()]
+    statement = f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({places})"  # noqa: S608 - our tables
+    return connection.execute(statement, values).lastrowid or 0

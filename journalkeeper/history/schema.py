@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The record's tables, and the statements that lead from an older version to them.
+"""The record's tables, and the statements that make them, in an empty file or from the tables of 0.1.0.
 
-Version 5 was shipped as 0.1.0; version 6 added the table `moments`. The tables are STRICT since version 7.
+Version 5 was shipped as 0.1.0. The tables are STRICT since version 7.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ bytes_reclaimed. `waiting` has the files that wait for an action, as of the last
 the record began; "clock", a time that a run saw; and "confirmed", a time that a later run saw pass by hours.
 """
 
-INDEXES: Final = (
-    "CREATE INDEX outcomes_when ON outcomes (when_us)",
-    "CREATE INDEX outcomes_run ON outcomes (run)",
-    "CREATE INDEX totals_when ON totals (when_us)",
-    "CREATE INDEX totals_instance ON totals (instance, id)",
-    "CREATE INDEX samples_when ON samples (when_us)",
-    "CREATE INDEX samples_path ON samples (path, id)",
+CREATE: Final = (
+    *(
+        f"CREATE TABLE {table} ({columns}{', PRIMARY KEY (uuid, subvolume, inode)' if table == 'rewrites' else ''})"
+        f" STRICT{'' if columns.startswith('id ') else ', WITHOUT ROWID'}"
+        for table, columns in TABLES.items()
+    ),
+    "INSERT INTO ever SELECT *, 0, 0, 0, 0, 0, 0 FROM (VALUES ('done'), ('skipped'), ('failed'), ('failed-run'))",
     # A trigger, so that no outcome is stored and not counted. Beside a snapshot no rewrite frees space.
     """CREATE TRIGGER outcomes_counted AFTER INSERT ON outcomes BEGIN
         UPDATE ever SET
@@ -62,63 +62,43 @@ INDEXES: Final = (
         WHERE what = NEW.result;
     END""",
 )
-"""The statements after the tables were made and filled."""
 
-MOMENTS: Final = (
-    "CREATE TABLE moments (what, when_us)",
-    """INSERT INTO moments SELECT 'installed', coalesce(min(when_us), strftime('%s', 'now') * 1000000) FROM (
-        SELECT began_us AS when_us FROM runs
-        UNION ALL SELECT when_us FROM outcomes UNION ALL SELECT when_us FROM totals)
-        WHERE when_us BETWEEN 1293840000000000 AND strftime('%s', 'now') * 1000000""",
+INDEXES: Final = (
+    "CREATE INDEX outcomes_when ON outcomes (when_us)",
+    "CREATE INDEX outcomes_run ON outcomes (run)",
+    "CREATE INDEX totals_when ON totals (when_us)",
+    "CREATE INDEX totals_instance ON totals (instance, id)",
+    "CREATE INDEX samples_when ON samples (when_us)",
+    "CREATE INDEX samples_path ON samples (path, id)",
 )
 
-COUNT_MORE: Final = (
-    # 0.1.0 did not count what a rewrite stored more, and counted what a snapshot keeps as freed.
-    """UPDATE ever SET bytes_reclaimed = bytes_reclaimed - (
-        SELECT coalesce(sum(iif(unshared_bytes > 0, max(0, disk_bytes_before - disk_bytes_after),
-            max(0, disk_bytes_after - disk_bytes_before))), 0) FROM outcomes
-        WHERE result = what
-            AND disk_bytes_before BETWEEN 0 AND 1 << 50 AND disk_bytes_after BETWEEN 0 AND 1 << 50)""",
-    "ALTER TABLE ever ADD COLUMN unmeasured INTEGER NOT NULL DEFAULT 0",
-    """UPDATE ever SET unmeasured = (SELECT count(*) FROM outcomes
-            WHERE result = 'done' AND action IN ('defragment', 'compress', 'rewrite')
-            AND (unshared_bytes > 0 OR disk_bytes_before - disk_bytes_after IS NULL))
-        WHERE what = 'done'""",
-)
+OLD: Final = ("rewrites", "runs", "outcomes", "totals", "samples", "waiting", "ever")
+"""The tables of 0.1.0. Its `ever` counted saved bytes in another way, so all but failed runs is counted again."""
 
 
-def _create(table: str) -> str:
-    key = ", PRIMARY KEY (uuid, subvolume, inode)" if table == "rewrites" else ""
-    options = "STRICT" if TABLES[table].startswith("id ") else "STRICT, WITHOUT ROWID"
-    return f"CREATE TABLE {table} ({TABLES[table]}{key}) {options}"
-
-
-def _convert(table: str) -> tuple[str, ...]:
-    """Return the SQL statements that replace a table by a STRICT table with the same rows.
-
-    Rows with a value of a wrong type are dropped. NULL is accepted in every column.
-    """
+def _copy(table: str) -> str:
+    """Return the SQL statement that copies a table of 0.1.0, except for rows with a missing or wrongly typed value."""
     typed = [column.split()[:2] for column in TABLES[table].split(",")]
     names = ", ".join(name for name, _ in typed)
     right = " AND ".join(f"typeof({name}) IN ('{kind.lower()}', 'null')" for name, kind in typed)
-    copy = f"INSERT OR IGNORE INTO {table} ({names}) SELECT {names} FROM old WHERE {right}"  # noqa: S608 - our words
-    return f"ALTER TABLE {table} RENAME TO old", _create(table), copy, "DROP TABLE old"
+    return f"INSERT OR IGNORE INTO {table} ({names}) SELECT {names} FROM old_{table} WHERE {right}"  # noqa: S608 - our words
 
-
-_CONVERT: Final = (
-    "DROP TRIGGER IF EXISTS outcomes_counted",
-    *(statement for table in TABLES for statement in _convert(table)),
-    *INDEXES,
-)
 
 MIGRATIONS: Final = {
-    0: (
-        *map(_create, TABLES),
-        "INSERT INTO ever SELECT *, 0, 0, 0, 0, 0, 0 FROM (VALUES ('done'), ('skipped'), ('failed'), ('failed-run'))",
-        "INSERT INTO moments VALUES ('installed', strftime('%s', 'now') * 1000000)",
+    0: (*CREATE, "INSERT INTO moments VALUES ('installed', strftime('%s', 'now') * 1000000)", *INDEXES),
+    5: (
+        "DROP TRIGGER IF EXISTS outcomes_counted",
+        *(f"ALTER TABLE {table} RENAME TO old_{table}" for table in OLD),
+        *CREATE,
+        *(_copy(table) for table in OLD if table != "ever"),
+        """UPDATE ever SET times = old_ever.times FROM old_ever
+            WHERE ever.what = 'failed-run' AND old_ever.what = ever.what AND typeof(old_ever.times) = 'integer'""",
+        """INSERT INTO moments SELECT 'installed', coalesce(min(when_us), strftime('%s', 'now') * 1000000) FROM (
+            SELECT began_us AS when_us FROM runs
+            UNION ALL SELECT when_us FROM outcomes UNION ALL SELECT when_us FROM totals)
+            WHERE when_us BETWEEN 1293840000000000 AND strftime('%s', 'now') * 1000000""",
+        *(f"DROP TABLE old_{table}" for table in OLD),
         *INDEXES,
     ),
-    5: (*MOMENTS, *COUNT_MORE, *_CONVERT),
-    6: _CONVERT,
 }
-"""The statements that lead from each older version to VERSION."""
+"""The statements that lead from each older version to VERSION; version 0 is an empty file."""

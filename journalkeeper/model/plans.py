@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from journalkeeper.model.files import Instance, JournalFile, Volume
-from journalkeeper.model.record import Count, Hidden, Moment, Seconds
+from journalkeeper.model.record import Count, Hidden, Moment, PastMoment, Seconds
 from journalkeeper.model.words import Kind, Reason, Result, Verb
 
 
@@ -17,13 +17,13 @@ class Past(NamedTuple):
     """
 
     verb: Verb
-    when_us: int
-    size_bytes: int
+    when_us: PastMoment
+    size_bytes: Count
     mtime_ns: int
-    extents: int
-    extents_before: int = 0
-    extents_expected: int = 0
-    bytes_written: int = 0
+    extents: Count
+    extents_before: Count = 0
+    extents_expected: Count = 0
+    bytes_written: Count = 0
     compress: str | None = None
     kind: Kind | None = None
 

@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Final, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError
+
+from journalkeeper.model.units import TIME_LIMIT_US
 
 T = TypeVar("T")
 
@@ -46,7 +48,7 @@ class Key(NamedTuple):
 
 Count = Annotated[int, Field(ge=0)]
 Moment = Annotated[int, Field(description="Microseconds since 1970.")]
-PastMoment = Annotated[Moment, Field(ge=0)]
+PastMoment = Annotated[Moment, Field(ge=0, lt=TIME_LIMIT_US)]
 Span = Annotated[int, Field(ge=0, description="Microseconds of a span.")]
 Seconds = Annotated[float, Field(ge=0)]
 Word = Annotated[
@@ -153,19 +155,20 @@ def _make_adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def parse_record(kind: type[T], written: Mapping[str, Any]) -> T:
-    """Return a record of class `kind` with the values of a JSON object. Unknown keys are ignored.
+    """Return a record of class `kind` with the values of a JSON object or of a row by its column names.
 
-    A missing key has the field's default.
+    Unknown keys are ignored. A missing key has the field's default.
 
     Raises: ValueError for an impossible value, or a missing one without a default.
     """
-    known = {name: written[name] for name in get_type_hints(kind) if name in written}
+    record: Any = kind
+    known = {name: written[name] for name in record._fields if name in written}
     try:
-        adapter: TypeAdapter[T] = _make_adapter(cast("Any", kind))
+        adapter: TypeAdapter[T] = _make_adapter(record)
         return adapter.validate_python(known)
     except ValidationError as error:
         wrong = error.errors()[0]
-        raise ValueError(f"{kind.__name__}.{wrong['loc'][0]}: {wrong['input']!r:.40} is not possible") from error
+        raise ValueError(f"{kind.__name__}.{wrong['loc'][-1]}: {wrong['input']!r:.40} is not possible") from error
 
 
 def bus_rows(kind: type) -> tuple[Row, ...]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Annotated, Final, NamedTuple
 
 from journalkeeper.model import Outcome
-from journalkeeper.model.record import Count, Inline, Key, Moment
+from journalkeeper.model.record import Count, Inline, Key, PastMoment
 
 RECLAIMED: Final = (
     "Bytes of disk space that rewrites freed since the installation, less the bytes that they used, if measured."
@@ -18,8 +18,8 @@ class Run(NamedTuple):
 
     id: Count
     origin: str
-    began_us: Moment
-    ended_us: Moment | None
+    began_us: PastMoment
+    ended_us: PastMoment | None
     done: Count
     skipped: Count
     failed: Count
@@ -29,7 +29,7 @@ class Run(NamedTuple):
 class Entry(NamedTuple):
     """An outcome, its time, and the origin of its run ("" if its run was lost)."""
 
-    when_us: Moment
+    when_us: PastMoment
     origin: str
     outcome: Inline[Outcome]
 
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 class Totals(NamedTuple):
     """The sums over one instance's files at one moment."""
 
-    when_us: Moment
+    when_us: PastMoment
     instance: str
     files: Count
     extents: Count
@@ -50,7 +50,7 @@ class Totals(NamedTuple):
 class Sample(NamedTuple):
     """The extents of one active file at one moment."""
 
-    when_us: Moment
+    when_us: PastMoment
     path: str
     extents: Count
     ideal_extents: Count
@@ -82,4 +82,4 @@ class Counters(NamedTuple):
     """Disk bytes before less those after, of measured rewrites."""
     unmeasured: Count = 0
     """Rewrites that bytes_reclaimed leaves out."""
-    since_us: Moment | None = None
+    since_us: PastMoment | None = None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from journalkeeper.model import Outcome, Plan, Result
-from journalkeeper.model.record import Moment, Word
+from journalkeeper.model.record import PastMoment, Word
 from journalkeeper.model.units import DAY_US, format_span
 
 LONG_US: Final = DAY_US
@@ -22,7 +22,7 @@ class Wait(NamedTuple):
     """A file that waits, since when, and the present reason."""
 
     path: str
-    since_us: Moment
+    since_us: PastMoment
     reason: Word
 
 

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from journalkeeper.health.evidence import Boot, Intake, Journal, Recorded
-from journalkeeper.history.rows import totals
+from journalkeeper.history.rows import sum_files
 from journalkeeper.model import JournalFile, Result
 from journalkeeper.model.recorded import Totals
 from journalkeeper.model.units import DAY_US, HOUR_US, MINUTE_US, counted, format_span, quantile
@@ -283,7 +283,7 @@ def draw_extents(record: Recorded, files: Sequence[JournalFile], now_us: int) ->
         return Figure(name, title, "The history is empty: the service records extents when they change.")
     moments = [one for one in sum_instances(kept) if not files or one.when_us < now_us]
     if files:
-        moments.append(Totals(now_us, "", *totals(files)))
+        moments.append(sum_files(now_us, "", files))
     last = moments[-1]
     low, high = min(moments[0].when_us, last.when_us - HOUR_US), last.when_us
     levels = _choose_levels(max(one.extents for one in moments))

@@ -185,7 +185,6 @@ def test_an_unusable_file_is_set_aside_and_begun_anew(tmp_path: Path, damage: Ca
         why = damage.__name__ if damage in (foreign, newer) else "corrupt"
         assert re.fullmatch(rf"{tmp_path}/history\.db\.{why}-\d{{8}}T\d{{6}}Z", record.set_aside)
         assert Path(record.set_aside).read_bytes() == before
-        assert not record.vanished
         (notice,) = record.replacement
         assert ("was written by a newer version" in notice) == (damage is newer)
     with Record(tmp_path) as record:
@@ -230,20 +229,6 @@ def test_the_rollback_journal_goes_with_its_database(tmp_path: Path) -> None:
         keep(record, 1)
         assert moments(record) == [1]
         assert record.set_aside is not None
-        assert not record.vanished
-
-
-def test_a_record_removed_under_our_hands_is_made_anew(tmp_path: Path) -> None:
-    with Record(tmp_path / "state") as record:
-        keep(record, 1)
-        assert not record.vanished
-        for name in os.listdir(tmp_path / "state"):
-            os.unlink(tmp_path / "state" / name)
-        os.rmdir(tmp_path / "state")
-        keep(record, 2)
-        assert record.vanished
-        assert record.set_aside is None
-    assert kept(tmp_path / "state") == [2]
 
 
 # Disks
@@ -429,8 +414,3 @@ def test_an_interrupted_transaction_leaves_nothing(tmp_path: Path) -> None:
             record.write(work)
         assert record.last_run() is None
         assert record.begin_run(1, "defrag") == 1
-
-
-def test_a_mistake_of_ours_is_not_hidden(tmp_path: Path) -> None:
-    with Record(tmp_path) as record, pytest.raises(sqlite3.OperationalError, match="no such table"):
-        record.read(lambda connection: connection.execute("SELECT * FROM nowhere").fetchall())

@@ -224,16 +224,8 @@ def test_written_counts_whatever_the_result_after_a_moment(record: Record) -> No
     keep(record, outcome(bytes_written=1), when_us=100)
     keep(record, outcome(bytes_written=2, result=Result.FAILED), when_us=101)
     keep(record, outcome(bytes_written=4), when_us=200)
-    assert record.sum_written_bytes(99) == 7
-    assert record.sum_written_bytes(100) == 6
-    assert record.sum_written_bytes(200) == 0
-
-
-def test_what_was_written_while_the_clock_was_ahead_does_not_count_for_years(record: Record) -> None:
-    keep(record, outcome(bytes_written=1), when_us=200)
-    keep(record, outcome(bytes_written=2), when_us=201)
-    assert record.sum_written_bytes(0, 200) == 1
-    assert record.sum_written_bytes(0, 201) == 3
+    assert [record.sum_written_bytes(after_us, 200) for after_us in (99, 100, 200)] == [7, 6, 0]
+    assert record.sum_written_bytes(0, 199) == 3  # the rest was written while the clock was ahead
 
 
 # History
@@ -410,13 +402,9 @@ def test_a_record_that_is_not_there_is_empty_for_a_reader(tmp_path: Path) -> Non
     with Record(tmp_path / "state", read_only=True) as record:
         assert record.last_run() is None
         assert record.past(VOLUME) == {}
-        assert record.sum_written_bytes(0) == 0
+        assert record.sum_written_bytes(0, 1) == 0
         assert not record.history()
         assert not (tmp_path / "state").exists()
-        with Record(tmp_path / "state") as writer:
-            keep(writer, outcome())
-        assert len(record.history()) == 1
-        assert not record.vanished
 
 
 def test_an_empty_file_is_empty_for_a_reader(tmp_path: Path) -> None:

@@ -22,13 +22,13 @@ from journalkeeper.bus import options
 from journalkeeper.bus.connection import Connection, measure_message
 from journalkeeper.config import files, validation
 from journalkeeper.execute import inplace
-from journalkeeper.history import rows
 from journalkeeper.journald import conf, entries, header, names
 from journalkeeper.model import Extents, Kind, Outcome, Past
 from journalkeeper.model.compression import parse_compression
 from journalkeeper.model.errors import ConfigError, UsageError
 from journalkeeper.model.escape import shown
-from journalkeeper.model.recorded import Run, Sample, Totals
+from journalkeeper.model.record import parse_record
+from journalkeeper.model.recorded import Counters, Run, Sample, Totals
 from journalkeeper.model.units import U64_MAX, parse_bool, parse_size, parse_span_us
 from journalkeeper.model.waiting import Wait
 
@@ -313,7 +313,7 @@ async def _receive(parts: list[bytes]) -> list[bytes]:
 # the record
 
 
-READS: Final[tuple[Any, ...]] = (Past, Outcome, Run, rows.Ever, Wait, Sample, Totals)
+READS: Final[tuple[Any, ...]] = (Past, Outcome, Run, Counters, Wait, Sample, Totals)
 
 
 def check_row(data: bytes) -> None:
@@ -326,11 +326,13 @@ def check_row(data: bytes) -> None:
 def check_columns(kind: Any, row: tuple[Any, ...]) -> None:
     """What a row is made into; a ValueError leaves it out (record.Record)."""
     try:
-        made = rows.parse_row(kind, row)._asdict()
+        made = parse_record(kind, dict(zip(kind._fields, row, strict=True)))._asdict()
     except ValueError:
         return
     assert all(
-        value >= 0 for name, value in made.items() if isinstance(value, int | float) and name not in rows.ANY_NUMBER
+        value >= 0
+        for name, value in made.items()
+        if isinstance(value, int | float) and name not in {"mtime_ns", "bytes_reclaimed"}
     )
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -83,7 +84,7 @@ def with_fault(state: Path, fault: str, mode: str) -> str:
 def test_a_read_error_is_no_damage(state: Path, when: str, mode: str) -> None:
     """SQLite calls EIO damage (SQLITE_IOERR_CORRUPTFS becomes SQLITE_CORRUPT); the rows are whole."""
     said = with_fault(state, f"pread64,read:error=EIO:when={when}", mode)
-    assert said == f"{ROWS} None" or "cannot read the history: Input/output error" in said, said
+    assert said == f"{ROWS} None" or re.search("cannot (read|write) the history: Input/output error", said), said
     if when == FOREVER:
         assert "Input/output error" in said
     assert [name for name in os.listdir(state) if "corrupt" in name] == []
@@ -108,7 +109,6 @@ def test_a_lock_that_the_kernel_does_not_permit_is_a_sentence(state: Path, mode:
         "{word} = 'squash'",
         "{word} = CAST(x'ff00' AS TEXT)",
         "{number} = -1",
-        "{number} = 1 << 50",
         "when_us = 9000000000000000000",
     ],
 )
@@ -138,7 +138,7 @@ def test_a_value_of_another_type_does_not_get_into_a_table(state: Path, column: 
 def test_bytes_that_are_no_text_are_shown_as_far_as_they_go(state: Path) -> None:
     damage(state, "UPDATE outcomes SET detail = CAST(x'ff41' AS TEXT) WHERE when_us = 2")
     with Record(state) as record:
-        assert [entry.outcome.detail for entry in record.history()] == ["", "", "\ufffdA", "", ""]
+        assert [entry.outcome.detail for entry in record.history()] == ["", "", "\udcffA", "", ""]
         assert record.ignored == ()
 
 
@@ -146,7 +146,7 @@ def test_sums_survive_a_damaged_number(state: Path) -> None:
     for column in ("bytes_written", "disk_bytes_before"):
         damage(state, f"UPDATE outcomes SET {column} = 9223372036854775807 WHERE when_us IN (1, 2)")  # noqa: S608
     with Record(state) as record:
-        assert record.sum_written_bytes(0) == (ROWS - 3) * 1000
+        assert record.sum_written_bytes(0, 100) == (ROWS - 3) * 1000
         record.begin_run(10, "defrag")
         damage(state, "UPDATE outcomes SET run = (SELECT max(id) FROM runs)")
         last = record.last_run()
@@ -162,13 +162,14 @@ def test_a_run_whose_times_are_damaged_is_no_last_run(state: Path) -> None:
         assert "row of runs was ignored" in record.ignored[0]
 
 
-def test_counts_of_all_time_that_are_damaged_are_left_out(state: Path) -> None:
-    damage(state, "UPDATE ever SET bytes_written = -1 WHERE what = 'failed'", "DELETE FROM ever WHERE what = 'skipped'")
+def test_damaged_counters_are_reported_and_a_missing_one_is_zero(state: Path) -> None:
     with Record(state) as record:
-        found = record.counters()._replace(since_us=None)
-        assert found == Counters(
-            done=ROWS, bytes_written=ROWS * 1000, extents_removed=ROWS * 4960, bytes_reclaimed=ROWS * 800
-        )
+        before = record.counters()
+        assert before.done == ROWS
+        damage(state, "DELETE FROM ever WHERE what = 'skipped'")
+        assert record.counters() == before
+        damage(state, "UPDATE ever SET bytes_written = -(1 << 50) WHERE what = 'failed'")
+        assert record.counters() == Counters()
         assert "row of ever was ignored" in record.ignored[0]
 
 
