@@ -12,13 +12,12 @@ from __future__ import annotations
 import errno
 import struct
 
-from journalkeeper.btrfs.kernel import ioctl
+from journalkeeper.btrfs.kernel import call_ioctl
 from journalkeeper.model.compression import Compression
 
 BTRFS_IOC_DEFRAG_RANGE = 0x40309410
 
 BTRFS_DEFRAG_RANGE_COMPRESS = 1
-BTRFS_DEFRAG_RANGE_START_IO = 2
 BTRFS_DEFRAG_RANGE_COMPRESS_LEVEL = 4
 
 BTRFS_COMPRESS = {"zlib": 1, "lzo": 2, "zstd": 3}
@@ -39,28 +38,17 @@ flags.
 """
 
 
-def defrag_range(
-    fd: int,
-    offset: int,
-    length: int,
-    *,
-    extent_thresh_bytes: int = 0,
-    compress: Compression | None = None,
-    start_io: bool = True,
-) -> Compression | None:
-    """Defragment or compress a range of a file, and return the compression that the kernel accepted.
+def defrag_range(fd: int, offset: int, length: int, *, compress: Compression | None = None) -> None:
+    """Defragment or compress a range of a file.
 
-    Without `compress`, the kernel skips extents of at least `extent_thresh_bytes` (0: 256 KiB) and extents without a
-    neighbour to join. Keep the threshold at or below the length of the range. Otherwise each call finds the results of
-    the call before too short: with pieces of 1 MiB and a threshold of 32 MiB a second run rewrote all 37 MiB, with a
-    threshold of 1 MiB nothing.
+    Without `compress`, the kernel skips extents of at least 256 KiB and extents without a neighbour to join.
 
-    With `compress`, the kernel rewrites every written extent of the range at every call, whatever its size. The call
-    lasts as long as the compression (zstd:15: 0.7 s for 8 MiB). Kernels before 6.15 get no level.
+    With `compress`, the kernel rewrites every written extent of the range at every call, whatever its size, and starts
+    the write-back of the whole file. The call lasts as long as the compression (zstd:15: 0.7 s for 8 MiB). Kernels
+    before 6.15 get no level.
 
-    The kernel always skips holes, unwritten extents and dirty pages: sync the file first. `start_io` starts the
-    write-back of the whole file, not only of the range; with `compress` the kernel does so in any case. A read-only
-    descriptor suffices if the caller may write to the file.
+    The kernel always skips holes, unwritten extents and dirty pages: sync the file first. A read-only descriptor
+    suffices if the caller may write to the file.
 
     Raises: ValueError for an empty range, which the kernel would take as the rest of the file; OSError: EPERM no right
     to write; EROFS; ENOSPC; EINVAL `offset` at or behind the end of the file; ETXTBSY a swap file; EAGAIN a signal came
@@ -68,25 +56,16 @@ def defrag_range(
     """
     if length <= 0:
         raise ValueError(f"the length of a range to defragment must be positive, not {length}")
-    flags = BTRFS_DEFRAG_RANGE_START_IO if start_io else 0
-    if compress is None:
-        _defrag_range(fd, offset, length, flags=flags, extent_thresh=extent_thresh_bytes, compress=bytes(4))
-        return None
-    flags |= BTRFS_DEFRAG_RANGE_COMPRESS
-    number = BTRFS_COMPRESS[compress.algorithm]
-    if compress.level is not None:
-        leveled = flags | BTRFS_DEFRAG_RANGE_COMPRESS_LEVEL
-        packed = TYPE_AND_LEVEL.pack(number, compress.level)
-        try:
-            _defrag_range(fd, offset, length, flags=leveled, extent_thresh=extent_thresh_bytes, compress=packed)
-        except OSError as error:
-            if error.errno not in WITHOUT_LEVELS:
-                raise
-        else:
-            return compress
-    _defrag_range(fd, offset, length, flags=flags, extent_thresh=extent_thresh_bytes, compress=TYPE.pack(number))
-    return Compression(compress.algorithm)
-
-
-def _defrag_range(fd: int, start: int, length: int, *, flags: int, extent_thresh: int, compress: bytes) -> None:
-    ioctl(fd, BTRFS_IOC_DEFRAG_RANGE, bytearray(ARGS.pack(start, length, flags, extent_thresh, compress)))
+    flags, packed = 0, bytes(4)
+    if compress is not None:
+        flags, number = BTRFS_DEFRAG_RANGE_COMPRESS, BTRFS_COMPRESS[compress.algorithm]
+        packed = TYPE.pack(number)
+        if compress.level is not None:
+            flags |= BTRFS_DEFRAG_RANGE_COMPRESS_LEVEL
+            packed = TYPE_AND_LEVEL.pack(number, compress.level)
+    try:
+        call_ioctl(fd, BTRFS_IOC_DEFRAG_RANGE, ARGS, offset, length, flags, 0, packed)
+    except OSError as error:
+        if compress is None or compress.level is None or error.errno not in WITHOUT_LEVELS:
+            raise
+        defrag_range(fd, offset, length, compress=Compression(compress.algorithm))

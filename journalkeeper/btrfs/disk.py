@@ -27,28 +27,23 @@ spare u64. Then buf_size of struct btrfs_ioctl_search_args_v2.
 NR_ITEMS = struct.Struct("=I")
 NR_ITEMS_OFFSET = 64
 
-FIRST = struct.Struct("=28xI20xB")
-"""The first item: **len** of its struct btrfs_ioctl_search_header; type in its struct btrfs_file_extent_item."""
+ITEM_HEADER = struct.Struct("=16xQ4xI")
+"""struct btrfs_ioctl_search_header: the file offset of the item, and its length without this header."""
 
-ITEM = struct.Struct("<53xQQ16x")
-"""An item that is not inline, behind its header: little-endian disk_bytenr and disk_num_bytes.
+ITEM = struct.Struct("<8xQ4xBQQ8xQ")
+"""struct btrfs_file_extent_item: ram_bytes, type, disk_bytenr, disk_num_bytes, num_bytes.
 
-Only the item at file offset 0 can be inline, and all other items have this length. The kernel refuses other leaves
-(fs/btrfs/tree-checker.c, check_extent_data_item).
+The extent holds ram_bytes of data in disk_num_bytes on the disk, and this item refers to num_bytes of the data. If the
+type is inline, the data follows the type.
 """
 
-REFERENCE = struct.Struct("<40xQ5xQQ8xQ")
-"""The same item's ram_bytes, disk_bytenr, disk_num_bytes and num_bytes.
-
-The extent holds ram_bytes of data in disk_num_bytes on the disk, and this item refers to num_bytes of the data.
-"""
-
-OFFSET = struct.Struct("=Q")
-OFFSET_OFFSET = 16
-"""The position of the file offset in an item's header."""
-
-HEADER_BYTES = 32
 INLINE_DATA_OFFSET = 21
+
+HOLE = 0
+"""The disk_bytenr of a hole."""
+
+INLINE = -1
+"""A place that no extent has, for inline data."""
 
 BUFFER_BYTES = 64 << 10
 
@@ -62,16 +57,10 @@ def read_disk_bytes(fd: int) -> int | None:
 
     Raises: OSError: ENOTTY not on btrfs.
     """
-    inline = 0
-    seen: dict[int, int] = {}
     try:
-        for in_this, items in _search_items(fd):
-            inline += in_this
-            seen.update(ITEM.iter_unpack(items))
+        return sum({place: disk_bytes for place, disk_bytes, _ in _list_references(fd)}.values())
     except PermissionError:
         return None
-    seen.pop(0, None)  # the place of a hole
-    return inline + sum(seen.values())
 
 
 def read_pinned_bytes(fd: int) -> int | None:
@@ -82,55 +71,37 @@ def read_pinned_bytes(fd: int) -> int | None:
 
     Raises: as `read_disk_bytes`.
     """
-    whole: dict[int, int] = {}
-    used: dict[int, float] = {}
+    unused: dict[int, float] = {}
     try:
-        for _, items in _search_items(fd):
-            for ram_bytes, place, disk_num_bytes, num_bytes in REFERENCE.iter_unpack(items):
-                whole[place] = disk_num_bytes
-                used[place] = used.get(place, 0) + disk_num_bytes * num_bytes / max(1, ram_bytes)
+        for place, disk_bytes, used_bytes in _list_references(fd):
+            unused[place] = unused.get(place, disk_bytes) - used_bytes
     except PermissionError:
         return None
-    whole.pop(0, None)  # the place of a hole
-    return sum(max(0, size - round(used[place])) for place, size in whole.items())
+    return sum(max(0, round(size)) for size in unused.values())
 
 
-def _search_items(fd: int) -> Iterator[tuple[int, memoryview]]:
-    """Yield (bytes stored inline, other raw items) of the file's extent items, for each search call."""
-    inode = os.fstat(fd).st_ino
-    buffer = bytearray(SEARCH.size + BUFFER_BYTES)
-    offset, more = 0, True
-    while more:
-        inline, items, last, more = _parse(memoryview(buffer), _tree_search_v2(fd, inode, offset, buffer))
-        yield inline, items
-        offset = last + 1
+def _list_references(fd: int) -> Iterator[tuple[int, int, float]]:
+    """Yield, for each part of the file, the address of its extent, the extent's bytes on the disk, and the used ones.
 
-
-def _tree_search_v2(fd: int, inode: int, offset: int, buffer: bytearray) -> int:
-    """Fill `buffer` with the extent items of `inode` from file offset `offset` on; return their number.
+    Holes are left out.
 
     Tree 0 is the subvolume that `fd` is in.
     """
-    kind = BTRFS_EXTENT_DATA_KEY
-    SEARCH.pack_into(buffer, 0, 0, inode, inode, offset, LAST, 0, LAST, kind, kind, 2**32 - 1, 0, BUFFER_BYTES)
-    ioctl(fd, BTRFS_IOC_TREE_SEARCH_V2, buffer)
-    return int(NR_ITEMS.unpack_from(buffer, NR_ITEMS_OFFSET)[0])
-
-
-def _parse(view: memoryview, items: int) -> tuple[int, memoryview, int, bool]:
-    """Parse a search result of `items` items in `view`.
-
-    Return the bytes stored inline, the other items, the last item's file offset, and whether more items may follow. The
-    kernel stops early only when the next item does not fit.
-    """
-    inline = 0
-    position = SEARCH.size
-    if items:
-        length, kind = FIRST.unpack_from(view, position)
-        if kind == BTRFS_FILE_EXTENT_INLINE:
-            inline = length - INLINE_DATA_OFFSET
-            position += HEADER_BYTES + length
-            items -= 1
-    end = position + items * ITEM.size
-    last = OFFSET.unpack_from(view, end - ITEM.size + OFFSET_OFFSET)[0] if items else 0
-    return inline, view[position:end], last, end + ITEM.size > len(view)
+    inode, offset, kind = os.fstat(fd).st_ino, 0, BTRFS_EXTENT_DATA_KEY
+    buffer = bytearray(SEARCH.size + BUFFER_BYTES)
+    while True:
+        SEARCH.pack_into(buffer, 0, 0, inode, inode, offset, LAST, 0, LAST, kind, kind, 2**32 - 1, 0, BUFFER_BYTES)
+        ioctl(fd, BTRFS_IOC_TREE_SEARCH_V2, buffer)
+        (items,) = NR_ITEMS.unpack_from(buffer, NR_ITEMS_OFFSET)
+        at = SEARCH.size
+        for _ in range(items):
+            item_offset, length = ITEM_HEADER.unpack_from(buffer, at)
+            ram_bytes, form, place, disk_bytes, num_bytes = ITEM.unpack_from(buffer, at + ITEM_HEADER.size)
+            if form == BTRFS_FILE_EXTENT_INLINE:
+                yield INLINE, length - INLINE_DATA_OFFSET, length - INLINE_DATA_OFFSET
+            elif place != HOLE:
+                yield place, disk_bytes, disk_bytes * num_bytes / max(1, ram_bytes)
+            at += ITEM_HEADER.size + length
+            offset = item_offset + 1
+        if not items:
+            return

@@ -18,7 +18,8 @@ import errno
 import os
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from itertools import chain
+from typing import NamedTuple
 
 from journalkeeper.btrfs.kernel import ioctl
 from journalkeeper.model import MIB
@@ -66,20 +67,7 @@ class Extent(NamedTuple):
     flags: int
 
 
-Row: TypeAlias = tuple[int, int, int, int]
-"""The logical offset, the physical offset, the length and the flags of a row."""
-
-
-class Columns(NamedTuple):
-    """The rows of a map as columns, in the order of the file."""
-
-    logical: list[int]
-    physical: list[int]
-    length: list[int]
-    flags: list[int]
-
-
-def map_batches(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -> Iterator[Columns]:
+def map_batches(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -> Iterator[list[Extent]]:
     """Yield the rows of the map of `fd` from `start` to `end`, in batches of at most BATCH_ROWS.
 
     The kernel (seen in 6.18) lists an unwritten extent with dirty pages again from its beginning after every 128 rows,
@@ -93,12 +81,12 @@ def map_batches(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -
     while more and start < end:
         rows = _read_rows(fd, start, end, sync=sync)
         sync, more = False, len(rows) == BATCH_ROWS
-        if rows and (rows[0][0] < seen or rows != sorted(rows)):
+        if rows and (rows[0].logical < seen or rows != sorted(rows)):
             rows = _drop_repeats(rows, seen)
-        reached = rows[-1][0] + rows[-1][2] if rows else 0
+        reached = rows[-1].logical + rows[-1].length if rows else 0
         if reached > seen:
             seen, start = reached, max(start, reached)
-            yield Columns(*map(list, zip(*rows, strict=True)))
+            yield rows
         elif skips < MOST_SKIPS:
             skips += 1
             start = (start | MIB - 1) + 1
@@ -106,42 +94,36 @@ def map_batches(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -
             raise OSError(errno.EIO, "the kernel repeats the same part of the file's map")
 
 
-def _drop_repeats(rows: list[Row], seen: int) -> list[Row]:
+def _drop_repeats(rows: list[Extent], seen: int) -> list[Extent]:
     """Return those `rows` that were not listed before.
 
     A row was listed before if it begins before the offset `seen`, or before the end of the last row.
     """
     kept = []
     for row in rows:
-        if row[0] >= seen:
+        if row.logical >= seen:
             kept.append(row)
-            seen = row[0] + row[2]
+            seen = row.logical + row.length
     return kept
 
 
-def _read_rows(fd: int, start: int, end: int, *, sync: bool) -> list[Row]:
-    """Return the map of `fd` from `start` to `end`: logical, physical, length and flags of at most BATCH_ROWS rows."""
+def _read_rows(fd: int, start: int, end: int, *, sync: bool) -> list[Extent]:
+    """Return at most BATCH_ROWS rows of the map of `fd` from `start` to `end`."""
     buffer = bytearray(HEADER.size + BATCH_ROWS * ROW.size)
     HEADER.pack_into(buffer, 0, start, end - start, FIEMAP_FLAG_SYNC if sync else 0, 0, BATCH_ROWS, 0)
     ioctl(fd, FS_IOC_FIEMAP, buffer)
     (mapped,) = MAPPED.unpack_from(buffer, MAPPED_OFFSET)
-    return list(ROW.iter_unpack(buffer[HEADER.size : HEADER.size + mapped * ROW.size]))
+    return list(map(Extent._make, ROW.iter_unpack(buffer[HEADER.size : HEADER.size + mapped * ROW.size])))
 
 
-def _iterate_rows(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -> Iterator[Extent]:
-    """Yield the rows of the file's map one by one. The arguments are those of `map_batches`."""
-    for columns in map_batches(fd, sync=sync, start=start, end=end):
-        yield from map(Extent, *columns)
+def list_extents(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -> list[Extent]:
+    """Return all rows of the file's map from `start` to `end`, sorted by file offset.
 
-
-def list_extents(fd: int, *, sync: bool) -> list[Extent]:
-    """Return all rows of the file's map, sorted by file offset.
-
-    The last row may extend beyond the end of the file, because rows are whole blocks.
+    The first and the last row may extend beyond `start`, `end` and the end of the file, because rows are not cut.
 
     Raises: as `map_batches`.
     """
-    return list(_iterate_rows(fd, sync=sync))
+    return list(chain.from_iterable(map_batches(fd, sync=sync, start=start, end=end)))
 
 
 def find_data(fd: int, *, sync: bool) -> list[tuple[int, int]]:
@@ -179,22 +161,11 @@ def find_unwritten(fd: int, *, sync: bool) -> list[tuple[int, int]]:
     runs: list[tuple[int, int]] = []
     start = 0
     for offset, length in [*find_data(fd, sync=sync), (EVERYTHING, 0)]:
-        if start < offset:
-            runs += _find_unwritten_between(fd, start, offset)
+        for row in list_extents(fd, sync=False, start=start, end=offset):
+            first, last = max(row.logical, start), min(row.logical + row.length, offset)
+            if row.flags & FIEMAP_EXTENT_UNWRITTEN and first < last:
+                runs.append((first, last - first))
         start = offset + length
-    return runs
-
-
-def _find_unwritten_between(fd: int, start: int, end: int) -> list[tuple[int, int]]:
-    """Return the unwritten runs from `start` to `end`; extents that reach beyond this range are cut to it."""
-    runs: list[tuple[int, int]] = []
-    for row in _iterate_rows(fd, sync=False, start=start, end=end):
-        first, last = max(row.logical, start), min(row.logical + row.length, end)
-        if not row.flags & FIEMAP_EXTENT_UNWRITTEN or first >= last:
-            continue
-        if runs and sum(runs[-1]) == first:
-            first = runs.pop()[0]
-        runs.append((first, last - first))
     return runs
 
 
@@ -211,7 +182,7 @@ def is_shared_at(fd: int, offset: int) -> bool:
 
     Raises: as `map_batches` without `sync`.
     """
-    return any(row.flags & FIEMAP_EXTENT_SHARED for row in _iterate_rows(fd, sync=False, start=offset, end=offset + 1))
+    return any(row.flags & FIEMAP_EXTENT_SHARED for row in list_extents(fd, sync=False, start=offset, end=offset + 1))
 
 
 def locate_byte(fd: int, offset: int) -> int | None:

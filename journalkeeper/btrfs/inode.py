@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import struct
 
-from journalkeeper.btrfs.kernel import ioctl
+from journalkeeper.btrfs.kernel import call_ioctl
 
 # The request numbers encode the size of a `long`, but the kernel reads and writes an `int`.
 FS_IOC_GETFLAGS = 0x80006601 | struct.calcsize("l") << 16
@@ -33,7 +33,7 @@ FS_NOATIME_FL = 0x00000080
 FS_NOCOMP_FL = 0x00000400
 FS_NOCOW_FL = 0x00800000
 
-FLAGS = struct.Struct("=I")
+FLAGS = struct.Struct("=I4x")
 
 
 def get_flags(fd: int) -> int:
@@ -41,9 +41,7 @@ def get_flags(fd: int) -> int:
 
     Raises: OSError: ENOTTY the filesystem has no such flags.
     """
-    buffer = bytearray(8)
-    ioctl(fd, FS_IOC_GETFLAGS, buffer)
-    return int(FLAGS.unpack_from(buffer)[0])
+    return int(call_ioctl(fd, FS_IOC_GETFLAGS, FLAGS, 0)[0])
 
 
 def set_flags(fd: int, flags: int) -> None:
@@ -53,9 +51,7 @@ def set_flags(fd: int, flags: int) -> None:
     EROFS; EOPNOTSUPP a flag that the filesystem does not know; EINVAL flags that exclude each
     other, such as COMPR with NOCOW; ETXTBSY a swap file.
     """
-    buffer = bytearray(8)
-    FLAGS.pack_into(buffer, 0, flags)
-    ioctl(fd, FS_IOC_SETFLAGS, buffer)
+    call_ioctl(fd, FS_IOC_SETFLAGS, FLAGS, flags)
 
 
 def is_nocow(fd: int) -> bool:
@@ -67,17 +63,14 @@ def is_nocow(fd: int) -> bool:
     return bool(get_flags(fd) & FS_NOCOW_FL)
 
 
-def set_nocow(fd: int, on: bool) -> bool:  # noqa: FBT001 - the one thing that is set
-    """Set or clear NOCOW, keep the other flags, and return whether NOCOW is set now.
+def set_nocow(fd: int) -> bool:
+    """Set NOCOW, keep the other flags, and return whether NOCOW is set now.
 
     On a file with data btrfs returns success and changes nothing.
 
     Raises: as `set_flags`.
     """
-    before = get_flags(fd)
-    wanted = before | FS_NOCOW_FL if on else before & ~FS_NOCOW_FL
-    if wanted != before:
-        set_flags(fd, wanted)
+    set_flags(fd, get_flags(fd) | FS_NOCOW_FL)
     return is_nocow(fd)
 
 
@@ -89,7 +82,5 @@ def ino_lookup(fd: int, tree: int = 0, inode: int = FIRST_FREE_OBJECTID) -> tupl
     Raises: OSError: ENOENT the inode has no name, or the subvolume does not exist; EPERM without CAP_SYS_ADMIN; ENOTTY
     not on btrfs.
     """
-    buffer = bytearray(INO_LOOKUP.pack(tree, inode, b""))
-    ioctl(fd, BTRFS_IOC_INO_LOOKUP, buffer)
-    subvolume, _, name = INO_LOOKUP.unpack(buffer)
+    subvolume, _, name = call_ioctl(fd, BTRFS_IOC_INO_LOOKUP, INO_LOOKUP, tree, inode, b"")
     return int(subvolume), os.fsdecode(name.partition(b"\0")[0]).rstrip("/")

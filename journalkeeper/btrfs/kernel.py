@@ -9,36 +9,48 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, cast
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-_ioctl = _libc.ioctl
-_ioctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
-
-# On 32-bit machines plain fallocate has 32-bit offsets.
-_fallocate = _libc.fallocate64
-_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-
-_sync_file_range = _libc.sync_file_range
-_sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-
-_syscall = _libc.syscall
-_syscall.argtypes = (ctypes.c_long, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
 CACHESTAT = 451
 """The number of cachestat(2), which has no function in libc. It is the same on every architecture except Alpha and
 MIPS.
 """
 
-RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
-"""The flags of renameat2(2) (linux/fs.h)."""
-
-_renameat2 = _libc.renameat2
-_renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+RENAME_EXCHANGE = 2
+"""A flag of renameat2(2) (linux/fs.h)."""
 
 
-def _raise() -> None:
-    number = ctypes.get_errno()
-    raise OSError(number, os.strerror(number))
+def _raise_error(result: int, _function: object, _arguments: object) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def _declare(name: str, *types: Any) -> Callable[..., int]:
+    """Return the function `name` of libc with these argument types. It raises OSError with the kernel's errno."""
+    function: Any = _libc[name]
+    function.argtypes = types
+    function.errcheck = _raise_error
+    return cast("Callable[..., int]", function)
+
+
+_ioctl = _declare("ioctl", ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
+_syscall = _declare("syscall", ctypes.c_long, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
+
+# On 32-bit machines plain fallocate has 32-bit offsets.
+fallocate = _declare("fallocate64", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+"""fallocate(fd, mode, offset, length): fallocate(2)."""
+
+sync_file_range = _declare("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+"""sync_file_range(fd, offset, length, flags): sync_file_range(2)."""
+
+renameat2 = _declare("renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+"""renameat2(old_dir_fd, old, new_dir_fd, new, flags): renameat2(2), with names as bytes."""
 
 
 def ioctl(fd: int, request: int, buffer: bytearray) -> None:
@@ -46,26 +58,17 @@ def ioctl(fd: int, request: int, buffer: bytearray) -> None:
 
     Raises: OSError with the kernel's errno; ENOTTY if the filesystem does not know the request.
     """
-    if _ioctl(fd, request, (ctypes.c_char * len(buffer)).from_buffer(buffer)) < 0:
-        _raise()
+    _ioctl(fd, request, (ctypes.c_char * len(buffer)).from_buffer(buffer))
 
 
-def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
-    """Call fallocate(2).
+def call_ioctl(fd: int, request: int, layout: Struct, *values: Any) -> tuple[Any, ...]:
+    """Call ioctl(2) with the struct `layout` that contains `values`, and return its fields as the kernel left them.
 
-    Raises: OSError with the kernel's errno.
+    Raises: as `ioctl`.
     """
-    if _fallocate(fd, mode, offset, length) < 0:
-        _raise()
-
-
-def sync_file_range(fd: int, offset: int, length: int, flags: int) -> None:
-    """Call sync_file_range(2).
-
-    Raises: OSError with the kernel's errno.
-    """
-    if _sync_file_range(fd, offset, length, flags) < 0:
-        _raise()
+    buffer = bytearray(layout.pack(*values))
+    ioctl(fd, request, buffer)
+    return layout.unpack(buffer)
 
 
 def cachestat(fd: int, offset: int, length: int) -> tuple[int, int]:
@@ -75,18 +78,8 @@ def cachestat(fd: int, offset: int, length: int) -> tuple[int, int]:
     Source: linux/mman.h, struct cachestat_range and struct cachestat.
     """
     asked, answer = (ctypes.c_uint64 * 2)(offset, length), (ctypes.c_uint64 * 5)()
-    if _syscall(CACHESTAT, fd, asked, answer, 0) < 0:
-        _raise()
+    _syscall(CACHESTAT, fd, asked, answer, 0)
     return answer[0], answer[1] + answer[2]
-
-
-def renameat2(dir_fd: int, old: str, new: str, flags: int) -> None:
-    """Call renameat2(2) with two names in one directory.
-
-    Raises: OSError with the kernel's errno.
-    """
-    if _renameat2(dir_fd, os.fsencode(old), dir_fd, os.fsencode(new), flags) < 0:
-        _raise()
 
 
 def exchange(dir_fd: int, name_a: str, name_b: str) -> None:
@@ -97,12 +90,4 @@ def exchange(dir_fd: int, name_a: str, name_b: str) -> None:
     Raises: OSError: ENOENT one is missing; EACCES, EPERM no right to write in the directory; EROFS; ENOSPC no room for
     the metadata; EINVAL the filesystem does not support it.
     """
-    renameat2(dir_fd, name_a, name_b, RENAME_EXCHANGE)
-
-
-def rename_without_replacing(dir_fd: int, old: str, new: str) -> None:
-    """Rename `old` to `new` in the same directory, unless a file named `new` exists.
-
-    Raises: OSError: EEXIST a file has that name; EINVAL the filesystem does not support it; as `exchange`.
-    """
-    renameat2(dir_fd, old, new, RENAME_NOREPLACE)
+    renameat2(dir_fd, os.fsencode(name_a), dir_fd, os.fsencode(name_b), RENAME_EXCHANGE)

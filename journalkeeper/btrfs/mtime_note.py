@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import time
-from typing import Final, NamedTuple
+from typing import Final
 
 NAME: Final = "user.journalkeeper.mtime"
 
@@ -24,24 +23,15 @@ COARSE_NS: Final = 1_000_000_000
 
 MAX_TIME_NS: Final = 1 << 63
 
-_NOTE: Final = re.compile(rb"(-?[0-9]{1,19}) ([0-9]{1,19}) ([0-9]{1,19})")
-
-
-class Note(NamedTuple):
-    """The mtime and size of a file when the note was made, and the time of the note."""
-
-    mtime_ns: int
-    size_bytes: int
-    made_ns: int
-
 
 def make(fd: int, status: os.stat_result) -> None:
     """Store the mtime of `status` in a note before the work changes it.
 
+    The note contains the mtime and the size of the file, and the present time.
+
     Raises: OSError: EACCES, EPERM; EROFS; ENOSPC, EDQUOT.
     """
-    note = Note(status.st_mtime_ns, status.st_size, time.time_ns())
-    os.setxattr(fd, NAME, b" ".join(b"%d" % number for number in note))
+    os.setxattr(fd, NAME, b"%d %d %d" % (status.st_mtime_ns, status.st_size, time.time_ns()))
 
 
 def restore(fd: int, status: os.stat_result) -> None:
@@ -53,28 +43,31 @@ def restore(fd: int, status: os.stat_result) -> None:
     os.removexattr(fd, NAME)
 
 
-def is_there(fd: int) -> bool:
-    """Return whether the file has a note, which only a killed run leaves behind.
+def read(fd: int) -> bytes | None:
+    """Return the file's note, which only a killed run leaves behind, or None if it has none.
 
     Raises: OSError: EACCES, EIO.
     """
-    return _read(fd) is not None
+    try:
+        return os.getxattr(fd, NAME)
+    except OSError as error:
+        if error.errno in {errno.ENODATA, errno.EOPNOTSUPP}:
+            return None
+        raise
 
 
-def find_mtime_ns(fd: int, status: os.stat_result) -> int:
-    """Return the mtime that the file would have without our own work, in ns.
+def find_mtime_ns(note: bytes | None, status: os.stat_result) -> int:
+    """Return the mtime that a file with this `note` and `status` would have without our own work, in ns.
 
-    That is the mtime in the note if our own work changed it since. Otherwise it is that of `status`.
-
-    Raises: as `is_there`.
+    That is the mtime in the note if our own work changed it since. Otherwise it is that of `status`, also if
+    journalkeeper cannot have written the note: any user can set the xattr of their file.
     """
-    note = _parse(_read(fd))
-    moved_by_us = (
-        note is not None
-        and status.st_size == note.size_bytes
-        and note.made_ns - COARSE_NS <= status.st_mtime_ns < note.made_ns + PUNCHING_NS
-    )
-    return note.mtime_ns if note is not None and moved_by_us else status.st_mtime_ns
+    try:
+        mtime_ns, size_bytes, made_ns = map(int, (note or b"").split())
+    except ValueError:
+        return status.st_mtime_ns
+    moved_by_us = status.st_size == size_bytes and made_ns - COARSE_NS <= status.st_mtime_ns < made_ns + PUNCHING_NS
+    return mtime_ns if moved_by_us and abs(mtime_ns) < MAX_TIME_NS else status.st_mtime_ns
 
 
 def apply(fd: int) -> bool:
@@ -85,26 +78,8 @@ def apply(fd: int) -> bool:
     Raises: as `restore`; OSError: ENODATA the file has no note.
     """
     status = os.fstat(fd)
-    right_ns = find_mtime_ns(fd, status)
+    right_ns = find_mtime_ns(read(fd), status)
     if right_ns != status.st_mtime_ns:
         os.utime(fd, ns=(status.st_atime_ns, right_ns))
     os.removexattr(fd, NAME)
     return right_ns != status.st_mtime_ns
-
-
-def _read(fd: int) -> bytes | None:
-    try:
-        return os.getxattr(fd, NAME)
-    except OSError as error:
-        if error.errno in {errno.ENODATA, errno.EOPNOTSUPP}:
-            return None
-        raise
-
-
-def _parse(value: bytes | None) -> Note | None:
-    """Return the note, or None if journalkeeper cannot have written it: any user can set the xattr of their file."""
-    found = _NOTE.fullmatch(value or b"")
-    if found is None:
-        return None
-    note = Note(*map(int, found.groups()))
-    return note if max(map(abs, note)) < MAX_TIME_NS else None

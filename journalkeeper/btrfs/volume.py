@@ -13,10 +13,12 @@ import errno
 import os
 import struct
 from typing import NamedTuple
+from uuid import UUID
 
 import btrfsutil
 
-from journalkeeper.btrfs.kernel import ioctl
+from journalkeeper.btrfs.inode import FIRST_FREE_OBJECTID
+from journalkeeper.btrfs.kernel import call_ioctl, ioctl
 from journalkeeper.btrfs.maintenance import find_maintenance
 from journalkeeper.model import Volume
 from journalkeeper.model.errors import NotBtrfsError
@@ -27,18 +29,16 @@ BTRFS_IOC_FS_INFO = 0x8400941F
 BTRFS_IOC_START_SYNC = 0x80089418
 BTRFS_IOC_WAIT_SYNC = 0x40089416
 
-FS_INFO = struct.Struct("=QQ16s992x")
-"""struct btrfs_ioctl_fs_info_args: max_id, num_devices, fsid; the remaining fields are not used here."""
+FS_INFO = struct.Struct("=Q8x16s16xQQ960x")
+"""struct btrfs_ioctl_fs_info_args: max_id, fsid, and the flags and generation of Linux 5.10.
 
-FS_GENERATION = struct.Struct("=48xQQ960x")
-"""The flags and generation of the same structure (Linux 5.10). The caller sets flags for the fields that it wants, the
-kernel for the fields that it filled.
+The caller sets flags for the fields that it wants, the kernel for the fields that it filled.
 """
 
 BTRFS_FS_INFO_FLAG_GENERATION = 1 << 1
 
-DEV_INFO = struct.Struct("=Q16sQQ4056x")
-"""struct btrfs_ioctl_dev_info_args: devid, uuid, bytes_used, total_bytes; spare; path."""
+DEV_INFO = struct.Struct("=Q16xQQ4056x")
+"""struct btrfs_ioctl_dev_info_args: devid, bytes_used, total_bytes; without uuid, spare and path."""
 
 SPACE_ARGS = struct.Struct("=QQ")
 """struct btrfs_ioctl_space_args: space_slots, total_spaces."""
@@ -86,11 +86,8 @@ def fs_info(fd: int) -> tuple[str, int]:
 
     Raises: OSError: ENOTTY not on btrfs.
     """
-    buffer = bytearray(FS_INFO.size)
-    ioctl(fd, BTRFS_IOC_FS_INFO, buffer)
-    max_id, _, fsid = FS_INFO.unpack(buffer)
-    text = fsid.hex()
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:])), max_id
+    max_id, fsid, _, _ = call_ioctl(fd, BTRFS_IOC_FS_INFO, FS_INFO, 0, b"", 0, 0)
+    return str(UUID(bytes=fsid)), max_id
 
 
 def dev_info(fd: int, devid: int) -> tuple[int, int] | None:
@@ -98,15 +95,12 @@ def dev_info(fd: int, devid: int) -> tuple[int, int] | None:
 
     Raises: OSError: ENOTTY not on btrfs.
     """
-    buffer = bytearray(DEV_INFO.size)
-    DEV_INFO.pack_into(buffer, 0, devid, bytes(16), 0, 0)
     try:
-        ioctl(fd, BTRFS_IOC_DEV_INFO, buffer)
+        _, used, size = call_ioctl(fd, BTRFS_IOC_DEV_INFO, DEV_INFO, devid, 0, 0)
     except OSError as error:
         if error.errno == errno.ENODEV:
             return None
         raise
-    _, _, used, size = DEV_INFO.unpack(buffer)
     return used, size
 
 
@@ -115,11 +109,8 @@ def space_info(fd: int) -> tuple[Space, ...]:
 
     Raises: OSError: ENOTTY not on btrfs.
     """
-    buffer = bytearray(SPACE_ARGS.size)
-    ioctl(fd, BTRFS_IOC_SPACE_INFO, buffer)
-    slots = SPACE_ARGS.unpack(buffer)[1]
-    buffer = bytearray(SPACE_ARGS.size + slots * SPACE.size)
-    SPACE_ARGS.pack_into(buffer, 0, slots, 0)
+    _, slots = call_ioctl(fd, BTRFS_IOC_SPACE_INFO, SPACE_ARGS, 0, 0)
+    buffer = bytearray(SPACE_ARGS.pack(slots, 0) + bytes(slots * SPACE.size))
     ioctl(fd, BTRFS_IOC_SPACE_INFO, buffer)
     filled = SPACE_ARGS.unpack_from(buffer)[1]
     end = SPACE_ARGS.size + min(filled, slots) * SPACE.size
@@ -133,9 +124,7 @@ def read_generation(fd: int) -> int:
 
     Raises: OSError: ENOTTY not on btrfs.
     """
-    buffer = bytearray(FS_GENERATION.pack(BTRFS_FS_INFO_FLAG_GENERATION, 0))
-    ioctl(fd, BTRFS_IOC_FS_INFO, buffer)
-    flags, number = FS_GENERATION.unpack(buffer)
+    _, _, flags, number = call_ioctl(fd, BTRFS_IOC_FS_INFO, FS_INFO, 0, b"", BTRFS_FS_INFO_FLAG_GENERATION, 0)
     return int(number) if flags & BTRFS_FS_INFO_FLAG_GENERATION else 0
 
 
@@ -199,13 +188,7 @@ def _is_own_subvolume(fd: int) -> bool:
 
     If `/var/log/journal` is a subvolume, `/var/log/journal/<machine-id>` counts, too.
     """
-    if btrfsutil.is_subvolume(fd):
-        return True
-    parent = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
-    try:
-        return bool(btrfsutil.is_subvolume(parent))
-    finally:
-        os.close(parent)
+    return any(os.stat(path, dir_fd=fd).st_ino == FIRST_FREE_OBJECTID for path in (".", ".."))
 
 
 def read_mount_options(fd: int) -> tuple[str, ...]:

@@ -213,7 +213,7 @@ def _defragment_piece(fd: int, offset: int, length: int, compression: Compressio
     with _block_signals():
         for attempt in range(FREEZER_TRIES):
             try:
-                defrag.defrag_range(fd, offset, length, compress=compression, start_io=False)
+                defrag.defrag_range(fd, offset, length, compress=compression)
                 break
             except OSError as error:
                 if error.errno != errno.EAGAIN or attempt == FREEZER_TRIES - 1:

@@ -46,7 +46,7 @@ def set_nocow(instance: Instance) -> None:
         if (status.st_dev, status.st_ino) != (instance.device, instance.inode):
             raise Refused(Reason.CHANGED, "the name now leads to another directory")
         try:
-            nocow = inode.set_nocow(fd, on=True)
+            nocow = inode.set_nocow(fd)
         except OSError as error:
             if error.errno == errno.EINVAL and inode.get_flags(fd) & inode.FS_COMPR_FL:
                 raise Refused(Reason.COMPRESSION, "compression was enabled for the directory after the look") from error

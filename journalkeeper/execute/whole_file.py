@@ -8,29 +8,25 @@ target. If root makes more than one file, every directory of the path must belon
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
-from journalkeeper.btrfs.kernel import rename_without_replacing
+from journalkeeper.journald import opening
 from journalkeeper.model.errors import FileError, KeeperError
 
-DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-STEP: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-MAX_LINKS: Final = 40
-"""The number of links that the kernel follows in one path (MAXSYMLINKS, linux/namei.h)."""
 
 
 def write_whole(doing: str, path: str, text: str, *, mode: int, replace: bool = True, sync: bool = True) -> None:
     """Write `text` to the absolute `path`, with exactly these mode bits; `doing` names the task in errors.
 
-    Without `replace` the name must be free. Without `sync` the file may be empty after a power cut.
+    Without `replace` the name must be free; it belongs to an empty file for a moment. Without `sync` the file may be
+    empty after a power cut.
     Raises: FileError (EEXIST the name is taken; ENOENT no such directory; EACCES; EISDIR; ENOSPC; EROFS);
         KeeperError as `open_directory`. The old file is then still there, and no part of the new one.
     """
@@ -44,10 +40,9 @@ def write_whole(doing: str, path: str, text: str, *, mode: int, replace: bool = 
                 file.flush()
                 if sync:
                     os.fsync(file.fileno())
-            if replace:
-                os.rename(new, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
-            else:
-                _rename_to_free_name(dir_fd, new, name)
+            if not replace:
+                os.close(os.open(name, CREATE, mode, dir_fd=dir_fd))
+            os.rename(new, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
         except OSError as error:
             raise FileError.wrap(doing, path, error) from error
         finally:  # also after Ctrl-C
@@ -59,17 +54,20 @@ def write_whole(doing: str, path: str, text: str, *, mode: int, replace: bool = 
 def open_directory(doing: str, path: str) -> Iterator[int]:
     """Open the directory that contains the absolute `path`.
 
+    No part of the resolved path can be exchanged for a link before it is opened.
+
     Raises: FileError; KeeperError for root, if another user's link is on the way.
     """
     directory = os.path.dirname(path)
-    try:
-        dir_fd = _open_as_root(directory) if os.geteuid() == 0 else os.open(directory, DIRECTORY)
-    except OSError as error:
-        raise FileError.wrap(doing, path, error) from error
-    try:
+    with ExitStack() as stack:
+        try:
+            real = os.path.realpath(directory, strict=True)
+            if os.geteuid() == 0:
+                real = str(_resolve_for_root(Path(directory)))
+            dir_fd = stack.enter_context(opening.open_directory(real))
+        except OSError as error:
+            raise FileError.wrap(doing, path, error) from error
         yield dir_fd
-    finally:
-        os.close(dir_fd)
 
 
 def require_root_only(directory: str) -> None:
@@ -78,8 +76,8 @@ def require_root_only(directory: str) -> None:
     Every directory on the way belongs to root, and no user may rename the files of others in it (sticky bit).
     Raises: KeeperError; OSError.
     """
-    part = os.path.realpath(directory)
-    while os.geteuid() == 0:
+    real = Path(os.path.realpath(directory))
+    for part in [real, *real.parents] if os.geteuid() == 0 else []:
         status = os.lstat(part)
         if status.st_uid != 0 or (status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX):
             whose = f"belongs to user {status.st_uid}" if status.st_uid else "may be written to by everybody"
@@ -87,52 +85,20 @@ def require_root_only(directory: str) -> None:
                 f"{directory}: {part} {whose}, who could exchange what root makes there;"
                 " name a directory of root's, such as /var/tmp"
             )
-        if part == "/":
-            return
-        part = os.path.dirname(part)
 
 
-def _open_as_root(directory: str) -> int:
-    """Open a directory part by part from "/", so that no part can be exchanged after its owner was looked at."""
-    parts, links = directory.split("/")[::-1], 0
-    at = os.open("/", STEP)
-    try:
-        while parts:
-            part = parts.pop() or "."
-            fd = os.open(part, STEP, dir_fd=at)
-            status = os.fstat(fd)
-            if not stat.S_ISLNK(status.st_mode):
-                at, fd = fd, at
-                os.close(fd)
-                continue
-            target = os.readlink("", dir_fd=fd)
-            os.close(fd)
-            links += 1
-            if links > MAX_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-            if status.st_uid != 0:
+def _resolve_for_root(path: Path) -> Path:
+    """Return `path` without links. It must exist, so that its links form no circle.
+
+    Raises: KeeperError if a link does not belong to root; OSError.
+    """
+    for part in [*reversed(path.parents), path]:
+        if part.is_symlink():
+            owner = part.lstat().st_uid
+            if owner != 0:
                 raise KeeperError(
-                    f'{directory}: its part "{part}" is a link of user {status.st_uid}, which root does not follow;'
+                    f'{path}: its part "{part.name}" is a link of user {owner}, which root does not follow;'
                     " name the directory that it leads to"
                 )
-            parts += target.split("/")[::-1]
-            if target.startswith("/"):
-                parts.append("/")
-        return os.open(".", DIRECTORY, dir_fd=at)
-    finally:
-        os.close(at)
-
-
-def _rename_to_free_name(dir_fd: int, new: str, name: str) -> None:
-    """Rename `new` to `name`, unless a file has this name.
-
-    On a filesystem that cannot rename so (NFS), make a hard link instead; the caller then removes `new`.
-
-    Raises: OSError: EEXIST a file has the name.
-    """
-    try:
-        rename_without_replacing(dir_fd, new, name)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        os.link(new, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+            return _resolve_for_root(part.parent / part.readlink() / path.relative_to(part))
+    return path

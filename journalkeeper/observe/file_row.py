@@ -66,7 +66,7 @@ def build_row(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
         raise FileNotFoundError(errno.ENOENT, "removed during the look")
     if describe_impossible_stat(status):
         raise OSError(errno.ESTALE, "changed during the look")  # the next look reads the new state
-    noted = mtime_note.is_there(fd)
+    note = mtime_note.read(fd)
     trouble, detail, head = None, "", NO_HEADER
     try:
         head = header.read(fd, status.st_size)
@@ -88,11 +88,11 @@ def build_row(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
         tail_time_us=head.tail_time_us,
         links=status.st_nlink,
         uid=status.st_uid,
-        mtime_ns=mtime_note.find_mtime_ns(fd, status) if noted else status.st_mtime_ns,
+        mtime_ns=mtime_note.find_mtime_ns(note, status),
         ctime_ns=status.st_ctime_ns,
         problem=trouble,
         problem_detail=detail,
-        mtime_noted=noted,
+        mtime_noted=note is not None,
     )
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli import lab
-from journalkeeper.execute import whole_file
 from journalkeeper.execute.whole_file import write_whole
 from journalkeeper.metrics.publisher import NAME, target
 from journalkeeper.model.errors import FileError, KeeperError
@@ -114,11 +113,7 @@ def test_on_a_full_disk_the_old_file_stays_and_the_new_one_goes(tmp_path: Path) 
         subprocess.run(["umount", place], check=True)
 
 
-def test_a_filesystem_that_cannot_rename_so_gets_a_hard_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cannot(*_: object) -> None:
-        raise OSError(errno.EINVAL, "Invalid argument")
-
-    monkeypatch.setattr(whole_file, "rename_without_replacing", cannot)
+def test_a_taken_name_is_kept(tmp_path: Path) -> None:
     write(f"{tmp_path}/a", "first", replace=False)
     with pytest.raises(FileError):
         write(f"{tmp_path}/a", "second", replace=False)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.btrfs import defrag, inode, kernel
+from journalkeeper.btrfs import kernel
 from journalkeeper.model import MIB
 from journalkeeper.observe.observer import Observer
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
@@ -44,8 +44,6 @@ def before_each_call(monkeypatch: pytest.MonkeyPatch, event: Callable[[], None])
         wrap(os, name)
     for name in KERNEL_CALLS:
         wrap(kernel, name)
-    wrap(defrag, "ioctl")
-    wrap(inode, "ioctl")
 
 
 def killed_before(number: int, work: Callable[[], object]) -> bool:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.btrfs import placement
 from journalkeeper.btrfs.defrag import defrag_range
 from journalkeeper.btrfs.disk import read_disk_bytes
 from journalkeeper.model import MIB
@@ -24,78 +23,63 @@ pytestmark = pytest.mark.root
 MakeFile = Callable[..., int]
 
 
-def compsize(path: Path) -> int:
-    return disk_bytes(path)
-
-
-def test_a_plain_file_has_its_own_length(make_file: MakeFile, place: Path) -> None:
-    fd = make_file(os.urandom(3 * MIB))
-    assert read_disk_bytes(fd) == compsize(place / "file") == 3 * MIB
-
-
-def test_an_extent_written_over_in_part_counts_whole(make_file: MakeFile, place: Path) -> None:
-    fd = make_file(os.urandom(MIB))
+def overwrite(fd: int, _path: Path) -> None:
     os.pwrite(fd, os.urandom(PAGE), 10 * PAGE)
+
+
+def compress(fd: int, _path: Path) -> None:
+    os.pwrite(fd, b"journal " * (MIB // 8), 0)
     os.fsync(fd)
-    assert read_disk_bytes(fd) == compsize(place / "file") == MIB + PAGE
-    assert os.fstat(fd).st_blocks * 512 == MIB
+    defrag_range(fd, 0, MIB, compress=Compression("zstd"))
 
 
-def test_more_extents_than_one_answer_holds(fragmented: MakeFile, place: Path) -> None:
-    fd = fragmented(4000)
-    assert placement.count(fd, sync=True) == 4000
-    assert read_disk_bytes(fd) == compsize(place / "file") > 4000 * PAGE
-
-
-@pytest.mark.parametrize("algorithm", ["zlib", "lzo", "zstd"])
-def test_a_compressed_file_counts_what_is_left(make_file: MakeFile, place: Path, algorithm: str) -> None:
-    fd = make_file(b"journal " * (MIB // 8))
-    defrag_range(fd, 0, MIB, compress=Compression(algorithm))
-    os.fsync(fd)
-    found = read_disk_bytes(fd)
-    assert found == compsize(place / "file")
-    assert found is not None
-    assert 0 < found < MIB / 8
-
-
-@pytest.mark.parametrize("size", [1, 100, 2048])
-def test_a_file_inside_its_metadata_counts_its_bytes(make_file: MakeFile, place: Path, size: int) -> None:
-    fd = make_file(os.urandom(size))
-    assert read_disk_bytes(fd) == compsize(place / "file") == size
-
-
-def test_a_compressed_file_inside_its_metadata_counts_what_is_left(make_file: MakeFile, place: Path) -> None:
-    fd = make_file()
+def compress_inline(fd: int, _path: Path) -> None:
     os.setxattr(fd, "btrfs.compression", b"zstd")
     os.pwrite(fd, b"x" * 2000, 0)
-    os.fsync(fd)
-    found = read_disk_bytes(fd)
-    assert found == compsize(place / "file")
-    assert found is not None
-    assert 0 < found < 200
 
 
-def test_holes_count_nothing(make_file: MakeFile, place: Path) -> None:
-    fd = make_file()
+def make_hole(fd: int, _path: Path) -> None:
     os.ftruncate(fd, 100 * MIB)
     os.pwrite(fd, os.urandom(PAGE), 50 * MIB)
-    os.fsync(fd)
-    assert read_disk_bytes(fd) == compsize(place / "file") == PAGE
 
 
-def test_an_extent_found_twice_counts_once(make_file: MakeFile, place: Path) -> None:
-    fd = make_file(os.urandom(MIB))
-    lab.run("cp", "--reflink=always", place / "file", place / "twin")
-    twin = os.open(place / "twin", os.O_RDONLY)
-    try:
-        assert read_disk_bytes(twin) == compsize(place / "twin") == MIB
-    finally:
-        os.close(twin)
+def make_twin(fd: int, path: Path) -> None:
+    lab.run("cp", "--reflink=always", path, path.with_name("twin"))
     os.pwrite(fd, os.urandom(PAGE), MIB // 2)
-    os.fsync(fd)
-    assert read_disk_bytes(fd) == compsize(place / "file") == MIB + PAGE
 
 
-def test_nobody_learns_nothing(make_file: MakeFile) -> None:
+@pytest.mark.parametrize(
+    ("size", "change", "least", "most"),
+    [
+        (0, None, 0, 0),
+        (1, None, 1, 1),
+        (2048, None, 2048, 2048),
+        (3 * MIB, None, 3 * MIB, 3 * MIB),
+        (MIB, overwrite, MIB + PAGE, MIB + PAGE),
+        (0, compress, 1, MIB / 8),
+        (0, compress_inline, 1, 200),
+        (0, make_hole, PAGE, PAGE),
+        (MIB, make_twin, MIB + PAGE, MIB + PAGE),
+    ],
+)
+def test_disk_bytes_are_those_of_compsize(
+    make_file: MakeFile, place: Path, *, size: int, change: Callable[[int, Path], None] | None, least: int, most: float
+) -> None:
+    fd = make_file(os.urandom(size))
+    if change is not None:
+        change(fd, place / "file")
+        os.fsync(fd)
+    found = read_disk_bytes(fd)
+    assert found == disk_bytes(place / "file")
+    assert found is not None
+    assert least <= found <= most
+
+
+def test_a_file_may_have_more_extents_than_one_answer_holds(fragmented: MakeFile, place: Path) -> None:
+    fd = fragmented(4000)
+    assert read_disk_bytes(fd) == disk_bytes(place / "file") > 4000 * PAGE
+
+
+def test_disk_bytes_are_unknown_without_the_right(make_file: MakeFile) -> None:
     fd = make_file(os.urandom(MIB))
     assert as_nobody(lambda: read_disk_bytes(fd)) is None
