@@ -2,10 +2,9 @@
 """The callers of the service: the user of each connection, and how much of the service that user may use.
 
 A bus keeps every answer that a caller does not read. dbus-daemon stops reading from a service, for all callers, when
-127 MiB of the service's messages are kept (max_incoming_bytes). Three limits keep it far below. An answer has at most 1
-MiB. A user has RATE_PER_S calls a second. A few calls above that are answered late, further ones not at all. After each
-CHECK_BYTES of answers the service asks the bus which users do not read; those get no answer until they have read. All
-connections of a user count together, except root's, which count one by one.
+127 MiB of the service's messages are kept (max_incoming_bytes). Two limits keep it far below: a user has a rate of
+calls, and while UNREAD_MOST bytes of a user are unread, that user gets no answers. All connections of a user count
+together, except root's, which count one by one.
 
 Source: dbus-daemon(1), limits; dbus-daemon's interface org.freedesktop.DBus.Debug.Stats, for root. A dbus-broker does
 not have that interface; it ends a connection that does not read.
@@ -37,27 +36,24 @@ RATE_PER_S: Final = 20.0
 BURST: Final = 200.0
 """Calls of one user that are answered: so many a second, and so many at once after a rest."""
 
-DEBT: Final = 20.0
-"""So many calls more are answered late, at the rate, and before bus/client.py believes that the service is hung. A
-caller that waits for each answer never needs more.
+LATE_MOST_S: Final = 1.0
+"""A call above the rate is answered late, at most by this time, and before bus/client.py believes that the service is
+hung. Further calls are not answered. A caller that waits for each answer gets them all.
 """
 
 LONG_COST: Final = 10.0
-"""A ListFiles or Plan counts as so many calls: its answer may have 1 MiB."""
+"""A ListFiles, Plan or Result counts as so many calls: its answer may have 1 MiB."""
 
-EARLY_MOST: Final = 64
-"""Calls of a connection that wait until the bus has said whose it is."""
+CALLS_MOST: Final = 128
+"""Calls of a connection under way: as many as a bus lets a caller wait for (max_replies_per_connection)."""
 
 AT_ONCE: Final = 8
 """Plans and questions to polkit of one user under way. The bus lets a service wait for 128 answers."""
 
-CHECK_BYTES: Final = 4 << 20
 UNREAD_MOST: Final = 4 << 20
-UNREAD_ALL: Final = 32 << 20
-UNREAD_LEAST: Final = 1 << 16
-"""Unread bytes of one user, and of all users; above the latter each user may have UNREAD_LEAST."""
+"""Bytes that one user may leave unread."""
 
-CHECK_AGAIN_S: Final = 0.5
+CHECK_S: Final = 0.5
 """The least time between two questions about unread bytes."""
 
 Ask = Callable[[Message], Awaitable[list[Any]]]
@@ -65,17 +61,17 @@ Ask = Callable[[Message], Awaitable[list[Any]]]
 
 
 class User:
-    """The limits and the use of the service by one user, for all connections together.
+    """The use of the service by one user, for all connections together.
 
-    `tokens` are the calls that were left at `at_s`, less than 0 if some are answered late. `busy` long calls are under
-    way; `turn` is the lock of the one whose plan is made. Above `unread_most` unread bytes the user gets no answers.
+    At the rate, the calls so far take until `until_s`. `busy` long calls are under way; `turn` is the lock of the one
+    whose plan is made. `unread_bytes` are the answers that the user had not read at the last check.
     """
 
-    def __init__(self, now_s: float) -> None:
-        self.at_s, self.tokens = now_s, BURST
+    def __init__(self) -> None:
+        self.until_s = 0.0
         self.busy = 0
         self.turn = asyncio.Lock()
-        self.unread_bytes, self.unread_most = 0, UNREAD_MOST
+        self.unread_bytes = 0
 
     @contextmanager
     def place(self) -> Iterator[None]:
@@ -93,18 +89,19 @@ class User:
 
 
 class Caller:
-    """A connection of a program to the bus.
+    """A connection of a program to the bus. `calls` of its calls are under way.
 
-    `uid` is its user's id, None until the bus has reported it. Calls that arrive before that are stored in
-    `early_calls`.
+    `identified` is a task that ends when the bus has reported the caller's user. It returns False if the bus does not
+    know the caller. Until then `uid` is None.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.uid: int | None = None
-        self.user = User(0.0)
+        self.user = User()
         self.reads_all = False
-        self.early_calls: list[Message] = []
+        self.calls = 0
+        self.identified: asyncio.Task[bool]
 
     def reads(self, owner: str) -> bool:
         """Return whether the caller may see the contents of a journal file of `owner`.
@@ -126,23 +123,24 @@ class Callers:
         self._own = own
         self._known: OrderedDict[str, Caller] = OrderedDict()
         self._users: WeakValueDictionary[int, User] = WeakValueDictionary()
-        self._sent_bytes = 0
         self._checked_s = 0.0
         self._check: asyncio.Task[None] | None = None
         self._gids = frozenset(_gids(READERS))
 
     def find(self, name: str) -> Caller:
-        """Return the Caller with this connection name; make one if the name is new.
+        """Return the Caller with this connection name. If the name is new, make one and begin to identify it.
 
         More than CALLERS_MOST are not stored: the one that called least recently is forgotten.
         """
-        caller = self._known.setdefault(name, Caller(name))
+        if name not in self._known:
+            self._known[name] = caller = Caller(name)
+            caller.identified = asyncio.ensure_future(self._identify(caller))
         self._known.move_to_end(name)
         if len(self._known) > CALLERS_MOST:
             self._known.popitem(last=False)
-        return caller
+        return self._known[name]
 
-    async def identify(self, caller: Caller) -> bool:
+    async def _identify(self, caller: Caller) -> bool:
         """Ask the bus for the user and groups of `caller`, and store them in it.
 
         Return False if the bus does not answer.
@@ -150,11 +148,11 @@ class Callers:
         said = await self._values(BUS, "GetConnectionCredentials", caller.name)
         if said is None or "UnixUserID" not in said:
             return False
-        caller.uid = said["UnixUserID"].value
-        user = User(asyncio.get_running_loop().time())
-        caller.user = self._users.setdefault(caller.uid, user) if caller.uid else user
+        uid: int = said["UnixUserID"].value
+        caller.uid = uid
+        caller.user = self._users.setdefault(uid, caller.user) if uid else caller.user
         groups = said["UnixGroupIDs"].value if "UnixGroupIDs" in said else ()
-        caller.reads_all = caller.uid == 0 or not self._gids.isdisjoint(groups)
+        caller.reads_all = uid == 0 or not self._gids.isdisjoint(groups)
         return True
 
     def admit(self, user: User, cost: float) -> float | None:
@@ -163,46 +161,24 @@ class Callers:
         Return None if the call gets no answer: the user has too many unread bytes, or called too often.
         """
         now_s = asyncio.get_running_loop().time()
-        if user.unread_bytes > user.unread_most:
-            self._begin_check(now_s)
-            return None
-        user.tokens, user.at_s = min(BURST, user.tokens + RATE_PER_S * (now_s - user.at_s)), now_s
-        if user.tokens + DEBT < cost:
-            return None
-        user.tokens -= cost
-        return max(0.0, -user.tokens / RATE_PER_S)
-
-    # -- Who does not read ---------------------------------------------------------------------
-
-    def count_sent(self, size_bytes: int) -> None:
-        """Count the bytes of an answer.
-
-        After each CHECK_BYTES, start a search for users who do not read their answers.
-        """
-        self._sent_bytes += size_bytes
-        if self._sent_bytes >= CHECK_BYTES:
-            self._begin_check(asyncio.get_running_loop().time())
-
-    def _begin_check(self, now_s: float) -> None:
-        if (self._check is None or self._check.done()) and now_s - self._checked_s >= CHECK_AGAIN_S:
-            self._sent_bytes, self._checked_s = 0, now_s
+        if now_s - self._checked_s >= CHECK_S:
+            self._checked_s = now_s
             self._check = asyncio.ensure_future(self._find_silent())
+        until_s = max(user.until_s, now_s - BURST / RATE_PER_S) + cost / RATE_PER_S
+        if user.unread_bytes > UNREAD_MOST or until_s - now_s > LATE_MOST_S:
+            return None
+        user.until_s = until_s
+        return max(0.0, until_s - now_s)
 
     async def _find_silent(self) -> None:
-        """Read from the bus how many bytes each user has not read, and the limit that applies now.
-
-        A user above the limit gets no answers until the next search.
-        """
-        kept_bytes = await self._count_kept(self._own, "IncomingBytes")
-        callers = [caller for caller in self._known.values() if caller.uid is not None]
+        """Read from the bus how many bytes each user has not read."""
         unread: Counter[User] = Counter()
-        for caller in callers if kept_bytes >= UNREAD_MOST else ():
-            unread[caller.user] += await self._count_kept(caller.name, "OutgoingBytes")
+        callers = [caller for caller in self._known.values() if caller.uid is not None]
+        if await self._count_kept(self._own, "IncomingBytes") > UNREAD_MOST:
+            for caller in callers:
+                unread[caller.user] += await self._count_kept(caller.name, "OutgoingBytes")
         for caller in callers:
             caller.user.unread_bytes = unread[caller.user]
-            caller.user.unread_most = UNREAD_LEAST if kept_bytes > UNREAD_ALL else UNREAD_MOST
-
-    # -- What the bus says ---------------------------------------------------------------------
 
     async def _count_kept(self, name: str, counter: str) -> int:
         """Return the bytes that the bus stores for a connection, 0 if unknown.

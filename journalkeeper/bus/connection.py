@@ -33,8 +33,7 @@ SENT_MOST: Final = 1 << 20
 """Bytes of a message that is sent."""
 
 QUEUE_MOST: Final = 64 << 20
-STALLED_S: Final = 30.0
-"""Bytes that wait for the bus, and how long they may wait; above either the connection ends."""
+"""Bytes that wait for the bus; above that the connection ends."""
 
 SIGNATURES_MOST: Final = 1000
 """Signatures whose trees dbus-fast may cache. Up to 4.0 at least its cache has no limit."""
@@ -59,7 +58,6 @@ class Connection:
         self._reader, self._writer = reader, writer
         self._serial = 0
         self._answers: dict[int, asyncio.Future[Message]] = {}
-        self._flushing: asyncio.Task[None] | None = None
         self.ended = asyncio.get_running_loop().create_task(self._read(read_most))
 
     @classmethod
@@ -70,7 +68,6 @@ class Connection:
         """
         reader, writer = await asyncio.open_unix_connection(_find_socket(address))
         try:
-            writer.transport.set_write_buffer_limits(0)
             writer.write(b"\0AUTH EXTERNAL " + str(os.getuid()).encode().hex().encode() + b"\r\n")
             said = await reader.readline()
             if not said.startswith(b"OK "):
@@ -110,11 +107,10 @@ class Connection:
             raise CallError(str(answer.error_name), str(answer.body[0] if answer.body else answer.error_name))
         return list(answer.body)
 
-    def send(self, message: Message) -> int:
-        """Send a message after those that are not sent yet, and return its size in bytes.
+    def send(self, message: Message) -> None:
+        """Send a message after those that are not sent yet.
 
-        If more than QUEUE_MOST bytes wait, or they wait for more than STALLED_S, the connection is closed. A closed
-        connection sends nothing.
+        If more than QUEUE_MOST bytes wait, the connection is closed. A closed connection sends nothing.
 
         Raises: CallError if the message is too long; dbus-fast's errors if its values do not fit their signature.
         """
@@ -126,21 +122,8 @@ class Connection:
             raise CallError(LIMITS_EXCEEDED, f"the answer would have more than {SENT_MOST >> 20} MiB; ask for less")
         if not self._writer.is_closing():
             self._writer.write(data)
-            waiting_bytes = self._writer.transport.get_write_buffer_size()
-            if waiting_bytes > QUEUE_MOST:
+            if self._writer.transport.get_write_buffer_size() > QUEUE_MOST:
                 self.close(ConnectionResetError("the bus does not take what is sent"))
-            elif waiting_bytes and (self._flushing is None or self._flushing.done()):
-                self._flushing = asyncio.get_running_loop().create_task(self._flush())
-        return len(data)
-
-    async def _flush(self) -> None:
-        """Wait until nothing waits for the bus. Close the connection after STALLED_S."""
-        try:
-            await asyncio.wait_for(self._writer.drain(), STALLED_S)
-        except TimeoutError:
-            self.close(ConnectionResetError(f"the bus has taken nothing for {STALLED_S:g} s"))
-        except OSError:
-            return  # `_read` meets the same error
 
     async def _read(self, most: int) -> Exception:
         """Read and pass on messages until the connection ends, and return the error that ended it."""

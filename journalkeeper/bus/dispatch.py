@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from dbus_fast import Message, MessageFlag, MessageType
 
 from journalkeeper.bus import contract, names, options
-from journalkeeper.bus.callers import EARLY_MOST, LONG_COST, Caller, Callers
+from journalkeeper.bus.callers import CALLS_MOST, LONG_COST, Caller, Callers
 from journalkeeper.bus.contract import Method
 from journalkeeper.bus.names import CallError
 from journalkeeper.bus.objects import Objects, Values, list_files, write_document
@@ -56,8 +56,8 @@ class Service(Protocol):
 class Dispatcher:
     """Answers method calls with the methods of `service` and the objects in `objects`.
 
-    `callers` has the users and their limits, `authority` asks polkit. `send` sends an answer and returns its size in
-    bytes. `complain` logs an unexpected exception.
+    `callers` has the users and their limits, `authority` asks polkit. `send` sends an answer, and `complain` logs an
+    unexpected exception.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Dispatcher:
         callers: Callers,
         authority: Authority,
         *,
-        send: Callable[[Message], int],
+        send: Callable[[Message], object],
         complain: Callable[[str, Exception], None],
     ) -> None:
         self._service = service
@@ -96,55 +96,45 @@ class Dispatcher:
     def handle(self, call: Message) -> None:
         """Begin to serve a message if it is a method call. Ignore any other message.
 
-        Calls of a new connection are stored until its user is known. Beyond EARLY_MOST they are dropped.
+        Calls above CALLS_MOST of one connection are dropped.
         """
-        if call.message_type is not MessageType.METHOD_CALL:
-            return
-        caller = self._callers.find(call.sender or "")
-        if caller.uid is not None:
-            self._admit(call, caller)
-        elif len(caller.early_calls) < EARLY_MOST:
-            caller.early_calls.append(call)
-            if len(caller.early_calls) == 1:
-                self._begin(self._identify(caller))
+        caller = self._callers.find(call.sender or "") if call.message_type is MessageType.METHOD_CALL else None
+        if caller is not None and caller.calls < CALLS_MOST:
+            caller.calls += 1
+            task = asyncio.get_running_loop().create_task(self._serve(call, caller))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
         """Cancel all calls that are being served. They get no answer, because the connection is gone."""
         for task in self._tasks:
             task.cancel()
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _serve(self, call: Message, caller: Caller) -> None:
+        """Answer a call, unless its caller is not known to the bus or calls too often."""
+        try:
+            if await caller.identified:
+                wait_s = self._callers.admit(caller.user, LONG_COST if call.member in LONG else 1.0)
+                if wait_s is not None:
+                    await asyncio.sleep(wait_s)
+                    await self._answer(call, caller)
+        finally:
+            caller.calls -= 1
 
-    def _admit(self, call: Message, caller: Caller) -> None:
-        wait_s = self._callers.admit(caller.user, LONG_COST if call.member in LONG else 1.0)
-        if wait_s is not None:
-            self._begin(self._serve(call, caller, wait_s))
-
-    async def _identify(self, caller: Caller) -> None:
-        """Ask the bus for the user of `caller`, then serve the stored calls. Drop them if the bus does not answer."""
-        is_known = await self._callers.identify(caller)
-        calls, caller.early_calls = caller.early_calls, []
-        for call in calls if is_known else ():
-            self._admit(call, caller)
-
-    async def _serve(self, call: Message, caller: Caller, wait_s: float) -> None:
-        await asyncio.sleep(wait_s)
+    async def _answer(self, call: Message, caller: Caller) -> None:
         try:
             method = self._find_method(call)
-            answer = self._methods[call.interface or "", method.name]
+            run = self._methods[call.interface or "", method.name]
             if method.action is not None:
                 with caller.user.place():
                     await self._authority.check(caller, call, method.action)
-                    found = await _finish(answer(call, caller))
+                    found = await _finish(run(call, caller))
             elif call.flags.value & SILENT:
                 return  # it only reads
             else:
-                found = await _finish(answer(call, caller))
+                found = await _finish(run(call, caller))
             signature = "".join(one for _, one in method.gives)
-            self._answer(call, Message.new_method_return(call, signature, [found] if method.gives else []))
+            self._reply(call, Message.new_method_return(call, signature, [found] if method.gives else []))
         except Exception as error:  # noqa: BLE001 - every error is answered, and logged if it is unexpected
             self._refuse(call, error)
 
@@ -162,9 +152,9 @@ class Dispatcher:
         words = f"{shorten(path)} has no method {call.interface}.{call.member}"
         raise CallError(f"{DBUS_ERROR}.UnknownMethod", words)
 
-    def _answer(self, call: Message, answer: Message) -> None:
+    def _reply(self, call: Message, answer: Message) -> None:
         if not call.flags.value & SILENT:
-            self._callers.count_sent(self._send(answer))
+            self._send(answer)
 
     def _refuse(self, call: Message, error: Exception) -> None:
         """Answer with an error. An unexpected exception is logged, and its text is kept from the caller."""
@@ -176,7 +166,7 @@ class Dispatcher:
             said = error.strerror if isinstance(error, OSError) else None
             name, text = names.FAILED, f"{said or 'bug in journalkeeper'}; its log has the traceback"
             self._complain(f"{call.interface}.{call.member} failed", error)
-        self._answer(call, Message.new_error(call, name, names.to_ascii(text)[:ERROR_MOST]))
+        self._reply(call, Message.new_error(call, name, names.to_ascii(text)[:ERROR_MOST]))
 
     # -- Reading ---------------------------------------------------------------------------
 

@@ -230,21 +230,14 @@ async def test_signatures_of_strangers_are_not_kept_for_ever(connect: Connect, m
     assert signature.get_signature_tree.cache_info().currsize < 60
 
 
-@pytest.mark.parametrize(
-    ("limit", "value", "words"),
-    [("STALLED_S", 0.2, "taken nothing"), ("QUEUE_MOST", 1 << 20, "does not take")],
-)
-async def test_a_bus_that_takes_nothing_any_more_is_left(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch, limit: str, value: float, words: str
-) -> None:
-    monkeypatch.setattr(connection, limit, value)
+async def test_a_bus_that_takes_nothing_any_more_is_left(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "QUEUE_MOST", 1 << 20)
     ours = await connect()
     async with stopped_bus(ours):
         for _ in range(40):
             ours.send(signal_to(BUS, "s", WORDS))
         async with asyncio.timeout(60):
-            error = await ours.ended
-        assert words in str(error)
+            assert "does not take" in str(await ours.ended)
         ours.send(signal_to(BUS, "s", WORDS))
 
 
@@ -265,7 +258,7 @@ async def test_a_connection_that_is_closed_while_messages_wait_says_nothing_more
         for _ in range(500):
             ours.send(Message.new_signal("/", "a.b", "News", "s", ["x" * 1000]))
         await asyncio.sleep(0.1)
-        assert ours._flushing is not None
+        assert ours._writer.transport.get_write_buffer_size() > 0
     sock = ours._writer.get_extra_info("socket")
     assert eventually(lambda: bool(select.select([], [sock], [], 0)[1]))
     await asyncio.sleep(0)

@@ -23,7 +23,7 @@ from typing import Any, Final
 import pytest
 
 from journalkeeper.bus import callers, names
-from journalkeeper.bus.callers import BURST, DEBT, LONG_COST, RATE_PER_S, UNREAD_MOST
+from journalkeeper.bus.callers import BURST, LATE_MOST_S, LONG_COST, RATE_PER_S, UNREAD_MOST
 from journalkeeper.bus.connection import CALL_MOST
 from tests import bus as beds
 from tests.bus import PrivateBus, RawClient, raw_call
@@ -33,6 +33,9 @@ from tests.trust import server as made
 from tests.trust.caller import Served
 
 pytestmark = pytest.mark.root
+
+DEBT: Final = LATE_MOST_S * RATE_PER_S
+"""Calls that are answered late."""
 
 LIST: Final = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "ListFiles", "a{sv}", {})
 STATE: Final = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.PROPERTIES, "GetAll", "s", names.MANAGER)
