@@ -94,7 +94,18 @@ def recorded(days: int = 10, every_us: int = HOUR_US) -> Recorded:
 def plan() -> Plan:
     """One action and some files that are fine."""
     archive = file(f"{ACTIVE[:-8]}@1.journal", kind=Kind.ARCHIVED, state=State.ARCHIVED)
-    action = Action(archive.path, Verb.COMPRESS, Reason.FRAGMENTED, archive, (), 32 << 20, 5992, 256, "zstd")
+    action = Action(
+        archive.path,
+        Verb.COMPRESS,
+        Reason.FRAGMENTED,
+        archive,
+        (),
+        32 << 20,
+        5992,
+        256,
+        "zstd",
+        read_seconds_saved=38.2,
+    )
     fine = [Skip(f"{ACTIVE[:-8]}@{number}.journal", Reason.RECORDED, "rewritten before") for number in range(2, 9)]
     return Plan((), (action,), (*fine, Skip(ACTIVE, Reason.WINDOW_CLOSED, "", NOW_US + 60_000_000, now=True)))
 

@@ -35,12 +35,11 @@ from journalkeeper.model import Host
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.reasons import describe_saving
 from journalkeeper.model.record import Count, Sometimes
 from journalkeeper.model.recorded import Counters, Run, Totals
 from journalkeeper.model.units import DAY_US, counted, format_span, spell_size
 from journalkeeper.model.waiting import Wait, long
-from journalkeeper.report.text import day
+from journalkeeper.report.text import describe_total_saving
 
 _CLEAR: Final = "\x1b[H\x1b[J"
 """Move the cursor to the top and clear the screen (ECMA-48)."""
@@ -247,7 +246,7 @@ def _lines(status: _Status, context: Context) -> list[str]:
     """Return the lines below the verdict: facts from the history and the service, each after its name."""
     record, found, live = status.record, status.evidence.record, status.live
     counters = (record and record.counters) or Counters(bytes_reclaimed=live and live.bytes_reclaimed_total)
-    saving = describe_saving(counters, "the installation" if counters.since_us is None else day(counters.since_us))
+    saving = describe_total_saving(counters)
     facts = [("Saved", saving)] if saving else []
     facts += _service_facts(status.evidence.service)
     facts.append(("History", shown(context.state_directory)))

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The three charts of the page: boots, extents, and intake delay. Each has a summary, a table, and notes.
 
-A chart is described here in plain numbers; the page's template draws it, COLUMNS wide and ROWS high. An unknown value
-is a gap with a note. No bar or line goes below zero, even if a clock was set back. A line is thinned to three points
-for each column and keeps its peaks, so a chart's size does not grow with the history.
+A chart is described here in plain numbers: a column for each boot or span of time, and the height of each layer there.
+The page's template draws it, ROWS high. An unknown value is a gap with a note. No bar or line goes below zero, even if
+a clock was set back. A column shows the peak of its span, and their number does not grow with the history.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil, log10
 from statistics import median
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -19,10 +18,9 @@ from journalkeeper.health.evidence import Boot, Intake, Journal, Recorded
 from journalkeeper.history.rows import sum_files
 from journalkeeper.model import JournalFile, Result
 from journalkeeper.model.recorded import Totals
-from journalkeeper.model.units import DAY_US, HOUR_US, MINUTE_US, counted, format_span, quantile
+from journalkeeper.model.units import DAY_US, HOUR_US, counted, format_span, quantile
 from journalkeeper.report.text import UNKNOWN, day, hour, seconds, when
 
-COLUMNS: Final = 1000
 ROWS: Final = 160
 LABELS: Final = 4
 """The most labels of a time axis: so many fit next to each other on a narrow screen."""
@@ -31,8 +29,8 @@ MOST_ROWS: Final = 12
 """The most rows of a table below a chart: the newest rows, or sums."""
 
 MOST_BOOTS: Final = 120
-MOST_SPANS: Final = 120
-"""The most spans of time in the intake chart; each has its percentiles."""
+MOST_SPANS: Final = 240
+"""The most columns of a chart of boots, and of a chart of spans of time."""
 
 SPAN_MESSAGES: Final = 100
 """The fewest messages of a span: of fewer, the 99th percentile is the longest wait."""
@@ -43,69 +41,51 @@ FIRST_US: Final = 1_293_840_000_000_000
 """The beginning of 2011, before which journald did not exist."""
 
 
-class Bars(NamedTuple):
-    """Bars from the floor: (x0, x1, height, tooltip or ""). `css` is the class of their colour, `name` is for the key.
+class Layer(NamedTuple):
+    """Bars, or a stepped line, with a height for each column of a chart; None is a gap.
 
-    A bar is at least two columns wide.
+    `css` is the class of their colour, `name` is for the key. `tips` are the tooltips of the bars, if they have any.
     """
 
     css: str
     name: str
-    bars: tuple[tuple[float, float, float, str], ...]
-
-
-class Line(NamedTuple):
-    """A stepped line: each (x, y) holds until the next; a y of None is a gap."""
-
-    css: str
-    name: str
-    points: tuple[tuple[float, float | None], ...]
+    heights: tuple[float | None, ...]
+    tips: tuple[str, ...] = ()
+    bars: bool = False
 
 
 class Chart(NamedTuple):
-    """Layers over an axis from `low` to `high`, with heights from 0 to `top`.
+    """Layers over columns that begin at `times`. `levels` are the heights on the scale with their labels.
 
-    `levels` are the labels of the heights, `labels` those of the axis, `words` stand on the floor, and `mark` is a
-    vertical line with its name.
+    `words` stand in the middle of a column, and `mark` is a vertical line at the left of a column, with its name.
     """
 
-    low: float
-    high: float
-    top: float
+    times: Sequence[int]
     levels: tuple[tuple[float, str], ...]
-    labels: tuple[tuple[float, str], ...]
-    layers: tuple[Bars | Line, ...]
-    words: tuple[tuple[float, str], ...] = ()
-    mark: tuple[float, str] | None = None
+    layers: tuple[Layer, ...]
+    words: tuple[tuple[int, str], ...] = ()
+    mark: tuple[int, str] | None = None
 
-    def across(self, x: float) -> float:
-        """Return the SVG x coordinate of `x`. A value outside the axis gets the coordinate of its edge."""
-        share = (min(max(x, self.low), self.high) - self.low) / ((self.high - self.low) or 1)
-        return round(share * COLUMNS, 1)
+    @property
+    def labels(self) -> list[tuple[int, str]]:
+        """At most LABELS columns, at even distances, each with the label of its time."""
+        last = len(self.times) - 1
+        chosen = sorted({last * part // (LABELS - 1) for part in range(LABELS)})
+        return [(column, _choose_form(self.times)(self.times[column])) for column in chosen]
 
-    def down(self, y: float) -> float:
-        """Return the SVG y coordinate of `y`. A value outside the chart gets the coordinate of its edge."""
-        return round(ROWS * (1 - min(max(y, 0), self.top) / (self.top or 1)), 1)
+    def down(self, height: float) -> float:
+        """Return the SVG y coordinate of `height`. A value outside the chart gets the coordinate of its edge."""
+        top = self.levels[-1][0] or 1
+        return round(ROWS * (1 - min(max(height, 0), top) / top), 1)
 
-    def boxes(self, layer: Bars) -> list[tuple[float, float, float, float, str]]:
-        """Return (x, y, width, height, tooltip) of each bar in SVG coordinates."""
-        return [
-            (self.across(x0), row := self.down(y), max(2.0, self.across(x1) - self.across(x0)), ROWS - row, said)
-            for x0, x1, y, said in layer.bars
-        ]
-
-    def path(self, layer: Line) -> str:
-        """Return a line as the commands of an SVG path. The line is interrupted where a value is None."""
-        found: list[str] = []
-        pen = False
-        for column, some in groupby(layer.points, key=lambda point: int(self.across(point[0]))):
-            heights = [y for _, y in some]
-            known = [y for y in heights if y is not None]
-            for y in dict.fromkeys([known[0], max(known), known[-1]]) if known else ():
-                found.append(f"{'H' if pen else 'M'}{column}{'V' if pen else ' '}{self.down(y):g}")
-                pen = True
-            pen = pen and heights[-1] is not None
-        return "".join([*found, f"H{COLUMNS}"] if pen else found)
+    def path(self, layer: Layer) -> str:
+        """Return a line as the commands of an SVG path with steps of 1. It is interrupted where a height is None."""
+        found, pen = [], False
+        for column, height in enumerate(layer.heights):
+            if height is not None:
+                found.append(f"{'V' if pen else f'M{column} '}{self.down(height):g}H{column + 1}")
+            pen = height is not None
+        return "".join(found)
 
 
 class Table(NamedTuple):
@@ -165,10 +145,23 @@ def _choose_levels(high: float, unit: str = "") -> tuple[tuple[float, str], ...]
     return tuple((level, f"{level:g}{unit}" if unit else f"{level:,.0f}") for level in levels if unit or level % 1 == 0)
 
 
-def _label_times(low: int, high: int) -> tuple[tuple[float, str], ...]:
-    """Return LABELS labels at even distances on an axis of time."""
-    written = day if high - low > 4 * DAY_US else hour
-    return tuple((at, written(at)) for at in (low + (high - low) * part // (LABELS - 1) for part in range(LABELS)))
+def _choose_form(times: Sequence[int]) -> Callable[[int], str]:
+    """Return the function that labels times on an axis: by the day, or by the hour if the axis is short."""
+    return day if times[-1] - times[0] > 4 * DAY_US else hour
+
+
+def _divide(low_us: int, high_us: int, most: int) -> range:
+    """Return the beginnings of at most `most` equal spans from `low_us` to `high_us`."""
+    return range(low_us, high_us + 1, ceil((high_us - low_us + 1) / most))
+
+
+def _group(times: range, rows: Iterable[T]) -> list[list[T]]:
+    """Return the rows of each of the spans that begin at `times`."""
+    found: list[list[T]] = [[] for _ in times]
+    for row in rows:
+        if times.start <= row.when_us < times.stop:
+            found[(row.when_us - times.start) // times.step].append(row)
+    return found
 
 
 # boots
@@ -183,80 +176,60 @@ def draw_boots(known: Sequence[Boot], record: Recorded | None) -> Figure:
     shown = sorted(known, key=lambda boot: boot.first_us)[-MOST_BOOTS:]
     if not shown:
         return Figure(name, title, "The journal contains no boot.")
-    since_us = None if record is None else record.first_us
-    if record is not None and record.counters is not None and record.counters.since_us is not None:
-        since_us = record.counters.since_us
-    first = None if since_us is None else bisect_right([boot.first_us for boot in shown], since_us)
-    written = day if shown[-1].first_us - shown[0].first_us > 4 * DAY_US else hour
-    userspace = Bars("userspace", "userspace", _make_bars([_s(boot.userspace_us) for boot in shown], shown))
-    flush = Bars("flush", "of it, the journal's flush", _make_bars([_s(boot.waited_us) for boot in shown], shown))
-    levels = _choose_levels(max([bar[2] for bar in (*userspace.bars, *flush.bars)], default=0.0), " s")
+    counters = record and record.counters
+    since_us = (counters and counters.since_us) or (record and record.first_us) or 0
+    times = [boot.first_us for boot in shown]
+    first = bisect_right(times, since_us) % len(shown)  # 0 also where all boots are older
+    userspace = _make_bars("userspace", "userspace", times, [boot.userspace_us for boot in shown])
+    flush = _make_bars("flush", "of it, the journal's flush", times, [boot.waited_us for boot in shown])
+    known_s = [height for height in (*userspace.heights, *flush.heights) if height is not None]
     chart = Chart(
-        low=0,
-        high=len(shown),
-        top=levels[-1][0],
-        levels=levels,
-        labels=tuple(
-            (place + 0.5, written(shown[place].first_us))
-            for place in sorted({(len(shown) - 1) * part // (LABELS - 1) for part in range(LABELS)})
-        ),
+        times=times,
+        levels=_choose_levels(max(known_s, default=0.0), " s"),
         layers=(userspace, flush),
-        words=tuple((place + 0.5, "?") for place, boot in enumerate(shown) if _s(boot.userspace_us) is None),
-        mark=(first, f"kept since {written(since_us or 0)}") if first is not None and 0 < first < len(shown) else None,
+        words=tuple((column, "?") for column, height in enumerate(userspace.heights) if height is None),
+        mark=(first, f"kept since {_choose_form(times)(since_us)}") if first else None,
     )
-    return Figure(name, title, _describe_boots(shown, first), chart, _tabulate_boots(shown), _note_gaps(known, shown))
+    newest = shown[: -MOST_ROWS - 1 : -1]
+    rows = tuple((when(boot.first_us), _seconds(boot.userspace_us), _seconds(boot.waited_us)) for boot in newest)
+    part = f"The newest {len(rows)} of {len(shown)} boots" if len(rows) < len(shown) else "Boots, the newest first"
+    table = Table(part, ("Boot of", "Userspace", "Flush"), rows)
+    return Figure(name, title, _describe_boots(userspace.heights, first), chart, table, _note_gaps(known, chart))
 
 
-def _describe_boots(shown: Sequence[Boot], first: int | None) -> str:
+def _make_bars(css: str, name: str, times: list[int], spans_us: list[int | None]) -> Layer:
+    heights = tuple(map(_s, spans_us))
+    tips = (f"{when(at)}: {seconds(height or 0)}" for at, height in zip(times, heights, strict=True))
+    return Layer(css, name, heights, tuple(tips), bars=True)
+
+
+def _describe_boots(times_s: Sequence[float | None], first: int) -> str:
     """Return a sentence with the median before and since the boot number `first`, or of all boots."""
-    if first is not None and 0 < first < len(shown):
-        before, since = _describe_median(shown[:first]), _describe_median(shown[first:])
-        if before and since:
-            return f"Before journalkeeper a boot took {before}, since then {since}."
-    all_boots = _describe_median(shown)
+    before, since = _describe_median(times_s[:first]), _describe_median(times_s[first:])
+    if before and since:
+        return f"Before journalkeeper a boot took {before}, since then {since}."
+    all_boots = _describe_median(times_s)
     if not all_boots:
-        return f"None of {counted(len(shown), 'boot')} has a message with its duration."
+        return f"None of {counted(len(times_s), 'boot')} has a message with its duration."
     return f"A boot takes {all_boots}."
 
 
-def _describe_median(some: Sequence[Boot]) -> str:
-    """Return the median time of the boots with a known time, and their number; "" if no time is known."""
-    known = [time_s for boot in some if (time_s := _s(boot.userspace_us)) is not None]
+def _describe_median(times_s: Sequence[float | None]) -> str:
+    """Return the median of the known times, and their number; "" if no time is known."""
+    known = [time_s for time_s in times_s if time_s is not None]
     return f"{seconds(median(known))} in the median of {counted(len(known), 'boot')}" if known else ""
 
 
-def _note_gaps(known: Sequence[Boot], shown: Sequence[Boot]) -> tuple[str, ...]:
+def _note_gaps(known: Sequence[Boot], chart: Chart) -> tuple[str, ...]:
     notes = []
-    without = sum(_s(boot.userspace_us) is None for boot in shown)
-    if without:
+    if without := len(chart.words):
         notes.append(
             f"{counted(without, 'boot')} shown as “?” {'has' if without == 1 else 'have'} no “Startup finished”"
             " message: the boot was interrupted, or the message was deleted."
         )
-    if len(known) > len(shown):
-        notes.append(f"The newest {len(shown)} of {len(known):,} boots are shown.")
+    if len(known) > len(chart.times):
+        notes.append(f"The newest {len(chart.times)} of {len(known):,} boots are shown.")
     return tuple(notes)
-
-
-def _tabulate_boots(shown: Sequence[Boot]) -> Table:
-    newest = shown[-MOST_ROWS:]
-    rows = tuple(
-        (when(boot.first_us), _seconds(boot.userspace_us), _seconds(boot.waited_us)) for boot in reversed(newest)
-    )
-    part = f"The newest {len(rows)} of {len(shown)} boots" if len(rows) < len(shown) else "Boots, the newest first"
-    return Table(part, ("Boot of", "Userspace", "Flush"), rows)
-
-
-def _make_bars(heights: Sequence[float | None], shown: Sequence[Boot]) -> tuple[tuple[float, float, float, str], ...]:
-    """Return (left, right, height, tooltip) of the bar of each boot with a known height.
-
-    The bar of boot number N reaches from N + 0.1 to N + 0.9, which leaves gaps on both sides.
-    """
-    return tuple(
-        (place + 0.1, place + 0.9, height, f"{when(boot.first_us)}: {seconds(height)}")
-        for place, (height, boot) in enumerate(zip(heights, shown, strict=True))
-        if height is not None
-    )
 
 
 def _s(span_us: int | None) -> float | None:
@@ -285,15 +258,18 @@ def draw_extents(record: Recorded, files: Sequence[JournalFile], now_us: int) ->
     if files:
         moments.append(sum_files(now_us, "", files))
     last = moments[-1]
-    low, high = min(moments[0].when_us, last.when_us - HOUR_US), last.when_us
+    times = _divide(moments[0].when_us, last.when_us, MOST_SPANS)
+    spans = _group(times, moments)
+    for place in range(1, len(spans)):
+        spans[place] = spans[place] or spans[place - 1][-1:]  # without a note, nothing changed
     levels = _choose_levels(max(one.extents for one in moments))
-    top = levels[-1][0]
-    done = (entry.when_us for entry in _drop_implausible(record.entries, now_us) if entry.outcome.result is Result.DONE)
+    done = [entry for entry in record.entries if entry.outcome.result is Result.DONE]
+    ticks = tuple(levels[-1][0] / 16 if some else None for some in _group(times, done))
     layers = (
-        Line("ideal", "ideal", tuple((one.when_us, one.ideal_extents) for one in moments)),
-        Line("active", "in active files", tuple((one.when_us, one.active_extents) for one in moments)),
-        Line("extents", "in all files", tuple((one.when_us, one.extents) for one in moments)),
-        Bars("rewrites", "a rewrite or rotation", tuple((at, at, top / 16, "") for at in done if low <= at <= high)),
+        Layer("ideal", "ideal", tuple(max(one.ideal_extents for one in some) for some in spans)),
+        Layer("active", "in active files", tuple(max(one.active_extents for one in some) for some in spans)),
+        Layer("extents", "in all files", tuple(max(one.extents for one in some) for some in spans)),
+        Layer("rewrites", "a rewrite or rotation", ticks, bars=True),
     )
     said = f"{counted(last.extents, 'extent')} at {when(last.when_us)}, where {last.ideal_extents:,} would be ideal."
     chosen = moments[:: -ceil(len(moments) / MOST_ROWS)]
@@ -303,8 +279,8 @@ def draw_extents(record: Recorded, files: Sequence[JournalFile], now_us: int) ->
     )
     part = f"{len(rows)} of {len(moments):,} notes" if len(rows) < len(moments) else "all notes"
     table = Table(f"Extents, {part}, the newest first", ("Time", "Extents", "Ideal", "In active files", "Files"), rows)
-    chart = Chart(low, high, top, levels, _label_times(low, high), layers)
-    return Figure(name, title, said, chart, table, tuple(_describe_omission(len(record.totals) - len(kept), "note")))
+    notes = _describe_omission(len(record.totals) - len(kept), "note")
+    return Figure(name, title, said, Chart(times, levels, layers), table, tuple(notes))
 
 
 def sum_instances(rows: Sequence[Totals]) -> list[Totals]:
@@ -342,47 +318,30 @@ def draw_intake(journal: Journal, now_us: int) -> Figure:
         back = counted(len(timely) - len(kept), "message")
         notes.append(f"{back} left out: received before being sent, because the clock was set.")
     notes += _describe_omission(len(journal.intake) - len(timely), "message")
-    low, high = kept[0].when_us, max(kept[-1].when_us, kept[0].when_us + MINUTE_US)
-    number = min(MOST_SPANS, max(MOST_ROWS, len(kept) // SPAN_MESSAGES))
-    spans = _group_by_span(kept, low, ceil((high - low + 1) / number))
+    times = _divide(kept[0].when_us, kept[-1].when_us, min(MOST_SPANS, max(MOST_ROWS, len(kept) // SPAN_MESSAGES)))
+    spans = [sorted(entry.wait_us for entry in some) for some in _group(times, kept)]
     lines = tuple(
-        Line(
-            css,
-            label,
-            tuple((at, _scale_wait(quantile(some, per_mille)) if some else None) for at, some, _ in spans),
-        )
+        Layer(css, label, tuple(_scale_wait(quantile(some, per_mille)) if some else None for some in spans))
         for css, label, per_mille in (("worst", "longest", 1000), ("p99", "p99", 990), ("p50", "median", 500))
     )
-    top = ceil(_scale_wait(waits[-1])) or 1
-    levels = tuple((level, label) for level, label in enumerate(WAIT_LABELS) if level <= top)
-    chart = Chart(low, high, top, levels, _label_times(low, high), lines)
-    rows = tuple(
-        (
-            when(at),
-            f"{len(some):,}",
-            *(format_span(quantile(some, part), 1) for part in (500, 990, 1000)),
-            unit or UNKNOWN,
-        )
-        for at, some, unit in reversed(_group_by_span(kept, low, ceil((high - low + 1) / MOST_ROWS)))
-        if some
+    levels = tuple(enumerate(WAIT_LABELS[: max(1, ceil(_scale_wait(waits[-1]))) + 1]))
+    table = Table(
+        caption="Waits by the time of the message, the newest first",
+        heads=("From", "Messages", "Median", "p99", "Longest", "The unit that waited longest"),
+        rows=tuple(_tabulate_waits(kept)),
+        words_last=True,
     )
-    heads = ("From", "Messages", "Median", "p99", "Longest", "The unit that waited longest")
-    table = Table("Waits by the time of the message, the newest first", heads, rows, words_last=True)
-    return Figure(name, title, said, chart, table, tuple(notes))
+    return Figure(name, title, said, Chart(times, levels, lines), table, tuple(notes))
 
 
-def _group_by_span(kept: Sequence[Intake], low_us: int, span_us: int) -> list[tuple[int, list[int], str]]:
-    """Return (start, waits, unit) for each part of `span_us` of the time since `low_us`.
-
-    The waits are sorted. The unit is the one with the longest wait, "" if nothing waited.
-    """
-    found: list[list[tuple[int, str]]] = [[] for _ in range((kept[-1].when_us - low_us) // span_us + 1)]
-    for entry in kept:
-        found[(entry.when_us - low_us) // span_us].append((entry.wait_us, entry.unit))
-    return [
-        (low_us + at * span_us, [wait_us for wait_us, _ in sorted(some)], max(some, default=(0, ""))[1])
-        for at, some in enumerate(found)
-    ]
+def _tabulate_waits(kept: Sequence[Intake]) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of the table of waits: each is about a part of the time, the newest first."""
+    times = _divide(kept[0].when_us, kept[-1].when_us, MOST_ROWS)
+    for at, some in reversed([*zip(times, _group(times, kept), strict=True)]):
+        if some:
+            waits = sorted((entry.wait_us, entry.unit) for entry in some)
+            spans = (format_span(quantile([wait_us for wait_us, _ in waits], part), 1) for part in (500, 990, 1000))
+            yield when(at), f"{len(waits):,}", *spans, waits[-1][1] or UNKNOWN
 
 
 def _scale_wait(wait_us: float) -> float:

@@ -15,23 +15,24 @@ from markupsafe import Markup, escape
 
 from journalkeeper import __version__
 from journalkeeper.health.evidence import Evidence, Unknown
-from journalkeeper.health.finding import Verdict
+from journalkeeper.health.finding import Verdict, shorten
 from journalkeeper.model import Plan, Reason, Skip, Sums
 from journalkeeper.model.escape import shown
-from journalkeeper.model.reasons import SENTENCES, describe_outcome, describe_saving
+from journalkeeper.model.reasons import SENTENCES, describe_outcome
 from journalkeeper.model.units import counted, format_size, spell_size
-from journalkeeper.policy.saving import READ_IOPS, estimate_read_seconds
+from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import charts
 from journalkeeper.report.charts import Figure, Table
-from journalkeeper.report.text import LONGEST, UNKNOWN, day, seconds, shorten, when
+from journalkeeper.report.text import UNKNOWN, describe_total_saving, seconds, when
 
 MOST_BYTES: Final = 500 << 10
 MOST_ACTIONS: Final = 400
 """The most past actions on the page."""
 
 MOST_PLANNED: Final = 100
+LONGEST: Final = 160
 LONG: Final = 600
-"""The most characters of a sentence or a command; a name has fewer."""
+"""The most characters of a name, and of a sentence or a command. A unit's name can have 10 kB."""
 
 
 def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
@@ -67,7 +68,6 @@ def _environment() -> Environment:
     )
     made.filters["long"] = lambda value: show(value, LONG)
     made.globals.update(
-        columns=charts.COLUMNS,
         plot_rows=charts.ROWS,
         counted=counted,
         newline=Markup("\n"),
@@ -98,15 +98,12 @@ def _head(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
     """Return the template's values for the top of the page, its charts and its findings, by name."""
     record = evidence.record
     unknown = tuple((rule, part.why) for rule, part in verdict.unknown)
-    saving = ""
-    if not isinstance(record, Unknown) and record.counters is not None:
-        since_us = record.counters.since_us
-        saving = describe_saving(record.counters, "the installation" if since_us is None else day(since_us))
+    counters = None if isinstance(record, Unknown) else record.counters
     return {
         "now": when(evidence.now_us),
         "seen": _describe_files(evidence),
         "verdict": _verdict(verdict),
-        "saving": saving,
+        "saving": describe_total_saving(counters) if counters else "",
         "figures": figures(evidence),
         "findings": verdict,
         "unknown_checks": Table("Checks that could not be made", ("Check", "Why"), unknown, words_last=True),
@@ -182,7 +179,7 @@ def _tabulate_actions(plan: Plan) -> Table:
             one.reason,
             f"{one.extents_before:,} → {one.extents_expected:,}",
             format_size(one.bytes_to_write),
-            seconds(estimate_read_seconds(one)),
+            seconds(one.read_seconds_saved),
             one.path,
         )
         for one in plan.actions[:MOST_PLANNED]

@@ -6,20 +6,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
+from journalkeeper.model.reasons import describe_saving
+from journalkeeper.model.recorded import Counters
 from journalkeeper.model.units import SECOND_US, TIME_LIMIT_US, format_span
 
-LONGEST: Final = 160
-"""The most characters of a name or sentence on a page: a unit's name can have 10 kB, and its ends identify it."""
-
 UNKNOWN: Final = "unknown"
-
-
-def shorten(text: str, longest: int = LONGEST) -> str:
-    """Return at most `longest` characters of a text; the middle is left out."""
-    if len(text) <= longest:
-        return text
-    head = (longest - 1) // 2
-    return f"{text[:head]}…{text[len(text) - (longest - 1 - head) :]}"
 
 
 def when(time_us: int) -> str:
@@ -48,3 +39,8 @@ def seconds(number: float) -> str:
     if number >= 60:
         return format_span(round(number) * SECOND_US)
     return f"{number:.3f}s" if number < 0.0995 else f"{number:.1f}s"
+
+
+def describe_total_saving(counters: Counters) -> str:
+    """Return the saving since the installation, with its day if that is known; "" if there is none."""
+    return describe_saving(counters, "the installation" if counters.since_us is None else day(counters.since_us))

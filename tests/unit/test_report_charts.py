@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -14,7 +14,7 @@ from journalkeeper.model import Extents, Result
 from journalkeeper.model.recorded import Entry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US, format_span
 from journalkeeper.report import charts
-from journalkeeper.report.charts import FIRST_US, MOST_ROWS, ROWS, Bars, Chart, Figure, Line
+from journalkeeper.report.charts import FIRST_US, MOST_ROWS, ROWS, Chart, Figure, Layer
 from tests.report_data import NOW_US, entry, file, journal
 
 MS = 1000
@@ -35,15 +35,16 @@ def drawn(figure: Figure) -> Chart:
     return figure.chart
 
 
-def bars(figure: Figure, css: str) -> list[float]:
-    """Return the heights of the bars."""
-    return [
-        bar[2] for layer in drawn(figure).layers if isinstance(layer, Bars) and layer.css == css for bar in layer[2]
-    ]
+def heights(figure: Figure, css: str) -> list[float]:
+    """Return the known heights of a layer."""
+    (layer,) = (layer for layer in drawn(figure).layers if layer.css == css)
+    assert len(layer.heights) == len(drawn(figure).times)
+    return [height for height in layer.heights if height is not None]
 
 
-def lines(figure: Figure) -> dict[str, tuple[tuple[float, float | None], ...]]:
-    return {layer.css: layer.points for layer in drawn(figure).layers if isinstance(layer, Line)}
+def reach(figure: Figure) -> tuple[Any, Any]:
+    """Return the beginning of the first and of the last column."""
+    return drawn(figure).times[0], drawn(figure).times[-1]
 
 
 def cells(figure: Figure) -> list[tuple[str, ...]]:
@@ -52,10 +53,6 @@ def cells(figure: Figure) -> list[tuple[str, ...]]:
 
 
 # the drawing
-
-
-def chart(layer: Bars | Line, high: float = 10) -> Chart:
-    return Chart(0, high, 10, (), (), (layer,))
 
 
 @pytest.mark.parametrize(
@@ -73,22 +70,32 @@ def test_levels_are_round_numbers_that_reach_the_highest(high: float, unit: str,
     assert [text for _, text in charts._choose_levels(high, unit)] == expected
 
 
-@pytest.mark.parametrize(("number", "height"), [(5, ROWS / 2), (10, ROWS), (-5, 0), (0, 0)])
-def test_a_bar_stands_on_the_floor_and_never_below(number: float, height: float) -> None:
-    layer = Bars("flush", "flush", ((1, 2, number, "a boot"),))
-    assert chart(layer).boxes(layer) == [(100, ROWS - height, 100, height, "a boot")]
+SCALE = Chart(range(5), ((0, "0"), (10, "10")), ())
+
+
+@pytest.mark.parametrize(("height", "y"), [(-5, ROWS), (0, ROWS), (5, ROWS / 2), (10, 0), (11, 0)])
+def test_nothing_is_drawn_outside_the_chart(height: float, y: float) -> None:
+    assert SCALE.down(height) == y
+    assert SCALE._replace(levels=((0, "0"),)).down(0) == ROWS
 
 
 def test_a_line_has_a_gap_where_nothing_is_known() -> None:
-    layer = Line("extents", "extents", ((0, 1), (2, 3), (4, None), (6, 2)))
-    assert chart(layer).path(layer) == "M0 144H200V112M600 128H1000"
+    assert SCALE.path(Layer("", "", (1, 3, None, None, 2))) == "M0 144H1V112H2M4 128H5"
+    assert SCALE.path(Layer("", "", (None,))) == ""
 
 
-def test_a_line_keeps_its_peaks_and_not_its_points() -> None:
-    layer = Line("", "", tuple((float(number), 9.0 if number == 60_001 else 1.0) for number in range(100_000)))
-    path = chart(layer, 100_000).path(layer)
-    assert len(path) < 20_000
-    assert min(float(number) for number in re.findall(r"V([\d.]+)", path)) == ROWS / 10
+@pytest.mark.parametrize(
+    ("times", "labels"),
+    [
+        ([NOW_US], {0: "11-22 12:00"}),
+        (range(NOW_US, NOW_US + 7 * HOUR_US, HOUR_US), {0: "11-22 12:00", 2: "14:00", 4: "16:00", 6: "18:00"}),
+        (range(NOW_US, NOW_US + 7 * DAY_US, DAY_US), {0: "2026-11-22", 2: "2026-11-24", 4: "11-26", 6: "11-28"}),
+    ],
+)
+def test_an_axis_has_few_labels_with_the_day_or_the_hour(times: Sequence[int], labels: dict[int, str]) -> None:
+    found = dict(SCALE._replace(times=times).labels)
+    assert found.keys() == labels.keys()
+    assert all(found[column].endswith(label) for column, label in labels.items())
 
 
 # boots
@@ -96,18 +103,18 @@ def test_a_line_keeps_its_peaks_and_not_its_points() -> None:
 
 def test_each_boot_has_its_seconds() -> None:
     figure = boots([boot(1), boot(0, userspace_us=41_500_000, flush_us=25_000_000)])
-    assert bars(figure, "userspace") == [41.5, 2.0]
-    assert bars(figure, "flush") == [25.0, 0.5]
+    assert heights(figure, "userspace") == [41.5, 2.0]
+    assert heights(figure, "flush") == [25.0, 0.5]
     assert [row[1:] for row in cells(figure)] == [("2.0s", "0.5s"), ("41.5s", "25.0s")]
 
 
 @pytest.mark.parametrize("userspace_us", [None, -1, -5_000_000])
 def test_a_boot_without_its_finish_message_is_a_gap_and_said(userspace_us: int | None) -> None:
     figure = boots([boot(0), boot(1, userspace_us=userspace_us, flush_us=None)])
-    assert len(bars(figure, "userspace")) == 1
+    assert len(heights(figure, "userspace")) == 1
     assert cells(figure)[0][1:] == ("unknown", "unknown")
     assert "1 boot shown as “?” has no" in " ".join(figure.notes)
-    assert drawn(figure).words == ((1.5, "?"),)
+    assert drawn(figure).words == ((1, "?"),)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +130,7 @@ def test_the_first_day_is_marked_and_medians_are_of_boots_with_a_time(
 ) -> None:
     known = [boot(n, userspace_us=None if time_s is None else time_s * 1_000_000) for n, time_s in enumerate(times_s)]
     figure = boots(known, boot(3).first_us - HOUR_US)
-    assert (drawn(figure).mark or ())[:1] == (3.0,)
+    assert (drawn(figure).mark or ())[:1] == (3,)
     assert before in figure.said
     assert since in figure.said
 
@@ -134,12 +141,12 @@ def test_no_first_day_between_the_boots_is_no_mark(since: int | None) -> None:
 
 
 def test_journald_itself_says_how_long_a_flush_took_where_the_unit_does_not() -> None:
-    assert bars(boots([boot(0, flush_us=None, said_flush_us=9_000)]), "flush") == [0.009]
+    assert heights(boots([boot(0, flush_us=None, said_flush_us=9_000)]), "flush") == [0.009]
 
 
 def test_the_newest_boots_are_shown_and_the_others_are_said() -> None:
     figure = boots([boot(number) for number in range(charts.MOST_BOOTS + 1)])
-    assert len(bars(figure, "userspace")) == charts.MOST_BOOTS
+    assert len(heights(figure, "userspace")) == charts.MOST_BOOTS
     assert f"The newest {charts.MOST_BOOTS} of {charts.MOST_BOOTS + 1} boots" in " ".join(figure.notes)
 
 
@@ -167,16 +174,18 @@ def test_sums_are_over_all_instances_as_last_noted() -> None:
 def test_a_rewrite_is_a_tick_and_a_failure_is_none() -> None:
     rows = [moment(NOW_US, "a", 900), moment(NOW_US + DAY_US, "a", 100)]
     figure = extents(rows, entry(NOW_US + HOUR_US), entry(NOW_US + 2 * HOUR_US, result=Result.FAILED))
-    (ticks,) = (layer for layer in drawn(figure).layers if isinstance(layer, Bars))
-    assert [bar[:2] for bar in ticks.bars] == [(NOW_US + HOUR_US, NOW_US + HOUR_US)]
+    assert len(heights(figure, "rewrites")) == 1
     assert "100 extents" in figure.said
 
 
-def test_the_table_has_the_newest_of_ten_thousand_notes() -> None:
+def test_ten_thousand_notes_are_thinned_and_keep_their_peaks_and_the_newest() -> None:
     rows = [moment(NOW_US + number, "a", number % 90) for number in range(10_000)]
-    found = cells(extents(rows))
-    assert len(found) == MOST_ROWS
-    assert found[0][1] == str(9_999 % 90)
+    rows[5_000] = rows[5_000]._replace(extents=900)
+    figure = extents(rows)
+    assert len(cells(figure)) == MOST_ROWS
+    assert cells(figure)[0][1] == str(9_999 % 90)
+    assert len(heights(figure, "extents")) <= charts.MOST_SPANS
+    assert heights(figure, "extents").count(900) == 1
 
 
 def test_the_chart_ends_with_the_files_as_they_are_now() -> None:
@@ -184,19 +193,19 @@ def test_the_chart_ends_with_the_files_as_they_are_now() -> None:
     figure = charts.draw_extents(record, (file(), file(extents=Extents(total=8, data_bytes=1 << 20))), NOW_US)
     assert figure.said.startswith("6,000 extents at ")
     assert cells(figure)[0][1:] == ("6,000", "2", "6,000", "2")
-    assert (drawn(figure).low, drawn(figure).high) == (NOW_US - DAY_US, NOW_US)
+    assert reach(figure) == (NOW_US - DAY_US, pytest.approx(NOW_US, abs=DAY_US / charts.MOST_SPANS))
+    assert heights(figure, "extents") == [2928] * (len(drawn(figure).times) - 1) + [6000]
 
 
 def test_a_single_note_is_drawn() -> None:
-    figure = extents((moment(NOW_US, "a", 5),))
-    assert all(drawn(figure).path(layer) for layer in drawn(figure).layers if isinstance(layer, Line))
+    assert heights(extents((moment(NOW_US, "a", 5),)), "extents") == [5]
 
 
 @pytest.mark.parametrize("wrong_us", [0, FIRST_US - 1, NOW_US + 2 * HOUR_US, 1 << 62])
 def test_notes_of_a_clock_that_was_wrong_do_not_stretch_the_axis_and_are_said(wrong_us: int) -> None:
     rows = (moment(NOW_US - HOUR_US, "a", 5), moment(NOW_US, "a", 6), moment(wrong_us, "a", 7))
     figure = extents(rows, entry(wrong_us), now_us=NOW_US)
-    assert (drawn(figure).low, drawn(figure).high) == (NOW_US - HOUR_US, NOW_US)
+    assert reach(figure) == (NOW_US - HOUR_US, pytest.approx(NOW_US, abs=HOUR_US / charts.MOST_SPANS))
     assert figure.notes == ("1 note dated before 2011 or after now by a wrong clock, left out.",)
     taken = [Intake(wrong_us, 7, ""), Intake(NOW_US, 7, "")]
     assert "left out." in intake(taken).notes[-1]
@@ -218,12 +227,11 @@ def test_the_lines_are_the_median_the_p99_and_the_longest_wait_of_each_span() ->
     taken = [Intake(NOW_US + at * 100 * MS, 100 if at % 100 else 100 * MS, "a") for at in range(12_000)]
     taken[5_050] = taken[5_050]._replace(wait_us=10_000 * MS, unit="slow.service")
     figure = intake(taken)
-    found = lines(figure)
-    assert {level for _, level in found["p50"]} == {1.0}
-    assert {level for _, level in found["p99"]} == {1.0, 4.0}
-    assert [level for _, level in found["worst"]].count(6.0) == 1
-    assert max(level or 0 for _, level in found["worst"]) == 6.0
-    assert len(found["p50"]) == charts.MOST_SPANS
+    assert heights(figure, "p50") == [1.0] * 120
+    assert {*heights(figure, "p99")} == {1.0, 4.0}
+    assert heights(figure, "worst").count(6.0) == 1
+    assert max(heights(figure, "worst")) == 6.0
+    assert drawn(figure).levels[-1] == (6, "10s")
     assert next(row for row in cells(figure) if row[-1] == "slow.service")[4] == "10s"
     assert sum(int(row[1].replace(",", "")) for row in cells(figure)) == 12_000
 
@@ -231,10 +239,8 @@ def test_the_lines_are_the_median_the_p99_and_the_longest_wait_of_each_span() ->
 def test_a_span_without_a_message_is_a_gap_and_the_axis_ends_with_the_data() -> None:
     taken = [Intake(NOW_US - 5 * HOUR_US, 9, ""), Intake(NOW_US - HOUR_US, 5 * MS, "")]
     figure = intake(taken)
-    assert (drawn(figure).low, drawn(figure).high) == (NOW_US - 5 * HOUR_US, NOW_US - HOUR_US)
-    known = [level for _, level in lines(figure)["p50"] if level is not None]
-    assert len(known) == 2
-    assert known[0] == 0.0
+    assert reach(figure) == (NOW_US - 5 * HOUR_US, pytest.approx(NOW_US - HOUR_US, abs=HOUR_US))
+    assert heights(figure, "p50") == [0.0, pytest.approx(2.7, abs=0.1)]
     assert len(cells(figure)) == 2
 
 

@@ -150,6 +150,7 @@ def test_every_reason_that_occurs_is_explained() -> None:
     said = " ".join(made().words)
     for reason in (Reason.RECORDED, Reason.WINDOW_CLOSED, Reason.FRAGMENTED):
         assert SENTENCES[reason] in said
+    assert "32.0M 38.2s" in said
 
 
 def test_a_finding_is_shown_with_its_commands() -> None:
