@@ -7,14 +7,15 @@ import argparse
 import os
 import stat
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from journalkeeper.bus import names
 from journalkeeper.bus.options import MOST_PATHS
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.times import parse_time_us
+from journalkeeper.config import Config, files, validation
 from journalkeeper.health.evidence import Hung, Unknown
 from journalkeeper.history import state
 from journalkeeper.history.record import Record
@@ -29,7 +30,6 @@ OF_THE_SERVICE: Final = "is about this host's service"
 
 if TYPE_CHECKING:
     from journalkeeper.bus.client import Service
-    from journalkeeper.config import Config
     from journalkeeper.engine import Engine
 
 
@@ -49,8 +49,6 @@ class Context:
 
         Raises: ConfigError; OSError for a --config FILE that cannot be read.
         """
-        from journalkeeper.config import files, validation  # noqa: PLC0415 - `status` of a running service reads none, and needs no pydantic
-
         given = self._args.config if file is None else file
         if given is None:
             return validation.from_assignments(files.assignments("journalkeeper.conf", subdir=""))
@@ -66,64 +64,41 @@ class Context:
         except ValueError as error:
             raise UsageError(str(error)) from error
 
-    def engine(self, config: Config | None = None) -> Engine:
+    def engine(self, config: Config | None = None, *, patient: bool = False) -> Engine:
         """Return the engine that was given, or a new one with `config`, by default the configuration on disk.
 
-        It works on the directories of -D or of the configuration, and measures disk bytes if the user is root.
+        It works on the directories of -D or of the configuration, and measures disk bytes if the user is root. The
+        service needs a `patient` engine: it follows flushes, leaves the measuring to another process, and the
+        directories of -D may be created later.
 
         Raises: as `config`; KeeperError for a -D that is no directory; PermissionError (EACCES).
         """
-        if self._engine is not None:
-            return self._engine
-        return self.new_engine(config, disk_bytes=self.privileged)
-
-    def new_engine(self, config: Config | None = None, *, disk_bytes: bool = False, patient: bool = False) -> Engine:
-        """Return a new engine with `config`, by default with the configuration on disk.
-
-        With `disk_bytes` it measures disk bytes. The service needs a `patient` engine: it follows flushes, and the
-        directories of -D may be created later. Raises: as `engine`.
-        """
         from journalkeeper.engine import Engine  # noqa: PLC0415 - pages are made without its libraries
 
-        return Engine(
+        return self._engine or Engine(
             config or self.config(),
             directories=self._directories(patient=patient),
             state_directory=self.state_directory,
-            disk_bytes=disk_bytes,
+            disk_bytes=self.privileged and not patient,
             follows=patient,
         )
 
     def running(self) -> Service | None:
         """Return a connection to the running service, which the caller closes.
 
-        Return None if no service runs, or the command is about another host's journal. The bus is asked only if a bus
-        and a service can exist.
+        Return None if no service runs, or the command is about another host's journal.
 
         Raises: HungError if the service does not answer; KeeperError if it refuses.
         """
-        could_be = names.bus_address() is not None and _service_may_exist(self.state_directory)
-        if self._engine is not None or not could_be or not self.means_service():
-            return None
         from journalkeeper.bus.client import Service  # noqa: PLC0415 - pages are made without dbus-fast
 
-        return Service.find()
+        return Service.find() if self._engine is None and self.means_service() else None
 
-    def ask_service(self) -> Future[Manager | Hung | Unknown | None]:
-        """Start reading the running service's report in a thread, and return its future.
-
-        A service that hangs would otherwise delay the command by ANSWER_S.
-        """
-        thread = ThreadPoolExecutor(1)
-        try:
-            return thread.submit(self._read_service)
-        finally:
-            thread.shutdown(wait=False)
-
-    def _read_service(self) -> Manager | Hung | Unknown | None:
-        """Return the running service's own report, None if no service runs."""
+    def read_service(self) -> Manager | Hung | Unknown | None:
+        """Return the running service's own report, None if no service runs, or why it cannot be read."""
         try:
             with self.running() or nullcontext() as service:
-                return None if service is None else service.found
+                return service and service.found
         except names.HungError:
             return Hung()
         except KeeperError as error:
@@ -144,40 +119,38 @@ class Context:
         """Return a connection to the running service if the service can carry out `asked`, else None.
 
         The service must watch the directories of this command's configuration, and the paths must be below them. The
-        service cannot carry out a request before a shutdown, with more than MOST_PATHS paths, or with a path that is
-        not UTF-8. The caller closes the connection. Without one, the caller uses `engine`. Raises: as `config` and
-        `running`.
+        service cannot carry out a request before a shutdown, when the bus may be gone, nor one with more than
+        MOST_PATHS paths or with a path that is not ASCII. The caller closes the connection. Without one, the caller
+        uses `engine`. Raises: as `config` and `running`.
         """
-        sendable = not asked.ending and len(asked.paths) <= MOST_PATHS and all(map(_can_be_sent, asked.paths))
-        service = self.running() if sendable else None  # at a shutdown the bus may be gone
-        if service is None:
-            return None
-        with ExitStack() as stack:
-            stack.enter_context(service)
-            if not self._shares_directories(service, asked):
-                return None
-            stack.pop_all()
-        return service
+        tops = self.config().watch.directories
+        below = all(path.isascii() and any(_is_below(path, top) for top in tops) for path in asked.paths)
+        service = self.running() if below and not asked.ending and len(asked.paths) <= MOST_PATHS else None
+        if service is None or set(service.found.directories or ()) == set(tops):
+            return service
+        service.close()
+        return None
 
-    def _shares_directories(self, service: Service, asked: Request) -> bool:
-        """Return whether the service watches the directories of our configuration, and all paths are below them."""
-        watched = service.found.directories or []
-        below = all(any(_is_below(path, top) for top in watched) for path in asked.paths)
-        return below and set(watched) == set(self.config().watch.directories)
+    @contextmanager
+    def record(self) -> Iterator[Record]:
+        """Open the history for reading. At the end, write a note for each table with unreadable rows.
 
-    def record(self) -> Record:
-        """Open the history for reading. Raises: NeedsRootError without the right to; KeeperError if it is damaged."""
-        return Record(self.state_directory, read_only=True)
+        Raises: NeedsRootError without the right to read it; KeeperError if it is damaged.
+        """
+        with Record(self.state_directory, read_only=True) as record:
+            yield record
+            for sentence in record.ignored:
+                self.output.note(sentence)
 
     def _directories(self, *, patient: bool) -> tuple[str, ...] | None:
         given = self._args.directory
         if given is None:
             return None
         try:
-            is_directory = stat.S_ISDIR(os.stat(given).st_mode)
+            is_directory = patient or stat.S_ISDIR(os.stat(given).st_mode)
         except (FileNotFoundError, NotADirectoryError):
             is_directory = False
-        if not (is_directory or patient):
+        if not is_directory:
             raise KeeperError(f"{given}: {explain_no_directory(given)}; -D takes a directory such as /var/log/journal")
         return (os.path.abspath(given),)
 
@@ -191,26 +164,6 @@ def _is_below(path: str, top: str) -> bool:
     if not path.startswith(f"{below}/"):
         return False
     return os.path.realpath(way) == f"{os.path.realpath(top).rstrip('/')}{way[len(below) :]}"
-
-
-def _can_be_sent(path: str) -> bool:
-    """Return whether D-Bus can carry the path: its strings are UTF-8."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _service_may_exist(state_directory: str) -> bool:
-    """Return whether a service may have run here: it leaves a lock file. True if this user may not look."""
-    try:
-        os.stat(os.path.join(state_directory, state.DAEMON_LOCK))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def names_another(args: argparse.Namespace) -> bool:

@@ -45,7 +45,7 @@ async def _serve(context: Context, log: Log) -> int:
     from journalkeeper.service.daemon import Daemon  # noqa: PLC0415
     from journalkeeper.service.worker import ReplacedError  # noqa: PLC0415
 
-    daemon = Daemon(lambda: context.new_engine(patient=True), log.say)
+    daemon = Daemon(lambda: context.engine(patient=True), log.say)
     server = Server(daemon, names.find_address(), daemon.bus_lost, daemon.bus_found, daemon.complain)
     try:
         await daemon.run(server.run)

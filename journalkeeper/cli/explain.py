@@ -119,10 +119,7 @@ def _past(
     since_us = file.head_time_us or now_us
     try:
         with context.record() as record:
-            rows = tuple(record.history([file.path], since_us)), tuple(record.samples([file.path], since_us))
-            for sentence in record.ignored:
-                context.output.note(sentence)
-            return rows
+            return tuple(record.history([file.path], since_us)), tuple(record.samples([file.path], since_us))
     except KeeperError as error:
         return Unknown(str(error)), Unknown(str(error))
 

@@ -78,10 +78,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         entries = record.history(paths, since_us, until_us)
         samples = record.samples(paths, since_us, until_us)
         unknown = [path for path in paths if not (record.history([path]) or record.samples([path]))]
-        ignored = record.ignored
     output = context.output
-    for sentence in ignored:
-        output.note(sentence)
     status = check_files([(path, _problem(path), "nothing is recorded of it") for path in unknown], paths, context)
     outcomes = Table(_columns(output.width), entries, lambda entry: COLOURS[entry.outcome.result])
     output.show(

@@ -20,15 +20,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.cli.context import ABSENT, OF_THE_SERVICE, Context, refuse_another
-from journalkeeper.cli.table import wrap_sentence
 from journalkeeper.cli.times import format_time
 from journalkeeper.health.evidence import UNASKED, Evidence, Hung, Look, Recorded, Unknown
-from journalkeeper.health.finding import Verdict, judge
+from journalkeeper.health.finding import judge
 from journalkeeper.health.rules import HEALTH
 from journalkeeper.health.verdict import describe_files, describe_foreign, present
 from journalkeeper.model import Host
@@ -39,32 +39,36 @@ from journalkeeper.model.record import Count, Sometimes
 from journalkeeper.model.recorded import Counters, Run, Totals
 from journalkeeper.model.units import DAY_US, counted, format_span, spell_size
 from journalkeeper.model.waiting import Wait, long
+from journalkeeper.report.story import facts
 from journalkeeper.report.text import describe_total_saving
 
 _CLEAR: Final = "\x1b[H\x1b[J"
 """Move the cursor to the top and clear the screen (ECMA-48)."""
 
+Ask = Callable[[], Manager | Hung | Unknown | None]
+"""Returns the service's report, why it cannot be read, or None if no service runs."""
 
-class _Status(NamedTuple):
-    """The facts to show. `record` is None if it cannot be read now; `written_bytes` are those of the last 24 hours.
 
-    `verdict` is None if the command is about another journal than that of this host's service.
-    """
+class StatusAnswer(NamedTuple):
+    """The answer of `status`. The keys about the verdict are there where this host's service is meant."""
 
-    record: Recorded | None
-    written_bytes: int
-    evidence: Evidence
-    verdict: Verdict | None
-
-    @property
-    def live(self) -> Manager | None:
-        """The report of the running service, or None if there is none."""
-        return self.evidence.service if isinstance(self.evidence.service, Manager) else None
-
-    @property
-    def headline(self) -> str:
-        """The verdict in one line."""
-        return "" if self.verdict is None else self.verdict.headline(_describe_ok(self.evidence))
+    version: str
+    state_directory: str
+    readable: bool
+    last_run: Run | None
+    written_day_bytes: Count | None
+    totals: tuple[Totals, ...]
+    service: Manager | None
+    waiting: tuple[Wait, ...] | None
+    saving: Counters | None
+    fine: Sometimes[bool] = None
+    """Whether all is well; where this host's service is meant."""
+    verdict: Sometimes[str] = None
+    """The sentence that `status` begins with; where this host's service is meant."""
+    health: Sometimes[str] = None
+    """ok, act or unknown; where this host's service is meant."""
+    health_reasons: Sometimes[list[str]] = None
+    """Why the health is not ok, as HealthReasons on the bus."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -79,9 +83,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if args.watch:
         refuse_another(args, "status --watch", OF_THE_SERVICE)
         return _watch(context)
-    status = _look(context, context.ask_service().result)
-    _show(context, status)
-    return int(status.verdict is not None and status.verdict.health != "ok")
+    return _show(context, context.read_service)
 
 
 def _watch(context: Context) -> int:
@@ -90,40 +92,55 @@ def _watch(context: Context) -> int:
     Raises: KeeperError when the service ends.
     """
     with context.require_service() as service:
-        _show(context, _look(context, service.manager))
+        _show(context, service.manager)
         try:
             while True:
                 service.wait()
-                _show(context, _look(context, service.manager), again=True)
+                if context.output.json == "off":
+                    context.output.lines([_CLEAR if context.output.colours else ""], paged=False)
+                _show(context, service.manager)
         except KeyboardInterrupt:
             return 0  # seen enough
 
 
-def _show(context: Context, status: _Status, *, again: bool = False) -> None:
-    output = context.output
-    if output.json != "off":
-        output.document(_make_answer(status, context.state_directory))
-        return
-    lines = _lines(status, context)
-    if status.verdict is not None:
-        texts = [status.headline, *(finding.line for finding in status.verdict.problems[1:])]
-        lines = [*(line for text in texts for line in wrap_sentence(shown(text), output.width)), "", *lines]
-    if again:
-        lines = [_CLEAR + lines[0], *lines[1:]] if output.colours else ["", *lines]
-    output.lines(lines, paged=False)
+def _show(context: Context, ask: Ask) -> int:
+    """Show the present status. Return 0 if the verdict is OK or the command is about another journal, else 1."""
+    evidence, written_bytes = _collect(context, ask)
+    verdict = judge(evidence, HEALTH) if context.means_service() else None
+    headline = verdict and verdict.headline(_describe_ok(evidence))
+    record = evidence.record if isinstance(evidence.record, Recorded) else None
+    answer = StatusAnswer(
+        version=__version__,
+        state_directory=context.state_directory,
+        readable=record is not None,
+        last_run=record and record.last_run,
+        written_day_bytes=written_bytes,
+        totals=record.totals if record else (),
+        service=evidence.service if isinstance(evidence.service, Manager) else None,
+        waiting=record and record.waiting,
+        saving=record and record.counters,
+        fine=verdict and verdict.health == "ok",
+        verdict=headline,
+        health=verdict and verdict.health,
+        health_reasons=verdict and verdict.reasons,
+    )
+    said = [headline, *(finding.line for finding in verdict.problems[1:])] if verdict and headline else []
+    rows = [(name, shown(text)) for name, text in _list_facts(answer, evidence) if text]
+    context.output.show(answer, [shown(text) for text in said], facts(rows, context.output.width), paged=False)
+    return int(verdict is not None and verdict.health != "ok")
 
 
-def _look(context: Context, ask: Callable[[], Manager | Hung | Unknown | None]) -> _Status:
+def _collect(context: Context, ask: Ask) -> tuple[Evidence, int | None]:
     """Collect the evidence for the status from the history, the configuration and the service.
 
-    `ask` returns the service's report, its error, or None. If it returns None, the states of the units are read from
-    systemd.
+    Return it with the bytes written in the last 24 hours, None if the history cannot be read. If no service runs, the
+    states of the units are read from systemd.
     """
-    found, written_bytes = _read(context)
-    record = found if isinstance(found, Recorded) else None
-    evidence = Evidence(context.now_us, record=found)
+    now_us = time.time_ns() // 1000
+    record, written_bytes = _read_history(context, now_us)
+    evidence = Evidence(now_us, record=record)
     if not context.means_service():
-        return _Status(record, written_bytes, evidence, None)
+        return evidence, written_bytes
     try:
         directories = context.config().watch.directories
     except (KeeperError, OSError) as error:
@@ -133,10 +150,9 @@ def _look(context: Context, ask: Callable[[], Manager | Hung | Unknown | None]) 
         from journalkeeper.bus.unit_states import units  # noqa: PLC0415 - pages are made without dbus-fast
 
         elsewhere = foreign(directories)
-        look = Look(Host(context.now_us, (), (), (), {}, 0), elsewhere) if elsewhere else UNASKED
+        look = Look(Host(now_us, (), (), (), {}, 0), elsewhere) if elsewhere else UNASKED
         evidence = evidence._replace(look=look, units=units())
-    evidence = evidence._replace(present=present(evidence))
-    return _Status(record, written_bytes, evidence, judge(evidence, HEALTH))
+    return evidence._replace(present=present(evidence)), written_bytes
 
 
 def _describe_ok(evidence: Evidence) -> str:
@@ -176,125 +192,72 @@ def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
     return tops
 
 
-def _read(context: Context) -> tuple[Recorded | Unknown, int]:
-    """Return the present contents of the history, or why they cannot be read, and the bytes written in 24 hours."""
-    now_us = context.now_us
+def _read_history(context: Context, now_us: int) -> tuple[Recorded | Unknown, int | None]:
+    """Return the present contents of the history, and the bytes written in 24 hours.
+
+    If it cannot be read, return the reason and None. Raises: KeeperError if the history is damaged.
+    """
     try:
         with context.record() as record:
             last = record.last_run()
-            latest = {totals.instance: totals for totals in record.totals()}
             found = Recorded(
                 first_us=None,
-                entries=() if last is None else tuple(record.history((), last.began_us)),
-                totals=tuple(latest.values()),
+                entries=tuple(record.history((), last.began_us)) if last else (),
+                totals=tuple({totals.instance: totals for totals in record.totals()}.values()),
                 last_run=last,
                 waiting=tuple(long(record.waiting().values(), now_us)),
                 counters=record.counters(),
             )
-            written_bytes = record.sum_written_bytes(now_us - DAY_US, now_us)
-            for sentence in record.ignored:
-                context.output.note(sentence)
-            return found, written_bytes
+            return found, record.sum_written_bytes(now_us - DAY_US, now_us)
     except NeedsRootError:
-        return Unknown("only root may read the history: sudo journalkeeper status", needs_root=True), 0
+        return Unknown("only root may read the history: sudo journalkeeper status", needs_root=True), None
     except BusyError as error:
-        return Unknown(str(error)), 0
+        return Unknown(str(error)), None
 
 
-class StatusAnswer(NamedTuple):
-    """The answer of `status`. The keys about the verdict are there where this host's service is meant."""
-
-    version: str
-    state_directory: str
-    readable: bool
-    last_run: Run | None
-    written_day_bytes: Count | None
-    totals: tuple[Totals, ...]
-    service: Manager | None
-    waiting: tuple[Wait, ...] | None
-    saving: Counters | None
-    fine: Sometimes[bool] = None
-    """Whether all is well; where this host's service is meant."""
-    verdict: Sometimes[str] = None
-    """The sentence that `status` begins with; where this host's service is meant."""
-    health: Sometimes[str] = None
-    """ok, act or unknown; where this host's service is meant."""
-    health_reasons: Sometimes[list[str]] = None
-    """Why the health is not ok, as HealthReasons on the bus."""
-
-
-def _make_answer(status: _Status, state_directory: str) -> StatusAnswer:
-    record, verdict = status.record, status.verdict
-    found = StatusAnswer(
-        version=__version__,
-        state_directory=state_directory,
-        readable=record is not None,
-        last_run=record and record.last_run,
-        written_day_bytes=status.written_bytes if record else None,
-        totals=record.totals if record else (),
-        service=status.live,
-        waiting=record and record.waiting,
-        saving=record and record.counters,
-    )
-    if verdict is None:
-        return found
-    fine, reasons = verdict.health == "ok", verdict.reasons
-    return found._replace(fine=fine, verdict=status.headline, health=verdict.health, health_reasons=reasons)
-
-
-def _lines(status: _Status, context: Context) -> list[str]:
-    """Return the lines below the verdict: facts from the history and the service, each after its name."""
-    record, found, live = status.record, status.evidence.record, status.live
-    counters = (record and record.counters) or Counters(bytes_reclaimed=live and live.bytes_reclaimed_total)
-    saving = describe_total_saving(counters)
-    facts = [("Saved", saving)] if saving else []
-    facts += _service_facts(status.evidence.service)
-    facts.append(("History", shown(context.state_directory)))
-    if isinstance(found, Unknown):
-        facts.append(
-            ("Last run", "only root may know; try sudo journalkeeper status" if found.needs_root else found.why)
-        )
-    elif found.last_run is None:
-        facts.append(("Last run", "none yet; `journalkeeper plan` shows what there is to do"))
-    else:
-        facts.append(("Last run", _run(found.last_run)))
-    if record and record.last_run:
-        facts.append(("Written", f"{spell_size(status.written_bytes)} in the last 24 hours"))
-    elif live and live.bytes_written:
-        facts.append(("Written", f"{spell_size(live.bytes_written)} since the service started"))
-    if record and live is None:  # the service's own numbers are those of its last look
-        facts += [("Recorded", _totals(totals)) for totals in record.totals]
-    margin = max(len(name) for name, _ in facts) + 2
-    room = None if context.output.width is None else context.output.width - margin
-    return [
-        f"{f'{name}: ' if number == 0 else '':>{margin}}{text}"
-        for name, value in facts
-        for number, text in enumerate(wrap_sentence(shown(value), room))
+def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str]]:
+    """Return (name, text) rows below the verdict, from the history and the service; some texts are empty."""
+    record, live = evidence.record, answer.service
+    counters = answer.saving or Counters(bytes_reclaimed=live and live.bytes_reclaimed_total)
+    rows = [
+        ("Saved", describe_total_saving(counters)),
+        *_list_service_facts(evidence.service),
+        ("History", answer.state_directory),
     ]
+    if isinstance(record, Unknown):
+        rows.append(("Last run", record.why))
+    elif record.last_run is None:
+        rows.append(("Last run", "none yet; `journalkeeper plan` shows what there is to do"))
+    else:
+        written = f"{spell_size(answer.written_day_bytes or 0)} in the last 24 hours"
+        rows += [("Last run", _run(record.last_run)), ("Written", written)]
+    if live and live.bytes_written and not answer.last_run:
+        rows.append(("Written", f"{spell_size(live.bytes_written)} since the service started"))
+    if live is None:  # the service's own numbers are those of its last look
+        rows += [("Recorded", _totals(totals)) for totals in answer.totals]
+    return rows
 
 
-def _service_facts(live: Manager | Hung | Unknown | None) -> list[tuple[str, str]]:
+def _list_service_facts(live: Manager | Hung | Unknown | None) -> list[tuple[str, str]]:
     """Return (name, text) rows with the service's report, or one row that states why there is none."""
     if live == UNASKED:
         return []
     if not isinstance(live, Manager):
-        hung = "does not answer" if isinstance(live, Hung) else ""
-        return [("Service", hung or (ABSENT if live is None else live.why))]
-    limit = "no limit" if live.budget_left_bytes is None else spell_size(live.budget_left_bytes)
+        return [("Service", ABSENT if live is None else live.why)]
     if live.health == "unknown":  # it has counted nothing yet
-        return [("Service", "the first look runs"), ("Budget", f"{limit} a day" if live.budget_left_bytes else limit)]
+        return [("Service", "the first look runs")]
     journal = f"{' and '.join(live.directories or ())}, {counted(live.files or 0, 'file')}, "
     journal += f"{counted(live.extents or 0, 'extent')} ({live.active_extents or 0:,} in active files), "
     journal += f"{live.fragmented_files or 0:,} fragmented"
-    facts = [
+    left = live.budget_left_bytes
+    delay_us = live.intake_delay_p99_us
+    return [
         ("Service", ", ".join(filter(None, [live.state, live.state_reason]))),
         ("Journal", journal),
         ("Window", _window(live)),
-        ("Budget", limit if live.budget_left_bytes is None else f"{limit} left for today"),
+        ("Budget", "no limit" if left is None else f"{spell_size(left)} left for today"),
+        ("Intake", f"delay p99: {format_span(delay_us, 1000)}" if delay_us else ""),
     ]
-    if live.intake_delay_p99_us:
-        facts.append(("Intake", f"delay p99: {format_span(live.intake_delay_p99_us, 1000)}"))
-    return facts
 
 
 def _window(live: Manager) -> str:

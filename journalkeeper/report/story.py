@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from journalkeeper.health.evidence import Unknown
@@ -27,6 +28,8 @@ MOST_PAST: Final = 10
 """The most actions that are listed one by one."""
 
 INDENT: Final = 10
+UNLIMITED: Final = 1 << 20
+"""The width of text that is not wrapped."""
 
 UPKEEP: Final = frozenset({Verb.SET_NOCOW, Verb.ROTATE})
 """Actions on a directory or its journald, which `defrag` does only on request."""
@@ -104,17 +107,18 @@ def lines(story: Story, width: int, *, ascii_only: bool = False) -> list[str]:
     return [line for block in blocks if block for line in ("", *block)][1:]
 
 
-def facts(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
-    """Return the lines of (name, text) rows: each name in a margin, each text wrapped to `width`.
+def facts(rows: Sequence[tuple[str, str]], width: int | None) -> list[str]:
+    """Return the lines of (name, text) rows: each name in a margin, each text wrapped to `width`, unless that is None.
 
     A name that repeats the one before is left out.
     """
+    room, margin = UNLIMITED if width is None else width, " " * INDENT
+    wrap = partial(textwrap.wrap, width=room, subsequent_indent=margin, break_on_hyphens=False)
     found: list[str] = []
     before = ""
     for name, text in rows:
-        head = f"{name:>{INDENT - 2}}: " if name != before else " " * INDENT
+        found += wrap(text, initial_indent=f"{name:>{INDENT - 2}}: " if name != before else margin)
         before = name
-        found += textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * INDENT) or [head.rstrip()]
     return found
 
 

@@ -157,7 +157,10 @@ def test_any_user_gets_help_and_a_status(tmp_path: Path) -> None:
         f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY});"
         "sys.exit(main(sys.argv[1:]))"
     )
-    for words, says in ((["--help"], "examples:"), (["status"], "try sudo journalkeeper status")):
+    for words, says in (
+        (["--help"], "examples:"),
+        (["status"], "only root may read the history: sudo journalkeeper status"),
+    ):
         done = process([sys.executable, "-c", program, *words], STATE_DIRECTORY=os.fspath(state))
         assert (done.returncode, done.stderr) == (0, "")
         assert says in done.stdout

@@ -237,7 +237,7 @@ def test_nobody_reads_the_status_and_may_change_nothing(make_host: Callable[...,
     assert (seen.returncode, seen.stderr) == (0, ""), seen
     assert re.search(r"(?m)^ +Service: (idle|waiting)", seen.stdout)
     assert "Journal: /var/log/journal, 2 files" in seen.stdout
-    assert "only root may know" in seen.stdout
+    assert "only root may read the history" in seen.stdout
     document = json.loads(host.does("status", "-j", nobody=True).stdout)
     assert (document["readable"], document["service"]["files"]) == (False, 2)
     refused = host.does("defrag", "--now", nobody=True)
