@@ -11,16 +11,17 @@ import argparse
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe import bed as beds
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.compare import age_until, slow_s
-from journalkeeper.probe.scratch_volume import extents, raise_on_signals
-from tests.volumes import disk_bytes, drop_caches
+from tests.volumes import disk_bytes, drop_caches, extents
 
 MIB = 1 << 20
 SETTINGS = ("SystemMaxFileSize=256M", "SystemMaxUse=1G")
@@ -54,7 +55,7 @@ def entries(path: Path) -> str:
         while block := reader.stdout.read(MIB):
             digest.update(block)
     if reader.returncode != 0:
-        raise RuntimeError(f"{path}: journalctl cannot read it")
+        raise KeeperError(f"{path}: journalctl cannot read it")
     return digest.hexdigest()
 
 
@@ -114,7 +115,7 @@ def usable_iops(bed: Bed, iops: int) -> int:
     if iops:
         try:
             bed.volume.throttle(iops)
-        except RuntimeError as error:
+        except KeeperError as error:
             say(f"  reads are not slowed down ({error}): on a fast disk the difference is smaller")
             return 0
         bed.volume.throttle(0)
@@ -174,6 +175,11 @@ def show(directory: str, wanted: int, iops: int) -> int:
     return 0 if same and better else 1
 
 
+def interrupt(number: int, _frame: object) -> None:
+    """Raise KeyboardInterrupt with the signal's number, so that all is undone."""
+    raise KeyboardInterrupt(number)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Show it. Returns 0 if it went well, 1 if it did not or could not."""
     parser = argparse.ArgumentParser(prog="tests/try", add_help=False)  # tests/try itself has the help
@@ -187,13 +193,14 @@ def main(argv: list[str] | None = None) -> int:
     if reason is not None:
         sys.stderr.write(f"cannot show it here: {reason}\n")
         return 1
-    raise_on_signals()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
     try:
         return show(words.directory, words.extents, words.iops)
-    except KeyboardInterrupt as interrupt:
+    except KeyboardInterrupt as interrupted:
         sys.stderr.write("\ninterrupted: the volume, its journald and all files are gone again\n")
-        return 128 + int(interrupt.args[0])
-    except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+        return 128 + int(interrupted.args[0])
+    except (KeeperError, OSError, subprocess.CalledProcessError) as error:
         sys.stderr.write(f"the demonstration failed: {error}\n")
         return 1
 

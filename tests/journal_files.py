@@ -55,6 +55,15 @@ def header(size: int = ENTRIES_HEADER_BYTES, **fields: int | bytes) -> bytes:
     return bytes(data)
 
 
+def count_entries(path: Path) -> int:
+    """Return the number of entries of a journal file; 0 if it does not exist yet."""
+    try:
+        with path.open("rb") as file:
+            return int.from_bytes(os.pread(file.fileno(), 8, OFFSETS["entries"]), "little")
+    except FileNotFoundError:
+        return 0
+
+
 # files without entries
 
 

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe.scratch_volume import run
 
 DISKS = {"single": 1, "dup": 1, "raid1": 2, "raid10": 4}
@@ -31,8 +33,23 @@ def disk_bytes(*paths: str | os.PathLike[str]) -> int:
     """
     try:
         lines = run("compsize", "-b", *paths).splitlines()
-    except RuntimeError as error:
+    except KeeperError as error:
         if "All empty or still-delalloced" in str(error):
             return 0
         raise
     return next(int(line.split()[2]) for line in lines if line.startswith("TOTAL"))
+
+
+def filefrag(*paths: str | os.PathLike[str], sync: bool = False) -> list[int]:
+    """Return the number of extents of each file by filefrag(8).
+
+    Only data on the disk is counted. With `sync`, dirty pages are written first, which adds a flush that journald did
+    not choose.
+    """
+    words = ("filefrag", "-s") if sync else ("filefrag",)
+    return [int(found) for found in re.findall(r": (\d+) extents? found", run(*words, *paths))]
+
+
+def extents(path: str | os.PathLike[str], *, sync: bool = False) -> int:
+    """Return the number of extents of one file, as `filefrag`."""
+    return filefrag(path, sync=sync)[0]

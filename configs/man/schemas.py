@@ -13,7 +13,6 @@ from journalkeeper.cli.check_config import ConfigAnswer
 from journalkeeper.cli.doctor import DoctorAnswer
 from journalkeeper.cli.explain import DirectoriesAnswer, FileAnswer
 from journalkeeper.cli.history import HistoryAnswer
-from journalkeeper.cli.lab import LabAnswer
 from journalkeeper.cli.pause import PauseAnswer, ResumeAnswer
 from journalkeeper.cli.probe import ProbeAnswer
 from journalkeeper.cli.report import ReportAnswer
@@ -23,6 +22,7 @@ from journalkeeper.health.finding import Facts
 from journalkeeper.model import JournalFile, Reason
 from journalkeeper.model.record import Word, rows, split_hint
 from journalkeeper.model.run import DefragAnswer, PlanAnswer
+from journalkeeper.probe.compare import LabAnswer
 
 ANSWERS: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "scan": ("Every journal file. ", (tuple[JournalFile, ...],)),

@@ -29,19 +29,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from journalkeeper.cli.context import explain_no_directory
 from journalkeeper.cli.parser import between
-from journalkeeper.cli.progress import on_terminal
+from journalkeeper.cli.progress import interrupt_on_signals, on_terminal
 from journalkeeper.cli.table import Column, Table
 from journalkeeper.execute.whole_file import require_root_only
 from journalkeeper.model.errors import KeeperError, NeedsRootError
 from journalkeeper.model.escape import shown
-from journalkeeper.model.record import Count
 from journalkeeper.model.units import format_size
 from journalkeeper.probe import bed, compare
-from journalkeeper.probe.scratch_volume import isolate, raise_on_signals
+from journalkeeper.probe.scratch_volume import isolate
 
 if TYPE_CHECKING:
     import argparse
@@ -75,16 +74,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--iops", metavar="N", type=iops, help=f"{limited} (default: 150)")
 
 
-class LabAnswer(NamedTuple):
-    """The answer of `lab compare`."""
-
-    directory: str
-    iops: Count | None
-    """null: not limited."""
-    flushes: Count
-    strategies: tuple[compare.Row, ...]
-
-
 def run(args: argparse.Namespace, context: Context) -> int:
     """Measure the strategies on a scratch volume, and show a table with a row for each."""
     _check(args)
@@ -93,15 +82,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
     isolate()
     place = os.path.abspath(args.place)
     with on_terminal(context.output) as line:
-        raise_on_signals()
-        try:
-            compared = compare.compare(place, args.extents, args.iops, line.tell)
-        except (RuntimeError, OSError) as error:
-            if shutil.disk_usage(place).free < FREE_BYTES // 64:
-                raise KeeperError(f"{place}: no space left on the device") from error
-            raise KeeperError(f"the comparison failed: {error}") from error
-    answer = LabAnswer(place, compared.iops or None, compared.flushes, compared.rows)
-    context.output.show(answer, Table(_COLUMNS, compared.rows), legend=[[_summarize(place, compared)]], paged=False)
+        interrupt_on_signals()
+        compared = compare.compare(place, args.extents, args.iops, line.tell)
+    context.output.show(compared, Table(_COLUMNS, compared.strategies), legend=[[_summarize(compared)]], paged=False)
     return 0
 
 
@@ -116,20 +99,20 @@ def _check(args: argparse.Namespace) -> None:
         raise KeeperError(f"{args.place}: {format_size(free)} are free, {format_size(FREE_BYTES)} are needed")
 
 
-def _summarize(place: str, compared: compare.Compared) -> str:
+def _summarize(compared: compare.LabAnswer) -> str:
     speed = f"{compared.iops} IOPS" if compared.iops else "as fast as the disk is"
-    facts = f"{compared.flushes} flushes of 40 messages each in {compare.DAYS} days, on {shown(place)}, {speed}."
-    return f"{_verdict(compared)} {facts}"
+    facts = f"{compared.flushes} flushes of 40 messages each in {compare.DAYS} days"
+    return f"{_verdict(compared)} {facts}, on {shown(compared.directory)}, {speed}."
 
 
-def _verdict(compared: compare.Compared) -> str:
+def _verdict(compared: compare.LabAnswer) -> str:
     """Return sentences that name the strategy with the shortest boot flush, and compare waits with and without fsync.
 
     Without a limit of IOPS, the sentence states that the strategies cannot be ranked.
     """
     if not compared.iops:
         return "Without a limit of IOPS the times are too short to rank the strategies."
-    by_name = {row.strategy: row for row in compared.rows}
+    by_name = {row.strategy: row for row in compared.strategies}
     without = by_name.pop("no fsync")
     best = min(by_name.values(), key=lambda row: row.flush_s)
     summed = min((row for row in by_name.values() if row.checksummed), key=lambda row: row.flush_s)

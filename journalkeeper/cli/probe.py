@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.cli.parser import between, common
+from journalkeeper.cli.progress import interrupt_on_signals
 from journalkeeper.cli.table import Column, Table, elide
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.record import Moment
@@ -174,9 +174,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     limit_us = probe.limit_us or context.config().window.intake_delay_max_us
     limit = report.Limit(limit_us * 1000, probe.limit_source)
     output = context.output
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup(1) leaves it
-            signal.signal(number, signal.default_int_handler)
+    interrupt_on_signals()
     steps = importlib.import_module(f"journalkeeper.probe.{probe.name}").measure(args)
     found = next(steps)
     try:

@@ -48,6 +48,13 @@ def catch_signals(hint: str) -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
+def interrupt_on_signals() -> None:
+    """Make SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, unless they are ignored, as by nohup(1)."""
+    for number in _SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+
+
 class ProgressLine:
     """Draws Progress on `stream`, if there is one; as a context it erases the line at the end."""
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -22,6 +21,7 @@ from journalkeeper.execute.whole_file import require_root_only
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.probe import bed
 from journalkeeper.probe.distribution import Limit, Series, format_wait, verdict
+from journalkeeper.probe.scratch_volume import undo_at_end
 
 NAME = "journalkeeper-"
 """The prefix of the names of all that probes make; our process id follows."""
@@ -166,21 +166,6 @@ class Lines:
 
 
 @contextmanager
-def undo_at_end(*argv: str) -> Iterator[int]:
-    """Run a child process that undoes its own work when the block ends or this process dies. Yield its process id.
-
-    The command prepares, prints "ready", and undoes its work when its stdin ends.
-
-    Raises: KeeperError with the command's error message if it does not print "ready".
-    """
-    pipe = subprocess.PIPE
-    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as child:
-        if next(iter(child.stdout or ()), "") != "ready\n":
-            raise KeeperError("".join(child.stderr or ()).strip() or f"{argv[0]} ended before it was ready")
-        yield child.pid
-
-
-@contextmanager
 def scratch(directory: str) -> Iterator[str]:
     """Make a directory in `directory`, yield its path, and remove it at the end of the block.
 
@@ -247,9 +232,5 @@ def target(*, host: bool, directory: str | None) -> Iterator[Target]:
             raise KeeperError("/dev/log: no such socket; leave out --host to measure a private journald")
         yield Target(Path("/run/systemd/journal"), host_journald(), ("journalctl",))
         return
-    with scratch(directory or SCRATCH) as place, ExitStack() as stack:
-        try:
-            daemon = stack.enter_context(bed.PrivateJournald(place))
-        except RuntimeError as error:
-            raise KeeperError(str(error)) from error
+    with scratch(directory or SCRATCH) as place, bed.PrivateJournald(place) as daemon:
         yield Target.of(daemon)

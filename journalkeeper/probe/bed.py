@@ -12,24 +12,21 @@ import random
 import signal
 import socket
 import struct
-import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from journalkeeper.journald.header import STATE_OFFSET
+from journalkeeper.journald.layout import read_machine_id
+from journalkeeper.model.errors import KeeperError
 
 from . import scratch_volume
-from .scratch_volume import ScratchVolume, own_mounts, run
+from .scratch_volume import ScratchVolume, own_mounts, run, undo_at_end, wait_until
 
 JOURNALD = ("/usr/lib/systemd/systemd-journald", "/lib/systemd/systemd-journald")
 OFFLINE, ONLINE, ARCHIVED = 0, 1, 2
-ENTRIES_OFFSET = 152
-"""The offset of n_entries in struct Header (systemd, journal-def.h)."""
-
 SETTINGS = (
     "Storage=persistent",
     "RateLimitBurst=0",
@@ -44,12 +41,9 @@ STATUSES = (200, 200, 200, 304, 404, 503)
 USERS, SESSIONS, PEERS, SEGMENTS = 2000, 700, 250, 8
 AGAIN_S = 2.0
 SIGNAL_SYNC = signal.SIGRTMIN + 1
-SIGNAL_ROTATE = signal.SIGUSR2
 
-ENTER = """
+START = """
 set -e
-[ "$PPID" = "$1" ]  # our parent may have ended before setpriv(1) asked for its death signal
-shift
 # as process 1 sets it on a host: with the 10 of a new network namespace, senders block that would not on a host
 # a container has /proc/sys read-only
 qlen=/proc/sys/net/unix/max_dgram_qlen
@@ -64,13 +58,16 @@ cut -d' ' -f5 /proc/self/mountinfo | grep /journalkeeper-lab- | while read -r po
     umount --lazy "$point" || :
 done
 printf '%s' "$2" >/run/systemd/journald.conf.d/lab.conf
-shift 3
-exec "$@"
+SYSTEMD_LOG_TARGET=console SYSTEMD_LOG_LEVEL=warning "$4" </dev/null >/dev/null &
+trap 'kill $! 2>/dev/null && wait' EXIT
+until journalctl --sync 2>/dev/null; do
+    [ -e /proc/$!/exe ]
+    sleep 0.02
+done
+echo $!
+read -r _ || :
 """
-
-
-DIE_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
-"""A command prefix: the kernel kills journald when the thread that started it ends."""
+"""Start journald, and print its process id when it takes messages and signals. Stop it when stdin ends."""
 
 
 def messages(seed: int = 1) -> Iterator[dict[str, str]]:
@@ -97,7 +94,7 @@ def messages(seed: int = 1) -> Iterator[dict[str, str]]:
         }
 
 
-def program() -> str | None:
+def find_program() -> str | None:
     """Return the path of systemd-journald on this machine; None if it is not installed."""
     return next((path for path in JOURNALD if os.access(path, os.X_OK)), None)
 
@@ -106,80 +103,47 @@ def missing_for_journald() -> str | None:
     """Return one line that states why no private journald can be started here; None if it can."""
     if os.geteuid() != 0:
         return "a private journald needs root: run with sudo"
-    if program() is None:
+    if find_program() is None:
         return "systemd-journald is not installed (package systemd)"
-    if machine_id() is None:
+    if len(read_machine_id()) != 32:
         return "/etc/machine-id contains no id: run systemd-machine-id-setup"
     return None
-
-
-def machine_id() -> str | None:
-    """Return this machine's id; None if it has none yet."""
-    try:
-        text = Path("/etc/machine-id").read_text().strip()
-    except FileNotFoundError:
-        return None
-    return text if len(text) == 32 else None
-
-
-def _number(path: Path, offset: int, length: int) -> int:
-    """Return `length` bytes at `offset` of a file as a little-endian number; 0 if the file does not exist yet."""
-    try:
-        with path.open("rb") as file:
-            return int.from_bytes(os.pread(file.fileno(), length, offset), "little")
-    except FileNotFoundError:
-        return 0
 
 
 class PrivateJournald:
     """A systemd-journald that writes to `directory`/<machine-id>.
 
-    `sync_interval` and `settings` are as in journald.conf(5); `wrapper` is a command that runs journald, such as
-    strace. Messages go to its sockets through /proc/PID/root, so the caller needs no namespace of its own.
+    `sync_interval` and `settings` are as in journald.conf(5). Messages go to its sockets through /proc/PID/root, so the
+    caller needs no namespace of its own.
 
-    Raises: RuntimeError if this machine has no journald or it does not start.
+    Raises: KeeperError if this machine has no journald or it does not start.
     """
 
     def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        *,
-        sync_interval: str = "5min",
-        settings: tuple[str, ...] = (),
-        wrapper: tuple[str, ...] = (),
+        self, directory: str | os.PathLike[str], *, sync_interval: str = "5min", settings: tuple[str, ...] = ()
     ) -> None:
+        if reason := missing_for_journald():
+            raise KeeperError(f"no private journald: {reason}")
         self.directory = Path(directory)
-        reason = missing_for_journald()
-        if reason is not None:
-            raise RuntimeError(f"no private journald: {reason}")
-        self.machine_id = machine_id() or ""
-        lines = ("[Journal]", *SETTINGS, f"SyncIntervalSec={sync_interval}", *settings, "")
-        self.conf = "\n".join(lines)
-        self.wrapper = wrapper
-        self.process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
+        self.journal = self.directory / read_machine_id()
+        """The instance's directory."""
+        self.active = self.journal / "system.journal"
+        """The file that journald writes now."""
+        self._conf = "\n".join(("[Journal]", *SETTINGS, f"SyncIntervalSec={sync_interval}", *settings, ""))
         self._traffic = messages()
+        self._pid: int | None = None
+        self._stack = ExitStack()
         self.start()
-
-    @property
-    def journal(self) -> Path:
-        """The instance's directory, <directory>/<machine-id>."""
-        return self.directory / self.machine_id
-
-    @property
-    def active(self) -> Path:
-        """The path of the file that journald writes now."""
-        return self.journal / "system.journal"
 
     @property
     def pid(self) -> int:
         """The process id of journald.
 
-        Raises: RuntimeError if it is not running.
+        Raises: KeeperError if it is not running.
         """
-        if self.process is None or self.process.poll() is not None:
-            raise RuntimeError("the private journald is not running")
-        return self.process.pid
+        if self._pid is None:
+            raise KeeperError("the private journald is not running")
+        return self._pid
 
     @property
     def inside(self) -> tuple[str, ...]:
@@ -190,63 +154,28 @@ class PrivateJournald:
         return ("nsenter", f"--target={self.pid}", "--mount", "--root", "--wdns=/", "--")
 
     def start(self, *, flushed: bool = True) -> None:
-        """Start journald and wait for its socket.
+        """Start journald, and wait until it takes messages.
 
         Unless `flushed`, journald keeps its entries in its own /run until `flush`.
 
-        Raises: RuntimeError if it does not start within 20 s.
+        Raises: KeeperError with journald's messages if it does not start.
         """
         self.journal.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "SYSTEMD_LOG_TARGET": "console", "SYSTEMD_LOG_LEVEL": "warning"}
-        wrapped = (*self.wrapper, *DIE_WITH_US) if self.wrapper else ()
-        enter = (*DIE_WITH_US, "unshare", "--net", *(own_mounts() or ()), "sh", "-c", ENTER, "lab", f"{os.getpid()}")
-        asked = (os.fspath(self.directory), self.conf, "flushed" if flushed else "")
-        argv = (*enter, *asked, *DIE_WITH_US, *wrapped, program() or "")
-        null = subprocess.DEVNULL
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - it is gone with this object
-        self.process = subprocess.Popen(argv, env=environment, stdin=null, stdout=null, stderr=self._complaints)
+        asked = (os.fspath(self.directory), self._conf, "flushed" if flushed else "", find_program() or "")
+        words = ("unshare", "--net", *own_mounts(), "sh", "-c", START, "lab", *asked)
         try:
-            self._wait(self._connect, "it did not start", 20)
-            self.log("lab: journald is up")
-            if flushed:
-                self._wait(self.active.exists, "no system.journal appeared")
-        except BaseException:
-            self.stop()
-            raise
-
-    def _connect(self) -> bool:
-        if self.process is None or self.process.poll() is not None:
-            self._complaints.seek(0)
-            words = self._complaints.read().decode(errors="replace").strip()
-            raise RuntimeError(f"private journald: it ended as it started: {words or 'no message'}")
-        root = Path(f"/proc/{self.process.pid}/root/run/systemd")
-        # the process starts in the host's namespace: never mistake the host's socket for ours
-        if not (root / "journald.conf.d/lab.conf").exists():
-            return False
-        if not self.wrapper and not self._takes_signals():
-            return False
-        channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
-            channel.connect(os.fspath(root / "journal/socket"))
-        except OSError:
-            channel.close()
-            return False
-        self._socket = channel
-        return True
-
-    def _takes_signals(self) -> bool:
-        """Return whether journald has blocked its signals, and so reads them. Before, a signal would end it."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:"))
-        return bool(int(mask, 16) >> (SIGNAL_ROTATE - 1) & 1)
+            self._pid = int(self._stack.enter_context(undo_at_end(*words)))
+        except KeeperError as error:
+            raise KeeperError(f"private journald: {error}") from error
+        self._socket = self._stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        self._socket.connect(f"/proc/{self.pid}/root/run/systemd/journal/socket")
+        self.log("lab: journald is up")  # from now on the file is ONLINE
 
     def log(self, message: str, **fields: str) -> None:
         """Send one message with the native protocol; block like any logger.
 
-        Raises: RuntimeError if journald is not running; OSError if it died.
+        Raises: OSError if journald is not running.
         """
-        if self._socket is None:
-            raise RuntimeError("the private journald is not running")
         body = b""
         for name, value in {"MESSAGE": message, "PRIORITY": "6", "SYSLOG_IDENTIFIER": "lab", **fields}.items():
             data = value.encode()
@@ -268,15 +197,14 @@ class PrivateJournald:
                 return False
             return self.state() != ONLINE
 
-        self._wait(is_synced, "journald did not sync")
+        wait_until(is_synced, "private journald: it did not sync")
 
     def state(self) -> int:
         """Return the state byte of the active file; OFFLINE if the file does not exist yet."""
-        return _number(self.active, STATE_OFFSET, 1)
-
-    def entries(self) -> int:
-        """Return the number of entries in the active file; 0 if the file does not exist yet."""
-        return _number(self.active, ENTRIES_OFFSET, 8)
+        try:
+            return read_state(self.active)
+        except FileNotFoundError:
+            return OFFLINE
 
     def age(self, flushes: int, messages: int = 40, *, syncs: bool = True) -> None:
         """Log `messages` messages and make journald flush them, `flushes` times.
@@ -285,7 +213,7 @@ class PrivateJournald:
         """
         for _ in range(flushes):
             self._log(messages)
-            self._wait(lambda: self.state() == ONLINE, "journald did not take the messages")
+            wait_until(lambda: self.state() == ONLINE, "private journald: it did not take the messages")
             if syncs:
                 self.sync()
 
@@ -296,32 +224,16 @@ class PrivateJournald:
     def rotate(self) -> Path:
         """Archive the active file and return the archive's path."""
         before = set(self.journal.iterdir())
-        os.kill(self.pid, SIGNAL_ROTATE)
-        fresh: list[Path] = []
-
-        def is_archived() -> bool:
-            fresh[:] = [
-                path
-                for path in set(self.journal.iterdir()) - before
-                if path.name.startswith("system@") and path.name.endswith(".journal")
-            ]
-            if not fresh or not self.active.exists():
-                return False
-            return _number(fresh[0], STATE_OFFSET, 1) == ARCHIVED
-
-        self._wait(is_archived, "journald did not rotate")
-        return fresh[0]
-
-    @property
-    def runtime(self) -> Path:
-        """The path of the journal file in /run of a journald that `boot` started, valid outside its namespace."""
-        return Path(f"/proc/{self.pid}/root/run/log/journal", self.machine_id, "system.journal")
+        run(*self.inside, "journalctl", "--rotate")
+        archive = max(set(self.journal.glob("system@*.journal")) - before)
+        wait_until(lambda: read_state(archive) == ARCHIVED, "private journald: it did not rotate")
+        return archive
 
     def boot(self, messages: int) -> None:
         """Start journald as a boot does, and log `messages` messages to its journal in /run. See `flush`."""
         self.start(flushed=False)
         self._log(messages)
-        self._wait(lambda: _number(self.runtime, ENTRIES_OFFSET, 8) >= messages, "journald did not take the messages")
+        run(*self.inside, "journalctl", "--sync")
 
     def flush(self) -> None:
         """Make journald move its runtime journal to `directory`, as systemd-journal-flush.service does at boot."""
@@ -329,41 +241,25 @@ class PrivateJournald:
 
     def kill(self) -> None:
         """Kill journald, as a power cut would: unsynced files stay ONLINE."""
-        self._end(signal.SIGKILL)
+        os.kill(self.pid, signal.SIGKILL)
+        self.stop()
 
     def stop(self) -> None:
         """Stop journald cleanly."""
-        self._end(signal.SIGTERM)
-
-    def _end(self, number: signal.Signals) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-        if self.process is None:
-            return
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process = None
-
-    def _wait(self, ready: Callable[[], bool], complaint: str, timeout_s: float = 60) -> None:
-        deadline = time.monotonic() + timeout_s
-        pause_s = 0.0005
-        while not ready():
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"private journald: {complaint} within {timeout_s:.0f} s")
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, 0.05)
+        self._pid = None
+        self._stack.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def read_state(path: Path) -> int:
+    """Return the state byte of a journal file; OFFLINE if the file has none yet."""
+    with path.open("rb") as file:
+        return int.from_bytes(os.pread(file.fileno(), 1, STATE_OFFSET), "little")
 
 
 class Bed(NamedTuple):

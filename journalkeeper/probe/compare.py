@@ -7,25 +7,24 @@ and its image is dropped from the page cache.
 
 from __future__ import annotations
 
-import functools
 import os
-import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from journalkeeper.btrfs import disk, inode
+from journalkeeper.btrfs import disk, inode, placement
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.record import Count, Seconds
 
 from . import syslog
 from .base import Target
-from .bed import DIE_WITH_US, SIGNAL_SYNC, Bed, bed
-from .scratch_volume import ScratchVolume, extents, filefrag, run
+from .bed import SIGNAL_SYNC, Bed, bed
+from .scratch_volume import ScratchVolume, run
 
 SETTINGS: Final = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
 SIZE: Final = "8G"
@@ -40,82 +39,45 @@ LOAD_RATE, LOAD_BYTES, UNSYNCED = 50, 400, 400
 BOOT_MESSAGES: Final = 1700
 """The number of messages before the flush of a boot: 2 MiB of journal objects."""
 
-INSIDE: Final = "/var/log/journal"
 KEEPER_CONF: Final = "[Nocow]\nNocow=no\n[Window]\nPressureMax=100%\n"
 """Checksums stay, and other load on this machine does not delay the work."""
 
 PACKAGE: Final = os.fspath(Path(__file__).parents[2])
-Act = Callable[[Bed], None]
+DIE_WITH_US: Final = ("setpriv", "--pdeathsig", "KILL", "--")
 Report = Callable[[str], None]
-
-
-def _nothing(_: Bed) -> None:
-    """Do nothing: a strategy that leaves the files alone at this time."""
-
-
-def _defragment(place: Bed) -> None:
-    """Defragment the active file with btrfs-progs."""
-    run("btrfs", "filesystem", "defragment", "-f", place.journald.active)
-
-
-def _btrfsmaintenance(place: Bed) -> None:
-    """Run the command of btrfs-defrag.sh (btrfsmaintenance 0.5) for a path of BTRFS_DEFRAG_PATHS."""
-    words = ("find", place.directory, "-xdev", "-size", "+1M", "-type", "f", "-exec")
-    run(*words, "btrfs", "filesystem", "defragment", "-t", "32m", "-f", "{}", ";")
-
-
-def _rotate(place: Bed) -> None:
-    """Rotate, as journalctl --rotate does."""
-    place.journald.rotate()
-
-
-def _keeper(*words: str) -> Act:
-    """Return an act that runs `journalkeeper defrag` with `words`.
-
-    It runs in journald's mount namespace, with its own state directory.
-    """
-
-    def act(place: Bed) -> None:
-        state = place.volume.base / "state"
-        state.mkdir(exist_ok=True)
-        config = place.volume.base / "journalkeeper.conf"
-        config.write_text(KEEPER_CONF)
-        program = (sys.executable, "-m", "journalkeeper", "defrag", "-D", INSIDE, "--config", os.fspath(config))
-        environment = {**os.environ, "STATE_DIRECTORY": os.fspath(state), "PYTHONPATH": PACKAGE}
-        argv = [*place.journald.inside, *DIE_WITH_US, *program, *words]
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"journalkeeper defrag {' '.join(words)}: exit {done.returncode}: {done.stderr.strip()}")
-
-    return act
 
 
 class Strategy(NamedTuple):
     """A way in which a host treats its journal.
 
-    `by_day` runs between the flushes, as a service does, `at_noon` once a day by a timer, and `at_night` before each
-    shutdown. With `syncs=False`, journald is never asked to sync and its timer is set to a day, so that loggers wait
-    for no fsync of journald.
+    Its acts are shell commands in journald's mount namespace: `by_day` runs between the flushes, as a service does,
+    `at_noon` once a day by a timer, and `at_night` before each shutdown. With `syncs=False`, journald is never asked to
+    sync and its timer is set to a day, so that loggers wait for no fsync of journald.
     """
 
     name: str
-    by_day: Act = _nothing
-    at_noon: Act = _nothing
-    at_night: Act = _nothing
+    by_day: str = ""
+    at_noon: str = ""
+    at_night: str = ""
     nocow: bool = False
     options: str = ""
     syncs: bool = True
 
 
+DEFRAGMENT: Final = "btrfs filesystem defragment -f /var/log/journal/*/system.journal"
+MAINTENANCE: Final = "find /var/log/journal -xdev -size +1M -type f -exec btrfs filesystem defragment -t 32m -f {} ';'"
+"""The command of btrfs-defrag.sh (btrfsmaintenance 0.5) for a path of BTRFS_DEFRAG_PATHS."""
+
+KEEPER: Final = f"{sys.executable} -m journalkeeper defrag -D /var/log/journal --config $STATE_DIRECTORY/conf"
 STRATEGIES: Final = (
     Strategy("untouched"),
     Strategy("no fsync", syncs=False),
     Strategy("NOCOW", nocow=True),
     Strategy("autodefrag", options="autodefrag"),
-    Strategy("defrag", at_night=_defragment),
-    Strategy("btrfsmaintenance", at_noon=_btrfsmaintenance),
-    Strategy("rotate", at_night=_rotate),
-    Strategy("keeper", by_day=_keeper("--now"), at_night=_keeper("--before-shutdown")),
+    Strategy("defrag", at_night=DEFRAGMENT),
+    Strategy("btrfsmaintenance", at_noon=MAINTENANCE),
+    Strategy("rotate", at_night="journalctl --rotate"),
+    Strategy("keeper", by_day=f"{KEEPER} --now", at_night=f"{KEEPER} --before-shutdown"),
 )
 
 
@@ -141,60 +103,62 @@ class Row(NamedTuple):
     checksummed: bool
 
 
-class Compared(NamedTuple):
-    """All rows, the number of flushes of 40 messages that each strategy got, and the IOPS limit (0 means none)."""
+class LabAnswer(NamedTuple):
+    """The answer of `lab compare`. Each strategy got `flushes` flushes of 40 messages."""
 
-    flushes: int
-    rows: tuple[Row, ...]
-    iops: int
+    directory: str
+    iops: Count | None
+    """null: not limited."""
+    flushes: Count
+    strategies: tuple[Row, ...]
 
 
-def compare(directory: str, wanted: int, iops: int | None, report: Report) -> Compared:
+def compare(directory: str, wanted: int, iops: int | None, report: Report) -> LabAnswer:
     """Simulate days of a host's journal under each strategy, and measure each journal afterwards.
 
     The untouched journal is flushed until its active file has `wanted` extents. Each other journal gets the same number
     of flushes. `iops` limits the device during each timed step; 0 means no limit. None means DEFAULT_IOPS if the kernel
     can limit, else no limit. `report` receives the name of each step.
 
-    Raises: RuntimeError with the error message of the tool that failed.
+    Raises: KeeperError with the error message of the tool that failed.
     """
     flushes = 0
     rows = []
     for number, strategy in enumerate(STRATEGIES, 1):
-        report_step = functools.partial(_report, report, f"{number}/{len(STRATEGIES)} {strategy.name}")
+
+        def report_step(what: str, head: str = f"{number}/{len(STRATEGIES)} {strategy.name}") -> None:
+            report(f"{head}: {what}")
+
         interval = "5min" if strategy.syncs else "1d"
-        with bed(*SETTINGS, size=SIZE, options=strategy.options, parent=directory, sync_interval=interval) as place:
+        made = bed(*SETTINGS, size=SIZE, options=strategy.options, parent=directory, sync_interval=interval)
+        with made as place:
             if strategy.nocow:
                 run("chattr", "+C", place.journald.journal)
                 place.journald.rotate().unlink()
             if not flushes:
-                iops = _find_limit(place.volume, iops)
+                iops = find_limit(place.volume, iops)
                 flushes = age_until(place, wanted, report_step)
             else:
                 _live(place, strategy, flushes, report_step)
             rows.append(_measure(place, strategy, iops or 0, report_step))
-    return Compared(flushes, tuple(rows), iops or 0)
+    return LabAnswer(directory, iops or None, flushes, tuple(rows))
 
 
-def _find_limit(volume: ScratchVolume, iops: int | None) -> int:
+def find_limit(volume: ScratchVolume, iops: int | None) -> int:
     """Return the limit in IOPS: the requested one, else the default, or 0 if this kernel cannot limit.
 
-    Raises: RuntimeError if a limit was requested and this kernel cannot limit.
+    Raises: KeeperError if a limit was requested and this kernel cannot limit.
     """
-    if iops == 0:
-        return 0
+    wanted = DEFAULT_IOPS if iops is None else iops
     try:
-        volume.throttle(iops or DEFAULT_IOPS)
-        volume.throttle(0)
-    except (RuntimeError, OSError):
+        if wanted:
+            volume.throttle(wanted)
+            volume.throttle(0)
+    except (KeeperError, OSError):
         if iops is not None:
             raise
         return 0
-    return iops or DEFAULT_IOPS
-
-
-def _report(report: Report, name: str, what: str) -> None:
-    report(f"{name}: {what}")
+    return wanted
 
 
 def age_until(place: Bed, wanted: int, report: Report) -> int:
@@ -206,7 +170,7 @@ def age_until(place: Bed, wanted: int, report: Report) -> int:
     while count < wanted:
         _flush(place, FLUSHES_A_STEP)
         flushes += FLUSHES_A_STEP
-        count = extents(place.journald.active)
+        count = _count_extents([place.journald.active], sync=False)
         report(f"{flushes} flushes, {count} of {wanted} extents")
     return flushes
 
@@ -220,11 +184,22 @@ def _live(place: Bed, strategy: Strategy, flushes: int, report: Report) -> None:
     for number in range(2 * DAYS):
         if number:
             report("acting")
-            (strategy.at_noon if number % 2 else strategy.at_night)(place)
+            _act(place, strategy.at_noon if number % 2 else strategy.at_night)
         for done in range(0, half, FLUSHES_A_STEP):
             report(f"{number * half + done} of {flushes} flushes")
             _flush(place, min(FLUSHES_A_STEP, half - done), syncs=strategy.syncs)
-            strategy.by_day(place)
+            _act(place, strategy.by_day)
+
+
+def _act(place: Bed, command: str) -> None:
+    """Run one of a strategy's acts, if it has one, with a state directory for journalkeeper."""
+    if not command:
+        return
+    state = place.volume.base / "state"
+    state.mkdir(exist_ok=True)
+    (state / "conf").write_text(KEEPER_CONF)
+    environment = ("env", f"STATE_DIRECTORY={state}", f"PYTHONPATH={PACKAGE}")
+    run(*place.journald.inside, *DIE_WITH_US, *environment, "sh", "-c", command)
 
 
 def _flush(place: Bed, flushes: int, *, syncs: bool = True) -> None:
@@ -241,22 +216,21 @@ def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
     """
     volume, journald = place.volume, place.journald
     journald.stop()
-    files = sorted(journald.journal.iterdir())
-    counted = sum(filefrag(*files, sync=True))
+    files = list(journald.journal.iterdir())
+    counted = _count_extents(files)
     used, nocow = 0, False
     for path in files:
         with path.open("rb") as file:
             used += disk.read_disk_bytes(file.fileno()) or 0
             nocow |= inode.is_nocow(file.fileno())
-    read = ("journalctl", "--quiet", "--no-pager", "-D", os.fspath(journald.journal))
     report("reading the newest ten entries")
-    last_s = _cold_s(volume, iops, lambda: run(*read, "--lines=10"))
+    last_s = _read_cold_s(place, iops, "10")
     report("reading all entries")
-    read_s = _cold_s(volume, iops, lambda: subprocess.run(read, stdout=subprocess.DEVNULL, check=True))
+    read_s = _read_cold_s(place, iops, "all")
     journald.start()
-    strategy.at_night(place)
+    _act(place, strategy.at_night)
     journald.stop()
-    found = extents(journald.active, sync=True)
+    found = _count_extents([journald.active])
     volume.remount()
     written = volume.count_written_bytes()
     report("the flush of a boot")
@@ -267,13 +241,29 @@ def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
     return Row(strategy.name, flush_s, wait_s, last_s, read_s, counted, found, used, written, not nocow)
 
 
+def _read_cold_s(place: Bed, iops: int, lines: str) -> float:
+    """Return the duration in seconds of reading the newest `lines` entries ("all" or a number), none in memory."""
+    command = f'journalctl --quiet --no-pager --directory="$0" --lines={lines} >/dev/null'
+    place.volume.remount()
+    return slow_s(place.volume, iops, lambda: run("sh", "-c", command, place.journald.journal))
+
+
+def _count_extents(paths: Sequence[Path], *, sync: bool = True) -> int:
+    """Return the number of extents of all files. With `sync`, their dirty pages are written first."""
+    count = 0
+    for path in paths:
+        with path.open("rb") as file:
+            count += placement.count(file.fileno(), sync=sync)
+    return count
+
+
 def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
     """Return the longest time in seconds that a message of a load waited for journald, as `probe syslog` measures it.
 
     LOAD_RATE messages are logged per second, after UNSYNCED other ones. After a second, journald is asked to sync its
     files, unless the strategy has no fsync. Then the strategy acts, and the load continues for two seconds.
 
-    Raises: RuntimeError if a message does not arrive in the journal.
+    Raises: KeeperError if a message does not arrive in the journal.
     """
     journald = place.journald
     run("btrfs", "filesystem", "sync", place.volume.mountpoint)  # dirty data of the boot is no part of the load
@@ -283,8 +273,8 @@ def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
         time.sleep(1)
         if strategy.syncs:
             os.kill(journald.pid, SIGNAL_SYNC)
-        for step in (strategy.by_day, strategy.at_noon, strategy.at_night):
-            step(place)
+        for command in (strategy.by_day, strategy.at_noon, strategy.at_night):
+            _act(place, command)
         time.sleep(2)
 
     asked = Namespace(rate=LOAD_RATE, size=LOAD_BYTES, flat_out=False)
@@ -295,14 +285,8 @@ def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
             next(load)
     acting.result()
     if found.losses or found.faults:
-        raise RuntimeError(" ".join([*found.losses, *found.faults]))
+        raise KeeperError(" ".join([*found.losses, *found.faults]))
     return max(found.series[1].waits_ns()) / 1e9
-
-
-def _cold_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:
-    """Return the duration of `work` in seconds, with the volume remounted so that none of its data is in memory."""
-    volume.remount()
-    return slow_s(volume, iops, work)
 
 
 def slow_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:

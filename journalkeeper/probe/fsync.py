@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from journalkeeper.btrfs import inode, volume
+from journalkeeper.journald.layout import read_machine_id
 from journalkeeper.probe import who
 from journalkeeper.probe.base import Measurement, Steps, sample, schedule, scratch
-from journalkeeper.probe.bed import machine_id
 from journalkeeper.probe.distribution import Series
 
 BLOCK: Final = b"x" * 4096
@@ -37,7 +37,7 @@ def journal_directory(asked: Namespace) -> str:
     Otherwise return the chosen journal, by default /var/log/journal.
     """
     directory = str(asked.directory or "/var/log/journal")
-    own = f"{directory}/{machine_id()}"
+    own = f"{directory}/{read_machine_id()}"
     return own if os.path.isdir(own) else directory
 
 

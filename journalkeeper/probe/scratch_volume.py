@@ -1,126 +1,162 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A scratch btrfs in a file that is mounted through a loop device.
+"""A scratch btrfs in a file that is mounted through a loop device, and the commands that make and undo such things.
 
-Each mount made here is unmounted here, also after an error. The kernel detaches the loop devices (autoclear) when our
-last descriptor and the mount are gone. So even SIGKILL leaves nothing behind if the program has its own mount
-namespace.
+Whatever outlives a process is undone by a child process, also after a SIGKILL.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Self
+from typing import Final, Self
 
-PREFIX = "journalkeeper-lab-"
+from journalkeeper.model.errors import KeeperError
+
+PREFIX: Final = "journalkeeper-lab-"
 """The prefix of the directory of every scratch volume, by which leftovers can be found."""
 
-TOOLS = {
-    "mkfs.btrfs": "btrfs-progs",
-    "losetup": "util-linux or mount",
-    "mount": "mount",
-    "chattr": "e2fsprogs",
-    "filefrag": "e2fsprogs",
-    "setpriv": "util-linux",
-    "unshare": "util-linux",
-}
-ISOLATED = "JOURNALKEEPER_LAB_ISOLATED"
+ISOLATED: Final = "JOURNALKEEPER_LAB_ISOLATED"
 """The environment variable with the id of the process that `isolate` moved to its own mount namespace."""
 
-SECTOR_BYTES = 512
-INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SHARED_CHROOT = "this chroot shares its mounts: `mount --bind ROOT ROOT` before entering it"
-THROTTLES = ("read_iops_device", "write_iops_device")
+SECTOR_BYTES: Final = 512
+THROTTLES: Final = ("read_iops_device", "write_iops_device")
+
+MAKE_VOLUME: Final = """
+set -e
+base=$1 size=$2 options=$3 devices=
+shift 3
+undo() {
+    umount --lazy "$base/mnt" 2>&- || :
+    [ -z "$devices" ] || losetup --detach $devices
+    rm -rf --one-file-system "$base"
+}
+trap undo EXIT
+mkdir "$base/mnt"
+if [ $# = 0 ]; then
+    # the image inherits it: its own extents are not what is measured
+    [ "$(stat --file-system --format=%T "$base")" != btrfs ] || chattr +C "$base"
+    set -- "$base/disk.img"
+    truncate --size="$size" "$1"
+    mkfs.btrfs -q -d single "$1" >/dev/null
+fi
+for image; do
+    # two mounts of one image destroy its filesystem
+    timeout 10 sh -c 'while losetup --associated "$1" | grep -q .; do sleep 0.1; done' sh "$image"
+    devices="$devices $(losetup --find --show "$image")"
+done
+set -- $devices
+[ $# = 1 ] || btrfs device scan "$@" >&2
+mount -t btrfs -o "$options" "$1" "$base/mnt"
+echo "$@"
+read -r _ || :
+"""
 
 
 def run(*argv: str | os.PathLike[str], timeout_s: float = 300) -> str:
     """Run a command and return its standard output.
 
-    Raises: RuntimeError with the command's error message if it fails.
+    Raises: KeeperError with the command's error message if it fails.
     """
     done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False)
     if done.returncode != 0:
         command = " ".join(os.fspath(word) for word in argv)
-        raise RuntimeError(f"{command}: exit {done.returncode}: {done.stderr.strip()}")
+        raise KeeperError(f"{command}: exit {done.returncode}: {done.stderr.strip()}")
     return done.stdout
 
 
-def own_mounts() -> tuple[str, ...] | None:
+@contextmanager
+def undo_at_end(*argv: str) -> Iterator[str]:
+    """Run a child process that undoes its own work when the block ends or this process dies. Yield its first line.
+
+    The command prepares, prints a line, and undoes its work when its stdin ends.
+
+    Raises: KeeperError with the command's error message if it ends without a line.
+    """
+    pipe = subprocess.PIPE
+    with (
+        tempfile.TemporaryFile("w+") as said,
+        subprocess.Popen(
+            argv,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=said,
+            text=True,
+            start_new_session=True,  # so that Ctrl-C does not reach it
+            restore_signals=False,  # SIGPIPE stays ignored: it would end a shell without its trap
+        ) as child,
+    ):
+        try:
+            if first := next(iter(child.stdout or ()), ""):
+                yield first.strip()
+        finally:
+            child.communicate()  # unlike the end of Popen's block, it waits also after Ctrl-C
+        if not first:
+            said.seek(0)
+            raise KeeperError(said.read().strip() or f"{argv[0]} ended before it was ready")
+
+
+def wait_until(is_done: Callable[[], bool], complaint: str, timeout_s: float = 60) -> None:
+    """Call `is_done` until it returns True.
+
+    Raises: KeeperError with `complaint` after `timeout_s`.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    pause_s = 0.0005
+    while not is_done():
+        if time.monotonic() > deadline_s:
+            raise KeeperError(f"{complaint} within {timeout_s:g} s")
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, 0.05)
+
+
+def own_mounts() -> tuple[str, ...]:
     """Return the command prefix that runs a command in its own mount namespace.
 
-    Return None in a chroot with shared mounts, out of which new mounts would spread. There "/" is not a mount point, so
-    its propagation cannot be changed. Source: mount_namespaces(7), unshare(1).
+    In a chroot, "/" is not a mount point, so its propagation cannot be changed. Source: mount_namespaces(7),
+    unshare(1).
+
+    Raises: KeeperError in a chroot with shared mounts, out of which new mounts would spread.
     """
     mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     if any(fields[4] == "/" for fields in mounts):
         return ("unshare", "--mount", "--propagation", "private")
     if any(word.startswith("shared:") for fields in mounts for word in fields):
-        return None
+        raise KeeperError("this chroot shares its mounts: `mount --bind ROOT ROOT` before entering it")
     return ("unshare", "--mount", "--propagation", "unchanged")
 
 
 def isolate() -> None:
     """Replace this process by a new run of the same command in its own mount namespace. Return in that new run.
 
-    Otherwise, a namespace that another process makes meanwhile would copy our mounts and keep them mounted. After
-    SIGKILL, the mounts vanish with the last process.
+    Otherwise, a namespace that another process makes meanwhile would copy our mounts and keep them mounted.
 
-    Raises: RuntimeError in a chroot that shares its mounts, which `missing` reports beforehand.
+    Raises: KeeperError in a chroot that shares its mounts.
     """
     if os.environ.pop(ISOLATED, None) == str(os.getpid()):
         return
-    alone = own_mounts()
-    if alone is None:
-        raise RuntimeError(SHARED_CHROOT)
+    words = [*own_mounts(), "--", sys.executable, *sys.orig_argv[1:]]
     os.environ[ISOLATED] = str(os.getpid())
     sys.stdout.flush()
-    os.execvp(alone[0], [*alone, "--", sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - a list of words
-
-
-def raise_on_signals() -> None:
-    """Make every signal that would end the command raise KeyboardInterrupt once, so that all is unmounted and removed.
-
-    The exception has the signal's number; later signals are ignored.
-    """
-
-    def interrupt(number: int, _frame: FrameType | None) -> None:
-        for other in INTERRUPTS:
-            signal.signal(other, signal.SIG_IGN)
-        # no message here: a handler may run in the middle of a write, and files are not re-entrant
-        raise KeyboardInterrupt(number)
-
-    for number in INTERRUPTS:
-        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup(1) has it
-            signal.signal(number, interrupt)
+    os.execvp(words[0], words)  # noqa: S606 - a list of words
 
 
 def missing() -> str | None:
     """Return one line that states why no scratch volume can be made here; None if it can."""
     if os.geteuid() != 0:
         return "loop devices and mounts need root: run with sudo"
-    for tool, package in TOOLS.items():
-        if shutil.which(tool) is None:
-            return f"{tool} is not installed (package {package})"
-    alone = own_mounts()
-    if alone is None:
-        return SHARED_CHROOT
+    if shutil.which("mkfs.btrfs") is None:
+        return "mkfs.btrfs is not installed (package btrfs-progs)"
     try:
-        run(*alone, "true")
-        run("losetup", "--find")
-        if "\tbtrfs\n" not in Path("/proc/filesystems").read_text():
-            run("modprobe", "btrfs")
-    except (RuntimeError, OSError) as error:
+        run(*own_mounts(), "losetup", "--find")
+    except KeeperError as error:
         return str(error)
     return None
 
@@ -128,8 +164,10 @@ def missing() -> str | None:
 class ScratchVolume:
     """A btrfs of `size` (as in truncate(1)) in a temporary directory.
 
-    As a context manager, it unmounts and removes everything at the end. `images` are files of the caller that contain
-    the filesystem; they are kept.
+    At the end of the block or of this process, it is unmounted and removed. `images` are files of the caller that
+    contain the filesystem; they are kept.
+
+    Raises: KeeperError with the error message of the tool that failed.
     """
 
     def __init__(
@@ -142,42 +180,14 @@ class ScratchVolume:
     ) -> None:
         self.base = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         self.mountpoint = self.base / "mnt"
-        self.options = options
+        self.options = options or "defaults"
         self.images = list(images) or [self.base / "disk.img"]
-        self.devices: list[str] = []
-        self._held: list[int] = []
         self._throttled = False
-        try:
-            self.mountpoint.mkdir()
-            if not images:
-                if run("stat", "--file-system", "--format=%T", self.base).strip() == "btrfs":
-                    run("chattr", "+C", self.base)  # the image inherits it: its own extents are not what is measured
-                run("truncate", "-s", size, *self.images)
-                run("mkfs.btrfs", "-q", "-d", "single", *self.images)
-            for path in self.images:
-                _await_detachment(path)
-                self._attach(path)
-            if len(self.devices) > 1:
-                run("btrfs", "device", "scan", *self.devices)
-            self._counted_before = self._read_counter()
-            self.mount()
-        except BaseException:
-            self.close()
-            raise
-
-    def _attach(self, image: Path) -> None:
-        """Attach `image` to a loop device, and append its path to `devices`. The kernel detaches it after its last use.
-
-        We keep the device open. Detaching a device in use marks it LO_FLAGS_AUTOCLEAR (Source: losetup(8), --detach).
-        """
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
-        try:  # a device that was set up and is not yet detached would stay
-            device = run("losetup", "--find", "--show", image).strip()
-            self.devices.append(device)
-            self._held.append(os.open(device, os.O_RDONLY | os.O_CLOEXEC))
-            run("losetup", "--detach", device)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._stack = ExitStack()
+        words = ("sh", "-c", MAKE_VOLUME, "sh", str(self.base), size, self.options, *map(str, images))
+        self.devices = self._stack.enter_context(undo_at_end(*words)).split()
+        self._counted_before = 0
+        self._counted_before = self.count_written_bytes()
 
     @property
     def device(self) -> str:
@@ -186,28 +196,16 @@ class ScratchVolume:
 
     def mount(self) -> None:
         """Mount the volume."""
-        words = ["mount", "-t", "btrfs"]
-        if self.options:
-            words += ["-o", self.options]
-        run(*words, self.device, self.mountpoint)
+        run("mount", "-t", "btrfs", "-o", self.options, self.device, self.mountpoint)
 
     def unmount(self) -> None:
-        """Unmount; retry for five seconds while a process holds a file open, then unmount lazily."""
-        if not os.path.ismount(self.mountpoint):  # true also for the mount of an interrupted command
-            return
-        for attempt in range(25):
-            try:
-                run("umount", self.mountpoint)
-                break
-            except RuntimeError:
-                if attempt == 24:
-                    run("umount", "--lazy", self.mountpoint)
-                time.sleep(0.2)
+        """Unmount the volume. A process that holds a file open keeps it in use, see `await_release`."""
+        run("umount", "--lazy", self.mountpoint)
 
     def remount(self) -> None:
         """Unmount and mount again, so that neither the volume nor its images are in the page cache.
 
-        Raises: RuntimeError if the volume is mounted in another mount namespace, too.
+        Raises: KeeperError if the volume is mounted in another mount namespace, too.
         """
         self.unmount()
         self.await_release()
@@ -222,27 +220,25 @@ class ScratchVolume:
 
         An exclusive open of its device fails while it is mounted (open(2), O_EXCL without O_CREAT).
 
-        Raises: RuntimeError if the volume is still mounted after `timeout_s`.
+        Raises: KeeperError if the volume is still mounted after `timeout_s`.
         """
-        deadline = time.monotonic() + timeout_s
-        while True:
+
+        def is_released() -> bool:
             try:
                 os.close(os.open(self.device, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
-                return
             except OSError as error:
                 if error.errno != errno.EBUSY:
                     raise
-            if time.monotonic() > deadline:
-                raise RuntimeError(
-                    f"{self.device} is still mounted in another mount namespace, perhaps one made by `unshare --mount` "
-                    "meanwhile: run this command under `unshare --mount`, so that no process copies its mounts"
-                )
-            time.sleep(0.01)
+                return False
+            return True
+
+        complaint = f"{self.device} is still mounted in another mount namespace: it was not released"
+        wait_until(is_released, complaint, timeout_s)
 
     def throttle(self, iops: int) -> None:
         """Limit the device to `iops` reads and `iops` writes per second; 0 removes the limit.
 
-        Raises: RuntimeError if the kernel has neither blkio nor io.max.
+        Raises: KeeperError if the kernel has neither blkio nor io.max.
         """
         status = os.stat(self.device)
         number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
@@ -253,68 +249,27 @@ class ScratchVolume:
         else:
             own = Path("/sys/fs/cgroup") / Path("/proc/self/cgroup").read_text().split("::", 1)[-1].strip().lstrip("/")
             if not (own / "io.max").exists():
-                raise RuntimeError("no blkio.throttle and no io.max: this kernel or cgroup cannot limit IOPS")
+                raise KeeperError("no blkio.throttle and no io.max: this kernel or cgroup cannot limit IOPS")
             value = str(iops) if iops else "max"
             (own / "io.max").write_text(f"{number} riops={value} wiops={value}\n")
         self._throttled = iops > 0
 
     def count_written_bytes(self) -> int:
-        """Return the number of bytes written to the first device since the volume was first mounted."""
-        return self._read_counter() - self._counted_before
-
-    def _read_counter(self) -> int:
-        """Return the device's counter of written bytes, which includes those of earlier users of the device.
+        """Return the number of bytes written to the first device since the volume was made.
 
         Source: Documentation/block/stat.rst.
         """
-        return int(Path("/sys/class/block", Path(self.device).name, "stat").read_text().split()[6]) * SECTOR_BYTES
+        counter = Path("/sys/class/block", Path(self.device).name, "stat").read_text().split()[6]
+        return int(counter) * SECTOR_BYTES - self._counted_before
 
     def close(self) -> None:
-        """Unmount, detach and remove; each step runs even if the one before failed."""
-        if not self.base.exists():
-            return
-        with ExitStack() as steps:
-            steps.callback(shutil.rmtree, self.base)
-            steps.callback(self._release)
-            steps.callback(self.unmount)
+        """Remove the limit of IOPS, unmount, detach and remove the volume."""
+        with self._stack:
             if self._throttled:
-                steps.callback(self.throttle, 0)
-
-    def _release(self) -> None:
-        """Close the loop devices; the kernel clears each at its last close."""
-        while self._held:
-            os.close(self._held.pop())
-        self.devices.clear()
+                self.throttle(0)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _await_detachment(image: Path, timeout_s: float = 10) -> None:
-    """Wait until no loop device uses `image`, because two mounts of one image destroy its filesystem.
-
-    Raises: RuntimeError if a loop device still uses it after `timeout_s`.
-    """
-    deadline = time.monotonic() + timeout_s
-    while users := run("losetup", "--noheadings", "--output=NAME", "--associated", image).split():
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"{image} is attached to {', '.join(users)}: end the process that uses it first")
-        time.sleep(0.1)
-
-
-def filefrag(*paths: str | os.PathLike[str], sync: bool = False) -> list[int]:
-    """Return the number of extents of each file by filefrag(8).
-
-    Only data on the disk is counted. With `sync`, dirty pages are written first, which adds a flush that journald did
-    not choose.
-    """
-    words = ("filefrag", "-s") if sync else ("filefrag",)
-    return [int(found) for found in re.findall(r": (\d+) extents? found", run(*words, *paths))]
-
-
-def extents(path: str | os.PathLike[str], *, sync: bool = False) -> int:
-    """Return the number of extents of one file, as `filefrag`."""
-    return filefrag(path, sync=sync)[0]

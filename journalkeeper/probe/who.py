@@ -21,10 +21,10 @@ from journalkeeper.journald import opening
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import counted
-from journalkeeper.probe.base import NAME, Lines, Measurement, Steps, undo_at_end
+from journalkeeper.probe.base import NAME, Lines, Measurement, Steps
 from journalkeeper.probe.distribution import Limit, Series
 from journalkeeper.probe.distribution import format_wait as span
-from journalkeeper.probe.scratch_volume import own_mounts
+from journalkeeper.probe.scratch_volume import own_mounts, undo_at_end
 
 TRACEFS: Final = "/sys/kernel/tracing"
 CALLS: Final = ("fsync", "fdatasync", "sync_file_range", "msync", "syncfs")
@@ -42,7 +42,7 @@ for dead in "$1"/instances/"${2%-*}"-*; do
     [ ! -d "$dead" ] || [ -d "/proc/${dead##*-}" ] || rmdir "$dead"
 done
 mkdir "$1/instances/$2"
-echo ready
+echo $$
 read -r _ || :
 echo 0 >"$1/instances/$2/tracing_on"
 while [ -d "$1/instances/$2" ] && ! rmdir "$1/instances/$2"; do sleep 0.1; done
@@ -223,7 +223,7 @@ def instance() -> Iterator[Path]:
             f"cannot trace in a container, because a trace has the host's process ids: run it on the host{INSTEAD}"
         )
     name = f"{NAME}{processes.strip('pid:[]')}-{os.getpid()}"
-    alone = () if os.path.isdir(f"{TRACEFS}/instances") else own_mounts() or ()
+    alone = () if os.path.isdir(f"{TRACEFS}/instances") else own_mounts()
     try:
         with undo_at_end(*alone, "sh", "-c", PREPARE, "sh", TRACEFS, name) as child:
             yield Path(f"/proc/{child}/root{TRACEFS}/instances/{name}")

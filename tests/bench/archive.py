@@ -31,7 +31,7 @@ from typing import NamedTuple
 from journalkeeper.history.record import Record
 from journalkeeper.model import ideal_extents
 from journalkeeper.probe.bed import PrivateJournald
-from journalkeeper.probe.scratch_volume import ScratchVolume, extents
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.bench.figures import (
     MIB,
     Figure,
@@ -47,7 +47,7 @@ from tests.bench.figures import (
     spawn,
     timed,
 )
-from tests.volumes import disk_bytes
+from tests.volumes import disk_bytes, extents
 
 SETTINGS = ("SystemMaxFileSize=256M", "SystemMaxUse=1G")
 FLUSHES_A_STEP = 20

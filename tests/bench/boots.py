@@ -48,12 +48,11 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from journalkeeper.probe.scratch_volume import extents
 from tests.bench import figures
 from tests.bench.figures import MIB, side_by_side
 from tests.guest.host import Guest, missing
 from tests.guest.steps import INSTALL, lend_checkout
-from tests.volumes import disk_bytes
+from tests.volumes import disk_bytes, extents
 
 
 class Strategy(NamedTuple):

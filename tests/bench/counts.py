@@ -10,9 +10,9 @@ import json
 import os
 import sys
 
-from journalkeeper.probe.scratch_volume import filefrag
 from tests.bench.figures import at_least, at_most, engine, need_a_bed, parser, run, show
 from tests.forms import FORMS, every_form
+from tests.volumes import filefrag
 
 
 def main() -> int:

@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from journalkeeper.model.units import parse_span_us
-from journalkeeper.probe.scratch_volume import extents
 from tests.bench import boots
 from tests.bench.boots import Rounds, Strategy, prepare
 from tests.bench.figures import Figure, Option, add_options, at_most, mib, parser, show, side_by_side
 from tests.bench.service import CONFIG
 from tests.guest.host import Guest, missing
+from tests.volumes import extents
 
 DAY_S = 86400
 FLUSHES = 288

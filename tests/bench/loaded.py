@@ -18,9 +18,8 @@ from typing import Final, NamedTuple
 
 from journalkeeper.history.record import Record
 from journalkeeper.journald.journalctl import compute_wait_us, parse_text_fields
-from journalkeeper.probe.base import undo_at_end
 from journalkeeper.probe.bed import Bed, bed
-from journalkeeper.probe.scratch_volume import extents
+from journalkeeper.probe.scratch_volume import undo_at_end
 from tests.bench.archive import slowed
 from tests.bench.figures import run, timed
 from tests.bench.service import (
@@ -36,6 +35,7 @@ from tests.bench.service import (
 )
 from tests.load import Load
 from tests.patience import eventually
+from tests.volumes import extents
 
 SETTINGS: Final = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
 SIZE: Final = "12G"

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from journalkeeper.probe.bed import Bed
-from journalkeeper.probe.scratch_volume import extents
 from tests.bench.figures import REPOSITORY, Option, run
 from tests.trust.services import Quiet, quiet
+from tests.volumes import extents
 
 INSIDE = "/var/log/journal"
 STATE = "state"

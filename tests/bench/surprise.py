@@ -30,6 +30,7 @@ from tests.bench.figures import Figure, Option, at_least, at_most, engine, show
 from tests.bench.loaded import SETTINGS, SIZE
 from tests.bench.service import OUR_CALLS, PIECES, STATE, Call, calls, fsyncs
 from tests.daemon import environment
+from tests.journal_files import count_entries
 from tests.slowdisk import Control, on_slow_disk
 
 FLUSHES = 10
@@ -87,10 +88,10 @@ def attempt(place: Bed, trace: Path | None, slow: Slowed) -> Try:
 def _sent(place: Bed, trace: Path | None) -> Try:
     before = commits(place).ended
     rewrite = None if trace is None else _rewriting(place, trace)
-    sent_s, entries = time.time(), place.journald.entries()
+    sent_s, entries = time.time(), count_entries(place.journald.active)
     place.journald.log("a disk is failing", PRIORITY=CRIT)
     # ONLINE may be over between two looks; the entry stays
-    while place.journald.entries() == entries or place.journald.state() != OFFLINE:
+    while count_entries(place.journald.active) == entries or place.journald.state() != OFFLINE:
         time.sleep(0.001)
     time.sleep(LAST_S)  # of the fsync that follows OFFLINE
     ended = sum(commits(place)) - before

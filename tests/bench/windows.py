@@ -27,7 +27,6 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from journalkeeper.model.units import quantile
-from journalkeeper.probe.scratch_volume import extents
 from tests.bench import surprise
 from tests.bench.archive import slowed
 from tests.bench.figures import (
@@ -59,6 +58,7 @@ from tests.bench.loaded import (
 from tests.bench.service import CONFIG, DATACOW, age, every_second, serving, settled, use
 from tests.load import Load
 from tests.trust.services import Quiet
+from tests.volumes import extents
 
 
 def flushes(asked: Namespace) -> None:

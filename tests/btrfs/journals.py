@@ -28,6 +28,7 @@ from journalkeeper.policy.plan import plan
 from journalkeeper.probe import scratch_volume as volume
 from journalkeeper.probe.bed import ONLINE, PrivateJournald
 from journalkeeper.probe.scratch_volume import run
+from tests import volumes
 from tests.patience import eventually
 
 ALWAYS = Config(budget=Budget(bytes_per_day=None, keep_free_bytes=0), defrag=Defrag(min_extents=1, min_reclaim_bytes=0))
@@ -102,7 +103,7 @@ def export(path: Path) -> str:
 
 def extents(path: Path) -> int:
     """filefrag(8)'s count, after dirty pages were written."""
-    return volume.extents(path, sync=True)
+    return volumes.extents(path, sync=True)
 
 
 def is_nocow(path: Path) -> bool:

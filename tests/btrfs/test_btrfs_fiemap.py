@@ -15,8 +15,9 @@ from journalkeeper.btrfs.inode import set_nocow
 from journalkeeper.btrfs.kernel import fallocate
 from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE
 from journalkeeper.model import MIB, Extents
-from journalkeeper.probe.scratch_volume import extents, run
+from journalkeeper.probe.scratch_volume import run
 from tests.journal_files import PAGE
+from tests.volumes import extents
 
 pytestmark = pytest.mark.root
 

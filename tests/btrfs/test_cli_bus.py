@@ -28,7 +28,6 @@ from journalkeeper.bus.names import BUS_NAME as BUS
 from journalkeeper.bus.names import MANAGER, MANAGER_PATH
 from journalkeeper.model.units import counted, spell_size
 from journalkeeper.probe.bed import Bed
-from journalkeeper.probe.scratch_volume import extents
 from journalkeeper.service.worker import DIFFERENT
 from tests import bus as buses
 from tests.adapters.pages import commands, make
@@ -39,7 +38,7 @@ from tests.daemon import PROGRAM, environment
 from tests.journal_files import archive_name, put
 from tests.nobody import NOBODY
 from tests.patience import eventually
-from tests.volumes import disk_bytes
+from tests.volumes import disk_bytes, extents
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

@@ -16,6 +16,7 @@ import pytest
 from journalkeeper.btrfs import kernel
 from journalkeeper.execute import executor
 from journalkeeper.model import MIB, Kind, Reason, Result, Verb
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.run import Done, Found
 from journalkeeper.probe.bed import ONLINE, SIGNAL_SYNC, Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
@@ -170,7 +171,7 @@ def test_a_remount_read_only_is_refused_while_a_copy_is_made(
     before, refused = bearing(path), []
 
     def remount() -> None:
-        with pytest.raises(RuntimeError, match="busy"):
+        with pytest.raises(KeeperError, match="busy"):
             run("mount", "-o", "remount,ro", place)
         refused.append(path)
 

@@ -14,11 +14,14 @@ from typing import NamedTuple
 import pytest
 
 from journalkeeper.journald import conf, header, layout
+from journalkeeper.journald.layout import read_machine_id
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Header, Kind, State
 from journalkeeper.model.units import format_size
-from journalkeeper.probe.bed import Bed, PrivateJournald, machine_id
+from journalkeeper.probe import bed as beds
+from journalkeeper.probe.bed import Bed, PrivateJournald, find_program
 from journalkeeper.probe.scratch_volume import ScratchVolume
+from tests.patience import eventually
 
 pytestmark = pytest.mark.root
 
@@ -71,17 +74,17 @@ def test_headers_and_names_agree_with_journalctl(bed: Bed) -> None:
     archived = journald.rotate()
     journald.age(1)
     journald.log("not synced")
-    journald._wait(lambda: journald.state() == 1, "it did not take the message")
+    assert eventually(lambda: journald.state() == 1)
     journald.kill()
     unsynced = read(journald.active)
     assert unsynced.state is State.ONLINE
     assert unsynced == journalctl_header(journald.active)
     journald.start()
-    journald._wait(lambda: is_written_anew(journald.active, unsynced), "it did not begin a new file")
+    assert eventually(lambda: is_written_anew(journald.active, unsynced))
     journald.sync()
 
     (directory,) = layout.find_directories(os.fspath(bed.directory))
-    assert (directory.path, directory.machine_id) == (os.fspath(journald.journal), journald.machine_id)
+    assert (directory.path, directory.machine_id) == (os.fspath(journald.journal), journald.journal.name)
     found = {kind.kind: name for name, kind in layout.list_directory(directory.path).journals}
     assert found == {Kind.ACTIVE: "system.journal", Kind.ARCHIVED: archived.name, Kind.UNCLEAN: found[Kind.UNCLEAN]}
     states = {Kind.ACTIVE: State.OFFLINE, Kind.ARCHIVED: State.ARCHIVED, Kind.UNCLEAN: State.ONLINE}
@@ -89,7 +92,7 @@ def test_headers_and_names_agree_with_journalctl(bed: Bed) -> None:
         head = read(journald.journal / name)
         assert head == journalctl_header(journald.journal / name)
         assert head.state is states[kind]
-        assert head.machine_id == journald.machine_id
+        assert head.machine_id == journald.journal.name
         assert head.entries > 0
 
     named, head = classify(archived.name), read(archived)
@@ -186,18 +189,22 @@ def volume() -> object:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_settings_are_what_journald_says_it_runs_by(volume: ScratchVolume, tmp_path: Path, name: str) -> None:
+def test_settings_are_what_journald_says_it_runs_by(
+    volume: ScratchVolume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     case, log = CASES[name], tmp_path / "log"
     words = "SYSTEMD_LOG_LEVEL=debug"
     if case.namespace:  # journald takes a namespace as its argument, and these for the places that the lab expects
-        words += f" RUNTIME_DIRECTORY=/run/systemd/journal LOGS_DIRECTORY=/var/log/journal/{machine_id()}"
-    script = f'{case.before}\nexec env {words} "$@" {case.namespace} 2>"$0"'
-    with PrivateJournald(
-        volume.mountpoint, settings=case.settings, wrapper=("sh", "-c", script, os.fspath(log))
-    ) as journald:
+        words += f" RUNTIME_DIRECTORY=/run/systemd/journal LOGS_DIRECTORY=/var/log/journal/{read_machine_id()}"
+    script = f"#!/bin/sh\n{case.before}\nexec env {words} {find_program()} {case.namespace} 2>{log}"
+    program = tmp_path / "program"
+    program.write_text(script)
+    program.chmod(0o700)
+    monkeypatch.setattr(beds, "JOURNALD", (str(program),))
+    with PrivateJournald(volume.mountpoint, settings=case.settings) as journald:
         given = conf.read_settings(case.namespace, root=f"/proc/{journald.pid}/root")
         # the sockets are there before the journal is opened: end it too early and it never says its limits
-        journald._wait(lambda: limits_said(log) is not None, "it did not say its limits")
+        assert eventually(lambda: limits_said(log) is not None)
     found = conf.fill_defaults(given, total_bytes(volume.mountpoint))
     limits = (found.system_max_use_bytes, found.system_max_file_size_bytes, found.system_keep_free_bytes)
     ours = (*(format_size(limit or 0) for limit in limits), str(found.system_max_files))
@@ -227,5 +234,5 @@ def test_the_sync_interval_is_journalds(make_bed: Callable[..., Bed]) -> None:
     assert given.sync_interval_us == 1_500_000
     journald.sync()
     journald.log("the timer starts")
-    journald._wait(lambda: journald.state() == 1, "it did not take the message")
-    journald._wait(lambda: journald.state() == 0, "it did not sync by its timer")
+    assert eventually(lambda: journald.state() == 1)
+    assert eventually(lambda: journald.state() == 0)

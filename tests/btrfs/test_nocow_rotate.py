@@ -133,7 +133,7 @@ def test_the_plan_says_what_would_be_done_and_does_nothing(bed: Bed, keep: Run) 
 
 
 def test_a_namespaces_directory_becomes_nocow_too(bed: Bed, keep: Run) -> None:
-    web = bed.journald.directory / f"{bed.journald.machine_id}.web"
+    web = bed.journald.directory / f"{bed.journald.journal.name}.web"
     web.mkdir()
     bed.journald.sync()
     keep(bed.journald)

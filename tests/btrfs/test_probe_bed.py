@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.journald import header
+from journalkeeper.model.errors import KeeperError
+from journalkeeper.probe import bed
 from journalkeeper.probe.bed import ARCHIVED, ONLINE, PrivateJournald
-from journalkeeper.probe.scratch_volume import ScratchVolume, extents, own_mounts, run
+from journalkeeper.probe.scratch_volume import ScratchVolume, own_mounts, run
 from tests.patience import eventually
-from tests.volumes import make_images
+from tests.volumes import extents, make_images
 
 pytestmark = pytest.mark.root
 
@@ -42,7 +45,7 @@ def test_a_volume_is_btrfs_and_gone_when_closed() -> None:
 
 
 def test_a_volume_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="mount: "):
+    with pytest.raises(KeeperError, match="mount: "):
         ScratchVolume(options="nonsense", parent=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -79,7 +82,7 @@ def test_a_volume_that_is_mounted_elsewhere_too_is_not_taken_for_cold() -> None:
             other.stdout.readline()
             volume.unmount()
             try:
-                with pytest.raises(RuntimeError, match="still mounted in another mount namespace"):
+                with pytest.raises(KeeperError, match="still mounted in another mount namespace"):
                     volume.await_release(timeout_s=0.1)
             finally:
                 other.kill()
@@ -110,7 +113,7 @@ def test_a_throttle_is_a_limit_and_ends_with_the_volume() -> None:
     with ScratchVolume() as volume:
         try:
             volume.throttle(100)
-        except RuntimeError as error:
+        except KeeperError as error:
             assert "cannot limit IOPS" in str(error)  # noqa: PT017 - either it works or it says why
             return
         number = os.stat(volume.device).st_rdev
@@ -169,15 +172,16 @@ def test_a_power_cut_leaves_an_unclean_file_and_a_new_start(scratch: ScratchVolu
 def test_a_stopped_journald_says_so(scratch: ScratchVolume) -> None:
     with PrivateJournald(scratch.mountpoint / "stopped") as journald:
         journald.stop()
-    with pytest.raises(RuntimeError, match="not running"):
+    with pytest.raises(KeeperError, match="not running"):
         _ = journald.pid
-    with pytest.raises(RuntimeError, match="not running"):
+    with pytest.raises(OSError, match="Bad file descriptor"):
         journald.log("to nobody")
 
 
-def test_a_journald_that_ends_as_it_starts_is_reported(scratch: ScratchVolume) -> None:
-    with pytest.raises(RuntimeError, match="it ended as it started"):
-        PrivateJournald(scratch.mountpoint / "broken", wrapper=("false",))
+def test_a_journald_that_ends_as_it_starts_is_reported(scratch: ScratchVolume, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bed, "JOURNALD", (shutil.which("false"),))
+    with pytest.raises(KeeperError, match="private journald: unshare ended before it was ready"):
+        PrivateJournald(scratch.mountpoint / "broken")
 
 
 def test_one_journald_does_not_hold_anothers_volume() -> None:
@@ -200,11 +204,9 @@ signal.pause()
 """
 
 
-def test_even_sigkill_leaves_neither_journald_nor_device(tmp_path: Path) -> None:
+def test_even_sigkill_leaves_neither_journald_nor_device_nor_file(tmp_path: Path) -> None:
     """In a mount namespace of its own, as tests/try and tests/run give it."""
-    alone = own_mounts()
-    assert alone is not None
-    enter = [*alone, sys.executable, "-c", KILLED, str(tmp_path)]
+    enter = [*own_mounts(), sys.executable, "-c", KILLED, str(tmp_path)]
     with subprocess.Popen(enter, stdout=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout is not None
@@ -214,3 +216,4 @@ def test_even_sigkill_leaves_neither_journald_nor_device(tmp_path: Path) -> None
             child.kill()
     assert eventually(lambda: not Path(f"/proc/{pid}").exists())
     assert eventually(lambda: not holds(device, Path(image)))
+    assert eventually(lambda: list(tmp_path.iterdir()) == [])

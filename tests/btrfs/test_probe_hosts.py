@@ -28,7 +28,7 @@ from journalkeeper.probe.base import Lines, Measurement, Target
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.compare import STRATEGIES, Strategy, measure_wait_s
 from journalkeeper.probe.distribution import Limit
-from journalkeeper.probe.scratch_volume import ScratchVolume
+from journalkeeper.probe.scratch_volume import ScratchVolume, undo_at_end
 from tests.answers import check
 from tests.bench.figures import REPOSITORY
 from tests.btrfs.test_probe_truths import ended
@@ -153,7 +153,7 @@ def test_a_dead_runs_instance_is_removed_and_one_of_another_pid_namespace_is_lef
     same_number = f"{base.NAME}{ANOTHERS}-{os.getpid()}"
     script = 'mount -t tracefs t "$1"; cd "$1/instances"; shift; mkdir "$@"; echo ready; read -r _; rmdir "$@" || :'
     words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", who.TRACEFS]
-    with base.undo_at_end(*words, dead, foreign, same_number):
+    with undo_at_end(*words, dead, foreign, same_number):
         with who.instance() as ours:
             seen = set(instances())
             assert ours.name == f"{base.NAME}{OURS}-{os.getpid()}"
@@ -511,10 +511,10 @@ def test_a_private_journald_starts_where_a_container_has_proc_sys_read_only(tmp_
 def test_a_private_journald_that_does_not_start_is_one_line_with_its_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(beds, "ENTER", "echo 'mount: permission denied' >&2; exit 1")
+    monkeypatch.setattr(beds, "START", "echo 'mount: permission denied' >&2; exit 1")
     assert run(["probe", "syslog", "--seconds=0.1"]) == 1
     said = capsys.readouterr().err
-    assert said == "journalkeeper: private journald: it ended as it started: mount: permission denied\n"
+    assert said == "journalkeeper: private journald: mount: permission denied\n"
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:2], ids=lambda one: one.name)
@@ -534,10 +534,6 @@ def test_journald_syncs_its_file_in_the_load_of_a_comparison_unless_the_strategy
 
 
 def test_the_wait_of_a_load_is_how_long_journald_was_stopped(bed: Bed) -> None:
-    def stop(place: Bed) -> None:
-        os.kill(place.journald.pid, signal.SIGSTOP)
-        time.sleep(0.7)
-        os.kill(place.journald.pid, signal.SIGCONT)
-
+    stop = f"kill -STOP {bed.journald.pid}; sleep 0.7; kill -CONT {bed.journald.pid}"
     wait_s = measure_wait_s(bed, Strategy("stopped", by_day=stop, syncs=False), 0)
     assert wait_s == pytest.approx(0.7, rel=0.1)

@@ -32,7 +32,7 @@ from journalkeeper.model.waiting import Wait
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer
 from journalkeeper.probe.bed import Bed, PrivateJournald
-from journalkeeper.probe.scratch_volume import ScratchVolume, extents, run
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.bench.service import calls
 from tests.btrfs.journals import QUICK, go, log_until_online
 from tests.daemon import Daemon
@@ -40,7 +40,7 @@ from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put, put_empty, unclean_name
 from tests.load import Load
 from tests.patience import PATIENCE_S, eventually
-from tests.volumes import drop_caches
+from tests.volumes import drop_caches, extents
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

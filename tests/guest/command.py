@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.guest import base
 from tests.guest.host import REBOOTED, Guest, missing
@@ -176,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     try:
         words.does(words)
-    except (CommandError, RuntimeError) as error:
+    except (CommandError, KeeperError, RuntimeError) as error:
         print(f"guest: {error}", file=sys.stderr)
         return 1
     return 0

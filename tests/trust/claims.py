@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from journalkeeper.model import KIB
-from journalkeeper.probe.scratch_volume import filefrag, run
-from tests.volumes import disk_bytes
+from journalkeeper.probe.scratch_volume import run
+from tests.volumes import disk_bytes, filefrag
 
 DATABASE: Final = "history.db"
 EXTENTS_SHARE: Final = 0.1

@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 
 from journalkeeper.history.record import Record
 from journalkeeper.model import Reason, Result
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.scratch_volume import run
 from journalkeeper.service.daemon import STUCK_S
@@ -260,7 +261,7 @@ def unless_gone(service: Quiet, *words: str) -> None:
     """Run a command with the mounts of a service, which it alone keeps; who was sent SIGTERM may end at any moment."""
     try:
         run("nsenter", f"--target={service.pid}", "--mount", "--root", "--wdns=/", "--", *words)
-    except RuntimeError:
+    except KeeperError:
         if os.path.exists(f"/proc/{service.pid}/ns/mnt"):
             raise
 
@@ -499,7 +500,7 @@ def attempt(point: Point) -> Tried:
         load, subject = Load(place.journald), Subject(place, point)
 
         def stopped(error: Exception) -> None:
-            if not isinstance(error, OSError | RuntimeError):  # journald was killed with its volume
+            if not isinstance(error, OSError | KeeperError):  # journald was killed with its volume
                 subject.unclean.append(f"the load: {error!r}")
 
         with repeated(load.log, lambda: 0.03, stopped):

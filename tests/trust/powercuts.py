@@ -33,6 +33,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe.bed import ARCHIVED
 from journalkeeper.probe.scratch_volume import PREFIX, ScratchVolume, run
 from tests.bench.figures import Option
@@ -108,7 +109,7 @@ class Replay:
         name = f"{point.number} ({point.recording}, entry {at} of {last}{', torn' if point.torn else ''})"
         try:
             self._volume.mount()
-        except RuntimeError as error:
+        except KeeperError as error:
             tally.add(name, lost=[str(error)], unclean=[], outage_s=0)
             return
         try:

@@ -30,6 +30,7 @@ from typing import Final
 from journalkeeper.btrfs import mtime_note
 from journalkeeper.journald import names
 from journalkeeper.journald.names import is_leftover
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe import bed
 from journalkeeper.probe.bed import SIGNAL_SYNC, PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
@@ -275,9 +276,8 @@ def race(asked: Namespace) -> table.Row:
                 ):  # fmt: skip
                     actors.enter_context(one.actor(act, rest_s))
                 done = one.rotations(asked.rotations, service)
-        except (RuntimeError, OSError) as error:
-            ended = one.journald.process.poll() if one.journald.process else "stopped"
-            one.unclean.append(f"rotations: {error}; journald's exit status is {ended}")
+        except (KeeperError, OSError) as error:
+            one.unclean.append(f"rotations: {error}")
             done = 0
         nocow = sum(map(is_nocow, one.files()))
         one.look_back(service)

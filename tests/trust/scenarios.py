@@ -31,7 +31,7 @@ from tests import hosts
 from tests.btrfs.faults import before_each_call, let_go
 from tests.btrfs.journals import NOW
 from tests.hosts import MACHINE
-from tests.journal_files import archive_name, put
+from tests.journal_files import archive_name, count_entries, put
 from tests.trust.cutdisk import recorded
 from tests.trust.inside import rotated
 from tests.trust.wholeness import CONFIG, STATE, Whole, adorn, allocate_ahead, whole
@@ -195,12 +195,12 @@ def _log_until(ending: threading.Event, journald: PrivateJournald, stage: Stage)
 
 def _log(journald: PrivateJournald, stage: Stage, count: int) -> int:
     """Have more than `count` entries in the journal, and synced; how many there are."""
-    before = journald.entries()
+    before = count_entries(journald.active)
     for number in range(count + 1, count + 41):
         journald.log(f"entry {number} {stage.dice.randbytes(20).hex()}", **{FIELD: f"{number}"})
     # its queue has room for 512: a sync before it has taken them in would be one of nothing
     deadline = time.monotonic() + TAKEN_S
-    while journald.entries() < before + 40:
+    while count_entries(journald.active) < before + 40:
         assert time.monotonic() < deadline
         time.sleep(0.002)
     journald.sync()

@@ -13,9 +13,10 @@ from journalkeeper.cli import lab, main
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.progress import ProgressLine
 from journalkeeper.cli.table import Table
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.record import to_json
 from journalkeeper.probe import bed, compare
-from journalkeeper.probe.compare import STRATEGIES, Compared, Row
+from journalkeeper.probe.compare import STRATEGIES, LabAnswer, Row
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.answers import check
 
@@ -30,7 +31,7 @@ class Volume(ScratchVolume):
 
     def throttle(self, iops: int) -> None:
         if not self.can_limit:
-            raise RuntimeError("this kernel or cgroup cannot limit IOPS")
+            raise KeeperError("this kernel or cgroup cannot limit IOPS")
 
 
 @pytest.mark.parametrize(
@@ -80,18 +81,18 @@ def test_the_table_fits_80_columns_and_names_the_best_with_checksums() -> None:
     rows[0] = rows[0]._replace(wait_s=2.5)
     rows[1] = rows[1]._replace(flush_s=0.5, wait_s=0.25)
     assert max(map(len, output.format(Table(lab._COLUMNS, rows)))) <= 80
-    said = lab._summarize("/srv", Compared(250, tuple(rows), 150))
+    said = lab._summarize(LabAnswer("/srv", 150, 250, tuple(rows)))
     assert "with NOCOW, 1.00 s; of those with checksums with keeper, 2.00 s." in said
     assert "A message waits for at most 2.50 s untouched, 0.25 s without journald's fsync." in said
     assert "250 flushes of 40 messages each in 4 days, on /srv, 150 IOPS." in said
 
 
 def test_the_document_is_what_its_schema_says() -> None:
-    check("lab", to_json(lab.LabAnswer("/srv", None, 250, (WORST,))))
+    check("lab", to_json(LabAnswer("/srv", None, 250, (WORST,))))
 
 
 def test_without_a_limit_nothing_is_ranked() -> None:
-    said = lab._summarize("/srv", Compared(250, (WORST,), 0))
+    said = lab._summarize(LabAnswer("/srv", None, 250, (WORST,)))
     assert "Without a limit of IOPS the times are too short to rank the strategies." in said
     assert "A boot waits least" not in said
 
@@ -101,12 +102,12 @@ def test_without_a_limit_nothing_is_ranked() -> None:
     [(None, True, 150), (None, False, 0), (500, True, 500), (0, True, 0), (0, False, 0)],
 )
 def test_the_default_is_150_iops_where_the_kernel_can_limit(asked: int | None, limit: int, *, can_limit: bool) -> None:
-    assert compare._find_limit(Volume(can_limit=can_limit), asked) == limit
+    assert compare.find_limit(Volume(can_limit=can_limit), asked) == limit
 
 
 def test_a_limit_that_was_asked_for_and_cannot_be_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="cannot limit"):
-        compare._find_limit(Volume(can_limit=False), 500)
+    with pytest.raises(KeeperError, match="cannot limit"):
+        compare.find_limit(Volume(can_limit=False), 500)
 
 
 def test_the_progress_line_shows_what_is_done() -> None:
