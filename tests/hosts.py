@@ -164,7 +164,8 @@ def done(inode: int = 7, one: Outcome | None = None, **words: Any) -> Done:
 
 def case(one: JournalFile, request: Request | None = None, config: Config | None = None, **words: Any) -> Case:
     """The Case of one file, made as the plan makes it; `words` are the host's."""
-    _, (only,) = cases(host(one, **words), request or Request(), config or Config())
+    _, below = cases(host(one, **words), request or Request(), config or Config())
+    ((only,),) = below.values()
     return only
 
 

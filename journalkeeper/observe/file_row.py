@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The row of one file, from its stat and its header, or with the reason why a look at it failed."""
+"""The row of one file, from its stat, its header and its extents, or with the reason why a look at it failed."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-from typing import Final
+from typing import Any, Final
 
-from journalkeeper.btrfs import inode, mtime_note
-from journalkeeper.journald import header
+from journalkeeper.btrfs import disk, inode, mtime_note, placement
+from journalkeeper.journald import header, opening
 from journalkeeper.journald.layout import Directory
 from journalkeeper.journald.names import Name
 from journalkeeper.model import MAX_FILE_BYTES, Header, JournalFile, Kind, Reason, State
@@ -54,10 +54,46 @@ def describe_impossible_stat(status: os.stat_result) -> str:
     return ""
 
 
-def build_row(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
-    """Return the row of an open file from its stat and header, without its extents and disk bytes.
+def identify(status: os.stat_result) -> dict[str, Any]:
+    """Return the fields of a row by which a later look recognizes the file as unchanged, from its stat."""
+    return {
+        "device": status.st_dev,
+        "inode": status.st_ino,
+        "size_bytes": status.st_size,
+        "mtime_ns": status.st_mtime_ns,
+        "ctime_ns": status.st_ctime_ns,
+        "links": status.st_nlink,
+    }
 
-    A bad header becomes the row's problem.
+
+def read_row(
+    place: Directory, name: str, kind: Name | None, status: os.stat_result, *, dir_fd: int, disk_bytes: bool
+) -> JournalFile:
+    """Open the file `name` in the directory `place`, and return its complete row. An error becomes the row's problem.
+
+    `kind` is the kind by the name, and `status` the stat by the name. `dir_fd` is a handle of the directory, on whose
+    filesystem the file must be. With `disk_bytes` the disk usage is measured, too.
+    """
+    try:
+        require_regular(status)
+        if kind is None or (beyond := describe_impossible_stat(status)):
+            raise UnfitFileError(Reason.NOT_JOURNAL, "not a journal file's name" if kind is None else beyond)
+        if status.st_dev != os.fstat(dir_fd).st_dev:
+            raise UnfitFileError(Reason.NOT_BTRFS, "another filesystem is mounted on this file")
+        with opening.hold_open(name, dir_fd) as fd:
+            row = _read_header(place, name, kind, fd)
+            # The dirty pages of a finished file are written back first. An fsync returns before btrfs has added the
+            # written extents to the file (btrfs_finish_ordered_io), by seconds on a busy machine. No stat shows when
+            # they are added, so an earlier row would stay wrong for good.
+            finished = row.kind is not Kind.ACTIVE and row.state is not State.ONLINE
+            extents = placement.survey(fd, sync=finished, per_mib=row.kind is Kind.ACTIVE)
+            return row._replace(extents=extents, disk_bytes=disk.read_disk_bytes(fd) if disk_bytes else None)
+    except (OSError, UnfitFileError) as error:
+        return build_problem(place, name, kind, *explain_error(error))
+
+
+def _read_header(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
+    """Return the row of an open file from its stat and header. A bad header becomes the row's problem.
 
     Raises: OSError: ENOENT, ESTALE the file was removed or changed meanwhile; EIO.
     """

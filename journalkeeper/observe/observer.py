@@ -13,30 +13,25 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
 from journalkeeper.btrfs import inode
 from journalkeeper.btrfs.volume import read_volume, require_btrfs
 from journalkeeper.journald import control, layout, opening
-from journalkeeper.journald.layout import Directory
+from journalkeeper.journald.layout import Directory, Listing
 from journalkeeper.journald.names import Name, classify
 from journalkeeper.model import Instance, JournalFile, Reason, Volume
 from journalkeeper.model.errors import FileError, InternalError, NotBtrfsError, catch_errors
 from journalkeeper.model.units import DAY_US
-from journalkeeper.observe import file_row, survey
+from journalkeeper.observe import file_row
 from journalkeeper.observe.file_row import UnfitFileError
-from journalkeeper.observe.survey import Opened
 
 COARSE_NS: Final = 1_000_000_000
 """If a change is this close to the look, another change may have the same time stamp. Before Linux 6.13 time stamps
 have the resolution of the timer tick, 1 to 10 ms; a second is safe.
 """
-
-AT_ONCE: Final = 256
-"""The largest number of files that are open at a time: a quarter of a process's default limit."""
 
 SHARED_US: Final = DAY_US
 """How long a shared file is assumed to stay shared. The search for shared extents is the most expensive part of a look,
@@ -56,17 +51,11 @@ class Seen(NamedTuple):
     leftovers: tuple[str, ...]
 
 
-class _Where(NamedTuple):
-    """An open directory and its st_dev."""
-
-    fd: int
-    device: int
-
-
 class _Gathered:
-    """The results of a look in progress."""
+    """The results of a look in progress, which began at `now_us`."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_us: int) -> None:
+        self.now_us = now_us
         self.files: list[JournalFile] = []
         self.instances: dict[str, Instance] = {}
         self.volumes: dict[int, Volume] = {}
@@ -88,6 +77,7 @@ class Observer:
         self._root = root
         self._with_disk_bytes = with_disk_bytes
         self._kept: dict[str, dict[str, JournalFile]] = {}
+        """The remembered rows, by directory and name. A row is valid while the file's stat is the same."""
         self._subvolumes: dict[int, tuple[str, int]] = {}
         self.shared_us = -SHARED_US
         self.opened = 0
@@ -95,43 +85,29 @@ class Observer:
     def forget(self, paths: Iterable[str]) -> None:
         """Forget the stored rows of `paths`, so that the next look opens these files again."""
         for path in paths:
-            self._get_rows(path.rpartition("/")[0]).pop(path, None)
-
-    def _get_rows(self, directory: str) -> dict[str, JournalFile]:
-        """Return the stored rows of one directory, by path.
-
-        A row is valid while the file's stat is the same.
-        """
-        return self._kept.setdefault(directory, {})
+            directory, _, name = path.rpartition("/")
+            self._kept.get(directory, {}).pop(name, None)
 
     def _forget_rows(self, which: Callable[[JournalFile], bool]) -> None:
         """Forget all stored rows for which `which` returns True."""
-        for kept in self._kept.values():
-            for path in [path for path, row in kept.items() if which(row)]:
-                del kept[path]
-
-    def needs_shared_look(self, now_us: int) -> bool:
-        """Return whether the next `look` opens all shared files again: once a day, or after the clock was set back.
-
-        No event shows that a snapshot was deleted.
-        """
-        return not self.shared_us <= now_us < self.next_shared_us
+        self.forget([row.path for kept in self._kept.values() for row in kept.values() if which(row)])
 
     @property
     def next_shared_us(self) -> int:
-        """The time from which `look` opens shared files again."""
+        """The time from which `look` opens shared files again. No event shows that a snapshot was deleted."""
         return self.shared_us + SHARED_US
 
     def look(self, tops: Iterable[str], *, now_us: int) -> Seen:
         """Look at every journal file below the directories `tops`.
 
+        Once a day, and after the clock was set back, shared files are opened again.
+
         Raises: NotBtrfsError if no directory is on btrfs; FileError if a top is missing or unreadable.
         """
-        if self.needs_shared_look(now_us):
+        if not self.shared_us <= now_us < self.next_shared_us:
             self.shared_us = now_us
             self._forget_rows(lambda row: row.extents.shared_bytes > 0)
-        gathered = _Gathered()
-        foreign: list[NotBtrfsError] = []
+        gathered = _Gathered(now_us)
         for top in tops:
             if not os.path.isdir(top):
                 raise FileError("look for journals", top, errno.ENOTDIR if os.path.lexists(top) else errno.ENOENT)
@@ -140,141 +116,108 @@ class Observer:
                 with opening.open_directory(os.path.realpath(top)) as fd:
                     require_btrfs(fd, top)
             for place in places:
-                if place.path in gathered.instances:
-                    continue  # two tops contain this directory
-                try:
-                    rows = self._look_at_directory(place, now_us, gathered)
-                except (NotBtrfsError, OSError) as error:
-                    foreign += [error] if isinstance(error, NotBtrfsError) else []
-                    rows = [file_row.build_directory_problem(place, *file_row.explain_error(error))]
-                kept = self._get_rows(place.path)
-                self._kept[place.path] = {row.path: row for row in rows if kept.get(row.path) is row}
-                gathered.files += [row for row in rows if row.problem is not Reason.VANISHED]
+                if place.path not in gathered.instances:  # otherwise two tops contain this directory
+                    self._look_at_place(place, None, gathered)
+        foreign = [row.path for row in gathered.files if row.problem is Reason.NOT_BTRFS]
         if foreign and not gathered.volumes:
-            raise foreign[0]
+            raise NotBtrfsError(foreign[0])
         self._kept = {directory: kept for directory, kept in self._kept.items() if directory in gathered.instances}
         return gathered.build_seen()
-
-    def _look_at_directory(self, place: Directory, now_us: int, gathered: _Gathered) -> list[JournalFile]:
-        """Return the rows of all files in one directory."""
-        with opening.open_directory(place.path) as fd:
-            where = self._describe_place(place, fd, gathered)
-            listing = layout.list_directory(fd)
-            gathered.leftovers += [f"{place.path}/{name}" for name in listing.leftovers]
-            rows = self._build_rows(place, where, sorted(listing.journals), now_us)
-        if listing.left_out:
-            detail = f"{listing.left_out:,} journal files are left out: at most {layout.MOST_FILES:,} are looked at"
-            rows.append(file_row.build_directory_problem(place, Reason.TOO_MANY, detail))
-        return rows
 
     def look_at(self, paths: Iterable[str], *, now_us: int) -> Seen:
         """Look at the files `paths` alone, in their order. Each gets a row, with a problem if it is not a journal file.
 
         `paths` are absolute, and no link in them is followed: see `resolve_path`.
         """
-        gathered = _Gathered()
+        gathered = _Gathered(now_us)
         for path in dict.fromkeys(paths):
-            gathered.files.append(self._look_at_path(path, now_us, gathered))
+            parent, _, name = path.rpartition("/")
+            self._look_at_place(layout.describe_directory(parent or "/"), name, gathered)
         return gathered.build_seen()
 
-    def _look_at_path(self, path: str, now_us: int, gathered: _Gathered) -> JournalFile:
-        parent, _, name = path.rpartition("/")
-        place = layout.describe_directory(parent or "/")
+    def _look_at_place(self, place: Directory, only: str | None, gathered: _Gathered) -> None:
+        """Add the rows of the files in one directory to `gathered`: of all journal files, or of the file named `only`.
+
+        An error that concerns the directory becomes a row with the problem.
+        """
         try:
             with opening.open_directory(place.path) as fd:
-                # Also where its parent is on another filesystem than its target.
-                file_row.require_regular(os.stat(name, dir_fd=fd, follow_symlinks=False))
-                is_first = place.path not in gathered.instances
-                where = self._describe_place(place, fd, gathered)
-                if is_first:
-                    gathered.leftovers += [f"{place.path}/{left}" for left in layout.list_directory(fd).leftovers]
-                return self._build_rows(place, where, [(name, classify(name))], now_us)[0]
+                if only is not None:
+                    # Also where its parent is on another filesystem than its target.
+                    file_row.require_regular(os.stat(only, dir_fd=fd, follow_symlinks=False))
+                listing = self._list_place(place, fd, gathered)
+                kept = self._kept.setdefault(place.path, {})
+                if only is None:
+                    self.forget(f"{place.path}/{name}" for name in kept.keys() - dict(listing.journals))
+                for name, kind in sorted(listing.journals) if only is None else [(only, classify(only))]:
+                    row = self._look_at_file(place, name, kind, fd, gathered.now_us)
+                    if only is not None or row.problem is not Reason.VANISHED:
+                        gathered.files.append(row)
         except (NotBtrfsError, OSError, UnfitFileError) as error:
-            kind = classify(name) if isinstance(error, UnfitFileError) else None
-            return file_row.build_problem(place, name, kind, *file_row.explain_error(error))
+            why, detail = file_row.explain_error(error)
+            gathered.files.append(
+                file_row.build_directory_problem(place, why, detail)
+                if only is None
+                else file_row.build_problem(place, only, classify(only), why, detail)
+            )
+        else:
+            if only is None and listing.left_out:
+                detail = f"{listing.left_out:,} journal files are left out: at most {layout.MOST_FILES:,} are looked at"
+                gathered.files.append(file_row.build_directory_problem(place, Reason.TOO_MANY, detail))
 
-    def _describe_place(self, place: Directory, fd: int, gathered: _Gathered) -> _Where:
-        """Return the handle and device of a directory. Add its instance and volume to `gathered`."""
+    def _list_place(self, place: Directory, fd: int, gathered: _Gathered) -> Listing:
+        """Return the listing of a directory. Add its instance, volume and leftovers to `gathered`.
+
+        If the directory was listed in this look, the result is empty.
+        """
+        if place.path in gathered.instances:
+            return Listing([], [])
         status = os.fstat(fd)
         device = status.st_dev
-        if place.path not in gathered.instances:
-            if device not in gathered.volumes:
-                require_btrfs(fd, place.path)
-                found = gathered.volumes[device] = read_volume(fd)
-                subvolume = found.uuid, found.subvolume
-                if self._subvolumes.get(device, subvolume) != subvolume:  # a mount can reuse the device number
-                    self._forget_rows(lambda row: row.device == device)
-                self._subvolumes[device] = subvolume
-            flags = inode.get_flags(fd)
-            nocow, space = bool(flags & inode.FS_NOCOW_FL), os.fstatvfs(fd)
-            gathered.instances[place.path] = layout.describe_instance(
-                place, device=device, nocow=nocow, space=space, root=self._root
-            )._replace(
-                inode=status.st_ino,
-                compressed=bool(flags & inode.FS_COMPR_FL),
-                rotatable=self._root == "/" and control.can_be_asked(place.path, place.namespace),
-            )
-        return _Where(fd, device)
+        if device not in gathered.volumes:
+            require_btrfs(fd, place.path)
+            found = gathered.volumes[device] = read_volume(fd)
+            subvolume = found.uuid, found.subvolume
+            if self._subvolumes.get(device, subvolume) != subvolume:  # a mount can reuse the device number
+                self._forget_rows(lambda row: row.device == device)
+            self._subvolumes[device] = subvolume
+        flags = inode.get_flags(fd)
+        nocow, space = bool(flags & inode.FS_NOCOW_FL), os.fstatvfs(fd)
+        gathered.instances[place.path] = layout.describe_instance(
+            place, device=device, nocow=nocow, space=space, root=self._root
+        )._replace(
+            inode=status.st_ino,
+            compressed=bool(flags & inode.FS_COMPR_FL),
+            rotatable=self._root == "/" and control.can_be_asked(place.path, place.namespace),
+        )
+        listing = layout.list_directory(fd)
+        gathered.leftovers += [f"{place.path}/{name}" for name in listing.leftovers]
+        return listing
 
-    def _build_rows(
-        self, place: Directory, where: _Where, names: Sequence[tuple[str, Name | None]], now_us: int
-    ) -> list[JournalFile]:
-        """Return the rows of the files `names` in one directory, in their order.
+    def _look_at_file(self, place: Directory, name: str, kind: Name | None, dir_fd: int, now_us: int) -> JournalFile:
+        """Return the row of one file: the remembered one if the file's stat is the same, else a new one.
 
-        At most AT_ONCE files are open at the same time.
+        A new row is remembered, unless another look could find something else although the stat is the same.
         """
-        rows: list[JournalFile] = []
-        kept = self._get_rows(place.path)
-        for start in range(0, len(names), AT_ONCE):
-            opened: list[Opened] = []
-            try:
-                for name, kind in names[start : start + AT_ONCE]:
-                    answer = catch_errors(partial(self._build_row, place, where, name, kind, now_us=now_us))
-                    if isinstance(answer, InternalError):
-                        answer = file_row.build_problem(place, name, kind, Reason.INTERNAL_ERROR, answer.detail), None
-                    row, fd = answer
-                    if fd is not None:
-                        opened.append(Opened(len(rows), fd, row))
-                    rows.append(row)
-                completed = survey.complete_rows(opened, with_disk_bytes=self._with_disk_bytes)
-                for one, row in zip(opened, completed, strict=True):
-                    rows[one.number] = row
-                    kept.pop(row.path, None)
-                    known = row.problem in KEPT_PROBLEMS and not row.mtime_noted
-                    if known and now_us * 1000 - max(row.mtime_ns, row.ctime_ns) > COARSE_NS:
-                        kept[row.path] = row
-            finally:
-                for one in opened:
-                    os.close(one.fd)
-        return rows
-
-    def _build_row(
-        self, place: Directory, where: _Where, name: str, kind: Name | None, *, now_us: int
-    ) -> tuple[JournalFile, int | None]:
-        """Return the row of one file, and None if the row is complete.
-
-        A new row still lacks the extents; it is returned with an open descriptor of the file, which the caller closes.
-        An error becomes the row's problem.
-        """
+        kept = self._kept[place.path]
         try:
-            status = os.stat(name, dir_fd=where.fd, follow_symlinks=False)
-            file_row.require_regular(status)
-            if kind is None or (beyond := file_row.describe_impossible_stat(status)):
-                raise UnfitFileError(Reason.NOT_JOURNAL, "not a journal file's name" if kind is None else beyond)
-            if status.st_dev != where.device:
-                raise UnfitFileError(Reason.NOT_BTRFS, "another filesystem is mounted on this file")
-            kept = self._get_rows(place.path).get(f"{place.path}/{name}")
-            if kept is not None and _is_unchanged(kept, status):
-                return kept, None
-            self.opened += 1
-            with ExitStack() as undo:
-                fd = opening.open_file(name, where.fd)
-                undo.callback(os.close, fd)
-                row = file_row.build_row(place, name, kind, fd)
-                undo.pop_all()
-        except (OSError, UnfitFileError) as error:
-            return file_row.build_problem(place, name, kind, *file_row.explain_error(error)), None
-        return row, fd
+            status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        except OSError as error:
+            return file_row.build_problem(place, name, kind, *file_row.explain_error(error))
+        before = kept.get(name)
+        if before is not None and _is_unchanged(before, status):
+            return before
+        kept.pop(name, None)
+        self.opened += 1
+        read = partial(file_row.read_row, place, name, kind, status, dir_fd=dir_fd, disk_bytes=self._with_disk_bytes)
+        row = catch_errors(read)
+        if isinstance(row, InternalError):
+            row = file_row.build_problem(place, name, kind, Reason.INTERNAL_ERROR, row.detail)
+            row = row._replace(**file_row.identify(status))
+        known = row.problem in KEPT_PROBLEMS and not row.mtime_noted
+        if known and now_us * 1000 - max(row.mtime_ns, row.ctime_ns) > COARSE_NS:
+            kept[name] = row
+        return row
 
 
 def _is_unchanged(file: JournalFile, status: os.stat_result) -> bool:

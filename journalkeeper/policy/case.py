@@ -7,10 +7,10 @@ A Case is complete: no rule looks anything up elsewhere. A rule returns an answe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from journalkeeper.config import Config
-from journalkeeper.model import Host, Instance, JournalFile, Kind, Past, Refusal, Request, Verb, Volume, Window
+from journalkeeper.model import Host, JournalFile, Kind, Past, Refusal, Request, Verb, Volume, Window
 from journalkeeper.model.compression import Compression, parse_compression
 from journalkeeper.policy.window import windows
 
@@ -29,30 +29,27 @@ def first(rules: Iterable[Callable[[Q], A | None]], question: Q) -> A | None:
 
 
 class Case(NamedTuple):
-    """One file with its surroundings. `volume` and `instance` are None if they could not be read."""
+    """One file with its surroundings. `volume` is None if it could not be read.
+
+    `compression` is what a rewrite of this file would use; None for an active file, which is never compressed.
+    `allow_unshare` is the policy for data that a snapshot shares: the request's, else the configuration's.
+    """
 
     file: JournalFile
     volume: Volume | None
-    instance: Instance | None
     window: Window
     past: Past | None
     refused: Refusal | None
     now_us: int
     request: Request
     config: Config
+    compression: Compression | None
+    allow_unshare: Literal["auto", "yes", "no"]
 
     @property
     def at_rest(self) -> bool:
         """True if the file's name shows that journald has finished writing it."""
         return self.file.kind is not Kind.ACTIVE
-
-    @property
-    def compression(self) -> Compression | None:
-        """The compression that a rewrite would use; None for an active file, which is never compressed."""
-        if not self.at_rest:
-            return None
-        asked = self.request.compress
-        return parse_compression(self.config.defrag.compress if asked is None else asked)
 
     @property
     def other_compression(self) -> bool:
@@ -66,41 +63,36 @@ class Case(NamedTuple):
             return False
         return self.file.compressed if self.compression is None else known is not None or not self.file.compressed
 
-    @property
-    def allow_unshare(self) -> Literal["auto", "yes", "no"]:
-        """The AllowUnshare= policy for data that a snapshot shares: the request's, else the configuration's."""
-        if self.request.allow_unshare is None:
-            return self.config.defrag.allow_unshare
-        return "yes" if self.request.allow_unshare else "no"
+
+UNKNOWN: Final = Window("", open=False, closes_at_us=None, reason="unknown-instance")
 
 
-def cases(host: Host, request: Request, config: Config) -> tuple[tuple[Window, ...], tuple[Case, ...]]:
-    """Return the flush window of each instance of `host`, and the Case of each file, in the order of `host`."""
+def cases(host: Host, request: Request, config: Config) -> tuple[dict[str, Window], dict[str, list[Case]]]:
+    """Return the flush window of each instance of `host`, and the Cases of its files, both by directory."""
+    found = windows(host.instances, host.files, host.now_us, margin_us=config.window.margin_us, now=request.now)
     volumes = {volume.device: volume for volume in host.volumes}
-    instances = {instance.directory: instance for instance in host.instances}
-    by_directory = windows(host.instances, host.files, host.now_us, margin_us=config.window.margin_us, now=request.now)
-    unknown = Window("", open=False, closes_at_us=None, reason="unknown-instance")
-    return tuple(by_directory.values()), tuple(
-        Case(
-            file=file,
-            volume=volumes.get(file.device),
-            instance=instances.get(file.directory),
-            window=by_directory.get(file.directory, unknown),
-            past=_past(host, file),
-            refused=host.refused.get((file.device, file.inode)),
-            now_us=host.now_us,
-            request=request,
-            config=config,
+    compression = parse_compression(config.defrag.compress if request.compress is None else request.compress)
+    allow_unshare = config.defrag.allow_unshare
+    if request.allow_unshare is not None:
+        allow_unshare = "yes" if request.allow_unshare else "no"
+    below: dict[str, list[Case]] = {}
+    for file in host.files:
+        directory, key = file.directory, (file.device, file.inode)
+        past, at_rest = host.past.get(key), file.kind is not Kind.ACTIVE
+        if past is not None and past.kind is Kind.ACTIVE and at_rest:
+            past = None  # a rewrite does not count if the file was active then and is an archive now
+        below.setdefault(directory, []).append(
+            Case(
+                file,
+                volumes.get(file.device),
+                found.get(directory, UNKNOWN),
+                past,
+                host.refused.get(key),
+                host.now_us,
+                request,
+                config,
+                compression if at_rest else None,
+                allow_unshare,
+            )
         )
-        for file in host.files
-    )
-
-
-def _past(host: Host, file: JournalFile) -> Past | None:
-    """Return the last action on this file, or None.
-
-    A rewrite does not count if the file was active then and is an archive now.
-    """
-    past = host.past.get((file.device, file.inode))
-    became_archive = past is not None and past.kind is Kind.ACTIVE and file.kind is not Kind.ACTIVE
-    return None if became_archive else past
+    return found, below

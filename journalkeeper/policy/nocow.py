@@ -36,7 +36,7 @@ COMPRESSING: Final = ("compress-force", "compress")
 def snapshots(instance: Instance, host: Host) -> bool:
     """Return whether there is evidence that snapshots are taken of this journal."""
     where = instance.directory
-    return where in host.unshared or any(_shows_snapshot(file) for file in host.files if file.directory == where)
+    return where in host.unshared or any(_shows_snapshot(file) and file.directory == where for file in host.files)
 
 
 def _shows_snapshot(file: JournalFile) -> bool:

@@ -8,19 +8,21 @@ files that it ends are not rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
+from operator import attrgetter
 from typing import Final
 
 from journalkeeper.config import Config
-from journalkeeper.model import Action, Host, JournalFile, Plan, Reason, Request, Skip, Verb, Volume, Window
+from journalkeeper.model import Action, Host, JournalFile, Plan, Reason, Request, Rotation, Skip, Verb, Volume
 from journalkeeper.model.errors import InternalError, catch_errors
 from journalkeeper.model.units import format_size
 from journalkeeper.policy import deferral, nocow, rotate
-from journalkeeper.policy.case import Case, cases, first
+from journalkeeper.policy.case import Case, cases
 from journalkeeper.policy.cost import propose
 from journalkeeper.policy.deferral import AGAIN_US, SPACE_US, ignores_budget
-from journalkeeper.policy.rules import RULES, vetoes
+from journalkeeper.policy.rules import vetoes
 from journalkeeper.policy.saving import add_savings
 
 COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5": 2, "raid6": 3}
@@ -29,25 +31,31 @@ COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5"
 PUTTING_OFF = frozenset({Reason.SETTLING, Reason.IN_USE, Reason.WINDOW_CLOSED})
 """Vetoes that end by themselves. An action that pays is done after that."""
 
-DESPITE: Final = frozenset({Reason.SHARED, Reason.NO_GAIN, Reason.WINDOW_CLOSED})
-"""Reasons not to rewrite a file that do not prevent its rotation. A rotation checks its window itself."""
+UNLESS_IDLE: Final = PUTTING_OFF | {Reason.SHARED}
+"""Vetoes whose meaning depends on whether an action would pay. Others are reported without asking that."""
 
 
 def plan(host: Host, request: Request, config: Config) -> Plan:
     """Return the plan for `host`: an action or a skip for each file and directory, the most rewarding actions first."""
-    windows, all_cases = cases(host, request, config)
+    windows, below = cases(host, request, config)
     actions: list[Action] = []
     skipped: list[Skip] = []
     put_off: list[Action] = []
-    for case in all_cases:
+    for case in chain.from_iterable(below.values()):
         skip, action = _judge_safely(case)
         if skip is not None:
             skipped.append(skip)
         if action is not None:
             (actions if skip is None else put_off).append(action)
-    answers = _decide_on_directories([*actions, *put_off], all_cases, windows, host, request=request, config=config)
+    answers: list[Action | Skip] = []
+    if request.upkeep and not request.paths:
+        for instance in host.instances:
+            planned = sum(isinstance(answer, Action) and answer.action is Verb.ROTATE for answer in answers)
+            here, window = below.get(instance.directory, []), windows[instance.directory]
+            question = rotate.Question(instance, here, window, host, request, config, planned)
+            answers += _decide_on_directory(question, [*actions, *put_off])
     of_directories = [answer for answer in answers if isinstance(answer, Action)]
-    ends = _map_ended_files(of_directories, host.files)
+    ends = _map_ended_files(of_directories, below)
     skipped = [skip for skip in skipped if ends.get(skip.path) != skip.path]
     skipped += [answer for answer in answers if isinstance(answer, Skip)]
     skipped += [
@@ -57,40 +65,10 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
     ]
     worthy = sorted((action for action in actions if action.path not in ends), key=_reward)
     affordable, too_much = _afford(worthy, host, request, config)
-    left = tuple(sorted([*skipped, *too_much], key=lambda skip: skip.path))
+    left = tuple(sorted([*skipped, *too_much], key=attrgetter("path")))
     syncs = tuple(instance for instance in host.instances if instance.sync_tells)
-    return Plan(windows, tuple(map(add_savings, (*of_directories, *affordable))), left, syncs=syncs)
-
-
-def _decide_on_directories(
-    proposed: Sequence[Action],
-    cases: Sequence[Case],
-    windows: Sequence[Window],
-    host: Host,
-    *,
-    request: Request,
-    config: Config,
-) -> list[Action | Skip]:
-    """Return the actions on the directory of each instance, and the reasons against others.
-
-    The list is empty if the request does not include upkeep or names paths. `proposed` are the actions on files, and
-    `windows` those of the instances of `host`, in their order.
-    """
-    answers: list[Action | Skip] = []
-    if not request.upkeep or request.paths:
-        return answers
-    below: dict[str, list[Case]] = {}
-    for case in cases:
-        below.setdefault(case.file.directory, []).append(case)
-    for instance, window in zip(host.instances, windows, strict=True):
-        here = below.get(instance.directory, [])
-        files = tuple(case.file for case in here)
-        actives = (case for case in here if rotate.is_rotatable(case.file))
-        may_end = frozenset(case.file.path for case in actives if all(skip.reason in DESPITE for skip in vetoes(case)))
-        planned = sum(isinstance(answer, Action) and answer.action is Verb.ROTATE for answer in answers)
-        question = rotate.Question(instance, files, may_end, window, host, request, config, planned)
-        answers += _decide_on_directory(question, proposed)
-    return answers
+    chosen = tuple(map(add_savings, (*of_directories, *affordable)))
+    return Plan(tuple(windows.values()), chosen, left, syncs=syncs)
 
 
 def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) -> list[Action | Skip]:
@@ -107,13 +85,14 @@ def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) 
     return [answer for answer in (attribute, rotation) if answer is not None]
 
 
-def _map_ended_files(actions: Iterable[Action], files: Iterable[JournalFile]) -> dict[str, str]:
+def _map_ended_files(actions: Iterable[Action], below: Mapping[str, Sequence[Case]]) -> dict[str, str]:
     """Return the files that a rotation among `actions` turns into archives, each with the path of that rotation."""
-    rotations = {action.target.directory: action.path for action in actions if action.action is Verb.ROTATE}
     return {
-        file.path: rotations[file.directory]
-        for file in files
-        if rotate.is_rotatable(file) and file.directory in rotations
+        case.file.path: action.path
+        for action in actions
+        if isinstance(action.target, Rotation)
+        for case in below[action.target.directory]
+        if rotate.is_rotatable(case.file)
     }
 
 
@@ -130,15 +109,17 @@ def _judge(case: Case) -> tuple[Skip | None, Action | None]:
 
     Both are returned for an action that is only postponed. It is then part of the plan for its directory.
     """
+    against = vetoes(case)
+    veto = next(against, None)
+    if veto is not None and veto.reason not in UNLESS_IDLE:
+        return veto, None
     proposal = propose(case)
     if isinstance(proposal, Skip):
-        veto = first(RULES, case)
         # A file that needs no work does not wait for the deletion of a snapshot.
         return (proposal if veto is None or veto.reason is Reason.SHARED else veto), None
-    against = vetoes(case)
-    if against:
-        ends = all(skip.reason in PUTTING_OFF and not _lasts(skip) for skip in against)
-        return against[0]._replace(puts_off=ends), None
+    if veto is not None:
+        ends = all(skip.reason in PUTTING_OFF and not _lasts(skip) for skip in (veto, *against))
+        return veto._replace(puts_off=ends), None
     later = None if case.request.now else deferral.postpone(case)
     return (None if later is None else later._replace(puts_off=True)), proposal
 

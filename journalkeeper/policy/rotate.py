@@ -26,7 +26,9 @@ a flush costs least, in an open window, best right after one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.model import (
@@ -46,10 +48,14 @@ from journalkeeper.model import (
 )
 from journalkeeper.model.units import DAY_US, INFINITY_US, format_size, format_span
 from journalkeeper.policy import deferral
-from journalkeeper.policy.case import first
+from journalkeeper.policy.case import Case, first
 from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
 from journalkeeper.policy.nocow import postpone_failed_change
+from journalkeeper.policy.rules import vetoes
 from journalkeeper.policy.saving import EXPECTED_RATIO
+
+DESPITE: Final = frozenset({Reason.SHARED, Reason.NO_GAIN, Reason.WINDOW_CLOSED})
+"""Reasons not to rewrite a file that do not prevent its rotation. A rotation checks its window itself."""
 
 YOUNG_EXTENTS: Final = 4
 """The extents that a boot finds in a file that was begun shortly before (2 measured), with some growth."""
@@ -82,16 +88,15 @@ STEP_MOST: Final = 1 / 40
 """The largest amount by which such a deletion may come sooner, as a share of the kept bytes: 2 boots of 80."""
 
 
-class Question(NamedTuple):
-    """Everything that bears on the rotation of one instance.
+@dataclass(frozen=True)
+class Question:
+    """Everything that bears on the rotation of one instance, whose files are those of `cases`.
 
-    `may_end` are the paths of the active files that may be rotated for their own sake. `planned` is the number of
-    rotations that this plan already contains.
+    `planned` is the number of rotations that this plan already contains.
     """
 
     instance: Instance
-    files: tuple[JournalFile, ...]
-    may_end: frozenset[str]
+    cases: Sequence[Case]
     window: Window
     host: Host
     request: Request
@@ -103,15 +108,15 @@ class Question(NamedTuple):
         """The btrfs volume that the instance writes to, None if it is another filesystem."""
         return next((volume for volume in self.host.volumes if volume.device == self.instance.device), None)
 
-    @property
+    @cached_property
     def actives(self) -> tuple[JournalFile, ...]:
         """The active files, which a rotation turns into archives."""
-        return tuple(file for file in self.files if is_rotatable(file))
+        return tuple(case.file for case in self.cases if is_rotatable(case.file))
 
     @property
     def allocated_bytes(self) -> int:
         """The bytes that all files of the instance occupy, which after the rotation are archives."""
-        return sum(file.allocated_bytes for file in self.files)
+        return sum(case.file.allocated_bytes for case in self.cases)
 
     @property
     def full_file_bytes(self) -> int:
@@ -213,7 +218,7 @@ def _loses_by_size(question: Question) -> str:
 def _loses_by_tables(question: Question) -> str:
     """Return why hash tables of archives that are not full take too much of what journald keeps; "" if not."""
     most, full = question.kept_bytes, question.full_file_bytes
-    early = max(0, len(question.files) - -(-question.allocated_bytes // full))
+    early = max(0, len(question.cases) - -(-question.allocated_bytes // full))
     taken = early * (full // TABLE_SHARE)
     if not most or taken <= most * TABLES_MOST:
         return ""
@@ -247,7 +252,7 @@ def _loses_by_files(question: Question) -> str:
     if not use:
         return f"SystemMaxFiles={most} alone decides what journald keeps"
     to_come = -(-(use - question.allocated_bytes) // question.full_file_bytes)
-    after = len(question.files) + len(question.actives) + to_come
+    after = len(question.cases) + len(question.actives) + to_come
     return "" if after <= most else f"{after} files when SystemMaxUse= is full, SystemMaxFiles={most}"
 
 
@@ -303,7 +308,8 @@ def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action 
 
     Return a Skip with the reason if a rule forbids a cheaper rotation, and None if none is cheaper.
     """
-    files = [file for file in question.actives if file.path in question.may_end]
+    actives = (case for case in question.cases if is_rotatable(case.file))
+    files = [case.file for case in actives if all(skip.reason in DESPITE for skip in vetoes(case))]
     paths = {file.path for file in files}
     actions = [action for action in actions if action.path in paths]
     threshold = question.config.defrag.extents_per_mib

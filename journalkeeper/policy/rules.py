@@ -11,14 +11,14 @@ in model/reasons.py, and one of LASTING in plan.py if only a change of the file 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from journalkeeper.model import MIB, Kind, Past, Reason, Skip, State, Verb
 from journalkeeper.model.reasons import describe_gain
 from journalkeeper.model.units import DAY_US, SECOND_US, format_size, format_span
 from journalkeeper.policy import deferral
-from journalkeeper.policy.case import Case, answers, first
+from journalkeeper.policy.case import Case
 from journalkeeper.policy.cost import count_second_copy_bytes
 from journalkeeper.policy.deferral import AGAIN_US
 from journalkeeper.policy.saving import is_useless_rewrite
@@ -182,7 +182,10 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def vetoes(case: Case) -> list[Skip]:
-    """Return the Skips of all rules that veto this file, the one to report first; [] if the file may be worked on."""
-    final = first(FINAL, case)
-    return list(answers(RULES, case)) if final is None else [final]
+def vetoes(case: Case) -> Iterator[Skip]:
+    """Yield the Skips of all rules that veto this file, the one to report first."""
+    for rule in RULES:
+        if (skip := rule(case)) is not None:
+            yield skip
+            if rule in FINAL:
+                return

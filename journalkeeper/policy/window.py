@@ -41,7 +41,8 @@ def windows(
     """Return the flush window of each instance, by the instance's directory."""
     below: defaultdict[str, list[JournalFile]] = defaultdict(list)
     for file in files:
-        below[file.directory].append(file)
+        if file.kind is Kind.ACTIVE and file.state is State.ONLINE:
+            below[file.directory].append(file)
     return {one.directory: window(one, below[one.directory], now_us, margin_us=margin_us, now=now) for one in instances}
 
 

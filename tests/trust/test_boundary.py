@@ -13,18 +13,30 @@ from typing import NoReturn
 
 import pytest
 
-from journalkeeper.btrfs import inode
+from journalkeeper.btrfs import inode, placement
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.execute import inplace, runner, upkeep
 from journalkeeper.execute.pace import Pace, PieceTimes
 from journalkeeper.execute.runner import Runner
 from journalkeeper.execute.verified_file import VerifiedFile
-from journalkeeper.model import Action, Kind, Outcome, Plan, Range, Reason, Refusal, Request, Result, Skip, Verb
+from journalkeeper.model import (
+    Action,
+    Extents,
+    Kind,
+    Outcome,
+    Plan,
+    Range,
+    Reason,
+    Refusal,
+    Request,
+    Result,
+    Skip,
+    Verb,
+)
 from journalkeeper.model.errors import FRAMES, WORDS, InternalError, catch_errors
 from journalkeeper.model.run import Done, Report
 from journalkeeper.model.units import DAY_US
-from journalkeeper.observe import survey as module
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.policy import rules
@@ -197,13 +209,13 @@ def test_a_look_that_raises_anything_costs_one_file_and_is_not_repeated(
     top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[str] = []
-    lie = module._measure_extents
+    survey = placement.survey
 
-    def fail(opened: module.Opened) -> module.Fields:
-        tried.append(os.path.basename(opened.row.path))
-        return mistake() if opened.row.path.endswith(archive_name(2)) else lie(opened)
+    def fail(fd: int, *, sync: bool, per_mib: bool) -> Extents:
+        tried.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+        return mistake() if tried[-1] == archive_name(2) else survey(fd, sync=sync, per_mib=per_mib)
 
-    monkeypatch.setattr(module, "_measure_extents", fail)
+    monkeypatch.setattr(placement, "survey", fail)
     observer = Observer()
     later_us = (max(path.stat().st_ctime_ns for path in top.rglob("*")) // 1000) + 60_000_000
     for _ in range(2):
