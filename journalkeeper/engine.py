@@ -35,7 +35,7 @@ from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.intake import IntakeDelays
 from journalkeeper.observe.observer import Observer, Seen, resolve_path
 from journalkeeper.policy.deferral import remember
-from journalkeeper.policy.plan import plan, with_now
+from journalkeeper.policy.plan import Lasting, plan_again, with_now
 from journalkeeper.policy.window import next_flush_us, windows
 
 DAEMON: Final = "daemon"
@@ -61,6 +61,7 @@ class Memory:
     piece_times: PieceTimes = field(default_factory=PieceTimes)
     failures: dict[tuple[int, int], Refusal] = field(default_factory=dict)
     waiting: dict[str, Wait] | None = None
+    lasting: Lasting = field(default=Lasting())
     seen: Seen = field(default=Seen((), (), (), ()))
     history_seen: bool = False
     notices: list[str] = field(default_factory=list)
@@ -152,14 +153,16 @@ class Engine:
 
         With `marked`, each skip shows whether --now would make it an action.
         """
-        chosen = plan(host, request, self.config)
+        chosen, lasting = plan_again(host, request, self.config, self.memory.lasting)
         watched = watch_disks and not request.now and self.config.window.pressure_max_percent < 100
         if watched and chosen.actions:
             busy = load.measure_busy_percent({volume.uuid for volume in host.volumes}, load.LOOK_S)
             host = host._replace(
                 volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
             )
-            chosen = plan(host, request, self.config)
+            chosen, lasting = plan_again(host, request, self.config, lasting)
+        if not marked:
+            self.memory.lasting = lasting
         return host, with_now(chosen, host, request, self.config) if marked else chosen
 
     def run(

@@ -28,7 +28,7 @@ from journalkeeper.model import (
 )
 from journalkeeper.model.run import Done
 from journalkeeper.model.units import MINUTE_US, SECOND_US
-from journalkeeper.policy.case import Case, cases
+from journalkeeper.policy.case import Case, Cases
 
 NOW_US = 1_700_000_000 * SECOND_US
 DEVICE = 40
@@ -164,9 +164,7 @@ def done(inode: int = 7, one: Outcome | None = None, **words: Any) -> Done:
 
 def case(one: JournalFile, request: Request | None = None, config: Config | None = None, **words: Any) -> Case:
     """The Case of one file, made as the plan makes it; `words` are the host's."""
-    _, below = cases(host(one, **words), request or Request(), config or Config())
-    ((only,),) = below.values()
-    return only
+    return Cases(host(one, **words), request or Request(), config or Config()).build(one)
 
 
 def configured(section: str, **words: Any) -> Config:

@@ -67,32 +67,46 @@ class Case(NamedTuple):
 UNKNOWN: Final = Window("", open=False, closes_at_us=None, reason="unknown-instance")
 
 
-def cases(host: Host, request: Request, config: Config) -> tuple[dict[str, Window], dict[str, list[Case]]]:
-    """Return the flush window of each instance of `host`, and the Cases of its files, both by directory."""
-    found = windows(host.instances, host.files, host.now_us, margin_us=config.window.margin_us, now=request.now)
-    volumes = {volume.device: volume for volume in host.volumes}
-    compression = parse_compression(config.defrag.compress if request.compress is None else request.compress)
-    allow_unshare = config.defrag.allow_unshare
-    if request.allow_unshare is not None:
-        allow_unshare = "yes" if request.allow_unshare else "no"
-    below: dict[str, list[Case]] = {}
-    for file in host.files:
-        directory, key = file.directory, (file.device, file.inode)
-        past, at_rest = host.past.get(key), file.kind is not Kind.ACTIVE
-        if past is not None and past.kind is Kind.ACTIVE and at_rest:
-            past = None  # a rewrite does not count if the file was active then and is an archive now
-        below.setdefault(directory, []).append(
-            Case(
-                file,
-                volumes.get(file.device),
-                found.get(directory, UNKNOWN),
-                past,
-                host.refused.get(key),
-                host.now_us,
-                request,
-                config,
-                compression if at_rest else None,
-                allow_unshare,
-            )
+class Cases:
+    """Makes the Case of each file of `host` for a request. What all files share is computed once.
+
+    `windows` has the flush window of each instance, by directory.
+    """
+
+    def __init__(self, host: Host, request: Request, config: Config) -> None:
+        self._host, self._request, self._config = host, request, config
+        margin_us = config.window.margin_us
+        self.windows = windows(host.instances, host.files, host.now_us, margin_us=margin_us, now=request.now)
+        self._volumes = {volume.device: volume for volume in host.volumes}
+        self._compression = parse_compression(config.defrag.compress if request.compress is None else request.compress)
+        self._allow_unshare = config.defrag.allow_unshare
+        if request.allow_unshare is not None:
+            self._allow_unshare = "yes" if request.allow_unshare else "no"
+
+    def find_past(self, file: JournalFile) -> Past | None:
+        """Return the last action on this file, or None.
+
+        A rewrite does not count if the file was active then and is an archive now.
+        """
+        past = self._host.past.get((file.device, file.inode))
+        became_archive = past is not None and past.kind is Kind.ACTIVE and file.kind is not Kind.ACTIVE
+        return None if became_archive else past
+
+    def find_refusal(self, file: JournalFile) -> Refusal | None:
+        """Return the last failed action on this file, or None."""
+        return self._host.refused.get((file.device, file.inode))
+
+    def build(self, file: JournalFile) -> Case:
+        """Return the Case of one file of the host."""
+        return Case(
+            file=file,
+            volume=self._volumes.get(file.device),
+            window=self.windows.get(file.directory, UNKNOWN),
+            past=self.find_past(file),
+            refused=self.find_refusal(file),
+            now_us=self._host.now_us,
+            request=self._request,
+            config=self._config,
+            compression=None if file.kind is Kind.ACTIVE else self._compression,
+            allow_unshare=self._allow_unshare,
         )
-    return found, below

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from journalkeeper.config import Config
-from journalkeeper.model import Action, Host, JournalFile, Plan, Reason, Request, Rotation, Skip, Verb, Volume
+from journalkeeper.model import Action, Host, JournalFile, Kind, Past, Plan, Reason, Request, Skip, Verb, Volume
 from journalkeeper.model.errors import InternalError, catch_errors
 from journalkeeper.model.units import format_size
 from journalkeeper.policy import deferral, nocow, rotate
-from journalkeeper.policy.case import Case, cases
+from journalkeeper.policy.case import Case, Cases
 from journalkeeper.policy.cost import propose
 from journalkeeper.policy.deferral import AGAIN_US, SPACE_US, ignores_budget
 from journalkeeper.policy.rules import vetoes
@@ -35,27 +34,46 @@ UNLESS_IDLE: Final = PUTTING_OFF | {Reason.SHARED}
 """Vetoes whose meaning depends on whether an action would pay. Others are reported without asking that."""
 
 
+class Judged(NamedTuple):
+    """The decision on one file, with the row and the past on which it is based.
+
+    Skip and action are both set for an action that pays and is postponed. It is then part of the plan for its
+    directory.
+    """
+
+    file: JournalFile
+    past: Past | None
+    skip: Skip | None
+    action: Action | None
+
+
+class Lasting(NamedTuple):
+    """Decisions that a later plan repeats while `basis`, the file's row and its past are the same, by path.
+
+    They are the decisions to leave an archive alone for a reason that neither time nor a retry ends.
+    """
+
+    basis: object = None
+    decisions: Mapping[str, Judged] = {}
+
+
 def plan(host: Host, request: Request, config: Config) -> Plan:
     """Return the plan for `host`: an action or a skip for each file and directory, the most rewarding actions first."""
-    windows, below = cases(host, request, config)
-    actions: list[Action] = []
-    skipped: list[Skip] = []
-    put_off: list[Action] = []
-    for case in chain.from_iterable(below.values()):
-        skip, action = _judge_safely(case)
-        if skip is not None:
-            skipped.append(skip)
-        if action is not None:
-            (actions if skip is None else put_off).append(action)
-    answers: list[Action | Skip] = []
-    if request.upkeep and not request.paths:
-        for instance in host.instances:
-            planned = sum(isinstance(answer, Action) and answer.action is Verb.ROTATE for answer in answers)
-            here, window = below.get(instance.directory, []), windows[instance.directory]
-            question = rotate.Question(instance, here, window, host, request, config, planned)
-            answers += _decide_on_directory(question, [*actions, *put_off])
+    return plan_again(host, request, config, Lasting())[0]
+
+
+def plan_again(host: Host, request: Request, config: Config, before: Lasting) -> tuple[Plan, Lasting]:
+    """Return the plan as `plan` does, and its lasting decisions. Those of `before`, an earlier plan, are repeated."""
+    cases = Cases(host, request, config)
+    basis = request, config, tuple((volume.device, volume.options) for volume in host.volumes)
+    known = before.decisions if before.basis == basis else {}
+    judged = [_judge_file(file, cases, known.get(file.path)) for file in host.files]
+    skipped = [one.skip for one in judged if one.skip is not None]
+    actions = [one.action for one in judged if one.action is not None and one.skip is None]
+    put_off = [one.action for one in judged if one.action is not None and one.skip is not None]
+    answers = _decide_on_directories([*actions, *put_off], cases, host, request, config)
     of_directories = [answer for answer in answers if isinstance(answer, Action)]
-    ends = _map_ended_files(of_directories, below)
+    ends = _map_ended_files(of_directories, host.files)
     skipped = [skip for skip in skipped if ends.get(skip.path) != skip.path]
     skipped += [answer for answer in answers if isinstance(answer, Skip)]
     skipped += [
@@ -68,7 +86,30 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
     left = tuple(sorted([*skipped, *too_much], key=attrgetter("path")))
     syncs = tuple(instance for instance in host.instances if instance.sync_tells)
     chosen = tuple(map(add_savings, (*of_directories, *affordable)))
-    return Plan(tuple(windows.values()), chosen, left, syncs=syncs)
+    lasting = Lasting(basis, {one.file.path: one for one in judged if _lasts(one)})
+    return Plan(tuple(cases.windows.values()), chosen, left, syncs=syncs), lasting
+
+
+def _decide_on_directories(
+    proposed: Sequence[Action], cases: Cases, host: Host, request: Request, config: Config
+) -> list[Action | Skip]:
+    """Return the actions on the directory of each instance, and the reasons against others.
+
+    The list is empty if the request does not include upkeep or names paths. `proposed` are the actions on files.
+    """
+    answers: list[Action | Skip] = []
+    if not request.upkeep or request.paths:
+        return answers
+    below: dict[str, list[JournalFile]] = {instance.directory: [] for instance in host.instances}
+    for file in host.files:
+        below.setdefault(file.directory, []).append(file)
+    for instance in host.instances:
+        planned = sum(isinstance(answer, Action) and answer.action is Verb.ROTATE for answer in answers)
+        files = below[instance.directory]
+        answers += _decide_on_directory(
+            rotate.Question(instance, files, cases, host, request, config, planned), proposed
+        )
+    return answers
 
 
 def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) -> list[Action | Skip]:
@@ -85,29 +126,34 @@ def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) 
     return [answer for answer in (attribute, rotation) if answer is not None]
 
 
-def _map_ended_files(actions: Iterable[Action], below: Mapping[str, Sequence[Case]]) -> dict[str, str]:
+def _map_ended_files(actions: Iterable[Action], files: Iterable[JournalFile]) -> dict[str, str]:
     """Return the files that a rotation among `actions` turns into archives, each with the path of that rotation."""
+    rotations = {action.target.directory: action.path for action in actions if action.action is Verb.ROTATE}
     return {
-        case.file.path: action.path
-        for action in actions
-        if isinstance(action.target, Rotation)
-        for case in below[action.target.directory]
-        if rotate.is_rotatable(case.file)
+        file.path: rotations[file.directory]
+        for file in files
+        if rotate.is_rotatable(file) and file.directory in rotations
     }
 
 
-def _judge_safely(case: Case) -> tuple[Skip | None, Action | None]:
-    """Return the result of `_judge`, or an INTERNAL_ERROR skip if it raises an error: the plan continues."""
-    answer = catch_errors(partial(_judge, case))
+def _judge_file(file: JournalFile, cases: Cases, before: Judged | None) -> Judged:
+    """Return `before` if its file and past are the same, else a new decision.
+
+    If a rule raises an error, that file is skipped as INTERNAL_ERROR, and the plan continues.
+    """
+    past = cases.find_past(file)
+    if before is not None and before.file is file and before.past == past:
+        return before
+    answer = catch_errors(partial(_judge, cases.build(file)))
     if isinstance(answer, InternalError):
-        return Skip(case.file.path, Reason.INTERNAL_ERROR, answer.detail), None
-    return answer
+        answer = Skip(file.path, Reason.INTERNAL_ERROR, answer.detail), None
+    return Judged(file, past, *answer)
 
 
 def _judge(case: Case) -> tuple[Skip | None, Action | None]:
     """Return (skip, action) for one file: a Skip if it is not worked on now, and the action if one pays and is allowed.
 
-    Both are returned for an action that is only postponed. It is then part of the plan for its directory.
+    Both are returned for an action that is only postponed.
     """
     against = vetoes(case)
     veto = next(against, None)
@@ -118,15 +164,21 @@ def _judge(case: Case) -> tuple[Skip | None, Action | None]:
         # A file that needs no work does not wait for the deletion of a snapshot.
         return (proposal if veto is None or veto.reason is Reason.SHARED else veto), None
     if veto is not None:
-        ends = all(skip.reason in PUTTING_OFF and not _lasts(skip) for skip in (veto, *against))
-        return veto._replace(puts_off=ends), None
+        return veto._replace(puts_off=all(map(_ends, (veto, *against)))), None
     later = None if case.request.now else deferral.postpone(case)
     return (None if later is None else later._replace(puts_off=True)), proposal
 
 
-def _lasts(skip: Skip) -> bool:
-    """Return whether a Skip has no end, although its reason usually ends by itself."""
-    return skip.reason is Reason.IN_USE and skip.until_us is None
+def _ends(skip: Skip) -> bool:
+    """Return whether the reason of a veto ends by itself."""
+    return skip.reason in PUTTING_OFF and not (skip.reason is Reason.IN_USE and skip.until_us is None)
+
+
+def _lasts(judged: Judged) -> bool:
+    """Return whether only a change of the file or of its past can end a decision."""
+    skip, action = judged.skip, judged.action
+    idle = skip is not None and action is None and skip.until_us is None and not skip.puts_off
+    return idle and judged.file.kind is not Kind.ACTIVE
 
 
 def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:

@@ -44,11 +44,10 @@ from journalkeeper.model import (
     Skip,
     Verb,
     Volume,
-    Window,
 )
 from journalkeeper.model.units import DAY_US, INFINITY_US, format_size, format_span
 from journalkeeper.policy import deferral
-from journalkeeper.policy.case import Case, first
+from journalkeeper.policy.case import Cases, first
 from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
 from journalkeeper.policy.nocow import postpone_failed_change
 from journalkeeper.policy.rules import vetoes
@@ -90,14 +89,14 @@ STEP_MOST: Final = 1 / 40
 
 @dataclass(frozen=True)
 class Question:
-    """Everything that bears on the rotation of one instance, whose files are those of `cases`.
+    """Everything that bears on the rotation of one instance, whose files are `files`. `cases` makes their Cases.
 
     `planned` is the number of rotations that this plan already contains.
     """
 
     instance: Instance
-    cases: Sequence[Case]
-    window: Window
+    files: Sequence[JournalFile]
+    cases: Cases
     host: Host
     request: Request
     config: Config
@@ -111,12 +110,12 @@ class Question:
     @cached_property
     def actives(self) -> tuple[JournalFile, ...]:
         """The active files, which a rotation turns into archives."""
-        return tuple(case.file for case in self.cases if is_rotatable(case.file))
+        return tuple(filter(is_rotatable, self.files))
 
     @property
     def allocated_bytes(self) -> int:
         """The bytes that all files of the instance occupy, which after the rotation are archives."""
-        return sum(case.file.allocated_bytes for case in self.cases)
+        return sum(file.allocated_bytes for file in self.files)
 
     @property
     def full_file_bytes(self) -> int:
@@ -170,7 +169,8 @@ def wait_for_window(question: Question) -> Skip | None:
 
     Return None if the window is open.
     """
-    return deferral.wait_for_window(question.instance.directory, question.window)
+    where = question.instance.directory
+    return deferral.wait_for_window(where, question.cases.windows[where])
 
 
 def veto_excess_rotations(question: Question) -> Skip | None:
@@ -218,7 +218,7 @@ def _loses_by_size(question: Question) -> str:
 def _loses_by_tables(question: Question) -> str:
     """Return why hash tables of archives that are not full take too much of what journald keeps; "" if not."""
     most, full = question.kept_bytes, question.full_file_bytes
-    early = max(0, len(question.cases) - -(-question.allocated_bytes // full))
+    early = max(0, len(question.files) - -(-question.allocated_bytes // full))
     taken = early * (full // TABLE_SHARE)
     if not most or taken <= most * TABLES_MOST:
         return ""
@@ -252,7 +252,7 @@ def _loses_by_files(question: Question) -> str:
     if not use:
         return f"SystemMaxFiles={most} alone decides what journald keeps"
     to_come = -(-(use - question.allocated_bytes) // question.full_file_bytes)
-    after = len(question.cases) + len(question.actives) + to_come
+    after = len(question.files) + len(question.actives) + to_come
     return "" if after <= most else f"{after} files when SystemMaxUse= is full, SystemMaxFiles={most}"
 
 
@@ -308,8 +308,8 @@ def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action 
 
     Return a Skip with the reason if a rule forbids a cheaper rotation, and None if none is cheaper.
     """
-    actives = (case for case in question.cases if is_rotatable(case.file))
-    files = [case.file for case in actives if all(skip.reason in DESPITE for skip in vetoes(case))]
+    judged = ((file, vetoes(question.cases.build(file))) for file in question.actives)
+    files = [file for file, against in judged if all(skip.reason in DESPITE for skip in against)]
     paths = {file.path for file in files}
     actions = [action for action in actions if action.path in paths]
     threshold = question.config.defrag.extents_per_mib

@@ -12,9 +12,9 @@ from journalkeeper.config import Config
 from journalkeeper.model import KIB, MIB, Extents, JournalFile, Kind, Reason, Request, Skip, State, Verb
 from journalkeeper.model.units import MINUTE_US, SECOND_US
 from journalkeeper.policy import rules
-from journalkeeper.policy.case import Case, cases
+from journalkeeper.policy.case import Case, Cases
 from journalkeeper.policy.plan import plan
-from tests.hosts import DIRECTORY, NOW_US, case, configured, extents, file, host, instance, known, past, volume
+from tests.hosts import NOW_US, case, configured, extents, file, host, instance, known, past, volume
 
 SETTLE_US = Config().watch.settle_us
 NOCOW_SETTLE_US = Config().watch.nocow_settle_us
@@ -217,8 +217,11 @@ def test_an_active_file_waits_for_its_window() -> None:
 
 def test_an_archive_needs_no_window() -> None:
     active = file(Kind.ACTIVE, state=State.ONLINE, mtime_ns=NOW_US * 1000)
-    _, below = cases(host(file(), active), Request(), Config())
-    assert [reason(rules.veto_closed_window, one) for one in below[DIRECTORY]] == [None, Reason.WINDOW_CLOSED]
+    cases = Cases(host(file(), active), Request(), Config())
+    assert [reason(rules.veto_closed_window, cases.build(one)) for one in (file(), active)] == [
+        None,
+        Reason.WINDOW_CLOSED,
+    ]
 
 
 def test_an_active_file_of_no_known_instance_has_no_window() -> None:
@@ -230,8 +233,8 @@ def test_the_other_instances_unsynced_file_closes_no_window_of_ours() -> None:
     other = instance(name="other", directory="/var/log/journal/other")
     busy = file(Kind.ACTIVE, path=f"{other.directory}/system.journal", state=State.ONLINE, mtime_ns=NOW_US * 1000)
     quiet = file(Kind.ACTIVE)
-    _, below = cases(host(busy, quiet, instances=(instance(), other)), Request(), Config())
-    assert [reason(rules.veto_closed_window, one) for (one,) in below.values()] == [Reason.WINDOW_CLOSED, None]
+    cases = Cases(host(busy, quiet, instances=(instance(), other)), Request(), Config())
+    assert [reason(rules.veto_closed_window, cases.build(one)) for one in (busy, quiet)] == [Reason.WINDOW_CLOSED, None]
 
 
 @pytest.mark.parametrize(
