@@ -10,6 +10,7 @@ import heapq
 import os
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import NamedTuple
 
 from journalkeeper.journald import conf
@@ -109,9 +110,9 @@ def _parse_directory(path: str, name: str) -> Directory | None:
 def list_directory(directory: str | int) -> Listing:
     """Return the journals and leftovers in a directory, unsorted; empty if the directory vanished.
 
-    At most MOST_FILES of each are returned and kept in memory. Journals with journald's own names come before others,
-    active before archived, new archives before old ones. The function reads names only: the caller checks whether each
-    is a regular file.
+    At most MOST_FILES of each are returned and kept in memory. Of more journals, those with journald's own names come
+    before others, active before archived, new archives before old ones. Only names are read: the caller checks whether
+    each is a regular file.
 
     Raises: FileError if the directory cannot be listed: EACCES.
     """
@@ -130,7 +131,10 @@ def list_directory(directory: str | int) -> Listing:
 
     try:
         with os.scandir(directory) as entries:
-            found = heapq.nlargest(MOST_FILES, journals(entries), key=_rank)
+            names = journals(entries)
+            found = list(islice(names, MOST_FILES))
+            if rest := list(islice(names, 1)):
+                found = heapq.nlargest(MOST_FILES, chain(found, rest, names), key=_rank)
     except FileNotFoundError:
         return Listing([], [])
     except OSError as error:

@@ -7,7 +7,8 @@ An unknown number is None, never 0.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Annotated, Final, NamedTuple
 
 from journalkeeper.config import Config
@@ -56,11 +57,7 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
         problem_files=len(host.files) - len(known),
         fragmented_files=sum(is_fragmented(file, after, config) for file, after in known),
         active_extents=sum(file.extents.total for file in now if file.kind is Kind.ACTIVE),
-        sums={
-            row.key: _sum([getattr(file, row.attribute) for file in now])
-            for row in rows(JournalFile)
-            if row.about.metric
-        },
+        sums={row.key: _sum(map(attrgetter(row.attribute), now)) for row in rows(JournalFile) if row.about.metric},
         skipped=tuple(sorted(reasons.items())),
         window_open=any(window.open for window in plan.windows),
         budget_bytes=budget,
@@ -68,9 +65,14 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
     )
 
 
-def _sum(numbers: list[int | None]) -> int | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    """Return the sum of `numbers`, or None if one of them is None."""
+    total = 0
+    for number in numbers:
+        if number is None:
+            return None
+        total += number
+    return total
 
 
 def _after(file: JournalFile, outcome: Outcome, config: Config) -> JournalFile:

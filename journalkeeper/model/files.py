@@ -174,17 +174,17 @@ class Sums(NamedTuple):
     @classmethod
     def of(cls, files: Iterable[JournalFile]) -> Sums:
         """Return the number of `files`, and the sums of their sizes, extents and disk bytes."""
-        every = tuple(files)
-        return cls(
-            files=len(every),
-            extents=sum(file.extents.total for file in every),
-            ideal_extents=sum(file.ideal_extents for file in every),
-            size_bytes=sum(file.size_bytes for file in every),
-            allocated_bytes=sum(file.allocated_bytes for file in every),
-            shared_bytes=sum(file.extents.shared_bytes for file in every),
-            disk_bytes=sum(file.disk_bytes or 0 for file in every),
-            unmeasured=sum(file.disk_bytes is None for file in every),
-        )
+        count = extents = ideal = size = allocated = shared = disk = unmeasured = 0
+        for file in files:  # one pass, because the service does this after each event
+            count += 1
+            extents += file.extents.total
+            ideal += file.ideal_extents
+            size += file.size_bytes
+            allocated += file.allocated_bytes
+            shared += file.extents.shared_bytes
+            disk += file.disk_bytes or 0
+            unmeasured += file.disk_bytes is None
+        return cls(count, extents, ideal, size, allocated, shared, disk, unmeasured)
 
     @property
     def known_disk_bytes(self) -> int | None:

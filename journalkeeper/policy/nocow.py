@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 from journalkeeper.config import Config
-from journalkeeper.model import Action, Host, Instance, JournalFile, Reason, Request, Skip, Verb, Volume
+from journalkeeper.model import Action, Host, Instance, Reason, Request, Skip, Verb, Volume
 from journalkeeper.model.units import format_span
 from journalkeeper.policy.deferral import postpone_retry
 
@@ -34,14 +34,13 @@ COMPRESSING: Final = ("compress-force", "compress")
 
 
 def snapshots(instance: Instance, host: Host) -> bool:
-    """Return whether there is evidence that snapshots are taken of this journal."""
+    """Return whether there is evidence that snapshots are taken of this journal.
+
+    That is a file with shared data, unless its own user could have made that reflink, or a recorded rewrite of one.
+    """
     where = instance.directory
-    return where in host.unshared or any(_shows_snapshot(file) and file.directory == where for file in host.files)
-
-
-def _shows_snapshot(file: JournalFile) -> bool:
-    """Return whether the file shares data, unless its own user could have made that reflink."""
-    return file.extents.shared_bytes > 0 and not file.owner.startswith("user:")
+    shared = (file for file in host.files if file.extents.shared_bytes and not file.owner.startswith("user:"))
+    return where in host.unshared or any(file.directory == where for file in shared)
 
 
 def decide(instance: Instance, volume: Volume | None, host: Host, config: Config) -> Action | Skip | None:

@@ -126,13 +126,14 @@ def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) 
     return [answer for answer in (attribute, rotation) if answer is not None]
 
 
-def _map_ended_files(actions: Iterable[Action], files: Iterable[JournalFile]) -> dict[str, str]:
+def _map_ended_files(actions: Iterable[Action], files: Sequence[JournalFile]) -> dict[str, str]:
     """Return the files that a rotation among `actions` turns into archives, each with the path of that rotation."""
-    rotations = {action.target.directory: action.path for action in actions if action.action is Verb.ROTATE}
     return {
-        file.path: rotations[file.directory]
+        file.path: action.path
+        for action in actions
+        if action.action is Verb.ROTATE
         for file in files
-        if rotate.is_rotatable(file) and file.directory in rotations
+        if rotate.is_rotatable(file) and file.directory == action.target.directory
     }
 
 
@@ -176,8 +177,7 @@ def _ends(skip: Skip) -> bool:
 
 def _lasts(judged: Judged) -> bool:
     """Return whether only a change of the file or of its past can end a decision."""
-    skip, action = judged.skip, judged.action
-    idle = skip is not None and action is None and skip.until_us is None and not skip.puts_off
+    idle = judged.action is None and judged.skip is not None and judged.skip.until_us is None
     return idle and judged.file.kind is not Kind.ACTIVE
 
 
