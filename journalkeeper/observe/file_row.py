@@ -55,7 +55,7 @@ def describe_impossible_stat(status: os.stat_result) -> str:
 
 
 def identify(status: os.stat_result) -> dict[str, Any]:
-    """Return the fields of a row by which a later look recognizes the file as unchanged, from its stat."""
+    """Return the fields of a row that change with the file, from its stat. A later look compares them."""
     return {
         "device": status.st_dev,
         "inode": status.st_ino,
