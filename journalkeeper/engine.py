@@ -138,23 +138,20 @@ class Engine:
         """
         return self.look_and_plan(request)[1]
 
-    def look_and_plan(self, request: Request, *, watch_disks: bool = True) -> tuple[Host, Plan]:
-        """Look at the files, and return the host with its history, and the plan for it. Raises: as `plan`.
-
-        With `watch_disks`, measure for LOOK_S how busy the disks are. Otherwise the plan ignores the load.
-        """
+    def look_and_plan(self, request: Request) -> tuple[Host, Plan]:
+        """Look at the files, and return the host with its history, and the plan for it. Raises: as `plan`."""
         with closing(Record(self.state_directory, read_only=True)) as record:
             seen = self._see(request, self._list_directories(watching=self._follows))
-            host, planned = self._plan(self._make_host(seen, record), request, marked=True, watch_disks=watch_disks)
+            host, planned = self._plan(self._make_host(seen, record), request, marked=True)
             return host, planned._replace(notices=record.ignored)
 
-    def _plan(self, host: Host, request: Request, *, marked: bool, watch_disks: bool = True) -> tuple[Host, Plan]:
+    def _plan(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
         """Return `host` with the measured load of its disks, if work depends on the load, and the plan for it.
 
         With `marked`, each skip shows whether --now would make it an action.
         """
         chosen, lasting = plan_again(host, request, self.config, self.memory.lasting)
-        watched = watch_disks and not request.now and self.config.window.pressure_max_percent < 100
+        watched = not request.now and self.config.window.pressure_max_percent < 100
         if watched and chosen.actions:
             busy = load.measure_busy_percent({volume.uuid for volume in host.volumes}, load.LOOK_S)
             host = host._replace(

@@ -11,7 +11,6 @@ from pydantic import TypeAdapter
 
 from journalkeeper.cli.check_config import ConfigAnswer
 from journalkeeper.cli.doctor import DoctorAnswer
-from journalkeeper.cli.explain import DirectoriesAnswer, FileAnswer
 from journalkeeper.cli.history import HistoryAnswer
 from journalkeeper.cli.pause import PauseAnswer, ResumeAnswer
 from journalkeeper.cli.probe import ProbeAnswer
@@ -23,6 +22,7 @@ from journalkeeper.model import JournalFile, Reason
 from journalkeeper.model.record import Word, rows, split_hint
 from journalkeeper.model.run import DefragAnswer, PlanAnswer
 from journalkeeper.probe.compare import LabAnswer
+from journalkeeper.report.story import DirectoriesAnswer, Story
 
 ANSWERS: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "scan": ("Every journal file. ", (tuple[JournalFile, ...],)),
@@ -30,7 +30,7 @@ ANSWERS: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "defrag": ("What became of every file. ", (DefragAnswer,)),
     "history": ("What was done and seen over time. ", (HistoryAnswer,)),
     "status": ("How things are, from the service and the history. ", (StatusAnswer,)),
-    "explain": ("One file's story, or a directory's. ", (FileAnswer, DirectoriesAnswer)),
+    "explain": ("One file's story, or a directory's. ", (Story, DirectoriesAnswer)),
     "report": ("The page that was written. ", (ReportAnswer,)),
     "doctor": ("", (DoctorAnswer,)),
     "retention": ("How long a history fits the same bytes. ", (RetentionAnswer,)),

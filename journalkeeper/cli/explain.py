@@ -17,33 +17,28 @@ exit status:
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Final
 
 from journalkeeper.btrfs import disk, placement
+from journalkeeper.cli.context import Context
+from journalkeeper.cli.plan import make_plan
 from journalkeeper.cli.selection import check_files
 from journalkeeper.cli.terminal import DEFAULT_COLUMNS
-from journalkeeper.health.evidence import Unknown
 from journalkeeper.journald import opening
-from journalkeeper.model import Host, JournalFile, Request, Stretch, Window
+from journalkeeper.model import JournalFile, Kind, Request, Stretch, Sums, Window
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.record import Count, Inline, Seconds, Span, parse_record
+from journalkeeper.model.record import parse_record
 from journalkeeper.model.recorded import Entry, Sample
-from journalkeeper.model.run import plan_document, plan_windows
+from journalkeeper.model.run import plan_windows
 from journalkeeper.observe.read_cost import estimate_cold_read_s
 from journalkeeper.report import story
-from journalkeeper.report.retention import History, summarize_history
-from journalkeeper.report.story import Decision, Place, Story
+from journalkeeper.report.retention import summarize_history
+from journalkeeper.report.story import Decision, DirectoriesAnswer, DirectoryAnswer, ReadPrice, Story
 
-if TYPE_CHECKING:
-    import argparse
-
-    from journalkeeper.cli.context import Context
-
-T = TypeVar("T")
-
-UNMEASURED: Final = Unknown(
+UNMEASURED: Final = (
     "programs use the file's pages, or the kernel does not list dirty pages (before 6.5, or without root)"
 )
 
@@ -54,65 +49,66 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show what is known of a journal file, or of the directory that -D names, and return the exit status."""
+    """Show what is known of a journal file, or of each journal directory at or below the named one."""
     path = os.path.abspath(args.file)
     if os.path.isdir(path):
         args.directory = path
-        return _directory(path, context)
-    return _file(path, context)
+        return _show_directories(path, context)
+    return _show_file(path, context)
 
 
-def _file(path: str, context: Context) -> int:
+def _show_file(path: str, context: Context) -> int:
+    """Show the story of a file, and return the exit status: 1 if it is no journal file."""
     asked = Request(paths=(path,))
     host = context.engine().look(asked)
     (file,) = host.files
     output = context.output
     status = check_files([(file.path, file.problem, file.problem_detail)], asked.paths, context)
-    if status:
-        return status
-    learned = _story(file, host, context)
-    if output.json != "off":
-        output.document(_make_file_answer(learned))
-    else:
+    if not status:
+        learned = _learn(file, host.now_us, context)
         encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
-        output.lines(story.lines(learned, output.width or DEFAULT_COLUMNS, ascii_only=not encoding.startswith("utf")))
-    return 0
+        width, ascii_only = output.width or DEFAULT_COLUMNS, not encoding.startswith("utf")
+        output.show(learned, story.lines(learned, width, ascii_only=ascii_only))
+    return status
 
 
-def _story(file: JournalFile, host: Host, context: Context) -> Story:
-    """Collect everything that `explain` shows about a file. Parts that cannot be read are Unknown."""
-    parts, pinned, read_s = _lies(file.path)
-    entries, samples = _past(file, host.now_us, context)
-    decided, windows = _plan(Request(paths=(file.path,)), context)
+def _learn(file: JournalFile, now_us: int, context: Context) -> Story:
+    """Collect everything that `explain` shows about a file."""
+    parts, pinned_bytes, read_s = _read_placement(file.path)
+    unknown = {} if read_s is not None else {"disk": UNMEASURED}
+    if pinned_bytes is None:
+        unknown["pinned"] = "only root may ask"
+    past, samples = _read_past(file, now_us, context, unknown)
+    decisions, windows = _decide(Request(paths=(file.path,)), context, unknown)
+    window = windows.get(file.instance) if file.kind is Kind.ACTIVE else None
+    slow_s = round(story.slow_read_s(file), 3)
     return Story(
-        now_us=host.now_us,
         file=file,
-        parts=parts,
-        pinned_bytes=pinned,
-        disk_read_s=UNMEASURED if read_s is None else read_s,
-        entries=entries,
+        picture=parts,
+        price=ReadPrice(slow_s, None if read_s is None else round(read_s, 3), pinned_bytes),
+        past=past,
         samples=samples,
-        decided=decided if isinstance(decided, Unknown) else decided.get(file.path),
-        window=windows.get(file.instance) if file.kind.value == "active" else None,
+        decision=story.explain_decision(decisions.get(file.path), window, now_us),
+        window=window,
+        unknown=unknown,
     )
 
 
-def _lies(path: str) -> tuple[tuple[Stretch, ...], int | Unknown, float | None]:
+def _read_placement(path: str) -> tuple[tuple[Stretch, ...], int | None, float | None]:
     """Return the placement of the file's data, the bytes that its extents pin, and the seconds of a cold read.
 
-    The pinned bytes are Unknown for an unprivileged user. The seconds are None if they cannot be measured.
+    The pinned bytes are None for an unprivileged user, and the seconds if they cannot be measured.
     """
     parent, _, name = path.rpartition("/")
     with opening.open_directory(parent or "/") as dir_fd, opening.hold_open(name, dir_fd) as fd:
-        pinned = disk.read_pinned_bytes(fd)
-        parts = placement.list_stretches(fd, sync=False)
-        return parts, Unknown("only root may ask") if pinned is None else pinned, estimate_cold_read_s(fd)
+        pinned_bytes = disk.read_pinned_bytes(fd)
+        return placement.list_stretches(fd, sync=False), pinned_bytes, estimate_cold_read_s(fd)
 
 
-def _past(
-    file: JournalFile, now_us: int, context: Context
-) -> tuple[tuple[Entry, ...] | Unknown, tuple[Sample, ...] | Unknown]:
-    """Return the history's rows of the file, the oldest first.
+def _read_past(
+    file: JournalFile, now_us: int, context: Context, unknown: dict[str, str]
+) -> tuple[tuple[Entry, ...] | None, tuple[Sample, ...] | None]:
+    """Return the history's rows of the file, the oldest first; None with the reason in `unknown` if it is unreadable.
 
     Rows from before the first entry are about an earlier file of the same name, which became an archive.
     """
@@ -121,159 +117,51 @@ def _past(
         with context.record() as record:
             return tuple(record.history([file.path], since_us)), tuple(record.samples([file.path], since_us))
     except KeeperError as error:
-        return Unknown(str(error)), Unknown(str(error))
+        unknown["past"] = str(error)
+        return None, None
 
 
-def _plan(asked: Request, context: Context) -> tuple[dict[str, Decision] | Unknown, dict[str, Window]]:
+def _decide(asked: Request, context: Context, unknown: dict[str, str]) -> tuple[dict[str, Decision], dict[str, Window]]:
     """Return the decision for each path, and the flush window of each instance.
 
-    The running service makes the plan if it can carry out `asked`; otherwise this process makes it. If the plan cannot
-    be made, return Unknown with the error, and no windows.
+    If a path has several rows in the plan, its first action counts. If the plan cannot be made, return nothing, with
+    the reason in `unknown`.
     """
     try:
-        service = context.service(asked)
-        if service is None:
-            written = plan_document(context.engine().look_and_plan(asked, watch_disks=False)[1])
-        else:
-            with service:
-                written = service.plan(asked)
+        written = make_plan(asked, context)
     except KeeperError as error:
-        return Unknown(str(error)), {}
-    return _decisions(written), plan_windows(written)
-
-
-def _decisions(written: dict[str, Any]) -> dict[str, Decision]:
-    """Return the decision for each path in a plan's document. If a path has several rows, its first action counts."""
+        unknown["decision"] = str(error)
+        return {}, {}
     rows = (*written["skipped"], *reversed(written["actions"]))
-    return {row["path"]: parse_record(Decision, {"action": None, **row}) for row in rows}
+    return {row["path"]: parse_record(Decision, {"action": None, **row}) for row in rows}, plan_windows(written)
 
 
-class ReadPrice(NamedTuple):
-    """The price of a cold read of a file, and the bytes that the file pins."""
-
-    read_seconds: Seconds
-    """Of a cold read at 150 IOPS."""
-    disk_read_seconds: Seconds | None
-    pinned_bytes: Count | None
-
-
-class ExplainedDecision(NamedTuple):
-    """A decision, and its explanation."""
-
-    decision: Inline[Decision]
-    sentences: list[str]
-
-
-class FileAnswer(NamedTuple):
-    """The answer of `explain` about a file."""
-
-    file: JournalFile
-    picture: tuple[Stretch, ...]
-    price: ReadPrice
-    past: tuple[Entry, ...] | None
-    samples: tuple[Sample, ...] | None
-    decision: ExplainedDecision | None
-    window: Window | None
-    unknown: dict[str, str]
-    """What could not be looked at, and why."""
-
-
-def _make_file_answer(learned: Story) -> FileAnswer:
-    """Return the answer about one file."""
-    parts = (learned.disk_read_s, learned.pinned_bytes, learned.entries, learned.decided)
-    read_s = _or_none(learned.disk_read_s)
-    return FileAnswer(
-        file=learned.file,
-        picture=learned.parts,
-        price=ReadPrice(
-            round(story.slow_read_s(learned.file), 3),
-            None if read_s is None else round(read_s, 3),
-            _or_none(learned.pinned_bytes),
-        ),
-        past=_or_none(learned.entries),
-        samples=_or_none(learned.samples),
-        decision=_explain_decision(learned.decided, learned.window, learned.now_us),
-        window=learned.window,
-        unknown={
-            name: part.why
-            for name, part in zip(("disk", "pinned", "past", "decision"), parts, strict=True)
-            if isinstance(part, Unknown)
-        },
-    )
-
-
-def _or_none(part: T | Unknown) -> T | None:
-    return None if isinstance(part, Unknown) else part
-
-
-def _explain_decision(
-    decided: Decision | Unknown | None, window: Window | None, now_us: int
-) -> ExplainedDecision | None:
-    known = _or_none(decided)
-    return known and ExplainedDecision(known, story.decision_lines(known, window, now_us))
-
-
-def _directory(path: str, context: Context) -> int:
+def _show_directories(path: str, context: Context) -> int:
     """Show each instance whose journal directory is `path` or below it, and return the exit status."""
     host = context.engine().look(Request())
     check_files([(file.path, file.problem, "") for file in host.files], (), context)
     if not host.instances:
         raise KeeperError(f"{path}: contains no journal directory; name one, such as /var/log/journal")
-    decided, windows = _plan(Request(upkeep=True), context)
-    places = [
-        Place(
-            now_us=host.now_us,
-            instance=one,
-            files=tuple(file for file in host.files if file.directory == one.directory and file.problem is None),
-            window=windows.get(one.name),
-            decided=decided if isinstance(decided, Unknown) else decided.get(one.directory),
+    unknown: dict[str, str] = {}
+    decisions, windows = _decide(Request(upkeep=True), context, unknown)
+    places = []
+    for one in host.instances:
+        files = [file for file in host.files if file.directory == one.directory and file.problem is None]
+        places.append(
+            DirectoryAnswer(
+                directory=one.directory,
+                instance=one.name,
+                namespace=one.namespace,
+                storage=one.storage,
+                nocow=one.nocow,
+                rotatable=one.rotatable,
+                sync_interval_us=one.sync_interval_us,
+                window=windows.get(one.name),
+                retention=summarize_history(one, files),
+                decision=story.explain_decision(decisions.get(one.directory), None, host.now_us),
+                files=Sums.of(files),
+            )
         )
-        for one in host.instances
-    ]
-    output = context.output
-    if output.json != "off":
-        unknown = {"decision": decided.why} if isinstance(decided, Unknown) else {}
-        output.document(DirectoriesAnswer([_make_directory_answer(place) for place in places], unknown))
-        return 0
-    blocks = [story.directory_lines(place, output.width or DEFAULT_COLUMNS) for place in places]
-    output.lines([line for block in blocks for line in ("", *block)][1:])
+    blocks = [story.directory_lines(place, unknown, context.output.width or DEFAULT_COLUMNS) for place in places]
+    context.output.show(DirectoriesAnswer(places, unknown), *blocks)
     return 0
-
-
-class DirectoryAnswer(NamedTuple):
-    """The answer of `explain` about the directory of one journald."""
-
-    directory: str
-    instance: str
-    namespace: str
-    storage: str
-    nocow: bool
-    rotatable: bool
-    sync_interval_us: Span
-    window: Window | None
-    retention: History
-    decision: ExplainedDecision | None
-
-
-class DirectoriesAnswer(NamedTuple):
-    """The answer of `explain` about a directory of journals."""
-
-    directories: list[DirectoryAnswer]
-    unknown: dict[str, str]
-    """What could not be looked at, and why."""
-
-
-def _make_directory_answer(place: Place) -> DirectoryAnswer:
-    one = place.instance
-    return DirectoryAnswer(
-        directory=one.directory,
-        instance=one.name,
-        namespace=one.namespace,
-        storage=one.storage,
-        nocow=one.nocow,
-        rotatable=one.rotatable,
-        sync_interval_us=one.sync_interval_us,
-        window=place.window,
-        retention=summarize_history(place.instance, place.files),
-        decision=_explain_decision(place.decided, None, place.now_us),
-    )

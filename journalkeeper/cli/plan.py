@@ -100,7 +100,7 @@ def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
 
     Files that need no work are only counted, unless the user named paths or `verbose` is set.
     """
-    document = _make_plan(asked, context)
+    document = make_plan(asked, context)
     skipped, actions = skips(document), document["actions"]
     judged = [
         *((row["path"], None, "") for row in actions),
@@ -114,7 +114,7 @@ def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
     return status
 
 
-def _make_plan(asked: Request, context: Context) -> dict[str, Any]:
+def make_plan(asked: Request, context: Context) -> dict[str, Any]:
     """Return the plan for `asked` as the document of `plan -j`, and write the plan's notices to stderr.
 
     The running service makes the plan if it can, otherwise this process.

@@ -8,20 +8,19 @@ directory is its owner, its window, and the span of its history.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from journalkeeper.health.evidence import Unknown
-from journalkeeper.model import Instance, JournalFile, Reason, Stretch, Sums, Verb, Window
+from journalkeeper.model import JournalFile, Reason, Stretch, Sums, Verb, Window
 from journalkeeper.model.escape import shown
 from journalkeeper.model.reasons import ENDS, SENTENCES, WINDOWS, describe_outcome
-from journalkeeper.model.record import Count, Moment, Seconds
+from journalkeeper.model.record import Count, Hidden, Inline, Moment, Seconds, Span
 from journalkeeper.model.recorded import Entry, Sample
 from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, counted, format_size, format_span
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import picture
-from journalkeeper.report.retention import History, summarize_history
+from journalkeeper.report.retention import History
 from journalkeeper.report.text import UNKNOWN, seconds, when
 
 MOST_PAST: Final = 10
@@ -50,22 +49,38 @@ class Decision(NamedTuple):
     read_seconds_saved: Seconds = 0.0
 
 
-class Story(NamedTuple):
-    """All knowledge about one file; an `Unknown` replaces what could not be examined.
+class ReadPrice(NamedTuple):
+    """The price of a cold read of a file, and the bytes of disk space that no byte of the file refers to."""
 
-    `parts` are of a MiB each. `pinned_bytes` occupy the disk, but no byte of the file refers to them. `disk_read_s` is
-    the duration of a cold read of the file on this disk. `decided` is None if the plan does not mention the file.
+    read_seconds: Seconds
+    """Of a cold read at 150 IOPS."""
+    disk_read_seconds: Seconds | None
+    pinned_bytes: Count | None
+
+
+class ExplainedDecision(NamedTuple):
+    """A decision, and its explanation."""
+
+    decision: Inline[Decision]
+    sentences: list[str]
+
+
+class Story(NamedTuple):
+    """The answer of `explain` about a file. A part that could not be examined is None, and `unknown` has the reason.
+
+    The parts of `picture` are of a MiB each. `disk_read_seconds` of the price is the duration of a cold read on this
+    disk. `decision` is None also if the plan does not mention the file.
     """
 
-    now_us: int
     file: JournalFile
-    parts: tuple[Stretch, ...]
-    pinned_bytes: int | Unknown
-    disk_read_s: float | Unknown
-    entries: tuple[Entry, ...] | Unknown
-    samples: tuple[Sample, ...] | Unknown
-    decided: Decision | Unknown | None
-    window: Window | None = None
+    picture: tuple[Stretch, ...]
+    price: ReadPrice
+    past: tuple[Entry, ...] | None
+    samples: tuple[Sample, ...] | None
+    decision: ExplainedDecision | None
+    window: Window | None
+    unknown: dict[str, str]
+    """What could not be looked at, and why."""
 
 
 def slow_read_s(file: JournalFile) -> float:
@@ -92,17 +107,15 @@ def change(decided: Decision, window: Window | None, now_us: int) -> str:
 def lines(story: Story, width: int, *, ascii_only: bool = False) -> list[str]:
     """Return the lines that `explain` shows about a file, at most `width` characters wide, except for its path."""
     file, room = story.file, max(width, 40)
-    drawn = picture.lines(story.parts, room - 2, ascii_only=ascii_only) if story.parts else []
+    drawn = picture.lines(story.picture, room - 2, ascii_only=ascii_only) if story.picture else []
     chart = [f"  {line}".rstrip() for line in drawn[:2]]
     key = [
         line for one in drawn[3:] for line in textwrap.wrap(one, room, initial_indent="  ", subsequent_indent="    ")
     ]
-    known = [("File", _describe_kind(file)), ("Size", _size(story)), ("Extents", _extents(file))]
-    rows = [("Price", _price(story)), *[("Pinned", text) for text in _describe_pinned(story)]]
+    known = [("File", _describe_kind(file)), ("Size", _size(file)), ("Extents", _extents(file))]
+    rows = [("Price", _price(story)), ("Pinned", _describe_pinned(story))]
     rows += [("Past", text) for text in past(story)]
-    priced = not isinstance(story.disk_read_s, Unknown)
-    decided = decision_lines(story.decided, story.window, story.now_us, priced=priced)
-    rows += [("Decided", text) for text in decided]
+    rows += [("Decided", text) for text in _list_sentences(story.decision, story.unknown)]
     blocks = [[shown(file.path)], facts(known, room), [*chart, *key], facts(rows, room)]
     return [line for block in blocks if block for line in ("", *block)][1:]
 
@@ -131,8 +144,7 @@ def _describe_kind(file: JournalFile) -> str:
     return said
 
 
-def _size(story: Story) -> str:
-    file = story.file
+def _size(file: JournalFile) -> str:
     disk = UNKNOWN if file.disk_bytes is None else format_size(file.disk_bytes)
     said = f"{format_size(file.size_bytes)}, {format_size(file.allocated_bytes)} allocated, on disk {disk}"
     if file.entries:
@@ -146,32 +158,34 @@ def _extents(file: JournalFile) -> str:
 
 
 def _price(story: Story) -> str:
-    if isinstance(story.disk_read_s, Unknown):
-        return f"{UNKNOWN}: {shown(story.disk_read_s.why)}"
-    slow = f"{seconds(slow_read_s(story.file))} on a disk of {READ_IOPS} reads a second"
-    return f"a cold read takes {seconds(story.disk_read_s)} on this disk, estimated from a sample just read; {slow}"
+    price = story.price
+    if price.disk_read_seconds is None:
+        return f"{UNKNOWN}: {shown(story.unknown['disk'])}"
+    slow = f"{seconds(price.read_seconds)} on a disk of {READ_IOPS} reads a second"
+    here = seconds(price.disk_read_seconds)
+    return f"a cold read takes {here} on this disk, estimated from a sample just read; {slow}"
 
 
-def _describe_pinned(story: Story) -> list[str]:
-    pinned = story.pinned_bytes
-    if isinstance(pinned, Unknown):
-        return [f"{UNKNOWN}: {shown(pinned.why)}"]
+def _describe_pinned(story: Story) -> str:
+    pinned = story.price.pinned_bytes
+    if pinned is None:
+        return f"{UNKNOWN}: {shown(story.unknown['pinned'])}"
     if not pinned:
-        return ["nothing: all of the file's disk space is its own data"]
-    return [
+        return "nothing: all of the file's disk space is its own data"
+    return (
         f"{format_size(pinned)} of disk space that holds no data of the file: overwritten or cut-off parts of extents"
-    ]
+    )
 
 
 def past(story: Story) -> list[str]:
     """Return sentences on the newest actions on the file, the newest first, and on the growth of its extents."""
-    if isinstance(story.entries, Unknown):
-        return [f"{UNKNOWN}: {shown(story.entries.why)}"]
-    newest = story.entries[: -MOST_PAST - 1 : -1]
+    if story.past is None:
+        return [f"{UNKNOWN}: {shown(story.unknown['past'])}"]
+    newest = story.past[: -MOST_PAST - 1 : -1]
     said = [_describe_entry(entry) for entry in newest]
-    if len(story.entries) > len(newest):
-        said.append(f"{counted(len(story.entries) - len(newest), 'older action')}; `journalkeeper history` has them")
-    if not isinstance(story.samples, Unknown) and story.samples:
+    if len(story.past) > len(newest):
+        said.append(f"{counted(len(story.past) - len(newest), 'older action')}; `journalkeeper history` has them")
+    if story.samples:
         first, last = story.samples[0], story.samples[-1]
         said.append(
             f"extents: {first.extents:,} at {when(first.when_us)}, {last.extents:,} at {when(last.when_us)},"
@@ -185,28 +199,22 @@ def _describe_entry(entry: Entry) -> str:
     return f"{said}, by {shown(entry.origin)}" if entry.origin else said
 
 
-def decision_lines(
-    decided: Decision | Unknown | None, window: Window | None, now_us: int, *, priced: bool = False
-) -> list[str]:
-    """Return the sentences on the decision about a file.
+def explain_decision(decided: Decision | None, window: Window | None, now_us: int) -> ExplainedDecision | None:
+    """Return the decision with its sentences, None for None.
 
     They state the action or the reason against one, the explanation, the flush window (unless None), and when the
-    decision can change. With `priced`, the saved seconds of a cold read are included. For Unknown or None, a single
-    sentence states why there is no decision.
+    decision can change.
     """
-    if isinstance(decided, Unknown):
-        return [f"{UNKNOWN}: {shown(decided.why)}"]
     if decided is None:
-        return ["nothing: it is not in the plan"]
+        return None
     if decided.action:
         said = [f"{decided.action}, {decided.reason}"]
         if decided.extents_before or decided.bytes_to_write:
             said[0] += (
                 f": {decided.extents_before:,} to about {counted(decided.extents_expected, 'extent')},"
-                f" {format_size(decided.bytes_to_write)} to write"
+                f" {format_size(decided.bytes_to_write)} to write;"
+                f" saves {seconds(decided.read_seconds_saved)} of a cold read at {READ_IOPS} reads a second"
             )
-            if priced:
-                said[0] += f"; saves {seconds(decided.read_seconds_saved)} of a cold read at {READ_IOPS} reads a second"
         if decided.disk_bytes_saved:  # 0 where it is not known before
             said[0] += f" and about {format_size(decided.disk_bytes_saved)} on disk"
     else:
@@ -214,7 +222,14 @@ def decision_lines(
     said.append(SENTENCES[decided.reason])
     if window is not None:
         said.append(describe_window(window))
-    return [*said, change(decided, window, now_us)]
+    return ExplainedDecision(decided, [*said, change(decided, window, now_us)])
+
+
+def _list_sentences(decision: ExplainedDecision | None, unknown: Mapping[str, str]) -> list[str]:
+    """Return the sentences on the decision, or a single sentence that states why there is no decision."""
+    if decision is not None:
+        return decision.sentences
+    return [f"{UNKNOWN}: {shown(unknown['decision'])}" if "decision" in unknown else "nothing: it is not in the plan"]
 
 
 def describe_window(window: Window) -> str:
@@ -229,43 +244,55 @@ def describe_window(window: Window) -> str:
 # a directory
 
 
-class Place(NamedTuple):
-    """A directory with its files, except those with a problem; `window` is None if no plan has one."""
+class DirectoryAnswer(NamedTuple):
+    """The answer of `explain` about the directory of one journald; `files` are its files without a problem.
 
-    now_us: int
-    instance: Instance
-    files: tuple[JournalFile, ...]
+    `window` is None if no plan has one.
+    """
+
+    directory: str
+    instance: str
+    namespace: str
+    storage: str
+    nocow: bool
+    rotatable: bool
+    sync_interval_us: Span
     window: Window | None
-    decided: Decision | Unknown | None
+    retention: History
+    decision: ExplainedDecision | None
+    files: Hidden[Sums]
 
 
-def directory_lines(place: Place, width: int) -> list[str]:
+class DirectoriesAnswer(NamedTuple):
+    """The answer of `explain` about a directory of journals."""
+
+    directories: list[DirectoryAnswer]
+    unknown: dict[str, str]
+    """What could not be looked at, and why."""
+
+
+def directory_lines(place: DirectoryAnswer, unknown: Mapping[str, str], width: int) -> list[str]:
     """Return the lines that `explain` shows about a directory, at most `width` characters wide, except for its path."""
-    instance, kept = place.instance, summarize_history(place.instance, place.files)
-    space = f" of namespace {shown(instance.namespace)}" if instance.namespace else ""
-    who = "its journald accepts" if instance.rotatable else "no journald accepts"
+    space = f" of namespace {shown(place.namespace)}" if place.namespace else ""
+    who = "its journald accepts" if place.rotatable else "no journald accepts"
+    every = place.files
+    extents = f"{counted(every.extents, 'extent')}, where {every.ideal_extents:,} would be ideal"
     rows = [
-        ("Instance", f"{shown(instance.name)}{space}, {who} requests to rotate"),
-        ("Settings", _describe_settings(instance)),
+        ("Instance", f"{shown(place.instance)}{space}, {who} requests to rotate"),
+        ("Settings", _describe_settings(place)),
         ("Window", UNKNOWN if place.window is None else describe_window(place.window)),
-        ("Files", _describe_files(place.files)),
-        ("History", _describe_history(kept)),
-        ("Limit", _describe_limit(kept)),
-        *(("Decided", text) for text in decision_lines(place.decided, None, place.now_us)),
+        ("Files", f"{counted(every.files, 'file')}, {extents}"),
+        ("History", _describe_history(place.retention)),
+        ("Limit", _describe_limit(place.retention)),
+        *(("Decided", text) for text in _list_sentences(place.decision, unknown)),
     ]
-    return [shown(instance.directory), "", *facts(rows, width)]
+    return [shown(place.directory), "", *facts(rows, width)]
 
 
-def _describe_settings(instance: Instance) -> str:
+def _describe_settings(instance: DirectoryAnswer) -> str:
     synced = "never" if instance.sync_interval_us == INFINITY_US else format_span(instance.sync_interval_us, 1000)
     form = "new files are NOCOW" if instance.nocow else "new files are copy on write"
     return f"Storage={shown(instance.storage)}, SyncIntervalSec={synced}, {form}"
-
-
-def _describe_files(files: Sequence[JournalFile]) -> str:
-    every = Sums.of(files)
-    found = f"{counted(every.files, 'file')}, {counted(every.extents, 'extent')}"
-    return f"{found}, where {every.ideal_extents:,} would be ideal"
 
 
 def _describe_history(kept: History) -> str:

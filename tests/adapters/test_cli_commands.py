@@ -86,7 +86,7 @@ class FakeEngine(Engine):
     def plan(self, request: Request) -> Plan:
         return self.look_and_plan(request)[1]
 
-    def look_and_plan(self, request: Request, *, watch_disks: bool = True) -> tuple[Host, Plan]:
+    def look_and_plan(self, request: Request) -> tuple[Host, Plan]:
         return self.look(request), self.answer
 
     def run(

@@ -5,25 +5,25 @@ from __future__ import annotations
 
 import pytest
 
-from journalkeeper.health.evidence import Unknown
-from journalkeeper.model import MIB, Kind, Reason, Result, Stretch, Verb, Window
+from journalkeeper.model import MIB, JournalFile, Kind, Reason, Result, Stretch, Sums, Verb, Window
 from journalkeeper.model.reasons import ENDS, NO_JOURNAL
 from journalkeeper.model.recorded import Sample
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report import story
-from journalkeeper.report.retention import History, summarize_history
-from journalkeeper.report.story import Decision, Place, Story
+from journalkeeper.report.retention import summarize_history
+from journalkeeper.report.story import Decision, DirectoryAnswer, ReadPrice, Story
 from tests import hosts
 from tests.report_data import ACTIVE, NOW_US, entry, file
 
-WHY = Unknown("only root may ask")
 PARTS = tuple(Stretch(number * MIB, MIB, 187, data_bytes=MIB) for number in range(32))
+PRICE = ReadPrice(39.947, 2.5, 19 << 20)
 DOING = Decision(Verb.DEFRAGMENT, Reason.FRAGMENTED, "", None, False, 5992, 40, 32 << 20, 0, 39.6)
 WAITING = Decision(None, Reason.SETTLING, "changed 3s ago", NOW_US + 57_000_000, now=True)
 
 
-def a_story(**changes: object) -> Story:
-    whole = Story(NOW_US, file(), PARTS, 19 << 20, 2.5, (entry(NOW_US - DAY_US),), (), DOING)
+def a_story(*, decided: Decision | None = DOING, window: Window | None = None, **changes: object) -> Story:
+    explained = story.explain_decision(decided, window, NOW_US)
+    whole = Story(file(), PARTS, PRICE, (entry(NOW_US - DAY_US),), (), explained, window, {})
     return whole._replace(**changes)  # type: ignore[arg-type]
 
 
@@ -39,27 +39,23 @@ def test_the_price_is_that_of_this_disk_before_that_of_a_slow_one() -> None:
     assert "saves 39.6s of a cold read at 150 reads a second" in said(a_story())
 
 
-def test_without_a_measurement_no_price_of_another_disk_is_shown() -> None:
-    text = said(a_story(disk_read_s=WHY))
-    assert "unknown: only root may ask" in text
-    assert "reads a second" not in text
-
-
 def test_each_part_that_could_not_be_looked_at_is_unknown_and_the_rest_is_told() -> None:
-    text = said(a_story(pinned_bytes=WHY, disk_read_s=WHY, entries=WHY, samples=WHY, decided=WHY))
+    unknown = dict.fromkeys(("disk", "pinned", "past", "decision"), "only root may ask")
+    text = said(a_story(price=ReadPrice(39.9, None, None), past=None, samples=None, decision=None, unknown=unknown))
     assert text.count("unknown: only root may ask") == 4
     assert "5,992, where 1 would be ideal" in text
+    assert "reads a second" not in text, "no price of another disk stands alone"
 
 
 def test_pinned_bytes_are_told_or_that_there_are_none() -> None:
     assert "Pinned: 19.0M of disk space" in said(a_story())
-    assert "Pinned: nothing" in said(a_story(pinned_bytes=0))
+    assert "Pinned: nothing" in said(a_story(price=PRICE._replace(pinned_bytes=0)))
 
 
 def test_the_past_is_told_newest_first_and_its_end_is_said() -> None:
     entries = tuple(entry(NOW_US - days * DAY_US, extents_before=days) for days in range(30, 0, -1))
     samples = tuple(Sample(NOW_US - days * DAY_US, ACTIVE, days * 100, 1, 0, 0) for days in range(3, 0, -1))
-    lines = story.past(a_story(entries=entries, samples=samples))
+    lines = story.past(a_story(past=entries, samples=samples))
     assert [line.split(", ")[1].split(" to ")[0] for line in lines[:10]] == [str(days) for days in range(1, 11)]
     assert "20 older actions" in lines[10]
     assert "extents: 300 at" in lines[11]
@@ -68,9 +64,9 @@ def test_the_past_is_told_newest_first_and_its_end_is_said() -> None:
 
 def test_a_failure_is_told_with_its_words_and_no_past_at_all_is_said() -> None:
     failed = entry(NOW_US, result=Result.FAILED, reason=Reason.IO_ERROR, detail="Input/output error\x1b[2J")
-    text = said(a_story(entries=(failed,)))
+    text = said(a_story(past=(failed,)))
     assert r"failed to compress system.journal (io-error): Input/output error\x1b[2J" in text
-    assert "no entry in the history" in said(a_story(entries=()))
+    assert "no entry in the history" in said(a_story(past=()))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +120,9 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 def test_hostile_names_cannot_steer_the_terminal() -> None:
     bad = "\x1b]0;owned\x07\n\udcff"
     row = file(path=f"/var/{bad}", owner=bad, instance=bad, problem=Reason.BAD_HEADER, problem_detail=bad)
-    lines = story.lines(a_story(file=row, decided=Decision(None, Reason.IN_USE, bad), entries=Unknown(bad)), 80)
+    lines = story.lines(
+        a_story(file=row, decided=Decision(None, Reason.IN_USE, bad), past=None, unknown={"past": bad}), 80
+    )
     assert all(line.isprintable() for line in lines)
 
 
@@ -135,25 +133,32 @@ def test_a_terminal_of_ascii_gets_ascii() -> None:
 # directories
 
 
-def place(**changes: object) -> Place:
-    plain = {
-        "system_max_use_bytes": 512 << 20,
-        "system_keep_free_bytes": 1 << 30,
-        "system_max_file_size_bytes": 64 << 20,
-        "available_bytes": 50 << 30,
-        "rotatable": True,
-    }
-    instance = hosts.instance(name="4f3a", directory="/var/log/journal/4f3a", **{**plain, **changes})
-    files = tuple(file(kind=Kind.ARCHIVED, head_time_us=NOW_US - days * DAY_US) for days in (8, 4))
-    return Place(NOW_US, instance, files, None, None)
+ARCHIVES = tuple(file(kind=Kind.ARCHIVED, head_time_us=NOW_US - days * DAY_US) for days in (8, 4))
 
 
-def summarize(some: Place) -> History:
-    return summarize_history(some.instance, some.files)
+def place(
+    files: tuple[JournalFile, ...] = ARCHIVES, decided: Decision | None = None, window: Window | None = None
+) -> DirectoryAnswer:
+    one = hosts.instance(
+        name="4f3a",
+        directory="/var/log/journal/4f3a",
+        system_max_use_bytes=512 << 20,
+        system_keep_free_bytes=1 << 30,
+        system_max_file_size_bytes=64 << 20,
+        available_bytes=50 << 30,
+        rotatable=True,
+    )
+    facts = (one.directory, one.name, one.namespace, one.storage, one.nocow, one.rotatable, one.sync_interval_us)
+    decision = story.explain_decision(decided, None, NOW_US)
+    return DirectoryAnswer(*facts, window, summarize_history(one, files), decision, Sums.of(files))
+
+
+def told(some: DirectoryAnswer) -> str:
+    return " ".join(" ".join(story.directory_lines(some, {}, 80)).split())
 
 
 def test_a_history_is_from_the_oldest_entry_to_the_newest_and_what_would_fit() -> None:
-    kept = summarize(place())
+    kept = place().retention
     assert (kept.files, kept.allocated_bytes, kept.disk_bytes) == (2, 64 << 20, 102 << 20)
     assert kept.oldest_us == NOW_US - 8 * DAY_US
     span = 8 * DAY_US - HOUR_US
@@ -162,21 +167,20 @@ def test_a_history_is_from_the_oldest_entry_to_the_newest_and_what_would_fit() -
 
 
 def test_an_empty_directory_has_no_history_and_divides_by_nothing() -> None:
-    empty = place()._replace(files=())
-    assert summarize_history(empty.instance, empty.files).full_span_us is None
-    assert "no entries" in " ".join(story.directory_lines(empty, 80))
+    empty = place(())
+    assert empty.retention.full_span_us is None
+    assert "no entries" in told(empty)
 
 
 def test_clocks_that_ran_backwards_make_no_negative_span() -> None:
-    backwards = place()._replace(files=(file(head_time_us=NOW_US, tail_time_us=NOW_US - DAY_US),))
-    assert summarize_history(backwards.instance, backwards.files).full_span_us is None
-    assert "History: 0, from" in " ".join(story.directory_lines(backwards, 80))
+    backwards = place((file(head_time_us=NOW_US, tail_time_us=NOW_US - DAY_US),))
+    assert backwards.retention.full_span_us is None
+    assert "History: 0, from" in told(backwards)
 
 
 def test_a_directory_tells_instance_window_and_decision() -> None:
     window = Window("4f3a", open=True, closes_at_us=NOW_US, reason="online")
-    decided = Decision(Verb.SET_NOCOW, Reason.NO_REDUNDANCY)
-    text = " ".join(" ".join(story.directory_lines(place()._replace(window=window, decided=decided), 80)).split())
+    text = told(place(decided=Decision(Verb.SET_NOCOW, Reason.NO_REDUNDANCY), window=window))
     for words in (
         "Instance: 4f3a, its journald accepts requests",
         "SyncIntervalSec=5min",
@@ -184,7 +188,7 @@ def test_a_directory_tells_instance_window_and_decision() -> None:
         "set-nocow, no-r",
     ):
         assert words in text
-    assert "Window: unknown" in " ".join(story.directory_lines(place(), 80))
+    assert "Window: unknown" in told(place())
     assert "0 to about" not in text
 
 
