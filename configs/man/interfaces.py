@@ -11,12 +11,13 @@ from xml.sax.saxutils import escape
 import roff
 from meanings import describe
 
-from journalkeeper.bus import contract
-from journalkeeper.bus.contract import Args, Interface, Method
+from journalkeeper.bus.contract import CONSTANT, FILE, Args, Interface, Method
+from journalkeeper.bus.objects import JOB_INTERFACE, MANAGER
 from journalkeeper.model.record import Row
 
 COLUMNS: Final = 120
-INTERFACES: Final = {one.name: one for one in (contract.MANAGER, contract.JOB_INTERFACE)}
+INTERFACES: Final = {one.name: one for one in (MANAGER, JOB_INTERFACE)}
+CONST: Final = f'      <annotation name="{CONSTANT["name"]}" value="{CONSTANT["value"]}"/>\n'
 HEAD: Final = """\
 <?xml version="1.0" encoding="UTF-8"?> <!-- SPDX-License-Identifier: LGPL-2.1-or-later -->
 <!DOCTYPE node PUBLIC "-//freedesktop//DTD D-BUS Object Introspection 1.0//EN"
@@ -42,7 +43,7 @@ def described(name: str) -> Iterator[str]:
 
 def list_keys(_: str) -> Iterator[str]:
     """Show the keys of a file in the answer of ListFiles, each with its type and meaning."""
-    for row in contract.FILE:
+    for row in FILE:
         yield from roff.item(f"{roff.bold(row.bus)}: {roff.literal(row.signature)}", describe(row))
 
 
@@ -78,7 +79,7 @@ def xml(interface: Interface) -> str:
                 "property",
                 row.bus,
                 f' type="{row.signature}" access="read"',
-                [_doc(8, describe(row)), *([f"   {contract.CONSTANT}\n"] if row.about.constant else [])],
+                [_doc(8, describe(row)), *([CONST] if row.about.constant else [])],
             )
             for row in interface.properties
         ),

@@ -89,10 +89,9 @@ class User:
 
 
 class Caller:
-    """A connection of a program to the bus. `calls` of its calls are under way.
+    """A connection of a program to the bus. `uid` is None until the bus has reported its user.
 
-    `identified` is a task that ends when the bus has reported the caller's user. It returns False if the bus does not
-    know the caller. Until then `uid` is None.
+    `calls` of its calls are under way; `turn` is the lock that lets them begin in their order.
     """
 
     def __init__(self, name: str) -> None:
@@ -101,7 +100,7 @@ class Caller:
         self.user = User()
         self.reads_all = False
         self.calls = 0
-        self.identified: asyncio.Task[bool]
+        self.turn = asyncio.Lock()
 
     def reads(self, owner: str) -> bool:
         """Return whether the caller may see the contents of a journal file of `owner`.
@@ -128,32 +127,26 @@ class Callers:
         self._gids = frozenset(_gids(READERS))
 
     def find(self, name: str) -> Caller:
-        """Return the Caller with this connection name. If the name is new, make one and begin to identify it.
+        """Return the Caller with this connection name; make one if the name is new.
 
         More than CALLERS_MOST are not stored: the one that called least recently is forgotten.
         """
-        if name not in self._known:
-            self._known[name] = caller = Caller(name)
-            caller.identified = asyncio.ensure_future(self._identify(caller))
+        caller = self._known.setdefault(name, Caller(name))
         self._known.move_to_end(name)
         if len(self._known) > CALLERS_MOST:
             self._known.popitem(last=False)
-        return self._known[name]
+        return caller
 
-    async def _identify(self, caller: Caller) -> bool:
-        """Ask the bus for the user and groups of `caller`, and store them in it.
-
-        Return False if the bus does not answer.
-        """
+    async def identify(self, caller: Caller) -> None:
+        """Ask the bus for the user and groups of `caller`, and store them in it if the bus knows the caller."""
         said = await self._values(BUS, "GetConnectionCredentials", caller.name)
         if said is None or "UnixUserID" not in said:
-            return False
+            return
         uid: int = said["UnixUserID"].value
         caller.uid = uid
         caller.user = self._users.setdefault(uid, caller.user) if uid else caller.user
         groups = said["UnixGroupIDs"].value if "UnixGroupIDs" in said else ()
         caller.reads_all = uid == 0 or not self._gids.isdisjoint(groups)
-        return True
 
     def admit(self, user: User, cost: float) -> float | None:
         """Charge `user` for a call of `cost`, and return the delay in seconds before the call is served.

@@ -13,10 +13,10 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from dbus_fast import Message, MessageFlag, MessageType, Variant
+from dbus_fast import Message, MessageFlag, MessageType
 
 from journalkeeper.bus import names, options
-from journalkeeper.bus.connection import SENT_MOST, Connection, bus_call
+from journalkeeper.bus.connection import SENT_MOST, Connection, bus_call, wrap
 from journalkeeper.bus.names import BUS, CallError
 from journalkeeper.health.evidence import Hung
 from journalkeeper.model import Request
@@ -144,7 +144,9 @@ class Service:
             raise KeeperError(f"the connection to the bus was lost: {error}; a job goes on without it") from error
 
     async def _plan(self, request: Request) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads((await self._manager("Plan", "a{sv}", [_options(request)]))[0])
+        document: dict[str, Any] = json.loads(
+            (await self._manager("Plan", "a{sv}", [wrap("a{sv}", options.options(request))]))[0]
+        )
         with _same_version("the"):
             skips(document)
         return document
@@ -153,7 +155,7 @@ class Service:
         self, request: Request, on_progress: Callable[[Progress], None], stop: Callable[[], bool]
     ) -> Answer:
         await self._listen()
-        job = (await self._manager("Defragment", "a{sv}", [_options(request)], asks=True))[0]
+        job = (await self._manager("Defragment", "a{sv}", [wrap("a{sv}", options.options(request))], asks=True))[0]
         await self._tell(job, on_progress)
         canceling = False
         result = ""
@@ -247,11 +249,6 @@ class Service:
         where = (self._owner, names.MANAGER_PATH, names.MANAGER, member)
         flags = MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION if asks else MessageFlag.NONE
         return await _call(self._bus, Message(*where, flags=flags, signature=signature, body=body), asks=asks)
-
-
-def _options(request: Request) -> dict[str, Variant]:
-    """Return the options of `request` as Plan and Defragment take them."""
-    return {name: Variant(signature, value) for name, (signature, value) in options.options(request).items()}
 
 
 ERRORS: Final[dict[str, type[KeeperError]]] = {

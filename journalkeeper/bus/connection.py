@@ -21,7 +21,7 @@ from io import BytesIO
 from typing import Any, Final, Literal, Self
 from urllib.parse import unquote
 
-from dbus_fast import Message, MessageType, signature
+from dbus_fast import Message, MessageType, Variant, signature
 from dbus_fast._private.unmarshaller import Unmarshaller
 
 from journalkeeper.bus.names import BUS, BUS_PATH, LIMITS_EXCEEDED, CallError
@@ -168,6 +168,23 @@ def marshal(message: Message) -> bytes:
     """Return the bytes of a message in D-Bus's format, ready to be sent."""
     private: Any = message
     return bytes(private._marshall(DESCRIPTORS))
+
+
+def wrap(signature: str, value: Any) -> Any:
+    """Return a value of this signature as dbus-fast takes it. Each variant in `value` is (signature, value)."""
+    match signature:
+        case "v":
+            return Variant(value[0], wrap(*value))
+        case "a{sv}":
+            return {name: wrap("v", pair) for name, pair in value.items()}
+        case "aa{sv}":
+            return [wrap("a{sv}", one) for one in value]
+    return value
+
+
+def unwrap(value: Any) -> Any:
+    """Return a value that dbus-fast has read; the variants of an a{sv} become pairs of a signature and a value."""
+    return {name: (one.signature, one.value) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 def measure_message(head: bytes) -> int:

@@ -111,3 +111,8 @@ def to_ascii(text: str) -> str:
     if text.isascii() and "\0" not in text:
         return text
     return os.fsencode(text).decode("ascii", "backslashreplace").replace("\0", "?")
+
+
+def shorten(text: str) -> str:
+    """Return a caller's text, quoted and shortened, for an error message."""
+    return repr(text if len(text) <= 100 else f"{text[:100]}...")

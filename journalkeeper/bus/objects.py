@@ -1,204 +1,254 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The objects on the bus, their properties, and the records of ListFiles, from what the service knows.
+"""The objects on the bus, and their methods.
 
-Plain values come from the records of model/; here they get the contract's signatures.
+The docstring of a method with @publish is its published description. No message library is needed here: a variant is a
+pair of a signature and a value.
 """
 
 from __future__ import annotations
 
-import heapq
-import json
-import posixpath
-from collections.abc import Callable, Iterable
-from typing import Any, Final
-
-from dbus_fast import Variant
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from journalkeeper.bus import contract, names, options
-from journalkeeper.bus.contract import DOCUMENT_MOST, LISTED_MOST, Interface
-from journalkeeper.journald.names import classify
-from journalkeeper.model import JournalFile, Outcome, Request, Result
-from journalkeeper.model.manager import JobState, Treatment
-from journalkeeper.model.record import Row, to_properties
+from journalkeeper.bus.contract import JOB, OPTIONS, Args, Interface, Method, Values
+from journalkeeper.bus.names import CallError, shorten
+from journalkeeper.bus.values import job_values, list_files, to_values, write_document
+from journalkeeper.model import Request
+from journalkeeper.model.errors import BusyError, NoSuchJobError
+from journalkeeper.model.manager import JobState, Manager
+from journalkeeper.model.progress import Progress
+from journalkeeper.model.record import bus_rows
 from journalkeeper.model.units import U64_MAX
 from journalkeeper.service import snapshot as snapshots
-from journalkeeper.service.jobs import Job, Jobs
-from journalkeeper.service.snapshot import Doing, Findings, Snapshot
+from journalkeeper.service.jobs import Events, Jobs
+from journalkeeper.service.snapshot import Snapshot
 
-Values = dict[str, Variant]
+if TYPE_CHECKING:
+    from journalkeeper.bus.callers import Caller
 
-Reads = Callable[[str], bool]
-"""Returns whether a caller may know what is in the journal files of an owner."""
+ERROR: Final = f"{names.BUS}.Error"
 
-MANAGER: Final = (*contract.OF_AN_OBJECT, contract.MANAGER)
-JOB: Final = (*contract.OF_AN_OBJECT, contract.JOB_INTERFACE)
-
-PRIVATE: Final = frozenset(row.bus for row in contract.FILE if row.about.private)
-"""The keys of a file that are left out for callers who may not read it."""
-
-TEXT_MOST: Final = 400_000
-"""Characters of all texts in one answer of ListFiles; the rest of an answer has some 450 KiB."""
+T = TypeVar("T", bound=Callable[..., Any])
 
 
-LISTS: Final = ("actions", "notices", "outcomes", "details", "skipped")
-"""The parts of a document that are cut where it is too long, the most important first."""
+class Service(Protocol):
+    """The methods of the daemon that callers can use over the bus."""
+
+    jobs: Jobs
+    events: Events
+
+    def snapshot(self) -> Snapshot: ...
+    async def refresh(self) -> None: ...
+    async def plan(self, request: Request) -> dict[str, Any]: ...
+    def pause(self, span_us: int) -> None: ...
+    def resume(self) -> None: ...
+    def rescan(self) -> None: ...
+    async def reload(self) -> None: ...
+
+
+class Call(NamedTuple):
+    """The object and the caller of a method call."""
+
+    path: str
+    caller: Caller
+
+
+_PUBLISHED: Final[defaultdict[str, list[Method]]] = defaultdict(list)
+
+
+def publish(interface: str, takes: Args = (), gives: Args = (), action: str | None = None) -> Callable[[T], T]:
+    """Publish a method in an interface, under its own name in CamelCase and with its docstring as description."""
+
+    def add(run: T) -> T:
+        name = "".join(word.capitalize() for word in run.__name__.split("_"))
+        _PUBLISHED[interface].append(Method(name, " ".join((run.__doc__ or "").split()), takes, gives, action, run))
+        return run
+
+    return add
 
 
 class Objects:
-    """The D-Bus objects of the service: its manager, and one object for each of its `jobs`.
+    """The D-Bus objects of `service`: its manager, and one object for each of its jobs."""
 
-    `snapshot` returns the present state of the service.
-    """
+    def __init__(self, service: Service) -> None:
+        self._service = service
 
-    def __init__(self, snapshot: Callable[[], Snapshot], jobs: Jobs) -> None:
-        self._snapshot = snapshot
-        self._jobs = jobs
+    def tree(self) -> dict[str, tuple[Interface, Callable[[], Values]]]:
+        """Return for each object path the object's own interface, and a function that returns its properties."""
+        manager = MANAGER, lambda: to_values(snapshots.manager(self._service.snapshot()))
+        jobs = {
+            names.job_path(job.number): (JOB_INTERFACE, partial(job_values, job)) for job in self._service.jobs.queue
+        }
+        return {names.MANAGER_PATH: manager, **jobs}
 
     def interfaces(self, path: str) -> tuple[Interface, ...]:
-        """Return the interfaces of the object at `path`; () if there is no object at `path` or below."""
-        if path == names.MANAGER_PATH:
-            return MANAGER
-        if path in self._job_paths():
-            return JOB
-        return contract.EVERYWHERE if self.children(path) else ()
+        """Return the interfaces of the object at `path`; only Peer if there is no object at `path` or below."""
+        tree = self.tree()
+        if path in tree:
+            return *STANDARD, tree[path][0]
+        return STANDARD[:2] if self._children(path) else STANDARD[:1]
 
-    def children(self, path: str) -> tuple[str, ...]:
+    def _children(self, path: str) -> tuple[str, ...]:
         """Return the names of the objects directly below `path`."""
         above = f"{path.rstrip('/')}/"
-        below = (one for one in (names.MANAGER_PATH, *self._job_paths()) if one.startswith(above))
-        return tuple(dict.fromkeys(one[len(above) :].partition("/")[0] for one in below))
+        return tuple({one[len(above) :].partition("/")[0]: 0 for one in self.tree() if one.startswith(above)})
 
-    def values(self, path: str, interface: str) -> Values:
-        """Return the properties of the object at `path` that belong to `interface`; {} if it is not one of ours."""
+    def find_method(self, path: str, interface: str, member: str) -> Method:
+        """Return the method with this name. Raises: CallError."""
+        interfaces = self.interfaces(path)
+        for one in interfaces:
+            for method in one.methods:
+                if (one.name, method.name) == (interface, member):
+                    return method
+        if interfaces == STANDARD[:1]:
+            raise CallError(f"{ERROR}.UnknownObject", f"there is no object {shorten(path)}")
+        raise CallError(f"{ERROR}.UnknownMethod", f"{shorten(path)} has no method {interface}.{member}")
+
+    @publish(names.PEER)
+    async def ping(self, _: Call) -> None:
+        """Answer, and do nothing."""
+
+    @publish(names.INTROSPECTABLE, gives=(("xml", "s"),))
+    async def introspect(self, call: Call) -> str:
+        """Return the interfaces of the object, and the objects below."""
+        return contract.introspection(self.interfaces(call.path), self._children(call.path))
+
+    @publish(names.PROPERTIES, (("interface", "s"), ("property", "s")), (("value", "v"),))
+    async def get(self, call: Call, interface: str, name: str) -> tuple[str, Any]:
+        """Return one property."""
+        values = await self.get_all(call, interface)
+        if name not in values:
+            raise CallError(f"{ERROR}.UnknownProperty", f"{interface} has no property {shorten(name)}")
+        return values[name]
+
+    @publish(names.PROPERTIES, (("interface", "s"),), (("properties", "a{sv}"),))
+    async def get_all(self, call: Call, interface: str) -> Values:
+        """Return the properties of an interface; {} for an interface of the D-Bus standard."""
+        if interface not in {one.name for one in self.interfaces(call.path)}:
+            raise CallError(f"{ERROR}.UnknownInterface", f"{shorten(call.path)} has no interface {shorten(interface)}")
         if interface == names.MANAGER:
-            return self.manager()
-        return job_values(self._job_paths()[path]) if interface == names.JOB else {}
+            await self._service.refresh()
+        own, values = self.tree()[call.path]
+        return values() if own.name == interface else {}
 
-    def manager(self) -> Values:
-        """Return the manager's properties."""
-        return to_variants(contract.MANAGER.properties, to_properties(snapshots.manager(self._snapshot())))
+    @publish(names.MANAGER, (OPTIONS,), (("files", "aa{sv}"),))
+    async def list_files(self, call: Call, given: Values) -> list[Values]:
+        """List journal files as they were at the last look, sorted by path, at most 500 in one answer.
 
-    def _job_paths(self) -> dict[str, Job]:
-        return {names.job_path(job.number): job for job in self._jobs.queue}
+        Option after (s): begin after this Path. Call again with the last Path of each answer until an answer is empty.
+        Error Busy: the first look is not over.
+        """
+        after = options.list_after(given)
+        found = self._service.snapshot().findings
+        if found is None:
+            raise BusyError("the first look at the files is not over; try again later")
+        return list_files(found, after, call.caller.reads)
 
+    @publish(names.MANAGER, (OPTIONS,), (("plan", "s"),))
+    async def plan(self, call: Call, given: Values) -> str:
+        """Show what a job with these options would do now, as `journalkeeper plan -j` writes it: a JSON document.
 
-def to_variants(rows: Iterable[Row], plain: dict[str, Any]) -> Values:
-    """Return the values in `plain` as D-Bus variants, by property name. `rows` have their signatures.
+        The options are those of Defragment. The answer waits while files are looked at or rewritten. The detail of
+        another user's file is empty. A document that would be too long for one answer lacks rows, those of files
+        without work first, and omitted counts the missing rows; option paths shows them.
+        """
+        request = options.request(given, self._service.snapshot().directories)
+        with call.caller.user.place():
+            async with call.caller.user.turn:
+                return write_document(await self._service.plan(request), call.caller.reads)
 
-    Rows without a value in `plain` are left out. Texts become ASCII.
-    """
-    found: Values = {}
-    for row in rows:
-        if row.bus in plain:
-            signature, value = row.signature, plain[row.bus]
-            found[row.bus] = Variant(signature, CARRIED[signature](value) if signature in CARRIED else value)
-    return found
+    @publish(names.MANAGER, (OPTIONS,), (JOB,), names.ACTION_DEFRAGMENT)
+    async def defragment(self, _: Call, given: Values) -> str:
+        """Queue a job that defragments what needs it.
 
+        Options, as of `journalkeeper defrag`: paths (as): only these files, each absolute, without .. or links, and
+        below one of Directories; active (b), archived (b): only such files; now (b): do not wait for a flush window,
+        the settle time or the budget; compress (s): zstd[:LEVEL], zlib[:LEVEL], lzo or no; allow-unshare (b): also what
+        a snapshot shares; before-shutdown (b): active and now; also count the extents that the last messages of a
+        shutdown add. Error Busy: the queue is full.
+        """
+        job = self._service.jobs.add(options.request(given, self._service.snapshot().directories))
+        await asyncio.sleep(0)  # JobNew goes out before the answer
+        return names.job_path(job.number)
 
-def _options(request: Request) -> Values:
-    return {name: Variant(*pair) for name, pair in options.options(request).items()}
+    @publish(names.MANAGER, (JOB,), action=names.ACTION_DEFRAGMENT)
+    async def cancel(self, _: Call, job: str) -> None:
+        """Take a job out of the queue, or end it at the next chunk border."""
+        self._service.jobs.cancel(_find_number(job))
 
+    @publish(names.MANAGER, (JOB,), (("document", "s"),))
+    async def result(self, call: Call, job: str) -> str:
+        """Show the outcome of the job that ended last: outcomes and totals as `journalkeeper defrag -j` writes them,
+        then skipped (as in a plan), details (by path, the error in words) and notices (sentences about the run).
 
-CARRIED: Final[dict[str, Callable[[Any], object]]] = {
-    "s": names.to_ascii,
-    "as": lambda texts: [names.to_ascii(text) for text in texts],
-    "a{sv}": _options,
-}
-"""Functions that make values of these signatures safe for all clients."""
+        A document that would be too long lacks rows, as in Plan. A job that failed as a whole returns its error. Error
+        NoSuchJob: the job is not known, is not over, or is not the last one that ended.
+        """
+        ended = self._service.jobs.find_result(_find_number(job))
+        if ended.error is not None:
+            raise ended.error
+        return write_document(ended.document, call.caller.reads)
 
+    @publish(names.MANAGER, (("usec", "t"),), action=names.ACTION_MANAGE)
+    async def pause(self, _: Call, span_us: int) -> None:
+        """Do no work of the service's own for this time; 0: until Resume.
 
-def job_values(job: Job) -> Values:
-    """Return the properties of a job."""
-    state = JobState(job.number, job.state, job.request, job.progress.fraction)
-    known = {**to_properties(state), **to_properties(job.progress)}
-    return to_variants(contract.JOB_INTERFACE.properties, known)
+        Work under way ends at the next chunk border. Jobs are still done.
+        """
+        self._service.pause(span_us % U64_MAX)  # "for ever" is 0
 
+    @publish(names.MANAGER, action=names.ACTION_MANAGE)
+    async def resume(self, _: Call) -> None:
+        """End a pause."""
+        self._service.resume()
 
-def list_files(found: Findings, after: str, reads: Reads) -> list[Values]:
-    """Return the records of at most LISTED_MOST files, sorted by path, that follow the path `after`.
+    @publish(names.MANAGER, action=names.ACTION_MANAGE)
+    async def rescan(self, _: Call) -> None:
+        """Look at all files again, soon."""
+        self._service.rescan()
 
-    The list is shorter if the texts exceed TEXT_MOST. Private values are left out of files whose owner `reads` rejects.
-    """
-    shown = ((names.to_ascii(path), path) for path in found.files)
-    listed: list[Values] = []
-    text = 0
-    for _, path in heapq.nsmallest(LISTED_MOST, (one for one in shown if one[0] > after)):
-        one = to_variants(contract.FILE, _file(found.files[path], found.decided.get(path), reads))
-        text += sum(len(value.value) for value in one.values() if value.signature == "s")
-        if text > TEXT_MOST and listed:
-            break
-        listed.append(one)
-    return listed
+    @publish(names.MANAGER, action=names.ACTION_MANAGE)
+    async def reload(self, _: Call) -> None:
+        """Read the configuration again; the answer comes when that is done.
 
-
-def _file(row: JournalFile, doing: Doing | None, reads: Reads) -> dict[str, object]:
-    """Return the properties of a file and of its treatment, by name.
-
-    Private values are left out if `reads` rejects the file's owner. After a finished action, the extents are the new
-    number.
-    """
-    treatment = Treatment(*(getattr(doing, name, None) for name in Treatment._fields))
-    known = {**to_properties(row), **to_properties(treatment)}
-    if isinstance(doing, Outcome) and doing.result is Result.DONE:
-        known["Extents"] = doing.extents_after
-    return known if reads(row.owner) else {name: value for name, value in known.items() if name not in PRIVATE}
-
-
-def write_document(document: dict[str, Any], reads: Reads) -> str:
-    """Return the JSON of `document`, the plan or the result of a job, for a caller.
-
-    Details of files whose owner `reads` rejects are left out. If the JSON exceeds DOCUMENT_MOST, rows are left out,
-    too: see `_leave_out_rows`.
-    """
-    skipped = [
-        row if reads(_owner(row["path"])) else {**row, "detail": "", "until_us": None}
-        for row in document.get("skipped", ())
-    ]
-    written = {**document, "skipped": skipped}
-    if "details" in written:
-        written["details"] = {path: text for path, text in document["details"].items() if reads(_owner(path))}
-    text = to_json(written)
-    return text if len(text) <= DOCUMENT_MOST else to_json(_leave_out_rows(written))
-
-
-def _leave_out_rows(document: dict[str, Any]) -> dict[str, Any]:
-    """Return `document` with its lists cut so that its JSON has at most DOCUMENT_MOST bytes.
-
-    The lists are filled in the order of LISTS, skipped files with postponed work first. `omitted` is the number of rows
-    that were left out of all lists together.
-    """
-    rows: dict[str, list[Any]] = {name: list(document[name]) for name in LISTS if name in document}
-    rows["skipped"].sort(key=lambda row: not row.get("puts_off"))
-    if "details" in rows:
-        rows["details"] = list(document["details"].items())
-    empty: dict[str, Any] = {name: [] for name in rows}
-    left = DOCUMENT_MOST - len(to_json({**document, **empty, "omitted": U64_MAX}))
-    omitted = 0
-    for name, some in rows.items():
-        fitting = 0
-        for row in some:
-            left -= len(to_json(row)) + 1
-            if left < 0:
-                break
-            fitting += 1
-        omitted += len(some) - fitting
-        rows[name] = some[:fitting]
-    cut: dict[str, Any] = {**document, **rows, "omitted": omitted}
-    return {**cut, "details": dict(cut["details"])} if "details" in cut else cut
+        Error BadConfiguration: it names each wrong line, and the running values stay.
+        """
+        await self._service.reload()
 
 
-def to_json(document: object) -> str:
-    """Return `document` as JSON in one line of ASCII, as -j writes it."""
-    return json.dumps(document, separators=(",", ":"))
+def _find_number(path: str) -> int:
+    number = names.job_number(path)
+    if number is None:
+        raise NoSuchJobError(f"{shorten(path)} is no job")
+    return number
 
 
-def _owner(path: str) -> str:
-    """Return the owner of the journal file at `path`, from its name alone.
+STANDARD: Final = (
+    Interface(names.PEER, methods=tuple(_PUBLISHED[names.PEER])),
+    Interface(names.INTROSPECTABLE, methods=tuple(_PUBLISHED[names.INTROSPECTABLE])),
+    Interface(names.PROPERTIES, methods=tuple(_PUBLISHED[names.PROPERTIES]), signals=(contract.PROPERTIES_CHANGED,)),
+)
+"""The interfaces of the D-Bus standard: of every path, also of paths above an object, and of objects."""
 
-    A name that is no journal file's may be a directory, whose owner counts as an unknown user.
-    """
-    base = posixpath.basename(path)
-    name = classify(base)
-    if name is not None:
-        return name.owner
-    return "system" if ".journal" in base else "user:?"
+MANAGER: Final = Interface(
+    names.MANAGER,
+    "The service as a whole, at /org/journalkeeper1. Reading is for everyone, ListFiles, Plan and Result included; the"
+    " other methods ask polkit, or without polkit are for root. What a user's own journal contains is shown to that"
+    " user, root and the groups that may read it. A time is in microseconds of CLOCK_REALTIME; 0 is no time. A size is"
+    " in bytes. A byte of a path that is not ASCII is shown as \\xXX. Changes are signalled at most four times a"
+    " second.",
+    tuple(_PUBLISHED[names.MANAGER]),
+    (contract.JOB_NEW, contract.JOB_REMOVED, contract.FILE_DEFRAGMENTED),
+    bus_rows(Manager),
+)
+
+JOB_INTERFACE: Final = Interface(
+    names.JOB,
+    "Work that a caller asked for, at /org/journalkeeper1/job/ and its number, while it is queued or running. Jobs run"
+    " one at a time, in the order of the calls. The caller need not stay.",
+    properties=(*bus_rows(JobState), *bus_rows(Progress)),
+)

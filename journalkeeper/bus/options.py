@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from journalkeeper.bus import names
+from journalkeeper.bus.names import shorten
 from journalkeeper.model import Request
 from journalkeeper.model.compression import parse_compression
 from journalkeeper.model.errors import UsageError
@@ -20,15 +21,6 @@ LONGEST: Final = 4096
 FLAGS: Final = ("active", "archived", "now", "allow-unshare", "before-shutdown")
 OPTION_SIGNATURES: Final = {**dict.fromkeys(FLAGS, "b"), "compress": "s", "paths": "as"}
 LIST_SIGNATURES: Final = {"after": "s"}
-
-
-class Variant(Protocol):
-    """The part of dbus_fast.Variant that is read here."""
-
-    @property
-    def signature(self) -> str: ...
-    @property
-    def value(self) -> Any: ...
 
 
 def options(request: Request) -> dict[str, tuple[str, object]]:
@@ -49,13 +41,13 @@ def options(request: Request) -> dict[str, tuple[str, object]]:
     return given
 
 
-def request(given: Mapping[str, Variant], directories: tuple[str, ...]) -> Request:
+def request(given: Mapping[str, tuple[str, Any]], directories: tuple[str, ...]) -> Request:
     """Return the Request that the D-Bus options `given` describe. The options mean the same as on the command line.
 
     Raises: UsageError with the permitted options or values, or if a path is not below one of `directories`.
     """
     _check(given, OPTION_SIGNATURES)
-    on = {name: name in given and given[name].value for name in FLAGS}
+    on = {name: name in given and given[name][1] for name in FLAGS}
     paths = _paths(given)
     ending = on["before-shutdown"]
     both = on["active"] == on["archived"] and not ending
@@ -65,29 +57,29 @@ def request(given: Mapping[str, Variant], directories: tuple[str, ...]) -> Reque
         active=active,
         archived=on["archived"] or both,
         now=on["now"] or ending,
-        compress=_compression(given["compress"].value) if "compress" in given else None,
+        compress=_compression(given["compress"][1]) if "compress" in given else None,
         allow_unshare=on["allow-unshare"] or None,
         upkeep=active and not paths,
         ending=ending,
     )
 
 
-def list_after(given: Mapping[str, Variant]) -> str:
+def list_after(given: Mapping[str, tuple[str, Any]]) -> str:
     """Return the option "after" of ListFiles: the path after which the list begins, "" for the first file.
 
     Raises: UsageError with the permitted options.
     """
     _check(given, LIST_SIGNATURES)
-    return given["after"].value if "after" in given else ""
+    return given["after"][1] if "after" in given else ""
 
 
-def _check(given: Mapping[str, Variant], allowed: Mapping[str, str]) -> None:
-    for name, value in given.items():
+def _check(given: Mapping[str, tuple[str, Any]], allowed: Mapping[str, str]) -> None:
+    for name, (signature, _) in given.items():
         if name not in allowed:
-            listed = ", ".join(f"{one} ({signature})" for one, signature in sorted(allowed.items()))
+            listed = ", ".join(f"{one} ({kind})" for one, kind in sorted(allowed.items()))
             raise UsageError(f"{shorten(name)} is no option; allowed are {listed}")
-        if value.signature != allowed[name]:
-            raise UsageError(f"option {name} has signature {shorten(value.signature)}; it must be {allowed[name]}")
+        if signature != allowed[name]:
+            raise UsageError(f"option {name} has signature {shorten(signature)}; it must be {allowed[name]}")
 
 
 def check_path(path: str, directories: tuple[str, ...]) -> str:
@@ -103,8 +95,8 @@ def check_path(path: str, directories: tuple[str, ...]) -> str:
     return path
 
 
-def _paths(given: Mapping[str, Variant]) -> list[str]:
-    paths: list[str] = given["paths"].value if "paths" in given else []
+def _paths(given: Mapping[str, tuple[str, Any]]) -> list[str]:
+    paths: list[str] = given["paths"][1] if "paths" in given else []
     if "paths" in given and not 0 < len(paths) <= MOST_PATHS:
         raise UsageError(f"option paths has {len(paths)} paths; 1 to {MOST_PATHS} are allowed, and without it all")
     if sum(map(len, paths)) > MOST_CHARACTERS:
@@ -120,9 +112,3 @@ def _compression(text: str) -> str:
     except ValueError as error:
         raise UsageError(f"option compress: {error}") from error
     return text
-
-
-def shorten(text: str | None) -> str:
-    """Return a caller's text, quoted and shortened, for an error message."""
-    word = text or ""
-    return repr(word if len(word) <= 100 else f"{word[:100]}...")

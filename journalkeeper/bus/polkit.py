@@ -9,13 +9,13 @@ ALLOW_INTERACTIVE_AUTHORIZATION.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any, Final
 
 from dbus_fast import Message, MessageFlag, Variant
 
 from journalkeeper.bus import names, options
 from journalkeeper.bus.callers import Ask, Caller
+from journalkeeper.bus.contract import Method
 from journalkeeper.bus.names import ACCESS_DENIED, CallError
 
 POLKIT: Final = "org.freedesktop.PolicyKit1"
@@ -31,8 +31,8 @@ class Authority:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
 
-    async def check(self, caller: Caller, call: Message, action: str) -> None:
-        """Ask polkit whether `caller` may do `action`, which its call `call` requires. Return if it may.
+    async def check(self, caller: Caller, call: Message, method: Method) -> None:
+        """Ask polkit whether `caller` may do the action that `method`, its `call`, requires. Return if it may.
 
         Root is always allowed. A caller that permits it may be asked for a password.
 
@@ -43,30 +43,36 @@ class Authority:
         interactive = bool(call.flags.value & MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION.value)
         subject = ["system-bus-name", {"name": Variant("s", caller.name)}]
         place = (POLKIT, "/org/freedesktop/PolicyKit1/Authority", f"{POLKIT}.Authority", "CheckAuthorization")
-        body = [subject, action, details(call), ALLOW_USER_INTERACTION if interactive else 0, ""]
+        body = [
+            subject,
+            method.action,
+            list_details(method, call.body),
+            ALLOW_USER_INTERACTION if interactive else 0,
+            "",
+        ]
         question = Message(*place, signature="(sa{sv})sa{ss}us", body=body)
         try:
             ((authorized, challenge, _),) = await asyncio.wait_for(
                 self._ask(question), PERSON_S if interactive else ANSWER_S
             )
         except (CallError, OSError, TimeoutError):
-            raise CallError(ACCESS_DENIED, f"polkit does not answer about {action}: call as root") from None
+            raise CallError(ACCESS_DENIED, f"polkit does not answer about {method.action}: call as root") from None
         if not authorized:
             more = "; busctl asks for a password with --allow-interactive-authorization=yes" if challenge else ""
-            raise CallError(ACCESS_DENIED, f"polkit authorization is required ({action}){more}")
+            raise CallError(ACCESS_DENIED, f"polkit authorization is required ({method.action}){more}")
 
 
-def details(call: Message) -> dict[str, str]:
-    """Return the details for polkit's rules: the method, the arguments of `call` by name, and its known options.
+def list_details(method: Method, body: list[Any]) -> dict[str, str]:
+    """Return the details for polkit's rules: the method, its arguments by name, and the known options.
 
     A newline in a path is written as \\x0a, so that `paths` has one path in each line.
     """
-    given: dict[str, Any] = {"method": call.member}
-    for value in call.body:
-        if isinstance(value, Mapping):
-            given |= {name: one.value for name, one in value.items() if name in options.OPTION_SIGNATURES}
+    given: dict[str, Any] = {"method": method.name}
+    for (name, signature), value in zip(method.takes, body, strict=True):
+        if signature == "a{sv}":
+            given |= {one: value[one].value for one in value if one in options.OPTION_SIGNATURES}
         else:
-            given["usec" if call.member == "Pause" else "job"] = value
+            given[name] = value
     return {name: _text(value) for name, value in given.items()}
 
 

@@ -17,8 +17,8 @@ from dbus_fast import Message
 from journalkeeper.bus import names
 from journalkeeper.bus.callers import Callers
 from journalkeeper.bus.connection import Connection, bus_call
-from journalkeeper.bus.dispatch import Dispatcher, Service
-from journalkeeper.bus.objects import Objects
+from journalkeeper.bus.dispatch import Dispatcher
+from journalkeeper.bus.objects import Objects, Service
 from journalkeeper.bus.polkit import Authority
 from journalkeeper.bus.signals import Signals
 
@@ -86,12 +86,12 @@ class Server:
             bus = await Connection.open(self._address)
         with ExitStack() as undo:
             undo.callback(bus.close)
-            objects = Objects(self._service.snapshot, self._service.jobs)
+            objects = Objects(self._service)
             callers, authority = Callers(bus.call, bus.name), Authority(bus.call)
             both: Any = {"send": bus.send, "complain": self._complain}
-            dispatcher = Dispatcher(self._service, objects, callers, authority, **both)
+            dispatcher = Dispatcher(objects, callers, authority, **both)
             undo.callback(dispatcher.close)
-            signals = Signals(objects, self._service.jobs, **both)
+            signals = Signals(objects, **both)
             undo.callback(signals.close)
             queue = undo.enter_context(self._service.events.follow())
             undo.callback(asyncio.ensure_future(signals.follow(queue)).cancel)

@@ -9,44 +9,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from dbus_fast import Message
 
 from journalkeeper.bus import contract, names
-from journalkeeper.bus.objects import Objects, Values, job_values
+from journalkeeper.bus.connection import wrap
+from journalkeeper.bus.contract import Signal, Values
+from journalkeeper.bus.objects import Objects
+from journalkeeper.bus.values import job_values
 from journalkeeper.model import Outcome, Result, Verb
-from journalkeeper.service.jobs import Changed, Event, JobAdded, JobRemoved, Jobs
+from journalkeeper.service.jobs import Changed, Event, JobAdded, JobRemoved
 from journalkeeper.service.snapshot import FileDone, count_reclaimed_bytes
 
 COALESCE_S: Final = 0.25
 
 REWRITES: Final = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE)
 
-SIGNALS: Final = {
-    (interface.name, signal.name): signal.signature
-    for interface in (contract.MANAGER, contract.PROPERTIES)
-    for signal in interface.signals
-}
-
 
 class Signals:
-    """Sends signals about changes of `objects` and `jobs` with `send`. `complain` logs an unexpected exception."""
+    """Sends signals about changes of `objects` with `send`. `complain` logs an unexpected exception."""
 
     def __init__(
-        self,
-        objects: Objects,
-        jobs: Jobs,
-        *,
-        send: Callable[[Message], object],
-        complain: Callable[[str, Exception], None],
+        self, objects: Objects, *, send: Callable[[Message], object], complain: Callable[[str, Exception], None]
     ) -> None:
         self._objects = objects
         self._send = send
         self._complain = complain
         self._timer: asyncio.TimerHandle | None = None
-        self._manager = objects.manager()
-        self._jobs = {job.number: (job, job_values(job)) for job in jobs.queue}
+        self._sent = self._read()
+
+    def _read(self) -> dict[str, Values]:
+        return {path: values() for path, (_, values) in self._objects.tree().items()}
 
     def close(self) -> None:
         """Stop sending signals."""
@@ -64,29 +58,29 @@ class Signals:
                         if self._timer is None:
                             self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._tell)
                     case JobAdded(job):
-                        self._jobs[job.number] = job, job_values(job)
-                        self._say(names.MANAGER, "JobNew", [job.number, names.job_path(job.number)])
+                        path = names.job_path(job.number)
+                        self._sent[path] = job_values(job)
+                        self._say(contract.JOB_NEW, job.number, path)
                     case JobRemoved(job, result):
-                        if self._jobs.pop(job.number, None) is not None:
-                            self._say(names.MANAGER, "JobRemoved", [job.number, names.job_path(job.number), result])
+                        self._say(contract.JOB_REMOVED, job.number, names.job_path(job.number), result)
                     case FileDone(outcome, _):
                         self._say_outcome(outcome)
 
     def _say_outcome(self, outcome: Outcome) -> None:
         if outcome.result is Result.DONE and outcome.action in REWRITES:
             numbers = (outcome.extents_before, outcome.extents_after, outcome.bytes_written)
-            body = [names.to_ascii(outcome.path), *numbers, count_reclaimed_bytes(outcome)]
-            self._say(names.MANAGER, "FileDefragmented", body)
+            path, reclaimed_bytes = names.to_ascii(outcome.path), count_reclaimed_bytes(outcome)
+            self._say(contract.FILE_DEFRAGMENTED, path, *numbers, reclaimed_bytes)
 
     def _tell(self) -> None:
         self._timer = None
         with self._guard():
-            before, self._manager = self._manager, self._objects.manager()
-            self._say_changes(names.MANAGER_PATH, names.MANAGER, before, self._manager)
-            for number, (job, said) in self._jobs.items():
-                values = job_values(job)
-                self._jobs[number] = job, values
-                self._say_changes(names.job_path(number), names.JOB, said, values)
+            before, self._sent = self._sent, self._read()
+            for path, (interface, _) in self._objects.tree().items():
+                now = self._sent[path]
+                changed = {name: value for name, value in now.items() if value != before.get(path, {}).get(name)}
+                if changed:
+                    self._say(contract.PROPERTIES_CHANGED, interface.name, wrap("a{sv}", changed), [], path=path)
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
@@ -96,10 +90,5 @@ class Signals:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged
             self._complain("a signal was not sent", error)
 
-    def _say_changes(self, path: str, interface: str, before: Values, now: Values) -> None:
-        changed = {name: value for name, value in now.items() if value != before.get(name)}
-        if changed:
-            self._say(names.PROPERTIES, "PropertiesChanged", [interface, changed, []], path)
-
-    def _say(self, interface: str, member: str, body: list[Any], path: str = names.MANAGER_PATH) -> None:
-        self._send(Message.new_signal(path, interface, member, SIGNALS[interface, member], body))
+    def _say(self, signal: Signal, *values: object, path: str = names.MANAGER_PATH) -> None:
+        self._send(Message.new_signal(path, signal.interface, signal.name, signal.signature, list(values)))

@@ -18,7 +18,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from journalkeeper.bus import contract, names
+from journalkeeper.bus import contract, names, objects
 from journalkeeper.bus.server import Server
 from journalkeeper.config import Config
 from journalkeeper.history.record import NAME
@@ -99,7 +99,7 @@ def property_(bus: PrivateBus, name: str, *, nobody: bool = False) -> object:
 
 
 def test_the_list_of_writing_methods_is_complete() -> None:
-    assert {name for name, *_ in WRITES} == {one.name for one in contract.MANAGER.methods if one.action is not None}
+    assert {name for name, *_ in WRITES} == {one.name for one in objects.MANAGER.methods if one.action is not None}
 
 
 @pytest.mark.parametrize("words", WRITES, ids=lambda words: words[0])
@@ -112,7 +112,7 @@ def test_nobody_is_denied_every_writing_method(bus: PrivateBus, daemon: Daemon, 
 
 
 def test_nobody_reads_everything(bus: PrivateBus, daemon: Daemon) -> None:
-    for name in (row.bus for row in contract.MANAGER.properties):
+    for name in (row.bus for row in objects.MANAGER.properties):
         assert property_(bus, name, nobody=True) is not None
     for member, words in (
         (f"{names.PROPERTIES}.GetAll", [names.MANAGER]),
@@ -204,7 +204,7 @@ def test_live_introspection_is_the_contract(bus: PrivateBus, daemon: Daemon) -> 
         check=True,
     )
     live = shapes(done.stdout)
-    written = shapes(contract.introspection([contract.MANAGER], []))
+    written = shapes(contract.introspection([objects.MANAGER], []))
     assert live[names.MANAGER] == written[names.MANAGER]
     assert live.keys() == {names.MANAGER, names.PROPERTIES, names.INTROSPECTABLE, names.PEER}
 

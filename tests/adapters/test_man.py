@@ -19,7 +19,7 @@ import schemas
 from meanings import describe_directive
 
 from journalkeeper import __version__
-from journalkeeper.bus import contract, names
+from journalkeeper.bus import contract, names, objects
 from journalkeeper.cli.parser import COMMANDS, parse, parser
 from journalkeeper.config import Config, files
 from journalkeeper.config.directives import directives
@@ -52,7 +52,7 @@ def text(made: Path) -> dict[str, str]:
 
 def test_it_makes_pages_completions_schemas_and_interfaces_and_nothing_else(made: Path) -> None:
     others = {f"schema/{command}.json" for command in schemas.ANSWERS}
-    others |= {f"interfaces/{one.name}.xml" for one in (contract.MANAGER, contract.JOB_INTERFACE)}
+    others |= {f"interfaces/{one.name}.xml" for one in (objects.MANAGER, objects.JOB_INTERFACE)}
     completions = {"bash/journalkeeper", "zsh/_journalkeeper", "fish/journalkeeper.fish"}
     found = {path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file()}
     assert found == others | completions | {"doc/NEWS"} | set(PAGES) | {f"man{name[-1]}/{name}" for name in OTHER_NAMES}
@@ -164,7 +164,7 @@ def test_every_member_of_the_interface_and_every_error_is_in_the_page(made: Path
 
 
 def test_the_installed_xml_says_what_introspection_answers(made: Path) -> None:
-    ours = (contract.MANAGER, contract.JOB_INTERFACE)
+    ours = (objects.MANAGER, objects.JOB_INTERFACE)
     for one in ours:
         installed = (made / "interfaces" / f"{one.name}.xml").read_text()
         assert shapes(installed) == shapes(contract.introspection([one], []))

@@ -16,8 +16,6 @@ from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 from unittest.mock import Mock, patch
 
-from dbus_fast import Variant
-
 from journalkeeper.btrfs import fiemap, mtime_note, placement
 from journalkeeper.bus import options
 from journalkeeper.bus.connection import Connection, measure_message
@@ -249,11 +247,11 @@ SIGNATURES: Final = ("b", "s", "as", "i", "t", "v", "a{sv}", "")
 def check_options(data: bytes) -> None:
     """Options of a caller's; values are of the types that their signatures say, as on a bus."""
     found = Bytes(data)
-    given: dict[str, Variant] = {}
+    given: dict[str, tuple[str, object]] = {}
     while found and len(given) < 9:
         name = found.pick(tuple(options.OPTION_SIGNATURES)) if found.number() % 8 else found.text()
         signature = options.OPTION_SIGNATURES.get(name) if found.number() % 8 else found.pick(SIGNATURES)
-        given[name] = Variant(signature or "s", _value(found, signature or "s"), verify=False)
+        given[name] = signature or "s", _value(found, signature or "s")
     with suppress(UsageError):
         asked = options.request(given, ("/var/log/journal", "/srv/j"))
         assert len(asked.paths) <= options.MOST_PATHS

@@ -82,7 +82,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 async def identify(known: Callers, name: str) -> Caller:
     caller = known.find(name)
-    assert await caller.identified
+    await known.identify(caller)
+    assert caller.uid is not None
     return caller
 
 
@@ -118,7 +119,9 @@ async def test_root_and_the_groups_that_read_journals_read_all(
 
 
 async def test_a_caller_whom_the_bus_does_not_know_is_not_identified(known: Callers) -> None:
-    assert not await known.find(":1.99").identified
+    caller = known.find(":1.99")
+    await known.identify(caller)
+    assert caller.uid is None
 
 
 async def test_a_user_has_a_burst_and_a_rate_over_all_connections(known: Callers, clock: Clock) -> None:

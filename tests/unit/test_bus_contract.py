@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from journalkeeper.bus import contract, names
+from journalkeeper.bus import contract, names, objects
+from journalkeeper.bus.values import LISTED_MOST
 from journalkeeper.model.errors import (
     BusyError,
     ConfigError,
@@ -23,7 +24,7 @@ from journalkeeper.model.errors import (
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DOC = "org.gtk.GDBus.DocString"
-OURS = (contract.MANAGER, contract.JOB_INTERFACE)
+OURS = (objects.MANAGER, objects.JOB_INTERFACE)
 Shape = dict[str, object]
 
 
@@ -61,6 +62,11 @@ def test_everything_in_an_interface_is_explained(interface: contract.Interface) 
     assert docs
 
 
+def test_the_number_of_files_in_an_answer_is_published() -> None:
+    (listing,) = [one for one in objects.MANAGER.methods if one.name == "ListFiles"]
+    assert f"at most {LISTED_MOST} in one answer" in listing.doc
+
+
 def test_times_are_called_usec_and_are_unsigned_64_bit() -> None:
     properties = [*contract.FILE, *(one for interface in OURS for one in interface.properties)]
     assert {row.signature for row in properties if "USec" in row.bus} == {"t"}
@@ -70,7 +76,7 @@ def test_times_are_called_usec_and_are_unsigned_64_bit() -> None:
 def test_what_changes_something_asks_polkit_for_an_action_that_there_is() -> None:
     policy = ElementTree.parse(CONFIGS / "polkit" / "org.journalkeeper1.policy").getroot()  # noqa: S314 - our own
     actions = {one.get("id") for one in policy.iter("action")}
-    asked = {method.name: method.action for method in contract.MANAGER.methods}
+    asked = {method.name: method.action for method in objects.MANAGER.methods}
     assert {action for action in asked.values() if action is not None} == actions
     assert {name for name, action in asked.items() if action is None} == {"ListFiles", "Plan", "Result"}
     for default in policy.iter("defaults"):
@@ -80,7 +86,7 @@ def test_what_changes_something_asks_polkit_for_an_action_that_there_is() -> Non
 def test_the_bus_lets_through_the_interfaces_that_can_be_called_and_method_calls_only() -> None:
     policy = ElementTree.parse(CONFIGS / "dbus" / "org.journalkeeper1.conf").getroot()  # noqa: S314 - our own
     rules = [one.attrib for one in policy.iter("allow") if "send_destination" in one.attrib]
-    callable_ = {one.name for one in (*contract.OF_AN_OBJECT, contract.MANAGER)}
+    callable_ = {one.name for one in (*objects.STANDARD, objects.MANAGER)}
     assert {rule["send_interface"] for rule in rules} == callable_
     assert {rule["send_type"] for rule in rules} == {"method_call"}
 

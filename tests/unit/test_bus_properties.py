@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from journalkeeper.bus import contract, names, objects, options
-from journalkeeper.bus.objects import Objects, list_files, write_document
+from journalkeeper.bus import contract, names, objects, options, values
+from journalkeeper.bus.objects import Objects
+from journalkeeper.bus.values import job_values, list_files, write_document
 from journalkeeper.config.directives import Watch
 from journalkeeper.health.evidence import Present
 from journalkeeper.model import Host, Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb, Window
@@ -18,7 +20,7 @@ from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.policy.window import next_flush_us
 from journalkeeper.service import snapshot as snapshots
-from journalkeeper.service.jobs import Ended, Events, Job, Jobs
+from journalkeeper.service.jobs import Job
 from journalkeeper.service.snapshot import Findings, Snapshot, Tally
 from journalkeeper.service.worker import result
 from tests import figures, hosts
@@ -29,13 +31,6 @@ PATH = f"{TOP}/m/system.journal"
 FILE = hosts.file(Kind.ACTIVE, path=PATH, instance="m", extents=hosts.extents(50))
 DONE = Outcome(PATH, Verb.DEFRAGMENT, Result.DONE, Reason.FRAGMENTED, 50, 3, 90, 40, 77, 0.1)
 INSTANCE = hosts.instance(name="m", directory=f"{TOP}/m", sync_interval_us=300)
-
-
-class Value(NamedTuple):
-    """As dbus-fast's Variant."""
-
-    signature: str
-    value: Any
 
 
 def found(*skipped: Skip, outcomes: tuple[Outcome, ...] = ()) -> Findings:
@@ -72,35 +67,30 @@ def test_the_state_is_what_matters_most(snapshot: Snapshot, word: str, reason: s
 
 
 def manager(snapshot: Snapshot) -> dict[str, Any]:
-    async def never(_: Job) -> Ended:
-        raise AssertionError("no job was asked for")
-
-    def complain(what: str, _: Exception) -> None:
-        raise AssertionError(what)
-
-    values = Objects(lambda: snapshot, Jobs(never, Events(), complain)).manager()
-    return {name: value.value for name, value in values.items()}
+    service = Mock(snapshot=lambda: snapshot, jobs=Mock(queue=[]))
+    _, read = Objects(service).tree()[names.MANAGER_PATH]
+    return {name: value for name, (_, value) in read().items()}
 
 
 def listed(findings: Findings, after: str = "", reader: str = "user:0") -> list[dict[str, Any]]:
     """The records of ListFiles, for a reader of the journals of `reader` and of the system's."""
     records = list_files(findings, after, lambda owner: owner in {"system", reader})
-    return [{name: value.value for name, value in one.items()} for one in records]
+    return [{name: value for name, (_, value) in one.items()} for one in records]
 
 
 def test_every_property_of_the_contract_has_a_value_of_its_type() -> None:
     plain = {"s": str, "t": int, "u": int, "b": bool, "as": list, "d": float}
-    job = {name: value.value for name, value in objects.job_values(Job(1, Request())).items()}
-    for rows, values in (
-        (contract.MANAGER.properties, manager(CALM)),
+    job = {name: value for name, (_, value) in job_values(Job(1, Request())).items()}
+    for rows, shown in (
+        (objects.MANAGER.properties, manager(CALM)),
         (contract.FILE, listed(found(LEFT))[0]),
-        (contract.JOB_INTERFACE.properties, job),
+        (objects.JOB_INTERFACE.properties, job),
     ):
         signatures = {row.bus: row.signature for row in rows}
-        assert values.keys() == signatures.keys()
+        assert shown.keys() == signatures.keys()
         wrong = [
             name
-            for name, value in values.items()
+            for name, value in shown.items()
             if type(value) is not plain.get(signatures[name], dict)
             or (signatures[name] == "t" and not 0 <= int(str(value)) < 1 << 64)
         ]
@@ -108,8 +98,8 @@ def test_every_property_of_the_contract_has_a_value_of_its_type() -> None:
 
 
 def test_what_is_not_known_is_nothing_and_no_budget_is_endless() -> None:
-    values = manager(Snapshot((TOP,)))
-    numbers = {name: value for name, value in values.items() if type(value) is int}
+    shown = manager(Snapshot((TOP,)))
+    numbers = {name: value for name, value in shown.items() if type(value) is int}
     assert numbers.pop("BudgetLeft") == (1 << 64) - 1
     assert set(numbers.values()) == {0}
     assert manager(CALM)["BudgetLeft"] == 7
@@ -145,7 +135,7 @@ def test_files_are_listed_in_pages_until_an_answer_is_empty(count: int) -> None:
     findings = many(*(f"{TOP}/m/system@{number}.journal" for number in range(count)))
     paths: list[str] = []
     while page := listed(findings, paths[-1] if paths else ""):
-        assert len(page) <= contract.LISTED_MOST
+        assert len(page) <= values.LISTED_MOST
         paths += [one["Path"] for one in page]
     assert paths == sorted(findings.files)
 
@@ -154,8 +144,8 @@ def test_long_texts_make_a_page_shorter_and_lose_no_file() -> None:
     findings = many(*(f"{TOP}/m/{chr(233) * 100}{number}.journal" for number in range(1000)))
     paths: list[str] = []
     while page := list_files(findings, paths[-1] if paths else "", lambda _: True):
-        assert sum(len(value.value) for one in page for value in one.values() if value.signature == "s") < 500_000
-        paths += [one["Path"].value for one in page]
+        assert sum(len(text) for one in page for signature, text in one.values() if signature == "s") < 500_000
+        paths += [one["Path"][1] for one in page]
     assert paths == sorted(map(names.to_ascii, findings.files))
 
 
@@ -184,7 +174,7 @@ def test_a_document_that_fits_is_whole_and_hides_details_of_others() -> None:
 
 def test_a_document_that_is_too_long_lacks_rows_without_work_and_counts_them() -> None:
     text = write_document(document(7168), lambda _: True)
-    assert contract.DOCUMENT_MOST - 1000 < len(text) <= contract.DOCUMENT_MOST
+    assert values.DOCUMENT_MOST - 1000 < len(text) <= values.DOCUMENT_MOST
     written = json.loads(text)
     assert written["actions"] == [{"path": PATH}]
     assert written["skipped"][0]["puts_off"]
@@ -196,7 +186,7 @@ def test_a_jobs_document_that_is_too_long_lacks_outcomes_and_details() -> None:
     details = {row["path"]: "y" * 200 for row in rows}
     whole = {"outcomes": rows, "totals": {"files": 5000}, "skipped": rows, "details": details, "notices": ["n"]}
     text = write_document(whole, lambda _: True)
-    assert len(text) <= contract.DOCUMENT_MOST
+    assert len(text) <= values.DOCUMENT_MOST
     written = json.loads(text)
     assert written["totals"] == {"files": 5000}
     assert written["notices"] == ["n"]
@@ -220,44 +210,45 @@ def test_only_what_is_known_to_be_less_was_reclaimed(before: int | None, after: 
 def test_progress_is_from_0_to_1(done: int, total: int, progress: float) -> None:
     job = Job(1, Request())
     job.progress = Progress(1, 2, PATH, done, total)
-    assert objects.job_values(job)["Progress"].value == progress
+    assert job_values(job)["Progress"][1] == progress
 
 
-GIVEN: list[tuple[dict[str, Value], Request]] = [
+GIVEN: list[tuple[dict[str, tuple[str, Any]], Request]] = [
     ({}, Request(upkeep=True)),
-    ({"active": Value("b", True)}, Request(archived=False, upkeep=True)),
-    ({"archived": Value("b", True)}, Request(active=False)),
-    ({"active": Value("b", True), "archived": Value("b", True)}, Request(upkeep=True)),
-    ({"active": Value("b", False)}, Request(upkeep=True)),
-    ({"now": Value("b", True)}, Request(now=True, upkeep=True)),
-    ({"compress": Value("s", "zstd:3")}, Request(compress="zstd:3", upkeep=True)),
-    ({"allow-unshare": Value("b", True)}, Request(allow_unshare=True, upkeep=True)),
-    ({"before-shutdown": Value("b", True)}, Request(archived=False, now=True, ending=True, upkeep=True)),
-    ({"paths": Value("as", [PATH, PATH])}, Request(paths=(PATH,))),
+    ({"active": ("b", True)}, Request(archived=False, upkeep=True)),
+    ({"archived": ("b", True)}, Request(active=False)),
+    ({"active": ("b", True), "archived": ("b", True)}, Request(upkeep=True)),
+    ({"active": ("b", False)}, Request(upkeep=True)),
+    ({"now": ("b", True)}, Request(now=True, upkeep=True)),
+    ({"compress": ("s", "zstd:3")}, Request(compress="zstd:3", upkeep=True)),
+    ({"allow-unshare": ("b", True)}, Request(allow_unshare=True, upkeep=True)),
+    ({"before-shutdown": ("b", True)}, Request(archived=False, now=True, ending=True, upkeep=True)),
+    ({"paths": ("as", [PATH, PATH])}, Request(paths=(PATH,))),
 ]
 
 
 @pytest.mark.parametrize(("given", "request_"), GIVEN)
-def test_options_mean_what_they_mean_at_the_command_line(given: dict[str, Value], request_: Request) -> None:
+def test_options_mean_what_they_mean_at_the_command_line(given: dict[str, tuple[str, Any]], request_: Request) -> None:
     assert options.request(given, (TOP,)) == request_
 
 
 @pytest.mark.parametrize(("given", "request_"), GIVEN)
-def test_what_a_job_shows_as_its_options_asks_for_the_same_again(given: dict[str, Value], request_: Request) -> None:
-    shown = {name: Value(*pair) for name, pair in options.options(request_).items()}
-    assert options.request(shown, (TOP,)) == request_
+def test_what_a_job_shows_as_its_options_asks_for_the_same_again(
+    given: dict[str, tuple[str, Any]], request_: Request
+) -> None:
+    assert options.request(options.options(request_), (TOP,)) == request_
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"paths": Value("as", [PATH])}, r"'paths' is no option; allowed are after \(s\)"),
-        ({"after": Value("u", 1)}, "option after has signature 'u'; it must be s"),
+        ({"paths": ("as", [PATH])}, r"'paths' is no option; allowed are after \(s\)"),
+        ({"after": ("u", 1)}, "option after has signature 'u'; it must be s"),
     ],
 )
-def test_a_list_takes_the_path_after_which_it_begins(given: dict[str, Value], words: str) -> None:
+def test_a_list_takes_the_path_after_which_it_begins(given: dict[str, tuple[str, Any]], words: str) -> None:
     assert options.list_after({}) == ""
-    assert options.list_after({"after": Value("s", PATH)}) == PATH
+    assert options.list_after({"after": ("s", PATH)}) == PATH
     with pytest.raises(UsageError, match=words):
         options.list_after(given)
 
@@ -265,18 +256,18 @@ def test_a_list_takes_the_path_after_which_it_begins(given: dict[str, Value], wo
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"no": Value("b", True)}, r"'no' is no option; allowed are active \(b\), .*paths \(as\)"),
-        ({"x" * 1000: Value("b", True)}, r"x\.\.\.' is no option"),
-        ({"now": Value("s", "yes")}, "option now has signature 's'; it must be b"),
-        ({"compress": Value("s", "gzip")}, "option compress: 'gzip' is not a compression"),
-        ({"compress": Value("s", "z" * (1 << 20))}, "option compress"),
-        ({"paths": Value("as", [])}, "1 to 1000 are allowed"),
-        ({"paths": Value("as", [PATH] * 1001)}, "1 to 1000 are allowed"),
-        ({"paths": Value("as", [f"{TOP}/{'x' * 1000}"] * 66)}, "option paths is too long"),
-        ({"paths": Value("as", [PATH, "/etc/passwd"])}, "'/etc/passwd' is not below /var/log/journal"),
+        ({"no": ("b", True)}, r"'no' is no option; allowed are active \(b\), .*paths \(as\)"),
+        ({"x" * 1000: ("b", True)}, r"x\.\.\.' is no option"),
+        ({"now": ("s", "yes")}, "option now has signature 's'; it must be b"),
+        ({"compress": ("s", "gzip")}, "option compress: 'gzip' is not a compression"),
+        ({"compress": ("s", "z" * (1 << 20))}, "option compress"),
+        ({"paths": ("as", [])}, "1 to 1000 are allowed"),
+        ({"paths": ("as", [PATH] * 1001)}, "1 to 1000 are allowed"),
+        ({"paths": ("as", [f"{TOP}/{'x' * 1000}"] * 66)}, "option paths is too long"),
+        ({"paths": ("as", [PATH, "/etc/passwd"])}, "'/etc/passwd' is not below /var/log/journal"),
     ],
 )
-def test_a_wrong_option_is_refused_with_what_is_allowed(given: dict[str, Value], words: str) -> None:
+def test_a_wrong_option_is_refused_with_what_is_allowed(given: dict[str, tuple[str, Any]], words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         options.request(given, (TOP,))
     assert len(str(caught.value)) < 500

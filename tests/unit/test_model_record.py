@@ -11,7 +11,7 @@ import pytest
 import schemas
 from schemas import make_schema
 
-from journalkeeper.bus import contract
+from journalkeeper.bus import contract, objects
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.progress import NONE_YET, Progress
@@ -47,7 +47,7 @@ def test_a_published_key_stays(command: str) -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED["introspection"])
 def test_a_published_member_of_an_interface_stays(name: str) -> None:
-    interfaces = {one.name: one for one in (contract.MANAGER, contract.JOB_INTERFACE)}
+    interfaces = {one.name: one for one in (objects.MANAGER, objects.JOB_INTERFACE)}
     old, new = (
         shapes(xml)[name] for xml in (PUBLISHED["introspection"][name], contract.introspection([interfaces[name]], []))
     )

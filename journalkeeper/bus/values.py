@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The values that the bus shows of the service's state: properties, the records of ListFiles, and documents.
+
+They come from the records of model/; here they get the contract's signatures, and texts that every client can read.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import posixpath
+from bisect import bisect
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any, Final
+
+from journalkeeper.bus import contract, names, options
+from journalkeeper.bus.contract import Values
+from journalkeeper.journald.names import classify
+from journalkeeper.model import JournalFile, Outcome, Result
+from journalkeeper.model.manager import JobState, Treatment
+from journalkeeper.model.record import bus_rows, to_properties
+from journalkeeper.model.units import U64_MAX
+from journalkeeper.service.jobs import Job
+from journalkeeper.service.snapshot import Doing, Findings
+
+Reads = Callable[[str], bool]
+"""Returns whether a caller may know what is in the journal files of an owner."""
+
+PRIVATE: Final = frozenset(row.bus for row in contract.FILE if row.about.private)
+"""The keys of a file that are left out for callers who may not read it."""
+
+LISTED_MOST: Final = 500
+"""Files in one answer of ListFiles."""
+
+TEXT_MOST: Final = 400_000
+"""Characters of all texts in one answer of ListFiles; the rest of an answer has some 450 KiB."""
+
+DOCUMENT_MOST: Final = 900 << 10
+"""Characters of a JSON document: one answer has at most 1 MiB."""
+
+LISTS: Final = ("actions", "notices", "outcomes", "details", "skipped")
+"""The parts of a document that are cut where it is too long, the most important first."""
+
+CARRIED: Final[dict[str, Callable[[Any], object]]] = {
+    "s": names.to_ascii,
+    "as": lambda texts: [names.to_ascii(text) for text in texts],
+    "a{sv}": options.options,
+}
+"""Functions that make values of these signatures safe for all clients."""
+
+
+def to_values(*records: object) -> Values:
+    """Return the D-Bus properties of records. Texts become ASCII."""
+    found: Values = {}
+    for record in records:
+        plain = to_properties(record)
+        for row in bus_rows(type(record)):
+            value = plain[row.bus]
+            found[row.bus] = row.signature, CARRIED[row.signature](value) if row.signature in CARRIED else value
+    return found
+
+
+def job_values(job: Job) -> Values:
+    """Return the properties of a job."""
+    return to_values(JobState(job.number, job.state, job.request, job.progress.fraction), job.progress)
+
+
+def list_files(found: Findings, after: str, reads: Reads) -> list[Values]:
+    """Return the records of at most LISTED_MOST files, sorted by path, that follow the path `after`.
+
+    The list is shorter if the texts exceed TEXT_MOST. Private values are left out of files whose owner `reads` rejects.
+    """
+    shown = ((names.to_ascii(path), path) for path in found.files)
+    listed: list[Values] = []
+    text = 0
+    for _, path in heapq.nsmallest(LISTED_MOST, (one for one in shown if one[0] > after)):
+        one = _file(found.files[path], found.decided.get(path), reads)
+        text += sum(len(value) for signature, value in one.values() if signature == "s")
+        if text > TEXT_MOST and listed:
+            break
+        listed.append(one)
+    return listed
+
+
+def _file(row: JournalFile, doing: Doing | None, reads: Reads) -> Values:
+    """Return the properties of a file and of its treatment, by name.
+
+    Private values are left out if `reads` rejects the file's owner. After a finished action, the extents are the new
+    number.
+    """
+    known = to_values(row, Treatment(*(getattr(doing, name, None) for name in Treatment._fields)))
+    if isinstance(doing, Outcome) and doing.result is Result.DONE:
+        known["Extents"] = known["Extents"][0], doing.extents_after
+    return known if reads(row.owner) else {name: value for name, value in known.items() if name not in PRIVATE}
+
+
+def write_document(document: dict[str, Any], reads: Reads) -> str:
+    """Return the JSON of `document`, the plan or the result of a job, for a caller.
+
+    Details of files whose owner `reads` rejects are left out. If the JSON exceeds DOCUMENT_MOST, rows are left out,
+    too: see `_leave_out_rows`.
+    """
+    skipped = [
+        row if reads(_owner(row["path"])) else {**row, "detail": "", "until_us": None}
+        for row in document.get("skipped", ())
+    ]
+    written = {**document, "skipped": skipped}
+    if "details" in written:
+        written["details"] = {path: text for path, text in document["details"].items() if reads(_owner(path))}
+    text = to_json(written)
+    return text if len(text) <= DOCUMENT_MOST else to_json(_leave_out_rows(written))
+
+
+def _leave_out_rows(document: dict[str, Any]) -> dict[str, Any]:
+    """Return `document` with its lists cut so that its JSON has at most DOCUMENT_MOST bytes.
+
+    The rows are taken in the order of LISTS, skipped files with postponed work first, until the next one does not fit.
+    `omitted` is the number of rows that were left out of all lists together.
+    """
+    lists: dict[str, Any] = {name: document[name] for name in LISTS if name in document}
+    lists["skipped"] = sorted(document["skipped"], key=lambda row: not row.get("puts_off"))
+    rows = [(name, row) for name, some in lists.items() for row in (some.items() if name == "details" else some)]
+    empty: dict[str, Any] = {name: [] for name in lists}
+    left = DOCUMENT_MOST - len(to_json({**document, **empty, "omitted": U64_MAX}))
+    fitting = bisect(list(accumulate(len(to_json(row)) + 1 for _, row in rows)), left)
+    cut: dict[str, Any] = {name: [row for other, row in rows[:fitting] if other == name] for name in lists}
+    if "details" in cut:
+        cut["details"] = dict(cut["details"])
+    return {**document, **cut, "omitted": len(rows) - fitting}
+
+
+def to_json(document: object) -> str:
+    """Return `document` as JSON in one line of ASCII, as -j writes it."""
+    return json.dumps(document, separators=(",", ":"))
+
+
+def _owner(path: str) -> str:
+    """Return the owner of the journal file at `path`, from its name alone.
+
+    A name that is no journal file's may be a directory, whose owner counts as an unknown user.
+    """
+    base = posixpath.basename(path)
+    name = classify(base)
+    if name is not None:
+        return name.owner
+    return "system" if ".journal" in base else "user:?"
