@@ -5,7 +5,8 @@ Logging never blocks. A line that journald does not accept at once is lost, coun
 waited for journald while journald waits for the service's writes, neither could continue.
 
 Therefore it does not use systemd.journal.send: sd_journal_sendv() sends on a blocking socket. A stuck journald (its
-queue is net.unix.max_dgram_qlen long, 10 by default) blocks every thread that calls it. `encode` implements the whole
+queue is net.unix.max_dgram_qlen long, 10 by default) blocks every thread that calls it. A thread of its own is no help:
+systemd-python 235 holds the interpreter's lock during the call, so all threads wait. `encode` implements the whole
 protocol. For the same reason stderr is not used if it is a stream to journald.
 
 Every value is escaped (escape.shown), so that it stays one line whatever a file's name contains. A name can then not
@@ -13,8 +14,8 @@ forge the priority of a line on stderr or control a terminal. It cannot change t
 which `journalctl -x` copies fields.
 
 The lines go into the files that the service watches. That makes no loop: an appended line causes a look at most once in
-a flush interval. A lasting condition is logged once (run_log.RunLog), and a look without work logs nothing. LINES
-bounds the rest.
+a flush interval. A lasting condition is logged once (run_log.RunLog), and a look without work logs nothing. journald
+itself limits the rest (RateLimitBurst=).
 
 Source: systemd's doc JOURNAL_NATIVE_PROTOCOL; src/libsystemd/sd-journal/journal-send.c; systemd.exec(5),
 $JOURNAL_STREAM; systemd.journal-fields(7).
@@ -25,25 +26,15 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from journalkeeper.model import Outcome, Result
+from journalkeeper.model import Outcome
 from journalkeeper.model.escape import shown
 from journalkeeper.model.record import to_columns
 
 SOCKET: Final = "/run/systemd/journal/socket"
-
-LINES: Final = 200
-"""The largest number of lines in INTERVAL_S.
-
-The first run over a backlog logs one for each archive; the history has them all. journald's own limit is 10,000 in 30 s
-for each unit.
-"""
-
-INTERVAL_S: Final = 60.0
 
 FIELD_CHARACTERS: Final = 8192
 """A longer value is cut: many together must fit one datagram (net.core.wmem_default, 208 KiB)."""
@@ -65,9 +56,6 @@ class Event(StrEnum):
     LOST = "eb7ab61f291b4ba2b04514323d723243"
 
 
-EVENT_OF_RESULT: Final = {Result.DONE: Event.DONE, Result.SKIPPED: Event.SKIPPED, Result.FAILED: Event.FAILED}
-
-
 def make_fields(outcome: Outcome) -> dict[str, str]:
     """Return the fields of an outcome for the log; unknown and empty values are left out."""
     names = {name: name.upper().replace("_US", "_USEC") for name in to_columns(outcome)} | {"path": "FILE"}
@@ -81,15 +69,10 @@ class Log:
     `lost` counts the lines that could not be written since the last report of lost lines.
     """
 
-    def __init__(self, path: str | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: str | None) -> None:
         self._path = path
-        self._clock = clock
-        self._socket: socket.socket | None = None
-        if path is not None:
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._socket.setblocking(False)  # noqa: FBT003 - its only argument
-        self._began_s = clock()
-        self._lines = 0
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)  # noqa: FBT003 - its only argument
         self.lost = 0
 
     def say(
@@ -98,45 +81,34 @@ class Log:
         """Log a sentence with a syslog priority: 3 error, 4 warning, 6 information.
 
         With an `outcome`, the entry gets its numbers as fields, and its result selects the event. A message that cannot
-        be sent, or exceeds the limit of LINES a minute, is counted as lost.
+        be sent is counted as lost.
         """
         about = {} if outcome is None else make_fields(outcome)
-        kind = event if outcome is None else EVENT_OF_RESULT[outcome.result]
-        if not self._may_speak() or not self._own_up() or not self._send(priority, sentence, kind, about):
+        kind = event if outcome is None else Event[outcome.result.name]
+        if not self._report_lost() or not self._send(priority, sentence, kind, about):
             self.lost += 1
 
     def close(self) -> None:
         """Report lost lines if possible, and close the socket."""
-        self._own_up()
-        if self._socket is not None:
-            self._socket.close()
+        self._report_lost()
+        self._socket.close()
 
-    def _may_speak(self) -> bool:
-        now_s = self._clock()
-        if now_s - self._began_s >= INTERVAL_S:
-            self._began_s, self._lines = now_s, 0
-        self._lines += 1
-        return self._lines <= LINES
-
-    def _own_up(self) -> bool:
+    def _report_lost(self) -> bool:
         """Log the number of lost messages, if there are any. Return False if that message is lost, too."""
-        if not self.lost:
-            return True
-        why = f"journald did not take them, or there were more than {LINES} in a minute"
-        text = f"{self.lost} messages were lost: {why}"
-        if self._send(WARNING, text, Event.LOST, {"JOURNALKEEPER_LOST": str(self.lost)}):
+        text = f"{self.lost} messages were lost: journald did not take them"
+        if self.lost and self._send(WARNING, text, Event.LOST, {"JOURNALKEEPER_LOST": str(self.lost)}):
             self.lost = 0
         return not self.lost
 
     def _send(self, priority: int, sentence: str, event: Event, about: Mapping[str, str]) -> bool:
         try:
-            if self._socket is None:
+            if self._path is None:
                 prefix = "" if sys.stderr.isatty() else f"<{priority}>"  # sd-daemon(3)'s, for programs
                 sys.stderr.write(f"{prefix}{shown(sentence)}\n")
                 sys.stderr.flush()
             else:
                 fields = {"MESSAGE": sentence, "PRIORITY": str(priority), "MESSAGE_ID": str(event)}
-                self._socket.sendto(encode({**fields, "SYSLOG_IDENTIFIER": "journalkeeper", **about}), self._path or "")
+                self._socket.sendto(encode({**fields, "SYSLOG_IDENTIFIER": "journalkeeper", **about}), self._path)
         except OSError:  # EAGAIN its queue is full; ENOENT, ECONNREFUSED it is not there; EPIPE: all the same to us
             return False
         return True

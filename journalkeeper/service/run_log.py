@@ -23,8 +23,11 @@ SAY_AGAIN_S: Final = 86400.0
 """A condition that lasts is logged once a day, because every logged line is one more flush to wake up for."""
 
 BUG: Final = "bug "
-LASTING: Final = frozenset({"bus", "health", "waiting", "event"})
+LASTING: Final = frozenset({"bus", "health", "waiting"})
 """Topics, and before a place in the code the first word of topics, that no run forgets."""
+
+LASTING_REASONS: Final = {**dict.fromkeys((*nocow.UNWANTED, Reason.IO_ERROR), WARNING), Reason.INTERNAL_ERROR: ERROR}
+"""The reasons to skip a file or directory that are logged, with their priorities."""
 
 
 class Say(Protocol):
@@ -67,41 +70,33 @@ class RunLog:
 
     def log_job(self, report: Report) -> None:
         """Log the notices and outcomes of a job."""
-        self._log_notices(report)
-        for outcome in report.outcomes:
-            self._log_outcome(outcome, once_a_day=False)
+        self._log_results(report, is_repeated=False)
 
     def log_run(self, report: Report, directories: Iterable[str], missing: tuple[str, ...]) -> None:
-        """Log the notices, outcomes and lasting conditions of a run of the service, and forget those that are over."""
-        self._log_notices(report)
-        again = {action.path for action in report.plan.actions if action.live}
-        for outcome in report.outcomes:
-            self._log_outcome(outcome, once_a_day=outcome.path in again)
+        """Log the notices, outcomes and lasting conditions of a run of the service, and forget those that are over.
+
+        Of each file, the same kind of action, or the same reason for none, is logged once a day.
+        """
+        self._log_results(report, is_repeated=True)
         for skip in report.plan.skipped:
-            if skip.reason in {*nocow.UNWANTED, Reason.IO_ERROR}:
-                self.log(f"{skip.reason} {skip.path}", WARNING, f"{skip.path}: {skip.detail}", same=skip.reason)
-            elif skip.reason is Reason.INTERNAL_ERROR:
-                what = f"{skip.path}: left alone until it changes ({skip.reason}) {skip.detail}"
-                self.log(skip.path, ERROR, what, same=skip.reason)
+            if skip.reason in LASTING_REASONS:
+                what = f"{skip.path}: left alone ({skip.reason}): {skip.detail}"
+                self.log(skip.path, LASTING_REASONS[skip.reason], what, same=skip.reason)
         if missing:
             self.log("waiting", INFO, f"waiting for {' and '.join(missing)} to appear")
         else:
             self.log_end("waiting", f"{' and '.join(directories)}: there now")
         here = {skip.path for skip in report.plan.skipped} | {action.path for action in report.plan.actions}
-        conditions = {f"{skip.reason} {skip.path}" for skip in report.plan.skipped}
-        kept = {*LASTING, *report.notices, *here, *conditions}
+        kept = {*LASTING, *report.notices, *here}
         self._said = {about: said for about, said in self._said.items() if about in kept or about.startswith(BUG)}
 
-    def _log_notices(self, report: Report) -> None:
+    def _log_results(self, report: Report, *, is_repeated: bool) -> None:
         for notice in report.notices:
             self.log(notice, WARNING, notice)
-
-    def _log_outcome(self, outcome: Outcome, *, once_a_day: bool) -> None:
-        """Log the outcome of a file, at most once a day for an active file, which is rewritten often."""
-        what = describe_outcome(outcome)
-        if outcome.result is Result.DONE:
-            self.log(outcome.path, INFO, what, same="done" if once_a_day else None, outcome=outcome)
-        elif outcome.reason not in PASSING:
-            priority = ERROR if outcome.result is Result.FAILED else INFO
-            same = outcome.reason if outcome.reason is Reason.INTERNAL_ERROR else None
-            self.log(outcome.path, priority, what, same=same, outcome=outcome)
+        for outcome in report.outcomes:
+            is_done = outcome.result is Result.DONE
+            if is_done or outcome.reason not in PASSING:
+                priority = ERROR if outcome.result is Result.FAILED else INFO
+                kind = f"{outcome.action} done" if is_done else outcome.reason
+                sentence = describe_outcome(outcome)
+                self.log(outcome.path, priority, sentence, same=kind if is_repeated else None, outcome=outcome)

@@ -16,7 +16,7 @@ import pytest
 
 from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.probe.bed import Bed
-from journalkeeper.service.log import FIELD_CHARACTERS, INTERVAL_S, LINES, SOCKET, Event, Log, to_journald
+from journalkeeper.service.log import FIELD_CHARACTERS, SOCKET, Event, Log, to_journald
 
 OUTCOME = Outcome("/j/system@1.journal", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 5992, 40, None, 7, 4096, 1.5)
 MANY = 2000
@@ -33,9 +33,7 @@ def journald(tmp_path: Path) -> Iterator[socket.socket]:
 
 @pytest.fixture
 def log(journald: socket.socket) -> Iterator[Log]:
-    """A log whose minute is always a new one, so that only journald bounds it."""
-    ticks = iter(range(0, 10_000_000, int(INTERVAL_S)))
-    made = Log(str(journald.getsockname()), clock=lambda: float(next(ticks)))
+    made = Log(str(journald.getsockname()))
     yield made
     made.close()
 
@@ -146,21 +144,6 @@ def test_a_journald_that_came_back_is_found(tmp_path: Path, journald: socket.soc
         again.bind(os.fspath(tmp_path / "socket"))
         log.say(6, "after")
         assert [received(again)["MESSAGE_ID"], received(again)["MESSAGE"]] == [Event.LOST, "after"]
-
-
-def test_more_than_the_minute_allows_are_counted_and_said_in_the_next(journald: socket.socket) -> None:
-    now_s = [0.0]
-    log = Log(str(journald.getsockname()), clock=lambda: now_s[0])
-    said = []
-    for number in range(LINES + 1):
-        log.say(6, f"line {number}")
-        said += drain(journald)
-    assert (len(said), log.lost) == (LINES, 1)
-    now_s[0] = INTERVAL_S
-    log.say(6, "a new minute")
-    assert received(journald)["JOURNALKEEPER_LOST"] == "1"
-    assert received(journald)["MESSAGE"] == "a new minute"
-    log.close()
 
 
 def test_without_journald_a_sentence_is_one_line_with_its_priority(capsys: pytest.CaptureFixture[str]) -> None:
