@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 RETRY_S = 60.0
 """The delay of the first retry after a failure ..."""
 
@@ -11,24 +13,23 @@ RETRY_MOST_S = 3600.0
 
 
 class Backoff:
-    """The time of the next retry. `at_s` is None while nothing has failed."""
+    """The time of the next retry: `at_s`, infinite while nothing has failed."""
 
     def __init__(self) -> None:
-        self._wait_s = 0.0
-        self.at_s: float | None = None
+        self._wait_s, self.at_s = 0.0, inf
 
     def note_failure(self, now_s: float) -> None:
         """Record a failure, and set the time of the next retry: RETRY_S later, doubled with each failure in a row.
 
         A try that came before its time does not change the time of the next retry.
         """
-        if self.at_s is None or now_s >= self.at_s:
+        if self.at_s == inf or now_s >= self.at_s:
             self._wait_s = min(2 * self._wait_s, RETRY_MOST_S) or RETRY_S
             self.at_s = now_s + self._wait_s
 
     def note_success(self) -> None:
         """Record a success, which ends the retries."""
-        self._wait_s, self.at_s = 0.0, None
+        self._wait_s, self.at_s = 0.0, inf
 
 
 class CpuShare:

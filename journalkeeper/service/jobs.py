@@ -139,9 +139,10 @@ class Jobs:
         """
         job = self.find(number)
         job.canceled = True
-        if not job.running:
-            self._end(job, _cancel_before_begin(job))
-        self._events.publish(Changed())
+        if job.running:
+            self._events.publish(Changed())
+        else:
+            self._end(job, Ended("canceled", error=KeeperError(f"job {number} was canceled before it began")))
 
     def find_result(self, number: int) -> Ended:
         """Return the result of job `number`, which must be the job that ended last.
@@ -154,32 +155,26 @@ class Jobs:
 
     async def close(self) -> None:
         """Cancel all jobs, and wait for the end of the running one."""
-        for job in self.queue:
-            job.canceled = True
+        for job in [*self.queue]:
+            self.cancel(job.number)
         if self._task is not None:
             await self._task
 
     async def _work(self) -> None:
         while self.queue:
             job = self.queue[0]
-            self._end(job, _cancel_before_begin(job) if job.canceled else await self._try(job))
+            job.running = True
             self._events.publish(Changed())
-
-    async def _try(self, job: Job) -> Ended:
-        job.running = True
-        self._events.publish(Changed())
-        try:
-            return await self._do(job)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this job only
-            if not isinstance(error, KeeperError | OSError):
-                self._complain(f"job {job.number} failed", error)
-            return Ended("failed", error=error)
+            try:
+                ended = await self._do(job)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it ends this job only
+                if not isinstance(error, KeeperError | OSError):
+                    self._complain(f"job {job.number} failed", error)
+                ended = Ended("failed", error=error)
+            self._end(job, ended)
 
     def _end(self, job: Job, ended: Ended) -> None:
         self.queue.remove(job)
         self._last = job.number, ended
         self._events.publish(JobRemoved(job, ended.result))
-
-
-def _cancel_before_begin(job: Job) -> Ended:
-    return Ended("canceled", error=KeeperError(f"job {job.number} was canceled before it began"))
+        self._events.publish(Changed())

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from journalkeeper.btrfs.volume import find_mount_line
 from journalkeeper.health.evidence import Obstacle
@@ -16,70 +15,44 @@ from journalkeeper.model.errors import KeeperError
 MOUNTINFO: Final = "/proc/self/mountinfo"
 
 
-class Unwritable(NamedTuple):
-    """A directory with journals, `top` or below it, that this process may not write to.
+def find_unwritable(top: str) -> dict[str, Obstacle]:
+    """Return why this process may not write to directories with journals: `top`, or else those of its instances.
 
-    `mount` is the id of its mount. The unit's confinement makes mounts that are read-only although their filesystem is
-    not (Obstacle.MOUNT): ReadWritePaths= excepts the directory that is there when the service starts. A directory that
-    replaces it later lies on the read-only mount below.
+    The unit's confinement makes mounts that are read-only although their filesystem is not (Obstacle.MOUNT):
+    ReadWritePaths= excepts the directory that is there when the service starts. A directory that replaces it later lies
+    on the read-only mount below. remote/ is left out: each file there that belongs to another user has the reason
+    foreign-owner.
     """
-
-    top: str
-    path: str
-    mount: str
-    obstacle: Obstacle
-
-
-def find_unwritable(tops: Iterable[str]) -> list[Unwritable]:
-    """Return the directories with journals that this process may not write to."""
-    return [
-        Unwritable(top, path, *_find_obstacle(path))
-        for top in tops
-        for path in _places(top)
-        if os.path.isdir(path) and not os.access(path, os.W_OK, effective_ids=True)
-    ]
+    if _is_unwritable(top):
+        return {top: _find_obstacle(top)}
+    try:
+        places = [one.path for one in layout.find_directories(top)]
+    except KeeperError:  # the look reports it
+        return {}
+    return {path: _find_obstacle(path) for path in places if _is_unwritable(path)}
 
 
-def list_paths(unwritable: Iterable[Unwritable]) -> tuple[tuple[str, Obstacle], ...]:
-    """Return (path, obstacle) for directories that cannot be written. Directories below another one are left out.
-
-    remote/ is left out, too: each file there that belongs to another user has the reason foreign-owner.
-    """
-    paths: dict[str, Obstacle] = {}
-    for one in unwritable:
-        hidden = any(one.path.startswith(f"{above.rstrip('/')}/") for above in paths)
-        if not hidden and os.path.basename(one.path) != layout.REMOTE:
-            paths[one.path] = one.obstacle
-    return tuple(paths.items())
+def _is_unwritable(path: str) -> bool:
+    is_ours = os.path.isdir(path) and os.path.basename(path) != layout.REMOTE
+    return is_ours and not os.access(path, os.W_OK, effective_ids=True)
 
 
-def _find_obstacle(path: str) -> tuple[str, Obstacle]:
-    """Return (mount id, obstacle): why this process cannot write to the directory `path`.
-
-    The mount id is "" if the obstacle is not a mount.
-    """
+def _find_obstacle(path: str) -> Obstacle:
+    """Return why this process cannot write to the directory `path`."""
     try:
         fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        return "", Obstacle.ATTRIBUTE  # The directory is gone.
+        return Obstacle.ATTRIBUTE  # The directory is gone.
     try:
         fields = (find_mount_line(fd) or "").split()
         is_ours = os.fstat(fd).st_uid == os.geteuid()
     finally:
         os.close(fd)
     if fields and "ro" in fields[-1].split(","):
-        return fields[0], Obstacle.FILESYSTEM
+        return Obstacle.FILESYSTEM
     if fields and "ro" in fields[5].split(","):
-        return fields[0], Obstacle.MOUNT
-    return "", Obstacle.ATTRIBUTE if is_ours else Obstacle.OWNER
-
-
-def _places(top: str) -> list[str]:
-    """Return `top` and the directories of its instances; only `top` if it cannot be listed."""
-    try:
-        return [top, *(one.path for one in layout.find_directories(top))]
-    except KeeperError:
-        return [top]
+        return Obstacle.MOUNT
+    return Obstacle.ATTRIBUTE if is_ours else Obstacle.OWNER
 
 
 def find_mount_lines(places: tuple[str, ...]) -> tuple[str, ...]:

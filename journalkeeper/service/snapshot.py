@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.config.directives import Watch
-from journalkeeper.health.evidence import Present
+from journalkeeper.health.evidence import Obstacle, Present
 from journalkeeper.health.finding import Verdict
 from journalkeeper.health.verdict import (
     describe_files,
@@ -25,6 +25,9 @@ from journalkeeper.model.recorded import Counters
 from journalkeeper.model.run import Report
 
 Doing = Action | Skip | Outcome
+
+STANDING: Final = ("configuration", "unwatched", "unwritable", "paused")
+"""The facts in `Snapshot.present` that do not depend on the last run."""
 
 
 class Findings(NamedTuple):
@@ -212,42 +215,51 @@ class FlushesLooked(NamedTuple):
     next_flush_us: int
 
 
-Message = FlushesLooked | Looked | Failed | FileDone | NotOnBtrfs | Progressed
+class Checked(NamedTuple):
+    """Changes were looked for that cause no event.
+
+    `configuration` is why the running configuration is not the one on disk, "" while it is. `unwritable` are the
+    directories that the service may not write to, each with the reason.
+    """
+
+    configuration: str
+    unwritable: tuple[tuple[str, Obstacle], ...]
+
+
+Message = Checked | FlushesLooked | Looked | Failed | FileDone | NotOnBtrfs | Progressed
 
 
 def after(state: Snapshot, message: Message) -> Snapshot:
     """Return the state that follows from `state` and a message of the worker."""
+    before = present = state.present
+    standing = {name: getattr(before, name) for name in STANDING}
     match message:
         case Progressed(job, _):
-            return state if job else state._replace(working=True)
-        case Looked(findings, missing, intake_p99_us, present, report):
-            failing = {one.path: one for one in still_failing(state.present.failures, findings.decided)}
-            failing |= {one.path: one for one in present.failures}
-            return state._replace(
-                working=False,
-                findings=findings,
-                missing=missing,
-                intake_p99_us=intake_p99_us,
-                present=present._replace(failures=tuple(failing.values()), paused=state.present.paused),
-                counters=report.counters or state.counters,
-            )
-        case FlushesLooked(windows, next_flush_us):
-            return state._replace(windows=windows, next_flush_us=next_flush_us)
-        case Failed():
-            return state._replace(working=False, present=_present_after_failure(state.present, message))
+            state = state._replace(working=state.working or not job)
+        case Checked():
+            present = before._replace(**message._asdict())
+        case FlushesLooked():
+            state = state._replace(**message._asdict())
         case FileDone(outcome, when_us):
-            failures = [one for one in state.present.failures if one.path != outcome.path]
-            failures += find_failures([outcome])
-            tally = state.tally.add(outcome, when_us) if outcome.result is Result.DONE else state.tally
-            return state._replace(tally=tally, present=state.present._replace(failures=tuple(failures)))
+            if outcome.result is Result.DONE:
+                state = state._replace(tally=state.tally.add(outcome, when_us))
+            failures = [one for one in before.failures if one.path != outcome.path] + find_failures([outcome])
+            present = before._replace(failures=tuple(failures))
+        case Looked(findings, missing, intake_p99_us, run, report):
+            failing = {one.path: one for one in (*still_failing(before.failures, findings.decided), *run.failures)}
+            present = run._replace(failures=tuple(failing.values()), **standing)
+            counters = report.counters or state.counters
+            state = state._replace(
+                working=False, findings=findings, missing=missing, intake_p99_us=intake_p99_us, counters=counters
+            )
         case NotOnBtrfs(path):
-            present = Present(foreign=path, paused=state.present.paused)
-            return state._replace(working=False, findings=None, present=present)
-
-
-def _present_after_failure(present: Present, failed: Failed) -> Present:
-    if not failed.busy_limit_us:
-        return present._replace(problem=failed.problem, busy="")
-    since_us = present.busy_since_us if present.busy else failed.when_us
-    held = present._replace(busy=failed.problem, busy_since_us=since_us, busy_limit_us=failed.busy_limit_us)
-    return held._replace(problem="")
+            present = Present(foreign=path, **standing)
+            state = state._replace(working=False, findings=None)
+        case Failed(problem, _, 0):
+            present = before._replace(problem=problem, busy="")
+            state = state._replace(working=False)
+        case Failed(busy, when_us, limit_us):
+            since_us = before.busy_since_us if before.busy else when_us
+            present = before._replace(problem="", busy=busy, busy_since_us=since_us, busy_limit_us=limit_us)
+            state = state._replace(working=False)
+    return state._replace(present=present)

@@ -9,8 +9,8 @@ worker has made the next one (`Watch`). So the two threads share nothing. The da
 replaced the set, so that an unread event of the old one is not missed.
 
 pyinotify's watch manager makes the watches. Its notifiers are not used: they hang on an empty queue, stop at a name
-that is not UTF-8, and lose an overflow. Of appends only those to active files of instances are reported. They show as
-journald's IN_MODIFY, at most four a second.
+that is not UTF-8, and lose an overflow. Of appends only those to active files are reported. They show as journald's
+IN_MODIFY, at most four a second.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ import logging
 import os
 import select
 import struct
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import pyinotify
 
 from journalkeeper.journald import layout, names
 from journalkeeper.model import Kind
-from journalkeeper.model.errors import FileError, InternalError, KeeperError, catch_errors
+from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.service import mounts
 
 EVENT: Final = struct.Struct("=iIII")
@@ -39,9 +38,6 @@ READ_BYTES: Final = 64 * 1024
 
 COALESCE_S: Final = 0.1
 """Events within this time become one change: a rotation is a dozen events within a few milliseconds."""
-
-TRIES: Final = 100
-"""The number of searches for directories that appear and vanish faster than they can be watched."""
 
 GONE: Final = pyinotify.IN_IGNORED | pyinotify.IN_UNMOUNT | pyinotify.IN_DELETE_SELF | pyinotify.IN_MOVE_SELF
 NAMES: Final = (
@@ -57,28 +53,36 @@ LIMITS: Final = "/proc/sys/fs/inotify"
 
 
 class Change(NamedTuple):
-    """The changes since the last report.
+    """Changes that inotify or the mount table reported.
 
     `appended` are the directories whose active files were appended to. `rescan` is True if journal files appeared or
     vanished. `everything` is True if the changes are unknown or include directories; then the watches must be made
-    anew. `trouble` is why an event could not be understood, "" if all were.
+    anew.
     """
 
     appended: frozenset[str] = frozenset()
     rescan: bool = False
     everything: bool = False
-    trouble: str = ""
+
+    def __or__(self, other: Change) -> Change:
+        return Change(self.appended | other.appended, self.rescan or other.rescan, self.everything or other.everything)
+
+
+NOTHING: Final = Change()
+EVERYTHING: Final = Change(rescan=True, everything=True)
 
 
 class Interest(NamedTuple):
-    """The relevant events of a directory: those of journals, appends to those of `instance`, and these names."""
+    """The relevant events of a directory: those of `names`, and those of journals if it can contain some (`journals`).
 
-    journals: bool = False
-    instance: str = ""
+    `journals` is the path of the directory, or "".
+    """
+
+    journals: str = ""
     names: frozenset[str] = frozenset()
 
     def __or__(self, other: Interest) -> Interest:
-        return Interest(self.journals or other.journals, self.instance or other.instance, self.names | other.names)
+        return Interest(self.journals or other.journals, self.names | other.names)
 
 
 class Watches(NamedTuple):
@@ -95,7 +99,7 @@ class Watches(NamedTuple):
     problem: str = ""
 
 
-def watch_directories(tops: Iterable[str]) -> Watches:
+def watch_directories(tops: tuple[str, ...]) -> Watches:
     """Watch each of `tops`, or its nearest existing parent, and the instances' directories below, with inotify.
 
     Nothing is raised: `problem` of the result states why a directory is not watched. The call can wait for the disk.
@@ -103,7 +107,6 @@ def watch_directories(tops: Iterable[str]) -> Watches:
     # pyinotify logs to stderr by a handler of its own; its errors come as exceptions here.
     pyinotify.log.handlers[:] = [logging.NullHandler()]
     pyinotify.log.propagate = False
-    tops = tuple(tops)
     places = tuple(os.path.realpath(top) for top in tops)
     lines = mounts.find_mount_lines(places)
     try:
@@ -114,41 +117,42 @@ def watch_directories(tops: Iterable[str]) -> Watches:
     os.set_blocking(manager.get_fd(), False)
     os.set_inheritable(manager.get_fd(), False)  # noqa: FBT003 - its only argument
     interests: dict[int, Interest] = {}
-    watched: dict[str, Interest] = {}
     problem = ""
-    for _ in range(TRIES):
-        try:
-            wanted = _find_wanted(tops)
-            # A second search finds directories that appeared before their parent was watched.
-            fresh = [(path, interest) for path, interest in wanted.items() if watched.get(path) != interest]
-            if not fresh:
-                break
-            watched |= wanted
-            for path, interest in fresh:
-                problem = _add(manager, interests, path, interest) or problem
-        except KeeperError as error:
-            problem = str(error)
-            break
+    try:
+        for path, interest in _find_wanted(tops):
+            problem = _add(manager, interests, path, interest) or problem
+    except KeeperError as error:
+        problem = str(error)
     return Watches(manager.get_fd(), interests, places, lines, problem)
 
 
-def _find_wanted(tops: tuple[str, ...]) -> dict[str, Interest]:
-    wanted: dict[str, Interest] = {}
+def _find_wanted(tops: tuple[str, ...]) -> Iterator[tuple[str, Interest]]:
+    """Yield the directories to watch, each one before the search below it.
 
-    def want(path: str, interest: Interest) -> None:
-        wanted[path] = wanted.get(path, Interest()) | interest
-
+    If the caller watches each directory at once, an event reports what appears below it during or after the search.
+    """
     for top in tops:
-        place = os.path.realpath(top)
         # Also above: a directory, or a link to it, that is moved away and made anew is found again.
-        for path in {os.path.abspath(top), place}:
-            nearest, name = _nearest(path)
-            want(nearest, Interest(names=frozenset({name})))
+        yield from _find_nearest(os.path.abspath(top))
+        place = os.path.realpath(top)
+        yield from _find_nearest(place)
         if os.path.isdir(place):
-            want(place, Interest(journals=True))
+            yield place, Interest(place)
             for instance in layout.find_directories(place):
-                want(instance.path, Interest(journals=True, instance=instance.path))
-    return wanted
+                yield instance.path, Interest(instance.path)
+
+
+def _find_nearest(path: str) -> Iterator[tuple[str, Interest]]:
+    """Yield the nearest existing directory above `path`, and again while a nearer one has appeared meanwhile."""
+    known = ""
+    while True:
+        above, name = os.path.split(path)
+        while not os.path.isdir(above) and above != "/":
+            above, name = os.path.split(above)
+        if above == known:
+            return
+        known = above
+        yield above, Interest(names=frozenset({name}))
 
 
 def _add(manager: pyinotify.WatchManager, interests: dict[int, Interest], path: str, interest: Interest) -> str:
@@ -159,7 +163,7 @@ def _add(manager: pyinotify.WatchManager, interests: dict[int, Interest], path: 
         return ""  # it vanished, which its parent's watch reports
     except OSError as error:
         return str(FileError.wrap("watch it", path, error))
-    mask = NAMES | pyinotify.IN_ONLYDIR | pyinotify.IN_MASK_ADD | (pyinotify.IN_MODIFY if interest.instance else 0)
+    mask = NAMES | pyinotify.IN_ONLYDIR | pyinotify.IN_MASK_ADD | (pyinotify.IN_MODIFY if interest.journals else 0)
     try:
         # By its descriptor: pyinotify takes no names that are not UTF-8.
         (number,) = manager.add_watch(f"/proc/self/fd/{handle}", mask, quiet=False).values()
@@ -172,14 +176,13 @@ def _add(manager: pyinotify.WatchManager, interests: dict[int, Interest], path: 
 
 
 class Watch:
-    """Collects the events of the present watches and of the mount table. In the event loop."""
+    """Reports the events of the present watches and of the mount table. In the event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.watches = Watches()
-        self._changed = asyncio.Event()
-        self._change = Change()
-        self._appended: set[str] = set()
+        self._woken = asyncio.Event()
+        self._remounted = False
         self._mountinfo = os.open(mounts.MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
         self._mount_events = select.epoll()
         self._mount_events.register(self._mountinfo, select.EPOLLPRI | select.EPOLLERR)
@@ -190,9 +193,9 @@ class Watch:
         if watches.fd >= 0:
             self._drop()
             self.watches = watches
-            self._loop.add_reader(watches.fd, self._read)
         else:
             self.watches = watches._replace(fd=self.watches.fd, interests=self.watches.interests)
+        self._listen()
         self._check_mounts()  # a mount may have come before `places` were known here
 
     def close(self) -> None:
@@ -203,16 +206,24 @@ class Watch:
         os.close(self._mountinfo)
 
     async def wait(self) -> Change:
-        """Sleep until `_read` has noted a change, and COALESCE_S longer. Return all changes noted until then.
+        """Sleep until an event comes, and COALESCE_S longer. Return the changes of all events until then.
 
-        The next call begins with no changes.
+        An unexpected exception leaves events unread: then the caller has to make the watches anew, and to look at
+        everything.
         """
-        await self._changed.wait()
+        await self._woken.wait()
         await asyncio.sleep(COALESCE_S)
-        self._changed.clear()
-        change = self._change._replace(appended=frozenset(self._appended))
-        self._change = Change()
-        self._appended.clear()
+        self._woken.clear()
+        change = EVERYTHING if self._remounted else NOTHING
+        self._remounted = False
+        while data := self._read():
+            offset = 0
+            while offset < len(data):
+                number, mask, _, length = EVENT.unpack_from(data, offset)
+                offset += EVENT.size + length
+                change |= self._judge(number, mask, data[offset - length : offset])
+            await asyncio.sleep(0)
+        self._listen()
         return change
 
     def _drop(self) -> None:
@@ -221,50 +232,37 @@ class Watch:
             os.close(self.watches.fd)
             self.watches = Watches()
 
-    def _note(self, *, everything: bool = False, trouble: str = "") -> None:
-        """Note that journal files changed, and wake `wait`. With `everything`, directories may have changed, too."""
-        known = self._change
-        self._change = Change(rescan=True, everything=everything or known.everything, trouble=trouble or known.trouble)
-        self._changed.set()
+    def _listen(self) -> None:
+        """Wake `wait` at the next event."""
+        if self.watches.fd >= 0:
+            self._loop.add_reader(self.watches.fd, self._wake)
 
-    def _read(self) -> None:
-        """Read at most READ_BYTES of inotify events and note each change. Return at once if there are no events.
+    def _wake(self) -> None:
+        self._loop.remove_reader(self.watches.fd)  # until the events are read
+        self._woken.set()
 
-        The event loop calls it again while the descriptor is readable. An event that cannot be processed counts as a
-        change of everything.
-        """
+    def _read(self) -> bytes:
+        """Return at most READ_BYTES of inotify events, b"" if there are none."""
         try:
-            data = os.read(self.watches.fd, READ_BYTES)
+            return os.read(self.watches.fd, READ_BYTES) if self.watches.fd >= 0 else b""
         except BlockingIOError:
-            return
-        offset = 0
-        while offset < len(data):
-            number, mask, _, length = EVENT.unpack_from(data, offset)
-            offset += EVENT.size + length
-            taken = catch_errors(partial(self._take, number, mask, data[offset - length : offset]))
-            if isinstance(taken, InternalError):
-                self._note(everything=True, trouble=taken.detail)
+            return b""
 
-    def _take(self, number: int, mask: int, padded_name: bytes) -> None:
-        """Note the change that one inotify event reports. Events about other files are ignored."""
+    def _judge(self, number: int, mask: int, padded_name: bytes) -> Change:
+        """Return the change that one inotify event reports; NOTHING if the event is about other files."""
         if mask & pyinotify.IN_Q_OVERFLOW:
-            self._appended.update(one.instance for one in self.watches.interests.values() if one.instance)
-            self._note(everything=True)
-            return
-        interest = self.watches.interests.get(number)
-        if interest is None:
-            return
+            appended = frozenset(one.journals for one in self.watches.interests.values() if one.journals)
+            return EVERYTHING | Change(appended)
+        interest = self.watches.interests[number]
         name = os.fsdecode(padded_name.rstrip(b"\0"))
         if mask & GONE or (interest.journals and mask & pyinotify.IN_ISDIR) or name in interest.names:
-            self._note(everything=True)
-        elif mask & NAMES:
-            if interest.journals and names.classify(name) is not None:
-                self._note(everything=not interest.instance)  # the top is an instance now
-        elif interest.instance and interest.instance not in self._appended:
-            kind = names.classify(name)
-            if kind is not None and kind.kind is Kind.ACTIVE:
-                self._appended.add(interest.instance)
-                self._changed.set()
+            return EVERYTHING
+        journal = names.classify(name) if interest.journals else None
+        if journal is None:
+            return NOTHING
+        if mask & NAMES:
+            return Change(rescan=True)
+        return Change(frozenset({interest.journals})) if journal.kind is Kind.ACTIVE else NOTHING
 
     def _check_mounts(self) -> None:
         """Read the mount table, and note a change of everything if a mount at or near a journal directory changed."""
@@ -272,7 +270,8 @@ class Watch:
         now = mounts.find_mount_lines(self.watches.places)
         if now != self.watches.mounts:
             self.watches = self.watches._replace(mounts=now)
-            self._note(everything=True)
+            self._remounted = True
+            self._woken.set()
 
 
 def _errno(error: Exception) -> str:
@@ -285,11 +284,3 @@ def _limit(name: str) -> str:
     with open(f"{LIMITS}/{name}", encoding="ascii") as file:
         value = int(file.read())
     return f"fs.inotify.{name} is {value}; raise it: sysctl fs.inotify.{name}={2 * value}"
-
-
-def _nearest(path: str) -> tuple[str, str]:
-    """Return (directory, name): the nearest existing directory above `path`, and the next part of the path."""
-    above, name = os.path.split(path)
-    while not os.path.isdir(above) and above != "/":
-        above, name = os.path.split(above)
-    return above, name

@@ -12,25 +12,24 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
 from journalkeeper.health.evidence import Obstacle
 from journalkeeper.health.verdict import present_after_run
 from journalkeeper.history.database import RecordLockedError
-from journalkeeper.journald import opening
 from journalkeeper.metrics.status import status
-from journalkeeper.model import Host, Outcome, Reason, Request, Result
+from journalkeeper.model import Outcome, Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError, UsageError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.reasons import NO_JOURNAL
 from journalkeeper.model.run import Report, job_document, plan_document
 from journalkeeper.model.units import HOUR_US, MINUTE_US
-from journalkeeper.policy.deferral import PASSING, get_retry_delay_us
 from journalkeeper.service.backoff import RETRY_S, CpuShare
 from journalkeeper.service.jobs import Ended, Job
-from journalkeeper.service.mounts import find_unwritable, list_paths
+from journalkeeper.service.mounts import find_unwritable
 from journalkeeper.service.snapshot import (
+    Checked,
     Failed,
     FileDone,
     FlushesLooked,
@@ -67,34 +66,12 @@ class ReplacedError(KeeperError):
     """The service has to be started again, because a directory was replaced."""
 
 
-class Checked(NamedTuple):
-    """The result of a check for changes that cause no event.
-
-    `configuration` is why the running configuration is not the one on disk, "" while it is. `unwritable` are the
-    directories that the service may not write to, each with the reason.
-    """
-
-    configuration: str = ""
-    unwritable: tuple[tuple[str, Obstacle], ...] = ()
-
-
-def check(load: Callable[[], Engine], engine: Engine) -> Checked:
-    """Return whether the configuration on disk is valid and that of `engine`, and which directories cannot be written.
-
-    `load` returns an engine with the configuration on disk. Call this in a thread.
-    """
-    try:
-        configuration = "" if load().has_configuration_of(engine) else DIFFERENT
-    except (KeeperError, OSError) as error:
-        configuration = f"{WRONG}: {error}"
-    return Checked(configuration, list_paths(find_unwritable(engine.directories)))
-
-
 class Worker:
-    """Works with `engine`, which `load` makes; a reload replaces it.
+    """Works with `engine`, which `load` makes from the configuration on disk; `reload` replaces it.
 
     `post` hands a message to the event loop. `gives_way` returns whether the service's own work must end between two
-    pieces, `stops` whether all work must. `looks` and `flush_looks` name when the next look may begin.
+    pieces, `stops` whether all work must. `looks` and `flush_looks` name when the next look may begin. `alive_s` is the
+    time of the last progress of a look or run, None while nothing is expected. `cycles` counts the whole looks.
     """
 
     def __init__(
@@ -104,6 +81,7 @@ class Worker:
         gives_way: Callable[[], bool],
         stops: Callable[[], bool],
     ) -> None:
+        self._load = load
         self._post = post
         self._gives_way = gives_way
         self._stops = stops
@@ -111,10 +89,10 @@ class Worker:
         self.engine = load()
         self.engine.memory.began_us = now_us()
         self.looks, self.flush_looks = (CpuShare(LOOK_SHARE, LOOK_BURST_S) for _ in range(2))
-        self._is_first_look = True
+        self.alive_s: float | None = None
+        self.cycles = 0
         self._work_began_cpu_s: float | None = None
-        self._known_mounts: dict[str, frozenset[str]] = {}
-        self._refuse_replaced_directories()
+        self._known_mounts: dict[str, set[str]] = {}
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Call `work` in the worker thread. Return a future of the event loop with its result."""
@@ -123,6 +101,39 @@ class Worker:
     def close(self) -> None:
         """Wait until the worker thread has ended."""
         self._executor.shutdown()
+
+    def reload(self) -> None:
+        """Continue with the configuration on disk. Any thread may call this.
+
+        Raises: KeeperError, OSError if the configuration is wrong; then nothing changes.
+        """
+        engine = self._load()
+        engine.take_over(self.engine)
+        self.engine = engine
+
+    def check(self) -> set[str]:
+        """Post whether the configuration on disk is the one that runs, and which directories cannot be written.
+
+        Return the directories that were replaced: the service can no longer write there, although it could when they
+        were first checked. Its unit's mounts are made when it starts, so systemd has to start it again. A directory
+        that was read-only at its first check is no such directory, because a new start would change nothing. Any thread
+        may call this.
+        """
+        engine = self.engine  # a reload may replace it meanwhile
+        try:
+            configuration = "" if self._load().has_configuration_of(engine) else DIFFERENT
+        except (KeeperError, OSError) as error:
+            configuration = f"{WRONG}: {error}"
+        unwritable: dict[str, Obstacle] = {}
+        replaced: set[str] = set()
+        for top in engine.directories:
+            found = find_unwritable(top)
+            mounted = {path for path, obstacle in found.items() if obstacle is Obstacle.MOUNT}
+            replaced |= mounted - self._known_mounts.setdefault(top, mounted)
+            unwritable |= found
+        if engine is self.engine:
+            self._post(Checked(configuration, tuple(unwritable.items())))
+        return replaced
 
     def look_at_flushes(self) -> bool:
         """Look at the flush timers, publish the flush windows, and return whether the service should run now."""
@@ -140,11 +151,18 @@ class Worker:
 
         Raises: ReplacedError if a directory was replaced, so that the service has to be started again.
         """
-        self._refuse_replaced_directories()
-        engine = self.engine  # a reload may replace it meanwhile
+        self.cycles += 1
         began_s, self._work_began_cpu_s = time.thread_time(), None
+        if self.cycles > 1:  # the first look may take any time
+            self.alive_s = time.monotonic()
+        for path in self.check():
+            raise ReplacedError(
+                f"{path} was made or replaced after the service started, and its unit may not write there; "
+                "it ends now, and systemd starts it again"
+            )
+        engine = self.engine
         try:
-            host, report = self._run_engine(engine)
+            return self._summarize(engine, self._run(engine, 0, Request(upkeep=True), self._gives_way, DAEMON))
         except NotBtrfsError as error:
             if engine.memory.seen.instances:  # it was on btrfs before, so it is unmounted or replaced
                 return Failed(str(error), now_us())
@@ -154,59 +172,39 @@ class Worker:
         except (KeeperError, OSError) as error:
             return Failed(str(error), now_us())
         finally:
-            # Only the time of looking counts: the budget bounds rewrites.
+            # Only the time of looking counts: the budget bounds rewrites. No event causes the first look.
             ended_s = time.thread_time() if self._work_began_cpu_s is None else self._work_began_cpu_s
-            if not self._is_first_look:
+            if self.cycles > 1:
                 self.looks.spend(ended_s - began_s, time.monotonic())
-            self._is_first_look = False
-        return self._summarize(engine, host, report)
 
-    def _refuse_replaced_directories(self) -> None:
-        """Refuse to continue if a directory can no longer be written because another one took its place.
+    def _run(self, engine: Engine, job: int, request: Request, stop: Callable[[], bool], origin: str) -> Report:
+        """Run `engine` for the job with this number, or with 0 for the service itself, and post the progress."""
 
-        The mounts of a unit are made when it starts, so systemd has to start it again. A directory that was read-only
-        when it was first watched does not end the service, because a new start would change nothing.
+        def note_progress(progress: Progress) -> None:
+            self.alive_s = time.monotonic()
+            if self._work_began_cpu_s is None:
+                self._work_began_cpu_s = time.thread_time()
+            self._post(Progressed(job, progress))
 
-        Raises: ReplacedError.
-        """
-        tops = self.engine.directories  # once: a reload may replace the engine meanwhile
-        mounted = [one for one in find_unwritable(tops) if one.obstacle is Obstacle.MOUNT]
-        for top in tops:
-            self._known_mounts.setdefault(top, frozenset(one.mount for one in mounted if one.top == top))
-        for one in mounted:
-            if one.mount not in self._known_mounts[one.top]:
-                raise ReplacedError(
-                    f"{one.path} was made or replaced after the service started, and its unit may not write there; "
-                    "it ends now, and systemd starts it again"
-                )
+        def note_outcome(outcome: Outcome) -> None:
+            self._post(FileDone(outcome, now_us()))
 
-    def _run_engine(self, engine: Engine) -> tuple[Host, Report]:
-        report = engine.run(
-            Request(upkeep=True),
-            on_progress=self._note_progress,
-            stop=self._gives_way,
-            origin=DAEMON,
-            on_outcome=lambda outcome: self._post(FileDone(outcome, now_us())),
-        )
-        if report.host is None:
-            raise KeeperError("the run did not look at the host")
-        return report.host, report
+        try:
+            return engine.run(request, on_progress=note_progress, stop=stop, origin=origin, on_outcome=note_outcome)
+        finally:
+            self.alive_s = None
 
-    def _note_progress(self, progress: Progress) -> None:
-        if self._work_began_cpu_s is None:
-            self._work_began_cpu_s = time.thread_time()
-        self._post(Progressed(0, progress))
-
-    def _summarize(self, engine: Engine, host: Host, report: Report) -> Looked:
+    def _summarize(self, engine: Engine, report: Report) -> Looked:
         """Return the result of a complete run for the event loop, with the time until the next one."""
-        numbers = status(host, report.plan, report.outcomes, engine.config)
-        found = findings(host, report.plan, report.outcomes, numbers, engine.config.watch)
-        present = present_after_run(report.plan, report.outcomes, report.waiting)
-        present = present._replace(unrecorded="; ".join(report.unrecorded))
-        p99_us = engine.memory.intake.p99_us
+        host, plan, outcomes = report.host, report.plan, report.outcomes
+        if host is None:
+            raise KeeperError("the run did not look at the host")
+        found = findings(host, plan, outcomes, status(host, plan, outcomes, engine.config), engine.config.watch)
+        present = present_after_run(plan, outcomes, report.waiting)._replace(unrecorded="; ".join(report.unrecorded))
         wait_s = 0.0 if engine.has_flush_passed() else get_wait_s(report, engine.next_whole_look_us())
         self._post(FlushesLooked(*engine.windows()))
-        return Looked(found, tuple(sorted(engine.list_missing_directories())), p99_us, present, report, wait_s)
+        missing = tuple(sorted(engine.list_missing_directories()))
+        return Looked(found, missing, engine.memory.intake.p99_us, present, report, wait_s)
 
     def plan(self, request: Request) -> dict[str, Any]:
         """Return the document of `plan -j`. Raises: KeeperError, OSError as Engine.plan."""
@@ -222,33 +220,21 @@ class Worker:
         Raises: KeeperError, OSError as Engine.run.
         """
         engine = self.engine  # a reload may replace it meanwhile
-        report = engine.run(
-            resolve(job.request, engine.directories),
-            on_progress=lambda progress: self._post(Progressed(job.number, progress)),
-            stop=lambda: job.canceled or self._stops(),
-            origin=ORIGIN,
-            on_outcome=lambda outcome: self._post(FileDone(outcome, now_us())),
-        )
+        request = resolve(job.request, engine.directories)
+        report = self._run(engine, job.number, request, lambda: job.canceled or self._stops(), ORIGIN)
         return Ended(result(report, job.request), job_document(report)), report
 
 
 def get_wait_s(report: Report, whole_us: int) -> float:
     """Return in how many seconds a new plan can differ although no event came, at most DAY_S.
 
-    `whole_us` (CLOCK_REALTIME) is the time of the next whole look.
+    `whole_us` (CLOCK_REALTIME) is the time of the next whole look. After an action that was not done, the next plan
+    comes soon, and names the time of the next try.
     """
-    wake_us = report.plan.wake_at_us
-    wakes_us = [whole_us] if wake_us is None else [wake_us, whole_us]
-    waits = [(min(wakes_us) - now_us()) / 1e6, DAY_S]  # no later, where the clock was set back meanwhile
-    undone = [outcome for outcome in report.outcomes if outcome.result is not Result.DONE]
-    return min([*waits, *map(_again_s, undone)])
-
-
-def _again_s(outcome: Outcome) -> float:
-    """Return in how many seconds an action that was not done should be tried again, by its reason."""
-    if outcome.reason is Reason.CHANGED:
-        return CHANGED_S
-    return RETRY_S if outcome.reason in PASSING else get_retry_delay_us(outcome.reason) / 1e6
+    wakes_us = [whole_us] if report.plan.wake_at_us is None else [report.plan.wake_at_us, whole_us]
+    undone = {outcome.reason for outcome in report.outcomes if outcome.result is not Result.DONE}
+    again_s = CHANGED_S if Reason.CHANGED in undone else RETRY_S if undone else DAY_S
+    return min((min(wakes_us) - now_us()) / 1e6, again_s, DAY_S)  # DAY_S, where the clock was set back meanwhile
 
 
 def result(report: Report, request: Request) -> str:
@@ -265,20 +251,13 @@ def result(report: Report, request: Request) -> str:
 def resolve(request: Request, directories: tuple[str, ...]) -> Request:
     """Return `request` with each path resolved to its place below the real paths of the watched `directories`.
 
-    Raises: UsageError if a path is below none of them, or leads through a symbolic link, which is never followed.
+    Raises: UsageError if a path is below none of them.
     """
     return request._replace(paths=tuple(dict.fromkeys(_place(path, directories) for path in request.paths)))
 
 
 def _place(path: str, directories: tuple[str, ...]) -> str:
-    top = next((one for one in directories if path.startswith(f"{one.rstrip('/')}/")), None)
-    if top is None:
-        raise UsageError(f"{path} is not below {' or '.join(directories)}")
-    found = f"{os.path.realpath(top).rstrip('/')}{path[len(top.rstrip('/')) :]}"
-    try:
-        with opening.open_directory(os.path.dirname(found)):
-            return found
-    except NotADirectoryError as error:
-        raise UsageError(f"{path} is behind a link, or no directory: what is there is not watched") from error
-    except OSError:
-        return found  # the look reports the error of the file itself
+    for top in (directory.rstrip("/") for directory in directories):
+        if path.startswith(f"{top}/"):
+            return f"{os.path.realpath(f'{top}/').rstrip('/')}{path[len(top) :]}"
+    raise UsageError(f"{path} is not below {' or '.join(directories)}")

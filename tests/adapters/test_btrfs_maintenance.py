@@ -105,7 +105,7 @@ def test_the_same_status_is_said_once(ear: socket.socket) -> None:
 
 def test_a_manager_that_has_gone_away_does_not_end_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", f"{tmp_path / 'nobody'}")
-    Notify().ready()
+    Notify().send("READY=1")
 
 
 @pytest.mark.parametrize(

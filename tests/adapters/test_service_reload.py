@@ -18,9 +18,8 @@ from journalkeeper.model.run import Report
 from journalkeeper.service import daemon as daemon_module
 from journalkeeper.service import worker
 from journalkeeper.service.daemon import Daemon
-from journalkeeper.service.mounts import Unwritable
+from journalkeeper.service.snapshot import Checked, Message
 from journalkeeper.service.watch import Watches
-from journalkeeper.service.worker import check
 from tests.hosts import configured
 from tests.patience import PATIENCE_S
 
@@ -30,13 +29,14 @@ OTHER = configured("budget", bytes_per_day=1 << 20)
 
 def test_a_configuration_that_is_not_the_one_that_runs_is_a_problem_until_it_is_again(tmp_path: Path) -> None:
     on_disk: Config | KeeperError = RUNNING
+    posted: list[Message] = []
 
     def load() -> Engine:
         if isinstance(on_disk, KeeperError):
             raise on_disk
         return Engine(on_disk, directories=(str(tmp_path),), state_directory=str(tmp_path))
 
-    engine = load()
+    works = worker.Worker(load, posted.append, bool, bool)
     wrong = KeeperError("/c:3: no")
     for found, problem in (
         (RUNNING, ""),
@@ -45,19 +45,20 @@ def test_a_configuration_that_is_not_the_one_that_runs_is_a_problem_until_it_is_
         (RUNNING, ""),
     ):
         on_disk = found
-        assert check(load, engine).configuration == problem
+        works.check()
+        assert posted.pop() == Checked(problem, ())
 
 
 @pytest.mark.parametrize("place", ["run", "check"])
 async def test_a_run_that_makes_no_progress_is_a_reason_to_act_until_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """The check after the run looks at the directories, so it may wait for the same disk."""
+    """The check before the run looks at the directories, so it may wait for the same disk."""
     engine = Engine(RUNNING, directories=(str(tmp_path),), state_directory=str(tmp_path))
     goes_on, runs = threading.Event(), list[float]()
 
     def wait_in(here: str) -> None:
-        if here == place and len(runs) == 2:  # the first look may take any time
+        if here == place and len(runs) == (2 if place == "run" else 1):  # the first look may take any time
             assert goes_on.wait(PATIENCE_S)
 
     def run(*_: object, **__: object) -> Report:
@@ -65,12 +66,12 @@ async def test_a_run_that_makes_no_progress_is_a_reason_to_act_until_it_ends(
         wait_in("run")
         return Report(Plan((), (), ()), (), 0, 0.0, (), Host(0, (), (), (), {}, 0))
 
-    def check(*_: object) -> worker.Checked:
+    def find_unwritable(_: object) -> dict[str, Obstacle]:
         wait_in("check")
-        return worker.Checked()
+        return {}
 
     monkeypatch.setattr(Engine, "run", run)
-    monkeypatch.setattr(daemon_module, "check", check)
+    monkeypatch.setattr(worker, "find_unwritable", find_unwritable)
     monkeypatch.setenv("WATCHDOG_USEC", "20000")
     daemon = Daemon(lambda: engine, lambda *_, **__: None, stuck_s=0.4)
     seen = [daemon.snapshot().headline]
@@ -151,30 +152,33 @@ async def test_a_reload_while_watches_are_made_has_its_directories_watched(
         tops = (str(tmp_path / "new"),)
         await daemon.reload()
         goes_on.set()
-        while not daemon.cycles:
+        while not daemon._worker.cycles:
             await asyncio.sleep(0.01)
         daemon._end()
         await work
     assert watched[-1] == tops
 
 
-def test_a_reload_while_directories_are_looked_at_mixes_no_engines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("looks", "replaced"),
+    [
+        (({"a"}, {"a"}), set()),  # a new start would change nothing
+        ((set(), {"a"}), {"a"}),
+        (({"a"}, set(), {"a"}), set()),
+        (({"a"}, {"a", "b"}, {"a", "b"}), {"b"}),
+    ],
+)
+def test_a_directory_that_was_writable_at_first_and_is_below_a_read_only_mount_was_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: tuple[set[str], ...], replaced: set[str]
 ) -> None:
-    def load(name: str) -> Engine:
-        return Engine(RUNNING, directories=(str(tmp_path / name),), state_directory=str(tmp_path))
-
-    def find(tops: tuple[str, ...]) -> list[Unwritable]:
-        works.engine = load("after")
-        return [Unwritable(top, top, "1", Obstacle.MOUNT) for top in tops]
-
-    works = worker.Worker(lambda: load("first"), lambda _: None, bool, bool)
-    works.engine = load("before")
-    monkeypatch.setattr(worker, "find_unwritable", find)
-    works._refuse_replaced_directories()
-    works.engine = load("first")  # this one was writable
-    with pytest.raises(worker.ReplacedError):
-        works._refuse_replaced_directories()
+    works = worker.Worker(
+        lambda: Engine(RUNNING, directories=(str(tmp_path),), state_directory=str(tmp_path)), lambda _: None, bool, bool
+    )
+    for mounted in looks:
+        obstacles = {**dict.fromkeys(mounted, Obstacle.MOUNT), "c": Obstacle.OWNER}
+        monkeypatch.setattr(worker, "find_unwritable", lambda _, found=obstacles: found)
+        found = works.check()
+    assert found == replaced
 
 
 async def test_a_check_that_a_reload_overtakes_has_no_say(tmp_path: Path) -> None:
@@ -184,18 +188,23 @@ async def test_a_check_that_a_reload_overtakes_has_no_say(tmp_path: Path) -> Non
     def load() -> Engine:
         found = Engine(config, directories=(str(tmp_path),), state_directory=str(tmp_path))
         begun.release()
-        assert goes_on.wait(PATIENCE_S)
+        if found.config == RUNNING:
+            assert goes_on.wait(PATIENCE_S)
         return found
 
     goes_on.set()
     daemon = Daemon(load, lambda *_, **__: None)
+    assert begun.acquire(timeout=PATIENCE_S)
     goes_on.clear()
+    check = asyncio.create_task(daemon.refresh())
+    await asyncio.to_thread(begun.acquire, timeout=PATIENCE_S)
     config = OTHER
-    works = [asyncio.create_task(work) for work in (daemon.refresh(hurry=False), daemon.reload())]
-    for _ in range(3):
-        await asyncio.to_thread(begun.acquire, timeout=PATIENCE_S)
+    await daemon.reload()
     goes_on.set()
-    await asyncio.gather(*works)
+    await check
+    assert daemon._checking is not None
+    await daemon._checking
+    await asyncio.sleep(0)
     assert daemon.snapshot().present.configuration == ""
-    await daemon.refresh(hurry=False)
+    await daemon.refresh()
     assert daemon.snapshot().present.configuration == ""

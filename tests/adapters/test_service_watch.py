@@ -37,6 +37,7 @@ class Scene:
     def __init__(self, *tops: Path | str) -> None:
         self.loop = asyncio.new_event_loop()
         self.changes: list[Change] = []
+        self.calm_s = COALESCE_S * 1.5
         self._tops = tuple(map(str, tops))
         self.watch = self.loop.run_until_complete(self._make())
         self._following = self.loop.create_task(self._follow())
@@ -76,7 +77,7 @@ class Scene:
             doing()
         seen = 0
         while True:
-            self.loop.run_until_complete(asyncio.sleep(COALESCE_S * 1.5))
+            self.loop.run_until_complete(asyncio.sleep(self.calm_s))
             if len(self.changes) == seen:
                 break
             if any(change.everything for change in self.changes[seen:]):
@@ -149,8 +150,7 @@ def test_a_flat_directory_of_journals_is_an_instance(tmp_path: Path, watching: W
 
 def test_a_directory_that_becomes_an_instance_is_watched_as_one(tmp_path: Path, watching: Watching) -> None:
     scene, active = watching(tmp_path), tmp_path / "system.journal"
-    scene.after(active.touch)
-    assert any(change.everything for change in scene.changes)
+    assert scene.after(active.touch).rescan
     assert scene.after(lambda: append(active)).appended == {str(tmp_path)}
 
 
@@ -296,6 +296,7 @@ def test_an_instance_made_while_the_others_are_being_watched_is_not_missed(
     shutil.rmtree(top / MACHINE)
     monkeypatch.setattr(layout, "find_directories", directories)
     scene.renew()
+    scene.after()
     assert scene.watches(late)
 
 
@@ -318,7 +319,7 @@ def test_a_directory_that_cannot_be_watched_is_said_and_the_others_are(
         return real(manager, path, mask, quiet=quiet)
 
     monkeypatch.setattr(pyinotify.WatchManager, "add_watch", add_watch)
-    watches = watch_directories([str(top)])
+    watches = watch_directories((str(top),))
     os.close(watches.fd)
     assert "max_user_watches" in watches.problem
     assert set(watched) == {str(tmp_path), str(top), str(top / MACHINE), str(top / "remote")}
@@ -405,19 +406,20 @@ def test_of_a_burst_nothing_is_missed_and_no_call_takes_more_than_a_buffer(
     top: Path, watching: Watching, files: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = watching(top, top.with_name("second"))
+    scene.calm_s = 0.6
     calls: list[int] = []
-    read, take = scene.watch._read, scene.watch._take
+    read, judge = scene.watch._read, scene.watch._judge
 
-    def count_call() -> None:
+    def count_read() -> bytes:
         calls.append(0)
-        read()
+        return read()
 
-    def count_event(number: int, mask: int, name: bytes) -> None:
+    def count_event(number: int, mask: int, name: bytes) -> Change:
         calls[-1] += 1
-        take(number, mask, name)
+        return judge(number, mask, name)
 
-    monkeypatch.setattr(scene.watch, "_take", count_event)
-    scene.loop.add_reader(scene.watch.watches.fd, count_call)
+    monkeypatch.setattr(scene.watch, "_read", count_read)
+    monkeypatch.setattr(scene.watch, "_judge", count_event)
 
     def burst() -> None:
         for number in range(files):
@@ -430,5 +432,5 @@ def test_of_a_burst_nothing_is_missed_and_no_call_takes_more_than_a_buffer(
     listing = layout.list_directory(str(top / MACHINE))
     assert len(listing.journals) + listing.left_out == files + 1
     if files > QUEUE:
-        assert seen.appended == {str(top / MACHINE)}, "an append may be among what was lost"
+        assert str(top / MACHINE) in seen.appended, "an append may be among what was lost"
     assert scene.after(lambda: append(top / MACHINE / "system.journal")).appended == {str(top / MACHINE)}

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -43,11 +43,13 @@ from journalkeeper.policy import rules
 from journalkeeper.policy.case import Case
 from journalkeeper.policy.plan import plan as planned
 from journalkeeper.probe.scratch_volume import ScratchVolume
+from journalkeeper.service.daemon import Daemon
 from journalkeeper.service.run_log import RunLog
-from journalkeeper.service.watch import Change, Watch, watch_directories
+from journalkeeper.service.watch import Change, Watch
 from tests import hosts
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, empty, put
+from tests.patience import PATIENCE_S
 from tests.trust.services import listener
 
 CONTENT = empty(size_bytes=1 << 20).ljust(1 << 20, b"\0")
@@ -277,21 +279,32 @@ def test_a_record_with_a_newer_versions_word_ends_no_plan_and_no_run(top: Path, 
 # Events
 
 
-def test_an_event_that_raises_anything_has_everything_looked_at(
+async def test_an_event_that_raises_anything_has_everything_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def watch() -> Change:
-        watched = Watch()
-        watched.use(watch_directories((str(tmp_path),)))
-        monkeypatch.setattr(watched, "_take", mistake)
-        (tmp_path / MACHINE).mkdir()
-        change = await watched.wait()
-        watched.close()
-        return change
+    said, errors = list[str](), [ZeroDivisionError("ours")]
+    judge = Watch._judge
 
-    change = asyncio.run(asyncio.wait_for(watch(), 60))
-    assert change.everything
-    assert change.trouble.startswith("ZeroDivisionError: ours in mistake")
+    def judge_once(*words: Any) -> Change:
+        if errors:
+            raise errors.pop()
+        return judge(*words)
+
+    monkeypatch.setattr(Watch, "_judge", judge_once)
+    top = tmp_path / "journal"
+    daemon = Daemon(lambda: Engine(Config(), directories=(str(top),), state_directory=str(tmp_path)), listener(said))
+    work = asyncio.create_task(daemon.run())
+    async with asyncio.timeout(PATIENCE_S):
+        while not any("waiting for" in line for line in said):
+            await asyncio.sleep(0.01)
+        top.mkdir()
+        while not any("not on btrfs" in line or "there now" in line for line in said):
+            await asyncio.sleep(0.01)
+        daemon._end()
+        await work
+    (bug,) = [line for line in said if "bug in journalkeeper" in line]
+    assert bug.startswith("an event was not understood, so everything is looked at: ")
+    assert "ZeroDivisionError: ours" in bug
 
 
 def test_a_mistake_is_said_once() -> None:

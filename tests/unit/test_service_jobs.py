@@ -135,4 +135,4 @@ async def test_the_service_ends_with_the_running_job_and_begins_no_other(bench: 
     await bench.finish()
     await closing
     assert bench.began == [1]
-    assert bench.heard[2:] == [("canceled", 1), ("canceled", 2)]
+    assert bench.heard[2:] == [("canceled", 2), ("canceled", 1)]

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.health.evidence import Present
+from journalkeeper.health.evidence import Obstacle, Present
 from journalkeeper.model import Outcome, Plan, Reason, Request, Result, Skip, Verb, Window
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.service.jobs import Changed, Events, Job, JobAdded
 from journalkeeper.service.snapshot import (
+    Checked,
     Failed,
     FileDone,
     Findings,
@@ -39,6 +40,9 @@ FAILURE = Skip("/j/a", Reason.IO_ERROR, "EIO")
 LIMIT = Skip("/j", Reason.TOO_MANY, "9 more")
 REFUSED = FOUND._replace(decided={"/j/a": Skip("/j/a", Reason.IO_ERROR, "tried 1min ago")})
 SETTLES = FOUND._replace(decided={"/j/a": Skip("/j/a", Reason.SETTLING, "changed", puts_off=True)})
+UNWRITABLE = (("/j", Obstacle.OWNER),)
+STANDING: dict[str, Any] = {"configuration": "wrong", "unwatched": "no space", "unwritable": UNWRITABLE, "paused": True}
+"""What a run does not change."""
 
 
 def with_present(**words: Any) -> Snapshot:
@@ -46,9 +50,9 @@ def with_present(**words: Any) -> Snapshot:
     return CALM._replace(present=CALM.present._replace(**words))
 
 
-def looked(found: Findings, *failures: Skip) -> Snapshot:
-    """The state after a look that found these."""
-    return CALM._replace(findings=found, intake_p99_us=7, present=Present(failures=failures))
+def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
+    """The state after a look that found these, with these words about the service."""
+    return CALM._replace(findings=found, intake_p99_us=7, present=Present(failures=failures, **words))
 
 
 @pytest.mark.parametrize(
@@ -80,6 +84,13 @@ def looked(found: Findings, *failures: Skip) -> Snapshot:
         (with_present(failures=(FAILURE,)), Looked(SETTLES, (), 7, Present(), REPORT, 1.0), looked(SETTLES, FAILURE)),
         (CALM, FileDone(DONE, 5), CALM._replace(tally=Tally(5, 100, 500))),
         (CALM, FileDone(DONE._replace(result=Result.SKIPPED), 5), CALM),
+        (CALM, Checked("wrong", UNWRITABLE), with_present(configuration="wrong", unwritable=UNWRITABLE)),
+        (with_present(**STANDING), Looked(FOUND, (), 7, Present(), REPORT, 1.0), looked(FOUND, **STANDING)),
+        (
+            with_present(**STANDING, busy="x"),
+            NotOnBtrfs("/j"),
+            CALM._replace(present=Present(**STANDING, foreign="/j")),
+        ),
         (CALM, FlushesLooked((WINDOW,), 9), CALM._replace(windows=(WINDOW,), next_flush_us=9)),
         (CALM, Progressed(1, PROGRESS), CALM),
     ],

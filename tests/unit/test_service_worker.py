@@ -8,7 +8,6 @@ import pytest
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US, HOUR_US, SECOND_US
-from journalkeeper.policy.deferral import AGAIN_US
 from journalkeeper.service import worker
 from journalkeeper.service.backoff import RETRY_S
 
@@ -29,9 +28,9 @@ def put_off(until_us: int | None) -> Skip:
         ((put_off(NOW_US + SECOND_US),), (), NOW_US + HOUR_US, 1),
         ((put_off(NOW_US + 2 * HOUR_US),), (), NOW_US + HOUR_US, 3600),
         ((), (), NOW_US + 365 * DAY_US, 86_400),  # the clock was set back
-        ((), (FAILED,), NOW_US + DAY_US, 60),
-        ((), (FAILED._replace(reason=Reason.MISMATCH),), NOW_US + DAY_US, AGAIN_US / SECOND_US),
-        ((), (FAILED._replace(reason=Reason.PRESSURE),), NOW_US + DAY_US, RETRY_S),
+        ((), (FAILED,), NOW_US + DAY_US, RETRY_S),
+        ((), (FAILED._replace(reason=Reason.CHANGED), FAILED), NOW_US + DAY_US, worker.CHANGED_S),
+        ((put_off(NOW_US + SECOND_US),), (FAILED,), NOW_US + DAY_US, 1),
         ((), (FAILED._replace(result=Result.DONE),), NOW_US + DAY_US, 86_400),
     ],
 )
