@@ -17,13 +17,11 @@ from typing import Any, Final
 from journalkeeper.btrfs import disk, placement, volume
 from journalkeeper.execute import inplace, rewrite, upkeep
 from journalkeeper.execute.pace import Pace
-from journalkeeper.execute.verified_file import Refused, VerifiedFile, hold, is_being_written
-from journalkeeper.journald import opening
+from journalkeeper.execute.verified_file import Refused, VerifiedFile, hold, look_again
 from journalkeeper.model import Action, JournalFile, Kind, Outcome, Reason, Result, Rotation, Verb
-from journalkeeper.model.errors import FileError, InternalError
+from journalkeeper.model.errors import FileError
 from journalkeeper.model.reasons import describe_gain
 from journalkeeper.model.run import Done, Found
-from journalkeeper.model.units import format_size
 from journalkeeper.observe import disk_usage
 from journalkeeper.policy.saving import is_useless_rewrite
 
@@ -36,11 +34,12 @@ REASON_OF_ERRNO: Final = {
     errno.EACCES: Reason.UNREADABLE,
     errno.ETXTBSY: Reason.SWAPFILE,
     errno.EIO: Reason.IO_ERROR,
+    **dict.fromkeys((errno.ELOOP, errno.ENOTDIR, errno.ENXIO), Reason.CHANGED),
 }
 """The reason in the outcome for each errno."""
 
-SKIPPING: Final = frozenset({Reason.VANISHED, Reason.SWAPFILE})
-"""Reasons that are no failure: the file is gone, or must not be touched."""
+SKIPPING: Final = frozenset({Reason.VANISHED, Reason.SWAPFILE, Reason.CHANGED})
+"""Reasons that are no failure: the file is gone, another file has its name, or it must not be touched."""
 
 
 class Turn:
@@ -51,9 +50,7 @@ class Turn:
         seen = (target.size_bytes, target.mtime_ns) if isinstance(target, JournalFile) else (0, 0)
         self.action = action
         self.before = self.after = Found(target.inode, *seen, action.extents_before)
-        self.expected = 0
-        self.compress: str | None = None
-        self.kind: Kind | None = None
+        self.expected = action.extents_expected
 
     def make_done(
         self, result: Result, reason: Reason, detail: str, *, written_bytes: int = 0, duration_s: float = 0.0
@@ -74,7 +71,8 @@ class Turn:
             detail=detail,
             unshared_bytes=_compute_extra_bytes(action, written_bytes, after, whole=result is Result.DONE),
         )
-        return Done(outcome, after.inode, after.size_bytes, after.mtime_ns, self.expected, self.compress, self.kind)
+        kind = action.target.kind if isinstance(action.target, JournalFile) else None
+        return Done(outcome, after.inode, after.size_bytes, after.mtime_ns, self.expected, action.compress, kind)
 
 
 def execute(action: Action, pace: Pace) -> Done:
@@ -92,16 +90,6 @@ def execute(action: Action, pace: Pace) -> Done:
         detail = str(FileError.wrap(str(action.action), action.path, error))
     duration_s = time.monotonic() - began
     return turn.make_done(result, reason, detail, written_bytes=pace.written_bytes, duration_s=duration_s)
-
-
-def skip_action(action: Action) -> Done:
-    """Return the outcome "skipped: interrupted" for an action that never began."""
-    return Turn(action).make_done(Result.SKIPPED, Reason.INTERRUPTED, "stopped before this action")
-
-
-def fail_action(action: Action, error: InternalError, written_bytes: int) -> Done:
-    """Return the outcome of an action that a bug in journalkeeper ended. The file is as it was, or better."""
-    return Turn(action).make_done(Result.FAILED, Reason.INTERNAL_ERROR, error.detail, written_bytes=written_bytes)
 
 
 def _compute_extra_bytes(action: Action, written_bytes: int, after: Found, *, whole: bool) -> int:
@@ -127,16 +115,15 @@ def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFil
 
     Raises: Refused if the name no longer leads to the file, `pace` ended the work, or too few extents were saved.
     """
-    action = turn.action
-    with hold(file, replacing=action.action is Verb.REWRITE) as held:
-        turn.before = turn.after = _measure_before(held.fd, file)
-        turn.expected, turn.compress, turn.kind = action.extents_expected, action.compress, file.kind
+    with hold(file, replacing=turn.action.action is Verb.REWRITE) as held:
+        turn.before = turn.after = _measure(held)
         try:
-            turn.expected = work(held, action, pace)
+            turn.expected = work(held, turn.action, pace)
         finally:
             _make_durable(held, pace)
-            turn.after = _measure_after(held)
-        if not _is_reachable(held, turn.after):
+            turn.after = _measure(held)
+            named = _has_its_name(held)
+        if not named:
             raise Refused(Reason.VANISHED, "the name no longer leads to the file")
     if pace.ended is not None:
         raise Refused(pace.ended, "stopped between two pieces")
@@ -148,21 +135,15 @@ def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFil
 def _compact(held: VerifiedFile, action: Action, pace: Pace) -> int:
     """Move all data of an archive to new extents, unless `pace` ends first. Return the expected number of extents.
 
-    The data that the kernel does not move is copied with the whole file.
+    If the kernel does not move all data, the whole file is copied.
 
-    Raises: Refused if the rest must be copied and the file is open for writing; as inplace.compact and rewrite.rewrite.
+    Raises: as inplace.compact, look_again and rewrite.rewrite.
     """
-    moved = inplace.compact(held, action, pace)
-    if not moved.left or pace.ended is not None:
-        return moved.extents_expected
-    if is_being_written(held.fd):
-        left = format_size(sum(length for _, length in moved.left))
-        raise Refused(Reason.IN_USE, f"the kernel did not move {left}, and an open file is not replaced")
-    status = os.fstat(held.fd)
-    if (status.st_size, status.st_mtime_ns) != (held.status.st_size, held.status.st_mtime_ns):
-        raise Refused(Reason.CHANGED, "a program wrote to the file during the compaction")
-    # Punching changed the ctime, which the exchange compares to detect changes by other programs.
-    return rewrite.rewrite(held._replace(status=status), action, pace)
+    expected, moved = inplace.compact(held, action, pace)
+    if moved or pace.ended is not None:
+        return expected
+    # The held stat is old: punching changed the ctime, which the exchange compares.
+    return rewrite.rewrite(look_again(held, replacing=True), action, pace)
 
 
 def _defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
@@ -187,16 +168,6 @@ Raises: Refused; OSError.
 """
 
 
-def _measure_before(fd: int, file: JournalFile) -> Found:
-    """Return the file's extents, size and disk bytes before the work.
-
-    An active file is measured now. For another file, the numbers of the look are still valid.
-    """
-    if file.kind is Kind.ACTIVE or file.disk_bytes is None:
-        return _measure(fd, file.kind)
-    return Found(file.inode, file.size_bytes, file.mtime_ns, file.extents.total, file.disk_bytes)
-
-
 def _make_durable(held: VerifiedFile, pace: Pace) -> None:
     """Make the new extents durable, before the history records them.
 
@@ -211,38 +182,27 @@ def _make_durable(held: VerifiedFile, pace: Pace) -> None:
         volume.commit_transaction(held.fd)
 
 
-def _measure_after(held: VerifiedFile) -> Found:
-    """Measure the file as it is now, after an exchange the file that has taken its name."""
-    if os.fstat(held.fd).st_nlink:
-        return _measure(held.fd, held.file.kind)
-    with opening.hold_open(held.name, held.dir_fd) as fd:
-        return _measure(fd, held.file.kind)
-
-
-def _is_reachable(held: VerifiedFile, after: Found) -> bool:
-    """Return whether the path still leads to the file, or to its copy, which has the same size and mtime.
+def _has_its_name(held: VerifiedFile) -> bool:
+    """Return whether the path still leads to the file, or to the copy that took its place.
 
     journald may rename an active file within its directory.
+
+    Raises: OSError: ENOENT the path does not exist.
     """
-    status = os.fstat(held.fd)
-    try:
-        if held.file.kind is Kind.ACTIVE:
-            there = os.stat(os.path.dirname(held.file.path))
-            return status.st_nlink > 0 and os.path.samestat(there, os.fstat(held.dir_fd))
-        there = os.lstat(held.file.path)
-    except FileNotFoundError:
-        return False
-    same = (after.size_bytes, after.mtime_ns) == (held.status.st_size, held.status.st_mtime_ns)
-    return (there.st_dev, there.st_ino) == (status.st_dev, after.inode) and (same or status.st_nlink > 0)
+    status, path = os.fstat(held.fd), held.file.path
+    if held.file.kind is Kind.ACTIVE:
+        same_directory = os.path.samestat(os.stat(os.path.dirname(path)), os.fstat(held.dir_fd))
+        return same_directory and status.st_nlink > 0
+    return os.path.samestat(os.lstat(path), status)
 
 
-def _measure(fd: int, kind: Kind) -> Found:
+def _measure(held: VerifiedFile) -> Found:
     """Return the file's extents and disk bytes.
 
     An active file is not synced, because that would be a flush that journald did not choose. Only for other files is
     the measuring unit asked: it takes 0.2 s twice, and a window could close meanwhile.
     """
-    status, active = os.fstat(fd), kind is Kind.ACTIVE
-    extents = placement.count(fd, sync=not active)
+    fd, active = held.fd, held.file.kind is Kind.ACTIVE
+    status, extents = os.fstat(fd), placement.count(fd, sync=not active)
     disk_bytes = disk.read_disk_bytes(fd) if active else disk_usage.measure_disk_bytes(fd)
     return Found(status.st_ino, status.st_size, status.st_mtime_ns, extents, disk_bytes)

@@ -16,7 +16,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
 from journalkeeper.btrfs import defrag, fiemap, inode, mtime_note, placement, writeback
 from journalkeeper.btrfs.fiemap import Extent
@@ -63,17 +63,6 @@ Source: fs/btrfs/defrag.c, defrag_get_extent (6.18: `not_found`) and defrag_coll
 """
 
 
-class Moved(NamedTuple):
-    """The result of `compact`.
-
-    `left` are the (offset, length) of data that should have moved and did not. `extents_expected` is the number of
-    extents that data with these holes should have.
-    """
-
-    left: list[tuple[int, int]]
-    extents_expected: int
-
-
 def defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
     """Defragment ranges of an active file until `pace` ends. Return the expected number of extents.
 
@@ -89,10 +78,10 @@ def defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
     return action.extents_expected
 
 
-def compact(held: VerifiedFile, action: Action, pace: Pace) -> Moved:
+def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
     """Rewrite all data of an archive in place until `pace` ends. Repeat this for data that the kernel did not move.
 
-    Return the (offset, length) runs that still did not move, and the expected number of extents.
+    Return the number of extents that data with these holes should have, and whether all data moved that should have.
 
     Raises: as `defragment`.
     """
@@ -120,7 +109,7 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> Moved:
         inode.set_flags(held.fd, flags)
     if pace.ended is None and (left or len(after) > expected * WORSE):
         read_through(held.fd, join_near(runs), pace)
-    return Moved(left, expected)
+    return expected, not left
 
 
 def _find_left(action: Action, expected: int, before: list[Extent], after: list[Extent]) -> list[tuple[int, int]]:
@@ -130,9 +119,9 @@ def _find_left(action: Action, expected: int, before: list[Extent], after: list[
     or too many extents are left.
     """
     everything = parse_compression(action.compress) is not None or action.reason is Reason.PINNED
-    return (
-        find_same_places(before, after) if everything or is_useless_rewrite(len(before), expected, len(after)) else []
-    )
+    if everything or is_useless_rewrite(len(before), expected, len(after)):
+        return find_same_places(before, after)
+    return []
 
 
 def find_same_places(before: list[Extent], after: list[Extent]) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from journalkeeper.model import KIB, Range, Reason
@@ -29,6 +30,7 @@ HALVED_S: Final = 600.0
 """The interval after which the time of a slow piece counts only half."""
 
 
+@dataclass
 class Pace:
     """The pieces of one action.
 
@@ -38,23 +40,17 @@ class Pace:
     their sum before compression, and `slowest_us` the longest time of a piece.
     """
 
-    def __init__(
-        self,
-        *,
-        most_bytes: int,
-        piece_us: int | None,
-        ask: Callable[[int], Reason | None],
-        tell: Callable[[int], None],
-    ) -> None:
-        self._most_bytes = most_bytes
-        self._piece_us = piece_us
-        self._ask = ask
-        self._tell = tell
-        self._length = most_bytes if piece_us is None else min(LEAST_BYTES, most_bytes)
+    most_bytes: int
+    piece_us: int | None
+    ask: Callable[[int], Reason | None]
+    tell: Callable[[int], None]
+    ended: Reason | None = None
+    written_bytes: int = 0
+    slowest_us: int = 0
+
+    def __post_init__(self) -> None:
+        self._length = self.most_bytes if self.piece_us is None else min(LEAST_BYTES, self.most_bytes)
         self._expected_us = 0
-        self.ended: Reason | None = None
-        self.written_bytes = 0
-        self.slowest_us = 0
 
     def iterate_pieces(self, ranges: tuple[Range, ...], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
         """Yield (offset, length) in bytes of each piece of `ranges`, for a caller that rewrites it.
@@ -84,18 +80,18 @@ class Pace:
 
     def can_go_on(self) -> bool:
         """Ask `ask` whether the next piece may begin. Return False and store the reason in `ended` if not."""
-        self.ended = self._ask(self._expected_us)
+        self.ended = self.ask(self._expected_us)
         return self.ended is None
 
     def _count_piece(self, length: int, took_us: int) -> None:
         self.written_bytes += length
         self.slowest_us = max(self.slowest_us, took_us)
-        if self._piece_us is not None:
-            fitting = int(length * self._piece_us * AIM) // max(1, took_us)
-            self._length = max(LEAST_BYTES, min(self._most_bytes, self._length * GROWTH, fitting))
+        if self.piece_us is not None:
+            fitting = int(length * self.piece_us * AIM) // max(1, took_us)
+            self._length = max(LEAST_BYTES, min(self.most_bytes, self._length * GROWTH, fitting))
             self._length -= self._length % LEAST_BYTES
         self._expected_us = took_us * self._length // length
-        self._tell(length)
+        self.tell(length)
 
 
 class PieceTimes:

@@ -7,7 +7,6 @@ Then both files exchange their names in one step, and only then is the original 
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from typing import Final
@@ -15,9 +14,9 @@ from typing import Final
 from journalkeeper.btrfs import fiemap, inode, kernel, mtime_note, writeback
 from journalkeeper.execute.inplace import join_near
 from journalkeeper.execute.pace import Pace
-from journalkeeper.execute.verified_file import Failed, Refused, VerifiedFile, is_being_written
+from journalkeeper.execute.verified_file import Failed, Refused, VerifiedFile, look_again
 from journalkeeper.journald import names
-from journalkeeper.model import MIB, Action, Kind, Range, Reason
+from journalkeeper.model import MIB, Action, Range, Reason
 from journalkeeper.model.compression import parse_compression
 from journalkeeper.policy.saving import least_extents
 
@@ -38,23 +37,19 @@ def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
     Raises: Failed if the copy differs from the original; Refused if the original changed meanwhile; OSError.
     """
     os.fsync(held.fd)
-    directory = os.open(f"/proc/self/fd/{held.dir_fd}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    copy = os.open(".", COPY_FLAGS, 0o600, dir_fd=held.dir_fd)
     try:
-        copy = os.open(".", COPY_FLAGS, 0o600, dir_fd=directory)
-        try:
-            _give_owner(copy, held.status)
-            _strip(held.fd, copy)
-            expected = max(action.extents_expected, _copy_data(held, copy, action, pace))
-            if pace.ended is None:
-                _copy_attributes(held.fd, copy, held.status)
-                os.fsync(copy)
-                _verify(held.fd, copy, pace)
-            if pace.ended is None:
-                _replace(held, directory, copy)
-        finally:
-            os.close(copy)
+        _give_owner(copy, held.status)
+        _strip(held.fd, copy)
+        expected = max(action.extents_expected, _copy_data(held, copy, action, pace))
+        if pace.ended is None:
+            _copy_attributes(held.fd, copy, held.status)
+            os.fsync(copy)
+            _verify(held.fd, copy, pace)
+        if pace.ended is None:
+            _replace(held, copy)
     finally:
-        os.close(directory)
+        os.close(copy)
     return expected
 
 
@@ -151,34 +146,37 @@ def _verify(original: int, copy: int, pace: Pace) -> None:
     Raises: Failed if they differ.
     """
     os.posix_fadvise(copy, 0, 0, os.POSIX_FADV_DONTNEED)
-    runs = fiemap.find_data(original, sync=True)
-    pairs = {
-        "holes": (runs, fiemap.find_data(copy, sync=True)),
-        "attributes": (_read_xattrs(original), _read_xattrs(copy)),
-        "flags": (_read_flags(original), _read_flags(copy)),
-        "owner, mode, size and times": (_read_attributes(original), _read_attributes(copy)),
-    }
-    for what, (wanted, found) in pairs.items():
-        if wanted != found:
+    wanted, found = _describe(original), _describe(copy)
+    for what in wanted:
+        if wanted[what] != found[what]:
             raise Failed(Reason.MISMATCH, f"the copy's {what} differ from the original's")
-    for offset, length in pace.iterate_reads(join_near(runs)):
-        for wanted, found in zip(_read(original, offset, length), _read(copy, offset, length), strict=True):
-            if wanted != found:
+    for offset, length in pace.iterate_reads(join_near(fiemap.find_data(original, sync=False))):
+        for theirs, ours in zip(_read(original, offset, length), _read(copy, offset, length), strict=True):
+            if theirs != ours:
                 raise Failed(Reason.MISMATCH, "the copy's content differs from the original's")
 
 
-def _read_attributes(fd: int) -> tuple[int, ...]:
+def _describe(fd: int) -> dict[str, object]:
+    """Return all that a copy must have in common with its original, except the content."""
     status = os.fstat(fd)
-    return status.st_uid, status.st_gid, status.st_mode, status.st_size, status.st_mtime_ns
+    return {
+        "holes": fiemap.find_data(fd, sync=True),
+        "attributes": _read_xattrs(fd),
+        "flags": _read_flags(fd),
+        "owner, mode, size and times": (
+            *(status.st_uid, status.st_gid, status.st_mode),
+            *(status.st_size, status.st_mtime_ns),
+        ),
+    }
 
 
-def _replace(held: VerifiedFile, directory: int, copy: int) -> None:
+def _replace(held: VerifiedFile, copy: int) -> None:
     """Exchange the names of copy and original, and delete the original. Undo the exchange if the original changed.
 
     The original is compared again after the exchange, when no program can open it by its name any more. That shows
     writes until then. A program that still has it open for writing is refused, too.
     """
-    temporary = f"{names.TEMPORARY_PREFIX}{held.file.inode}{names.TEMPORARY_SUFFIX}"
+    directory, temporary = held.dir_fd, f"{names.TEMPORARY_PREFIX}{held.file.inode}{names.TEMPORARY_SUFFIX}"
     os.link(f"/proc/self/fd/{copy}", temporary, dst_dir_fd=directory, follow_symlinks=True)
     try:
         os.fsync(copy)
@@ -188,17 +186,18 @@ def _replace(held: VerifiedFile, directory: int, copy: int) -> None:
         os.unlink(temporary, dir_fd=directory)
         raise
     try:
-        if _read_inode(temporary, directory) != (held.file.device, held.file.inode):
+        if not _is_named(held.fd, temporary, directory):
             raise Refused(Reason.CHANGED, "another file took the name during the exchange")
         _require_no_change(held, exchanged=True)
     except Refused:
-        _undo_exchange(held, directory, temporary, copy)
+        _undo_exchange(held, temporary, copy)
         raise
     os.fsync(directory)
     os.unlink(temporary, dir_fd=directory)
+    os.dup2(copy, held.fd, inheritable=False)
 
 
-def _undo_exchange(held: VerifiedFile, directory: int, temporary: str, copy: int) -> None:
+def _undo_exchange(held: VerifiedFile, temporary: str, copy: int) -> None:
     """Exchange the two names again, and delete the copy.
 
     If another program replaced the copy at the name meanwhile, its file keeps the name, and the original is deleted.
@@ -206,35 +205,28 @@ def _undo_exchange(held: VerifiedFile, directory: int, temporary: str, copy: int
     Raises: FileNotFoundError if the name was removed meanwhile; the original is deleted, because the removal was
         meant for it.
     """
-    status = os.fstat(copy)
     try:
-        kernel.exchange(directory, temporary, held.name)
-        if _read_inode(temporary, directory) != (status.st_dev, status.st_ino):
-            kernel.exchange(directory, temporary, held.name)
+        kernel.exchange(held.dir_fd, temporary, held.name)
+        if not _is_named(copy, temporary, held.dir_fd):
+            kernel.exchange(held.dir_fd, temporary, held.name)
     except FileNotFoundError:
-        os.unlink(temporary, dir_fd=directory)
+        os.unlink(temporary, dir_fd=held.dir_fd)
         raise
-    os.fsync(directory)
-    os.unlink(temporary, dir_fd=directory)
+    os.fsync(held.dir_fd)
+    os.unlink(temporary, dir_fd=held.dir_fd)
 
 
-def _read_inode(name: str, directory: int) -> tuple[int, int]:
-    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-    return status.st_dev, status.st_ino
+def _is_named(fd: int, name: str, directory: int) -> bool:
+    """Return whether `name` in `directory` leads to the open file."""
+    return os.path.samestat(os.fstat(fd), os.stat(name, dir_fd=directory, follow_symlinks=False))
 
 
 def _require_no_change(held: VerifiedFile, *, exchanged: bool) -> None:
     """Refuse if a program changed the original or has it open for writing. After an exchange its ctime is different.
 
-    Raises: Refused; OSError: ENOENT the original was removed.
+    Raises: as `look_again`.
     """
-    now = os.fstat(held.fd)
-    if now.st_nlink == 0:
-        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-    unchanged = ["st_size", "st_mtime_ns", "st_nlink", "st_uid", "st_gid", "st_mode"]
-    if not exchanged:
-        unchanged.append("st_ctime_ns")
-    if any(getattr(now, field) != getattr(held.status, field) for field in unchanged):
+    before, now = held.status, look_again(held, replacing=True).status
+    owner, now_owner = (before.st_uid, before.st_gid, before.st_mode), (now.st_uid, now.st_gid, now.st_mode)
+    if owner != now_owner or (not exchanged and before.st_ctime_ns != now.st_ctime_ns):
         raise Refused(Reason.CHANGED, "the file changed during the copy")
-    if held.file.kind is not Kind.ACTIVE and is_being_written(held.fd):
-        raise Refused(Reason.IN_USE, "a program opened the file for writing during the copy")

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from journalkeeper.btrfs import mtime_note
 from journalkeeper.config import Config
-from journalkeeper.execute.executor import execute, fail_action, skip_action
+from journalkeeper.execute.executor import Turn, execute
 from journalkeeper.execute.pace import Pace, PieceTimes
-from journalkeeper.execute.throttle import Place, Throttle
+from journalkeeper.execute.throttle import Throttle
 from journalkeeper.journald import control, layout, opening
 from journalkeeper.journald.names import classify, is_leftover
-from journalkeeper.model import Action, Instance, JournalFile, Kind, Plan
+from journalkeeper.model import Action, Instance, JournalFile, Kind, Plan, Reason, Result
 from journalkeeper.model.errors import InternalError, KeeperError, catch_errors
 from journalkeeper.model.progress import Meter, Progress
 from journalkeeper.model.run import Done
@@ -26,6 +27,7 @@ from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Seen
 
 
+@dataclass
 class Runner:
     """The work of one run. It ends between two pieces when `stop` returns True.
 
@@ -33,20 +35,11 @@ class Runner:
     flushes.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        flushes: Flushes,
-        piece_times: PieceTimes,
-        *,
-        hurry: bool,
-        stop: Callable[[], bool],
-    ) -> None:
-        self._config = config
-        self._flushes = flushes
-        self._piece_times = piece_times
-        self._hurry = hurry
-        self._stop = stop
+    config: Config
+    flushes: Flushes
+    piece_times: PieceTimes
+    hurry: bool
+    stop: Callable[[], bool]
 
     def synchronize(self, instances: Sequence[Instance]) -> list[str]:
         """Ask the journald of each instance to sync, to learn when its next flush is due.
@@ -55,9 +48,9 @@ class Runner:
         """
         troubles = []
         for instance in instances:
-            if not self._stop():
+            if not self.stop():
                 try:
-                    self._flushes.learn(instance.directory, partial(control.synchronize, instance.namespace))
+                    self.flushes.learn(instance.directory, partial(control.synchronize, instance.namespace))
                 except KeeperError as error:
                     troubles.append(str(error))
         return troubles
@@ -71,23 +64,26 @@ class Runner:
         """
         meter = Meter(chosen.actions, on_progress)
         for action in chosen.actions:
-            if self._stop():
-                yield action, skip_action(action)
+            if self.stop():
+                yield action, Turn(action).make_done(Result.SKIPPED, Reason.INTERRUPTED, "stopped before this action")
                 continue
             meter.begin(action)
             begun_bytes = meter.done_bytes
             done = catch_errors(partial(self._execute, action, seen, meter))
-            if isinstance(done, InternalError):
-                done = fail_action(action, done, meter.done_bytes - begun_bytes)
+            if isinstance(done, InternalError):  # the file is as it was, or better
+                written_bytes = meter.done_bytes - begun_bytes
+                done = Turn(action).make_done(
+                    Result.FAILED, Reason.INTERNAL_ERROR, done.detail, written_bytes=written_bytes
+                )
             if action.live or not isinstance(action.target, JournalFile):
-                self._flushes.note_rewrite(action.target.directory)
+                self.flushes.note_rewrite(action.target.directory)
             yield action, done
 
     def _execute(self, action: Action, seen: Seen, meter: Meter) -> Done:
         """Execute one action, and ask the throttle before each piece."""
         throttle = self._build_throttle(action, seen)
         pace = Pace(
-            most_bytes=self._config.defrag.chunk_bytes,
+            most_bytes=self.config.defrag.chunk_bytes,
             piece_us=self._choose_piece_us(action),
             ask=throttle,
             tell=meter.add,
@@ -95,7 +91,7 @@ class Runner:
         done = execute(action, pace)
         throttle.wait_for_sync()
         if action.live:
-            self._piece_times.add(action.target.directory, pace.slowest_us)
+            self.piece_times.add(action.target.directory, pace.slowest_us)
         return done
 
     def _choose_piece_us(self, action: Action) -> int | None:
@@ -106,8 +102,8 @@ class Runner:
         so they have no limit.
         """
         if action.live:
-            return self._config.defrag.chunk_us
-        return None if self._hurry or action.compress == "no" else self._config.window.margin_us
+            return self.config.defrag.chunk_us
+        return None if self.hurry or action.compress == "no" else self.config.window.margin_us
 
     def _build_throttle(self, action: Action, seen: Seen) -> Throttle:
         """Return the throttle for `action`, which watches the disks of its volume and the intake delay on its device.
@@ -115,18 +111,24 @@ class Runner:
         The intake delay is read from the active files of `seen` that a journald writes on the same device. Work stops
         before a flush by the configured margin plus the longest recent piece.
         """
-        ours = [one for one in seen.instances if one.device == action.target.device and one.name != layout.REMOTE]
-        directories = {one.directory for one in ours}
+        device = action.target.device
         actives = tuple(
             file.path
             for file in seen.files
-            if file.kind is Kind.ACTIVE and file.problem is None and file.directory in directories
+            if file.kind is Kind.ACTIVE
+            and file.problem is None
+            and file.device == device
+            and file.instance != layout.REMOTE
         )
-        uuid = next(volume.uuid for volume in seen.volumes if volume.device == action.target.device)
-        margin_us = self._config.window.margin_us + self._piece_times.get_longest_us()
-        place = Place(uuid, actives)
         return Throttle(
-            action, self._config, self._flushes, place, margin_us=margin_us, hurry=self._hurry, stop=self._stop
+            action,
+            self.config,
+            self.flushes,
+            uuid=next(volume.uuid for volume in seen.volumes if volume.device == device),
+            actives=actives,
+            margin_us=self.config.window.margin_us + self.piece_times.get_longest_us(),
+            hurry=self.hurry,
+            stop=self.stop,
         )
 
 
@@ -146,22 +148,19 @@ def remove_leftovers(paths: Iterable[str]) -> list[str]:
             raise ValueError(f"{path} is neither a temporary file of journalkeeper nor a journal file")
         try:
             with opening.open_directory(directory) as fd:
-                what = _unlink(name, fd) if is_leftover(name) else _follow(name, fd)
+                said.append(f"{path}: {_remove_leftover(name, fd)}")
         except FileNotFoundError:
             continue
         except OSError as error:
             said.append(f"{path}: cannot remove what a killed run left behind: {os.strerror(error.errno or 0)}")
-        else:
-            said.append(f"{path}: {what}")
     return said
 
 
-def _unlink(name: str, directory: int) -> str:
-    os.unlink(name, dir_fd=directory)
-    return "temporary file of a killed run removed"
-
-
-def _follow(name: str, directory: int) -> str:
+def _remove_leftover(name: str, directory: int) -> str:
+    """Delete a temporary file, or apply the note in a journal file. Return what was done."""
+    if is_leftover(name):
+        os.unlink(name, dir_fd=directory)
+        return "temporary file of a killed run removed"
     with opening.hold_open(name, directory) as fd:
         moved = mtime_note.apply(fd)
     return "modification time restored after a killed run" if moved else "note of a killed run removed"

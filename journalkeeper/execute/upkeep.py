@@ -80,16 +80,12 @@ def rotate(target: Rotation, reason: Reason) -> Found:
                 raise Refused(Reason.NO_JOURNALD, f"no journald writes this file now: {error}") from error
             raise Failed(Reason.NO_JOURNALD, str(error)) from error
         try:
-            fresh = opening.open_file(held.name, held.dir_fd)
+            with opening.hold_open(held.name, held.dir_fd) as fd:
+                return _check_new_file(file, fd, reason)
         except FileNotFoundError:
-            _wait_for_archive(held.fd)
             return Found(file.inode, file.size_bytes, file.mtime_ns, 0)
-        try:
-            found = _check_new_file(file, fresh, reason)
         finally:
-            os.close(fresh)
-        _wait_for_archive(held.fd)
-        return found
+            _wait_for_archive(held.fd)
 
 
 def _wait_for_archive(archive: int) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A journal file, opened and verified to be the file that the plan saw.
 
-No path is resolved twice. The directory is opened once, then the file from it without following links. All later work
-uses these two descriptors.
+No path is resolved twice. The directory is opened once, then the file from it, both without following links. All later
+work uses these two descriptors. There is one second look (`look_again`): before the work, before a copy is made of a
+file that was worked on in place, and around the exchange with the copy.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class Failed(Refused):
 
 
 class VerifiedFile(NamedTuple):
-    """A verified file: its directory (`dir_fd`), its `name`, the file (`fd`, read-only), and its row in the plan
-    (`file`).
+    """A verified file: its directory (`dir_fd`), its `name`, the file (`fd`, read-only), its stat at the last look, and
+    its row in the plan (`file`). After an exchange `fd` is the copy that has taken the name.
     """
 
     dir_fd: int
@@ -59,30 +60,22 @@ class VerifiedFile(NamedTuple):
 def hold(file: JournalFile, *, replacing: bool = False, moving: bool = True) -> Iterator[VerifiedFile]:
     """Open `file`, check all facts again that the plan relied on, and keep the file open during the block.
 
-    `replacing`: another inode will take its place. `moving`: its data will move on the disk.
-
-    Raises: Refused if a fact is different now; OSError: ENOENT vanished.
+    Raises: as `look_again`; OSError: ENOENT vanished; ELOOP, ENOTDIR a link is on the way; ENXIO a socket.
     """
     directory, _, name = file.path.rpartition("/")
-    dir_fd = os.open(directory or "/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fd = opening.open_file(name, dir_fd)
-        except OSError as error:
-            if error.errno in {errno.ELOOP, errno.ENXIO}:
-                raise Refused(Reason.CHANGED, "the name no longer belongs to a regular file") from error
-            raise
-        try:
-            status = _require_no_change(fd, file, replacing=replacing, moving=moving)
-            yield VerifiedFile(dir_fd, name, fd, status, file)
-        finally:
-            os.close(fd)
-    finally:
-        os.close(dir_fd)
+    with opening.open_directory(directory or "/") as dir_fd, opening.hold_open(name, dir_fd) as fd:
+        held = VerifiedFile(dir_fd, name, fd, os.fstat(fd), file)
+        yield look_again(held, replacing=replacing, moving=moving)
 
 
-def _require_no_change(fd: int, file: JournalFile, *, replacing: bool, moving: bool) -> os.stat_result:
-    status = os.fstat(fd)
+def look_again(held: VerifiedFile, *, replacing: bool, moving: bool = False) -> VerifiedFile:
+    """Check that the open file is still as the plan saw it. Return `held` with its present stat.
+
+    `replacing`: another inode will take its place. `moving`: its data will move on the disk.
+
+    Raises: Refused if a fact is different now.
+    """
+    fd, file, status = held.fd, held.file, os.fstat(held.fd)
     if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (file.device, file.inode):
         raise Refused(Reason.CHANGED, "the name now belongs to another file")
     if status.st_nlink != 1:
@@ -93,15 +86,14 @@ def _require_no_change(fd: int, file: JournalFile, *, replacing: bool, moving: b
     if moving and not file.extents.shared_bytes and fiemap.is_shared_at(fd, 0):
         # Neither a snapshot nor its deletion shows in a file's stat.
         raise Refused(Reason.SHARED, "a snapshot or reflink has shared the file since the look")
-    if file.kind is Kind.ACTIVE:
-        return status
-    if (status.st_size, status.st_mtime_ns) != (file.size_bytes, file.mtime_ns):
-        raise Refused(Reason.CHANGED, "a program has written to the file since the look")
-    if file.kind is Kind.ARCHIVED and header.read_state(fd) is not State.ARCHIVED:
-        raise Refused(Reason.IN_USE, "the file's state is no longer archived")
-    if is_being_written(fd) and (replacing or not is_only_kept_open(file)):
-        raise Refused(Reason.IN_USE, "a program has the file open for writing")
-    return status
+    if file.kind is not Kind.ACTIVE:
+        if (status.st_size, status.st_mtime_ns) != (file.size_bytes, file.mtime_ns):
+            raise Refused(Reason.CHANGED, "a program has written to the file since the look")
+        if file.kind is Kind.ARCHIVED and header.read_state(fd) is not State.ARCHIVED:
+            raise Refused(Reason.IN_USE, "the file's state is no longer archived")
+        if is_being_written(fd) and (replacing or not is_only_kept_open(file)):
+            raise Refused(Reason.IN_USE, "a program has the file open for writing")
+    return held._replace(status=status)
 
 
 def is_only_kept_open(file: JournalFile) -> bool:

@@ -15,7 +15,6 @@ import os
 import socket
 import stat
 import struct
-import time
 from typing import Final
 
 from journalkeeper.journald import layout
@@ -32,11 +31,8 @@ PEER: Final = struct.Struct("=3i")
 
 def get_socket_path(namespace: str = "") -> str:
     """Return the path of the socket on which the journald of `namespace` ("": the main one) takes calls."""
-    return f"{_get_runtime(namespace)}/io.systemd.journal"
-
-
-def _get_runtime(namespace: str) -> str:
-    return f"{RUNTIME}.{namespace}" if namespace else RUNTIME
+    runtime = f"{RUNTIME}.{namespace}" if namespace else RUNTIME
+    return f"{runtime}/io.systemd.journal"
 
 
 def can_be_asked(directory: str, namespace: str = "") -> bool:
@@ -97,7 +93,7 @@ def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
             if pid == 0 or uid != 0:
                 raise KeeperError(f"{path}: the listener is not this machine's journald")
             channel.sendall(call)
-            answer = json.loads(_receive(channel, time.monotonic() + timeout_s))
+            answer = json.loads(_receive(channel))
     except TimeoutError as error:
         raise KeeperError(f"{path}: journald did not answer within {timeout_s:g} s; it may still {what}") from error
     except OSError as error:
@@ -109,16 +105,9 @@ def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
         raise KeeperError(f"{path}: journald refused to {what}: {why}")
 
 
-def _receive(channel: socket.socket, deadline_s: float) -> bytes:
-    """Read one message from `channel` until `deadline_s`, and return it without the zero byte at its end."""
+def _receive(channel: socket.socket) -> bytes:
+    """Read one message from `channel`, and return it without the zero byte at its end."""
     answer = b""
-    while b"\0" not in answer and len(answer) < ANSWER_BYTES:
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError
-        channel.settimeout(left_s)
-        part = channel.recv(4096)
-        if not part:
-            raise ValueError(answer)
+    while b"\0" not in answer and len(answer) < ANSWER_BYTES and (part := channel.recv(4096)):
         answer += part
     return answer.partition(b"\0")[0]

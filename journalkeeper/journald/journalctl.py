@@ -16,8 +16,9 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import IO, Any, Final
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any, Final, cast
 
 from journalkeeper.model.errors import KeeperError, NeedsRootError
 
@@ -37,13 +38,13 @@ class JournalctlError(KeeperError):
     """journalctl failed, or wrote a line that is not an entry."""
 
 
+@dataclass
 class Journalctl:
-    """A running journalctl. `output` yields its lines, one entry each."""
+    """A running journalctl. `output` yields its lines, one entry each, and `said` contains its messages on stderr."""
 
-    def __init__(self, child: subprocess.Popen[bytes], output: IO[bytes], said: IO[bytes]) -> None:
-        self._child = child
-        self._stderr = said
-        self.output = output
+    child: subprocess.Popen[bytes]
+    output: IO[bytes]
+    said: IO[bytes]
 
     def parse_entry(self, line: bytes) -> Entry:
         """Return the entry in `line`.
@@ -60,24 +61,18 @@ class Journalctl:
 
     def wait(self) -> int:
         """Wait for journalctl to end and return its exit status."""
-        return self._child.wait()
-
-    def read_stderr(self) -> str:
-        """Return journalctl's messages on stderr."""
-        self._stderr.seek(0)
-        return self._stderr.read(SAID).decode(errors="replace").strip()
+        return self.child.wait()
 
     def make_error(self) -> KeeperError:
         """Wait for journalctl to end, and return an error with its exit status and messages.
 
         The error is NeedsRootError if journalctl may not read the journal.
         """
-        status, said = self.wait(), self.read_stderr()
-        denied = _find_denial(said) if status > 0 else None
-        if denied is not None:
-            return denied
+        status = self.wait()
+        self.said.seek(0)
+        said = self.said.read(SAID).decode(errors="replace").strip()
         how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-        return JournalctlError(f"journalctl failed: {how}: {said}" if said else f"journalctl failed: {how}")
+        return _find_denial(said) or JournalctlError(": ".join(filter(None, ("journalctl failed", how, said))))
 
 
 @contextmanager
@@ -88,17 +83,17 @@ def run_journalctl(fields: Sequence[str], *options: str, directory: str | None) 
 
     Raises: OSError if journalctl cannot be started.
     """
-    where = [] if directory is None else [f"--directory={directory}"]
-    words = [*PROGRAM, f"--output-fields={','.join(fields)}", *where, *options]
-    with ExitStack() as stack:
-        said = stack.enter_context(tempfile.TemporaryFile())
-        child = stack.enter_context(
-            subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, env=_make_env())
-        )
-        stack.callback(child.kill)  # a caller that stops reading does not wait for the rest
-        if child.stdout is None:
-            raise JournalctlError("journalctl has no output")
-        yield Journalctl(child, child.stdout, said)
+    words = [*PROGRAM, f"--output-fields={','.join(fields)}", *_choose_directory(directory), *options]
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, env=_make_env()
+        ) as child,
+    ):
+        try:
+            yield Journalctl(child, cast("IO[bytes]", child.stdout), said)
+        finally:
+            child.kill()  # a caller that stops reading does not wait for the rest
 
 
 def read_entries(fields: Sequence[str], matches: Sequence[str], *, most: int, directory: str | None) -> Iterator[Entry]:
@@ -120,13 +115,16 @@ def can_see_all(directory: str | None) -> bool:
     """
     if os.geteuid() == 0:
         return True
-    where = [] if directory is None else [f"--directory={directory}"]
-    words = ["journalctl", "--no-pager", "--lines=0", *where]
+    words = ["journalctl", "--no-pager", "--lines=0", *_choose_directory(directory)]
     said = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=_make_env()).stderr
     denied = _find_denial(said.decode(errors="replace"))
     if denied is not None:
         raise denied
     return b"not seeing messages" not in said
+
+
+def _choose_directory(directory: str | None) -> list[str]:
+    return [] if directory is None else [f"--directory={directory}"]
 
 
 def _make_env() -> dict[str, str]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import heapq
 import os
 import re
-from collections.abc import Iterable, Iterator
-from itertools import chain, islice
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
 
 from journalkeeper.journald import conf
 from journalkeeper.journald.names import Name, classify, is_leftover
@@ -27,6 +26,9 @@ MOST_FILES = 7168
 sd-journal opens at most this many files in all directories together (sd-journal.c, JOURNAL_FILES_MAX). 100,000 names in
 remote/ must not end the service by its MemoryMax=.
 """
+
+Rank: TypeAlias = tuple[bool, bool, int, str]
+"""The place of a journal among those of its directory: not a remote one, active, the time, and its name."""
 
 # A machine id, also in UUID form as sd-journal accepts it, and perhaps a namespace.
 _INSTANCE = re.compile(r"([0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:\.(.+))?\Z", re.I | re.DOTALL)
@@ -68,27 +70,27 @@ def find_directories(top: str = TOP) -> list[Directory]:
     Raises: FileError if `top` cannot be listed: EACCES, ENOTDIR.
     """
     top = os.path.realpath(top)
-    holds_journals = False
-
-    def below(entries: Iterable[os.DirEntry[str]]) -> Iterator[Directory]:
-        nonlocal holds_journals
-        for entry in entries:
-            if not entry.is_dir(follow_symlinks=False):
-                holds_journals = holds_journals or classify(entry.name) is not None
-            elif (place := _parse_directory(os.path.join(top, entry.name), entry.name)) is not None:
-                yield place
-
-    try:
-        with os.scandir(top) as entries:
-            found = heapq.nsmallest(MOST_FILES, below(entries))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise FileError.wrap("list its journals", top, error) from error
+    below = (entry.name for entry in _scan(top) if entry.is_dir(follow_symlinks=False))
+    places = (_parse_directory(os.path.join(top, name), name) for name in below)
+    found = heapq.nsmallest(MOST_FILES, filter(None, places))
     own = _parse_directory(top, os.path.basename(top))
-    if own is None and holds_journals:
+    if own is None and any(classify(entry.name) and not entry.is_dir(follow_symlinks=False) for entry in _scan(top)):
         own = describe_directory(top)
     return found if own is None else [own, *found]
+
+
+def _scan(directory: str | int) -> Iterator[os.DirEntry[str]]:
+    """Yield the entries of a directory; nothing if it does not exist.
+
+    Raises: FileError if the directory cannot be listed.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            yield from entries
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise FileError.wrap("list its journals", str(directory), error) from error
 
 
 def describe_directory(path: str) -> Directory:
@@ -116,35 +118,18 @@ def list_directory(directory: str | int) -> Listing:
 
     Raises: FileError if the directory cannot be listed: EACCES.
     """
+    found: list[tuple[Rank, Name]] = []
     leftovers: list[str] = []
     total = 0
-
-    def journals(entries: Iterable[os.DirEntry[str]]) -> Iterator[tuple[str, Name]]:
-        nonlocal total
-        for entry in entries:
-            kind = classify(entry.name)
-            if kind is not None:
-                total += 1
-                yield entry.name, kind
-            elif is_leftover(entry.name) and len(leftovers) < MOST_FILES:
-                leftovers.append(entry.name)
-
-    try:
-        with os.scandir(directory) as entries:
-            names = journals(entries)
-            found = list(islice(names, MOST_FILES))
-            if rest := list(islice(names, 1)):
-                found = heapq.nlargest(MOST_FILES, chain(found, rest, names), key=_rank)
-    except FileNotFoundError:
-        return Listing([], [])
-    except OSError as error:
-        raise FileError.wrap("list its journals", str(directory), error) from error
-    return Listing(found, leftovers, total - len(found))
-
-
-def _rank(journal: tuple[str, Name]) -> tuple[bool, bool, int, str]:
-    name, kind = journal
-    return kind.owner != "remote", kind.kind is Kind.ACTIVE, kind.realtime_us, name
+    for name in (entry.name for entry in _scan(directory)):
+        kind = classify(name)
+        if kind is not None:
+            total += 1
+            keep = heapq.heappush if len(found) < MOST_FILES else heapq.heappushpop
+            keep(found, ((kind.owner != "remote", kind.kind is Kind.ACTIVE, kind.realtime_us, name), kind))
+        elif is_leftover(name) and len(leftovers) < MOST_FILES:
+            leftovers.append(name)
+    return Listing([(rank[-1], kind) for rank, kind in found], leftovers, total - len(found))
 
 
 def describe_instance(

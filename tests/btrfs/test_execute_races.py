@@ -15,7 +15,8 @@ import pytest
 
 from journalkeeper.btrfs import kernel
 from journalkeeper.execute import executor
-from journalkeeper.model import MIB, Kind, Reason, Result, Verb
+from journalkeeper.execute.verified_file import VerifiedFile
+from journalkeeper.model import MIB, Reason, Result, Verb
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.run import Done, Found
 from journalkeeper.probe.bed import ONLINE, SIGNAL_SYNC, Bed
@@ -127,10 +128,10 @@ def test_a_file_that_is_gone_before_it_is_measured_is_not_called_done(
     what, real = action(path), executor._measure
     looks = iter(range(9))
 
-    def found(fd: int, kind: Kind) -> Found:
-        if next(looks) == (0 if kind is Kind.ARCHIVED else 1):
+    def found(held: VerifiedFile) -> Found:
+        if next(looks) == 1:
             remove(path)
-        return real(fd, kind)
+        return real(held)
 
     monkeypatch.setattr(executor, "_measure", found)
     renamed = name == "system.journal" and remove is move

@@ -124,14 +124,13 @@ def test_a_vanished_directory_is_a_vanished_file(place: Path, journal_bytes: byt
     expect(do(what), Result.SKIPPED, Reason.VANISHED)
 
 
-def test_a_directory_that_became_a_link_to_the_same_file_is_harmless(place: Path, journal_bytes: bytes) -> None:
-    """What counts is the inode: whoever has it under both paths gets what was planned."""
+def test_a_directory_that_became_a_link_is_skipped(place: Path, journal_bytes: bytes) -> None:
     (place / "deeper").mkdir()
     path = put(place / "deeper", journal_bytes)
     what = action(path)
     path.parent.rename(place / "moved")
     (place / "deeper").symlink_to("moved")
-    assert do(what).outcome.result is Result.DONE
+    expect(do(what), Result.SKIPPED, Reason.CHANGED)
 
 
 @FORMS

@@ -16,7 +16,7 @@ import pytest
 from journalkeeper.btrfs.maintenance import find_maintenance, list_disks
 from journalkeeper.config import Config, Watch, Window
 from journalkeeper.engine import Engine
-from journalkeeper.execute.throttle import Place, Throttle
+from journalkeeper.execute.throttle import Throttle
 from journalkeeper.model import Action, Kind, Reason, Request, Verb
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.intake import Intake
@@ -162,9 +162,15 @@ class Asked:
         self.seen = self.look(bed)
         file = next(file for file in self.seen.files if file.kind is kind)
         action = Action(file.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, file, not_after_us=not_after_us)
-        place = Place(self.seen.volumes[0].uuid, (str(bed.journald.active),))
         self.throttle = Throttle(
-            action, Config(), self.flushes, place, margin_us=500_000, hurry=hurry, stop=lambda: self.stopped
+            action,
+            Config(),
+            self.flushes,
+            uuid=self.seen.volumes[0].uuid,
+            actives=(str(bed.journald.active),),
+            margin_us=500_000,
+            hurry=hurry,
+            stop=lambda: self.stopped,
         )
 
     def look(self, bed: Bed) -> Seen:

@@ -49,7 +49,7 @@ def killed_while_its_mtime_was_moved(path: Path) -> None:
 def test_killed_at_any_call_the_next_run_puts_the_mtime_back(place: Path, journal_bytes: bytes) -> None:
     moved = number = 0
     killed = True
-    while killed and number < 12:  # what comes then moves no mtime
+    while killed and number < 24:  # what comes then moves no mtime
         path = allocated_ahead(place, journal_bytes)
         before, what = bearing(path), action(path)
         killed = killed_before(number, partial(do, what))

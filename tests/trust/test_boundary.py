@@ -246,7 +246,7 @@ def test_a_run_records_a_mistake_and_does_the_rest(top: Path, tmp_path: Path, mo
     engine = Engine(config, directories=(str(top),), state_directory=str(tmp_path / "state"))
     compact = inplace.compact
 
-    def fail(held: VerifiedFile, what: Action, pace: Pace) -> inplace.Moved:
+    def fail(held: VerifiedFile, what: Action, pace: Pace) -> tuple[int, bool]:
         if what.path.endswith(archive_name(2)):
             mistake()
         return compact(held, what, pace)
