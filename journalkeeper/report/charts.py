@@ -12,12 +12,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil, log10
 from statistics import median
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from journalkeeper.health.evidence import Boot, Intake, Journal, Recorded
+from journalkeeper.health.evidence import Boot, Evidence, Intake, Unknown
 from journalkeeper.history.rows import sum_files
-from journalkeeper.model import JournalFile, Result
-from journalkeeper.model.recorded import Totals
+from journalkeeper.model import Result
+from journalkeeper.model.recorded import Entry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US, counted, format_span, quantile
 from journalkeeper.report.text import UNKNOWN, day, hour, seconds, when
 
@@ -118,12 +118,7 @@ class Figure(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class _Timed(Protocol):
-    @property
-    def when_us(self) -> int: ...
-
-
-T = TypeVar("T", bound=_Timed)
+T = TypeVar("T", Totals, Entry, Intake)
 
 
 def _drop_implausible(rows: Iterable[T], now_us: int) -> list[T]:
@@ -167,12 +162,15 @@ def _group(times: range, rows: Iterable[T]) -> list[list[T]]:
 # boots
 
 
-def draw_boots(known: Sequence[Boot], record: Recorded | None) -> Figure:
+def draw_boots(evidence: Evidence) -> Figure:
     """Return the chart of boots: the time of each, and the part of the journal's flush.
 
     A mark shows when the history began, which is the day of the installation.
     """
     name, title = "boots", "Boots"
+    if isinstance(evidence.journal, Unknown):
+        return Figure(name, title, f"Unknown: {evidence.journal.why}.")
+    known, record = evidence.journal.boots, None if isinstance(evidence.record, Unknown) else evidence.record
     shown = sorted(known, key=lambda boot: boot.first_us)[-MOST_BOOTS:]
     if not shown:
         return Figure(name, title, "The journal contains no boot.")
@@ -245,12 +243,16 @@ def _seconds(span_us: int | None) -> str:
 # extents
 
 
-def draw_extents(record: Recorded, files: Sequence[JournalFile], now_us: int) -> Figure:
+def draw_extents(evidence: Evidence) -> Figure:
     """Return the chart of extents over time, their ideal number, and the time of each rewrite, up to the present files.
 
     Rows with an implausible time are left out, and a note reports their number.
     """
     name, title = "extents", "Extents"
+    record, look, now_us = evidence.record, evidence.look, evidence.now_us
+    if isinstance(record, Unknown):
+        return Figure(name, title, f"Unknown: {record.why}.")
+    files = [] if isinstance(look, Unknown) else [file for file in look.host.files if file.problem is None]
     kept = _drop_implausible(record.totals, now_us)
     if not kept:
         return Figure(name, title, "The history is empty: the service records extents when they change.")
@@ -286,12 +288,10 @@ def draw_extents(record: Recorded, files: Sequence[JournalFile], now_us: int) ->
 def sum_instances(rows: Sequence[Totals]) -> list[Totals]:
     """Return the sums over all instances at each time at which one of them was recorded, by time."""
     latest: dict[str, Totals] = {}
-    sums = [0] * 6
     moments: dict[int, Totals] = {}
     for one in sorted(rows, key=lambda row: row.when_us):
-        before = latest.get(one.instance, (0,) * 8)
-        sums = [total + now - then for total, now, then in zip(sums, one[2:], before[2:], strict=True)]
         latest[one.instance] = one
+        sums = map(sum, zip(*(row[2:] for row in latest.values()), strict=True))
         moments[one.when_us] = Totals(one.when_us, "", *sums)
     return list(moments.values())
 
@@ -299,10 +299,12 @@ def sum_instances(rows: Sequence[Totals]) -> list[Totals]:
 # intake delay
 
 
-def draw_intake(journal: Journal, now_us: int) -> Figure:
+def draw_intake(evidence: Evidence) -> Figure:
     """Return the chart of the waits for journald over time: the median, the 99th percentile and the longest wait."""
-    name, title = "intake", "Intake delay"
-    timely = _drop_implausible(journal.intake, now_us)
+    name, title, journal = "intake", "Intake delay", evidence.journal
+    if isinstance(journal, Unknown):
+        return Figure(name, title, f"Unknown: {journal.why}.")
+    timely = _drop_implausible(journal.intake, evidence.now_us)
     kept = sorted(entry for entry in timely if entry.wait_us >= 0)
     if not kept:
         return Figure(name, title, "No message in the journal has the time at which it was sent.")

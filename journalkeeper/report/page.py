@@ -22,7 +22,7 @@ from journalkeeper.model.reasons import SENTENCES, describe_outcome
 from journalkeeper.model.units import counted, format_size, spell_size
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import charts
-from journalkeeper.report.charts import Figure, Table
+from journalkeeper.report.charts import Table
 from journalkeeper.report.text import UNKNOWN, describe_total_saving, seconds, when
 
 MOST_BYTES: Final = 500 << 10
@@ -37,10 +37,8 @@ LONG: Final = 600
 
 def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
     """Return the page of `host`; in UTF-8 it has at most MOST_BYTES."""
-    environment = _environment()
-    template = environment.get_template("page.html")
-    style = Markup(environment.loader.get_source(environment, "style.css")[0])  # type: ignore[union-attr] # noqa: S704
-    content = {**_head(evidence, verdict), **_tabulate_plan(evidence.plan), "style": style, "host": host}
+    template = _environment().get_template("page.html")
+    content = {**_head(evidence, verdict), **_tabulate_plan(evidence.plan), "host": host}
     rows = MOST_ACTIONS
     while True:
         made = template.render(**content, **_tabulate_past(evidence, rows))
@@ -76,24 +74,6 @@ def _environment() -> Environment:
     return made
 
 
-def figures(evidence: Evidence) -> tuple[Figure, ...]:
-    """Return the charts of boots, extents and intake delay. A chart that cannot be made states the reason."""
-    record, journal, look, now_us = evidence.record, evidence.journal, evidence.look, evidence.now_us
-    files = () if isinstance(look, Unknown) else tuple(file for file in look.host.files if file.problem is None)
-    if isinstance(journal, Unknown):
-        boots, intake = _unknown("boots", "Boots", journal), _unknown("intake", "Intake delay", journal)
-    else:
-        boots = charts.draw_boots(journal.boots, None if isinstance(record, Unknown) else record)
-        intake = charts.draw_intake(journal, now_us)
-    if isinstance(record, Unknown):
-        return boots, _unknown("extents", "Extents", record), intake
-    return boots, charts.draw_extents(record, files, now_us), intake
-
-
-def _unknown(name: str, title: str, why: Unknown) -> Figure:
-    return Figure(name, title, f"Unknown: {why.why}.")
-
-
 def _head(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
     """Return the template's values for the top of the page, its charts and its findings, by name."""
     record = evidence.record
@@ -104,7 +84,7 @@ def _head(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
         "seen": _describe_files(evidence),
         "verdict": _verdict(verdict),
         "saving": describe_total_saving(counters) if counters else "",
-        "figures": figures(evidence),
+        "figures": (charts.draw_boots(evidence), charts.draw_extents(evidence), charts.draw_intake(evidence)),
         "findings": verdict,
         "unknown_checks": Table("Checks that could not be made", ("Check", "Why"), unknown, words_last=True),
         "ignored": () if isinstance(record, Unknown) else record.ignored,

@@ -148,7 +148,7 @@ def _size(file: JournalFile) -> str:
     disk = UNKNOWN if file.disk_bytes is None else format_size(file.disk_bytes)
     said = f"{format_size(file.size_bytes)}, {format_size(file.allocated_bytes)} allocated, on disk {disk}"
     if file.entries:
-        said += f"; {counted(file.entries, 'entry').replace('entrys', 'entries')}"
+        said += f"; {counted(file.entries, 'entry')}"
         said += f" from {when(file.head_time_us)} to {when(file.tail_time_us)}"
     return said
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.health.evidence import Boot, Intake, Journal, Recorded
-from journalkeeper.model import Extents, Result
+from journalkeeper.health.evidence import Boot, Evidence, Intake, Journal, Recorded
+from journalkeeper.model import Extents, Reason, Result
 from journalkeeper.model.recorded import Entry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US, format_span
 from journalkeeper.report import charts
 from journalkeeper.report.charts import FIRST_US, MOST_ROWS, ROWS, Chart, Figure, Layer
+from tests.evidence import look
 from tests.report_data import NOW_US, entry, file, journal
 
 MS = 1000
@@ -27,7 +28,8 @@ def boot(number: int, **changes: object) -> Boot:
 
 
 def boots(known: Sequence[Boot], since_us: int | None = None) -> Figure:
-    return charts.draw_boots(known, Recorded(since_us, (), (), None, ()))
+    record = Recorded(since_us, (), (), None, ())
+    return charts.draw_boots(Evidence(NOW_US, journal=Journal(0, None, True, boots=tuple(known)), record=record))
 
 
 def drawn(figure: Figure) -> Chart:
@@ -159,7 +161,7 @@ def test_boots_without_times_are_said(known: list[Boot]) -> None:
 
 
 def extents(totals: Sequence[Totals], *entries: Entry, now_us: int = LATER_US) -> Figure:
-    return charts.draw_extents(Recorded(None, entries, tuple(totals), None, ()), (), now_us)
+    return charts.draw_extents(Evidence(now_us, record=Recorded(None, entries, tuple(totals), None, ())))
 
 
 def moment(when_us: int, instance: str, extents: int, size: int = 100 << 20) -> Totals:
@@ -190,7 +192,8 @@ def test_ten_thousand_notes_are_thinned_and_keep_their_peaks_and_the_newest() ->
 
 def test_the_chart_ends_with_the_files_as_they_are_now() -> None:
     record = Recorded(None, (), (moment(NOW_US - DAY_US, "a", 2928),), None, ())
-    figure = charts.draw_extents(record, (file(), file(extents=Extents(total=8, data_bytes=1 << 20))), NOW_US)
+    seen = look(file(), file(extents=Extents(total=8, data_bytes=1 << 20)), file(problem=Reason.VANISHED))
+    figure = charts.draw_extents(Evidence(NOW_US, seen, record=record))
     assert figure.said.startswith("6,000 extents at ")
     assert cells(figure)[0][1:] == ("6,000", "2", "6,000", "2")
     assert reach(figure) == (NOW_US - DAY_US, pytest.approx(NOW_US, abs=DAY_US / charts.MOST_SPANS))
@@ -219,7 +222,7 @@ def test_an_empty_record_is_said() -> None:
 
 
 def intake(taken: list[Intake], *, oldest_us: int | None = None, complete: bool = True) -> Figure:
-    return charts.draw_intake(Journal(len(taken), oldest_us, complete, tuple(taken)), NOW_US)
+    return charts.draw_intake(Evidence(NOW_US, journal=Journal(len(taken), oldest_us, complete, tuple(taken))))
 
 
 def test_the_lines_are_the_median_the_p99_and_the_longest_wait_of_each_span() -> None:
@@ -261,8 +264,9 @@ def test_a_clock_that_was_set_back_makes_no_negative_wait_and_is_said() -> None:
 
 def test_where_the_journal_was_not_read_to_its_beginning_is_said() -> None:
     known = journal()
-    assert "read back to" in " ".join(charts.draw_intake(known, NOW_US).notes)
-    assert "read back to" not in " ".join(charts.draw_intake(known._replace(complete=True), NOW_US).notes)
+    assert "read back to" in " ".join(charts.draw_intake(Evidence(NOW_US, journal=known)).notes)
+    whole = known._replace(complete=True)
+    assert "read back to" not in " ".join(charts.draw_intake(Evidence(NOW_US, journal=whole)).notes)
 
 
 def test_no_message_with_a_time_is_said() -> None:
