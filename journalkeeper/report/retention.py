@@ -15,7 +15,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from journalkeeper.health.evidence import Evidence, Unknown
-from journalkeeper.health.finding import Answer, Facts, advice, require
+from journalkeeper.health.finding import Answer, Facts, UnknownPartError, advice, require
 from journalkeeper.journald.conf import TARGET
 from journalkeeper.model import MIB, Instance, JournalFile, Kind, Sums
 from journalkeeper.model.record import Count, Moment, Seconds, Span
@@ -65,7 +65,7 @@ class Retention(NamedTuple):
 
 def history(evidence: Evidence) -> Iterator[Answer]:
     """Compacted archives leave room for a longer history, which journald does not use: it counts uncompressed bytes."""
-    found = require(retention(evidence))
+    found = retention(evidence)
     if found.proposed_us >= WORTH * found.kept_us and not found.applied:
         facts: Facts = {
             "limit_bytes": found.limit_bytes,
@@ -95,26 +95,19 @@ def sentence(found: Retention) -> str:
     return f"{now}; {then}{binds}."
 
 
-def retention(evidence: Evidence) -> Retention | Unknown:
-    """Return the present and the proposed retention of the main journal, or Unknown with the reason.
+def retention(evidence: Evidence) -> Retention:
+    """Return the present and the proposed retention of the main journal.
 
     They follow from its compression ratio, its bytes per day, and its limits.
+
+    Raises: UnknownPartError with the reason, if one of these is unknown.
     """
-    look, storage = evidence.look, evidence.storage
-    if isinstance(look, Unknown):
-        return look
-    if isinstance(storage, Unknown):
-        return storage
+    look, storage = require(evidence.look), require(evidence.storage)
     main = [one for one in look.host.instances if not one.namespace and one.rotatable]
     if not main:
-        return Unknown("this machine's main journald writes to none of the configured directories")
-    instance = main[0]
-    files = [file for file in look.host.files if file.directory == instance.directory and not file.problem]
-    ratio = _ratio(files)
-    if isinstance(ratio, Unknown):
-        return ratio
-    rate = bytes_per_day(files)
-    return rate if isinstance(rate, Unknown) else _compute(instance, files, ratio, rate, storage.retention_bytes)
+        raise UnknownPartError(Unknown("this machine's main journald writes to none of the configured directories"))
+    files = [file for file in look.host.files if file.directory == main[0].directory and not file.problem]
+    return _compute(main[0], files, require(_ratio(files)), require(bytes_per_day(files)), storage.retention_bytes)
 
 
 def bytes_per_day(files: Sequence[JournalFile]) -> float | Unknown:
@@ -151,17 +144,17 @@ def _ratio(files: list[JournalFile]) -> float | Unknown:
     return sum(file.allocated_bytes for file in archives) / max(1, sum(file.disk_bytes or 0 for file in archives))
 
 
-def _compute(
-    instance: Instance, files: list[JournalFile], ratio: float, rate: float, target: int | None
-) -> Retention | Unknown:
+def _compute(instance: Instance, files: list[JournalFile], ratio: float, rate: float, target: int | None) -> Retention:
     """Return the present retention, and the one proposed for the compression `ratio` and `rate`, in bytes per day.
 
-    `target` is the disk usage that an earlier drop-in aimed at, None without one. Return Unknown if limits are unknown.
+    `target` is the disk usage that an earlier drop-in aimed at, None without one.
+
+    Raises: UnknownPartError if limits are unknown.
     """
     use, keep_free = instance.system_max_use_bytes, instance.system_keep_free_bytes
     largest, available = instance.system_max_file_size_bytes, instance.available_bytes
     if not use or not largest or keep_free is None or available is None:
-        return Unknown("journald's limits are not known, or SystemMaxUse= is off")
+        raise UnknownPartError(Unknown("journald's limits are not known, or SystemMaxUse= is off"))
     active = sum(file.allocated_bytes for file in files if file.kind is Kind.ACTIVE)
     taken = sum(file.allocated_bytes for file in files)
     mean = _mean_bytes(files)
@@ -298,7 +291,5 @@ def _round_down(size_bytes: int) -> int:
 
     The power is the smallest one that is at least a twentieth of the size.
     """
-    step = MIB
-    while step * 20 < size_bytes:
-        step *= 2
+    step = max(MIB, 1 << (-(-size_bytes // 20) - 1).bit_length())
     return size_bytes // step * step

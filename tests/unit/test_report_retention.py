@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from journalkeeper.config import files as conffiles
-from journalkeeper.health.evidence import Evidence, Storage, Unknown
-from journalkeeper.health.finding import Finding, answer
+from journalkeeper.health.evidence import Evidence, Storage
+from journalkeeper.health.finding import Finding, UnknownPartError, answer
 from journalkeeper.journald import conf
 from journalkeeper.model import GIB, MIB, JournalFile, Kind
 from journalkeeper.model.units import DAY_US, parse_size
@@ -31,17 +31,11 @@ def host(*files: JournalFile, storage: Storage = STORAGE, **words: Any) -> Evide
     return evidence(look=look(*files, instances=(limits(**words),)), storage=storage)
 
 
-def proposed(
+def kept(
     *, ratio: float = 6.4, hours: float = 24, number: int = 8, storage: Storage = STORAGE, **words: Any
-) -> Any:
+) -> Retention:
     """Of a host with 512 MiB for its journal and archives of 32 MiB, one each so many hours."""
     return retention(host(*archives(number, ratio, hours), storage=storage, **words))
-
-
-def kept(**words: Any) -> Retention:
-    found = proposed(**words)
-    assert isinstance(found, Retention)
-    return found
 
 
 def test_what_is_kept_and_what_it_really_takes() -> None:
@@ -154,17 +148,20 @@ def test_a_drop_in_of_somebody_else_has_no_target(text: str) -> None:
     ],
 )
 def test_what_cannot_be_told_is_said(words: dict[str, Any], why: str) -> None:
-    found = proposed(**words)
-    assert isinstance(found, Unknown)
-    assert why in found.why
+    with pytest.raises(UnknownPartError, match=why):
+        kept(**words)
 
 
-@pytest.mark.parametrize(("span_us", "enough"), [(60_000_000, False), (DAY_US - 1, False), (DAY_US, True)])
-def test_a_rate_takes_a_day_of_history(span_us: int, *, enough: bool) -> None:
-    files = [one._replace(head_time_us=NOW_US - span_us, tail_time_us=NOW_US) for one in archives()]
-    found = retention(host(*files))
-    assert isinstance(found, Retention) is enough
-    assert enough or "at least 1d" in str(found)
+def test_a_rate_takes_a_day_of_history() -> None:
+    def kept_since(span_us: int) -> Retention:
+        files = (one._replace(head_time_us=NOW_US - span_us, tail_time_us=NOW_US) for one in archives())
+        return retention(
+            host(*(one._replace(head_time_us=NOW_US - span_us, tail_time_us=NOW_US) for one in archives()))
+        )
+
+    assert kept_since(DAY_US).bytes_per_day == 8 * 32 * MIB
+    with pytest.raises(UnknownPartError, match="contain 23h 59min of history; a rate needs at least 1d"):
+        kept_since(DAY_US - 1)
 
 
 def test_explain_and_retention_agree() -> None:
@@ -172,24 +169,21 @@ def test_explain_and_retention_agree() -> None:
     assert summarize_history(instance, archives(8, 6.4)).full_span_us == found.kept_us
 
 
-def test_without_root_the_ratio_is_unknown() -> None:
-    files = tuple(one._replace(disk_bytes=None) for one in archives())
-    found = retention(host(*files))
-    assert isinstance(found, Unknown)
-    assert "root" in found.why
-
-
-def test_archives_that_are_not_compacted_tell_no_ratio() -> None:
-    plain = [file(inode=n, disk_bytes=1) for n in range(9)]
-    found = retention(host(file(Kind.ACTIVE), *plain))
-    assert isinstance(found, Unknown)
-    assert "compacted archives: 0" in found.why
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        (tuple(one._replace(disk_bytes=None) for one in archives()), "only root can measure"),
+        (tuple(file(inode=number, disk_bytes=1) for number in range(9)), "compacted archives: 0"),
+    ],
+)
+def test_without_measured_and_compacted_archives_the_ratio_is_unknown(files: tuple[JournalFile, ...], why: str) -> None:
+    with pytest.raises(UnknownPartError, match=why):
+        retention(host(file(Kind.ACTIVE), *files))
 
 
 def test_archives_that_do_not_pay_to_be_compacted_count_in_the_ratio() -> None:
     plain = file(inode=1, path=f"{DIRECTORY}/system@x.journal", disk_bytes=32 * MIB)
     found = retention(host(*archives(4, 4.0), plain))
-    assert isinstance(found, Retention)
     assert found.ratio == pytest.approx(5 * 32 / (4 * 8 + 32))
 
 
