@@ -15,7 +15,6 @@ from journalkeeper.health.evidence import (
     Present,
     Recorded,
     Storage,
-    System,
     Unit,
 )
 from journalkeeper.model import GIB, Extents, JournalFile, Kind, Plan
@@ -30,7 +29,6 @@ UNITS = (
     Unit("journalkeeper-defrag.timer", "inactive", "dead", "disabled"),
     Unit("systemd-journald.service", "active", "running", "static", "success"),
 )
-SYSTEM = System("257.8-1~deb13u2", 512)
 STORAGE = Storage("auto", persistent_directory=True, flushed=True)
 
 
@@ -73,7 +71,6 @@ def journal(**words: Any) -> Journal:
 def recorded(**words: Any) -> Recorded:
     """A record of a host that has nothing to do."""
     plain: dict[str, Any] = {
-        "first_us": NOW_US - 30 * DAY_US,
         "counters": Counters(since_us=NOW_US - 30 * DAY_US),
         "entries": (),
         "totals": (),
@@ -123,7 +120,8 @@ def evidence(**words: Any) -> Evidence:
         "record": recorded(),
         "journal": journal(),
         "units": UNITS,
-        "system": SYSTEM,
+        "systemd": "257.8-1~deb13u2",
+        "queue_length": 512,
         "storage": STORAGE,
         "service": Manager(state="idle", state_reason="", health="ok", health_reasons=[]),
         "present": Present(),

@@ -8,7 +8,7 @@ from typing import Any
 
 from journalkeeper.health.evidence import Boot, Evidence, Intake, Journal, Look, Recorded, Unknown
 from journalkeeper.model import Action, Host, JournalFile, Kind, Plan, Reason, Skip, State, Verb
-from journalkeeper.model.recorded import Entry, Totals
+from journalkeeper.model.recorded import Counters, Entry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
 from tests import hosts
 
@@ -87,8 +87,8 @@ def recorded(days: int = 10, every_us: int = HOUR_US) -> Recorded:
         totals.append(Totals(when_us, "main", 20 + number // 24, 900 + torn, 600, torn, size, size - (30 << 20)))
         if number % 24 == 0:
             entries.append(entry(when_us, bytes_written=(6 + number % 5) << 20))
-    first = NOW_US - (days - 1) * DAY_US - 12 * HOUR_US if not totals else totals[0].when_us
-    return Recorded(first, tuple(entries), tuple(totals), None, ())
+    counters = Counters(since_us=times[0] if times else NOW_US)
+    return Recorded(tuple(entries), tuple(totals), None, (), counters=counters)
 
 
 def plan() -> Plan:

@@ -57,7 +57,8 @@ def gather(
         record=record,
         journal=found,
         units=units(namespaces) if ours else ELSEWHERE,
-        system=machine.read_system() if ours else ELSEWHERE,
+        systemd=machine.read_systemd_version() if ours else ELSEWHERE,
+        queue_length=machine.read_queue_length() if ours else ELSEWHERE,
         storage=machine.read_storage() if ours else ELSEWHERE,
         service=service() if ours else ELSEWHERE,
     )
@@ -102,9 +103,7 @@ def read_history(state_directory: str, wanted: Wanted, now_us: int) -> Recorded 
             paths = [wanted.directory] if wanted.directory else []
             entries = record.history(paths, wanted.since_us)
             totals = record.totals(wanted.since_us)
-            times = [row.when_us for rows in (entries, totals) for row in rows[:1]]
             return Recorded(
-                first_us=min(times, default=None),
                 entries=tuple(entries),
                 totals=tuple(totals),
                 last_run=record.last_run(),

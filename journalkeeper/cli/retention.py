@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from journalkeeper.cli.doctor import collect_evidence
 from journalkeeper.execute.whole_file import write_whole
 from journalkeeper.health.evidence import Evidence, Unknown, Wanted
-from journalkeeper.health.finding import UnknownPartError
+from journalkeeper.health.finding import supply
 from journalkeeper.journald import conf
 from journalkeeper.model.errors import FileError, KeeperError, UsageError
 from journalkeeper.model.record import Inline
@@ -72,10 +72,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
         context.output.show(RetentionAnswer(RETENTION, removed), [text], paged=False)
         return 0
     evidence = collect_evidence(context, Wanted(args.directory, entries=0, since_us=context.now_us))
-    try:
-        found = retention(evidence)
-    except UnknownPartError as error:
-        raise KeeperError(f"the retention is unknown: {error}") from error
+    found = supply(retention, evidence)
+    if isinstance(found, Unknown):
+        raise KeeperError(f"the retention is unknown: {found.why}")
     changed = _apply(found, evidence) if args.apply else False
     said = [sentence(found)]
     if changed:

@@ -201,7 +201,6 @@ def _read_history(context: Context, now_us: int) -> tuple[Recorded | Unknown, in
         with context.record() as record:
             last = record.last_run()
             found = Recorded(
-                first_us=None,
                 entries=tuple(record.history((), last.began_us)) if last else (),
                 totals=tuple({totals.instance: totals for totals in record.totals()}.values()),
                 last_run=last,

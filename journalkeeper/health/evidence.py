@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from journalkeeper.config import Config
-from journalkeeper.model import Host, Plan, Skip
+from journalkeeper.model import Host, Instance, JournalFile, Plan, Skip, Volume
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.record import Count, Hidden, PastMoment
 from journalkeeper.model.recorded import Counters, Entry, Run, Totals
@@ -107,12 +107,10 @@ class Look(NamedTuple):
 class Recorded(NamedTuple):
     """The contents of the history for the requested time, each part the oldest first.
 
-    `counters` are the totals since the installation. `first_us` is the time of the oldest row of `entries` and
-    `totals`, None if there is none. `ignored` has a sentence on each table with unreadable rows. `unshared` are the
-    directories in which shared data was rewritten, as in a plan.
+    `counters` are the totals since the installation. `ignored` has a sentence on each table with unreadable rows.
+    `unshared` are the directories in which shared data was rewritten, as in a plan.
     """
 
-    first_us: int | None
     entries: tuple[Entry, ...]
     totals: tuple[Totals, ...]
     last_run: Run | None
@@ -223,13 +221,6 @@ def is_up(units: tuple[Unit, ...]) -> bool:
     return instead.active == "active" or (running and not service.has_failed)
 
 
-class System(NamedTuple):
-    """This machine: systemd's version, and a datagram socket's queue length, None if the kernel does not show it."""
-
-    systemd: str | Unknown
-    max_dgram_qlen: int | None
-
-
 class Storage(NamedTuple):
     """The storage of this machine's main journald:
 
@@ -247,8 +238,9 @@ class Storage(NamedTuple):
 class Evidence(NamedTuple):
     """The evidence about a host at `now_us`.
 
-    `config` is the configuration that the plan was made with, `config_error` the error in the one on disk. `service` is
-    the running service, None if it is not on the bus.
+    `config` is the configuration that the plan was made with, `config_error` the error in the one on disk. `systemd` is
+    the version of systemd, and `queue_length` the kernel's net.unix.max_dgram_qlen. `service` is the running service,
+    None if it is not on the bus.
     """
 
     now_us: int
@@ -258,8 +250,22 @@ class Evidence(NamedTuple):
     record: Recorded | Unknown = UNASKED
     journal: Journal | Unknown = UNASKED
     units: tuple[Unit, ...] | Unknown = UNASKED
-    system: System | Unknown = UNASKED
+    systemd: str | Unknown = UNASKED
+    queue_length: int | Unknown = UNASKED
     storage: Storage | Unknown = UNASKED
     service: Manager | Hung | Unknown | None = UNASKED
     present: Present | Unknown = UNASKED
     config_error: str = ""
+
+    @property
+    def files(self) -> tuple[JournalFile, ...] | Unknown:
+        """The files of the look."""
+        return self.look if isinstance(self.look, Unknown) else self.look.host.files
+
+    @property
+    def places(self) -> list[tuple[Instance, Volume]] | Unknown:
+        """Each instance whose directory is on btrfs, with its volume."""
+        if isinstance(self.look, Unknown):
+            return self.look
+        volumes = {volume.device: volume for volume in self.look.host.volumes}
+        return [(one, volumes[one.device]) for one in self.look.host.instances if one.device in volumes]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The answers of the health rules, and the verdict that is made of them.
 
-A rule is a function that yields its answers about the evidence, the most important first; only the first one counts. A
-rule that yields nothing found nothing wrong. Its name, with hyphens, is its fixed word; its docstring is its
-description in the man page.
+A rule is a function that yields its answers, the most important first; only the first one counts. A rule that yields
+nothing found nothing wrong. Its parameters name the parts of the evidence that it cannot do without, its name, with
+hyphens, is its fixed word, and its docstring is its description in the man page.
 """
 
 from __future__ import annotations
@@ -12,15 +12,20 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Annotated, NamedTuple, TypeVar
 
-from journalkeeper.health.evidence import Evidence, Unknown
+from journalkeeper.health.evidence import Evidence, Look, Unknown
+from journalkeeper.model import Reason
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.record import Key, RuleWord
+from journalkeeper.model.units import counted
 
 LISTED = 3
 """The number of names that a sentence lists."""
 
 NAME_CHARACTERS = 60
 """The greatest length of a name in a sentence: a name of 10 kB would hide the rest."""
+
+UNSEEN = frozenset({Reason.UNREADABLE, Reason.IO_ERROR, Reason.INTERNAL_ERROR, Reason.TOO_MANY})
+"""Reasons for which a file was not looked at although it exists."""
 
 Fact = int | float | str | list[str] | None
 Facts = dict[str, Fact]
@@ -56,7 +61,8 @@ class Finding(NamedTuple):
 
 T = TypeVar("T")
 Answer = Finding | Unknown
-Rule = Callable[[Evidence], Iterator[Answer]]
+Answers = Iterator[Answer]
+Rule = Callable[..., Answers]
 
 
 class Verdict(NamedTuple):
@@ -98,27 +104,12 @@ class Verdict(NamedTuple):
         return f"Unknown: {self.unknown[0][1].why}." if self.unknown else f"OK: {ok}"
 
 
-class UnknownPartError(Exception):
-    """A rule needs a part of the evidence that is Unknown."""
-
-    def __init__(self, part: Unknown) -> None:
-        super().__init__(part.why)
-        self.part = part
-
-
-def require(part: T | Unknown) -> T:
-    """Return `part`, which a rule cannot do without. Raises: UnknownPartError if it is Unknown."""
-    if isinstance(part, Unknown):
-        raise UnknownPartError(part)
-    return part
-
-
-def problem(facts: Facts, sentence: str, *remedy: str) -> Finding:
+def problem(sentence: str, *remedy: str, **facts: Fact) -> Finding:
     """Return a finding of severity "problem". `answer` fills in the word of the rule."""
     return Finding("", Severity.PROBLEM, facts, sentence, remedy)
 
 
-def advice(facts: Facts, sentence: str, *remedy: str) -> Finding:
+def advice(sentence: str, *remedy: str, **facts: Fact) -> Finding:
     """Return a finding of severity "advice". `answer` fills in the word of the rule."""
     return Finding("", Severity.ADVICE, facts, sentence, remedy)
 
@@ -129,7 +120,7 @@ def word(rule: Rule) -> str:
 
 
 def answer(rule: Rule, evidence: Evidence) -> Answer | None:
-    """Return the first answer of `rule`, None if it has none, or the Unknown part of the evidence that the rule needs.
+    """Return the first answer of `rule`; if it has none, Unknown if some files were not looked at, else None.
 
     If the running service reports the same problem about itself, return its line as the finding. The line is not
     divided into sentence and remedy, because the sentence may contain any text.
@@ -139,11 +130,37 @@ def answer(rule: Rule, evidence: Evidence) -> Answer | None:
         for reason in service.health_reasons or ():
             if reason.startswith(f"{name}: "):
                 return Finding(name, Severity.PROBLEM, {"service": "yes"}, reason.partition(": ")[2], ())
-    try:
-        found = next(rule(evidence), None)
-    except UnknownPartError as error:
-        return error.part
-    return found._replace(word=name) if isinstance(found, Finding) else found
+    answers = supply(rule, evidence)
+    found = answers if isinstance(answers, Unknown) else next(answers, None)
+    if isinstance(found, Finding):
+        return found._replace(word=name)
+    return found or _find_unseen(rule, evidence.look)
+
+
+def supply(function: Callable[..., T], evidence: Evidence) -> T | Unknown:
+    """Call `function` with the parts of the evidence that its parameters name, and return its result.
+
+    The parameter `evidence` gets all parts. If another part is Unknown, `function` is not called, and the result is
+    that Unknown.
+    """
+    names = [name for name in function.__annotations__ if name != "return"]
+    parts = {name: evidence if name == "evidence" else getattr(evidence, name) for name in names}
+    unknown = [part for part in parts.values() if isinstance(part, Unknown)]
+    return unknown[0] if unknown else function(**parts)
+
+
+def _find_unseen(rule: Rule, look: Look | Unknown) -> Unknown | None:
+    """Return Unknown if a rule that found nothing may have missed files or directories that could not be looked at."""
+    unseen = [] if isinstance(look, Unknown) else [file for file in look.host.files if file.problem in UNSEEN]
+    if isinstance(look, Unknown) or not unseen:
+        return None
+    if "files" in rule.__annotations__:
+        return Unknown(f"{counted(len(unseen), 'file')} of {len(look.host.files):,} could not be looked at; root can")
+    seen = {one.directory for one in look.host.instances}
+    lost = [one.path for one in unseen if one.problem is not Reason.TOO_MANY and one.directory not in seen]
+    if lost and "places" in rule.__annotations__:
+        return Unknown(f"{list_names(lost)} could not be looked at; root can")
+    return None
 
 
 def judge(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from shlex import quote
 from typing import Final
 
-from journalkeeper.health.evidence import SERVICE, Evidence, Journal, Unknown, is_up
-from journalkeeper.health.finding import Answer, Facts, advice, list_names, problem, require
+from journalkeeper.health.evidence import SERVICE, Evidence, Journal, Look, Recorded, Unknown, is_up
+from journalkeeper.health.finding import Answers, Facts, advice, list_names, problem
 from journalkeeper.model.units import DAY_US, SECOND_US, counted, format_span, quantile
 
 ZEROING: Final = frozenset({252, 253})
@@ -53,31 +52,26 @@ SLOW_US: Final = SECOND_US
 """A flush of less than a second does not delay a boot noticeably, whatever its share of the boot."""
 
 
-def faulty_systemd(evidence: Evidence) -> Iterator[Answer]:
+def faulty_systemd(systemd: str, look: Look) -> Answers:
     """This version of systemd can archive a NOCOW file as zeros."""
-    version = require(require(evidence.system).systemd)
-    major = re.match(r"\d+", version)
+    major = re.match(r"\d+", systemd)
     if major is None:
-        yield Unknown(f"systemd's version {version!r} is not understood")
-    elif int(major[0]) in ZEROING and any(one.nocow for one in require(evidence.look).host.instances):
-        yield advice(
-            {"systemd": version},
-            f"systemd {version} copies a NOCOW file when it archives it, and after a crash at that moment the copy"
-            " can hold zeros (systemd #24150, #31222); 254 has it mended.",
-            "journalctl --verify",
-        )
+        yield Unknown(f"systemd's version {systemd!r} is not understood")
+    elif int(major[0]) in ZEROING and any(one.nocow for one in look.host.instances):
+        sentence = f"After a crash systemd {systemd} can archive a NOCOW file as zeros (#24150, #31222); 254 cannot."
+        yield advice(sentence, "journalctl --verify", systemd=systemd)
 
 
-def dropped(evidence: Evidence) -> Iterator[Answer]:
+def dropped(journal: Journal, now_us: int) -> Answers:
     """Messages of the last week never reached the journal, because of a unit's rate limit or a full kernel buffer."""
-    journal = require(evidence.journal)
     lost: Counter[str] = Counter()
     for one in journal.dropped:
-        if one.when_us >= evidence.now_us - RECENT_US:
+        if one.when_us >= now_us - RECENT_US:
             lost[one.unit] += one.messages
     if lost:
         worst = lost.most_common()
-        units = [f"{unit} {number:,}" for unit, number in worst]
+        names = list_names(f"{unit} {number:,}" for unit, number in worst)
+        sentence = f"{counted(lost.total(), 'message')} of the last week never reached the journal: {names}."
         remedy = [
             f"systemctl edit {quote(unit)}   # [Service] LogRateLimitBurst={max(10_000, 2 * number)}"
             for unit, number in worst[:3]
@@ -85,116 +79,90 @@ def dropped(evidence: Evidence) -> Iterator[Answer]:
         ]
         if KERNEL in lost:
             remedy.append("dmesg --buffer-size 4194304   # for good: log_buf_len=4M on the kernel's command line")
-        by_unit = [str(number) for _, number in worst]
-        yield problem(
-            {"messages": lost.total(), "units": [unit for unit, _ in worst], "by_unit": by_unit},
-            f"{counted(lost.total(), 'message')} of the last week never reached the journal: {list_names(units)}.",
-            *remedy,
-        )
-    yield from _find_unread_events(evidence, journal)
+        units, numbers = [unit for unit, _ in worst], [str(number) for _, number in worst]
+        yield problem(sentence, *remedy, messages=lost.total(), units=units, by_unit=numbers)
+    yield from _find_unread_events(journal, now_us)
 
 
-def journald_ended(evidence: Evidence) -> Iterator[Answer]:
+def journald_ended(now_us: int, evidence: Evidence) -> Answers:
     """journald crashed or was killed, for example by its watchdog: messages that it had not written are lost."""
-    journal = evidence.journal
+    journal, units = evidence.journal, evidence.units
     ended = () if isinstance(journal, Unknown) else journal.ended
-    recent = [one for one in ended if one.when_us >= evidence.now_us - RECENT_US]
-    units = () if isinstance(evidence.units, Unknown) else evidence.units
-    journalds = [unit for unit in units if unit.name.startswith(JOURNALD)]
+    recent = [one.result for one in ended if one.when_us >= now_us - RECENT_US]
+    journalds = [] if isinstance(units, Unknown) else [unit for unit in units if unit.name.startswith(JOURNALD)]
     restarts = sum(unit.restarts for unit in journalds)
     if number := max(len(recent), restarts):
-        results = sorted({one.result for one in recent} | {unit.result for unit in journalds} - {"success"})
+        results = sorted({*recent} | {unit.result for unit in journalds} - {"success"})
+        when = f"{'once' if number == 1 else f'{number} times'} in {'the last week' if recent else 'this boot'}"
         why = f" ({list_names(results)})" if results else ""
-        times = "once" if number == 1 else f"{number} times"
-        yield problem(
-            {"ended": number, "results": results, "restarts_this_boot": restarts},
-            f"journald ended by itself {times} {'in the last week' if recent else 'in this boot'}{why}: messages"
-            " that it had not written are lost, and programs that log had to wait.",
-            "journalctl -u systemd-journald -p warning --since=-7d",
-            "coredumpctl info systemd-journald",
-        )
-    require(evidence.units)
-    yield from _find_unread_events(evidence, require(journal))
+        sentence = f"journald ended by itself {when}{why}: messages that it had not written are lost."
+        remedy = ("journalctl -u systemd-journald -p warning --since=-7d", "coredumpctl info systemd-journald")
+        yield problem(sentence, *remedy, ended=number, results=results, restarts_this_boot=restarts)
+    elif isinstance(journal, Unknown):
+        yield journal
+    elif isinstance(units, Unknown):
+        yield units
+    else:
+        yield from _find_unread_events(journal, now_us)
 
 
-def _find_unread_events(evidence: Evidence, journal: Journal) -> Iterator[Unknown]:
+def _find_unread_events(journal: Journal, now_us: int) -> Answers:
     """Yield Unknown if journald's own entries that were read do not cover the time since RECENT_US."""
     oldest_us = journal.events_oldest_us
-    if not journal.events_complete and oldest_us is not None and oldest_us > evidence.now_us - RECENT_US:
-        reach = format_span(evidence.now_us - oldest_us)
+    if not journal.events_complete and oldest_us is not None and oldest_us > now_us - RECENT_US:
+        reach = format_span(now_us - oldest_us)
         yield Unknown(f"only the last {journal.events:,} entries of journald itself were read, {reach}")
 
 
-def waits(evidence: Evidence) -> Iterator[Answer]:
+def waits(journal: Journal) -> Answers:
     """Messages wait long for journald, and with them, once its queue is full, the programs that send them."""
-    intake = require(evidence.journal).intake
-    if len(intake) < ENOUGH:
-        found = f"the journal has {len(intake)}"
-        yield Unknown(f"needs {ENOUGH} messages with the time when they were sent; {found}")
-    longest: Counter[str] = Counter()
-    for one in intake:
-        longest[one.unit] = max(one.wait_us, longest[one.unit])
-    units = sorted(longest.items(), key=lambda pair: (-pair[1], pair[0]))[:WORST_UNITS]
-    delays = sorted(one.wait_us for one in intake)
+    number = len(journal.intake)
+    if number < ENOUGH:
+        yield Unknown(f"needs {ENOUGH} messages with the time when they were sent; the journal has {number}")
+        return
+    longest = {one.unit: one.wait_us for one in sorted(journal.intake, key=lambda one: one.wait_us)}
+    worst = sorted(longest.items(), key=lambda pair: (-pair[1], pair[0]))[:WORST_UNITS]
+    delays = sorted(one.wait_us for one in journal.intake)
     p99_us, worst_us = quantile(delays, 990), delays[-1]
-    names = [f"{unit or 'no unit'} {format_span(us, 1000)}" for unit, us in units]
-    facts: Facts = {
-        "messages": len(delays),
-        "p99_us": p99_us,
-        "worst_us": worst_us,
-        "units": [unit for unit, _ in units],
-        "units_worst_us": [str(us) for _, us in units],
-    }
     if p99_us >= LATE_US or worst_us >= STALLED_US:
+        names = list_names(f"{unit or 'no unit'} {format_span(wait_us, 1000)}" for unit, wait_us in worst)
+        spans = f"p99 {format_span(p99_us, 1000)}, worst {format_span(worst_us, 1000)}"
         yield (problem if p99_us >= LATE_US else advice)(
-            facts,
-            f"Intake delay p99 {format_span(p99_us, 1000)}, worst {format_span(worst_us, 1000)}, of"
-            f" {len(delays):,} messages; longest: {list_names(names)}.",
-            "journalkeeper scan",
-            "journalkeeper plan",
+            f"Intake delay {spans}, of {number:,} messages; longest: {names}.",
+            *("journalkeeper scan", "journalkeeper plan"),
+            messages=number,
+            p99_us=p99_us,
+            worst_us=worst_us,
+            units=[unit for unit, _ in worst],
+            units_worst_us=[str(wait_us) for _, wait_us in worst],
         )
 
 
-def short_queue(evidence: Evidence) -> Iterator[Answer]:
+def short_queue(queue_length: int) -> Answers:
     """The queue of journald's sockets is short: loggers block while journald waits for the disk."""
-    length = require(evidence.system).max_dgram_qlen
-    if length is None:
-        yield Unknown("the kernel does not show net.unix.max_dgram_qlen")
-    elif length < QUEUE:
+    if queue_length < QUEUE:
         setting = f"net.unix.max_dgram_qlen={QUEUE}"
-        yield advice(
-            {"max_dgram_qlen": length},
-            f"Only {length} messages queue at each of journald's sockets: while it waits for the disk, programs block."
-            f" systemd sets {QUEUE} on a host. A socket that is open keeps its queue until the next boot.",
-            f"echo {setting} > /etc/sysctl.d/50-journal-queue.conf",
-            f"sysctl {setting}",
-        )
+        sentence = f"journald's sockets queue only {queue_length} messages, then programs block; systemd sets {QUEUE}."
+        remedy = (f"echo {setting} > /etc/sysctl.d/50-journal-queue.conf", f"sysctl {setting}   # for new sockets")
+        yield advice(sentence, *remedy, max_dgram_qlen=queue_length)
 
 
-def slow_boot(evidence: Evidence) -> Iterator[Answer]:
+def slow_boot(journal: Journal, record: Recorded, evidence: Evidence) -> Answers:
     """Boots since the installation wait for the journal: its flush takes more than a fifth of them."""
-    journal, counters = require(evidence.journal), require(evidence.record).counters
-    since_us = None if counters is None else counters.since_us
+    since_us = None if record.counters is None else record.counters.since_us
     boots = [boot for boot in journal.boots if since_us is not None and boot.first_us >= since_us]
     timed = [(boot.waited_us, boot.userspace_us) for boot in boots if boot.userspace_us and boot.waited_us is not None]
     timed = timed[-BOOTS:]
     slow = [one for one in timed if one[0] >= SLOW_US and one[0] > SLOW_SHARE * one[1]]
     if len(slow) >= SLOW_BOOTS:
-        worst_us, whole_us = max(slow)
+        flush_us, whole_us = max(slow)
         units = () if isinstance(evidence.units, Unknown) else evidence.units
         idle = [unit.name for unit in units if unit.name in KEEPERS and unit.active != "active"]
-        if is_up(units) and SERVICE in idle:
-            idle.remove(SERVICE)
-        yield problem(
-            {
-                "boots": len(timed),
-                "slow_boots": len(slow),
-                "worst_flush_us": worst_us,
-                "its_userspace_us": whole_us,
-            },
-            f"{len(slow)} of the last {counted(len(timed), 'boot')} waited for the journal, up to"
-            f" {format_span(worst_us, 100_000)} and more than {SLOW_SHARE:.0%} of the time that they took.",
-            f"systemctl enable --now {' '.join(idle)}" if idle else "journalkeeper plan",
-        )
+        idle = idle[is_up(units) and KEEPERS[0] in idle :]
+        waited = f"{len(slow)} of the last {counted(len(timed), 'boot')} waited for the journal"
+        sentence = f"{waited}, up to {format_span(flush_us, 100_000)} and more than {SLOW_SHARE:.0%} of the boot."
+        remedy = f"systemctl enable --now {' '.join(idle)}" if idle else "journalkeeper plan"
+        facts: Facts = {"boots": len(timed), "slow_boots": len(slow)}
+        yield problem(sentence, remedy, **facts, worst_flush_us=flush_us, its_userspace_us=whole_us)
     elif len(timed) < SLOW_BOOTS:
         yield Unknown(f"needs {SLOW_BOOTS} boots with known times since the installation; there are {len(timed)}")

@@ -6,13 +6,12 @@ Most conditions of a directory are advice only, because the service works around
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from shlex import quote
 from typing import Final
 
 from journalkeeper.config import Config
-from journalkeeper.health.evidence import Evidence, Look, Unknown, is_up
-from journalkeeper.health.finding import Answer, Facts, advice, free_space, list_names, problem, require
+from journalkeeper.health.evidence import Evidence, Look, Storage, Unknown, is_up
+from journalkeeper.health.finding import Answers, Facts, advice, free_space, list_names, problem
 from journalkeeper.model import GIB, MIB, Instance, JournalFile, Kind, Reason, Sums, Volume
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import counted, format_size
@@ -37,219 +36,169 @@ UNALLOCATED_BYTES: Final = GIB
 RIVALS: Final = ("btrfs-defrag.timer", "beesd@")
 """The beginnings of the names of units that rewrite files: the timer of btrfsmaintenance, and bees."""
 
-UNSEEN: Final = frozenset({Reason.UNREADABLE, Reason.IO_ERROR, Reason.INTERNAL_ERROR, Reason.TOO_MANY})
-"""Reasons for which a file was not looked at although it exists."""
+Files = tuple[JournalFile, ...]
+Place = tuple[Instance, Volume]
 
 
-def volatile(evidence: Evidence) -> Iterator[Answer]:
+def volatile(storage: Storage) -> Answers:
     """The journal is kept in memory, or nowhere: it ends with the boot, and no file needs care.
 
     The cause is Storage=, a missing /var/log/journal, or a journal that was not flushed to /var in this boot.
     """
-    storage = require(evidence.storage)
-    facts: Facts = {"storage": storage.storage, "flushed": "yes" if storage.flushed else "no"}
     if storage.storage in {"volatile", "none"}:
         where = "in memory only" if storage.storage == "volatile" else "nowhere"
-        yield problem(
-            facts,
-            f"Storage={storage.storage} keeps messages {where}: none of them outlives the boot.",
-            "mkdir -p /etc/systemd/journald.conf.d",
-            r"printf '[Journal]\nStorage=persistent\n' > /etc/systemd/journald.conf.d/storage.conf",
-            "systemctl restart systemd-journald",
-            "journalctl --flush",
-        )
+        sentence = f"Storage={storage.storage} keeps messages {where}: none of them outlives the boot."
+        drop_in = r"printf '[Journal]\nStorage=persistent\n' > /etc/systemd/journald.conf.d/storage.conf"
+        remedy = ["mkdir -p /etc/systemd/journald.conf.d", drop_in, "systemctl restart systemd-journald"]
     elif storage.storage == "auto" and not storage.persistent_directory:
         sentence = "There is no /var/log/journal, so Storage=auto keeps messages in memory and none outlives the boot."
-        create = "systemd-tmpfiles --create --prefix /var/log/journal"
-        yield problem(facts, sentence, "mkdir /var/log/journal", create, "journalctl --flush")
+        remedy = ["mkdir /var/log/journal", "systemd-tmpfiles --create --prefix /var/log/journal"]
     elif not storage.flushed:
         sentence = "journald has not moved to /var/log/journal in this boot: messages are in memory only."
-        yield problem(facts, sentence, "systemctl status systemd-journal-flush", "journalctl --flush")
+        remedy = ["systemctl status systemd-journal-flush"]
+    else:
+        return
+    flushed = "yes" if storage.flushed else "no"
+    yield problem(sentence, *remedy, "journalctl --flush", storage=storage.storage, flushed=flushed)
 
 
-def not_btrfs(evidence: Evidence) -> Iterator[Answer]:
+def not_btrfs(look: Look) -> Answers:
     """A journal directory is on another filesystem, where there is nothing to mend."""
-    foreign = require(evidence.look).foreign
-    if foreign:
-        sentence = f"{list_names(foreign)} is not on btrfs: journalkeeper has nothing to mend there."
-        remedy = (f"findmnt --target {quote(path)}" for path in foreign)
-        yield advice({"directories": list(foreign)}, sentence, *remedy)
+    if look.foreign:
+        sentence = f"{list_names(look.foreign)} is not on btrfs: journalkeeper has nothing to mend there."
+        remedy = (f"findmnt --target {quote(path)}" for path in look.foreign)
+        yield advice(sentence, *remedy, directories=list(look.foreign))
 
 
-def nocow_redundant(evidence: Evidence) -> Iterator[Answer]:
+def nocow_redundant(places: list[Place], look: Look) -> Answers:
     """A directory is NOCOW on a volume that keeps copies. Without checksums the good copy cannot be identified."""
-    look = require(evidence.look)
-    found = [(one.directory, volume.data_profile) for one, volume in _list_places(look, Reason.REDUNDANT) if one.nocow]
-    if found:
-        where, profiles = [directory for directory, _ in found], sorted({profile for _, profile in found})
-        yield advice(
-            {"directories": where, "data_profiles": profiles},
-            f"{list_names(where)} is NOCOW on {' and '.join(profiles)}: its data has no checksums, so two copies can"
-            " differ and the good one cannot be identified.",
-            *_make_datacow(where),
-        )
-    yield from _find_unseen_directories(look)
+    if found := [place for place in _select(places, look, Reason.REDUNDANT) if place[0].nocow]:
+        where = [one.directory for one, _ in found]
+        profiles = sorted({volume.data_profile for _, volume in found})
+        sentence = f"{list_names(where)} is NOCOW on {' and '.join(profiles)}: no checksum shows which copy is good."
+        yield advice(sentence, *_make_datacow(where), directories=where, data_profiles=profiles)
 
 
-def nocow_snapshots(evidence: Evidence) -> Iterator[Answer]:
+def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
     """A directory is NOCOW and snapshots are taken of it. Each snapshot makes its data copy-on-write once more."""
-    look = require(evidence.look)
-    where = [one.directory for one, _ in _list_places(look, Reason.SNAPSHOTS) if one.nocow]
-    if where:
-        yield advice(
-            {"directories": list(where)},
-            f"{list_names(where)} is NOCOW, and snapshots are taken of it: after each one btrfs copies the data on"
-            " write once more, so its files fragment all the same, without checksums.",
-            *_make_datacow(where),
-        )
-    yield from _find_unseen_files(look)
+    shared = [one.directory for one, _ in _select(places, look, Reason.SNAPSHOTS) if one.nocow]
+    if shared:
+        sentence = f"{list_names(shared)} is NOCOW and has snapshots: its files fragment all the same, unchecked."
+        yield advice(sentence, *_make_datacow(shared), directories=list(shared))
 
 
-def namespace_datacow(evidence: Evidence) -> Iterator[Answer]:
+def namespace_datacow(places: list[Place], look: Look) -> Answers:
     """The directory of a namespace lacks the attribute +C, which systemd sets on the directory of the main journal."""
-    look = require(evidence.look)
     main = {one.device for one in look.host.instances if one.nocow and not one.namespace}
-    plain = [one for one, _ in _list_places(look, Reason.NO_REDUNDANCY) if one.namespace and one.device in main]
+    plain = [one for one, _ in _select(places, look, Reason.NO_REDUNDANCY) if one.namespace and one.device in main]
     if plain:
         where = [one.directory for one in plain]
-        yield advice(
-            {"directories": list(where)},
-            f"{list_names(where)} is copy-on-write, unlike the main journal's directory: systemd sets +C for that one"
-            " only, and each flush fragments the namespace's file.",
-            *(f"chattr +C {quote(path)}" for path in where),
-            *(f"journalctl --namespace={quote(one.namespace)} --rotate" for one in plain),
-        )
-    yield from _find_unseen_directories(look)
+        sentence = f"{list_names(where)} lacks +C, which the main journal has: each flush fragments its file."
+        remedy = [f"chattr +C {quote(path)}" for path in where]
+        remedy += [f"journalctl --namespace={quote(one.namespace)} --rotate" for one in plain]
+        yield advice(sentence, *remedy, directories=list(where))
 
 
-def pinned_by_snapshots(evidence: Evidence) -> Iterator[Answer]:
+def pinned_by_snapshots(files: Files, look: Look, evidence: Evidence) -> Answers:
     """Snapshots keep the data of journal files: deleting a file frees no space until they are deleted."""
-    look, record = require(evidence.look), evidence.record
-    shared = [file for file in look.host.files if file.extents.shared_bytes]
+    shared = [file for file in files if file.extents.shared_bytes]
     total = sum(file.extents.shared_bytes for file in shared)
     if total >= PINNED_BYTES:
-        entries = () if isinstance(record, Unknown) else record.entries
+        entries = () if isinstance(evidence.record, Unknown) else evidence.record.entries
         twice = sum(entry.outcome.unshared_bytes for entry in entries)
-        yield advice(
-            {"shared_bytes": total, "files": len(shared), "stored_twice_bytes": twice},
-            f"Snapshots keep {format_size(total)} of {counted(len(shared), 'journal file')}: journald cannot free that"
-            " space, and each rewrite of such a file stores an additional copy.",
-            *_make_subvolume(look, shared),
-        )
-    yield from _find_unseen_files(look)
+        held = f"Snapshots keep {format_size(total)} of {counted(len(shared), 'journal file')}"
+        sentence = f"{held}: journald cannot free that space, and each rewrite stores an additional copy."
+        remedy = _make_subvolume(look, shared)
+        yield advice(sentence, *remedy, shared_bytes=total, files=len(shared), stored_twice_bytes=twice)
 
 
-def fragmented(evidence: Evidence) -> Iterator[Answer]:
+def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> Answers:
     """Files have many more extents than they need, and no service works on them, or they wait for more than a day.
 
     A service at work leaves files fragmented for a while: they settle, or a flush is near.
     """
-    look, config = require(evidence.look), require(evidence.config)
-    files = [file for file in look.host.files if file.problem is None and is_fragmented(file, None, config)]
-    if files and _is_at_work(evidence):
-        waiting = {wait.path for wait in long(require(evidence.record).waiting, evidence.now_us)}
-        files = [file for file in files if file.path in waiting]
-    files.sort(key=lambda file: (-file.extents.total, file.path))
-    every = Sums.of(files)
+    found = [file for file in files if file.problem is None and is_fragmented(file, None, config)]
+    if found and _is_at_work(evidence):
+        if isinstance(evidence.record, Unknown):
+            yield evidence.record
+            return
+        waiting = {wait.path for wait in long(evidence.record.waiting, evidence.now_us)}
+        found = [file for file in found if file.path in waiting]
+    found.sort(key=lambda file: (-file.extents.total, file.path))
+    every = Sums.of(found)
     if every.extents - every.ideal_extents >= MANY_EXTENTS:
+        lies = f"{counted(len(found), 'file')} {'lies' if len(found) == 1 else 'lie'} in {every.extents:,} extents"
+        sentence = f"{lies} where {every.ideal_extents:,} would do; `journalkeeper plan` shows the action for each."
         own = any(one.rotatable for one in look.host.instances)
-        where = [""] if own else [f" -D {quote(path)}" for path in sorted({file.directory for file in files})]
-        yield advice(
-            {"files": [file.path for file in files], "extents": every.extents, "ideal_extents": every.ideal_extents},
-            f"{counted(len(files), 'file')} {'lies' if len(files) == 1 else 'lie'} in {every.extents:,} extents where"
-            f" {every.ideal_extents:,} would do; `journalkeeper plan` shows the action for each.",
-            *(f"journalkeeper {command}{option}" for command in ("plan", "defrag") for option in where),
-        )
-    yield from _find_unseen_files(look)
+        where = [""] if own else [f" -D {quote(path)}" for path in sorted({file.directory for file in found})]
+        remedy = (f"journalkeeper {command}{option}" for command in ("plan", "defrag") for option in where)
+        paths = [file.path for file in found]
+        yield advice(sentence, *remedy, files=paths, extents=every.extents, ideal_extents=every.ideal_extents)
 
 
-def unclean(evidence: Evidence) -> Iterator[Answer]:
+def unclean(places: list[Place], look: Look) -> Answers:
     """Files that journald did not close, and temporary files of a killed run."""
-    look = require(evidence.look)
     files, left = [file for file in look.host.files if file.kind is Kind.UNCLEAN], len(look.leftovers)
     size = sum(file.allocated_bytes for file in files)
-    facts: Facts = {"files": len(files), "allocated_bytes": size, "leftovers": left}
     if files:
-        yield advice(
-            facts,
-            f"{counted(len(files), 'journal file')} ({format_size(size)}) not closed by journald, because of a power"
-            " cut or a crash; readers skip entries that were not written.",
-            "journalctl --verify",
-            "journalctl --list-boots",
-        )
-    if left:
+        sentence = f"{counted(len(files), 'journal file')} ({format_size(size)}) not closed, because of a power cut or"
+        sentence += " a crash of journald; readers skip entries that were not written."
+        remedy = ["journalctl --verify", "journalctl --list-boots"]
+    else:
         sentence = f"A killed run left {counted(left, 'temporary file')}, which the next run removes."
-        yield advice(facts, sentence, "journalkeeper defrag")
-    yield from _find_unseen_directories(look)
+        remedy = ["journalkeeper defrag"]
+    if files or left:
+        yield advice(sentence, *remedy, files=len(files), allocated_bytes=size, leftovers=left)
 
 
-def damaged(evidence: Evidence) -> Iterator[Answer]:
+def damaged(files: Files) -> Answers:
     """A file does not begin as a journal file does, or contradicts its header: readers leave out its entries."""
-    look = require(evidence.look)
-    paths = [file.path for file in look.host.files if file.problem in {Reason.BAD_HEADER, Reason.NOT_JOURNAL}]
-    if paths:
+    if paths := [file.path for file in files if file.problem in {Reason.BAD_HEADER, Reason.NOT_JOURNAL}]:
         number = counted(len(paths), "damaged journal file")
-        sentence = f"{number}: {list_names(paths)}. Readers cannot see all its entries."
-        yield problem({"files": list(paths)}, sentence, *(f"journalctl --verify --file={quote(p)}" for p in paths[:5]))
-    yield from _find_unseen_files(look)
+        remedy = (f"journalctl --verify --file={quote(path)}" for path in paths[:5])
+        yield problem(f"{number}: {list_names(paths)}. Readers cannot see all its entries.", *remedy, files=list(paths))
 
 
-def no_room(evidence: Evidence) -> Iterator[Answer]:
+def no_room(places: list[Place]) -> Answers:
     """A volume has no room for a new chunk and little in its old ones, even if df(1) shows free space."""
-    look = require(evidence.look)
-    for one, volume in _list_places(look):
-        unallocated = volume.unallocated_bytes
-        data, metadata = volume.free_bytes + unallocated, volume.metadata_free_bytes + unallocated
+    for one, volume in places:
+        unallocated, metadata = volume.unallocated_bytes, volume.metadata_free_bytes
         facts: Facts = {
             "directory": one.directory,
             "unallocated_bytes": unallocated,
             "data_free_bytes": volume.free_bytes,
-            "metadata_free_bytes": volume.metadata_free_bytes,
+            "metadata_free_bytes": metadata,
         }
-        sentence = (
-            f"The volume of {one.directory} has {format_size(unallocated)} outside of chunks,"
-            f" {format_size(volume.free_bytes)} free for data and {format_size(volume.metadata_free_bytes)} for"
-            " metadata:"
-        )
+        sentence = f"The volume of {one.directory} has {format_size(unallocated)} outside of chunks,"
+        sentence += f" {format_size(volume.free_bytes)} free for data and {format_size(metadata)} for metadata:"
         where = quote(one.directory)
         usage = (f"btrfs filesystem usage {where}", f"btrfs balance start -dusage=50 -dlimit=4 {where}")
-        if min(data, metadata) < ROOM_BYTES:
-            what = "data" if data < metadata else "metadata"
-            yield problem(facts, f"{sentence} {what} is about to run out.", *free_space(where), *usage)
-        elif unallocated < ROOM_BYTES and volume.metadata_free_bytes < UNALLOCATED_BYTES // 2:
-            yield advice(facts, f"{sentence} no chunk can be added, and metadata may run out first.", *usage)
-    yield from _find_unseen_directories(look)
+        if min(volume.free_bytes, metadata) + unallocated < ROOM_BYTES:
+            what = "data" if volume.free_bytes < metadata else "metadata"
+            yield problem(f"{sentence} {what} is about to run out.", *free_space(where), *usage, **facts)
+        elif unallocated < ROOM_BYTES and metadata < UNALLOCATED_BYTES // 2:
+            yield advice(f"{sentence} no chunk can be added, and metadata may run out first.", *usage, **facts)
 
 
-def rivals(evidence: Evidence) -> Iterator[Answer]:
+def rivals(places: list[Place], evidence: Evidence) -> Answers:
     """Another tool rewrites the same files: the mount option autodefrag, btrfsmaintenance's timer, bees."""
-    look, units = require(evidence.look), () if isinstance(evidence.units, Unknown) else evidence.units
-    mounts = [one.directory for one, volume in _list_places(look) if "autodefrag" in volume.options]
+    units = () if isinstance(evidence.units, Unknown) else evidence.units
+    mounts = [one.directory for one, volume in places if "autodefrag" in volume.options][:1]
     tools = [unit.name for unit in units if unit.active == "active" and unit.name.startswith(RIVALS)]
-    found = [*(["autodefrag"] if mounts else []), *tools]
+    found = ["autodefrag" for _ in mounts] + tools
     if found:
-        yield advice(
-            {"rivals": list(found)},
-            f"{list_names(found)} rewrites the same files as journalkeeper: each undoes the other's work, and the disk"
-            " writes more.",
-            *(f"findmnt --target {quote(directory)} --output TARGET,OPTIONS" for directory in mounts[:1]),
-            *(f"systemctl disable --now {quote(name)}" for name in tools),
-        )
-    require(evidence.units)
-    yield from _find_unseen_directories(look)
+        sentence = f"{list_names(found)} rewrites the same files: each tool undoes the other's work."
+        remedy = [f"findmnt --target {quote(directory)} --output TARGET,OPTIONS" for directory in mounts]
+        remedy += [f"systemctl disable --now {quote(name)}" for name in tools]
+        yield advice(sentence, *remedy, rivals=list(found))
+    elif isinstance(evidence.units, Unknown):
+        yield evidence.units
 
 
-def _list_places(look: Look, reason: Reason | None = None) -> list[tuple[Instance, Volume]]:
-    """Return each instance on btrfs with its volume.
-
-    With `reason`, only those are returned for which Nocow=auto has this reason to set +C on the directory, or against.
-    """
-    volumes = {volume.device: volume for volume in look.host.volumes}
-    places = [(one, volumes[one.device]) for one in look.host.instances if one.device in volumes]
-    if reason is None:
-        return places
-    decided = [(nocow.decide(one, volume, look.host, Config()), one, volume) for one, volume in places]
-    return [(one, volume) for decision, one, volume in decided if decision is not None and decision.reason is reason]
+def _select(places: list[Place], look: Look, reason: Reason) -> list[Place]:
+    """Return the places where Nocow=auto has `reason` to set +C on the directory, or not to set it."""
+    decided = [(place, nocow.decide(*place, look.host, Config())) for place in places]
+    return [place for place, decision in decided if decision is not None and decision.reason is reason]
 
 
 def _make_datacow(directories: list[str]) -> tuple[str, ...]:
@@ -283,18 +232,3 @@ def _is_at_work(evidence: Evidence) -> bool:
     if isinstance(evidence.service, Manager):
         return not evidence.service.paused
     return not isinstance(evidence.units, Unknown) and is_up(evidence.units)
-
-
-def _find_unseen_files(look: Look) -> Iterator[Unknown]:
-    """Yield Unknown if some files could not be looked at: a rule that found nothing may have missed them."""
-    if unseen := sum(file.problem in UNSEEN for file in look.host.files):
-        yield Unknown(f"{counted(unseen, 'file')} of {len(look.host.files):,} could not be looked at; root can")
-
-
-def _find_unseen_directories(look: Look) -> Iterator[Unknown]:
-    """Yield Unknown if a directory could not be looked at."""
-    seen = {one.directory for one in look.host.instances}
-    problems = UNSEEN - {Reason.TOO_MANY}
-    unseen = [file.path for file in look.host.files if file.problem in problems and file.directory not in seen]
-    if unseen:
-        yield Unknown(f"{list_names(unseen)} could not be looked at; root can")

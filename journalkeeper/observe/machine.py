@@ -8,7 +8,7 @@ import re
 import subprocess
 from typing import Final
 
-from journalkeeper.health.evidence import Storage, System, Unknown
+from journalkeeper.health.evidence import Storage, Unknown
 from journalkeeper.journald import conf, control, layout
 from journalkeeper.model.errors import FileError
 
@@ -17,12 +17,7 @@ RETENTION: Final = "/etc/systemd/journald.conf.d/60-journalkeeper-retention.conf
 """The drop-in that `journalkeeper retention --apply` writes."""
 
 
-def read_system() -> System:
-    """Return the version of systemd, and the length of the sockets' queues (max_dgram_qlen)."""
-    return System(_read_systemd_version(), _read_queue_length())
-
-
-def _read_systemd_version() -> str | Unknown:
+def read_systemd_version() -> str | Unknown:
     """Return the version of systemd's package; Source: --version, "systemd 252 (252.39-1~deb12u2)"."""
     try:
         said = subprocess.run(["journalctl", "--version"], capture_output=True, text=True, check=False, timeout=30)
@@ -34,12 +29,13 @@ def _read_systemd_version() -> str | Unknown:
     return found[2] or found[1]
 
 
-def _read_queue_length() -> int | None:
+def read_queue_length() -> int | Unknown:
+    """Return the length of the queue of a new datagram socket (net.unix.max_dgram_qlen)."""
     try:
         with open(QLEN, encoding="ascii") as file:
             return int(file.read())
     except (OSError, ValueError):
-        return None  # the rule reports that it is unknown
+        return Unknown("the kernel does not show net.unix.max_dgram_qlen")
 
 
 def read_storage() -> Storage | Unknown:

@@ -175,7 +175,7 @@ def draw_boots(evidence: Evidence) -> Figure:
     if not shown:
         return Figure(name, title, "The journal contains no boot.")
     counters = record and record.counters
-    since_us = (counters and counters.since_us) or (record and record.first_us) or 0
+    since_us = (counters and counters.since_us) or 0
     times = [boot.first_us for boot in shown]
     first = bisect_right(times, since_us) % len(shown)  # 0 also where all boots are older
     userspace = _make_bars("userspace", "userspace", times, [boot.userspace_us for boot in shown])

@@ -10,12 +10,12 @@ The drop-in stores the limit before the first change, so that a second change st
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import Final, NamedTuple
 
-from journalkeeper.health.evidence import Evidence, Unknown
-from journalkeeper.health.finding import Answer, Facts, UnknownPartError, advice, require
+from journalkeeper.health.evidence import Look, Storage, Unknown
+from journalkeeper.health.finding import Answers, advice
 from journalkeeper.journald.conf import TARGET
 from journalkeeper.model import MIB, Instance, JournalFile, Kind, Sums
 from journalkeeper.model.record import Count, Moment, Seconds, Span
@@ -63,22 +63,25 @@ class Retention(NamedTuple):
     applied: bool
 
 
-def history(evidence: Evidence) -> Iterator[Answer]:
+def history(look: Look, storage: Storage) -> Answers:
     """Compacted archives leave room for a longer history, which journald does not use: it counts uncompressed bytes."""
-    found = retention(evidence)
-    if found.proposed_us >= WORTH * found.kept_us and not found.applied:
-        facts: Facts = {
-            "limit_bytes": found.limit_bytes,
-            "binds": found.binds,
-            "bytes_per_day": found.bytes_per_day,
-            "ratio": round(found.ratio, 2),
-            "kept_s": found.kept_us // SECOND_US,
-            "disk_bytes": found.disk_bytes,
-            "proposed_use_bytes": found.proposed_use_bytes,
-            "proposed_s": found.proposed_us // SECOND_US,
-            "proposed_disk_bytes": found.proposed_disk_bytes,
-        }
-        yield advice(facts, sentence(found), "journalkeeper retention --apply")
+    found = retention(look, storage)
+    if isinstance(found, Unknown):
+        yield found
+    elif found.proposed_us >= WORTH * found.kept_us and not found.applied:
+        yield advice(
+            sentence(found),
+            "journalkeeper retention --apply",
+            limit_bytes=found.limit_bytes,
+            binds=found.binds,
+            bytes_per_day=found.bytes_per_day,
+            ratio=round(found.ratio, 2),
+            kept_s=found.kept_us // SECOND_US,
+            disk_bytes=found.disk_bytes,
+            proposed_use_bytes=found.proposed_use_bytes,
+            proposed_s=found.proposed_us // SECOND_US,
+            proposed_disk_bytes=found.proposed_disk_bytes,
+        )
 
 
 def sentence(found: Retention) -> str:
@@ -95,19 +98,19 @@ def sentence(found: Retention) -> str:
     return f"{now}; {then}{binds}."
 
 
-def retention(evidence: Evidence) -> Retention:
-    """Return the present and the proposed retention of the main journal.
+def retention(look: Look, storage: Storage) -> Retention | Unknown:
+    """Return the present and the proposed retention of the main journal, or Unknown with the reason.
 
     They follow from its compression ratio, its bytes per day, and its limits.
-
-    Raises: UnknownPartError with the reason, if one of these is unknown.
     """
-    look, storage = require(evidence.look), require(evidence.storage)
     main = [one for one in look.host.instances if not one.namespace and one.rotatable]
     if not main:
-        raise UnknownPartError(Unknown("this machine's main journald writes to none of the configured directories"))
+        return Unknown("this machine's main journald writes to none of the configured directories")
     files = [file for file in look.host.files if file.directory == main[0].directory and not file.problem]
-    return _compute(main[0], files, require(_ratio(files)), require(bytes_per_day(files)), storage.retention_bytes)
+    ratio, rate = _ratio(files), bytes_per_day(files)
+    if isinstance(ratio, Unknown):
+        return ratio
+    return rate if isinstance(rate, Unknown) else _compute(main[0], files, ratio, rate, storage.retention_bytes)
 
 
 def bytes_per_day(files: Sequence[JournalFile]) -> float | Unknown:
@@ -144,17 +147,17 @@ def _ratio(files: list[JournalFile]) -> float | Unknown:
     return sum(file.allocated_bytes for file in archives) / max(1, sum(file.disk_bytes or 0 for file in archives))
 
 
-def _compute(instance: Instance, files: list[JournalFile], ratio: float, rate: float, target: int | None) -> Retention:
+def _compute(
+    instance: Instance, files: list[JournalFile], ratio: float, rate: float, target: int | None
+) -> Retention | Unknown:
     """Return the present retention, and the one proposed for the compression `ratio` and `rate`, in bytes per day.
 
-    `target` is the disk usage that an earlier drop-in aimed at, None without one.
-
-    Raises: UnknownPartError if limits are unknown.
+    `target` is the disk usage that an earlier drop-in aimed at, None without one. Return Unknown if limits are unknown.
     """
     use, keep_free = instance.system_max_use_bytes, instance.system_keep_free_bytes
     largest, available = instance.system_max_file_size_bytes, instance.available_bytes
     if not use or not largest or keep_free is None or available is None:
-        raise UnknownPartError(Unknown("journald's limits are not known, or SystemMaxUse= is off"))
+        return Unknown("journald's limits are not known, or SystemMaxUse= is off")
     active = sum(file.allocated_bytes for file in files if file.kind is Kind.ACTIVE)
     taken = sum(file.allocated_bytes for file in files)
     mean = _mean_bytes(files)

@@ -15,7 +15,6 @@ from journalkeeper.health.evidence import (
     Ended,
     Evidence,
     Hung,
-    Look,
     Obstacle,
     Present,
     Recorded,
@@ -30,7 +29,7 @@ from journalkeeper.model.manager import Manager
 from journalkeeper.model.recorded import Counters, Run
 from journalkeeper.model.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from journalkeeper.model.waiting import Wait
-from tests.evidence import SYSTEM, UNITS, boots, evidence, intake, journal, limits, look, recorded
+from tests.evidence import UNITS, boots, evidence, intake, journal, limits, look, recorded
 from tests.hosts import DIRECTORY, NOW_US, configured, extents, file, instance, volume
 
 WORDS = [word(rule) for rule in RULES]
@@ -55,11 +54,6 @@ def finding(rule: str, given: Evidence) -> Finding:
 def seen(*files: JournalFile, **words: Any) -> Evidence:
     """Evidence of a host with these files; `words` are the host's."""
     return evidence(look=look(*files, **words))
-
-
-def runs(look: Look | Unknown | None = None, **words: Any) -> Evidence:
-    """Evidence of a host that runs such a kernel and systemd."""
-    return evidence(system=SYSTEM._replace(**words), **({} if look is None else {"look": look}))
 
 
 def read(**words: Any) -> Evidence:
@@ -149,15 +143,15 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("rivals", ADVICE, on(options=("rw", "autodefrag"))),
     ("rivals", ADVICE, evidence(units=(*UNITS, Unit("btrfs-defrag.timer", "active", "waiting")))),
     ("rivals", ADVICE, evidence(units=(*UNITS, Unit("beesd@1-2.service", "active", "running")))),
-    ("faulty-systemd", ADVICE, runs(look(instances=(NOCOW,)), systemd="252.39-1~deb12u2")),
-    ("faulty-systemd", ADVICE, runs(look(instances=(NOCOW,)), systemd="253")),
+    ("faulty-systemd", ADVICE, evidence(look=look(instances=(NOCOW,)), systemd="252.39-1~deb12u2")),
+    ("faulty-systemd", ADVICE, evidence(look=look(instances=(NOCOW,)), systemd="253")),
     ("dropped", PROBLEM, read(dropped=(Dropped(NOW_US - 7 * DAY_US, "a.service", 1),))),
     ("journald-ended", PROBLEM, read(ended=(Ended(NOW_US, "systemd-journald.service", "watchdog"),))),
     ("journald-ended", PROBLEM, evidence(units=(*UNITS[:3], UNITS[3]._replace(restarts=1)))),
     ("journald-ended", PROBLEM, evidence(units=(*UNITS[:3], UNITS[3]._replace(restarts=1)), journal=UNSEEN)),
     ("waits", PROBLEM, read(intake=intake(98) + intake(2, 500_000))),
     ("waits", ADVICE, read(intake=intake(999) + intake(1, 3_000_000))),
-    ("short-queue", ADVICE, runs(max_dgram_qlen=511)),
+    ("short-queue", ADVICE, evidence(queue_length=511)),
     ("slow-boot", PROBLEM, slow(3, 2)),
     ("slow-boot", PROBLEM, slow(3, 0)),
     ("slow-boot", PROBLEM, slow(3, 2, flush_s=1.0, userspace_s=4.9)),
@@ -217,14 +211,13 @@ PASSED: list[tuple[str, Evidence]] = [
     ("no-room", on(metadata_free_bytes=512 * MIB, unallocated_bytes=0)),
     ("no-room", on(metadata_free_bytes=0, unallocated_bytes=64 * MIB)),
     ("rivals", evidence(units=(*UNITS, Unit("btrfs-defrag.timer", "inactive", "dead")))),
-    ("faulty-systemd", runs(systemd="252.39-1~deb12u2")),
-    ("faulty-systemd", runs(look(instances=(NOCOW,)), systemd="254.5")),
-    ("faulty-systemd", runs(UNSEEN, systemd="251")),
+    ("faulty-systemd", evidence(systemd="252.39-1~deb12u2")),
+    ("faulty-systemd", evidence(look=look(instances=(NOCOW,)), systemd="254.5")),
     ("dropped", read(dropped=(Dropped(NOW_US - 7 * DAY_US - 1, "a.service", 1),))),
     ("journald-ended", read(ended=(Ended(NOW_US - 7 * DAY_US - 1, "systemd-journald.service", "signal"),))),
     ("waits", read(intake=intake(99) + intake(1, 2_999_999))),
     ("waits", read(intake=intake(98, 0) + intake(2, 499_999))),
-    ("short-queue", runs(max_dgram_qlen=512)),
+    ("short-queue", evidence(queue_length=512)),
     ("slow-boot", slow(2, 3)),
     ("slow-boot", read(boots=boots(3, 10, 3) + boots(5))),
     ("slow-boot", slow(5, 0, flush_s=2.0)),
@@ -250,9 +243,9 @@ NOT_MADE: list[tuple[str, Evidence]] = [
     ("fragmented", torn(301, record=UNSEEN)),
     ("fragmented", seen(file(problem=Reason.UNREADABLE))),
     ("rivals", evidence(units=UNSEEN)),
-    ("faulty-systemd", runs(systemd=UNSEEN)),
-    ("faulty-systemd", runs(systemd="rolling")),
-    ("faulty-systemd", runs(UNSEEN, systemd="252")),
+    ("faulty-systemd", evidence(systemd=UNSEEN)),
+    ("faulty-systemd", evidence(systemd="rolling")),
+    ("faulty-systemd", evidence(look=UNSEEN, systemd="252")),
     ("dropped", read(events_complete=False, events_oldest_us=NOW_US - DAY_US)),
     ("journald-ended", read(events_complete=False, events_oldest_us=NOW_US - DAY_US)),
     ("journald-ended", evidence(journal=UNSEEN)),
@@ -263,7 +256,7 @@ NOT_MADE: list[tuple[str, Evidence]] = [
     ("slow-boot", slow(4, 0)._replace(record=recorded(counters=Counters(since_us=None)))),
     ("waits", read(intake=intake(99, 9_000_000))),
     ("waits", read(intake=())),
-    ("short-queue", runs(max_dgram_qlen=None)),
+    ("short-queue", evidence(queue_length=UNSEEN)),
     ("slow-boot", read(boots=boots(2, 10, 3))),
     ("slow-boot", read(boots=(Boot("1", 0),) * 5)),
     ("slow-boot", read(boots=boots(5, 10, None))),
@@ -297,7 +290,19 @@ def test_what_could_not_be_looked_at_is_unknown(rule: str, given: Evidence) -> N
 
 
 def test_of_nothing_that_could_not_be_looked_at_a_check_passes() -> None:
-    parts = ("look", "plan", "config", "record", "journal", "units", "system", "storage", "service", "present")
+    parts = (
+        "look",
+        "plan",
+        "config",
+        "record",
+        "journal",
+        "units",
+        "systemd",
+        "queue_length",
+        "storage",
+        "service",
+        "present",
+    )
     verdict = judge(evidence(**dict.fromkeys(parts, UNSEEN)), RULES)
     assert (verdict.findings, verdict.passed) == ((), ())
     assert {part.why for _, part in verdict.unknown} == {"not looked at"}
@@ -350,7 +355,7 @@ def test_a_slow_boot_is_not_mended_by_what_runs() -> None:
 
 
 def test_problems_come_first() -> None:
-    verdict = judge(runs(look(file(problem=Reason.BAD_HEADER)), max_dgram_qlen=10), RULES)
+    verdict = judge(evidence(look=look(file(problem=Reason.BAD_HEADER)), queue_length=10), RULES)
     assert [finding.word for finding in verdict.findings] == ["damaged", "short-queue"]
 
 

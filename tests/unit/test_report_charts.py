@@ -11,7 +11,7 @@ import pytest
 
 from journalkeeper.health.evidence import Boot, Evidence, Intake, Journal, Recorded
 from journalkeeper.model import Extents, Reason, Result
-from journalkeeper.model.recorded import Entry, Totals
+from journalkeeper.model.recorded import Counters, Entry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US, format_span
 from journalkeeper.report import charts
 from journalkeeper.report.charts import FIRST_US, MOST_ROWS, ROWS, Chart, Figure, Layer
@@ -28,7 +28,7 @@ def boot(number: int, **changes: object) -> Boot:
 
 
 def boots(known: Sequence[Boot], since_us: int | None = None) -> Figure:
-    record = Recorded(since_us, (), (), None, ())
+    record = Recorded((), (), None, (), counters=Counters(since_us=since_us))
     return charts.draw_boots(Evidence(NOW_US, journal=Journal(0, None, True, boots=tuple(known)), record=record))
 
 
@@ -161,7 +161,7 @@ def test_boots_without_times_are_said(known: list[Boot]) -> None:
 
 
 def extents(totals: Sequence[Totals], *entries: Entry, now_us: int = LATER_US) -> Figure:
-    return charts.draw_extents(Evidence(now_us, record=Recorded(None, entries, tuple(totals), None, ())))
+    return charts.draw_extents(Evidence(now_us, record=Recorded(entries, tuple(totals), None, ())))
 
 
 def moment(when_us: int, instance: str, extents: int, size: int = 100 << 20) -> Totals:
@@ -191,7 +191,7 @@ def test_ten_thousand_notes_are_thinned_and_keep_their_peaks_and_the_newest() ->
 
 
 def test_the_chart_ends_with_the_files_as_they_are_now() -> None:
-    record = Recorded(None, (), (moment(NOW_US - DAY_US, "a", 2928),), None, ())
+    record = Recorded((), (moment(NOW_US - DAY_US, "a", 2928),), None, ())
     seen = look(file(), file(extents=Extents(total=8, data_bytes=1 << 20)), file(problem=Reason.VANISHED))
     figure = charts.draw_extents(Evidence(NOW_US, seen, record=record))
     assert figure.said.startswith("6,000 extents at ")
