@@ -19,7 +19,7 @@ exit status:
 from __future__ import annotations
 
 import argparse
-from typing import Any, NamedTuple
+from typing import Any
 
 from journalkeeper.cli import plan as plans
 from journalkeeper.cli.context import Context
@@ -33,11 +33,10 @@ from journalkeeper.cli.wording import (
     describe_no_actions,
     describe_outcome,
     describe_rest,
-    describe_skipped,
     describe_sums,
     format_seconds,
-    get_reason,
     is_on_file,
+    show_decisions,
 )
 from journalkeeper.model import Outcome, Reason, Request, Result, Verb
 from journalkeeper.model.run import Report, defrag_document
@@ -48,14 +47,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Add -n and the same options as for `plan`."""
     parser.add_argument("-n", "--dry-run", action="store_true", help="change nothing, show the plan")
     add_selection(parser)
-
-
-class _Run(NamedTuple):
-    """The result of a run in the service or in this process: its report, its JSON, and whether it was stopped early."""
-
-    report: Report
-    document: dict[str, Any]
-    stopped: bool
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -69,38 +60,41 @@ def run(args: argparse.Namespace, context: Context) -> int:
     output = context.output
     report, document, stopped = _execute(asked, context)
     outcomes, skipped = report.outcomes, report.plan.skipped
-    judged = [*((one.path, None, "") for one in outcomes), *map(get_reason, skipped)]
-    status = check_files(judged, asked.paths, context)
+    status = check_files(skipped, len(skipped) + len(outcomes), asked.paths, context)
     failed = [outcome for outcome in outcomes if outcome.result is Result.FAILED]
     for text in (*report.notices, *(f"{one.path}: {one.detail or one.reason}" for one in failed)):
         output.note(text)
     column = Column[Outcome]("", lambda outcome: describe_outcome(outcome, output.width), gives="text")
     odd = [outcome.reason for outcome in outcomes if outcome.result is not Result.DONE]
-    parts = describe_skipped(skipped, everything=bool(asked.paths), others=odd)
-    output.show(
+    show_decisions(
+        output,
         document,
         Table((column,), outcomes, lambda outcome: COLOURS[outcome.result]),
-        parts.table,
-        parts.fine,
-        legend=[parts.glossary, [_summarize(report)]],
+        skipped,
+        everything=bool(asked.paths),
+        others=odd,
+        footer=[[_summarize(report)]],
         paged=False,
     )
     return int(bool(status or stopped or failed or Reason.INTERRUPTED in odd))
 
 
-def _execute(asked: Request, context: Context) -> _Run:
-    """Run `asked` in the service if there is one, else here. Progress is shown, and a signal requests a stop."""
+def _execute(asked: Request, context: Context) -> tuple[Report, dict[str, Any], bool]:
+    """Run `asked` in the service if there is one, else here. Progress is shown, and a signal requests a stop.
+
+    Return the report, its JSON, and whether the run was stopped early.
+    """
     with on_terminal(context.output) as draw:
         hint = "\nStopping after this chunk." if draw.seen else ""
         service = context.service(asked)
         if service is not None:
             with service, run_polkit_agent(), catch_signals(hint) as stop:
-                return _Run(*service.defragment(asked, on_progress=draw, stop=stop))
+                return service.defragment(asked, on_progress=draw, stop=stop)
         engine = context.engine()
         with catch_signals(hint) as stop:
             report = engine.run(asked, on_progress=draw, stop=stop)
             stopped = stop() and len(report.outcomes) < len(report.plan.actions)
-            return _Run(report, defrag_document(report), stopped)
+            return report, defrag_document(report), stopped
 
 
 def _summarize(report: Report) -> str:

@@ -25,7 +25,7 @@ from typing import Final
 from journalkeeper.btrfs import disk, placement
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.plan import make_plan
-from journalkeeper.cli.selection import check_files
+from journalkeeper.cli.selection import check_files, list_problems
 from journalkeeper.cli.terminal import DEFAULT_COLUMNS
 from journalkeeper.journald import opening
 from journalkeeper.model import JournalFile, Kind, Request, Stretch, Sums, Window
@@ -63,7 +63,7 @@ def _show_file(path: str, context: Context) -> int:
     host = context.engine().look(asked)
     (file,) = host.files
     output = context.output
-    status = check_files([(file.path, file.problem, file.problem_detail)], asked.paths, context)
+    status = check_files(list_problems(host.files), 1, asked.paths, context)
     if not status:
         learned = _learn(file, host.now_us, context)
         encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
@@ -139,7 +139,7 @@ def _decide(asked: Request, context: Context, unknown: dict[str, str]) -> tuple[
 def _show_directories(path: str, context: Context) -> int:
     """Show each instance whose journal directory is `path` or below it, and return the exit status."""
     host = context.engine().look(Request())
-    check_files([(file.path, file.problem, "") for file in host.files], (), context)
+    check_files(list_problems(host.files), len(host.files), (), context)
     if not host.instances:
         raise KeeperError(f"{path}: contains no journal directory; name one, such as /var/log/journal")
     unknown: dict[str, str] = {}

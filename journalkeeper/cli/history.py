@@ -30,7 +30,7 @@ from journalkeeper.cli.table import Column, Table
 from journalkeeper.cli.times import format_time
 from journalkeeper.cli.wording import COLOURS, describe_outcome, describe_sums
 from journalkeeper.journald.names import classify
-from journalkeeper.model import Reason, Result
+from journalkeeper.model import Reason, Result, Skip
 from journalkeeper.model.escape import shown
 from journalkeeper.model.recorded import Entry, Sample
 from journalkeeper.model.units import counted, format_size, spell_size
@@ -79,7 +79,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
         samples = record.samples(paths, since_us, until_us)
         unknown = [path for path in paths if not (record.history([path]) or record.samples([path]))]
     output = context.output
-    status = check_files([(path, _problem(path), "nothing is recorded of it") for path in unknown], paths, context)
+    wrong = [Skip(path, why, "nothing is recorded of it") for path in unknown if (why := _find_problem(path))]
+    status = check_files(wrong, len(paths), paths, context)
     outcomes = Table(_columns(output.width), entries, lambda entry: COLOURS[entry.outcome.result])
     output.show(
         HistoryAnswer(entries, samples), outcomes, Table(_SAMPLES, samples), legend=[[_summarize(entries, samples)]]
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     return status
 
 
-def _problem(path: str) -> Reason | None:
+def _find_problem(path: str) -> Reason | None:
     """Return why `path`, which has no rows, is not in the history: it vanished or is no journal file.
 
     Return None for a journal file or a directory, which may have no rows.

@@ -28,21 +28,20 @@ from typing import Any, Final
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.selection import add_selection, check_files, request
 from journalkeeper.cli.table import GREEN, Column, Table
-from journalkeeper.cli.times import format_time
 from journalkeeper.cli.wording import (
     count_subjects,
     describe_no_actions,
     describe_rest,
-    describe_skipped,
     format_seconds,
     is_on_file,
+    show_decisions,
 )
 from journalkeeper.model import Request, Skip
 from journalkeeper.model.escape import shown
-from journalkeeper.model.reasons import WINDOWS
-from journalkeeper.model.run import plan_document, skips
+from journalkeeper.model.run import plan_document, plan_windows, skips
 from journalkeeper.model.units import format_size, spell_size
 from journalkeeper.policy.saving import READ_IOPS
+from journalkeeper.report.story import describe_window
 
 
 def _extents(name: str) -> Callable[[dict[str, Any]], str]:
@@ -102,15 +101,10 @@ def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
     """
     document = make_plan(asked, context)
     skipped, actions = skips(document), document["actions"]
-    judged = [
-        *((row["path"], None, "") for row in actions),
-        *((skip.path, skip.reason, skip.detail) for skip in skipped),
-    ]
-    status = check_files(judged, asked.paths, context)
-    parts = describe_skipped(skipped, everything=verbose or bool(asked.paths))
-    windows = [_describe_window(instance, window) for instance, window in document["window"].items()]
-    legend = [parts.glossary, windows, [_summarize(actions, skipped)]]
-    context.output.show(document, Table(_ACTIONS, actions, lambda _: GREEN), parts.table, parts.fine, legend=legend)
+    status = check_files(skipped, len(skipped) + len(actions), asked.paths, context)
+    footer = [[describe_window(window) for window in plan_windows(document).values()], [_summarize(actions, skipped)]]
+    table = Table(_ACTIONS, actions, lambda _: GREEN)
+    show_decisions(context.output, document, table, skipped, everything=verbose or bool(asked.paths), footer=footer)
     return status
 
 
@@ -132,14 +126,6 @@ def make_plan(asked: Request, context: Context) -> dict[str, Any]:
     for notice in plan.notices:
         context.output.note(notice)
     return plan_document(plan)
-
-
-def _describe_window(instance: str, window: dict[str, Any]) -> str:
-    state = "open" if window["open"] else "closed"
-    if window["open"] and window["closes_at_us"] is not None:
-        state += f" until {format_time(window['closes_at_us'])}"
-    reason = str(window["reason"])
-    return f"Flush window of {shown(instance)}: {state}, {shown(WINDOWS.get(reason, reason))}."
 
 
 def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:

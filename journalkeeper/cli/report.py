@@ -16,10 +16,12 @@ exit status:
 
 from __future__ import annotations
 
+import argparse
 import os
 import stat
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from journalkeeper.cli.context import Context
 from journalkeeper.cli.doctor import DOCTOR_RULES, collect_evidence
 from journalkeeper.execute.whole_file import open_directory, write_whole
 from journalkeeper.health.evidence import REPORT_ENTRIES, Unknown, Wanted
@@ -29,11 +31,6 @@ from journalkeeper.model.escape import shown
 from journalkeeper.model.record import Count
 from journalkeeper.model.units import spell_size
 from journalkeeper.report.page import page
-
-if TYPE_CHECKING:
-    import argparse
-
-    from journalkeeper.cli.context import Context
 
 WRITE: Final = "write the report"
 

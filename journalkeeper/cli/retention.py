@@ -18,9 +18,11 @@ exit status:
 
 from __future__ import annotations
 
+import argparse
 import os
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from journalkeeper.cli.context import Context
 from journalkeeper.cli.doctor import collect_evidence
 from journalkeeper.execute.whole_file import write_whole
 from journalkeeper.health.evidence import Evidence, Unknown, Wanted
@@ -30,11 +32,6 @@ from journalkeeper.model.errors import FileError, KeeperError, UsageError
 from journalkeeper.model.record import Inline
 from journalkeeper.observe.machine import RETENTION
 from journalkeeper.report.retention import Retention, dropin, retention, sentence
-
-if TYPE_CHECKING:
-    import argparse
-
-    from journalkeeper.cli.context import Context
 
 MODE: Final = 0o644
 WRITE: Final = "write the setting for journald"

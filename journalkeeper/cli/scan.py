@@ -25,7 +25,7 @@ import os
 from typing import Final
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.selection import absolute, add_paths, check_files
+from journalkeeper.cli.selection import absolute, add_paths, check_files, list_problems
 from journalkeeper.cli.table import RED, Column, Table
 from journalkeeper.journald.names import classify
 from journalkeeper.model import JournalFile, Request, State, Sums
@@ -74,8 +74,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Show a table of the journal files with their extents, and a summary."""
     asked = Request(paths=absolute(args.paths))
     host = context.engine().look(asked)
-    judged = [(file.path, file.problem, file.problem_detail) for file in host.files]
-    status = check_files(judged, asked.paths, context)
+    status = check_files(list_problems(host.files), len(host.files), asked.paths, context)
     table = Table(_COLUMNS, sorted(host.files, key=_worst), lambda file: RED if file.problem else "")
     config = context.config()
     fragmented = sum(file.problem is None and is_fragmented(file, None, config) for file in host.files)

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from journalkeeper.cli.context import Context
-from journalkeeper.model import Reason, Request
+from journalkeeper.model import JournalFile, Reason, Request, Skip
 from journalkeeper.model.compression import parse_compression
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.reasons import NO_JOURNAL
-
-Judged: TypeAlias = tuple[str, Reason | None, str]
-"""A file's path, why it cannot be judged or nothing is done to it (None: it can), and the detail."""
 
 NEXT: Final = {
     Reason.VANISHED: "`journalkeeper scan` lists the journal files",
@@ -96,26 +93,27 @@ def absolute(paths: list[str]) -> tuple[str, ...]:
     return tuple(os.path.abspath(path) for path in paths)
 
 
-def check_files(files: Iterable[Judged], paths: tuple[str, ...], context: Context) -> int:
-    """Report on stderr each file that is no journal file, if the user named `paths`. Return 1 if there is one, else 0.
+def check_files(skipped: Sequence[Skip], number: int, paths: tuple[str, ...], context: Context) -> int:
+    """Report on stderr each of the `skipped` files that is no journal file, if the user named `paths`.
 
-    The return value is the exit status; the other files are still processed. An unprivileged user sees how many files
-    are unreadable.
+    Return 1 if there is one, else 0: the exit status, while the other files are still processed. An unprivileged user
+    sees how many of the `number` files of the command are unreadable.
 
     Raises: NeedsRootError if an unprivileged user can read none of the files.
     """
-    judged, note = list(files), context.output.note
-    unreadable = sum(reason is Reason.UNREADABLE for _, reason, _ in judged)
+    note = context.output.note
+    unreadable = sum(skip.reason is Reason.UNREADABLE for skip in skipped)
     if unreadable and not context.privileged:
-        if unreadable == len(judged):
+        if unreadable == number:
             none = f"none of {unreadable} files is readable" if unreadable > 1 else "the file is not readable"
             raise NeedsRootError(none)
-        note(f"{unreadable} of {len(judged)} files are not readable for this user: root sees all, try sudo")
-    wrong = [
-        f"{path}: {detail or reason}" + (f"; {NEXT[reason]}" if reason in NEXT else "")
-        for path, reason, detail in judged
-        if paths and reason in NO_JOURNAL
-    ]
-    for line in wrong:
-        note(line)
+        note(f"{unreadable} of {number} files are not readable for this user: root sees all, try sudo")
+    wrong = [skip for skip in skipped if paths and skip.reason in NO_JOURNAL]
+    for path, reason, detail, *_ in wrong:
+        note(f"{path}: {detail or reason}" + (f"; {NEXT[reason]}" if reason in NEXT else ""))
     return int(bool(wrong))
+
+
+def list_problems(files: Iterable[JournalFile]) -> list[Skip]:
+    """Return a skip for each file that cannot be judged."""
+    return [Skip(file.path, file.problem, file.problem_detail) for file in files if file.problem is not None]

@@ -6,8 +6,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final
 
+from journalkeeper.cli.output import Block, Output
 from journalkeeper.cli.table import GREEN, GREY, LEAST_PATH, RED, YELLOW, Column, Table, elide
 from journalkeeper.health.verdict import WAITS
 from journalkeeper.model import Outcome, Reason, Result, Skip, Verb, reasons
@@ -27,34 +28,31 @@ _SKIPPED: Final[tuple[Column[Skip], ...]] = (
 )
 
 
-class Skipped(NamedTuple):
-    """The skipped files of a plan: the table of those that are listed, a sentence about the others, and a glossary."""
+def show_decisions(
+    output: Output,
+    document: object,
+    done: Table[Any],
+    skipped: Sequence[Skip],
+    *,
+    everything: bool,
+    others: Iterable[Reason] = (),
+    footer: Sequence[Block],
+    paged: bool = True,
+) -> None:
+    """Write the answer of `plan` or `defrag`: `document` as JSON, or as text.
 
-    table: Table[Skip]
-    fine: list[str]
-    glossary: list[str]
-
-
-def describe_skipped(skipped: Sequence[Skip], *, everything: bool, others: Iterable[Reason] = ()) -> Skipped:
-    """Return the text about files without an action: a table of them, a count of fine files, and a glossary.
-
-    Files with nothing to do are only counted, unless `everything` is set. The glossary explains each reason in the
-    table and each of `others`.
+    The text is the table `done`, a table of skipped files, a count of files with nothing to do, a glossary, and the
+    `footer`. Files with nothing to do are only counted, unless `everything` is set. The glossary explains each reason
+    in the table of skipped files and each of `others`.
     """
     listed = [skip for skip in skipped if everything or skip.reason not in FINE]
     tally = Counter(skip.reason for skip in skipped) - Counter(skip.reason for skip in listed)
     fine = ", ".join(f"{number:,} {reason}" for reason, number in sorted(tally.items()))
+    folded = [f"{counted(tally.total(), 'file')} fine: {fine}; -v shows each."] if tally else []
     occurring = {*others, *(skip.reason for skip in listed)}
-    return Skipped(
-        Table(_SKIPPED, listed, lambda _: GREY),
-        [f"{counted(tally.total(), 'file')} fine: {fine}; -v shows each."] if tally else [],
-        [f"{reason}: {sentence}" for reason, sentence in SENTENCES.items() if reason in occurring],
-    )
-
-
-def get_reason(skip: Skip) -> tuple[str, Reason, str]:
-    """Return (path, reason, detail) of a skipped file, as one row of a table."""
-    return skip.path, skip.reason, skip.detail
+    glossary = [f"{reason}: {sentence}" for reason, sentence in SENTENCES.items() if reason in occurring]
+    left_alone = Table(_SKIPPED, listed, lambda _: GREY)
+    output.show(document, done, left_alone, folded, legend=[glossary, *footer], paged=paged)
 
 
 def describe_rest(skipped: Sequence[Skip]) -> str:

@@ -233,12 +233,14 @@ def _list_sentences(decision: ExplainedDecision | None, unknown: Mapping[str, st
 
 
 def describe_window(window: Window) -> str:
-    """Return a sentence: whether the flush window is open, why, and until when."""
+    """Return a sentence: whether the flush window of an instance is open, why, and until when."""
+    whose = f"The flush window of {shown(window.instance)}"
+    reason = shown(WINDOWS.get(window.reason, window.reason))
     if window.open:
         until = f" until {when(window.closes_at_us)}" if window.closes_at_us is not None else ""
-        return f"The window for work on active files is open{until}: {WINDOWS.get(window.reason, window.reason)}."
+        return f"{whose} is open{until}: {reason}."
     until = f", until {when(window.opens_at_us)} at the latest" if window.opens_at_us is not None else ""
-    return f"The window for work on active files is closed: {WINDOWS.get(window.reason, window.reason)}{until}."
+    return f"{whose} is closed: {reason}{until}."
 
 
 # a directory

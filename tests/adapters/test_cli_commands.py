@@ -179,7 +179,7 @@ def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(ty
         "ACTION    REASON      EXTENTS  EXPECTED  WRITES    SAVES  PART        PATH\n"
         "compress  fragmented     9447       360   45.0M  ~1min -  whole file  /j/abc/system.journal\n"
         f"{LEFT_ALONE}"
-        "Flush window of abc: closed, journald will flush soon.\n"
+        "The flush window of abc is closed: journald will flush soon.\n"
         "\n"
         "1 file to do: 45 MiB to write, 9,447 to ~360 extents, a cold read is ~1min shorter at 150 IOPS."
         " 1 file left alone.\n"
