@@ -57,7 +57,7 @@ READS_FILES = "config/files.py"
 PURE_STDLIB = {
     *("__future__", "abc", "array", "base64", "bisect", "collections", "contextlib", "dataclasses", "difflib"),
     *("enum", "errno", "fractions", "functools", "heapq", "html", "itertools", "json", "math", "operator"),
-    *("posixpath", "re", "shlex", "statistics", "string", "textwrap", "types", "typing"),
+    *("posixpath", "re", "shlex", "statistics", "string", "textwrap", "traceback", "types", "typing"),
 }
 """What pure modules may import from outside: nothing here reaches a file or a clock."""
 

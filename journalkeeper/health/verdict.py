@@ -13,7 +13,6 @@ from journalkeeper.health.finding import Verdict, judge
 from journalkeeper.health.rules import HEALTH
 from journalkeeper.model import JournalFile, Outcome, Plan, Reason, Result, Skip
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.reasons import ENDS
 from journalkeeper.model.units import counted, format_span
 from journalkeeper.model.waiting import Wait
 from journalkeeper.policy.deferral import PASSING
@@ -30,8 +29,9 @@ WAITS: Final = {
     Reason.IN_USE: "for programs to stop writing",
     Reason.INTERNAL_ERROR: "until it changes",
     Reason.READ_ONLY: "for the right to write: the file is immutable (lsattr), or its filesystem is read-only",
+    Reason.FOREIGN_OWNER: "for `journalkeeper defrag` by root: it does not belong to journald's user",
 }
-"""The words for the end of a wait, by reason; others have those of reasons.ENDS."""
+"""The words for the end of a wait, by reason; of other waits the reason is shown."""
 
 
 def judge_present(present: Present, now_us: int) -> Verdict:
@@ -103,7 +103,7 @@ def describe_waits(skipped: Iterable[Skip], files: Mapping[str, JournalFile], wa
         waits[reason, settle_us if reason is Reason.SETTLING else 0] += 1
     parts = []
     for (reason, settle_us), number in sorted(waits.items(), key=lambda pair: (-pair[1], pair[0])):
-        until = WAITS.get(reason, f"({reason}: {ENDS.get(reason, 'nothing ends it')})")
+        until = WAITS.get(reason, f"({reason})")
         if settle_us:
             until = f"until {'it is' if number == 1 else 'they are'} {format_span(settle_us)} old"
         parts.append(f"{number} {'waits' if number == 1 else 'wait'} {until}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from types import TracebackType
+from traceback import walk_tb
 from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -106,14 +106,8 @@ def catch_errors(turn: Callable[[], T]) -> T | InternalError:
 def _describe_error(error: Exception) -> str:
     """Return the exception and the calls that led to it, the innermost first, in one line."""
     words = " ".join(f"{type(error).__name__}: {error}".split())
-    calls = _calls(error.__traceback__)[::-1]
-    return f"{words[:WORDS]} in {', called from '.join(calls[:FRAMES])}"
-
-
-def _calls(trace: TracebackType | None) -> list[str]:
-    calls = []
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        calls.append(f"{code.co_name} ({'/'.join(code.co_filename.split('/')[-2:])}:{trace.tb_lineno})")
-        trace = trace.tb_next
-    return calls
+    calls = [
+        f"{frame.f_code.co_name} ({'/'.join(frame.f_code.co_filename.split('/')[-2:])}:{line})"
+        for frame, line in walk_tb(error.__traceback__)
+    ]
+    return f"{words[:WORDS]} in {', called from '.join(calls[: -FRAMES - 1 : -1])}"

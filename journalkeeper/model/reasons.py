@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The sentences for reasons, outcomes and totals in all outputs: log, command line, history and report.
 
-Every Reason has exactly one sentence here, and a reason against an action on a journal file has an end.
+Every Reason has exactly one entry here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.model.recorded import Counters
 from journalkeeper.model.units import counted, spell_size
 
-SENTENCES: dict[Reason, str] = {
+SENTENCES: Final[dict[Reason, str]] = {
     Reason.FRAGMENTED: "The file has many more extents than its data needs, and each costs a cold reader one seek.",
     Reason.UNCOMPRESSED: "The archive is stored plain and will be smaller on disk once it is compressed.",
     Reason.PINNED: "The file occupies disk space that none of its bytes use any more.",
@@ -22,22 +22,21 @@ SENTENCES: dict[Reason, str] = {
     Reason.NO_REDUNDANCY: "The volume has one copy of its data: NOCOW gives up no repair and keeps the files whole.",
     Reason.CONFIGURED: "The configuration requires it.",
     Reason.BORN_DATACOW: "The file is older than its directory's C attribute; a rotation replaces it by a NOCOW file.",
-    Reason.CHEAPER: "A rotation costs less than the slow reads of the file, or than a rewrite of its ranges:"
-    " the archive is compacted once.",
+    Reason.CHEAPER: "A rotation costs less than slow reads or a rewrite of ranges: the archive is compacted once.",
     Reason.ASKED: "The archive has another compression than --compress= requests.",
-    Reason.IDEAL: "The file has about as few extents as its data can have.",
-    Reason.RECORDED: "The file was already rewritten and has not changed since: an archive is rewritten once.",
-    Reason.NO_GAIN: "The rewrite would write more bytes than the saved extents are worth, or the last"
-    " rewrite saved less than half of the expected extents and few have been added since.",
-    Reason.WINDOW_CLOSED: "journald will flush this file soon, or may at any moment; --now does not wait.",
+    Reason.IDEAL: "The file has about as few extents as its data can have, until it becomes fragmented again.",
+    Reason.RECORDED: "The file was already rewritten: an archive is rewritten once, unless it changes.",
+    Reason.NO_GAIN: "A rewrite would cost more than the saved extents are worth, or the last one saved too few."
+    " More extents change that, or a lower MinExtents= or MinReclaim=.",
+    Reason.WINDOW_CLOSED: "journald will flush this file soon, or may at any moment; --now does not wait for that.",
     Reason.IN_USE: "journald or another program still writes to the file, or it serves as a loop device.",
-    Reason.SHARED: "A snapshot or reflink shares the file's data, and a rewrite would need too much additional"
-    " space; AllowUnshare=yes or --allow-unshare permits it.",
-    Reason.SETTLING: "The file was archived so recently that journald may still be copying it; --now does not wait.",
+    Reason.SHARED: "A snapshot or reflink shares the data, and a rewrite would need too much additional space until"
+    " it is deleted; AllowUnshare=yes or --allow-unshare permits it.",
+    Reason.SETTLING: "The file has changed within SettleSec=: journald may still be copying it; --now does not wait.",
     Reason.STARTING: "The service has just started: it sets +C on a directory SettleSec= later; --now does not wait.",
-    Reason.BUDGET: "The rest of the day's budget of bytes or rotations is too small; --now ignores the budget.",
+    Reason.BUDGET: "Too little is left of the bytes or rotations allowed in 24 hours; --now ignores the budget.",
     Reason.PRESSURE: "Other programs keep the disk busy; the next try follows when they stop.",
-    Reason.FREE_SPACE: "The volume has too little free space for the rewrite to fit safely.",
+    Reason.FREE_SPACE: "The volume has too little free space for the rewrite, because KeepFree= must remain.",
     Reason.NOT_BTRFS: "The file is not on btrfs; journalkeeper works only on btrfs.",
     Reason.NOT_JOURNAL: "The file does not begin like a journal file, or its name, size or time is impossible for one.",
     Reason.NOT_REGULAR: "The path is a symbolic link, a directory, a FIFO or a device, and is never followed.",
@@ -46,29 +45,30 @@ SENTENCES: dict[Reason, str] = {
     Reason.BAD_HEADER: "The header contradicts the file; journalctl --verify --file=PATH says more.",
     Reason.UNREADABLE: "The file could not be opened or read with the rights that this process has.",
     Reason.FOREIGN_OWNER: "The file does not belong to journald's user, so another program may write to it; or a copy"
-    " could not get its owner, because the service has no CAP_CHOWN.",
+    " could not get its owner, because the service has no CAP_CHOWN. `journalkeeper defrag` by root rewrites it.",
     Reason.VANISHED: "The file is gone: journald renamed or vacuumed it, or it was never there.",
     Reason.CHANGED: "The file changed after the plan was made; the next plan judges it again.",
     Reason.NOT_ASKED: "The request does not include this kind of file or this path.",
     Reason.READ_ONLY: "The filesystem, the subvolume or the file is read-only or immutable.",
     Reason.INTERRUPTED: "The run was stopped before this file was finished; it is whole, and the next run continues.",
     Reason.IO_ERROR: "The kernel reported an error while the file was read or written; see dmesg.",
-    Reason.MISMATCH: "The copy did not equal the original, so the original was kept.",
+    Reason.MISMATCH: "The copy did not equal the original, so the original is kept, at least until it changes.",
     Reason.SNAPSHOTS: "Snapshots share files of this journal: each makes btrfs copy NOCOW data once more,"
-    " so NOCOW would cost the checksums without a gain.",
+    " so NOCOW would cost the checksums without a gain. Nocow=yes sets it all the same.",
     Reason.REDUNDANT: "The volume stores copies of its data, and only checksums show which copy is good:"
     " Nocow=auto keeps such directories datacow, Nocow=yes does not.",
     Reason.COMPRESSION: "The directory asks for compression (chattr +c or a property), which excludes NOCOW.",
     Reason.NOT_TAKEN: "NOCOW was set without effect: the kernel ignored it, or a new file did not inherit it.",
     Reason.ROTATION: "journald is asked to rotate, which makes the file an archive.",
-    Reason.RETENTION: "After a rotation, journald would delete its oldest entries sooner than without.",
+    Reason.RETENTION: "After a rotation, journald would delete its oldest entries sooner. A smaller SystemMaxFileSize="
+    " or a larger SystemMaxUse= in journald.conf changes that.",
     Reason.TOO_MANY: "The directory has too many journal files: those of remote hosts and the oldest"
     " archives are left out. Remove files until the rest can be examined.",
-    Reason.NO_JOURNALD: "No journald that accepts requests writes to the directory,"
-    " or journald did not rotate as requested.",
-    Reason.INTERNAL_ERROR: "Bug in journalkeeper, please report it (traceback in the log); the file is left alone until"
+    Reason.NO_JOURNALD: "No journald that accepts requests writes to the directory, or it did not rotate as requested.",
+    Reason.INTERNAL_ERROR: "Bug in journalkeeper, please report it (traceback in the log). The file is left alone until"
     " it changes.",
 }
+"""What each reason means and, for a reason not to act, what ends it."""
 
 WINDOWS: dict[str, str] = {
     "now": "the request does not wait",
@@ -82,48 +82,8 @@ WINDOWS: dict[str, str] = {
 }
 """The words for the state of a flush window, by its reason."""
 
-ENDS: dict[Reason, str] = {
-    Reason.IDEAL: "when the file has become fragmented again",
-    Reason.RECORDED: "when the file changes",
-    Reason.NO_GAIN: "when the file has more extents, or with a lower MinExtents= or MinReclaim=",
-    Reason.WINDOW_CLOSED: "after journald's next flush",
-    Reason.IN_USE: "when no program writes to the file any more",
-    Reason.SHARED: "when the snapshots that share it are deleted, or with AllowUnshare=yes",
-    Reason.SETTLING: "when the file has not changed for SettleSec=",
-    Reason.STARTING: "SettleSec= after the start of the service",
-    Reason.BUDGET: "when the last writes are 24 hours old, or with a higher BytesPerDay=",
-    Reason.PRESSURE: "when other programs no longer keep the disk busy",
-    Reason.FREE_SPACE: "when there is more free space, or with a lower KeepFree=",
-    Reason.FOREIGN_OWNER: "when the file belongs to root or to its user; defrag by root rewrites it now",
-    Reason.CHANGED: "at the next look",
-    Reason.NOT_ASKED: "when a request includes it",
-    Reason.READ_ONLY: "when it is writable again",
-    Reason.INTERRUPTED: "at the next run",
-    Reason.IO_ERROR: "when the disk is repaired",
-    Reason.MISMATCH: "when the file changes",
-    Reason.HARD_LINKED: "when its other names are removed",
-    Reason.SWAPFILE: "when it is no longer swap space",
-    Reason.REDUNDANT: "with Nocow=yes",
-    Reason.SNAPSHOTS: "when no snapshot shares the journal's files any more, or with Nocow=yes",
-    Reason.COMPRESSION: "when the directory's attribute c is removed",
-    Reason.NOT_TAKEN: "when the kernel or the file system changes",
-    Reason.RETENTION: "with a smaller SystemMaxFileSize= or a larger SystemMaxUse= in journald.conf",
-    Reason.NO_JOURNALD: "when a journald writes there",
-    Reason.TOO_MANY: "when files are removed",
-    Reason.ROTATION: "at once, by a rotation",
-    Reason.INTERNAL_ERROR: "when the file changes",
-}
-"""The end of each reason not to act; a reason that is missing here means that the file is no journal file."""
-
-NO_JOURNAL: frozenset[Reason] = frozenset(
-    {
-        Reason.VANISHED,
-        Reason.NOT_JOURNAL,
-        Reason.NOT_REGULAR,
-        Reason.BAD_HEADER,
-        Reason.NOT_BTRFS,
-        Reason.UNREADABLE,
-    }
+NO_JOURNAL: Final = frozenset(
+    {Reason.VANISHED, Reason.NOT_JOURNAL, Reason.NOT_REGULAR, Reason.BAD_HEADER, Reason.NOT_BTRFS, Reason.UNREADABLE}
 )
 """The reasons why a named path cannot be examined as a journal file."""
 

@@ -12,6 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import TypeVar
 
+from pydantic import TypeAdapter, ValidationError
+
 Number = TypeVar("Number", int, float)
 
 U64_MAX = (1 << 64) - 1
@@ -33,10 +35,11 @@ MAX_TEXT = 1000
 SIZE_ALLOWED = "a size in bytes, or with K, M, G, T, P, E to the base 1024: 512K, 128M, 1.5G"
 SPAN_ALLOWED = "a time span: 30s, 5min, 1h 30min, 500ms, infinity; a plain number is seconds"
 BOOL_ALLOWED = "yes or no"
+_BOOL = TypeAdapter(bool)
 
-_SIZE_UNITS = (*((suffix, 1 << 10 * (6 - place)) for place, suffix in enumerate("EPTGMK")), ("B", 1), ("", 1))
+_SIZE_UNITS = {**{suffix: 1 << 10 * (6 - place) for place, suffix in enumerate("EPTGMK")}, "B": 1, "": 1}
 # Patterns are compiled when first used (and kept by re): a tool that starts often prints more than it reads.
-_SIZE_TERM = r"[ \t\n\r\v\f]*\+?([0-9]+)(?:\.([0-9]*))?[ \t\n\r]*"
+_SIZE_TERM = r"[ \t\n\r\v\f]*\+?([0-9]+)(?:\.([0-9]*))?[ \t\n\r]*([EPTGMKB]?)"
 
 _SPAN_UNITS = (
     ("y", 31_557_600 * SECOND_US),
@@ -61,15 +64,13 @@ _SPAN_WORDS = {
     "msec": MS_US,
     **dict.fromkeys(("usec", "\u03bcs", "\u00b5s"), 1),
 }
+# A number without a unit is followed by a space or the end: "12.34.56" is refused, "12.34 .56" is two terms.
 # The longest word wins, as in systemd's table: "months" before "m", "msec" before "ms" before "m".
 _SPAN_TERM = (
-    r"[ \t\n\r\v\f]*(?:\+?([0-9]+)(?:\.([0-9]+))?|\.([0-9]+))(?P<gap>[ \t\n\r]*)(?P<word>"
+    r"[ \t\n\r\v\f]*(?:\+?([0-9]+)(?:\.([0-9]+))?|\.([0-9]+))(?:[ \t\n\r]*("
     + "|".join(sorted(_SPAN_WORDS, key=len, reverse=True))
-    + ")?"
+    + r")|[ \t\n\r]+|\Z)"
 )
-
-_TRUE = frozenset(("1", "yes", "y", "true", "t", "on"))
-_FALSE = frozenset(("0", "no", "n", "false", "f", "off"))
 
 
 def parse_size(text: str) -> int:
@@ -77,33 +78,30 @@ def parse_size(text: str) -> int:
 
     Raises: ValueError with the permitted forms; also beyond 2^64-1. Source: parse_size().
     """
-    pattern = re.compile(_SIZE_TERM)
-    total, position, first_unit = 0, 0, 0
-    while len(text) <= MAX_TEXT:
-        term = pattern.match(text, position)
-        unit = None if term is None else _size_unit(text, term.end(), first_unit)
-        if term is None or unit is None:
-            raise ValueError(SIZE_ALLOWED)
-        suffix, factor = _SIZE_UNITS[unit]
+    total, units = 0, list(_SIZE_UNITS)
+    for whole, decimals, unit in _split_terms(_SIZE_TERM, text, SIZE_ALLOWED):
+        factor = _SIZE_UNITS[unit]
         # A double divided once per digit, as systemd computes it: 1.1G must give the same byte.
-        fraction = float(int(term[2] or 0))
-        for _ in term[2] or "":
+        fraction = float(int(decimals or 0))
+        for _ in decimals:
             fraction /= 10
-        total += int(term[1]) * factor + int(fraction * factor)
-        if max(total, int(term[1]), int(term[2] or 0)) > U64_MAX or int(term[1]) + (fraction > 0) > U64_MAX // factor:
+        total += int(whole) * factor + int(fraction * factor)
+        too_large = max(total, int(decimals or 0)) > U64_MAX or int(whole) + (fraction > 0) > U64_MAX // factor
+        if too_large or unit not in units:
             raise ValueError(SIZE_ALLOWED)
-        position, first_unit = term.end() + len(suffix), unit + 1
-        if position == len(text):
-            return total
-    raise ValueError(SIZE_ALLOWED)
+        units = units[units.index(unit) + 1 :]
+    return total
 
 
-def _size_unit(text: str, position: int, first: int) -> int | None:
-    """Return the index of the first unit, from `first` on, that the text has at `position`; None if there is none."""
-    for index in range(first, len(_SIZE_UNITS)):
-        if text.startswith(_SIZE_UNITS[index][0], position):
-            return index
-    return None
+def _split_terms(term: str, text: str, allowed: str) -> list[tuple[str, ...]]:
+    """Return the groups of each match of the pattern `term`; the matches follow each other and are the whole text.
+
+    Raises: ValueError with `allowed` for any other text.
+    """
+    terms = list(re.finditer(term, text)) if len(text) <= MAX_TEXT else []
+    if not terms or "".join(found[0] for found in terms) != text:
+        raise ValueError(allowed)
+    return [found.groups("") for found in terms]
 
 
 def parse_span_us(text: str) -> int:
@@ -114,44 +112,29 @@ def parse_span_us(text: str) -> int:
     """
     if text.strip(" \t\n\r") == "infinity":
         return INFINITY_US
-    pattern = re.compile(_SPAN_TERM)
-    text = text.rstrip(" \t\n\r")
-    total, position = 0, 0
-    while position < len(text) or position == 0:
-        term = pattern.match(text, position) if len(text) <= MAX_TEXT else None
-        if term is None:
-            raise ValueError(SPAN_ALLOWED)
-        position = term.end()
-        if not term["word"] and not term["gap"] and position < len(text):
-            raise ValueError(SPAN_ALLOWED)  # "12.34.56" or "5parsecs"; but "12.34 .56" is two terms
-        unit = _SPAN_WORDS[term["word"] or "s"]
-        whole = int(term[1] or 0)
-        total += whole * unit + _fraction_us(term[2] or term[3] or "", unit)
-        if whole >> 63 or whole >= INFINITY_US // unit or total >= INFINITY_US:
-            raise ValueError(SPAN_ALLOWED)
-    return total
-
-
-def _fraction_us(digits: str, unit: int) -> int:
-    """Return the microseconds of decimals; each digit's unit is truncated, as systemd does."""
     total = 0
-    for digit in digits:
-        unit //= 10
-        total += int(digit) * unit
+    for whole, decimals, only_decimals, word in _split_terms(_SPAN_TERM, text.rstrip(" \t\n\r"), SPAN_ALLOWED):
+        unit = _SPAN_WORDS[word or "s"]
+        number = int(whole or 0)
+        total += number * unit
+        part = unit
+        for digit in decimals or only_decimals:  # each digit's unit is truncated, as systemd does
+            part //= 10
+            total += int(digit) * part
+        if number >> 63 or number >= INFINITY_US // unit or total >= INFINITY_US:
+            raise ValueError(SPAN_ALLOWED)
     return total
 
 
 def parse_bool(text: str) -> bool:
-    """Return the boolean for one of systemd's words, in any case.
+    """Return the boolean for one of systemd's words, in any case: pydantic has the same words.
 
     Raises: ValueError with the permitted words. Source: parse_boolean().
     """
-    word = text.lower()
-    if word in _TRUE:
-        return True
-    if word in _FALSE:
-        return False
-    raise ValueError(BOOL_ALLOWED)
+    try:
+        return _BOOL.validate_python(text)
+    except ValidationError:
+        raise ValueError(BOOL_ALLOWED) from None
 
 
 def format_size(size_bytes: int) -> str:
@@ -159,7 +142,7 @@ def format_size(size_bytes: int) -> str:
 
     Source: FORMAT_BYTES().
     """
-    for suffix, factor in _SIZE_UNITS[:6]:
+    for suffix, factor in list(_SIZE_UNITS.items())[:6]:
         if size_bytes >= factor:
             # systemd cuts to the next smaller unit first, and so do we: the same digit on both screens.
             finer = size_bytes // (factor >> 10) if factor > 1024 else size_bytes

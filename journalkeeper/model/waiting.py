@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.model import Outcome, Plan, Result
 from journalkeeper.model.record import PastMoment, Word
-from journalkeeper.model.units import DAY_US, format_span
+from journalkeeper.model.units import DAY_US
 
 LONG_US: Final = DAY_US
 """A longer wait is reported."""
@@ -45,16 +45,3 @@ def is_long(wait: Wait, now_us: int) -> bool:
 def long(known: Iterable[Wait], now_us: int) -> list[Wait]:
     """Return those waits that exceed a day, the longest first."""
     return sorted((one for one in known if is_long(one, now_us)), key=lambda one: (one.since_us, one.path))
-
-
-def sentence(known: Iterable[Wait], now_us: int) -> str:
-    """Return a sentence such as "3 files have waited for 2d: pressure", or "" if no wait exceeds a day.
-
-    The time is that of the longest wait, in whole days.
-    """
-    found = long(known, now_us)
-    if not found:
-        return ""
-    files = "1 file has" if len(found) == 1 else f"{len(found)} files have"
-    days_us = (now_us - found[0].since_us) // LONG_US * LONG_US
-    return f"{files} waited for {format_span(days_us)}: {', '.join(sorted({one.reason for one in found}))}"

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.model import JournalFile, Reason, Stretch, Sums, Verb, Window
 from journalkeeper.model.escape import shown
-from journalkeeper.model.reasons import ENDS, SENTENCES, WINDOWS, describe_outcome
+from journalkeeper.model.reasons import SENTENCES, WINDOWS, describe_outcome
 from journalkeeper.model.record import Count, Hidden, Inline, Moment, Seconds, Span
 from journalkeeper.model.recorded import Entry, Sample
 from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, counted, format_size, format_span
@@ -89,19 +89,21 @@ def slow_read_s(file: JournalFile) -> float:
 
 
 def change(decided: Decision, window: Window | None, now_us: int) -> str:
-    """Return a sentence: when the planned action will be done, or when the decision against one can change."""
+    """Return a sentence: when the planned action will be done, or when the decision against one can change.
+
+    The sentence is empty if only an event can change the decision: the sentence for its reason names this event.
+    """
     if decided.action in UPKEEP:
         return "The next run of the service does it; to do it now: `journalkeeper defrag`."
     if decided.action:
         if window is not None and window.closes_at_us is not None:
             return f"The next run before {when(window.closes_at_us)}, when the window closes, does it."
         return "The next run does it, unless the file changes before or other programs keep the disk busy."
-    if decided.until_us is not None:
-        left = format_span(max(SECOND_US, decided.until_us - now_us))
-        said = f"in {left}, at {when(decided.until_us)}"
-    else:
-        said = ENDS.get(decided.reason, "when it is a journal file on btrfs")
-    return f"That can change {said}{', or at once with `journalkeeper defrag --now`' if decided.now else ''}."
+    at_once = "at once with `journalkeeper defrag --now`"
+    if decided.until_us is None:
+        return f"That can change {at_once}." if decided.now else ""
+    left = format_span(max(SECOND_US, decided.until_us - now_us))
+    return f"That can change in {left}, at {when(decided.until_us)}{f', or {at_once}' if decided.now else ''}."
 
 
 def lines(story: Story, width: int, *, ascii_only: bool = False) -> list[str]:
@@ -222,7 +224,7 @@ def explain_decision(decided: Decision | None, window: Window | None, now_us: in
     said.append(SENTENCES[decided.reason])
     if window is not None:
         said.append(describe_window(window))
-    return ExplainedDecision(decided, [*said, change(decided, window, now_us)])
+    return ExplainedDecision(decided, [*said, *filter(None, [change(decided, window, now_us)])])
 
 
 def _list_sentences(decision: ExplainedDecision | None, unknown: Mapping[str, str]) -> list[str]:

@@ -130,8 +130,7 @@ SHUT = Skip("/j/b", Reason.WINDOW_CLOSED, "soon", puts_off=True)
         (
             (SHUT._replace(reason=Reason.FOREIGN_OWNER),),
             1,
-            "1 journal file. 1 waits (foreign-owner: when the file belongs to root or to its user; defrag by root"
-            " rewrites it now).",
+            "1 journal file. 1 waits for `journalkeeper defrag` by root: it does not belong to journald's user.",
         ),
     ],
 )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from journalkeeper.model import Plan, Reason, Result, Skip
-from journalkeeper.model.waiting import LONG_US, Wait, long, sentence, waits
+from journalkeeper.model.waiting import LONG_US, Wait, long, waits
 from tests.hosts import NOW_US, outcome
 
 
@@ -52,10 +52,3 @@ def test_a_clock_that_was_set_back_makes_no_wait_begin_in_the_future() -> None:
 def test_a_day_is_not_long_and_a_moment_more_is() -> None:
     day, more = Wait("/a", NOW_US - LONG_US, "budget"), Wait("/b", NOW_US - LONG_US - 1, "pressure")
     assert long([day, more], NOW_US) == [more]
-    assert sentence([day], NOW_US) == ""
-    assert sentence([day, more], NOW_US) == "1 file has waited for 1d: pressure"
-
-
-def test_the_longest_wait_and_every_reason_are_named() -> None:
-    known = [Wait("/a", NOW_US - 3 * LONG_US, "pressure"), Wait("/b", NOW_US - 2 * LONG_US, "budget")]
-    assert sentence(known, NOW_US) == "2 files have waited for 3d: budget, pressure"

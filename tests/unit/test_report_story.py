@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 
 from journalkeeper.model import MIB, JournalFile, Kind, Reason, Result, Stretch, Sums, Verb, Window
-from journalkeeper.model.reasons import ENDS, NO_JOURNAL
 from journalkeeper.model.recorded import Sample
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report import story
@@ -77,8 +76,7 @@ def test_a_failure_is_told_with_its_words_and_no_past_at_all_is_said() -> None:
         (WAITING, None, "That can change in 57s, at 2026-"),
         (WAITING, None, ", or at once with `journalkeeper defrag --now`."),
         (WAITING._replace(until_us=NOW_US - 5), None, "That can change in 1s"),
-        (Decision(None, Reason.RECORDED), None, "That can change when the file changes."),
-        (Decision(None, Reason.NOT_REGULAR), None, "when it is a journal file on btrfs"),
+        (Decision(None, Reason.RECORDED), None, "an archive is rewritten once, unless it changes."),
         (None, None, "it is not in the plan"),
     ],
 )
@@ -92,14 +90,6 @@ def test_when_a_decision_can_change_is_said(decided: Decision | None, window: Wi
 )
 def test_disk_space_is_told_where_it_is_known_before(saved_bytes: int, words: str) -> None:
     assert words in said(a_story(decided=DOING._replace(disk_bytes_saved=saved_bytes)))
-
-
-def test_every_reason_not_to_act_has_an_end_that_is_said() -> None:
-    acts = {
-        *(Reason.FRAGMENTED, Reason.UNCOMPRESSED, Reason.PINNED, Reason.NOCOW_ARCHIVE, Reason.NO_REDUNDANCY),
-        *(Reason.CONFIGURED, Reason.BORN_DATACOW, Reason.CHEAPER, Reason.ASKED),
-    }
-    assert ENDS.keys() | acts | NO_JOURNAL == set(Reason)
 
 
 def test_a_closed_window_says_when_it_opens() -> None:
