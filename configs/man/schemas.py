@@ -18,15 +18,15 @@ from journalkeeper.cli.report import ReportAnswer
 from journalkeeper.cli.retention import RetentionAnswer
 from journalkeeper.cli.status import StatusAnswer
 from journalkeeper.health.finding import Facts
-from journalkeeper.model import JournalFile, Reason
+from journalkeeper.model import JournalFile, Plan, Reason
 from journalkeeper.model.record import Word, rows, split_hint
-from journalkeeper.model.run import DefragAnswer, PlanAnswer
+from journalkeeper.model.run import DefragAnswer
 from journalkeeper.probe.compare import LabAnswer
 from journalkeeper.report.story import DirectoriesAnswer, Story
 
 ANSWERS: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "scan": ("Every journal file. ", (tuple[JournalFile, ...],)),
-    "plan": ("What would be done to which file, and why not. ", (PlanAnswer,)),
+    "plan": ("What would be done to which file, and why not. ", (Plan,)),
     "defrag": ("What became of every file. ", (DefragAnswer,)),
     "history": ("What was done and seen over time. ", (HistoryAnswer,)),
     "status": ("How things are, from the service and the history. ", (StatusAnswer,)),

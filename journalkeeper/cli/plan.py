@@ -38,7 +38,8 @@ from journalkeeper.cli.wording import (
 )
 from journalkeeper.model import Request, Skip
 from journalkeeper.model.escape import shown
-from journalkeeper.model.run import plan_document, plan_windows, skips
+from journalkeeper.model.record import to_json
+from journalkeeper.model.run import plan_windows, skips
 from journalkeeper.model.units import format_size, spell_size
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report.story import describe_window
@@ -125,7 +126,8 @@ def make_plan(asked: Request, context: Context) -> dict[str, Any]:
     plan = context.engine().plan(asked)
     for notice in plan.notices:
         context.output.note(notice)
-    return plan_document(plan)
+    made: dict[str, Any] = to_json(plan)
+    return made
 
 
 def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:

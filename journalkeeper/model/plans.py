@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from journalkeeper.model.files import Instance, JournalFile, Volume
-from journalkeeper.model.record import Count, Hidden, Moment, PastMoment, Seconds
+from journalkeeper.model.record import Count, Hidden, Key, Moment, PastMoment, Seconds, Sometimes
 from journalkeeper.model.words import Kind, Reason, Result, Verb
 
 
@@ -172,11 +172,18 @@ class Plan(NamedTuple):
     `syncs` are asked for a sync first, so that the next plan knows when they flush.
     """
 
-    windows: tuple[Window, ...]
+    windows: Hidden[tuple[Window, ...]]
     actions: tuple[Action, ...]
     skipped: tuple[Skip, ...]
-    notices: tuple[str, ...] = ()
-    syncs: tuple[Instance, ...] = ()
+    notices: Hidden[tuple[str, ...]] = ()
+    syncs: Hidden[tuple[Instance, ...]] = ()
+    omitted: Sometimes[Count] = None
+    """Rows that the service left out, because its answer would be too long."""
+
+    @property
+    def window(self) -> Annotated[dict[str, Window], Key()]:
+        """By instance."""
+        return {window.instance: window for window in self.windows}
 
     @property
     def wake_at_us(self) -> int | None:

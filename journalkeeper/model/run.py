@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from journalkeeper.model.plans import Action, Host, Outcome, Plan, Skip, Window
+from journalkeeper.model.plans import Host, Outcome, Plan, Skip, Window
 from journalkeeper.model.record import Count, Seconds, Sometimes, parse_record, to_json
 from journalkeeper.model.recorded import Counters
 from journalkeeper.model.waiting import Wait
@@ -58,17 +58,6 @@ class Report(NamedTuple):
     unrecorded: tuple[str, ...] = ()
 
 
-class PlanAnswer(NamedTuple):
-    """The answer of `plan`."""
-
-    window: dict[str, Window]
-    """By instance."""
-    actions: tuple[Action, ...]
-    skipped: tuple[Skip, ...]
-    omitted: Sometimes[Count] = None
-    """Rows that the service left out, because its answer would be too long."""
-
-
 class RunTotals(NamedTuple):
     """The sums over the outcomes of a run."""
 
@@ -93,19 +82,9 @@ class DefragAnswer(NamedTuple):
     """Rows that the service left out, because its answer would be too long."""
 
 
-def plan_document(plan: Plan) -> dict[str, Any]:
-    """Return the document of `plan -j`: windows by instance, actions in their order, and skipped files."""
-    found: dict[str, Any] = to_json(
-        PlanAnswer({window.instance: window for window in plan.windows}, plan.actions, plan.skipped)
-    )
-    return found
-
-
 def plan_windows(written: Mapping[str, Any]) -> dict[str, Window]:
     """Return the flush windows in the document of `plan -j`, by instance."""
-    return {
-        instance: parse_record(Window, {"instance": instance, **row}) for instance, row in written["window"].items()
-    }
+    return {instance: parse_record(Window, row) for instance, row in written["window"].items()}
 
 
 def skips(written: Mapping[str, Any]) -> tuple[Skip, ...]:

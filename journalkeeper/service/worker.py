@@ -23,7 +23,8 @@ from journalkeeper.model import Outcome, Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError, UsageError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.reasons import NO_JOURNAL
-from journalkeeper.model.run import Report, job_document, plan_document
+from journalkeeper.model.record import to_json
+from journalkeeper.model.run import Report, job_document
 from journalkeeper.model.units import HOUR_US, MINUTE_US
 from journalkeeper.service.backoff import RETRY_S, CpuShare
 from journalkeeper.service.jobs import Ended, Job
@@ -210,7 +211,8 @@ class Worker:
         """Return the document of `plan -j`. Raises: KeeperError, OSError as Engine.plan."""
         engine = self.engine  # a reload may replace it meanwhile
         try:
-            return plan_document(engine.plan(resolve(request, engine.directories)))
+            document: dict[str, Any] = to_json(engine.plan(resolve(request, engine.directories)))
+            return document
         finally:
             self._post(FlushesLooked(*self.engine.windows()))
 

@@ -10,7 +10,7 @@ import pytest
 
 from journalkeeper.model import Action, Outcome, Plan, Range, Reason, Result, Skip, Verb, Window
 from journalkeeper.model.record import to_json
-from journalkeeper.model.run import Report, defrag_document, disk_sums, plan_document, skips
+from journalkeeper.model.run import Report, defrag_document, disk_sums, skips
 from journalkeeper.policy.saving import add_savings
 from tests import hosts
 
@@ -74,22 +74,22 @@ def test_plan_has_the_contracts_keys() -> None:
     plan = Plan(
         (Window("abc", open=True, closes_at_us=9, reason="flushed"),), (action,), (Skip("/j/b", Reason.IDEAL, "1"),)
     )
-    text = json.dumps(plan_document(plan))
+    text = json.dumps(to_json(plan))
     assert text == (
-        '{"window": {"abc": {"instance": "abc", "open": true, "closes_at_us": 9, "reason": "flushed",'
-        ' "opens_at_us": null}},'
-        ' "actions": [{"path": "/j/a", "action": "defragment", "reason": "fragmented",'
+        '{"actions": [{"path": "/j/a", "action": "defragment", "reason": "fragmented",'
         ' "ranges": [{"offset": 0, "length": 4096, "extents": 7}], "bytes_to_write": 4096,'
         ' "extents_before": 7, "extents_expected": 1, "unshared_bytes": 0, "disk_bytes_saved": 2356955,'
         ' "read_seconds_saved": 0.04}],'
         ' "skipped": [{"path": "/j/b", "reason": "ideal", "detail": "1", "until_us": null, "now": false,'
-        ' "puts_off": false}]}'
+        ' "puts_off": false}],'
+        ' "window": {"abc": {"instance": "abc", "open": true, "closes_at_us": 9, "reason": "flushed",'
+        ' "opens_at_us": null}}}'
     )
 
 
 def test_what_a_plan_leaves_alone_is_read_back_also_as_an_older_version_wrote_it() -> None:
     skip = Skip("/j/b", Reason.SETTLING, "1", until_us=7, now=True)
-    assert skips(json.loads(json.dumps(plan_document(Plan((), (), (skip,)))))) == (skip,)
+    assert skips(json.loads(json.dumps(to_json(Plan((), (), (skip,)))))) == (skip,)
     older = {"skipped": [{"path": "/j/b", "reason": "ideal", "detail": "1"}]}
     assert skips(older) == (Skip("/j/b", Reason.IDEAL, "1"),)
     with pytest.raises(ValueError, match="moonlight"):
