@@ -26,9 +26,8 @@ from journalkeeper.config import directives
 from journalkeeper.config.validation import AT_LEAST
 from journalkeeper.health.finding import word
 from journalkeeper.metrics import prometheus
-from journalkeeper.model import Action, JournalFile, Outcome, Skip, Window
+from journalkeeper.model import Action, JournalFile, Outcome, Reason, Skip, Window
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.reasons import SENTENCES
 from journalkeeper.model.record import Row, rows
 from journalkeeper.model.recorded import Counters, Run, Sample, Totals
 from journalkeeper.model.waiting import Wait
@@ -171,8 +170,8 @@ def _options(_: str) -> Iterator[str]:
 
 
 def _reasons(_: str) -> Iterator[str]:
-    for reason, meaning in SENTENCES.items():
-        yield from roff.item(roff.bold(reason), meaning)
+    for reason in Reason:
+        yield from roff.item(roff.bold(reason), reason.sentence)
 
 
 def _rules(_: str) -> Iterator[str]:

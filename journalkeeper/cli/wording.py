@@ -13,7 +13,7 @@ from journalkeeper.cli.table import GREEN, GREY, LEAST_PATH, RED, YELLOW, Column
 from journalkeeper.health.verdict import WAITS
 from journalkeeper.model import Outcome, Reason, Result, Skip, Verb, reasons
 from journalkeeper.model.escape import shown
-from journalkeeper.model.reasons import SENTENCES, short_name
+from journalkeeper.model.reasons import short_name
 from journalkeeper.model.run import disk_sums
 from journalkeeper.model.units import SECOND_US, counted, format_span, spell_size
 
@@ -50,7 +50,7 @@ def show_decisions(
     fine = ", ".join(f"{number:,} {reason}" for reason, number in sorted(tally.items()))
     folded = [f"{counted(tally.total(), 'file')} fine: {fine}; -v shows each."] if tally else []
     occurring = {*others, *(skip.reason for skip in listed)}
-    glossary = [f"{reason}: {sentence}" for reason, sentence in SENTENCES.items() if reason in occurring]
+    glossary = [f"{reason}: {reason.sentence}" for reason in Reason if reason in occurring]
     left_alone = Table(_SKIPPED, listed, lambda _: GREY)
     output.show(document, done, left_alone, folded, legend=[glossary, *footer], paged=paged)
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The sentences for reasons, outcomes and totals in all outputs: log, command line, history and report.
-
-Every Reason has exactly one entry here.
-"""
+"""The sentences for windows, outcomes and totals in all outputs: log, command line, history and report."""
 
 from __future__ import annotations
 
@@ -13,62 +10,6 @@ from typing import Final
 from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.model.recorded import Counters
 from journalkeeper.model.units import counted, spell_size
-
-SENTENCES: Final[dict[Reason, str]] = {
-    Reason.FRAGMENTED: "The file has many more extents than its data needs, and each costs a cold reader one seek.",
-    Reason.UNCOMPRESSED: "The archive is stored plain and will be smaller on disk once it is compressed.",
-    Reason.PINNED: "The file occupies disk space that none of its bytes use any more.",
-    Reason.NOCOW_ARCHIVE: "The archive has no checksums and cannot be compressed until it is copied to a datacow file.",
-    Reason.NO_REDUNDANCY: "The volume has one copy of its data: NOCOW gives up no repair and keeps the files whole.",
-    Reason.CONFIGURED: "The configuration requires it.",
-    Reason.BORN_DATACOW: "The file is older than its directory's C attribute; a rotation replaces it by a NOCOW file.",
-    Reason.CHEAPER: "A rotation costs less than slow reads or a rewrite of ranges: the archive is compacted once.",
-    Reason.ASKED: "The archive has another compression than --compress= requests.",
-    Reason.IDEAL: "The file has about as few extents as its data can have, until it becomes fragmented again.",
-    Reason.RECORDED: "The file was already rewritten: an archive is rewritten once, unless it changes.",
-    Reason.NO_GAIN: "A rewrite would cost more than the saved extents are worth, or the last one saved too few."
-    " More extents change that, or a lower MinExtents= or MinReclaim=.",
-    Reason.WINDOW_CLOSED: "journald will flush this file soon, or may at any moment; --now does not wait for that.",
-    Reason.IN_USE: "journald or another program still writes to the file, or it serves as a loop device.",
-    Reason.SHARED: "A snapshot or reflink shares the data, and a rewrite would need too much additional space until"
-    " it is deleted; AllowUnshare=yes or --allow-unshare permits it.",
-    Reason.SETTLING: "The file has changed within SettleSec=: journald may still be copying it; --now does not wait.",
-    Reason.STARTING: "The service has just started: it sets +C on a directory SettleSec= later; --now does not wait.",
-    Reason.BUDGET: "Too little is left of the bytes or rotations allowed in 24 hours; --now ignores the budget.",
-    Reason.PRESSURE: "Other programs keep the disk busy; the next try follows when they stop.",
-    Reason.FREE_SPACE: "The volume has too little free space for the rewrite, because KeepFree= must remain.",
-    Reason.NOT_BTRFS: "The file is not on btrfs; journalkeeper works only on btrfs.",
-    Reason.NOT_JOURNAL: "The file does not begin like a journal file, or its name, size or time is impossible for one.",
-    Reason.NOT_REGULAR: "The path is a symbolic link, a directory, a FIFO or a device, and is never followed.",
-    Reason.HARD_LINKED: "The file has more than one name, and an exchange would leave the others behind.",
-    Reason.SWAPFILE: "The file is in use as swap space and the kernel refuses to move it.",
-    Reason.BAD_HEADER: "The header contradicts the file; journalctl --verify --file=PATH says more.",
-    Reason.UNREADABLE: "The file could not be opened or read with the rights that this process has.",
-    Reason.FOREIGN_OWNER: "The file does not belong to journald's user, so another program may write to it; or a copy"
-    " could not get its owner, because the service has no CAP_CHOWN. `journalkeeper defrag` by root rewrites it.",
-    Reason.VANISHED: "The file is gone: journald renamed or vacuumed it, or it was never there.",
-    Reason.CHANGED: "The file changed after the plan was made; the next plan judges it again.",
-    Reason.NOT_ASKED: "The request does not include this kind of file or this path.",
-    Reason.READ_ONLY: "The filesystem, the subvolume or the file is read-only or immutable.",
-    Reason.INTERRUPTED: "The run was stopped before this file was finished; it is whole, and the next run continues.",
-    Reason.IO_ERROR: "The kernel reported an error while the file was read or written; see dmesg.",
-    Reason.MISMATCH: "The copy did not equal the original, so the original is kept, at least until it changes.",
-    Reason.SNAPSHOTS: "Snapshots share files of this journal: each makes btrfs copy NOCOW data once more,"
-    " so NOCOW would cost the checksums without a gain. Nocow=yes sets it all the same.",
-    Reason.REDUNDANT: "The volume stores copies of its data, and only checksums show which copy is good:"
-    " Nocow=auto keeps such directories datacow, Nocow=yes does not.",
-    Reason.COMPRESSION: "The directory asks for compression (chattr +c or a property), which excludes NOCOW.",
-    Reason.NOT_TAKEN: "NOCOW was set without effect: the kernel ignored it, or a new file did not inherit it.",
-    Reason.ROTATION: "journald is asked to rotate, which makes the file an archive.",
-    Reason.RETENTION: "After a rotation, journald would delete its oldest entries sooner. A smaller SystemMaxFileSize="
-    " or a larger SystemMaxUse= in journald.conf changes that.",
-    Reason.TOO_MANY: "The directory has too many journal files: those of remote hosts and the oldest"
-    " archives are left out. Remove files until the rest can be examined.",
-    Reason.NO_JOURNALD: "No journald that accepts requests writes to the directory, or it did not rotate as requested.",
-    Reason.INTERNAL_ERROR: "Bug in journalkeeper, please report it (traceback in the log). The file is left alone until"
-    " it changes.",
-}
-"""What each reason means and, for a reason not to act, what ends it."""
 
 WINDOWS: dict[str, str] = {
     "now": "the request does not wait",

@@ -2,6 +2,7 @@
 """Units, and the fixed words for kinds of files, actions, results and reasons."""
 
 from enum import StrEnum
+from typing import Self
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -44,51 +45,94 @@ class Result(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why an action is done or not: short fixed words, listed in journalkeeper-reasons(7)."""
+    """Why an action is done or not: a short fixed word, and a sentence that is listed in journalkeeper-reasons(7).
+
+    The sentence of a reason not to act also says what ends it.
+    """
+
+    sentence: str
+
+    def __new__(cls, word: str, sentence: str) -> Self:
+        """Return the reason `word`, with its sentence."""
+        reason = str.__new__(cls, word)
+        reason._value_ = word
+        reason.sentence = sentence
+        return reason
 
     # why it is done
-    FRAGMENTED = "fragmented"
-    UNCOMPRESSED = "uncompressed"
-    PINNED = "pinned"
-    NOCOW_ARCHIVE = "nocow-archive"
-    NO_REDUNDANCY = "no-redundancy"
-    CONFIGURED = "configured"
-    BORN_DATACOW = "born-datacow"
-    CHEAPER = "cheaper"
-    ASKED = "asked"
+    FRAGMENTED = "fragmented", "The file has far more extents than its data needs, and each costs a cold reader a seek."
+    UNCOMPRESSED = "uncompressed", "The archive is stored plain and will be smaller on disk once it is compressed."
+    PINNED = "pinned", "The file occupies disk space that none of its bytes use any more."
+    NOCOW_ARCHIVE = "nocow-archive", "To be compressed and have checksums, the archive is copied to a datacow file."
+    NO_REDUNDANCY = "no-redundancy", "The volume has one copy of its data: NOCOW loses no repair and keeps files whole."
+    CONFIGURED = "configured", "The configuration requires it."
+    BORN_DATACOW = "born-datacow", "The file is older than its directory's attribute C; a rotation makes a NOCOW file."
+    CHEAPER = "cheaper", "A rotation costs less than slow reads or a rewrite of ranges: the archive is compacted once."
+    ASKED = "asked", "The archive has another compression than --compress= requests."
     # why it is not
-    IDEAL = "ideal"
-    RECORDED = "recorded"
-    NO_GAIN = "no-gain"
-    WINDOW_CLOSED = "window-closed"
-    IN_USE = "in-use"
-    SHARED = "shared"
-    SETTLING = "settling"
-    STARTING = "starting"
-    BUDGET = "budget"
-    PRESSURE = "pressure"
-    FREE_SPACE = "free-space"
-    NOT_BTRFS = "not-btrfs"
-    NOT_JOURNAL = "not-journal"
-    NOT_REGULAR = "not-regular"
-    HARD_LINKED = "hard-linked"
-    SWAPFILE = "swapfile"
-    BAD_HEADER = "bad-header"
-    UNREADABLE = "unreadable"
-    FOREIGN_OWNER = "foreign-owner"
-    VANISHED = "vanished"
-    CHANGED = "changed"
-    NOT_ASKED = "not-asked"
-    READ_ONLY = "read-only"
-    INTERRUPTED = "interrupted"
-    IO_ERROR = "io-error"
-    MISMATCH = "mismatch"
-    REDUNDANT = "redundant"
-    SNAPSHOTS = "snapshots"
-    COMPRESSION = "compression"
-    NOT_TAKEN = "not-taken"
-    ROTATION = "rotation"
-    RETENTION = "retention"
-    NO_JOURNALD = "no-journald"
-    TOO_MANY = "too-many"
-    INTERNAL_ERROR = "internal-error"
+    IDEAL = "ideal", "The file has about as few extents as its data can have, until it becomes fragmented again."
+    RECORDED = "recorded", "The file was already rewritten: an archive is rewritten once, unless it changes."
+    NO_GAIN = (
+        "no-gain",
+        "A rewrite would cost more than the saved extents are worth, or the last one saved too few."
+        " More extents change that, or a lower MinExtents= or MinReclaim=.",
+    )
+    WINDOW_CLOSED = "window-closed", "journald will flush this file soon, or may at any moment; --now does not wait."
+    IN_USE = "in-use", "journald or another program still writes to the file, or it serves as a loop device."
+    SHARED = (
+        "shared",
+        "A snapshot or reflink shares the data, and a rewrite would need too much additional space until it is"
+        " deleted; AllowUnshare=yes or --allow-unshare permits it.",
+    )
+    SETTLING = "settling", "The file changed within SettleSec=: journald may still be copying it; --now does not wait."
+    STARTING = "starting", "The service has just started: it sets +C only SettleSec= later; --now does not wait."
+    BUDGET = "budget", "Too little is left of the bytes or rotations allowed in 24 hours; --now ignores the budget."
+    PRESSURE = "pressure", "Other programs keep the disk busy; the next try follows when they stop."
+    FREE_SPACE = "free-space", "The volume has too little free space for the rewrite, because KeepFree= must remain."
+    NOT_BTRFS = "not-btrfs", "The file is not on btrfs; journalkeeper works only on btrfs."
+    NOT_JOURNAL = "not-journal", "The file does not begin like a journal file, or its name, size or time is impossible."
+    NOT_REGULAR = "not-regular", "The path is a symbolic link, a directory, a FIFO or a device, and is never followed."
+    HARD_LINKED = "hard-linked", "The file has more than one name, and an exchange would leave the others behind."
+    SWAPFILE = "swapfile", "The file is in use as swap space and the kernel refuses to move it."
+    BAD_HEADER = "bad-header", "The header contradicts the file; journalctl --verify --file=PATH says more."
+    UNREADABLE = "unreadable", "The file could not be opened or read with the rights that this process has."
+    FOREIGN_OWNER = (
+        "foreign-owner",
+        "The file does not belong to journald's user, so another program may write to it; or a copy could not get its"
+        " owner, because the service has no CAP_CHOWN. `journalkeeper defrag` by root rewrites it.",
+    )
+    VANISHED = "vanished", "The file is gone: journald renamed or vacuumed it, or it was never there."
+    CHANGED = "changed", "The file changed after the plan was made; the next plan judges it again."
+    NOT_ASKED = "not-asked", "The request does not include this kind of file or this path."
+    READ_ONLY = "read-only", "The filesystem, the subvolume or the file is read-only or immutable."
+    INTERRUPTED = "interrupted", "The run ended before the file was finished; it is whole, and the next run continues."
+    IO_ERROR = "io-error", "The kernel reported an error while the file was read or written; see dmesg."
+    MISMATCH = "mismatch", "The copy did not equal the original, so the original is kept, at least until it changes."
+    REDUNDANT = (
+        "redundant",
+        "The volume stores copies of its data, and only checksums show which copy is good: Nocow=auto keeps such"
+        " directories datacow, Nocow=yes does not.",
+    )
+    SNAPSHOTS = (
+        "snapshots",
+        "Snapshots share files of this journal: each makes btrfs copy NOCOW data once more, so NOCOW would cost the"
+        " checksums without a gain. Nocow=yes sets it all the same.",
+    )
+    COMPRESSION = "compression", "The directory asks for compression (chattr +c or a property), which excludes NOCOW."
+    NOT_TAKEN = "not-taken", "NOCOW was set without effect: the kernel ignored it, or a new file did not inherit it."
+    ROTATION = "rotation", "journald is asked to rotate, which makes the file an archive."
+    RETENTION = (
+        "retention",
+        "After a rotation, journald would delete its oldest entries sooner. A smaller SystemMaxFileSize= or a larger"
+        " SystemMaxUse= in journald.conf changes that.",
+    )
+    NO_JOURNALD = "no-journald", "No journald that accepts requests writes to the directory, or it did not rotate."
+    TOO_MANY = (
+        "too-many",
+        "The directory has too many journal files: those of remote hosts and the oldest archives are left out."
+        " Remove files until the rest can be examined.",
+    )
+    INTERNAL_ERROR = (
+        "internal-error",
+        "Bug in journalkeeper, please report it (traceback in the log). The file is left alone until it changes.",
+    )

@@ -18,7 +18,7 @@ from journalkeeper.health.evidence import Evidence, Unknown
 from journalkeeper.health.finding import Verdict, shorten
 from journalkeeper.model import Plan, Reason, Skip, Sums
 from journalkeeper.model.escape import shown
-from journalkeeper.model.reasons import SENTENCES, describe_outcome
+from journalkeeper.model.reasons import describe_outcome
 from journalkeeper.model.units import counted, format_size, spell_size
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import charts
@@ -187,4 +187,4 @@ def _tabulate_skips(skipped: Sequence[Skip]) -> Table:
 
 def _explain(reasons: set[Reason]) -> list[tuple[Reason, str]]:
     """Return (reason, sentence) for each of `reasons`, in the order of the glossary."""
-    return [(word, sentence) for word, sentence in SENTENCES.items() if word in reasons]
+    return [(reason, reason.sentence) for reason in Reason if reason in reasons]

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.model import JournalFile, Reason, Stretch, Sums, Verb, Window
 from journalkeeper.model.escape import shown
-from journalkeeper.model.reasons import SENTENCES, WINDOWS, describe_outcome
+from journalkeeper.model.reasons import WINDOWS, describe_outcome
 from journalkeeper.model.record import Count, Hidden, Inline, Moment, Seconds, Span
 from journalkeeper.model.recorded import Entry, Sample
 from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, counted, format_size, format_span
@@ -221,7 +221,7 @@ def explain_decision(decided: Decision | None, window: Window | None, now_us: in
             said[0] += f" and about {format_size(decided.disk_bytes_saved)} on disk"
     else:
         said = [f"left alone, {decided.reason}" + (f": {shown(decided.detail)}" if decided.detail else "")]
-    said.append(SENTENCES[decided.reason])
+    said.append(decided.reason.sentence)
     if window is not None:
         said.append(describe_window(window))
     return ExplainedDecision(decided, [*said, *filter(None, [change(decided, window, now_us)])])

@@ -169,7 +169,7 @@ LEFT_ALONE = (
     "SKIPPED   DETAIL          PATH\n"
     "settling  changed 1s ago  /j/abc/b\\x1b[2J.journal\n"
     "\n"
-    "settling: The file was archived so recently that journald may still be copying it; --now does not wait.\n"
+    "settling: The file changed within SettleSec=: journald may still be copying it; --now does not wait.\n"
     "\n"
 )
 

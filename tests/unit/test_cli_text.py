@@ -13,7 +13,6 @@ from journalkeeper.cli.table import Column, Table, elide, render, stack_blocks
 from journalkeeper.cli.terminal import parse_switch
 from journalkeeper.model import Reason
 from journalkeeper.model.escape import shown
-from journalkeeper.model.reasons import SENTENCES
 from journalkeeper.model.units import counted
 
 
@@ -142,12 +141,12 @@ def test_blocks_are_parted_by_one_empty_line_and_empty_ones_vanish() -> None:
 
 
 def test_every_reason_has_one_sentence() -> None:
-    assert set(SENTENCES) == set(Reason)
-    for reason, sentence in SENTENCES.items():
+    for reason in Reason:
+        sentence = reason.sentence
         assert sentence.endswith("."), reason
         assert "\n" not in sentence, reason
         assert sentence[0].isupper() or sentence.startswith("journald"), reason
-    assert len(set(SENTENCES.values())) == len(SENTENCES)
+    assert len({reason.sentence for reason in Reason}) == len(Reason)
 
 
 def test_every_command_has_examples_and_says_what_exit_codes_mean() -> None:

@@ -12,7 +12,6 @@ import pytest
 from journalkeeper.health.evidence import Boot, Evidence, Intake, Unknown
 from journalkeeper.health.finding import Finding, Severity, Verdict
 from journalkeeper.model import Reason, Result, Skip
-from journalkeeper.model.reasons import SENTENCES
 from journalkeeper.model.recorded import Counters
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report import charts
@@ -149,7 +148,7 @@ def test_the_number_of_actions_that_are_left_out_is_said() -> None:
 def test_every_reason_that_occurs_is_explained() -> None:
     said = " ".join(made().words)
     for reason in (Reason.RECORDED, Reason.WINDOW_CLOSED, Reason.FRAGMENTED):
-        assert SENTENCES[reason] in said
+        assert reason.sentence in said
     assert "32.0M 38.2s" in said
 
 
