@@ -51,8 +51,8 @@ write-back has ended (btrfs_finish_ordered_io). Only a sync of the whole file wo
 NOT_PLACED: Final = fiemap.FIEMAP_EXTENT_UNWRITTEN | fiemap.FIEMAP_EXTENT_UNKNOWN | fiemap.FIEMAP_EXTENT_DATA_INLINE
 """The flags of rows that contain no data, or have no address of their own."""
 
-PASSES: Final = 6
-"""The largest number of passes over an archive. A pass that moves nothing is always the last.
+PASSES: Final = 3
+"""The largest number of passes over an archive. What then is left is copied.
 
 If a call begins inside a file's last extent item, the kernel finds the extent only if its map is in memory: it looks
 one item back only if the item behind `start` belongs to the file. Without the map, everything after the extent's first
@@ -91,7 +91,7 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
     before = fiemap.list_extents(held.fd, sync=True)
     runs = fiemap.find_data(held.fd, sync=False)
     expected = max(action.extents_expected, least_extents(runs, compressed=compression is not None))
-    ranges, left, undone_bytes = join_near(runs), runs, 0
+    ranges, left = join_near(runs), runs
     for number in range(PASSES):
         done_before, reached = pace.written_bytes, 0
         # A later pass moves the rest, because it writes each cluster back before the next one.
@@ -101,8 +101,7 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
         pace.written_bytes = done_before + sum(min(size, reached - at) for at, size in left if at < reached)
         after = fiemap.list_extents(held.fd, sync=True)
         left = _find_left(action, expected, before, after)
-        last_undone_bytes, undone_bytes = undone_bytes, sum(length for _, length in left)
-        if not left or pace.ended is not None or (number and undone_bytes >= last_undone_bytes):
+        if not left or pace.ended is not None:
             break
         ranges = join_near(left)
     if inode.get_flags(held.fd) != flags:  # the kernel sets NOCOMPRESS when a piece did not become smaller

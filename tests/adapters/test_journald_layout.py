@@ -18,7 +18,7 @@ from journalkeeper.journald.layout import (
     list_directory,
     read_machine_id,
 )
-from journalkeeper.model import Instance, Kind
+from journalkeeper.model import MIB, Kind
 from journalkeeper.model.errors import FileError
 from tests.nobody import being_nobody
 
@@ -161,42 +161,24 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def described(root: Path, name: str) -> Instance:
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (ID, {"namespace": "", "storage": "auto", "sync_interval_us": 300_000_000, "system_max_files": 7}),
+        (
+            f"{ID}.web",
+            {"namespace": "web", "storage": "persistent", "sync_interval_us": 30_000_000, "system_max_use_bytes": MIB},
+        ),
+        (OTHER, {"namespace": "", "storage": "persistent", "system_max_files": Settings().system_max_files}),
+        ("remote", {"namespace": "", "storage": "persistent", "sync_interval_us": 0}),
+    ],
+)
+def test_an_instance_runs_by_its_own_configuration(root: Path, name: str, expected: dict[str, object]) -> None:
     (root / "var/log/journal" / name).mkdir(parents=True)
     (directory,) = find_directories(str(root / "var/log/journal"))
-    return describe_instance(directory, device=5, nocow=True, root=str(root))
-
-
-def test_the_main_instance_runs_by_the_main_configuration(root: Path) -> None:
-    assert described(root, ID) == Instance(
-        name=ID,
-        directory=f"{root}/var/log/journal/{ID}",
-        device=5,
-        namespace="",
-        nocow=True,
-        storage="auto",
-        sync_interval_us=300_000_000,
-        system_max_use_bytes=None,
-        system_keep_free_bytes=None,
-        system_max_file_size_bytes=None,
-        system_max_files=7,
-        max_file_us=2_629_800_000_000,
-    )
-
-
-def test_a_namespace_runs_by_its_own(root: Path) -> None:
-    found = described(root, f"{ID}.web")
-    assert (found.namespace, found.storage) == ("web", "persistent")
-    assert (found.sync_interval_us, found.system_max_use_bytes, found.system_max_files) == (30_000_000, 1 << 20, 100)
-
-
-def test_another_machines_journal_does_not_run_by_this_hosts_configuration(root: Path) -> None:
-    assert described(root, OTHER).system_max_files == Settings().system_max_files
-
-
-def test_remote_journals_are_never_synced_by_a_timer(root: Path) -> None:
-    found = described(root, "remote")
-    assert (found.sync_interval_us, found.storage) == (0, "persistent")
+    found = describe_instance(directory, device=5, nocow=True, root=str(root))
+    assert (found.name, found.directory, found.device, found.nocow) == (name, directory.path, 5, True)
+    assert {field: getattr(found, field) for field in expected} == expected
 
 
 def test_a_host_without_a_machine_id_has_no_instance_of_its_own(tmp_path: Path) -> None:

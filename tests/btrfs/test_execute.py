@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.btrfs import fiemap, placement, writeback
-from journalkeeper.config import Config
 from journalkeeper.model import MIB, Range, Reason, Request, Result, Verb
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
@@ -29,7 +28,6 @@ from tests.btrfs.journals import (
     is_nocow,
     log_until_online,
     look,
-    planned,
     with_unwritten,
 )
 from tests.journal_files import OLD_NS, archive_name, put
@@ -69,7 +67,9 @@ def with_everything(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("nocow", "compress"), WAYS, ids=IDS)
-def test_nothing_that_a_file_bears_is_lost(place: Path, journal_bytes: bytes, nocow: bool, compress: str) -> None:
+def test_a_rewrite_loses_nothing_and_leaves_few_extents(
+    place: Path, journal_bytes: bytes, nocow: bool, compress: str
+) -> None:
     path = put(place, journal_bytes, archive_name(stem="remote-192.0.2.1"), nocow=nocow)
     with_everything(path)
     before, entries = bearing(path), export(path)
@@ -80,18 +80,12 @@ def test_nothing_that_a_file_bears_is_lost(place: Path, journal_bytes: bytes, no
     assert bearing(path) == before
     assert export(path) == entries
     assert list(place.iterdir()) == [path]
-
-
-@pytest.mark.parametrize(("nocow", "compress"), WAYS, ids=IDS)
-def test_a_file_has_as_few_extents_as_it_can(place: Path, journal_bytes: bytes, nocow: bool, compress: str) -> None:
-    path = put(place, journal_bytes, nocow=nocow)
-    outcome = do(action(path, Request(now=True, compress=compress))).outcome
     ideal = 1 if compress == "no" else -(-len(journal_bytes) // KIB_128)
     assert extents(path) <= ideal * 1.1 + 1
-    assert outcome.extents_after == extents(path)
-    assert outcome.disk_bytes_after == disk_bytes(path)
+    assert done.outcome.extents_after == extents(path)
+    assert done.outcome.disk_bytes_after == disk_bytes(path)
     assert (disk_bytes(path) < len(journal_bytes) / 2) == (compress != "no")
-    assert outcome.bytes_written == sum(length for _, length in bearing(path).data)
+    assert done.outcome.bytes_written == sum(length for _, length in before.data)
     assert not is_nocow(path)
 
 
@@ -212,22 +206,16 @@ def test_holes_stay_holes(place: Path, journal_bytes: bytes, nocow: bool) -> Non
 # what the copy must not inherit
 
 
-def test_a_default_acl_of_the_directory_does_not_come_into_the_copy(place: Path, journal_bytes: bytes) -> None:
-    path = put(place, journal_bytes, nocow=True)
-    run("setfacl", "-d", "-m", "g:4:rx", place)
-    before = bearing(path)
-    assert "system.posix_acl_access" not in before.xattrs
-    assert do(action(path)).outcome.detail == ""
-    assert bearing(path) == before
-
-
 @pytest.mark.parametrize("compress", ["no", "zstd"])
-@pytest.mark.parametrize("how", [["chattr", "+c"], ["chattr", "+m"], ["btrfs", "property", "set"]], ids=" ".join)
-def test_a_compression_of_the_directory_does_not_come_into_the_copy(
-    place: Path, journal_bytes: bytes, how: list[str], compress: str
+@pytest.mark.parametrize(
+    "words",
+    ["setfacl -d -m g:4:rx {}", "chattr +c {}", "chattr +m {}", "btrfs property set {} compression lzo"],
+)
+def test_what_the_directory_passes_on_does_not_come_into_the_copy(
+    place: Path, journal_bytes: bytes, words: str, compress: str
 ) -> None:
     path = put(place, journal_bytes, nocow=True)
-    run(*how, place, *(["compression", "lzo"] if how[0] == "btrfs" else []))
+    run(*(word.format(place) for word in words.split()))
     before = bearing(path)
     assert do(action(path, Request(now=True, compress=compress))).outcome.detail == ""
     assert bearing(path) == before
@@ -319,13 +307,3 @@ def test_a_signal_does_not_cut_a_piece_short(place: Path, journal_bytes: bytes) 
     assert heard
     assert done.outcome.result is Result.DONE
     assert extents(path) <= 10  # the kernel's own write-back may cut it, too; without the protection hundreds
-
-
-def test_the_record_gets_the_inode_that_has_the_name_now(place: Path, journal_bytes: bytes) -> None:
-    path = put(place, journal_bytes, nocow=True)
-    before = path.stat()
-    done = do(action(path))
-    after = path.stat()
-    assert done.inode == after.st_ino != before.st_ino
-    assert (done.size_bytes, done.mtime_ns) == (after.st_size, after.st_mtime_ns)
-    assert planned(path, config=Config()).actions == ()

@@ -21,7 +21,7 @@ from journalkeeper.execute.runner import remove_leftovers
 from journalkeeper.model import KIB, MIB, Reason, Request, Result
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.faults import fill, images_before_each_call, killed_before, leftovers_beside, let_go, spoil
-from tests.btrfs.journals import FORMS, action, bearing, do, how, is_nocow, look, planned
+from tests.btrfs.journals import FORMS, action, bearing, do, how, is_nocow, look
 from tests.journal_files import put
 
 pytestmark = pytest.mark.root
@@ -30,36 +30,6 @@ PLAIN = Request(now=True, compress="no")
 
 
 # no room
-
-
-@FORMS
-def test_what_does_not_fit_is_not_begun(
-    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, nocow: bool
-) -> None:
-    directory = make_volume("256M").mountpoint
-    path = put(directory, journal_bytes, nocow=nocow)
-    assert planned(path).actions
-    fill(directory / "ballast")
-    assert [skip.reason for skip in planned(path).skipped] == [Reason.FREE_SPACE]
-
-
-@FORMS
-@pytest.mark.parametrize("compress", ["no", "zstd"])
-def test_a_volume_that_is_full_when_work_begins(
-    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, nocow: bool, compress: str
-) -> None:
-    directory = make_volume("256M").mountpoint
-    path = put(directory, journal_bytes, nocow=nocow)
-    before, what = bearing(path), action(path, Request(now=True, compress=compress))
-    fill(directory / "ballast")
-    done = do(what)
-    if done.outcome.result is not Result.DONE:  # compressed, it may just fit into what the kernel keeps in reserve
-        assert how(done) == (Result.FAILED, Reason.FREE_SPACE)
-        assert "No space left" in done.outcome.detail
-        assert is_nocow(path) == nocow
-    assert bearing(path) == before
-    assert sorted(each.name for each in directory.iterdir()) == sorted(["ballast", path.name])
-    assert leftovers_beside(path) == []
 
 
 @FORMS

@@ -16,14 +16,12 @@ import pytest
 from journalkeeper.btrfs import kernel
 from journalkeeper.execute import executor
 from journalkeeper.execute.verified_file import VerifiedFile
-from journalkeeper.model import MIB, Reason, Result, Verb
-from journalkeeper.model.errors import KeeperError
+from journalkeeper.model import MIB, Reason, Result
 from journalkeeper.model.run import Done, Found
-from journalkeeper.probe.bed import ONLINE, SIGNAL_SYNC, Bed
+from journalkeeper.probe.bed import SIGNAL_SYNC, Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
-from tests.btrfs.journals import FORMS, action, bearing, do, extents, how, is_nocow, look, planned
+from tests.btrfs.journals import FORMS, action, bearing, do, extents, how, is_nocow, planned
 from tests.journal_files import MAGIC, OLD_NS, archive_name, put
-from tests.patience import eventually
 
 pytestmark = pytest.mark.root
 
@@ -163,24 +161,6 @@ def test_what_is_removed_around_the_exchange_stays_removed(
 # the host under it
 
 
-def test_a_remount_read_only_is_refused_while_a_copy_is_made(
-    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes
-) -> None:
-    """The copy is open for writing."""
-    place = make_volume("512M").mountpoint
-    path = put(place, journal_bytes, nocow=True)
-    before, refused = bearing(path), []
-
-    def remount() -> None:
-        with pytest.raises(KeeperError, match="busy"):
-            run("mount", "-o", "remount,ro", place)
-        refused.append(path)
-
-    assert do(action(path), tell=at_first_piece(remount), chunk_bytes=MIB).outcome.result is Result.DONE
-    assert refused == [path]
-    assert bearing(path) == before
-
-
 def test_a_remount_read_only_in_the_middle_of_a_file_fails_it_and_the_next_run_does_it(
     make_volume: Callable[..., ScratchVolume], journal_bytes: bytes
 ) -> None:
@@ -298,21 +278,6 @@ def test_a_file_that_is_changed_while_it_is_copied_is_not_replaced(
     assert list(place.iterdir()) == [path]
 
 
-def test_a_file_that_is_opened_for_writing_while_it_is_copied_is_not_replaced(
-    place: Path, journal_bytes: bytes
-) -> None:
-    path = put(place, journal_bytes, nocow=True)
-    opened: list[int] = []
-    what = action(path)
-    try:
-        done = do(what, tell=at_first_piece(lambda: opened.append(os.open(path, os.O_RDWR))), chunk_bytes=MIB)
-    finally:
-        os.close(opened[0])
-    assert how(done) == (Result.SKIPPED, Reason.IN_USE)
-    assert is_nocow(path)
-    assert list(place.iterdir()) == [path]
-
-
 # journald itself
 
 
@@ -357,52 +322,3 @@ def test_nothing_is_lost_of_what_is_logged_while_the_active_file_is_defragmented
 
 
 # readers
-
-
-def test_a_reader_that_follows_misses_nothing_and_repeats_nothing(bed: Bed) -> None:
-    """journalctl -f on the directory while an archive in it trades places with its copy."""
-    said: list[str] = []
-
-    def say(count: int) -> None:
-        for _ in range(count):
-            said.append(f"message {len(said)}")
-            bed.journald.log(said[-1], LAB_COUNT="yes")
-        assert eventually(lambda: bed.journald.state() == ONLINE)
-        bed.journald.sync()
-
-    say(200)
-    archive = bed.journald.rotate()
-    content = archive.read_bytes()
-    archive.unlink()
-    put(archive.parent, content, archive.name, nocow=True)
-    say(50)
-    follow = ["journalctl", "-D", str(bed.directory), "-f", "-n", "all", "-o", "cat", "LAB_COUNT=yes"]
-    heard: list[str] = []
-    with subprocess.Popen(follow, stdout=subprocess.PIPE, text=True) as reader:
-        assert reader.stdout is not None
-        listener = threading.Thread(target=lambda: heard.extend(line.rstrip("\n") for line in reader.stdout or ()))
-        listener.start()
-        try:
-            assert eventually(lambda: len(heard) == len(said))
-            what = action(archive)
-            assert what.action is Verb.REWRITE
-            assert do(what, tell=lambda _: say(3), chunk_bytes=MIB).outcome.result is Result.DONE
-            say(50)
-            assert eventually(lambda: len(heard) >= len(said))
-            say(1)
-            assert eventually(lambda: len(heard) >= len(said))
-        finally:
-            reader.terminate()
-            listener.join()
-    assert heard == said
-    assert run("journalctl", "-D", bed.directory, "-o", "cat", "LAB_COUNT=yes").splitlines() == said
-
-
-def test_a_reader_in_the_middle_of_the_old_file_reads_it_to_its_end(place: Path, journal_bytes: bytes) -> None:
-    path = put(place, journal_bytes, nocow=True)
-    with open(path, "rb") as reader:
-        head = reader.read(MIB)
-        assert do(action(path)).outcome.result is Result.DONE
-        assert head + reader.read() == journal_bytes
-    assert look(path)[0].compressed
-    assert path.name == archive_name()

@@ -13,14 +13,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from journalkeeper.btrfs.maintenance import find_maintenance, list_disks
+from journalkeeper.btrfs.maintenance import find_maintenance
 from journalkeeper.config import Config, Watch, Window
 from journalkeeper.engine import Engine
 from journalkeeper.execute.throttle import Throttle
 from journalkeeper.model import Action, Kind, Reason, Request, Verb
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.intake import Intake
-from journalkeeper.observe.load import measure_busy_percent
 from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.observe.syncs import Syncs
 from journalkeeper.probe.bed import ONLINE, Bed
@@ -79,10 +78,6 @@ def test_a_rotation_between_two_looks_is_no_error(bed: Bed) -> None:
     assert after_stall(bed, 0.3, intake) > 200_000
 
 
-def test_an_active_file_that_is_gone_says_nothing() -> None:
-    assert Intake().find_worst_us(["/nonexistent/system.journal"]) is None
-
-
 def test_a_real_scrub_and_a_real_balance_are_seen_while_they_go_on(
     make_volume: Callable[..., ScratchVolume],
 ) -> None:
@@ -115,19 +110,6 @@ def writing(volume: ScratchVolume) -> Iterator[None]:
             yield
         finally:
             os.killpg(process.pid, signal.SIGKILL)
-
-
-def test_a_backup_keeps_its_own_disk_busy_and_no_other(make_volume: Callable[..., ScratchVolume]) -> None:
-    volumes = make_volume("1G"), make_volume("1G")
-    ours, theirs = (uuid_of(volume) for volume in volumes)
-    assert [f"/dev/{name}" for name in list_disks(ours)] == volumes[0].devices
-    os.sync()
-    with writing(volumes[1]):
-        assert eventually(lambda: measure_busy_percent((theirs,), 0.1)[theirs] > 0)
-        busy = [measure_busy_percent((ours, theirs), 0.25) for _ in range(8)]
-    assert max(one[theirs] for one in busy) > 10
-    assert min(one[ours] for one in busy) == 0
-    assert measure_busy_percent(("gone",), 0) == {}
 
 
 def test_a_plan_waits_for_who_uses_its_own_disk_and_not_for_another(
@@ -273,7 +255,3 @@ def test_what_the_first_piece_moved_is_no_sync(make_volume: Callable[..., Scratc
     assert not syncs.has_foreign_sync(), "by the first piece, which may be the file's beginning"
     write()
     assert syncs.has_foreign_sync(), "a later piece lies behind it"
-
-
-def test_a_file_that_is_gone_is_not_synced() -> None:
-    assert not Syncs("/nonexistent/system.journal").has_foreign_sync()

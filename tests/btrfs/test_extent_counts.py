@@ -17,7 +17,7 @@ from journalkeeper.model import MIB, JournalFile, Kind, Reason, Request
 from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import look, planned
-from tests.forms import FORMS, STEP, alternating, every_form
+from tests.forms import STEP, alternating, every_form
 from tests.journal_files import PAGE, count_entries
 from tests.patience import eventually
 from tests.volumes import extents, filefrag
@@ -35,10 +35,6 @@ def rows(paths: list[Path]) -> dict[str, JournalFile]:
     return {file.path: file for file in look(*paths)}
 
 
-def test_every_form_is_there(forms: dict[Path, str]) -> None:
-    assert set(forms.values()) == {*FORMS, "flushed", "unclean", "stock nocow"}
-
-
 def test_counts_are_within_one_percent_of_filefrags(forms: dict[Path, str]) -> None:
     paths = sorted(forms)
     ours = rows(paths)
@@ -46,11 +42,6 @@ def test_counts_are_within_one_percent_of_filefrags(forms: dict[Path, str]) -> N
     apart = {path: (ours[str(path)].extents.total, count) for path, count in theirs.items()}
     assert {path: both for path, both in apart.items() if abs(both[0] - both[1]) > both[1] / 100} == {}
     assert max(theirs.values()) > fiemap.BATCH_ROWS
-
-
-def test_the_ideal_is_never_above_what_is_there(forms: dict[Path, str]) -> None:
-    seen = rows(sorted(forms)).values()
-    assert [file for file in seen if file.ideal_extents > file.extents.total] == []
 
 
 def test_a_compressed_file_with_holes_has_no_higher_ideal_than_extents(place: Path) -> None:
@@ -97,13 +88,6 @@ def test_an_active_file_of_alternating_blocks_gets_no_action(place: Path, journa
     (seen,) = look(path)
     assert (seen.kind, seen.problem, seen.nocow) == (Kind.ACTIVE, None, nocow)
     assert seen.extents.total <= 2
-
-
-def test_stock_nocow_files_of_journald_have_the_extents_of_a_whole_file(forms: dict[Path, str]) -> None:
-    stock = [path for path, form in forms.items() if form == "stock nocow"]
-    for path in stock:
-        with open(path, "rb") as file:
-            assert placement.count(file.fileno(), sync=False) <= 2 < len(fiemap.list_extents(file.fileno(), sync=False))
 
 
 # dirty files

@@ -117,21 +117,6 @@ def test_the_directory_becomes_nocow_and_the_file_of_the_first_boot_is_rotated_o
     run("journalctl", "--verify", "-D", journald.journal)
 
 
-def test_the_plan_says_what_would_be_done_and_does_nothing(bed: Bed, keep: Run) -> None:
-    bed.journald.sync()
-    found = keep(bed.journald, verb="plan")
-    orders = [one for one in found["actions"] if one["action"] in {"set-nocow", "rotate"}]
-    assert [(one["action"], one["path"]) for one in orders] == [
-        ("set-nocow", inside(bed.journald.journal)),
-        ("rotate", f"{inside(bed.journald.journal)}/system.journal"),
-    ]
-    keys = {"path", "action", "reason", "ranges", "bytes_to_write", "extents_before", "extents_expected"}
-    keys |= {"unshared_bytes", "disk_bytes_saved", "read_seconds_saved"}
-    assert all(set(one) == keys and one["ranges"] == [] for one in orders)
-    assert not is_nocow(bed.journald.journal)
-    assert archives(bed.journald) == []
-
-
 def test_a_namespaces_directory_becomes_nocow_too(bed: Bed, keep: Run) -> None:
     web = bed.journald.directory / f"{bed.journald.journal.name}.web"
     web.mkdir()
@@ -187,32 +172,6 @@ def test_a_user_who_reflinks_the_own_journal_decides_nothing_and_a_snapshot_does
     assert (inside(journald.journal), "snapshots") in {(one["path"], one["reason"]) for one in found["skipped"]}
 
 
-def test_a_directory_that_compresses_is_left_alone_with_the_reason(bed: Bed, keep: Run) -> None:
-    run("chattr", "+c", bed.journald.journal)
-    bed.journald.sync()
-    found = keep(bed.journald)
-    assert what(found) == []
-    assert reasons(found, bed.journald.journal) == ["compression"]
-
-
-def test_a_directory_near_its_limit_is_not_rotated(make_bed: Callable[..., Bed], keep: Run) -> None:
-    journald = make_bed("SystemMaxUse=24M", "SystemMaxFileSize=8M").journald
-    # 8 MiB are active, and a full file has 8: with more than 8 in archives there is no room for both
-    while archived_bytes(journald) <= 8 << 20:
-        journald.age(3, messages=500)
-        journald.rotate()
-    journald.sync()
-    first, files = oldest(journald), archives(journald)
-    found = keep(journald)
-    assert what(found) == [(journald.journal.name, "set-nocow", "done", "no-redundancy")]
-    # now that the directory is NOCOW, it is said why the file still is not
-    found = keep(journald)
-    assert what(found) == []
-    assert reasons(found, journald.journal) == ["retention"]
-    assert not is_nocow(journald.active)
-    assert (oldest(journald), archives(journald)) == (first, files)
-
-
 def test_as_many_rotations_as_are_allowed_take_no_entry_away(make_bed: Callable[..., Bed], keep: Run) -> None:
     """Rotated whenever it pays, until it is refused: the entry that was the oldest still is."""
     journald = make_bed("SystemMaxUse=64M", "SystemMaxFileSize=8M").journald
@@ -224,22 +183,6 @@ def test_as_many_rotations_as_are_allowed_take_no_entry_away(make_bed: Callable[
         assert oldest(journald) == first
     assert done
     assert archived_bytes(journald) <= 56 << 20
-
-
-def test_a_torn_file_is_rotated_where_that_is_cheaper_and_not_twice_a_day(bed: Bed, keep: Run) -> None:
-    journald = bed.journald
-    journald.age(120)
-    conf = "[Nocow]\nNocow=no\n[Window]\nPressureMax=100%\n"
-    early = keep(journald, conf=conf)
-    assert what(early) == [], early
-    assert reasons(early, journald.journal) == ["budget"], early
-    journald.age(60)
-    found = keep(journald, "--now", conf=conf)
-    assert [row[1:] for row in what(found)] == [("rotate", "done", "cheaper")]
-    (row,) = [one for one in found["outcomes"] if one["action"] == "rotate"]
-    assert row["extents_before"] > 500
-    assert row["extents_after"] <= 4
-    assert row["bytes_written"] == 0
 
 
 @FORMS
@@ -288,13 +231,6 @@ def test_outside_of_its_namespace_journald_is_not_asked(bed: Bed, make_engine: M
     ]
     assert is_nocow(bed.journald.journal)
     assert archives(bed.journald) == []
-
-
-def test_a_stop_comes_before_an_action(bed: Bed, make_engine: MakeEngine) -> None:
-    report = go(make_engine(bed.directory), Request(upkeep=True), stop=lambda: True)
-    assert {(one.result, one.reason) for one in report.outcomes} == {(Result.SKIPPED, Reason.INTERRUPTED)}
-    assert report.outcomes[0].action is Verb.SET_NOCOW
-    assert not is_nocow(bed.journald.journal)
 
 
 # What comes to nothing
