@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 RED, YELLOW, GREEN, GREY = "31", "33", "32", "90"
@@ -48,17 +49,12 @@ def elide(name: str, width: int) -> str:
     return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
 
 
-def no_colour(_: object) -> str:
-    """Return no colour."""
-    return ""
-
-
 class Table(NamedTuple, Generic[T]):
     """Rows that become lines of a table. `colour` returns the colour of a row."""
 
     columns: tuple[Column[T], ...]
     rows: Sequence[T]
-    colour: Callable[[T], str] = no_colour
+    colour: Callable[[T], str] = lambda _: ""
 
 
 def paint(text: str, colour: str, *, enabled: bool) -> str:
@@ -129,17 +125,10 @@ def _lines(columns: tuple[Column[Any], ...], widths: list[int], cells: tuple[str
 
     With `below`, the last cell, a path, gets a line of its own.
     """
-    if below:
-        (path,) = _cut_cell(columns[-1], widths[-1], cells[-1])
-        return [*_lines(columns[:-1], widths[:-1], cells[:-1], below=False), f"{_GAP}{path}"]
     parts = [_cut_cell(column, width, cell) for column, width, cell in zip(columns, widths, cells, strict=True)]
-    return [
-        _GAP.join(
-            _pad(column, width, part[number] if number < len(part) else "")
-            for column, width, part in zip(columns, widths, parts, strict=True)
-        ).rstrip()
-        for number in range(max(map(len, parts)))
-    ]
+    paths = parts.pop() if below else []
+    lines = [_GAP.join(map(_pad, columns, widths, texts)).rstrip() for texts in zip_longest(*parts, fillvalue="")]
+    return lines + [f"{_GAP}{path}" for path in paths]
 
 
 def _cut_cell(column: Column[Any], width: int, cell: str) -> list[str]:

@@ -79,25 +79,17 @@ def describe_waits(skipped: Sequence[Skip], now_us: int) -> str:
     """
     waiting = [skip for skip in skipped if skip.puts_off]
     timed = [skip.until_us - now_us for skip in waiting if skip.until_us is not None and skip.reason not in WAITS]
-    others = Counter(WAITS.get(skip.reason, "") for skip in waiting if skip.until_us is None or skip.reason in WAITS)
-    parts = [_describe_wait(len(timed), f"{_format_spans(timed)} more")] if timed else []
-    parts += [_describe_wait(number, what) for what, number in sorted(others.items())]
+    ends = Counter(WAITS.get(skip.reason, "") for skip in waiting if skip.until_us is None or skip.reason in WAITS)
+    if timed:
+        whole_s = (max(1, -(-left_us // SECOND_US)) for left_us in (min(timed), max(timed)))
+        ends[f"{' to '.join(dict.fromkeys(format_span(one * SECOND_US) for one in whole_s))} more"] = len(timed)
+    parts = [
+        f"{counted(number, 'file')} {'waits' if number == 1 else 'wait'} {end}".rstrip()
+        for end, number in sorted(ends.items())
+    ]
     helped = sum(skip.now for skip in waiting)
-    if helped:
-        parts[-1] += (
-            "; --now does it at once" if helped == len(waiting) else f"; --now does not wait for {helped:,} of them"
-        )
-    return ", ".join(parts)
-
-
-def _describe_wait(number: int, what: str) -> str:
-    return f"{counted(number, 'file')} {'waits' if number == 1 else 'wait'} {what}".rstrip()
-
-
-def _format_spans(left_us: list[int]) -> str:
-    """Return the text of the shortest and the longest of the waits `left_us`, rounded up to seconds."""
-    ends = [format_span(max(1, -(-left // SECOND_US)) * SECOND_US) for left in (min(left_us), max(left_us))]
-    return " to ".join(dict.fromkeys(ends))
+    rest = "does it at once" if helped == len(waiting) else f"does not wait for {helped:,} of them"
+    return ", ".join(parts) + (f"; --now {rest}" if helped else "")
 
 
 def describe_outcome(outcome: Outcome, width: int | None) -> str:
