@@ -297,6 +297,7 @@ def asked(*words: str) -> bool:
         ["/elsewhere/a.journal"],
         ["/var/log/journal/abc/a.journal", "/var/log/journals/a.journal"],
         [os.fsdecode(b"/var/log/journal/abc/\xff.journal")],
+        ["/var/log/journal/ü/a.journal"],  # on the bus, each byte of another character is escaped
     ],
 )
 def test_what_is_not_the_services_is_not_asked_of_it(fake: FakeService, words: list[str]) -> None:

@@ -9,11 +9,9 @@ from operator import itemgetter
 import pytest
 
 from journalkeeper.cli.parser import COMMANDS, split_help
-from journalkeeper.cli.table import Column, Table, elide, render, stack_blocks
-from journalkeeper.cli.terminal import parse_switch
+from journalkeeper.cli.table import Column, Table, elide, render
 from journalkeeper.model import Reason
 from journalkeeper.model.escape import shown
-from journalkeeper.model.units import counted
 
 
 @pytest.mark.parametrize(
@@ -60,31 +58,13 @@ def test_a_long_name_loses_its_middle(name: str, width: int, expected: str) -> N
     assert len(elide(name, width)) <= max(width, 0)
 
 
-@pytest.mark.parametrize(("number", "expected"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (9447, "9,447 files")])
-def test_a_count_agrees_with_its_noun(number: int, expected: str) -> None:
-    assert counted(number, "file") == expected
-
-
-@pytest.mark.parametrize(("text", "expected"), [("0", False), ("OFF", False), ("yes", True), ("256", None), ("", None)])
-def test_a_switch_is_systemds_boolean_or_nothing(text: str, *, expected: bool | None) -> None:
-    assert parse_switch(text) is expected
-
-
 Cells = tuple[str, ...]
 COLUMNS: tuple[Column[Cells], ...] = (Column("EXTENTS", itemgetter(0), right=True), Column("PATH", itemgetter(1)))
 ROWS: list[Cells] = [("7", "a"), ("12345678", "bb")]
 
 
-def test_columns_are_as_wide_as_their_widest_cell_and_nothing_trails() -> None:
-    assert render(Table(COLUMNS, ROWS), legend=True, colours=False) == [" EXTENTS  PATH", "       7  a", "12345678  bb"]
-
-
 def test_without_a_legend_the_heading_neither_shows_nor_widens() -> None:
     assert render(Table(COLUMNS, ROWS[:1]), legend=False, colours=False) == ["7  a"]
-
-
-def test_without_rows_there_is_no_table() -> None:
-    assert render(Table(WIDE, []), legend=True, colours=True, width=80) == []
 
 
 def test_colours_enclose_the_line_and_change_no_width() -> None:
@@ -134,10 +114,6 @@ def test_of_a_path_the_directory_goes_first() -> None:
     rows: list[Cells] = [("/var/log/journal/x/system.journal",)]
     (line,) = render(Table(columns, rows), legend=False, colours=False, width=25)
     assert line == "…/system.journal"
-
-
-def test_blocks_are_parted_by_one_empty_line_and_empty_ones_vanish() -> None:
-    assert stack_blocks([[], ["a", "b"], [], ["c"], []]) == ["a", "b", "", "c"]
 
 
 def test_every_reason_has_one_sentence() -> None:
