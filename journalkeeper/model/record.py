@@ -145,7 +145,7 @@ def to_json(value: Any) -> Any:
         if row.about.inline:
             found |= to_json(one) or {}
         elif one is not None or not row.about.optional:
-            found[row.key] = one if isinstance(one, str | int) else to_json(one)
+            found[row.key] = to_json(one)
     return found
 
 
@@ -194,8 +194,7 @@ def from_properties(before: T, values: Mapping[str, Any]) -> T:
     """
     there = [row for row in bus_rows(type(before)) if row.bus in values]
     known = {row.attribute: None if values[row.bus] == row.about.none else values[row.bus] for row in there}
-    changed: T = before._replace(**known)  # type: ignore[attr-defined]
-    return changed
+    return before._replace(**known)  # type: ignore[attr-defined,no-any-return]
 
 
 def column(name: str) -> str:

@@ -159,9 +159,7 @@ def disk_sums(outcomes: Iterable[Outcome]) -> tuple[int | None, int | None]:
 
     Return (None, None) if no outcome has both.
     """
-    known = [
-        (before, after)
-        for before, after in ((outcome.disk_bytes_before, outcome.disk_bytes_after) for outcome in outcomes)
-        if before is not None and after is not None
-    ]
-    return (sum(before for before, _ in known), sum(after for _, after in known)) if known else (None, None)
+    known = [one for one in outcomes if one.disk_bytes_before is not None and one.disk_bytes_after is not None]
+    if not known:
+        return None, None
+    return sum(one.disk_bytes_before or 0 for one in known), sum(one.disk_bytes_after or 0 for one in known)

@@ -33,69 +33,39 @@ def values(root: Path, name: str = "journald.conf", subdir: str = "systemd") -> 
     return [row.value for row in assignments(name, root=str(root), subdir=subdir)]
 
 
-@pytest.mark.parametrize("first", range(len(PROJECT_DIRS)))
-def test_the_first_main_file_hides_the_others(tmp_path: Path, first: int) -> None:
-    for directory in PROJECT_DIRS[first:]:
-        put(tmp_path, f"{directory}/systemd/journald.conf", directory)
-    assert values(tmp_path) == [PROJECT_DIRS[first]]
-
-
-def test_dropins_follow_the_main_file_by_name_and_not_by_directory(tmp_path: Path) -> None:
-    for path in ("usr/lib/systemd/journald.conf.d/10.conf", "etc/systemd/journald.conf.d/20.conf",
-                 "run/systemd/journald.conf.d/15.conf", "usr/local/lib/systemd/journald.conf.d/9.conf",
-                 "etc/systemd/journald.conf", "usr/lib/systemd/journald.conf.d/Z.conf"):  # fmt: skip
-        put(tmp_path, path, path.removesuffix(".conf").rpartition("/")[2])
-    assert values(tmp_path) == ["journald", "10", "15", "20", "9", "Z"]
-
-
-@pytest.mark.parametrize("strong", range(len(PROJECT_DIRS) - 1))
-def test_a_dropin_hides_those_of_the_same_name_in_weaker_directories(tmp_path: Path, strong: int) -> None:
-    for directory in PROJECT_DIRS[strong:]:
-        put(tmp_path, f"{directory}/systemd/journald.conf.d/a.conf", directory)
-    assert values(tmp_path) == [PROJECT_DIRS[strong]]
-
-
-@pytest.mark.parametrize("mask", ["", "->/dev/null", "->nowhere"])
-def test_an_empty_file_or_link_to_nothing_masks_a_dropin(tmp_path: Path, mask: str) -> None:
-    put(tmp_path, "usr/lib/systemd/journald.conf.d/a.conf", "masked")
-    put(tmp_path, "usr/lib/systemd/journald.conf.d/b.conf", "b")
-    put(tmp_path, "etc/systemd/journald.conf.d/a.conf", mask)
-    assert values(tmp_path) == ["b"]
-
-
-@pytest.mark.parametrize(("mask", "left"), [("", []), ("->/dev/null", []), ("->nowhere", ["vendor"])])
-def test_an_empty_main_file_masks_the_vendors_and_a_dangling_link_does_not(
-    tmp_path: Path, mask: str, left: list[str]
-) -> None:
-    put(tmp_path, "usr/lib/systemd/journald.conf", "vendor")
-    put(tmp_path, "etc/systemd/journald.conf", mask)
-    assert values(tmp_path) == left
-
-
-@pytest.mark.parametrize("name", [".a.conf", "a.conf~", "a.conf.bak", "a", "conf"])
-def test_other_names_are_no_dropins(tmp_path: Path, name: str) -> None:
-    put(tmp_path, f"etc/systemd/journald.conf.d/{name}", "x")
-    assert values(tmp_path) == []
-
-
-def test_a_namespace_has_its_own_files_and_nothing_of_the_main_one(tmp_path: Path) -> None:
-    put(tmp_path, "etc/systemd/journald.conf", "main")
-    put(tmp_path, "etc/systemd/journald.conf.d/a.conf", "main")
-    put(tmp_path, "run/systemd/journald@web.conf", "web")
-    put(tmp_path, "usr/lib/systemd/journald@web.conf.d/a.conf", "a")
-    assert values(tmp_path, "journald@web.conf") == ["web", "a"]
-    assert values(tmp_path, "journald@db.conf") == []
-
-
-def test_our_own_configuration_lies_at_the_top(tmp_path: Path) -> None:
-    put(tmp_path, "etc/journalkeeper.conf", "main")
-    put(tmp_path, "usr/lib/journalkeeper.conf", "hidden")
-    put(tmp_path, "run/journalkeeper.conf.d/a.conf", "a")
-    assert values(tmp_path, "journalkeeper.conf", "") == ["main", "a"]
-
-
-def test_no_files_are_no_assignments(tmp_path: Path) -> None:
-    assert assignments("journald.conf", root=str(tmp_path)) == []
+@pytest.mark.parametrize(
+    ("contents", "left"),
+    [
+        ({}, []),
+        # the first main file hides the others; the drop-ins follow it by name and not by directory
+        ({f"{directory}/x.conf": directory for directory in PROJECT_DIRS[1:]}, ["run"]),
+        (
+            {"usr/lib/x.conf.d/10.conf": "10", "etc/x.conf.d/20.conf": "20", "run/x.conf.d/15.conf": "15",
+             "usr/local/lib/x.conf.d/9.conf": "9", "etc/x.conf": "main", "usr/lib/x.conf.d/Z.conf": "Z"},
+            ["main", "10", "15", "20", "9", "Z"],
+        ),
+        ({"etc/x.conf.d/\udcff.conf": "b", "run/x.conf.d/\u00e4.conf": "a"}, ["a", "b"]),
+        # a drop-in hides those of the same name in weaker directories, also as an empty file or a link to nothing
+        ({"run/x.conf.d/a.conf": "a", "usr/lib/x.conf.d/a.conf": "no", "etc/x.conf.d/b.conf": "b"}, ["a", "b"]),
+        *(
+            ({"usr/lib/x.conf.d/a.conf": "no", "usr/lib/x.conf.d/b.conf": "b", "etc/x.conf.d/a.conf": mask}, ["b"])
+            for mask in ("", "->/dev/null", "->nowhere")
+        ),
+        # a dangling link hides no main file
+        ({"usr/lib/x.conf": "vendor", "etc/x.conf": ""}, []),
+        ({"usr/lib/x.conf": "vendor", "etc/x.conf": "->/dev/null"}, []),
+        ({"usr/lib/x.conf": "vendor", "etc/x.conf": "->nowhere"}, ["vendor"]),
+        # other names are no drop-ins, and a file in place of their directory has none
+        ({f"etc/x.conf.d/{name}": "no" for name in (".a.conf", "a.conf~", "a.conf.bak", "a", "conf")}, []),
+        ({"etc/x.conf.d": "no", "run/x.conf.d/a.conf": "a"}, ["a"]),
+        # a namespace has nothing of the main one
+        ({"etc/journald.conf": "no", "etc/journald.conf.d/a.conf": "no", "run/x.conf": "main"}, ["main"]),
+    ],
+)  # fmt: skip
+def test_files_are_merged_as_systemd_does(tmp_path: Path, contents: dict[str, str], left: list[str]) -> None:
+    for path, value in contents.items():
+        put(tmp_path, path, value)
+    assert values(tmp_path, "x.conf", "") == left
 
 
 def test_a_linked_dropin_directory_is_searched(tmp_path: Path) -> None:
@@ -103,19 +73,6 @@ def test_a_linked_dropin_directory_is_searched(tmp_path: Path) -> None:
     (tmp_path / "etc/systemd").mkdir(parents=True)
     (tmp_path / "etc/systemd/journald.conf.d").symlink_to(tmp_path / "elsewhere")
     assert values(tmp_path) == ["a"]
-
-
-def test_a_file_in_place_of_a_dropin_directory_is_passed_over(tmp_path: Path) -> None:
-    put(tmp_path, "etc/systemd/journald.conf.d", "x")
-    put(tmp_path, "run/systemd/journald.conf.d/a.conf", "a")
-    assert values(tmp_path) == ["a"]
-
-
-def test_undecodable_names_are_sorted_by_their_bytes(tmp_path: Path) -> None:
-    put(tmp_path, "etc/systemd/journald.conf.d/\udcff.conf", "last")
-    put(tmp_path, "etc/systemd/journald.conf.d/\u00e4.conf", "umlaut")
-    put(tmp_path, "etc/systemd/journald.conf.d/z.conf", "z")
-    assert values(tmp_path) == ["z", "umlaut", "last"]
 
 
 @pytest.mark.parametrize(
@@ -129,13 +86,6 @@ def test_what_is_no_file_is_a_fatal_problem_and_never_waited_for(tmp_path: Path,
         (0, problem, True),
         (2, "", False),
     ]
-
-
-def test_a_problem_names_its_file_and_line(tmp_path: Path) -> None:
-    file = tmp_path / "x.conf"
-    file.write_text("[Journal]\n\nnonsense\n")
-    (row,) = parse_file(str(file))
-    assert (row.file, row.line) == (str(file), 3)
 
 
 def test_an_explicit_file_must_exist(tmp_path: Path) -> None:

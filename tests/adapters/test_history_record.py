@@ -156,33 +156,25 @@ def test_the_history_of_0_1_0_is_converted(tmp_path: Path, *, read_only: bool) -
 # The past of files
 
 
-@pytest.mark.parametrize("action", [Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE, Verb.ROTATE])
-def test_a_done_rewrite_is_the_past_of_its_inode(record: Record, action: Verb) -> None:
-    keep(record, outcome(action=action), compress="zstd:9", kind=Kind.ARCHIVED)
-    assert record.past(VOLUME) == {7: Past(action, 100, 66, 55, 40, 5000, 0, 1000, "zstd:9", Kind.ARCHIVED)}
-    assert record.past(("uuid-b", 256)) == record.past(("uuid-a", 257)) == {}
-
-
 @pytest.mark.parametrize(
-    ("action", "result"),
+    ("one", "remembered"),
     [
-        (Verb.COMPRESS, Result.SKIPPED),
-        (Verb.COMPRESS, Result.FAILED),
-        (Verb.ROTATE, Result.FAILED),
-        (Verb.SET_NOCOW, Result.DONE),
+        *((outcome(action=verb), True) for verb in (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE, Verb.ROTATE)),
+        (outcome(result=Result.SKIPPED, reason=Reason.NO_GAIN, extents_after=4999), True),
+        (outcome(result=Result.SKIPPED), False),
+        (outcome(result=Result.FAILED), False),
+        (outcome(action=Verb.ROTATE, result=Result.FAILED), False),
+        (outcome(action=Verb.SET_NOCOW), False),
     ],
 )
-def test_what_is_no_done_rewrite_is_no_past(record: Record, action: Verb, result: Result) -> None:
-    keep(record, outcome(action=action, result=result))
-    assert record.past(VOLUME) == {}
+def test_a_rewrite_that_was_done_or_in_vain_is_the_past_of_its_inode(
+    record: Record, one: Outcome, *, remembered: bool
+) -> None:
+    keep(record, one, compress="zstd:9", kind=Kind.ARCHIVED, extents_expected=40)
+    past = Past(one.action, 100, 66, 55, one.extents_after, 5000, 40, 1000, "zstd:9", Kind.ARCHIVED)
+    assert record.past(VOLUME) == ({7: past} if remembered else {})
+    assert record.past(("uuid-b", 256)) == record.past(("uuid-a", 257)) == {}
     assert len(record.history()) == 1
-
-
-@pytest.mark.parametrize("result", [Result.DONE, Result.SKIPPED])
-def test_a_rewrite_in_vain_is_remembered_with_what_was_expected(record: Record, result: Result) -> None:
-    vain = outcome(action=Verb.DEFRAGMENT, result=result, reason=Reason.NO_GAIN, extents_after=4999)
-    keep(record, vain, extents_expected=40)
-    assert record.past(VOLUME) == {7: Past(Verb.DEFRAGMENT, 100, 66, 55, 4999, 5000, 40, 1000)}
 
 
 def test_rotations_that_were_asked_for_count_within_their_time(record: Record) -> None:
@@ -405,9 +397,6 @@ def test_a_record_that_is_not_there_is_empty_for_a_reader(tmp_path: Path) -> Non
         assert record.sum_written_bytes(0, 1) == 0
         assert not record.history()
         assert not (tmp_path / "state").exists()
-
-
-def test_an_empty_file_is_empty_for_a_reader(tmp_path: Path) -> None:
     (tmp_path / "history.db").touch()
     with Record(tmp_path, read_only=True) as record:
         assert record.last_run() is None
@@ -449,38 +438,27 @@ def test_the_ledger_counts_every_outcome_and_only_grows_when_rows_are_forgotten(
 
 
 @pytest.mark.parametrize(
-    ("one", "removed"),
+    ("one", "removed", "reclaimed", "unmeasured"),
     [
-        (outcome(), 4960),
-        (outcome(extents_after=6000), 0),
-        (outcome(action=Verb.ROTATE), 0),
-        (outcome(result=Result.FAILED), 0),
+        (outcome(), 4960, 800, 0),
+        (outcome(extents_after=6000), 0, 800, 0),
+        (outcome(result=Result.FAILED), 0, 800, 0),
+        (outcome(disk_bytes_before=100, disk_bytes_after=900), 4960, -800, 0),
+        (outcome(disk_bytes_after=None), 4960, None, 1),
+        (outcome(**UNKNOWN), 4960, None, 1),
+        (outcome(unshared_bytes=5), 4960, None, 1),  # a snapshot keeps the old data
+        (outcome(action=Verb.ROTATE, **UNKNOWN), 0, None, 0),
+        (outcome(action=Verb.SET_NOCOW, extents_before=0, extents_after=0, **UNKNOWN), 0, None, 0),
     ],
 )
-def test_only_a_rewrite_that_was_done_removed_extents(record: Record, one: Outcome, removed: int) -> None:
-    keep(record, one)
-    assert record.counters().extents_removed == removed
-
-
-@pytest.mark.parametrize(
-    ("disk", "reclaimed"),
-    [((900, 100), 800), ((100, 900), -800), ((100, 100), 0), ((None, None), None), ((900, None), None)],
-)
-def test_what_was_reclaimed_is_unknown_until_a_file_knows_it(
-    record: Record, disk: tuple[int | None, int | None], reclaimed: int | None
+def test_a_saving_is_what_rewrites_removed_and_what_was_measured(
+    record: Record, one: Outcome, removed: int, reclaimed: int | None, unmeasured: int
 ) -> None:
-    keep(record, outcome(disk_bytes_before=disk[0], disk_bytes_after=disk[1]))
-    assert record.counters().bytes_reclaimed == reclaimed
-    assert record.counters().unmeasured == (reclaimed is None)
-    keep(record, outcome(action=Verb.ROTATE, **UNKNOWN), outcome(action=Verb.SET_NOCOW, **UNKNOWN))
-    assert record.counters().unmeasured == (reclaimed is None)
-
-
-def test_next_to_a_snapshot_nothing_is_reclaimed(record: Record) -> None:
-    keep(record, outcome(unshared_bytes=5))
-    assert (record.counters().bytes_reclaimed, record.counters().unmeasured) == (None, 1)
-    keep(record, outcome(disk_bytes_before=900, disk_bytes_after=200), outcome(unshared_bytes=5))
-    assert record.counters().bytes_reclaimed == 700
+    keep(record, one)
+    found = record.counters()
+    assert (found.extents_removed, found.bytes_reclaimed, found.unmeasured) == (removed, reclaimed, unmeasured)
+    keep(record, outcome())
+    assert record.counters().bytes_reclaimed == (reclaimed or 0) + 800
 
 
 def test_directories_with_rewrites_beside_a_snapshot_are_known(record: Record) -> None:

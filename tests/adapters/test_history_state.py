@@ -97,12 +97,6 @@ def test_the_directory_is_made_for_root_and_its_group_and_the_lock_for_root(tmp_
     assert (tmp_path / "a" / "b" / "lock").stat().st_mode & 0o7777 == 0o600
 
 
-def test_a_directory_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
-    os.chmod(tmp_path, 0o711)  # noqa: S103 - anything but the default
-    make_directory(os.fspath(tmp_path))
-    assert tmp_path.stat().st_mode & 0o7777 == 0o711
-
-
 def test_a_link_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FileError) as caught, lock(tmp_path):

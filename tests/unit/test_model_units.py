@@ -47,43 +47,14 @@ def test_size_that_systemd_refuses_is_refused_with_what_is_allowed(text: str) ->
 
 @pytest.mark.parametrize(
     ("text", "span_us"),
-    [
-        ("0", 0),
-        ("300", 300 * SECOND),
-        ("5min", 5 * MINUTE),
-        ("5m", 5 * MINUTE),
-        ("1h 30min", 90 * MINUTE),
-        ("1h30", HOUR + 30 * SECOND),
-        ("30min 1h", 90 * MINUTE),
-        ("1.5h", 90 * MINUTE),
-        (".5", 500_000),
-        ("500ms", 500_000),
-        ("2 seconds", 2 * SECOND),
-        ("12.34 .56", 12_900_000),
-        ("12 34", 46 * SECOND),
-        ("1M", 2_629_800 * SECOND),
-        ("1month", 2_629_800 * SECOND),
-        ("1y", 31_557_600 * SECOND),
-        ("1w 2d", 9 * DAY),
-        ("7us", 7),
-        ("7\u03bcs", 7),
-        ("7\u00b5s", 7),
-        ("0.0000019s", 1),
-        ("  3s  ", 3 * SECOND),
-        ("infinity", units.INFINITY_US),
-        (" infinity ", units.INFINITY_US),
-        ("9223372036854775807us", 2**63 - 1),
-    ],
+    [("1h 30", 60 * MINUTE + 30 * SECOND), (" infinity ", units.INFINITY_US), ("1.99us", 1), ("12.34 .56", 12_900_000)],
 )
 def test_span_is_read_in_microseconds(text: str, span_us: int) -> None:
+    """tests/adapters/test_model_units.py asks systemd about more."""
     assert parse_span_us(text) == span_us
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "  ", "s", "-1", "-0", "1 -1", "5parsecs", "5S", "12.34.56", "3.", "3.s", "3. 1", "3.+1", "+.5", "infinityx",
-     "infinite", "1h infinity", "9223372036854775808us", "18446744073709551615", "600000y", "\u0661s", "1" * 1001]
-)  # fmt: skip
+@pytest.mark.parametrize("text", ["", "5parsecs", "12.34.56", "18446744073709551615", "1" * 1001])
 def test_span_that_systemd_refuses_is_refused_with_what_is_allowed(text: str) -> None:
     with pytest.raises(ValueError, match="a time span"):
         parse_span_us(text)
