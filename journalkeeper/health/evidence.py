@@ -124,20 +124,14 @@ class Boot(NamedTuple):
     """One boot that the journal still has entries of.
 
     `first_us` is the time of its first entry that was read. `userspace_us` is None if its "Startup finished" message is
-    missing. `flush_us` is how long systemd-journal-flush.service took, by the times of its two messages.
-    `said_flush_us` is the time that journald itself logs for the flush.
+    missing. `flush_us` is how long systemd-journal-flush.service took, by the times of its two messages, else the time
+    that journald itself logged for the flush.
     """
 
     boot_id: str
     first_us: int
     userspace_us: int | None = None
     flush_us: int | None = None
-    said_flush_us: int | None = None
-
-    @property
-    def waited_us(self) -> int | None:
-        """The time that the boot waited for the flush: the unit's time, else the time that journald logged."""
-        return self.said_flush_us if self.flush_us is None else self.flush_us
 
 
 class Intake(NamedTuple):

@@ -151,7 +151,7 @@ def slow_boot(journal: Journal, record: Recorded, evidence: Evidence) -> Answers
     """Boots since the installation wait for the journal: its flush takes more than a fifth of them."""
     since_us = None if record.counters is None else record.counters.since_us
     boots = [boot for boot in journal.boots if since_us is not None and boot.first_us >= since_us]
-    timed = [(boot.waited_us, boot.userspace_us) for boot in boots if boot.userspace_us and boot.waited_us is not None]
+    timed = [(boot.flush_us, boot.userspace_us) for boot in boots if boot.userspace_us and boot.flush_us is not None]
     timed = timed[-BOOTS:]
     slow = [one for one in timed if one[0] >= SLOW_US and one[0] > SLOW_SHARE * one[1]]
     if len(slow) >= SLOW_BOOTS:

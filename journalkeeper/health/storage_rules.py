@@ -15,7 +15,6 @@ from journalkeeper.health.finding import Answers, Facts, advice, free_space, lis
 from journalkeeper.model import GIB, MIB, Instance, JournalFile, Kind, Reason, Sums, Volume
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import counted, format_size
-from journalkeeper.model.waiting import long
 from journalkeeper.policy import nocow
 from journalkeeper.policy.cost import is_fragmented
 from journalkeeper.policy.saving import READ_IOPS
@@ -113,17 +112,14 @@ def pinned_by_snapshots(files: Files, look: Look, evidence: Evidence) -> Answers
 
 
 def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> Answers:
-    """Files have many more extents than they need, and no service works on them, or they wait for more than a day.
+    """Files have many more extents than they need, and no service works on them.
 
-    A service at work leaves files fragmented for a while: they settle, or a flush is near.
+    A service at work leaves files fragmented for a while: they settle, or a flush is near. keeper-starved reports the
+    files that it leaves for too long.
     """
-    found = [file for file in files if file.problem is None and is_fragmented(file, None, config)]
-    if found and _is_at_work(evidence):
-        if isinstance(evidence.record, Unknown):
-            yield evidence.record
-            return
-        waiting = {wait.path for wait in long(evidence.record.waiting, evidence.now_us)}
-        found = [file for file in found if file.path in waiting]
+    live, units = evidence.service, evidence.units
+    at_work = not live.paused if isinstance(live, Manager) else not isinstance(units, Unknown) and is_up(units)
+    found = [file for file in files if file.problem is None and is_fragmented(file, None, config) and not at_work]
     found.sort(key=lambda file: (-file.extents.total, file.path))
     every = Sums.of(found)
     if every.extents - every.ideal_extents >= MANY_EXTENTS:
@@ -225,10 +221,3 @@ def _make_subvolume(look: Look, shared: list[JournalFile]) -> tuple[str, ...]:
         "journalctl --flush",
         f"rm -r {old}",
     )
-
-
-def _is_at_work(evidence: Evidence) -> bool:
-    """Return whether the service or the timer for `defrag` takes care of fragmented files."""
-    if isinstance(evidence.service, Manager):
-        return not evidence.service.paused
-    return not isinstance(evidence.units, Unknown) and is_up(evidence.units)

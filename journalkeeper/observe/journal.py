@@ -96,6 +96,7 @@ def _read_events(found: Iterator[Entry], most: int) -> Journal:
     """
     boots: dict[str, Boot] = {}
     starting: dict[str, int] = {}
+    logged_us: dict[str, int | None] = {}
     dropped: list[Dropped] = []
     ended: list[Ended] = []
     rows = list(found)
@@ -105,9 +106,8 @@ def _read_events(found: Iterator[Entry], most: int) -> Journal:
         boot = boots.setdefault(boot_id, Boot(boot_id, when_us))
         if decode_text(entry.get("_TRANSPORT")) == "driver":
             dropped += _find_lost_messages(entry, when_us, kind)
-            said = FLUSHED.match(decode_text(entry.get("MESSAGE")))
-            if said is not None and boot.said_flush_us is None:
-                boots[boot_id] = boot._replace(said_flush_us=_span_us(said[1]))
+            if flushed := FLUSHED.match(decode_text(entry.get("MESSAGE"))):
+                logged_us.setdefault(boot_id, _span_us(flushed[1]))
         elif kind in {STARTUP_FINISHED, STARTUP_IN_CONTAINER} and boot.userspace_us is None:
             boots[boot_id] = boot._replace(userspace_us=parse_number(entry.get("USERSPACE_USEC")))
         elif kind == UNIT_STARTING:
@@ -117,6 +117,9 @@ def _read_events(found: Iterator[Entry], most: int) -> Journal:
             boots[boot_id] = boot._replace(flush_us=took_us if took_us >= 0 else None)  # the clock was set back
         elif kind == UNIT_FAILURE_RESULT:
             ended.append(Ended(when_us, decode_text(entry.get("UNIT")), decode_text(entry.get("UNIT_RESULT"))))
+    for boot_id, boot in boots.items():
+        if boot.flush_us is None:
+            boots[boot_id] = boot._replace(flush_us=logged_us.get(boot_id))
     return Journal(
         entries=0,
         oldest_us=None,

@@ -179,7 +179,7 @@ def draw_boots(evidence: Evidence) -> Figure:
     times = [boot.first_us for boot in shown]
     first = bisect_right(times, since_us) % len(shown)  # 0 also where all boots are older
     userspace = _make_bars("userspace", "userspace", times, [boot.userspace_us for boot in shown])
-    flush = _make_bars("flush", "of it, the journal's flush", times, [boot.waited_us for boot in shown])
+    flush = _make_bars("flush", "of it, the journal's flush", times, [boot.flush_us for boot in shown])
     known_s = [height for height in (*userspace.heights, *flush.heights) if height is not None]
     chart = Chart(
         times=times,
@@ -189,7 +189,7 @@ def draw_boots(evidence: Evidence) -> Figure:
         mark=(first, f"kept since {_choose_form(times)(since_us)}") if first else None,
     )
     newest = shown[: -MOST_ROWS - 1 : -1]
-    rows = tuple((when(boot.first_us), _seconds(boot.userspace_us), _seconds(boot.waited_us)) for boot in newest)
+    rows = tuple((when(boot.first_us), _seconds(boot.userspace_us), _seconds(boot.flush_us)) for boot in newest)
     part = f"The newest {len(rows)} of {len(shown)} boots" if len(rows) < len(shown) else "Boots, the newest first"
     table = Table(part, ("Boot of", "Userspace", "Flush"), rows)
     return Figure(name, title, _describe_boots(userspace.heights, first), chart, table, _note_gaps(known, chart))

@@ -86,13 +86,15 @@ def test_a_boot_is_told_by_its_messages(says: Says) -> None:
             entry(3, MESSAGE=SAID, _TRANSPORT="driver"),
             entry(4, MESSAGE_ID=reading.UNIT_STARTING, _SOURCE_REALTIME_TIMESTAMP=str(NOW_US - 5_000_000), **FLUSH),
             entry(5, MESSAGE="Journal started", _TRANSPORT="driver"),
+            entry(80, MESSAGE=SAID, _TRANSPORT="driver", _BOOT_ID="c" * 32),
             entry(90, MESSAGE="Journal started", _TRANSPORT="driver", _BOOT_ID="b" * 32),
         ]
     )
-    older, boot = read().boots
+    oldest, older, boot = read().boots
     assert (boot.boot_id, boot.first_us) == (BOOT, NOW_US - 5_000_000)
-    assert (boot.userspace_us, boot.flush_us, boot.said_flush_us) == (9_000_000, 2_500_000, 62_345_678)
-    assert (older.userspace_us, older.flush_us, older.said_flush_us) == (None, None, None)
+    assert (boot.userspace_us, boot.flush_us) == (9_000_000, 2_500_000)
+    assert (older.userspace_us, older.flush_us) == (None, 62_345_678)
+    assert (oldest.userspace_us, oldest.flush_us) == (None, None)
 
 
 def test_a_flush_that_ended_before_it_began_is_not_known(says: Says) -> None:

@@ -93,10 +93,6 @@ def waiting(days: float) -> tuple[Wait, ...]:
     return (Wait("/a.journal", NOW_US - round(days * DAY_US), "budget"),)
 
 
-def long_waits(days: float) -> tuple[Wait, ...]:
-    return tuple(Wait(one.path, NOW_US - round(days * DAY_US), "budget") for one in (file(), file(Kind.ACTIVE)))
-
-
 def torn(total: int, kind: Kind = Kind.ARCHIVED, problem: Reason | None = None, **words: Any) -> Evidence:
     """Evidence of a file in so many extents that is not to be compressed; `words` are the evidence's."""
     config = words.pop("config", Config())
@@ -157,9 +153,7 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("slow-boot", PROBLEM, slow(3, 2, flush_s=1.0, userspace_s=4.9)),
     ("fragmented", ADVICE, torn(301, **UNKEPT)),
     ("fragmented", ADVICE, torn(301, units=UNSEEN, service=UNSEEN)),
-    ("fragmented", ADVICE, torn(301, units=UNSEEN, service=UNSEEN, record=UNSEEN)),
     ("fragmented", ADVICE, torn(301, service=Manager(state="paused", paused=True))),
-    ("fragmented", ADVICE, torn(301, record=recorded(waiting=long_waits(1.1)))),
     ("fragmented", ADVICE, torn(301, Kind.ACTIVE, **UNKEPT)),
     ("keeper-down", PROBLEM, down(service="failed/failed/enabled")),
     ("keeper-down", PROBLEM, down(service="activating/auto-restart/enabled")),
@@ -195,13 +189,10 @@ PASSED: list[tuple[str, Evidence]] = [
     ("fragmented", torn(300, **UNKEPT)),
     ("fragmented", torn(301)),
     ("fragmented", torn(301, units=UNSEEN)),
-    ("fragmented", torn(301, record=recorded(waiting=long_waits(1)))),
-    ("fragmented", torn(301, record=recorded(waiting=waiting(9)))),
     ("fragmented", torn(301, units=BY_TIMER, service=None)),
     ("fragmented", torn(301, service=None)),
     ("fragmented", torn(301, config=configured("defrag", min_extents=400), **UNKEPT)),
     ("fragmented", torn(301, problem=Reason.VANISHED, **UNKEPT)),
-    ("fragmented", evidence(record=UNSEEN, **UNKEPT)),
     ("namespace-datacow", seen(instances=(NOCOW, SHOP._replace(nocow=True)))),
     ("namespace-datacow", seen(instances=(instance(), SHOP))),
     ("namespace-datacow", seen(instances=(NOCOW, SHOP), volumes=(volume(redundant=True),))),
@@ -240,7 +231,6 @@ NOT_MADE: list[tuple[str, Evidence]] = [
     ("damaged", seen(file(problem=Reason.UNREADABLE))),
     ("nocow-redundant", seen(file(path="/elsewhere/x", problem=Reason.UNREADABLE))),
     ("fragmented", evidence(config=UNSEEN)),
-    ("fragmented", torn(301, record=UNSEEN)),
     ("fragmented", seen(file(problem=Reason.UNREADABLE))),
     ("rivals", evidence(units=UNSEEN)),
     ("faulty-systemd", evidence(systemd=UNSEEN)),
@@ -357,11 +347,6 @@ def test_a_slow_boot_is_not_mended_by_what_runs() -> None:
 def test_problems_come_first() -> None:
     verdict = judge(evidence(look=look(file(problem=Reason.BAD_HEADER)), queue_length=10), RULES)
     assert [finding.word for finding in verdict.findings] == ["damaged", "short-queue"]
-
-
-def test_journald_says_what_the_flush_took_where_its_unit_does_not() -> None:
-    said = tuple(boot._replace(flush_us=None, said_flush_us=5_000_000) for boot in boots(3))
-    assert isinstance(answer("slow-boot", read(boots=said)), Finding)
 
 
 def test_what_was_lost_is_summed_up_by_unit_and_the_kernel_has_another_remedy() -> None:

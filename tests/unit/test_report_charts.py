@@ -142,10 +142,6 @@ def test_no_first_day_between_the_boots_is_no_mark(since: int | None) -> None:
     assert drawn(boots([boot(0), boot(1)], since)).mark is None
 
 
-def test_journald_itself_says_how_long_a_flush_took_where_the_unit_does_not() -> None:
-    assert heights(boots([boot(0, flush_us=None, said_flush_us=9_000)]), "flush") == [0.009]
-
-
 def test_the_newest_boots_are_shown_and_the_others_are_said() -> None:
     figure = boots([boot(number) for number in range(charts.MOST_BOOTS + 1)])
     assert len(heights(figure, "userspace")) == charts.MOST_BOOTS
