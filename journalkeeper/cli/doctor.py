@@ -84,14 +84,7 @@ def collect_evidence(context: Context, wanted: Wanted, config: Config | None = N
     """
     from journalkeeper.cli.evidence import gather  # noqa: PLC0415 - takes dbus-fast, which the pages are made without
 
-    return gather(
-        context.engine(config),
-        config or context.config(),
-        wanted=wanted,
-        state_directory=context.state_directory,
-        now_us=context.now_us,
-        service=context.read_service,
-    )
+    return gather(context, wanted, config or context.config())
 
 
 class UnjudgedRule(NamedTuple):

@@ -8,43 +8,34 @@ ends the whole, because half of its output looks like a complete one.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import closing
 from typing import Final
 
 from journalkeeper.bus.unit_states import units
+from journalkeeper.cli.context import Context
 from journalkeeper.config import Config
 from journalkeeper.engine import SNAPSHOTS_US, Engine
-from journalkeeper.health.evidence import UNASKED, Evidence, Hung, Look, Recorded, Unknown, Wanted
+from journalkeeper.health.evidence import UNASKED, Evidence, Look, Recorded, Unknown, Wanted
 from journalkeeper.health.verdict import present
 from journalkeeper.history.record import NAME, Record
 from journalkeeper.model import Host, Plan, Reason, Request
 from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsError
-from journalkeeper.model.manager import Manager
 from journalkeeper.observe import machine
 from journalkeeper.observe.journal import read_journal
 
 ELSEWHERE: Final = Unknown("-D names a journal that this machine's journald does not write")
 
 
-def gather(
-    engine: Engine,
-    config: Config,
-    *,
-    wanted: Wanted,
-    state_directory: str,
-    now_us: int,
-    service: Callable[[], Manager | Hung | Unknown | None] = lambda: None,
-) -> Evidence:
-    """Collect the parts of the evidence that `wanted` names.
+def gather(context: Context, wanted: Wanted, config: Config) -> Evidence:
+    """Collect the parts of the evidence that `wanted` names, and the running service's own report.
 
-    `service` returns the running service's report, its error, or None. Parts that were not requested or cannot be read
-    are Unknown.
+    Parts that were not requested or cannot be read are Unknown.
 
     Raises: KeeperError if journalctl fails midway.
     """
-    record = read_history(state_directory, wanted, now_us)
-    look, plan = _look(engine, wanted, record, now_us)
+    now_us = context.now_us
+    record = read_history(context.state_directory, wanted, now_us)
+    look, plan = _look(context.engine(config), wanted, record, now_us)
     instances = () if isinstance(look, Unknown) else look.host.instances
     ours = wanted.directory is None or any(one.rotatable for one in instances)
     namespaces = tuple(one.namespace for one in instances if one.namespace)
@@ -60,7 +51,7 @@ def gather(
         systemd=machine.read_systemd_version() if ours else ELSEWHERE,
         queue_length=machine.read_queue_length() if ours else ELSEWHERE,
         storage=machine.read_storage() if ours else ELSEWHERE,
-        service=service() if ours else ELSEWHERE,
+        service=context.read_service() if ours else ELSEWHERE,
     )
     return evidence._replace(present=present(evidence))
 
