@@ -362,18 +362,6 @@ def test_the_three_units_that_waited_longest_are_named_once_each() -> None:
     assert (found.facts["units"], found.facts["worst_us"]) == (["d", "c", "b"], 5_000_000)
 
 
-@pytest.mark.parametrize("number", [1, 99, 100, 101, 1000, 9_999])
-def test_p99_is_the_nearest_rank(number: int) -> None:
-    rising = tuple(one._replace(wait_us=n * 1000) for n, one in enumerate(intake(number), 1))
-    found = answer("waits", read(intake=rising + intake(1, 10**9)))
-    if number < 99:
-        assert isinstance(found, Unknown)
-        return
-    assert isinstance(found, Finding)
-    at_most = sum(1 for one in rising if one.wait_us <= int(str(found.facts["p99_us"])))
-    assert at_most >= 0.99 * (number + 1) > at_most - 1
-
-
 def test_a_hostile_name_is_cut_and_quoted() -> None:
     name = "$(reboot) " * 1000
     found = finding("dropped", read(dropped=(Dropped(NOW_US, name, 1),)))
