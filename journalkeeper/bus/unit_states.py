@@ -20,7 +20,7 @@ ANSWER_S: Final = 10.0
 JOURNALD: Final = "systemd-journald.service"
 OURS: Final = tuple(f"journalkeeper{name}" for name in (".service", ".timer", "-defrag.timer", "-shutdown.service"))
 RIVALS: Final = ("btrfs-defrag.timer", "beesd@*.service")
-PROPERTIES: Final = "Id,LoadState,ActiveState,SubState,UnitFileState,Result,NRestarts,CanReload"
+PROPERTIES: Final = "Id,LoadState,ActiveState,SubState,UnitFileState,Result,NRestarts"
 
 
 def units(namespaces: Sequence[str] = ()) -> tuple[Unit, ...] | Unknown:
@@ -52,5 +52,4 @@ def _unit(shown: dict[str, str]) -> Unit:
         enabled=shown["UnitFileState"],
         result=shown.get("Result", ""),
         restarts=int(shown.get("NRestarts", 0)),
-        can_reload=shown["CanReload"] == "yes",
     )

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import Final, NamedTuple
 
+from journalkeeper.bus.unit_states import OURS
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.doctor import collect_evidence
 from journalkeeper.execute.whole_file import write_whole
@@ -35,6 +37,8 @@ from journalkeeper.report.retention import Retention, dropin, retention, sentenc
 
 MODE: Final = 0o644
 WRITE: Final = "write the setting for journald"
+ACTIVATION: Final = "systemctl reload-or-restart systemd-journald"
+"""A reload if journald's version can, else a restart."""
 
 
 class RetentionAnswer(NamedTuple):
@@ -59,25 +63,24 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """
     if args.directory is not None and (args.apply or args.undo):
         raise UsageError("--apply and --undo are about this host's own journal; leave out -D")
+    found, said = None, list[str]()
     if args.undo:
-        removed = _remove()
-        text = (
-            f"Removed {RETENTION}; {_describe_activation()}"
-            if removed
-            else f"There is no {RETENTION}; nothing is undone."
+        changed, done, nothing = _remove(), "Removed", f"There is no {RETENTION}; nothing is undone."
+    else:
+        evidence = collect_evidence(context, Wanted(args.directory, entries=0, since_us=context.now_us))
+        known = supply(retention, evidence)
+        if isinstance(known, Unknown):
+            raise KeeperError(f"the retention is unknown: {known.why}")
+        found, said = known, [sentence(known)]
+        changed, done, nothing = (
+            args.apply and _apply(known, evidence),
+            "Wrote",
+            f"{RETENTION} has this setting already.",
         )
-        context.output.show(RetentionAnswer(RETENTION, removed), [text], paged=False)
-        return 0
-    evidence = collect_evidence(context, Wanted(args.directory, entries=0, since_us=context.now_us))
-    found = supply(retention, evidence)
-    if isinstance(found, Unknown):
-        raise KeeperError(f"the retention is unknown: {found.why}")
-    changed = _apply(found, evidence) if args.apply else False
-    said = [sentence(found)]
     if changed:
-        said.append(f"Wrote {RETENTION}; {_describe_activation()}")
-    elif args.apply:
-        said.append(f"{RETENTION} has this setting already.")
+        said.append(f"{done} {RETENTION}; {ACTIVATION} makes journald apply it.")
+    elif args.apply or args.undo:
+        said.append(nothing)
     context.output.show(RetentionAnswer(RETENTION, changed, found), said, paged=False)
     return 0
 
@@ -88,8 +91,6 @@ def _apply(found: Retention, evidence: Evidence) -> bool:
     Raises: KeeperError if no running unit compacts archives; then nothing is written. KeeperError also if another file
     overrides the drop-in that was just written. FileError if it cannot be written.
     """
-    from journalkeeper.bus.unit_states import OURS  # noqa: PLC0415 - as in `doctor`
-
     if isinstance(evidence.units, Unknown):
         raise KeeperError(f"the retention is unknown, because the state of our units is: {evidence.units.why}")
     if not any(unit.name in OURS and unit.active == "active" for unit in evidence.units):
@@ -98,9 +99,9 @@ def _apply(found: Retention, evidence: Evidence) -> bool:
             " systemctl enable --now journalkeeper.service first"
         )
     text = dropin(found)
-    if _present() == text:
-        return False
     try:
+        if os.path.exists(RETENTION) and Path(RETENTION).read_text(errors="replace") == text:
+            return False
         os.makedirs(os.path.dirname(RETENTION), exist_ok=True)
     except OSError as error:
         raise FileError.wrap(WRITE, RETENTION, error) from error
@@ -114,14 +115,6 @@ def _apply(found: Retention, evidence: Evidence) -> bool:
     return True
 
 
-def _present() -> str:
-    try:
-        with open(RETENTION, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except FileNotFoundError:
-        return ""
-
-
 def _remove() -> bool:
     try:
         os.unlink(RETENTION)
@@ -132,12 +125,3 @@ def _remove() -> bool:
     except OSError as error:
         raise FileError.wrap("remove it", RETENTION, error) from error
     return True
-
-
-def _describe_activation() -> str:
-    """Return how journald applies a changed setting: by a reload if its version can, else by a restart."""
-    from journalkeeper.bus.unit_states import JOURNALD, units  # noqa: PLC0415 - as in `doctor`
-
-    known = units()
-    reload = not isinstance(known, Unknown) and any(unit.name == JOURNALD and unit.can_reload for unit in known)
-    return f"systemctl {'reload' if reload else 'restart'} systemd-journald makes journald apply it."

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from journalkeeper import __version__
+from journalkeeper.bus.unit_states import units
 from journalkeeper.cli.context import ABSENT, OF_THE_SERVICE, Context, refuse_another
 from journalkeeper.cli.times import format_time
 from journalkeeper.health.evidence import UNASKED, Evidence, Hung, Look, Recorded, Unknown
@@ -147,8 +148,6 @@ def _collect(context: Context, ask: Ask) -> tuple[Evidence, int | None]:
         evidence, directories = evidence._replace(config_error=str(error)), ()
     evidence = evidence._replace(service=(service := ask()))
     if service is None:
-        from journalkeeper.bus.unit_states import units  # noqa: PLC0415 - pages are made without dbus-fast
-
         elsewhere = foreign(directories)
         look = Look(Host(now_us, (), (), (), {}, 0), elsewhere) if elsewhere else UNASKED
         evidence = evidence._replace(look=look, units=units())

@@ -192,7 +192,6 @@ class Unit(NamedTuple):
     enabled: str = ""
     result: str = ""
     restarts: int = 0
-    can_reload: bool = False
 
     @property
     def has_failed(self) -> bool:

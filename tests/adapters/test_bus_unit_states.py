@@ -20,7 +20,6 @@ LoadState=loaded
 ActiveState=active
 SubState=running
 UnitFileState=static
-CanReload=yes
 
 Result=success
 Id=btrfs-defrag.timer
@@ -28,7 +27,6 @@ LoadState=loaded
 ActiveState=active
 SubState=waiting
 UnitFileState=enabled
-CanReload=no
 
 Result=success
 NRestarts=0
@@ -37,7 +35,6 @@ LoadState=not-found
 ActiveState=inactive
 SubState=dead
 UnitFileState=
-CanReload=no
 
 Result=success
 NRestarts=0
@@ -46,7 +43,6 @@ LoadState=not-found
 ActiveState=inactive
 SubState=dead
 UnitFileState=
-CanReload=no
 """
 
 
@@ -69,7 +65,7 @@ def test_units_that_there_are_have_their_states_and_ours_also_if_they_are_not(
     (tmp_path / "shown").write_text(SHOWN)
     systemctl(f'echo "$@" > {tmp_path}/asked; cat {tmp_path}/shown')
     assert units(("shop",)) == (
-        Unit("systemd-journald.service", "active", "running", "static", "success", 2, can_reload=True),
+        Unit("systemd-journald.service", "active", "running", "static", "success", 2),
         Unit("btrfs-defrag.timer", "active", "waiting", "enabled", "success"),
         Unit("journalkeeper.service", "inactive", "dead", "", "success"),
     )
