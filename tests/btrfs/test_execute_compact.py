@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.btrfs import defrag
-from journalkeeper.execute import inplace
+from journalkeeper.execute import inplace, rewrite
 from journalkeeper.model import KIB, Reason, Request, Result
 from journalkeeper.probe.bed import Bed, messages
 from tests.btrfs.journals import action, bearing, do, export, extents
@@ -85,6 +85,7 @@ def test_what_is_held_open_for_writing_is_not_copied_and_not_done(
     path = put(place, journal_bytes)
     before, inode = bearing(path), path.stat().st_ino
     monkeypatch.setattr(defrag, "defrag_range", nothing)
+    monkeypatch.setattr(rewrite, "rewrite", lambda *_: pytest.fail("a copy was begun"))
     holder = os.open(path, os.O_RDWR)
     try:
         outcome = do(action(path)).outcome

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from journalkeeper.btrfs import kernel
 from journalkeeper.execute.runner import remove_leftovers
 from journalkeeper.model import KIB, MIB, Reason, Request, Result
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
@@ -214,7 +215,42 @@ def test_killed_at_any_call_the_name_leads_to_the_whole_file(place: Path, journa
     assert (stages["after"] >= 3) == nocow
 
 
+def test_other_files_are_no_leftovers(place: Path) -> None:
+    path = place / "notes"
+    path.touch()
+    with pytest.raises(ValueError, match="neither a temporary file"):
+        remove_leftovers([str(path)])
+    assert path.exists()
+
+
 # the power goes
+
+
+def test_each_step_of_an_exchange_is_durable_before_the_next_one(
+    place: Path, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = put(place, journal_bytes, nocow=True)
+    what, original, calls = action(path), path.stat().st_ino, list[str]()
+
+    def record(module: Any, name: str) -> None:
+        real = getattr(module, name)
+
+        def call(*args: Any, **words: Any) -> Any:
+            status = os.fstat(args[0]) if name == "fsync" else None
+            kinds = {original: " original", place.stat().st_ino: " directory"}
+            calls.append(name if status is None else name + kinds.get(status.st_ino, " copy"))
+            return real(*args, **words)
+
+        monkeypatch.setattr(module, name, call)
+
+    for name in ("fsync", "link", "unlink"):
+        record(os, name)
+    record(kernel, "exchange")
+    assert do(what).outcome.result is Result.DONE
+    assert calls == [
+        *("fsync original", "fsync copy", "link", "fsync copy"),
+        *("exchange", "fsync directory", "unlink", "fsync copy"),
+    ]
 
 
 @FORMS
