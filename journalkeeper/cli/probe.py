@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 from journalkeeper import __version__
 from journalkeeper.cli.parser import between, common
@@ -27,7 +27,7 @@ from journalkeeper.cli.progress import interrupt_on_signals
 from journalkeeper.cli.table import Column, Table, elide
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.record import Moment
-from journalkeeper.probe import distribution as report
+from journalkeeper.probe.distribution import Limit, SeriesAnswer, draw, format_wait, make_answer
 
 if TYPE_CHECKING:
     from journalkeeper.cli.context import Context
@@ -40,7 +40,6 @@ exit status:
   unreliable; 2 wrong usage"""
 
 WIDTH, NAME_WIDTH = 80, 24
-INTERRUPTED: Final = "Interrupted: this is what there is."
 WORDS: Final = frozenset({"name", "process", "call", "program", "way"})
 
 
@@ -172,25 +171,26 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if since_us is not None:
         args.since = f"@{since_us / 1e6:.6f}"
     limit_us = probe.limit_us or context.config().window.intake_delay_max_us
-    limit = report.Limit(limit_us * 1000, probe.limit_source)
-    output = context.output
     interrupt_on_signals()
     steps = importlib.import_module(f"journalkeeper.probe.{probe.name}").measure(args)
     found = next(steps)
+    interrupted = False
     try:
         for _ in steps:
             pass
     except KeyboardInterrupt:
-        found.notes.append(INTERRUPTED)
+        interrupted = True
+        found.notes.append("Interrupted: this is what there is.")
     finally:
         steps.close()
-    found.note_clock_step()
-    interrupted = INTERRUPTED in found.notes
-    said = found.verdict(limit)
-    answer = make_answer(probe, args, found, context.now_us, said)
-    output.show(answer, *text(found, said, output), legend=[found.notes])
+    options = {name: getattr(args, name.replace("-", "_")) for name in probe.options}
+    series = [make_answer(one) for one in found.series]
+    said = found.verdict(Limit(limit_us * 1000, probe.limit_source))
+    began_us, name = context.now_us, cast("Any", probe.name)
+    answer = ProbeAnswer(name, __version__, began_us, options, series, found.notes, found.faults, found.losses, said)
+    context.output.show(answer, *text(found, answer, context.output), legend=[found.notes])
     for fault in found.faults:
-        output.note(fault)
+        context.output.note(fault)
     return int(bool(found.faults or found.losses) or (interrupted and not getattr(args, "follow", False)))
 
 
@@ -202,37 +202,29 @@ class ProbeAnswer(NamedTuple):
     began_us: Moment
     options: dict[str, Any]
     """The options that only this probe has."""
-    series: list[report.SeriesAnswer]
+    series: list[SeriesAnswer]
     notes: list[str]
     faults: list[str]
     losses: list[str]
     verdict: str
 
 
-def make_answer(probe: Probe, args: argparse.Namespace, found: Measurement, began_us: int, said: str) -> ProbeAnswer:
-    """Return the answer of a measurement."""
-    options = {name: getattr(args, name.replace("-", "_")) for name in probe.options}
-    series = [report.make_answer(one) for one in found.series]
-    name: Any = probe.name
-    return ProbeAnswer(name, __version__, began_us, options, series, found.notes, found.faults, found.losses, said)
-
-
-def text(found: Measurement, said: str, output: Output) -> list[list[str]]:
+def text(found: Measurement, answer: ProbeAnswer, output: Output) -> list[list[str]]:
     """Return the blocks of text that show a measurement: verdict, histograms, and table.
 
-    `said` is the verdict. Each series has a histogram, and one or two rows in the table.
+    Each series has a histogram, and one or two rows in the table.
     """
-    table = tuple(Column(name.upper(), _cell(name), right=name not in WORDS) for name in found.columns)
-    rows = [words for series in found.series for words in _words(series)]
-    drawn = [series for series in found.series if series.planned_ns is not None] or found.series[:1]
-    blocks = [[said]]
+    blocks = [[answer.verdict]]
     if "name" in found.columns:
-        blocks += [[series.name, *report.rows(series.waits_ns())] for series in drawn if series.began_ns]
+        drawn = [series for series in found.series if series.planned_ns is not None] or found.series[:1]
+        blocks += [[series.name, *draw(series.waits_ns())] for series in drawn if series.began_ns]
+    table = tuple(Column(name.upper(), _cell(name), right=name not in WORDS) for name in found.columns)
+    rows = [words for series in answer.series for words in _list_rows(series)]
     lines = output.format(Table(table, rows))
     heads = len(lines) - len(rows)
     for number in range(len(rows), 0, -1):
-        if detail := rows[number - 1].get("detail"):
-            lines.insert(heads + number, f"  {elide(detail, WIDTH - 2)}")
+        if "file" in (words := rows[number - 1]):
+            lines.insert(heads + number, f"  {elide('{thread}: {file}'.format(**words), WIDTH - 2)}")
     return [*blocks, lines]
 
 
@@ -240,18 +232,17 @@ def _cell(column: str) -> Callable[[dict[str, str]], str]:
     return lambda words: elide(words.get(column, "-"), NAME_WIDTH)
 
 
-def _words(series: report.Series) -> list[dict[str, str]]:
-    """Return the table rows of a series, as texts by column.
+def _list_rows(series: SeriesAnswer) -> Iterator[dict[str, str]]:
+    """Yield the table rows of a series, as texts by column.
 
     A series with planned times has two rows: one counts from the planned time, one from the begin of the call.
     """
-    found = [(series.name, report.statistics(series.waits_ns()))]
-    if series.planned_ns is not None:
-        found.append(("  since the call", report.statistics(series.took_ns)))
-    lines = []
-    for name, values in found:
-        words = {key: report.format_wait(value) for key, value in values.items()} | series.labels
-        if "file" in words:
-            words["detail"] = f"{words['thread']}: {words['file']}"
-        lines.append(words | {"name": name, "count": str(values["count"])})
-    return lines
+    for name, found in ((series.name, series.waits), ("  since the call", series.call)):
+        if found is not None:
+            times_s = found._asdict()
+            count = times_s.pop("waits")
+            times = {
+                key.removesuffix("_s").replace("_", "."): format_wait(None if time_s is None else round(time_s * 1e9))
+                for key, time_s in times_s.items()
+            }
+            yield {**times, **series.labels, "name": name, "count": f"{count}"}

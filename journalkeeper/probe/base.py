@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -20,38 +20,14 @@ from typing import NamedTuple, TypeAlias
 from journalkeeper.execute.whole_file import require_root_only
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.probe import bed
-from journalkeeper.probe.distribution import Limit, Series, format_wait, verdict
-from journalkeeper.probe.scratch_volume import undo_at_end
+from journalkeeper.probe.distribution import Limit, Series, verdict
+from journalkeeper.probe.scratch_volume import run, undo_at_end
 
 NAME = "journalkeeper-"
 """The prefix of the names of all that probes make; our process id follows."""
 
 PATIENCE_S = 10.0
 SCRATCH = "/var/tmp"  # noqa: S108 - in it a directory of our own is made, for root only
-
-
-STEP_NS, SLEW = 10_000_000, 0.001
-"""The clock was set if it moved by more than STEP_NS, and by more than adjtime(3) would move it in that time."""
-
-
-class WallClock(NamedTuple):
-    """A reading of CLOCK_REALTIME and of CLOCK_BOOTTIME, which cannot be set and runs on while the machine is
-    suspended.
-    """
-
-    real_ns: int
-    boot_ns: int
-
-    @classmethod
-    def read(cls) -> WallClock:
-        """Return the present reading of both clocks."""
-        return cls(time.time_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME))
-
-    def step_ns(self, later: WallClock) -> int:
-        """Return by how much the wall clock was set between two readings; 0 if it was only slewed or not set."""
-        passed_ns = later.boot_ns - self.boot_ns
-        moved_ns = later.real_ns - self.real_ns - passed_ns
-        return moved_ns if abs(moved_ns) > STEP_NS + SLEW * passed_ns else 0
 
 
 @dataclass
@@ -68,7 +44,6 @@ class Measurement:
     notes: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)
-    began: WallClock = field(default_factory=WallClock.read)
     own_verdict: Callable[[Limit], str] | None = None
 
     def verdict(self, limit: Limit) -> str:
@@ -76,42 +51,34 @@ class Measurement:
         said = self.own_verdict(limit) if self.own_verdict else verdict(self.series, limit)
         return " ".join([*self.losses, said])
 
-    def note_clock_step(self, now: WallClock | None = None) -> None:
-        """Add a note if the wall clock was set since the measurement began."""
-        if step_ns := self.began.step_ns(now or WallClock.read()):
-            way = "forward" if step_ns > 0 else "back"
-            self.notes.append(f"The clock was set {way} by {format_wait(abs(step_ns))} meanwhile; no wait is affected.")
-
 
 class ProcessorTime:
     """The processor time that processes use during a measurement."""
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()
-        self._first_and_last_s: dict[int, tuple[float, float]] = {}
+        self._first_s: dict[int, float] = {}
+        self._last_s: dict[int, float] = {}
 
     def look(self, pid: int) -> None:
         """Read the processor time that process `pid` has used so far. Do nothing if the process has ended.
 
         Source: proc_pid_stat(5), utime and stime.
         """
-        try:
+        with suppress(OSError):
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return
-        used_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        first_s, _ = self._first_and_last_s.get(pid, (used_s, used_s))
-        self._first_and_last_s[pid] = (first_s, used_s)
+            self._last_s[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            self._first_s.setdefault(pid, self._last_s[pid])
 
     def note(self, journald: int) -> str:
         """Return a sentence with two shares of processor time: journald's, and that of all other processes looked at.
 
         Each share is measured from the first `look` at the process.
         """
-        for pid in list(self._first_and_last_s):
+        for pid in self._first_s:
             self.look(pid)
         length_s = time.monotonic() - self._began_s
-        shares = {pid: (last - first) / length_s for pid, (first, last) in self._first_and_last_s.items()}
+        shares = {pid: (self._last_s[pid] - first_s) / length_s for pid, first_s in self._first_s.items()}
         own = shares.pop(journald, 0.0)
         others = sum(shares.values())
         return f"Processor time, of one processor: journald {own:.1%}, its loggers {others:.1%}."
@@ -188,36 +155,28 @@ def scratch(directory: str) -> Iterator[str]:
 
 
 class Target(NamedTuple):
-    """The journald that is measured: the directory of its sockets, its process id, and the command that reads its
-    journal.
+    """The journald that is measured: the directory of its sockets, its process id, and the directory of its journal.
+
+    The directory is None for the host's journald.
     """
 
     sockets: Path
     pid: int
-    journalctl: tuple[str, ...]
+    directory: str | None
 
     @classmethod
     def of(cls, daemon: bed.PrivateJournald) -> Target:
         """Return a private journald as a target."""
-        sockets = Path(f"/proc/{daemon.pid}/root/run/systemd/journal")
-        return cls(sockets, daemon.pid, ("journalctl", f"--directory={daemon.journal}"))
+        return cls(Path(f"/proc/{daemon.pid}/root/run/systemd/journal"), daemon.pid, str(daemon.journal))
 
 
-def host_journald() -> int:
+def find_host_journald() -> int:
     """Return the process id of the host's main journald.
 
     Raises: KeeperError if there is none.
     """
-    ours = os.readlink("/proc/self/ns/pid")  # and not a container's
-    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
-        try:
-            if Path(f"/proc/{pid}/comm").read_text() != "systemd-journal\n":
-                continue
-            namespaced = "@" in Path(f"/proc/{pid}/cgroup").read_text()
-            if not namespaced and os.readlink(f"/proc/{pid}/ns/pid") == ours:
-                return pid
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+    if pid := int(run("systemctl", "show", "--property=MainPID", "--value", "systemd-journald.service")):
+        return pid
     raise KeeperError("no systemd-journald runs here: `journalkeeper probe syslog` starts a private one")
 
 
@@ -228,9 +187,7 @@ def target(*, host: bool, directory: str | None) -> Iterator[Target]:
     Raises: KeeperError if the host has no journald, or a private one cannot be started.
     """
     if host:
-        if not os.path.exists("/dev/log"):
-            raise KeeperError("/dev/log: no such socket; leave out --host to measure a private journald")
-        yield Target(Path("/run/systemd/journal"), host_journald(), ("journalctl",))
+        yield Target(Path("/run/systemd/journal"), find_host_journald(), None)
         return
     with scratch(directory or SCRATCH) as place, bed.PrivateJournald(place) as daemon:
         yield Target.of(daemon)

@@ -6,7 +6,6 @@ Every value is stored, and a percentile is one of the values.
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,7 +16,7 @@ from typing import Annotated, Final, NamedTuple
 from journalkeeper.model.record import Count, Inline, Key, Seconds
 from journalkeeper.model.units import quantile
 
-STATISTICS: Final = {"p50": 500, "p90": 900, "p99": 990, "p99.9": 999}
+PER_MILLES: Final = (500, 900, 990, 999)
 ABOVE: Final = 10
 """A percentile needs this many values above it; else it is unknown."""
 
@@ -30,6 +29,10 @@ class Limit(NamedTuple):
 
     ns: int
     source: str
+
+    def compare(self, wait_ns: int) -> str:
+        """Return "within" or "over" and the limit, for a wait."""
+        return f"{'within' if wait_ns <= self.ns else 'over'} {format_wait(self.ns)} ({self.source})"
 
 
 class Series:
@@ -57,25 +60,24 @@ class Series:
         """Return the times in ns at which the waits begin: the planned times if calls are planned, else the starts."""
         return self.began_ns if self.planned_ns is None else self.planned_ns
 
-    def waits_ns(self, first: int = 0) -> list[int]:
-        """Return the duration in ns of each wait, from the planned time (else the start) to the end of the call.
-
-        `first` is the index of the first call to include.
-        """
-        ends = zip(self.began_ns[first:], self.took_ns[first:], self.begins_ns()[first:], strict=False)
-        return [began + took - planned for began, took, planned in ends]
+    def waits_ns(self) -> list[int]:
+        """Return the duration in ns of each wait, from the planned time (else the start) to the end of the call."""
+        calls = zip(self.began_ns, self.took_ns, self.begins_ns(), strict=False)
+        return [began + took - planned for began, took, planned in calls]
 
 
-def statistics(waits_ns: Iterable[int]) -> dict[str, int | None]:
-    """Return count, total, mean, p50, p90, p99, p99.9 and worst in ns; None for a value that needs more waits."""
-    ordered = sorted(waits_ns)
-    count = len(ordered)
-    total = sum(ordered)
-    found: dict[str, int | None] = {"count": count, "total": total, "mean": total // count if count else None}
-    for name, per_mille in STATISTICS.items():
-        known = count + -count * per_mille // 1000 >= ABOVE
-        found[name] = quantile(ordered, per_mille) if known else None
-    return {**found, "worst": ordered[-1] if ordered else None}
+def draw(waits_ns: Iterable[int]) -> list[str]:
+    """Return the lines of a histogram, one for each power of two from the shortest to the longest wait.
+
+    Each line has the shortest wait that it counts, the number of waits, and a bar.
+    """
+    counts = Counter(map(bucket, waits_ns))
+    most = max(counts.values(), default=0)
+    return [
+        f"{format_wait(round(_bound_s(number) * 1e9)):>7} {counts[number]:{len(str(most))}} "
+        + "@" * -(-counts[number] * BAR // most)
+        for number in range(min(counts, default=0), max(counts, default=-1) + 1)
+    ]
 
 
 def bucket(wait_ns: int) -> int:
@@ -83,27 +85,9 @@ def bucket(wait_ns: int) -> int:
     return (wait_ns // 1000).bit_length() - 1
 
 
-def bound(number: int) -> str:
-    """Return the lower bound of histogram bucket `number` as text, such as "262 ms"."""
-    number_and_unit = format_wait(1000 << number) if number >= 0 else "0"
-    return re.sub(r"\.0+ ", " ", number_and_unit)
-
-
-def rows(waits_ns: Iterable[int]) -> list[str]:
-    """Return the lines of a histogram: `[262 ms, 524 ms) 12 |@@@`.
-
-    There is one line for each power of two from the shortest to the longest wait.
-    """
-    counts = Counter(map(bucket, waits_ns))
-    if not counts:
-        return []
-    numbers, most = range(min(counts), max(counts) + 1), max(counts.values())
-    spans = [f"[{bound(number)}, {bound(number + 1)})" for number in numbers]
-    width, digits = max(map(len, spans)), len(str(most))
-    return [
-        f"{span:{width}} {counts[number]:{digits}} |{'@' * -(-counts[number] * BAR // most):{BAR}}|"
-        for span, number in zip(spans, numbers, strict=True)
-    ]
+def _bound_s(number: int) -> float:
+    """Return the shortest wait of bucket `number` in seconds."""
+    return 2**number / 1e6 if number >= 0 else 0.0
 
 
 def stalls(series: Series, least_ns: float = -inf) -> list[tuple[int, int]]:
@@ -130,15 +114,14 @@ def largest_gap(moments_ns: Iterable[int]) -> int:
 def verdict(all_series: Sequence[Series], limit: Limit) -> str:
     """Return a sentence: whether the longest wait is within the limit, and the source of the limit."""
     waits = [(max(series.waits_ns()), series) for series in all_series if series.began_ns]
-    allowed = f"{format_wait(limit.ns)} ({limit.source})"
     if not waits:
-        return f"No wait was measured; the limit is {allowed}."
+        return f"No wait was measured; the limit is {format_wait(limit.ns)} ({limit.source})."
     worst, series = max(waits, key=lambda one: one[0])
+    compared = limit.compare(worst)
     if worst <= limit.ns:
-        return f"OK: the longest wait, {format_wait(worst)}, is within {allowed}."
+        return f"OK: the longest wait, {format_wait(worst)}, is {compared}."
     late = sum(wait > limit.ns for wait in series.waits_ns())
-    count = len(series.began_ns)
-    return f"{series.name}: {late} of {count} waits are over {allowed}, the longest {format_wait(worst)}."
+    return f"{series.name}: {late} of {len(series.began_ns)} waits are {compared}, the longest {format_wait(worst)}."
 
 
 class Statistics(NamedTuple):
@@ -179,15 +162,21 @@ def make_answer(series: Series) -> SeriesAnswer:
     return SeriesAnswer(
         series.name,
         series.labels,
-        _in_seconds(series.waits_ns()),
-        None if series.planned_ns is None else _in_seconds(series.took_ns),
-        [Bucket((1 << max(n, 0)) / 1e6 if n >= 0 else 0.0, counts[n]) for n in sorted(counts)],
+        compute_statistics(series.waits_ns()),
+        None if series.planned_ns is None else compute_statistics(series.took_ns),
+        [Bucket(_bound_s(number), counts[number]) for number in sorted(counts)],
     )
 
 
-def _in_seconds(waits_ns: Iterable[int]) -> Statistics:
-    count, *values = statistics(waits_ns).values()
-    return Statistics(count, *(None if value is None else value / 1e9 for value in values))  # type: ignore[arg-type]
+def compute_statistics(waits_ns: Iterable[int]) -> Statistics:
+    """Return the statistics of waits in ns. A percentile is None if fewer than ABOVE waits are above it."""
+    ordered = [wait_ns / 1e9 for wait_ns in sorted(waits_ns)]
+    count, total_s = len(ordered), sum(ordered)
+    percentiles = (
+        quantile(ordered, per_mille) if count * (1000 - per_mille) // 1000 >= ABOVE else None
+        for per_mille in PER_MILLES
+    )
+    return Statistics(count, total_s, *((total_s / count, *percentiles, ordered[-1]) if count else [None] * 6))
 
 
 def format_wait(span_ns: int | None) -> str:

@@ -16,10 +16,9 @@ from typing import Any, Final
 
 from journalkeeper.journald import header, opening
 from journalkeeper.journald.journalctl import FLUSHED, compute_wait_us, parse_text_fields, run_journalctl
-from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import counted, parse_span_us
-from journalkeeper.probe.base import SLEW, STEP_NS, Lines, Measurement, ProcessorTime, Steps, host_journald
+from journalkeeper.probe.base import Lines, Measurement, ProcessorTime, Steps, find_host_journald
 from journalkeeper.probe.distribution import Series, stalls, verdict
 from journalkeeper.probe.distribution import format_wait as span
 
@@ -27,7 +26,8 @@ FIELDS: Final = (
     *("_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNIT", "_TRANSPORT", "PRIORITY", "MESSAGE", "N_DROPPED", "_PID"),
 )
 CRIT: Final = 2
-STEP_US: Final = STEP_NS // 1000
+STEP_US, SLEW = 10_000, 0.001
+"""The clock was set if it moved by more than STEP_US, and by more than adjtime(3) would move it in that time."""
 
 STALL_NS: Final = 100_000_000
 """The shortest wait that is reported with its cause: the default of IntakeDelayMaxSec=."""
@@ -144,7 +144,7 @@ def measure(asked: Namespace) -> Steps:
     options = [f"--since={asked.since}"] if asked.since else []
     options += ["--boot"] if asked.boot else []
     options += ["--follow", *([] if asked.since or asked.boot else ["--lines=0"])] if asked.follow else []
-    journald = _find_journald() if asked.follow and asked.directory is None else None
+    journald = find_host_journald() if asked.follow and asked.directory is None else None
     with run_journalctl(FIELDS, *options, directory=asked.directory) as journalctl:
         intake, lines, used = Intake(), Lines(journalctl.output.fileno()), ProcessorTime()
         found = Measurement([intake.all], notes=[NOT_SEEN], own_verdict=lambda limit: verdict([intake.all], limit))
@@ -169,11 +169,3 @@ def measure(asked: Namespace) -> Steps:
                 found.notes.append(used.note(journald))
             if intake.dropped:
                 found.losses.append(f"journald dropped {counted(intake.dropped, 'message')} (RateLimitBurst=).")
-
-
-def _find_journald() -> int | None:
-    """Return the process id of the host's journald; None if there is none."""
-    try:
-        return host_journald()
-    except KeeperError:
-        return None

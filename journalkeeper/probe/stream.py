@@ -16,17 +16,19 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from secrets import token_hex
 from typing import Final
 
-from journalkeeper.journald.journalctl import parse_text_fields
+from journalkeeper.journald.journalctl import parse_text_fields, run_journalctl
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown as escaped
 from journalkeeper.model.units import counted, format_size
 from journalkeeper.probe.base import PATIENCE_S, Lines, Measurement, Steps, Target, target
 from journalkeeper.probe.distribution import Limit, Series, largest_gap
 from journalkeeper.probe.distribution import format_wait as span
+from journalkeeper.probe.scratch_volume import wait_until
 
 PYTHON: Final = """
 import sys, time
@@ -40,16 +42,10 @@ MOMENT_S: Final = 0.1
 QUIET_S: Final = 1.0
 """A command that has ended is read until no line has come for this long."""
 
+NO_LINE: Final = "`journalctl --follow` shows no new line (Storage=none?)"
 BURST_GAP_NS: Final = 10_000_000
 COLUMNS: Final = ("program", "way", "rate", "gap", "lost", "p50", "p99", "worst")
-FOLLOW: Final = (
-    "--quiet",
-    "--all",
-    "--follow",
-    "--no-tail",
-    "--output=json",
-    "--output-fields=MESSAGE,SYSLOG_IDENTIFIER",
-)
+FIELDS: Final = ("MESSAGE", "SYSLOG_IDENTIFIER")
 REMEDY: Final = "have it write each line at once (python -u, stdbuf -oL)"
 
 
@@ -135,8 +131,8 @@ def at(where: Target, asked: Namespace) -> Steps:
     found = Measurement(rows, COLUMNS, own_verdict=lambda limit: describe(programs, limit))
     yield found
     with ExitStack() as stack:
-        reader = _follow(where, programs, stack)
-        processes = [_start(one.words, _connect(where, one.tag, stack), stack) for one in programs]
+        reader = stack.enter_context(_follow(where, programs))
+        processes = [_start(one, where, stack) for one in programs]
         heard_s, until_s, complete = time.monotonic(), time.monotonic() + asked.seconds, False
         try:
             while not complete:
@@ -177,13 +173,11 @@ def _make_programs(asked: Namespace) -> list[Program]:
 
 def describe(programs: list[Program], limit: Limit) -> str:
     """Return a sentence on journald's delay before readers have a line, and one on each program that buffers."""
-    readers = [one.reader for one in programs if one.reader.took_ns]
     sentences = [one.describe_buffering(limit) for one in programs]
-    if readers:
-        worst_ns = max(max(series.took_ns) for series in readers)
-        compared = "within" if worst_ns <= limit.ns else "over"
-        text = f"A reader has a line at most {span(worst_ns)} after journald, {compared} {span(limit.ns)}"
-        sentences.insert(0, f"{text} ({limit.source}).")
+    if delays_ns := [took_ns for one in programs for took_ns in one.reader.took_ns]:
+        worst_ns = max(delays_ns)
+        compared = limit.compare(worst_ns)
+        sentences.insert(0, f"A reader has a line at most {span(worst_ns)} after journald, {compared}.")
     return " ".join(filter(None, sentences))
 
 
@@ -215,43 +209,48 @@ def _read(reader: Lines, programs: list[Program]) -> bool:
     return bool(lines)
 
 
-def _follow(where: Target, programs: list[Program], stack: ExitStack) -> Lines:
-    """Start a reader of the journal for the programs' lines, and return it when it shows a first line of our own.
+@contextmanager
+def _follow(where: Target, programs: list[Program]) -> Iterator[Lines]:
+    """Start a reader of the journal for the programs' lines, and yield it when it shows a first line of our own.
 
     Raises: KeeperError if no line comes within PATIENCE_S.
     """
-    until_s, tag = time.monotonic() + PATIENCE_S, f"journalkeeper-{token_hex(8)}"
-    os.write(_connect(where, tag, stack), b"ready\n")
-    first = [*where.journalctl, "--quiet", "--lines=1", f"--identifier={tag}"]
-    while not subprocess.run(first, capture_output=True, check=False).stdout and time.monotonic() < until_s:
-        time.sleep(MOMENT_S)  # journalctl does not follow a journal without entries of this boot
-    words = [*where.journalctl, *FOLLOW, *(f"--identifier={one}" for one in (tag, *(one.tag for one in programs)))]
-    journalctl = _start(words, subprocess.PIPE, stack)
-    reader = Lines(journalctl.stdout.fileno() if journalctl.stdout else -1)
-    while not _read(reader, []):
-        if time.monotonic() > until_s:
-            raise KeeperError(f"`journalctl --follow` shows no new line within {PATIENCE_S:g} s: is Storage=none?")
-    return reader
+    tag = f"journalkeeper-{token_hex(8)}"
+    with _connect(where, tag) as channel:
+        channel.send(b"ready\n")
+    # journalctl does not follow a journal without entries of this boot
+    wait_until(lambda: _has_entry(where, tag), NO_LINE, PATIENCE_S)
+    tags = [f"--identifier={one}" for one in (tag, *(one.tag for one in programs))]
+    with run_journalctl(FIELDS, "--all", "--follow", "--no-tail", *tags, directory=where.directory) as journalctl:
+        reader = Lines(journalctl.output.fileno())
+        wait_until(lambda: _read(reader, []), NO_LINE, PATIENCE_S)
+        yield reader
 
 
-def _start(words: list[str], output: int, stack: ExitStack) -> subprocess.Popen[bytes]:
-    """Start a command with stdout `output`. It is terminated when `stack` ends.
+def _has_entry(where: Target, tag: str) -> bool:
+    with run_journalctl(FIELDS, "--lines=1", f"--identifier={tag}", directory=where.directory) as journalctl:
+        return bool(journalctl.output.readline())
 
-    Raises: KeeperError if the command cannot be run.
+
+def _start(program: Program, where: Target, stack: ExitStack) -> subprocess.Popen[bytes]:
+    """Start a program with its stdout connected to journald. It is terminated when `stack` ends.
+
+    Raises: KeeperError if the program cannot be run.
     """
-    try:
-        process = subprocess.Popen(words, stdout=output, stdin=subprocess.DEVNULL)
-    except OSError as error:
-        raise KeeperError(f"{words[0]}: cannot be run: {error.strerror}") from error
+    with _connect(where, program.tag) as output:
+        try:
+            process = subprocess.Popen(program.words, stdout=output.fileno(), stdin=subprocess.DEVNULL)
+        except OSError as error:
+            raise KeeperError(f"{program.words[0]}: cannot be run: {error.strerror}") from error
     stack.enter_context(process)
     stack.callback(process.terminate)
     return process
 
 
-def _connect(where: Target, identifier: str, stack: ExitStack) -> int:
+def _connect(where: Target, identifier: str) -> socket.socket:
     """Connect a program's stdout to journald, as sd_journal_stream_fd(3) does, at any journald's socket."""
-    channel = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     channel.connect(os.fspath(where.sockets / "stdout"))
     channel.shutdown(socket.SHUT_RD)
     channel.sendall(f"{identifier}\n\n6\n0\n0\n0\n0\n".encode())
-    return channel.fileno()
+    return channel

@@ -8,41 +8,28 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator
 from itertools import repeat, takewhile
-from pathlib import Path
+from secrets import token_hex
 from typing import Final
 
 from journalkeeper.journald import conf
-from journalkeeper.journald.journalctl import parse_text_fields
+from journalkeeper.journald.journalctl import parse_text_fields, run_journalctl
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.units import format_span
-from journalkeeper.probe.base import (
-    PATIENCE_S,
-    Measurement,
-    ProcessorTime,
-    Steps,
-    Target,
-    sample,
-    schedule,
-    target,
-)
+from journalkeeper.probe.base import PATIENCE_S, Measurement, ProcessorTime, Steps, Target, sample, schedule, target
 from journalkeeper.probe.distribution import Series
+from journalkeeper.probe.scratch_volume import run
 
-IDENTIFIER: Final = "journalkeeper-probe"
 ARRIVALS_PAUSE_S: Final = 0.2
-MICROSECOND_NS: Final = 1000
-"""The resolution of the journal's times, which are rounded down."""
 
 
-def datagram(size_bytes: int, number: int = 0) -> bytes:
-    """Return a syslog(3) message of `size_bytes` that contains `number`."""
-    head = f"<14>{time.strftime('%b %e %T')} {IDENTIFIER}[{os.getpid()}]: {number:08d} "
-    return head.ljust(size_bytes, "x").encode()
+def datagram(tag: str, size_bytes: int, number: int = 0) -> bytes:
+    """Return a syslog(3) message of `size_bytes` from the identifier `tag`, 28 characters, that contains `number`."""
+    return f"<14>{time.strftime('%b %e %T')} {tag}: {number:08d} ".ljust(size_bytes, "x").encode()
 
 
 def count_messages(asked: Namespace) -> int:
@@ -82,29 +69,28 @@ def at(where: Target, asked: Namespace, count: int) -> Steps:
     sent, taken = (Series(f"until {end}", planned=not asked.flat_out) for end in ("sent", "journald took it"))
     found = Measurement([sent, taken])
     yield found
-    used, logger = ProcessorTime(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    logger.connect(os.fspath(where.sockets / "dev-log"))
-    send_buffer_bytes = logger.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    tag, used = f"journalkeeper-probe-{token_hex(4)}", ProcessorTime()
+    qlen = run("nsenter", f"--target={where.pid}", "--net", "cat", "/proc/sys/net/unix/max_dgram_qlen").strip()
     used.look(where.pid)
     used.look(os.getpid())
     planned = _flat_out(asked.seconds, count) if asked.flat_out else schedule(asked.rate, count)
-    try:
-        for _ in sample(sent, planned, lambda: logger.send(datagram(asked.size, len(sent.took_ns)))):
-            yield found
-    except OSError as error:
-        found.faults.append(f"journald ended meanwhile ({error.strerror}): only the messages before that are shown")
-    finally:
-        found.notes.append(used.note(where.pid))
-        begins = sent.begins_ns()
-        for number, taken_ns in sorted(find_arrivals(where, found).items()):
-            began_ns = sent.began_ns[number]
-            taken.add(began_ns, taken_ns - began_ns, begins[number])
-        found.notes.append(
-            f"max_dgram_qlen {_qlen(where)}, SO_SNDBUF {send_buffer_bytes}; {asked.size} bytes a message"
-        )
-        if lost := len(sent.began_ns) - len(taken.began_ns):
-            found.losses.append(f"{lost} of {len(sent.began_ns)} messages did not arrive in the journal.")
-        logger.close()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as logger:
+        logger.connect(os.fspath(where.sockets / "dev-log"))
+        send_buffer_bytes = logger.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        try:
+            for _ in sample(sent, planned, lambda: logger.send(datagram(tag, asked.size, len(sent.took_ns)))):
+                yield found
+        except OSError as error:
+            found.faults.append(f"journald ended meanwhile ({error.strerror}): only the messages before that are shown")
+        finally:
+            found.notes.append(used.note(where.pid))
+            arrived_ns = find_arrivals(where, tag, len(sent.began_ns), 0 if found.faults else PATIENCE_S)
+            for number, (began_ns, begin_ns) in enumerate(zip(sent.began_ns, sent.begins_ns(), strict=False)):
+                if number in arrived_ns:
+                    taken.add(began_ns, arrived_ns[number] - began_ns, begin_ns)
+            found.notes.append(f"max_dgram_qlen {qlen}, SO_SNDBUF {send_buffer_bytes}; {asked.size} bytes a message")
+            if lost := len(sent.began_ns) - len(taken.began_ns):
+                found.losses.append(f"{lost} of {len(sent.began_ns)} messages did not arrive in the journal.")
 
 
 def _flat_out(seconds: float, count: int) -> Iterator[int]:
@@ -112,40 +98,21 @@ def _flat_out(seconds: float, count: int) -> Iterator[int]:
     return takewhile(lambda _: time.monotonic_ns() < until_ns, repeat(0, count))
 
 
-def _qlen(where: Target) -> str:
-    """Return max_dgram_qlen of the network namespace in which journald made its socket."""
-    words = ["nsenter", f"--target={where.pid}", "--net", "cat", "/proc/sys/net/unix/max_dgram_qlen"]
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "?"
-
-
-def find_arrivals(where: Target, found: Measurement) -> dict[int, int]:
+def find_arrivals(where: Target, tag: str, count: int, patience_s: float) -> dict[int, int]:
     """Return the time (CLOCK_MONOTONIC, ns) at which journald received each message, by the message's number.
 
-    Wait until all have arrived, or none has for PATIENCE_S. Wall clock times are not compared, because the clock may
-    have been set since the messages were sent.
+    Wait until `count` have arrived, or none has for `patience_s`. Wall clock times are not compared, because the clock
+    may have been set since the messages were sent.
     """
-    sent = found.series[0].began_ns
-    words = [*where.journalctl, "--quiet", "--output=json", "--all", "--output-fields=MESSAGE"]
-    words += [f"--identifier={IDENTIFIER}", f"_PID={os.getpid()}", f"_BOOT_ID={boot_id()}"]
     seen: dict[int, int] = {}
-    patience_s = 0.0 if found.faults else PATIENCE_S
     deadline_s = time.monotonic() + patience_s
-    while len(seen) < len(sent):
+    while True:
+        with run_journalctl(["MESSAGE"], "--all", f"--identifier={tag}", directory=where.directory) as journalctl:
+            entries = list(map(parse_text_fields, journalctl.output))
         before = len(seen)
-        for entry in map(
-            parse_text_fields, subprocess.run(words, capture_output=True, check=False).stdout.splitlines()
-        ):
-            taken_ns, number = int(entry["__MONOTONIC_TIMESTAMP"]) * 1000, int(entry["MESSAGE"][:8])
-            if number < len(sent) and taken_ns > sent[0] - MICROSECOND_NS:
-                seen[number] = taken_ns
+        seen = {int(entry["MESSAGE"][:8]): int(entry["__MONOTONIC_TIMESTAMP"]) * 1000 for entry in entries}
         if len(seen) > before:
             deadline_s = time.monotonic() + patience_s
-        elif time.monotonic() >= deadline_s:
-            break
+        if len(seen) >= count or time.monotonic() >= deadline_s:
+            return seen
         time.sleep(ARRIVALS_PAUSE_S)
-    return seen
-
-
-def boot_id() -> str:
-    """Return the id of this boot in the journal's form."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")

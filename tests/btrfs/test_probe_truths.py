@@ -155,7 +155,7 @@ def _capacity(place: Bed) -> int:
             sender.connect(os.fspath(Target.of(place.journald).sockets / "dev-log"))
             for number in itertools.count():
                 try:
-                    sender.send(syslog.datagram(200), socket.MSG_DONTWAIT)
+                    sender.send(syslog.datagram("journalkeeper-probe-01234567", 200), socket.MSG_DONTWAIT)
                 except BlockingIOError:
                     return number
     finally:
