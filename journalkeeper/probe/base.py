@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -26,7 +27,7 @@ from journalkeeper.probe.scratch_volume import run, undo_at_end
 NAME = "journalkeeper-"
 """The prefix of the names of all that probes make; our process id follows."""
 
-PATIENCE_S = 10.0
+PATIENCE_S, MOMENT_S = 10.0, 0.1
 SCRATCH = "/var/tmp"  # noqa: S108 - in it a directory of our own is made, for root only
 
 
@@ -113,23 +114,21 @@ def sample(series: Series, planned_ns: Iterable[int], call: Callable[[], object]
         yield
 
 
-class Lines:
-    """A reader of whole lines from a file descriptor."""
+def read_lines(fd: int) -> Iterator[list[bytes]]:
+    """Yield the whole lines that have arrived at a file descriptor, at least every MOMENT_S, until its end.
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.ended = False
-        self._rest = b""
+    The list is empty if nothing arrived in that time.
 
-    def take(self) -> list[bytes]:
-        """Read once, and return the complete lines that have arrived. Set `ended` at the end of the file.
-
-        Raises: OSError; BlockingIOError if there is nothing to read.
-        """
-        chunk = os.read(self.fd, 1 << 20)
-        self.ended = not chunk
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        return lines
+    Raises: OSError.
+    """
+    rest = b""
+    while True:
+        lines: list[bytes] = []
+        if select.select([fd], [], [], MOMENT_S)[0]:
+            if not (chunk := os.read(fd, 1 << 20)):
+                return
+            *lines, rest = (rest + chunk).split(b"\n")
+        yield lines
 
 
 @contextmanager

@@ -8,7 +8,6 @@ time at which journald received it (__REALTIME_TIMESTAMP).
 from __future__ import annotations
 
 import os
-import select
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ from journalkeeper.journald import header, opening
 from journalkeeper.journald.journalctl import FLUSHED, compute_wait_us, parse_text_fields, run_journalctl
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import counted, parse_span_us
-from journalkeeper.probe.base import Lines, Measurement, ProcessorTime, Steps, find_host_journald
+from journalkeeper.probe.base import Measurement, ProcessorTime, Steps, find_host_journald, read_lines
 from journalkeeper.probe.distribution import Series, stalls, verdict
 from journalkeeper.probe.distribution import format_wait as span
 
@@ -33,7 +32,6 @@ STALL_NS: Final = 100_000_000
 """The shortest wait that is reported with its cause: the default of IntakeDelayMaxSec=."""
 
 STALLS_SHOWN: Final = 10
-MOMENT_S: Final = 0.2
 NOT_SEEN: Final = (
     "Not measured: lines that units write to stdout (journald stores no time for them), the wait of a sender before "
     "the kernel accepted its datagram, and stalls without messages. The length of a stall is exact to "
@@ -146,15 +144,14 @@ def measure(asked: Namespace) -> Steps:
     options += ["--follow", *([] if asked.since or asked.boot else ["--lines=0"])] if asked.follow else []
     journald = find_host_journald() if asked.follow and asked.directory is None else None
     with run_journalctl(FIELDS, *options, directory=asked.directory) as journalctl:
-        intake, lines, used = Intake(), Lines(journalctl.output.fileno()), ProcessorTime()
+        intake, used = Intake(), ProcessorTime()
         found = Measurement([intake.all], notes=[NOT_SEEN], own_verdict=lambda limit: verdict([intake.all], limit))
         if journald is not None:
             used.look(journald)
         yield found
         try:
-            while not lines.ended:
-                for line in lines.take() if select.select([lines.fd], [], [], MOMENT_S)[0] else ():
-                    entry = parse_text_fields(line)
+            for lines in read_lines(journalctl.output.fileno()):
+                for entry in map(parse_text_fields, lines):
                     intake.take(entry)
                     if journald is not None and "_PID" in entry:
                         used.look(int(entry["_PID"]))

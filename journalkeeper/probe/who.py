@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import time
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from psutil import disk_partitions
 
@@ -23,41 +22,52 @@ from journalkeeper.journald import opening
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import counted
-from journalkeeper.probe.base import NAME, Lines, Measurement, Steps
+from journalkeeper.probe.base import NAME, Measurement, Steps, read_lines
 from journalkeeper.probe.distribution import Limit, Series
 from journalkeeper.probe.distribution import format_wait as span
 from journalkeeper.probe.scratch_volume import own_mounts, undo_at_end
 
 TRACEFS: Final = "/sys/kernel/tracing"
 CALLS: Final = ("fsync", "fdatasync", "sync_file_range", "msync", "syncfs")
-SYNC_EVENT: Final = "btrfs/btrfs_sync_file"
-EVENTS: Final = (*(f"syscalls/sys_{way}_{call}" for call in CALLS for way in ("enter", "exit")), SYNC_EVENT)
+EVENTS: Final = ("task/task_newtask", "task/task_rename", *(f"syscalls/sys_*_{call}" for call in CALLS))
 BUFFER_KIB: Final = 1024
 """The buffer size for each processor: some 10,000 events."""
 
-MOMENT_S: Final = 0.1
 PREPARE: Final = """
 set -e
 [ -d "$1/instances" ] || mount -t tracefs tracefs "$1"
 for dead in "$1"/instances/"${2%-*}"-*; do
-    [ ! -d "$dead" ] || [ -d "/proc/${dead##*-}" ] || rmdir "$dead"
+    [ -d "/proc/${dead##*-}" ] || rmdir "$dead" || :
 done
 mkdir "$1/instances/$2"
+trap 'echo 0 >tracing_on; cd /; while [ -d "$1/instances/$2" ] && ! rmdir "$1/instances/$2"; do sleep 0.1; done' EXIT
+cd "$1/instances/$2"
+echo mono >trace_clock
+echo "$3" >buffer_size_kb
+echo 0 >buffer_percent
+[ ! -d events/btrfs ] || echo 1 >events/btrfs/btrfs_sync_file/enable
+for event in $4; do
+    for switch in events/$event/enable; do echo 1 >"$switch"; done
+done
 echo $$
 read -r _ || :
-echo 0 >"$1/instances/$2/tracing_on"
-while [ -d "$1/instances/$2" ] && ! rmdir "$1/instances/$2"; do sleep 0.1; done
+"""
+"""Make a trace instance and print our process id. Remove the instance when stdin ends.
+
+Writing to it fails under kernel_lockdown(7).
 """
 
-LINE: Final = re.compile(r" *(.*)-(\d+) +\[\d+\] \S+ +(\d+)\.(\d{6}): (.*)")
-"""A thread's name and id, seconds and microseconds, and the event.
-
-A name has 15 characters at most, so a name with a line break cannot look like a line.
-"""
+LINE: Final = re.compile(r".*-(\d+) +\[\d+\] \S+ +(\d+)\.(\d{6}): ((?!task_).*|.*oom_score_adj=.*)", re.DOTALL)
+"""A thread's id, seconds and microseconds, and the event. The names in a line can lag behind, so they are not used."""
 
 ENTER: Final = re.compile(rf"sys_({'|'.join(CALLS)})\((?:fd: (0x[0-9a-f]+|[0-9a-f]+))?")
 EXIT: Final = re.compile(rf"sys_({'|'.join(CALLS)}) -> ")
 SYNC_FILE: Final = re.compile(r"btrfs_sync_file: (\S+): root=(\d+)\(.*\) ino=(\d+) ")
+NEW_TASK: Final = re.compile(r"task_newtask: pid=(\d+) comm=(.*) clone_flags=([0-9a-f]+) oom_score_adj=", re.DOTALL)
+RENAME: Final = re.compile(r"task_rename: pid=(\d+) oldcomm=.* newcomm=(.*) oom_score_adj=", re.DOTALL)
+CLONE_THREAD: Final = 0x10000
+"""Source: clone(2), linux/sched.h."""
+
 COLUMNS: Final = ("process", "call", "count", "mean", "worst", "total", "share")
 JOURNALD: Final = "systemd-journal"
 """The main thread's name: all loggers wait for it. Its thread "journal-offline" delays only writers of the same pages.
@@ -69,98 +79,97 @@ HOSTS_PROCESSES: Final = "pid:[4026531836]"
 INSTEAD: Final = "; instead: strace -c -f -p PID"
 
 
-class Under(NamedTuple):
-    """A call that has begun: its time in microseconds, process, thread and name, its file and the file's inode.
-
-    The file is "?" and the inode 0 until they are known.
-    """
-
-    began_us: int
-    process: str
-    thread: str
-    call: str
-    file: str
-    inode: int
-
-
 class Callers:
-    """The calls in a trace, by process, thread, call and file, in `found`."""
+    """The calls in a trace, by process, thread, call and file, in `found`.
+
+    The names of threads are those of /proc at the start, and then those of the trace's own events, so that also a
+    thread that ended at once has its name.
+    """
 
     def __init__(self) -> None:
         self.found: list[Series] = []
+        self._unread = ""
         self._series: dict[tuple[str, ...], Series] = {}
-        self._under: dict[str, Under] = {}
-        self._files: dict[tuple[str, int, int], str] = {}
+        self._under: dict[str, tuple[int, int, dict[str, str]]] = {}
+        """For each thread, the time in us at which its call began, the file's inode, and the labels of the row."""
         self._volumes = _list_volumes()
+        self._groups: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        for path in Path("/proc").glob("[0-9]*/task/*/comm"):
+            with suppress(OSError):  # it has ended
+                self._names[path.parts[4]] = path.read_text().removesuffix("\n")
+                self._groups[path.parts[4]] = path.parts[2]
 
     def take(self, line: str) -> None:
-        """Add one line of the trace. A line that is no event of a sync call is ignored."""
-        match = LINE.match(line)
+        """Add one line of the trace, or a part of a line: a thread's name may contain line breaks."""
+        if line.startswith("CPU:"):
+            return  # lost events are counted by _count_lost_events
+        match = LINE.match(self._unread + line)
+        self._unread = f"{self._unread}{line}\n" if match is None else ""
         if match is None:
             return
-        recorded, tid, seconds, micros, what = match.groups()
+        tid, seconds, micros, what = match.groups()
         now_us = int(seconds + micros)
         if enter := ENTER.match(what):
-            call, fd = enter.groups()
-            self._under[tid] = Under(now_us, *_read_names(tid, recorded), call, *_find_file(tid, fd))
+            group = self._groups.get(tid, tid)
+            thread = self._names.get(tid, f"(thread {tid})")
+            file, number = _find_file(group, enter[2])
+            words = {"process": self._names.get(group, thread), "thread": thread, "call": enter[1], "file": file}
+            self._under[tid] = now_us, number, words
         elif tid in self._under and (sync := SYNC_FILE.match(what)):
-            self._under[tid] = self._resolve_file(self._under[tid], sync[1].lower(), int(sync[2]), int(sync[3]))
+            _, number, words = self._under[tid]
+            unknown = words["file"] if int(sync[3]) == number else f"? (inode {sync[3]})"
+            words["file"] = self._find_path(sync[1].lower(), int(sync[2]), int(sync[3])) or unknown
         elif tid in self._under and EXIT.match(what):
-            self._add(self._under.pop(tid), now_us)
+            self._add(tid, now_us)
+        elif new := NEW_TASK.match(what):
+            self._groups[new[1]] = self._groups.get(tid, tid) if int(new[3], 16) & CLONE_THREAD else new[1]
+            self._names[new[1]] = new[2]
+        elif rename := RENAME.match(what):
+            self._names[rename[1]] = rename[2]
 
-    def _add(self, call: Under, now_us: int) -> None:
-        """Add a call that ended now to the Series of its process, thread, call and file; the first call makes it."""
-        key = call[1:5]
+    def _add(self, tid: str, now_us: int) -> None:
+        """Add a thread's call, which ended now, to the Series of its process, thread, call and file."""
+        began_us, _, words = self._under.pop(tid)
+        key = tuple(words.values())
         if key not in self._series:
-            words = dict(zip(("process", "thread", "call", "file"), map(shown, key), strict=True))
-            self._series[key] = Series(" ".join(words.values()), words)
+            labels = {name: shown(word) for name, word in words.items()}
+            self._series[key] = Series(" ".join(labels.values()), labels)
             self.found.append(self._series[key])
-        self._series[key].add(call.began_us * 1000, max(0, now_us - call.began_us) * 1000)
+        self._series[key].add(began_us * 1000, max(0, now_us - began_us) * 1000)
 
     def finish(self, now_us: int, length_us: int) -> int:
         """Add the calls that have not returned by `now_us`, with their time so far, and return their number.
 
         Each row gets its share: the time of its calls as a percentage of `length_us`.
         """
-        for call in self._under.values():
-            self._add(call, now_us)
+        unfinished = list(self._under)
+        for tid in unfinished:
+            self._add(tid, now_us)
         for series in self.found:
             series.labels["share"] = f"{sum(series.took_ns) / 1000 / length_us:.1%}"
-        return len(self._under)
+        return len(unfinished)
 
-    def _resolve_file(self, call: Under, fsid: str, tree: int, number: int) -> Under:
-        """Return the call with the file that btrfs names. Its inode is right even if the descriptor was closed at once.
+    def _find_path(self, fsid: str, tree: int, number: int) -> str | None:
+        """Return the path from here of the file with inode `number` in a subvolume; None if it cannot be found.
 
-        Its path from here is preferred to the name from /proc, which is that of another mount namespace.
+        It is right even if the descriptor was closed at once, and /proc may have the name of another mount namespace.
         """
-        if number == call.inode:
-            self._files[fsid, tree, number] = call.file
         point = self._volumes.get((fsid, tree))
         with suppress(OSError):  # it was deleted, or the volume was unmounted
             if point is not None:
                 with opening.open_directory(point) as fd:
                     path = f"{point.rstrip('/')}/{inode.ino_lookup(fd, tree, number)[1]}"
                 if os.stat(path).st_ino == number:  # a lookup finds a name for a while after its deletion
-                    return call._replace(file=path)
-        return call._replace(file=self._files.get((fsid, tree, number), f"? (inode {number})"))
+                    return path
+        return None
 
 
-def _read_names(tid: str, recorded: str) -> tuple[str, str]:
-    """Return the names of a thread's process and of the thread; `recorded`, from the trace, if the thread has ended."""
-    with suppress(OSError, StopIteration):
-        status = Path(f"/proc/{tid}/status").read_text().splitlines()
-        group = next(line.split()[1] for line in status if line.startswith("Tgid:"))
-        process, thread = (Path(f"/proc/{one}/comm").read_text().removesuffix("\n") for one in (group, tid))
-        return process, thread
-    name = f"(thread {tid})" if recorded == "<...>" else recorded
-    return name, name
-
-
-def _find_file(tid: str, fd: str | None) -> tuple[str, int]:
-    """Return the path and the inode of a thread's descriptor (a hexadecimal number); ("?", 0) if it is closed."""
+def _find_file(process: str, fd: str | None) -> tuple[str, int]:
+    """Return the path and the inode of a process's descriptor (a hexadecimal number); ("?", 0) if it is closed."""
     with suppress(OSError):
         if fd is not None:
-            path = f"/proc/{tid}/fd/{int(fd, 16)}"
+            path = f"/proc/{process}/fd/{int(fd, 16)}"
             return os.readlink(path), os.stat(path).st_ino
     return "?", 0
 
@@ -192,48 +201,29 @@ def instance() -> Iterator[Path]:
         )
     name = f"{NAME}{os.getpid()}"
     alone = () if os.path.isdir(f"{TRACEFS}/instances") else own_mounts()
-    try:
-        with undo_at_end(*alone, "sh", "-c", PREPARE, "sh", TRACEFS, name) as child:
-            yield Path(f"/proc/{child}/root{TRACEFS}/instances/{name}")
-    except OSError as error:
-        raise KeeperError(f"cannot trace: {error.filename}: {error.strerror}{INSTEAD}") from error
-
-
-@contextmanager
-def _open_pipe(place: Path) -> Iterator[int]:
-    """Enable the events, and yield the descriptor of the instance's pipe.
-
-    Raises: OSError; EPERM under kernel_lockdown(7).
-    """
-    settings = {"trace_clock": "mono", "buffer_size_kb": f"{BUFFER_KIB}", "buffer_percent": "0"}
-    settings |= {f"events/{event}/enable": "1" for event in EVENTS}
-    if not (place / "events/btrfs").exists():
-        del settings[f"events/{SYNC_EVENT}/enable"]
-    for name, value in settings.items():
-        (place / name).write_text(value)
-    pipe = os.open(place / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        yield pipe
-    finally:
-        os.close(pipe)
+    words = (*alone, "sh", "-c", PREPARE, "sh", TRACEFS, name, str(BUFFER_KIB), " ".join(EVENTS))
+    with undo_at_end(*words) as child:
+        yield Path(f"/proc/{child}/root{TRACEFS}/instances/{name}")
 
 
 def measure(asked: Namespace) -> Steps:
     """Watch the sync calls of all processes for the requested time."""
     callers = Callers()
     found = Measurement(callers.found, COLUMNS)
-    with instance() as place, _open_pipe(place) as pipe:
-        began_s, lines = time.monotonic(), Lines(pipe)
+    with instance() as place, open(place / "trace_pipe", "rb", buffering=0) as pipe:
+        began_s = time.monotonic()
         try:
-            while time.monotonic() < began_s + asked.who:
+            yield found
+            for lines in read_lines(pipe.fileno()):
+                for line in lines:
+                    callers.take(line.decode(errors="surrogateescape"))
                 yield found
-                select.select([pipe], [], [], MOMENT_S)
-                _take(lines, callers)
+                if time.monotonic() >= began_s + asked.who:
+                    (place / "tracing_on").write_text("0")
+                    if not lines:
+                        break
         finally:
-            (place / "tracing_on").write_text("0")
             length_us = round(min(asked.who, time.monotonic() - began_s) * 1e6)
-            while _take(lines, callers):
-                pass
             if number := callers.finish(round(began_s * 1e6) + length_us, length_us):
                 found.notes.append(
                     f"{number} of the calls had not returned at the end: their time until then is counted."
@@ -241,16 +231,6 @@ def measure(asked: Namespace) -> Steps:
             if lost := _count_lost_events(place):
                 found.faults.append(f"{lost} events were lost: the counts are too low")
             found.own_verdict = lambda limit: describe(callers.found, length_us, limit)
-
-
-def _take(lines: Lines, callers: Callers) -> bool:
-    """Add the lines that have arrived. Return False if there are none."""
-    try:
-        for line in lines.take():
-            callers.take(line.decode(errors="surrogateescape"))
-    except BlockingIOError:
-        return False
-    return True
 
 
 def describe(rows: list[Series], length_us: int, limit: Limit) -> str:
@@ -268,10 +248,8 @@ def describe(rows: list[Series], length_us: int, limit: Limit) -> str:
     if not mains:
         return f"{text} journald's main thread, for which all loggers wait, made none."
     longest_ns = max(max(row.took_ns) for row in mains)
-    return (
-        f"{text} All loggers waited for {_count(mains)} of journald's main thread, the longest {span(longest_ns)}, "
-        f"{limit.compare(longest_ns)}."
-    )
+    waited = f"All loggers waited for {_count(mains)} of journald's main thread, the longest {span(longest_ns)}"
+    return f"{text} {waited}, {limit.compare(longest_ns)}."
 
 
 def _count(rows: list[Series]) -> str:

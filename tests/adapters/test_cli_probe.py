@@ -231,22 +231,25 @@ def test_the_verdict_of_who_covers_every_row_and_journalds_main_thread_apart() -
 
 
 TRACE = """\
- da tabase-5000001 [001] ..... 9.000006: sys_fdatasync(fd: 4)
- a writer-1 x-5000002 [001] ..... 9.000005: sys_fsync(fd: 3)
+ a-2000 [000] ..... 9.000001: task_newtask: pid=5000001 comm=a clone_flags=1200000 oom_score_adj=0
+ <...>-5000001 [001] ..... 9.000002: task_rename: pid=5000001 oldcomm=a newcomm=da tabase oom_score_adj=0
+ <...>-5000001 [001] ..... 9.000003: task_newtask: pid=5000002 comm=da clone_flags=3d0f00 oom_score_adj=0
+ <...>-5000002 [001] ..... 9.000004: task_rename: pid=5000002 oldcomm=da tabase newcomm=writer oom_score_adj=0
+ <...>-5000002 [001] ..... 9.000005: sys_fsync(fd: 3)
+ <...>-5000001 [001] ..... 9.000006: sys_fdatasync(fd: 4)
+ <...>-5000002 [001] ..... 9.000025: sys_fsync -> 0x0
+ <...>-5000001 [001] ..... 9.000036: sys_fdatasync -> 0x0
  <...>-5000003 [001] ..... 9.000040: sys_msync(start: 0, len: 1, flags: 4)
- a writer-1 x-5000002 [001] ..... 9.000025: sys_fsync -> 0x0
-CPU:1 [LOST 5 EVENTS]
- da tabase-5000001 [001] ..... 9.000036: sys_fdatasync -> 0x0
  <...>-5000003 [001] ..... 9.000050: sys_msync -> 0x0
 """
 
 
-def test_a_thread_that_has_ended_has_the_name_that_the_trace_recorded() -> None:
+def test_a_thread_that_has_ended_has_the_names_that_the_trace_told() -> None:
     callers = who.Callers()
     for line in TRACE.splitlines():
         callers.take(line)
     assert [(row.name, list(row.took_ns)) for row in callers.found] == [
-        ("a writer-1 x a writer-1 x fsync ?", [20_000]),
+        ("da tabase writer fsync ?", [20_000]),
         ("da tabase da tabase fdatasync ?", [30_000]),
         ("(thread 5000003) (thread 5000003) msync ?", [10_000]),
     ]
