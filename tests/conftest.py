@@ -38,6 +38,7 @@ import pytest
 
 from journalkeeper.probe import bed as lab
 from journalkeeper.probe.bed import Bed
+from tests.volumes import why_no_bed
 
 NO_SKIP = "JOURNALKEEPER_NO_SKIP"
 TAG = "JOURNALKEEPER_TEST_SESSION"
@@ -47,6 +48,9 @@ CLEANUP_S = float(os.environ.get("JOURNALKEEPER_CLEANUP_S", "30"))
 
 LONG_S, UNEXPLAINED = 10.0, ("takes", "long")
 """A test that takes longer than this says why in its docstring."""
+
+
+find_obstacle = functools.cache(why_no_bed)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -90,15 +94,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=benches)
 
 
-@functools.cache
-def why_no_bed() -> str | None:
-    """Why tests marked `root` cannot run here; None if they can."""
-    return lab.missing()
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what this machine cannot do, with the reason."""
-    if item.get_closest_marker("root") and (reason := why_no_bed()):
+    if item.get_closest_marker("root") and (reason := find_obstacle()):
         pytest.skip(reason)
 
 

@@ -21,7 +21,7 @@ from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe import bed as beds
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.compare import age_until, slow_s
-from tests.volumes import disk_bytes, drop_caches, extents
+from tests.volumes import disk_bytes, drop_caches, extents, why_no_bed
 
 MIB = 1 << 20
 SETTINGS = ("SystemMaxFileSize=256M", "SystemMaxUse=1G")
@@ -187,7 +187,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--extents", type=int, default=5000)
     parser.add_argument("--iops", type=int, default=150)
     words = parser.parse_args(argv)
-    reason = beds.missing()
+    reason = why_no_bed()
     if reason is None and shutil.which("compsize") is None:
         reason = "compsize is not installed (package btrfs-compsize or compsize)"
     if reason is not None:

@@ -5,12 +5,29 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.probe.scratch_volume import run
+from journalkeeper.probe.bed import JOURNALD
+from journalkeeper.probe.scratch_volume import OWN_MOUNTS, run
 
 DISKS = {"single": 1, "dup": 1, "raid1": 2, "raid10": 4}
+
+
+def why_no_bed() -> str | None:
+    """Return one line that states why no scratch volume with a journald can be made here; None if it can."""
+    if os.geteuid() != 0:
+        return "loop devices and mounts need root: run with sudo"
+    if not os.access(JOURNALD, os.X_OK):
+        return "systemd-journald is not installed (package systemd)"
+    if shutil.which("mkfs.btrfs") is None:
+        return "mkfs.btrfs is not installed (package btrfs-progs)"
+    try:
+        run(*OWN_MOUNTS, "losetup", "--find")
+    except KeeperError as error:
+        return str(error)
+    return None
 
 
 def make_images(directory: Path, size: str, profile: str = "single") -> list[Path]:

@@ -39,7 +39,7 @@ from journalkeeper.execute.whole_file import require_root_only
 from journalkeeper.model.errors import KeeperError, NeedsRootError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import format_size
-from journalkeeper.probe import bed, compare
+from journalkeeper.probe import compare
 from journalkeeper.probe.scratch_volume import isolate
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Measure the strategies on a scratch volume, and show a table with a row for each."""
     _check(args)
-    if reason := bed.missing():
-        raise (NeedsRootError if not context.privileged else KeeperError)(f"no scratch volume: {reason}")
+    if not context.privileged:
+        raise NeedsRootError("it mounts a scratch volume")
     isolate()
     place = os.path.abspath(args.place)
     with on_terminal(context.output) as line:

@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     from journalkeeper.cli.output import Output
     from journalkeeper.probe.base import Measurement
 
-EXIT_STATUS: Final = """
-exit status:
-  0 measured; 1 it could not be measured, messages were lost, or the figures are
-  unreliable; 2 wrong usage"""
-
 WIDTH, NAME_WIDTH = 80, 24
 WORDS: Final = frozenset({"name", "process", "call", "program", "way"})
 
@@ -140,12 +135,13 @@ lines come to journald at once. It starts a journald of its own, or asks the hos
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the probes, each with its own options."""
     below = parser.add_subparsers(dest="probe", metavar="PROBE", title="probes", required=True)
+    exit_status = (__doc__ or "").rpartition("\n\n")[2]
     for probe in PROBES:
         sub = below.add_parser(
             probe.name,
             help=probe.summary,
             description=probe.description,
-            epilog=f"examples:{probe.examples}\n{EXIT_STATUS}",
+            epilog=f"examples:{probe.examples}\n\n{exit_status}",
         )
         common(sub)
         either = sub.add_mutually_exclusive_group() if {*EITHER} <= {*probe.options} else sub

@@ -22,10 +22,9 @@ from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.journald.layout import read_machine_id
 from journalkeeper.model.errors import KeeperError
 
-from . import scratch_volume
-from .scratch_volume import ScratchVolume, own_mounts, run, undo_at_end, wait_until
+from .scratch_volume import OWN_MOUNTS, ScratchVolume, run, undo_at_end, wait_until
 
-JOURNALD = ("/usr/lib/systemd/systemd-journald", "/lib/systemd/systemd-journald")
+JOURNALD = "/usr/lib/systemd/systemd-journald"
 OFFLINE, ONLINE, ARCHIVED = 0, 1, 2
 SETTINGS = (
     "Storage=persistent",
@@ -94,36 +93,18 @@ def messages(seed: int = 1) -> Iterator[dict[str, str]]:
         }
 
 
-def find_program() -> str | None:
-    """Return the path of systemd-journald on this machine; None if it is not installed."""
-    return next((path for path in JOURNALD if os.access(path, os.X_OK)), None)
-
-
-def missing_for_journald() -> str | None:
-    """Return one line that states why no private journald can be started here; None if it can."""
-    if os.geteuid() != 0:
-        return "a private journald needs root: run with sudo"
-    if find_program() is None:
-        return "systemd-journald is not installed (package systemd)"
-    if len(read_machine_id()) != 32:
-        return "/etc/machine-id contains no id: run systemd-machine-id-setup"
-    return None
-
-
 class PrivateJournald:
     """A systemd-journald that writes to `directory`/<machine-id>.
 
     `sync_interval` and `settings` are as in journald.conf(5). Messages go to its sockets through /proc/PID/root, so the
     caller needs no namespace of its own.
 
-    Raises: KeeperError if this machine has no journald or it does not start.
+    Raises: KeeperError with journald's messages if it does not start.
     """
 
     def __init__(
         self, directory: str | os.PathLike[str], *, sync_interval: str = "5min", settings: tuple[str, ...] = ()
     ) -> None:
-        if reason := missing_for_journald():
-            raise KeeperError(f"no private journald: {reason}")
         self.directory = Path(directory)
         self.journal = self.directory / read_machine_id()
         """The instance's directory."""
@@ -161,8 +142,8 @@ class PrivateJournald:
         Raises: KeeperError with journald's messages if it does not start.
         """
         self.journal.mkdir(parents=True, exist_ok=True)
-        asked = (os.fspath(self.directory), self._conf, "flushed" if flushed else "", find_program() or "")
-        words = ("unshare", "--net", *own_mounts(), "sh", "-c", START, "lab", *asked)
+        asked = (os.fspath(self.directory), self._conf, "flushed" if flushed else "", JOURNALD)
+        words = ("unshare", "--net", *OWN_MOUNTS, "sh", "-c", START, "lab", *asked)
         try:
             self._pid = int(self._stack.enter_context(undo_at_end(*words)))
         except KeeperError as error:
@@ -272,11 +253,6 @@ class Bed(NamedTuple):
     def directory(self) -> Path:
         """The directory for `journalkeeper -D`."""
         return self.journald.directory
-
-
-def missing() -> str | None:
-    """Return one line that states why no bed can be made here; None if it can."""
-    return scratch_volume.missing() or missing_for_journald()
 
 
 @contextmanager

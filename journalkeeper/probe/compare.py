@@ -11,13 +11,13 @@ import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from journalkeeper.btrfs import disk, inode, placement
+from journalkeeper.btrfs import disk, placement
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.record import Count, Seconds
 
@@ -132,6 +132,7 @@ def compare(directory: str, wanted: int, iops: int | None, report: Report) -> La
         interval = "5min" if strategy.syncs else "1d"
         made = bed(*SETTINGS, size=SIZE, options=strategy.options, parent=directory, sync_interval=interval)
         with made as place:
+            (place.volume.base / "conf").write_text(KEEPER_CONF)
             if strategy.nocow:
                 run("chattr", "+C", place.journald.journal)
                 place.journald.rotate().unlink()
@@ -151,9 +152,8 @@ def find_limit(volume: ScratchVolume, iops: int | None) -> int:
     """
     wanted = DEFAULT_IOPS if iops is None else iops
     try:
-        if wanted:
-            volume.throttle(wanted)
-            volume.throttle(0)
+        volume.throttle(wanted)
+        volume.throttle(0)
     except (KeeperError, OSError):
         if iops is not None:
             raise
@@ -170,7 +170,7 @@ def age_until(place: Bed, wanted: int, report: Report) -> int:
     while count < wanted:
         _flush(place, FLUSHES_A_STEP)
         flushes += FLUSHES_A_STEP
-        count = _count_extents([place.journald.active], sync=False)
+        count = _count_extents(place.journald.active, sync=False)
         report(f"{flushes} flushes, {count} of {wanted} extents")
     return flushes
 
@@ -193,13 +193,9 @@ def _live(place: Bed, strategy: Strategy, flushes: int, report: Report) -> None:
 
 def _act(place: Bed, command: str) -> None:
     """Run one of a strategy's acts, if it has one, with a state directory for journalkeeper."""
-    if not command:
-        return
-    state = place.volume.base / "state"
-    state.mkdir(exist_ok=True)
-    (state / "conf").write_text(KEEPER_CONF)
-    environment = ("env", f"STATE_DIRECTORY={state}", f"PYTHONPATH={PACKAGE}")
-    run(*place.journald.inside, *DIE_WITH_US, *environment, "sh", "-c", command)
+    if command:
+        environment = ("env", f"STATE_DIRECTORY={place.volume.base}", f"PYTHONPATH={PACKAGE}")
+        run(*place.journald.inside, *DIE_WITH_US, *environment, "sh", "-c", command)
 
 
 def _flush(place: Bed, flushes: int, *, syncs: bool = True) -> None:
@@ -216,13 +212,11 @@ def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
     """
     volume, journald = place.volume, place.journald
     journald.stop()
-    files = list(journald.journal.iterdir())
-    counted = _count_extents(files)
-    used, nocow = 0, False
-    for path in files:
+    counted = used = 0
+    for path in journald.journal.iterdir():
+        counted += _count_extents(path)
         with path.open("rb") as file:
             used += disk.read_disk_bytes(file.fileno()) or 0
-            nocow |= inode.is_nocow(file.fileno())
     report("reading the newest ten entries")
     last_s = _read_cold_s(place, iops, "10")
     report("reading all entries")
@@ -230,7 +224,7 @@ def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
     journald.start()
     _act(place, strategy.at_night)
     journald.stop()
-    found = _count_extents([journald.active])
+    found = _count_extents(journald.active)
     volume.remount()
     written = volume.count_written_bytes()
     report("the flush of a boot")
@@ -238,7 +232,7 @@ def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
     flush_s = slow_s(volume, iops, journald.flush)
     report("a load while the strategy acts")
     wait_s = measure_wait_s(place, strategy, iops)
-    return Row(strategy.name, flush_s, wait_s, last_s, read_s, counted, found, used, written, not nocow)
+    return Row(strategy.name, flush_s, wait_s, last_s, read_s, counted, found, used, written, not strategy.nocow)
 
 
 def _read_cold_s(place: Bed, iops: int, lines: str) -> float:
@@ -248,13 +242,10 @@ def _read_cold_s(place: Bed, iops: int, lines: str) -> float:
     return slow_s(place.volume, iops, lambda: run("sh", "-c", command, place.journald.journal))
 
 
-def _count_extents(paths: Sequence[Path], *, sync: bool = True) -> int:
-    """Return the number of extents of all files. With `sync`, their dirty pages are written first."""
-    count = 0
-    for path in paths:
-        with path.open("rb") as file:
-            count += placement.count(file.fileno(), sync=sync)
-    return count
+def _count_extents(path: Path, *, sync: bool = True) -> int:
+    """Return the number of extents of a file. With `sync`, its dirty pages are written first."""
+    with path.open("rb") as file:
+        return placement.count(file.fileno(), sync=sync)
 
 
 def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
@@ -295,12 +286,10 @@ def slow_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> floa
     journalctl's program is read into memory first.
     """
     run("journalctl", "--version")
-    if iops:
-        volume.throttle(iops)
+    volume.throttle(iops)
     try:
         began_s = time.monotonic()
         work()
         return time.monotonic() - began_s
     finally:
-        if iops:
-            volume.throttle(0)
+        volume.throttle(0)

@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final
 
-from journalkeeper.btrfs import inode, volume
 from journalkeeper.journald.layout import read_machine_id
 from journalkeeper.probe import who
 from journalkeeper.probe.base import Measurement, Steps, sample, schedule, scratch
@@ -49,15 +48,12 @@ def measure(asked: Namespace) -> Steps:
     if asked.who is not None:
         yield from who.measure(asked)
         return
-    with (
-        scratch(journal_directory(asked)) as place,
-        open(f"{place}/synced", "wb", buffering=0) as file,
-    ):
+    with scratch(journal_directory(asked)) as place, open(f"{place}/synced", "wb", buffering=0) as file:
         names = [f"fsync, writer {share:.0%} busy" if share else "fsync alone" for share in BUSY]
         found = Measurement([Series(name, planned=True) for name in names])
         fd = file.fileno()
         _write_and_sync(fd)  # the first one logs the new directory, too
-        found.notes.append(f"{place}: {_kind(fd)}, {len(BLOCK)} bytes and an fsync at a time")
+        found.notes.append(f"{place}: {len(BLOCK)} bytes and an fsync at a time")
         yield found
         for share, series in zip(BUSY, found.series, strict=True):
             count, began_s = max(1, round(asked.rate * asked.seconds)), time.monotonic()
@@ -67,14 +63,6 @@ def measure(asked: Namespace) -> Steps:
                 if share:
                     busy = sum(took_s) / (time.monotonic() - began_s)
                     found.notes.append(f"{series.name}: the writer was at work for {busy:.1%} of the time")
-
-
-def _kind(fd: int) -> str:
-    try:
-        volume.fs_info(fd)
-    except OSError:
-        return "not on btrfs"
-    return "NOCOW" if inode.is_nocow(fd) else "datacow"
 
 
 def _write_and_sync(fd: int) -> None:

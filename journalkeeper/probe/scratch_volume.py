@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,8 +25,10 @@ PREFIX: Final = "journalkeeper-lab-"
 ISOLATED: Final = "JOURNALKEEPER_LAB_ISOLATED"
 """The environment variable with the id of the process that `isolate` moved to its own mount namespace."""
 
+OWN_MOUNTS: Final = ("unshare", "--mount", "--propagation", "private")
+"""The command prefix that runs a command in its own mount namespace, out of which no mount spreads."""
+
 SECTOR_BYTES: Final = 512
-THROTTLES: Final = ("read_iops_device", "write_iops_device")
 
 MAKE_VOLUME: Final = """
 set -e
@@ -76,7 +77,8 @@ def run(*argv: str | os.PathLike[str], timeout_s: float = 300) -> str:
 def undo_at_end(*argv: str) -> Iterator[str]:
     """Run a child process that undoes its own work when the block ends or this process dies. Yield its first line.
 
-    The command prepares, prints a line, and undoes its work when its stdin ends.
+    The command prepares, prints a line, and undoes its work when its stdin ends. Ctrl-C does not reach it, and SIGPIPE
+    is ignored in it, because that would end a shell without its trap.
 
     Raises: KeeperError with the command's error message if it ends without a line.
     """
@@ -84,13 +86,7 @@ def undo_at_end(*argv: str) -> Iterator[str]:
     with (
         tempfile.TemporaryFile("w+") as said,
         subprocess.Popen(
-            argv,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=said,
-            text=True,
-            start_new_session=True,  # so that Ctrl-C does not reach it
-            restore_signals=False,  # SIGPIPE stays ignored: it would end a shell without its trap
+            argv, stdin=pipe, stdout=pipe, stderr=said, text=True, start_new_session=True, restore_signals=False
         ) as child,
     ):
         try:
@@ -117,48 +113,17 @@ def wait_until(is_done: Callable[[], bool], complaint: str, timeout_s: float = 6
         pause_s = min(pause_s * 1.5, 0.05)
 
 
-def own_mounts() -> tuple[str, ...]:
-    """Return the command prefix that runs a command in its own mount namespace.
-
-    In a chroot, "/" is not a mount point, so its propagation cannot be changed. Source: mount_namespaces(7),
-    unshare(1).
-
-    Raises: KeeperError in a chroot with shared mounts, out of which new mounts would spread.
-    """
-    mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    if any(fields[4] == "/" for fields in mounts):
-        return ("unshare", "--mount", "--propagation", "private")
-    if any(word.startswith("shared:") for fields in mounts for word in fields):
-        raise KeeperError("this chroot shares its mounts: `mount --bind ROOT ROOT` before entering it")
-    return ("unshare", "--mount", "--propagation", "unchanged")
-
-
 def isolate() -> None:
     """Replace this process by a new run of the same command in its own mount namespace. Return in that new run.
 
     Otherwise, a namespace that another process makes meanwhile would copy our mounts and keep them mounted.
-
-    Raises: KeeperError in a chroot that shares its mounts.
     """
     if os.environ.pop(ISOLATED, None) == str(os.getpid()):
         return
-    words = [*own_mounts(), "--", sys.executable, *sys.orig_argv[1:]]
+    words = [*OWN_MOUNTS, "--", sys.executable, *sys.orig_argv[1:]]
     os.environ[ISOLATED] = str(os.getpid())
     sys.stdout.flush()
     os.execvp(words[0], words)  # noqa: S606 - a list of words
-
-
-def missing() -> str | None:
-    """Return one line that states why no scratch volume can be made here; None if it can."""
-    if os.geteuid() != 0:
-        return "loop devices and mounts need root: run with sudo"
-    if shutil.which("mkfs.btrfs") is None:
-        return "mkfs.btrfs is not installed (package btrfs-progs)"
-    try:
-        run(*own_mounts(), "losetup", "--find")
-    except KeeperError as error:
-        return str(error)
-    return None
 
 
 class ScratchVolume:
@@ -182,7 +147,7 @@ class ScratchVolume:
         self.mountpoint = self.base / "mnt"
         self.options = options or "defaults"
         self.images = list(images) or [self.base / "disk.img"]
-        self._throttled = False
+        self._iops = 0
         self._stack = ExitStack()
         words = ("sh", "-c", MAKE_VOLUME, "sh", str(self.base), size, self.options, *map(str, images))
         self.devices = self._stack.enter_context(undo_at_end(*words)).split()
@@ -240,19 +205,19 @@ class ScratchVolume:
 
         Raises: KeeperError if the kernel has neither blkio nor io.max.
         """
-        status = os.stat(self.device)
-        number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-        blkio = Path("/sys/fs/cgroup/blkio")
-        if (blkio / f"blkio.throttle.{THROTTLES[0]}").exists():
-            for name in THROTTLES:
-                (blkio / f"blkio.throttle.{name}").write_text(f"{number} {iops}\n")
+        if iops == self._iops:
+            return
+        number = Path("/sys/class/block", Path(self.device).name, "dev").read_text().strip()
+        group = Path("/proc/self/cgroup").read_text().split("::", 1)[-1].strip().lstrip("/")
+        io_max, blkio = Path("/sys/fs/cgroup", group, "io.max"), Path("/sys/fs/cgroup/blkio")
+        if io_max.exists():
+            io_max.write_text(f"{number} riops={iops or 'max'} wiops={iops or 'max'}\n")
+        elif blkio.exists():
+            for way in ("read", "write"):
+                (blkio / f"blkio.throttle.{way}_iops_device").write_text(f"{number} {iops}\n")
         else:
-            own = Path("/sys/fs/cgroup") / Path("/proc/self/cgroup").read_text().split("::", 1)[-1].strip().lstrip("/")
-            if not (own / "io.max").exists():
-                raise KeeperError("no blkio.throttle and no io.max: this kernel or cgroup cannot limit IOPS")
-            value = str(iops) if iops else "max"
-            (own / "io.max").write_text(f"{number} riops={value} wiops={value}\n")
-        self._throttled = iops > 0
+            raise KeeperError("no blkio.throttle and no io.max: this kernel or cgroup cannot limit IOPS")
+        self._iops = iops
 
     def count_written_bytes(self) -> int:
         """Return the number of bytes written to the first device since the volume was made.
@@ -265,8 +230,7 @@ class ScratchVolume:
     def close(self) -> None:
         """Remove the limit of IOPS, unmount, detach and remove the volume."""
         with self._stack:
-            if self._throttled:
-                self.throttle(0)
+            self.throttle(0)
 
     def __enter__(self) -> Self:
         return self

@@ -25,7 +25,7 @@ from journalkeeper.model.units import counted
 from journalkeeper.probe.base import NAME, Measurement, Steps, read_lines
 from journalkeeper.probe.distribution import Limit, Series
 from journalkeeper.probe.distribution import format_wait as span
-from journalkeeper.probe.scratch_volume import own_mounts, undo_at_end
+from journalkeeper.probe.scratch_volume import OWN_MOUNTS, undo_at_end
 
 TRACEFS: Final = "/sys/kernel/tracing"
 CALLS: Final = ("fsync", "fdatasync", "sync_file_range", "msync", "syncfs")
@@ -200,7 +200,7 @@ def instance() -> Iterator[Path]:
             f"cannot trace in a container, because a trace has the host's process ids: run it on the host{INSTEAD}"
         )
     name = f"{NAME}{os.getpid()}"
-    alone = () if os.path.isdir(f"{TRACEFS}/instances") else own_mounts()
+    alone = () if os.path.isdir(f"{TRACEFS}/instances") else OWN_MOUNTS
     words = (*alone, "sh", "-c", PREPARE, "sh", TRACEFS, name, str(BUFFER_KIB), " ".join(EVENTS))
     with undo_at_end(*words) as child:
         yield Path(f"/proc/{child}/root{TRACEFS}/instances/{name}")

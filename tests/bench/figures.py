@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from journalkeeper import __version__
-from journalkeeper.probe import bed
 from journalkeeper.probe.scratch_volume import isolate
+from tests.volumes import why_no_bed
 
 REPOSITORY = Path(__file__).parents[2]
 MIB = 1 << 20
@@ -173,7 +173,7 @@ def parser(doc: str | None, options: Mapping[str, Option] | None = None) -> argp
 
 def need_a_bed(words: argparse.ArgumentParser) -> None:
     """Go on in a mount namespace of our own, or end with the reason where no bed can be made."""
-    if reason := bed.missing():
+    if reason := why_no_bed():
         words.exit(1, f"{words.prog}: {reason}\n")
     isolate()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed command is compiled, and so should ours be

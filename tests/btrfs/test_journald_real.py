@@ -18,7 +18,7 @@ from journalkeeper.journald.names import classify
 from journalkeeper.model import Header, Kind, State
 from journalkeeper.model.units import format_size
 from journalkeeper.probe import bed as beds
-from journalkeeper.probe.bed import Bed, PrivateJournald, find_program
+from journalkeeper.probe.bed import Bed, PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.patience import eventually
 
@@ -181,11 +181,11 @@ def test_settings_are_what_journald_says_it_runs_by(
     words = "SYSTEMD_LOG_LEVEL=debug"
     if case.namespace:  # journald takes a namespace as its argument, and these for the places that the lab expects
         words += f" RUNTIME_DIRECTORY=/run/systemd/journal LOGS_DIRECTORY=/var/log/journal/{read_machine_id()}"
-    script = f"#!/bin/sh\n{case.before}\nexec env {words} {find_program()} {case.namespace} 2>{log}"
+    script = f"#!/bin/sh\n{case.before}\nexec env {words} {beds.JOURNALD} {case.namespace} 2>{log}"
     program = tmp_path / "program"
     program.write_text(script)
     program.chmod(0o700)
-    monkeypatch.setattr(beds, "JOURNALD", (str(program),))
+    monkeypatch.setattr(beds, "JOURNALD", str(program))
     with PrivateJournald(volume.mountpoint, settings=case.settings) as journald:
         given = conf.read_settings(case.namespace, root=f"/proc/{journald.pid}/root")
         # the sockets are there before the journal is opened: end it too early and it never says its limits

@@ -12,19 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.journald import header
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe import bed
-from journalkeeper.probe.bed import ARCHIVED, ONLINE, PrivateJournald
-from journalkeeper.probe.scratch_volume import ScratchVolume, own_mounts, run
+from journalkeeper.probe.bed import ARCHIVED, PrivateJournald
+from journalkeeper.probe.scratch_volume import OWN_MOUNTS, ScratchVolume, run
 from tests.patience import eventually
-from tests.volumes import extents, make_images
+from tests.volumes import extents
 
 pytestmark = pytest.mark.root
-
-
-def entries(path: Path) -> int:
-    return header.parse(path.read_bytes()[: header.HEADER_BYTES], path.stat().st_size).entries
 
 
 def holds(device: str, image: Path) -> bool:
@@ -58,15 +53,6 @@ def test_a_file_held_open_does_not_keep_the_volume_mounted() -> None:
     assert not volume.base.exists()
 
 
-def test_a_remount_keeps_the_device_and_the_files() -> None:
-    with ScratchVolume() as volume:
-        (volume.mountpoint / "kept").write_text("x")
-        device = volume.device
-        volume.remount()
-        assert (volume.mountpoint / "kept").read_text() == "x"
-        assert holds(device, volume.images[0])
-
-
 def test_after_a_remount_neither_the_volume_nor_its_image_is_in_memory() -> None:
     with ScratchVolume() as volume:
         (volume.mountpoint / "file").write_bytes(os.urandom(16 << 20))
@@ -95,18 +81,6 @@ def test_what_was_written_is_counted_from_the_first_mount() -> None:
         os.sync()
         assert before < 1 << 20
         assert 4 << 20 <= volume.count_written_bytes() < 8 << 20
-
-
-@pytest.mark.parametrize(("profile", "disks"), [("single", 1), ("raid1", 2), ("raid10", 4)])
-def test_images_of_the_caller_are_mounted_and_kept(tmp_path: Path, profile: str, disks: int) -> None:
-    images = make_images(tmp_path, "300M", profile)
-    with ScratchVolume(images=images) as volume:
-        (volume.mountpoint / "kept").write_text("x")
-    with ScratchVolume(images=images) as volume:
-        assert (volume.mountpoint / "kept").read_text() == "x"
-        assert len(volume.devices) == disks
-        usage = run("btrfs", "filesystem", "df", volume.mountpoint)
-        assert f"Data, {profile.upper() if profile != 'single' else 'single'}" in usage
 
 
 def test_a_throttle_is_a_limit_and_ends_with_the_volume() -> None:
@@ -141,12 +115,6 @@ def test_the_hosts_journal_sees_nothing_of_it(scratch: ScratchVolume) -> None:
                 )
 
 
-def test_the_queue_for_messages_is_as_long_as_on_a_host(scratch: ScratchVolume) -> None:
-    with PrivateJournald(scratch.mountpoint / "queue") as journald:
-        words = ("nsenter", f"--target={journald.pid}", "--net", "cat", "/proc/sys/net/unix/max_dgram_qlen")
-        assert run(*words) == "512\n"
-
-
 def test_real_flushes_fragment_and_a_rotation_archives(scratch: ScratchVolume) -> None:
     with PrivateJournald(scratch.mountpoint / "aged", settings=("SystemMaxFileSize=64M",)) as journald:
         journald.age(30)
@@ -158,28 +126,8 @@ def test_real_flushes_fragment_and_a_rotation_archives(scratch: ScratchVolume) -
         assert len(run("journalctl", "--file", archive, "-o", "cat", "-q").splitlines()) >= 30 * 40
 
 
-def test_a_power_cut_leaves_an_unclean_file_and_a_new_start(scratch: ScratchVolume) -> None:
-    with PrivateJournald(scratch.mountpoint / "cut") as journald:
-        journald.log("never synced")
-        # ONLINE comes before the first entry, and journald deletes an unclean file that has none
-        assert eventually(lambda: journald.state() == ONLINE and entries(journald.active) > 0)
-        journald.kill()
-        journald.start()
-        # the sockets are there before the old file is set aside
-        assert eventually(lambda: any(path.name.endswith(".journal~") for path in journald.journal.iterdir()))
-
-
-def test_a_stopped_journald_says_so(scratch: ScratchVolume) -> None:
-    with PrivateJournald(scratch.mountpoint / "stopped") as journald:
-        journald.stop()
-    with pytest.raises(KeeperError, match="not running"):
-        _ = journald.pid
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        journald.log("to nobody")
-
-
 def test_a_journald_that_ends_as_it_starts_is_reported(scratch: ScratchVolume, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bed, "JOURNALD", (shutil.which("false"),))
+    monkeypatch.setattr(bed, "JOURNALD", shutil.which("false"))
     with pytest.raises(KeeperError, match="private journald: unshare ended before it was ready"):
         PrivateJournald(scratch.mountpoint / "broken")
 
@@ -206,7 +154,7 @@ signal.pause()
 
 def test_even_sigkill_leaves_neither_journald_nor_device_nor_file(tmp_path: Path) -> None:
     """In a mount namespace of its own, as tests/try and tests/run give it."""
-    enter = [*own_mounts(), sys.executable, "-c", KILLED, str(tmp_path)]
+    enter = [*OWN_MOUNTS, sys.executable, "-c", KILLED, str(tmp_path)]
     with subprocess.Popen(enter, stdout=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout is not None

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.probe import bed as beds
 from journalkeeper.probe.bed import Bed
 from tests import demo
 from tests.daemon import CHECKOUT
@@ -90,7 +89,7 @@ def test_a_signal_takes_everything_down(
 def test_it_says_in_one_line_why_it_cannot_be_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(beds, "missing", lambda: "this machine offers no loop devices")
+    monkeypatch.setattr(demo, "why_no_bed", lambda: "this machine offers no loop devices")
     assert demo.main([]) == 1
     assert capsys.readouterr().err == "cannot show it here: this machine offers no loop devices\n"
 
@@ -139,7 +138,8 @@ def test_a_kernel_that_cannot_limit_a_device_is_told_of(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], bed: Bed
 ) -> None:
     def refuse(iops: int) -> None:
-        raise KeeperError(f"no way to limit IOPS to {iops}")
+        if iops:
+            raise KeeperError(f"no way to limit IOPS to {iops}")
 
     monkeypatch.setattr(bed.volume, "throttle", refuse)
     assert demo.usable_iops(bed, 150) == 0

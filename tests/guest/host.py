@@ -43,7 +43,7 @@ from journalkeeper.probe import scratch_volume as lab
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.guest import base, disk
 from tests.guest.shelter import Shelter
-from tests.volumes import drop_caches
+from tests.volumes import drop_caches, why_no_bed
 
 REBOOTED = 133
 """How nspawn ends under --keep-unit when the guest asked for a reboot (EXIT_FORCE_RESTART)."""
@@ -59,7 +59,7 @@ def missing() -> str | None:
     for tool, package in base.TOOLS.items():
         if shutil.which(tool) is None:
             return f"{tool} is not installed (package {package})"
-    return lab.missing()
+    return why_no_bed()
 
 
 class Guest:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from journalkeeper.probe.scratch_volume import own_mounts
+from journalkeeper.probe.scratch_volume import OWN_MOUNTS
 from tests.trust import table
 from tests.trust.table import Row
 
@@ -65,7 +65,7 @@ def missing(kind: Kind) -> str | None:
 
 def run(kind: Kind, words: Sequence[str], seed: int) -> Row:
     """Run a kind as a process, in a mount namespace of its own; all that it prints is printed."""
-    command = [*(own_mounts() or ()), sys.executable, "-m", f"tests.trust.{kind.module}", *words]
+    command = [*OWN_MOUNTS, sys.executable, "-m", f"tests.trust.{kind.module}", *words]
     command += ["--seed", f"{seed}"] if kind.seeded else []
     said = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as process:

@@ -31,7 +31,6 @@ from journalkeeper.btrfs import mtime_note
 from journalkeeper.journald import names
 from journalkeeper.journald.names import is_leftover
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.probe import bed
 from journalkeeper.probe.bed import SIGNAL_SYNC, PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.bench.figures import Option
@@ -40,6 +39,7 @@ from tests.patience import eventually
 from tests.repeated import repeated
 from tests.trust import table
 from tests.trust.services import CHECKOUT, WATCHDOG_S, Quiet, quiet
+from tests.volumes import why_no_bed
 
 KIND: Final = "races"
 SETTINGS: Final = ("SystemMaxUse=12G", "SystemMaxFiles=0", "SystemKeepFree=1M", "SystemMaxFileSize=64M")
@@ -293,4 +293,4 @@ def race(asked: Namespace) -> table.Row:
 OPTIONS: Final = {"rotations": Option(1000, "of journald"), "seed": table.SEED}
 
 if __name__ == "__main__":
-    sys.exit(table.command(__doc__, KIND, race, OPTIONS, missing=bed.missing))
+    sys.exit(table.command(__doc__, KIND, race, OPTIONS, missing=why_no_bed))

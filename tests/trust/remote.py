@@ -29,7 +29,6 @@ from journalkeeper.journald.names import is_leftover
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.run import Report
-from journalkeeper.probe import scratch_volume as volumes
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.bench.figures import Option
 from tests.btrfs.journals import Bearing, bearing
@@ -38,6 +37,7 @@ from tests.journal_files import archive_name, put
 from tests.trust import table
 from tests.trust.owner import Owner
 from tests.trust.test_boundary import CONTENT
+from tests.volumes import why_no_bed
 
 KIND: Final = "remote"
 OWNER: Final = 998
@@ -224,4 +224,4 @@ def attack(asked: Namespace) -> table.Row:
 OPTIONS: Final = {"operations": Option(20_000, "of the owner's"), "seed": table.SEED}
 
 if __name__ == "__main__":
-    sys.exit(table.command(__doc__, KIND, attack, OPTIONS, missing=volumes.missing))
+    sys.exit(table.command(__doc__, KIND, attack, OPTIONS, missing=why_no_bed))
