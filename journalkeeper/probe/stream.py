@@ -108,7 +108,7 @@ class Program:
         """Add the columns "rate", "gap" (the longest time without a line) and "lost" to the table rows.
 
         The rate is that of lines per second, "-" if the measurement is too short. Return a sentence if lines are lost,
-        else "". Unless the measurement is `complete`, nobody knows how many are lost.
+        else "". Unless the measurement is `complete`, the number of lost lines is unknown.
         """
         for series in self.rows:
             ends = [began + took for began, took in zip(series.began_ns, series.took_ns, strict=True)]
