@@ -32,7 +32,7 @@ from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import Wait, waits
 from journalkeeper.observe import load
 from journalkeeper.observe.flushes import Flushes
-from journalkeeper.observe.intake import IntakeDelays
+from journalkeeper.observe.intake import ENTRIES_PER_FLUSH, Intake, list_journald_files
 from journalkeeper.observe.observer import Observer, Seen, resolve_path
 from journalkeeper.policy.deferral import remember
 from journalkeeper.policy.plan import Lasting, plan_again, with_now
@@ -57,7 +57,7 @@ class Memory:
 
     observer: Observer
     flushes: Flushes = field(default_factory=Flushes)
-    intake: IntakeDelays = field(default_factory=IntakeDelays)
+    intake: Intake = field(default_factory=lambda: Intake(ENTRIES_PER_FLUSH))
     piece_times: PieceTimes = field(default_factory=PieceTimes)
     failures: dict[tuple[int, int], Refusal] = field(default_factory=dict)
     waiting: dict[str, Wait] | None = None
@@ -273,7 +273,7 @@ class Engine:
         """Store waiting files, prune the history, publish the metrics, and return the notices for the report."""
         said = run_bookkeeping(partial(self._update_waits, record, *done, whole=whole))
         said += run_bookkeeping(lambda: self._prune(record, host, whole=whole, rarely=watching))
-        worst_us = self.memory.intake.look(host.files) if watching else None
+        worst_us = self.memory.intake.find_worst_us(list_journald_files(host.files)) if watching else None
         if publisher is not None:
             said += run_bookkeeping(partial(publisher.show, (host, done[0]), done[1], record, worst_us))
         return [*said, *record.ignored, *record.replacement]

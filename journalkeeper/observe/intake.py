@@ -35,6 +35,7 @@ class Intake:
 
     def __init__(self, entries: int = ENTRIES) -> None:
         self._entries = entries
+        self._waits_us: deque[int] = deque(maxlen=KEPT)
         self._seen: dict[str, tuple[int, int]] = {}
         """Of each file its inode and the number of its read_newest entry."""
 
@@ -54,8 +55,15 @@ class Intake:
         before, self._seen = self._seen, {}
         came = [entry for path in paths for entry in self._read_new(path, before.get(path)) if path in before]
         latest = sorted(came, key=lambda entry: entry.realtime_us)[-self._entries :]
-        waits = [entry.realtime_us - entry.source_us for entry in latest if entry.source_us is not None]
-        return [wait for wait in waits if wait >= 0]
+        waits_us = [entry.realtime_us - entry.source_us for entry in latest if entry.source_us is not None]
+        found_us = [wait_us for wait_us in waits_us if wait_us >= 0]
+        self._waits_us.extend(found_us)
+        return found_us
+
+    @property
+    def p99_us(self) -> int:
+        """The 99th percentile of the newest KEPT intake delays, in microseconds; 0 without any."""
+        return quantile(sorted(self._waits_us), 990)
 
     def _read_new(self, path: str, before: tuple[int, int] | None) -> list[Entry]:
         """Return the entries of the file at `path` that were added after `before`, (inode, entry number).
@@ -81,25 +89,3 @@ def list_journald_files(files: Iterable[JournalFile]) -> list[str]:
     """Return the paths of the active files that journald writes; the files in remote/ have other writers."""
     active = (file for file in files if file.kind is Kind.ACTIVE and file.problem is None)
     return [file.path for file in active if file.instance != layout.REMOTE]
-
-
-class IntakeDelays:
-    """The waits for journald of the newest KEPT messages."""
-
-    def __init__(self) -> None:
-        self._waits: deque[int] = deque(maxlen=KEPT)
-        self._intake = Intake(ENTRIES_PER_FLUSH)
-
-    def look(self, files: Iterable[JournalFile]) -> int | None:
-        """Read the new entries of the active files, and return their longest intake delay in microseconds.
-
-        Return None without new entries.
-        """
-        came = self._intake.list_waits_us(list_journald_files(files))
-        self._waits.extend(came)
-        return max(came, default=None)
-
-    @property
-    def p99_us(self) -> int:
-        """The 99th percentile of the intake delays so far, in microseconds; 0 without any."""
-        return quantile(sorted(self._waits), 990)

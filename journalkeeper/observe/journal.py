@@ -9,8 +9,8 @@ Only trusted entries count: fields that begin with an underscore, and messages o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from journalkeeper.health.evidence import Boot, Dropped, Ended, Intake, Journal, Unknown
 from journalkeeper.journald.journalctl import (
@@ -39,8 +39,7 @@ JOURNAL_MISSED: Final = "e9bf28e6e834481bb6f48f548ad13606"
 FLUSH: Final = "systemd-journal-flush.service"
 JOURNALD: Final = "systemd-journald.service"
 
-SUPPRESSED: Final = re.compile(r"Suppressed (\d{1,18}) messages from (.+)", re.DOTALL)
-MISSED: Final = re.compile(r"Missed (\d{1,18}) kernel messages")
+LOST: Final = re.compile(r"(?:Suppressed|Missed) (\d{1,18}) (?:kernel messages|messages from (.+))", re.DOTALL)
 """Source: systemd 252 to 257, journald-rate-limit.c, journald-kmsg.c."""
 
 EVENT_FIELDS: Final = (
@@ -63,20 +62,28 @@ def read_journal(directory: str | None, most: int, namespaces: Sequence[str]) ->
     try:
         if not can_see_all(directory):
             return Unknown("the whole journal may be read by root and the group systemd-journal only", needs_root=True)
-        events = _read_events(
-            read_entries(EVENT_FIELDS, _event_matches(namespaces), most=most, directory=directory), most
-        )
-        return _read_newest(read_entries(ENTRY_FIELDS, (), most=most, directory=directory), most, events)
+        events = list(read_entries(EVENT_FIELDS, _event_matches(namespaces), most=most, directory=directory))
+        entries, oldest_us, intake = _read_newest(read_entries(ENTRY_FIELDS, (), most=most, directory=directory))
     except NeedsRootError as error:
         if directory is not None:
             raise
         return Unknown(str(error), needs_root=True)
     except OSError as error:
         return Unknown(f"journalctl cannot be run: {error.strerror}")
+    return Journal(
+        entries=entries,
+        oldest_us=oldest_us,
+        complete=entries < most,
+        intake=intake,
+        events=len(events),
+        events_oldest_us=_when_us(events[-1]) if events else None,
+        events_complete=len(events) < most,
+        **_interpret_events(events),
+    )
 
 
 def _event_matches(namespaces: Sequence[str]) -> list[str]:
-    """Return the journalctl matches for the messages that `_read_events` needs.
+    """Return the journalctl matches for the messages that `_interpret_events` needs.
 
     They are PID 1's messages on boots, on the journal's flush and on journald, and journald's own messages.
     """
@@ -89,60 +96,37 @@ def _event_matches(namespaces: Sequence[str]) -> list[str]:
     ]
 
 
-def _read_events(found: Iterator[Entry], most: int) -> Journal:
-    """Return a Journal from the messages about events: boots, their flushes, lost messages, and ends of journald.
-
-    The parts about ordinary entries are empty; `_read_newest` adds them.
-    """
-    boots: dict[str, Boot] = {}
+def _interpret_events(events: Sequence[Entry]) -> dict[str, Any]:
+    """Return the fields of a Journal that tell of boots, their flushes, lost messages, and ends of journald."""
+    boots: dict[str, dict[str, Any]] = {}
     starting: dict[str, int] = {}
     logged_us: dict[str, int | None] = {}
     dropped: list[Dropped] = []
     ended: list[Ended] = []
-    rows = list(found)
-    for entry in reversed(rows):
-        when_us, kind = _when_us(entry), decode_text(entry.get("MESSAGE_ID"))
-        boot_id = decode_text(entry.get("_BOOT_ID"))
-        boot = boots.setdefault(boot_id, Boot(boot_id, when_us))
+    for entry in reversed(events):
+        when_us, boot_id = _when_us(entry), decode_text(entry.get("_BOOT_ID"))
+        kind, message = decode_text(entry.get("MESSAGE_ID")), decode_text(entry.get("MESSAGE"))
+        boot = boots.setdefault(boot_id, {"first_us": when_us})  # of each fact, the first message counts
         if decode_text(entry.get("_TRANSPORT")) == "driver":
-            dropped += _find_lost_messages(entry, when_us, kind)
-            if flushed := FLUSHED.match(decode_text(entry.get("MESSAGE"))):
-                logged_us.setdefault(boot_id, _span_us(flushed[1]))
-        elif kind in {STARTUP_FINISHED, STARTUP_IN_CONTAINER} and boot.userspace_us is None:
-            boots[boot_id] = boot._replace(userspace_us=parse_number(entry.get("USERSPACE_USEC")))
+            if kind in {JOURNAL_MISSED, JOURNAL_DROPPED} and (said := LOST.match(message)):
+                counted = parse_number(entry.get("N_DROPPED"))
+                unit = decode_text(entry.get("OBJECT_SYSTEMD_UNIT")) or (said[2] or "kernel").rpartition("/")[2]
+                dropped.append(Dropped(when_us, unit, int(said[1]) if counted is None else counted))
+            if said := FLUSHED.match(message):
+                logged_us.setdefault(boot_id, _span_us(said[1]))
+        elif kind in {STARTUP_FINISHED, STARTUP_IN_CONTAINER}:
+            boot.setdefault("userspace_us", parse_number(entry.get("USERSPACE_USEC")))
         elif kind == UNIT_STARTING:
             starting[boot_id] = _parse_sent_us(entry)
-        elif kind == UNIT_STARTED and boot.flush_us is None and boot_id in starting:
+        elif kind == UNIT_STARTED and boot_id in starting:
             took_us = _parse_sent_us(entry) - starting[boot_id]
-            boots[boot_id] = boot._replace(flush_us=took_us if took_us >= 0 else None)  # the clock was set back
+            boot.setdefault("flush_us", took_us if took_us >= 0 else None)  # the clock was set back
         elif kind == UNIT_FAILURE_RESULT:
             ended.append(Ended(when_us, decode_text(entry.get("UNIT")), decode_text(entry.get("UNIT_RESULT"))))
     for boot_id, boot in boots.items():
-        if boot.flush_us is None:
-            boots[boot_id] = boot._replace(flush_us=logged_us.get(boot_id))
-    return Journal(
-        entries=0,
-        oldest_us=None,
-        complete=True,
-        events=len(rows),
-        events_oldest_us=_when_us(rows[-1]) if rows else None,
-        events_complete=len(rows) < most,
-        boots=tuple(boots.values()),
-        dropped=tuple(dropped),
-        ended=tuple(ended),
-    )
-
-
-def _find_lost_messages(entry: Entry, when_us: int, kind: str) -> list[Dropped]:
-    """Return the messages that journald reports as lost in this entry."""
-    said = decode_text(entry.get("MESSAGE"))
-    if kind == JOURNAL_MISSED and (missed := MISSED.match(said)):
-        return [Dropped(when_us, "kernel", int(missed[1]))]
-    if kind == JOURNAL_DROPPED and (suppressed := SUPPRESSED.match(said)):
-        counted = parse_number(entry.get("N_DROPPED"))
-        unit = decode_text(entry.get("OBJECT_SYSTEMD_UNIT")) or suppressed[2].rpartition("/")[2]
-        return [Dropped(when_us, unit, int(suppressed[1]) if counted is None else counted)]
-    return []
+        boot["flush_us"] = logged_us.get(boot_id) if boot.get("flush_us") is None else boot["flush_us"]
+    known = tuple(Boot(boot_id, **facts) for boot_id, facts in boots.items())
+    return {"boots": known, "dropped": tuple(dropped), "ended": tuple(ended)}
 
 
 def _span_us(said: str) -> int | None:
@@ -152,27 +136,18 @@ def _span_us(said: str) -> int | None:
         return None  # another version's words
 
 
-def _read_newest(found: Iterator[Entry], most: int, events: Journal) -> Journal:
-    """Return `events` completed by the newest entries `found`, of which there are at most `most`.
-
-    The result has their number, the time of the oldest one, and the intake delay of each entry with two timestamps. It
-    is `complete` if there are fewer than `most` entries.
-    """
-    number_of, oldest_us = 0, None
+def _read_newest(found: Iterable[Entry]) -> tuple[int, int | None, tuple[Intake, ...]]:
+    """Return the number of entries, the time of the oldest one, and the intake delay of each with two timestamps."""
+    number, oldest_us = 0, None
     taken: list[tuple[Intake, int, str]] = []
     for entry in found:
-        number_of, oldest_us = number_of + 1, _when_us(entry)
+        number, oldest_us = number + 1, _when_us(entry)
         transport = decode_text(entry.get("_TRANSPORT"))
         if transport in {"syslog", "journal"} and (wait := compute_wait_us(entry)) is not None:
             unit = decode_text(entry.get("_SYSTEMD_UNIT")) or decode_text(entry.get("SYSLOG_IDENTIFIER"))
             offset_us = oldest_us - (parse_number(entry.get("__MONOTONIC_TIMESTAMP")) or 0)
             taken.append((Intake(oldest_us, wait, unit), offset_us, decode_text(entry.get("_BOOT_ID"))))
-    return events._replace(
-        entries=number_of,
-        oldest_us=oldest_us,
-        complete=number_of < most,
-        intake=tuple(_leave_out_clock_steps(taken)),
-    )
+    return number, oldest_us, tuple(_leave_out_clock_steps(taken))
 
 
 def _leave_out_clock_steps(taken: list[tuple[Intake, int, str]]) -> list[Intake]:
