@@ -59,22 +59,17 @@ def serve(connection: socket.socket) -> None:
     try:
         if len(descriptors) != 1:
             raise ValueError("the question contains no file descriptor")
-        found = disk.read_disk_bytes(_require_journal(descriptors[0]))
+        status = os.fstat(descriptors[0])
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("not a regular file")
+        header.read(descriptors[0], status.st_size)
+        found = disk.read_disk_bytes(descriptors[0])
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
     if found is None:
         raise ValueError("this process lacks CAP_SYS_ADMIN")
     connection.send(str(found).encode())
-
-
-def _require_journal(fd: int) -> int:
-    """Return `fd` if it is a journal file's descriptor; otherwise raise ValueError or HeaderError."""
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError("not a regular file")
-    header.read(fd, status.st_size)
-    return fd
 
 
 def main() -> int:

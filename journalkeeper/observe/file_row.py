@@ -132,16 +132,14 @@ def _read_header(place: Directory, name: str, kind: Name, fd: int) -> JournalFil
     )
 
 
-def build_problem(place: Directory, name: str, kind: Name | None, why: Reason, detail: str) -> JournalFile:
-    """Return a row without measurements for a file that could not be looked at, with the problem `why`."""
-    kind, path = kind or UNNAMED, f"{place.path.rstrip('/')}/{name}"
+def build_problem(place: Directory, name: str | None, kind: Name | None, why: Reason, detail: str) -> JournalFile:
+    """Return a row without measurements for a file that could not be looked at, with the problem `why`.
+
+    With a `name` of None, the row is about the directory `place` itself.
+    """
+    kind = kind or UNNAMED
+    path = place.path if name is None else f"{place.path.rstrip('/')}/{name}"
     return JournalFile(path, 0, 0, kind.kind, kind.owner, place.name, problem=why, problem_detail=detail)
-
-
-def build_directory_problem(place: Directory, why: Reason, detail: str) -> JournalFile:
-    """Return a row without measurements for a directory that could not be looked at, with the problem `why`."""
-    parent, _, name = place.path.rpartition("/")
-    return build_problem(place._replace(path=parent), name, None, why, detail)
 
 
 def explain_error(error: Exception) -> tuple[Reason, str]:

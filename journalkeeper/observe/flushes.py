@@ -47,14 +47,14 @@ class Flushes:
 
     def __init__(
         self,
-        clock: Callable[[], int] | None = None,
-        wall: Callable[[], int] | None = None,
+        clock: Callable[[], int] = lambda: time.monotonic_ns() // 1000,
+        wall: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
-        self._clock = clock or (lambda: time.monotonic_ns() // 1000)
-        self._wall = wall or (lambda: time.time_ns() // 1000)
-        self._instances: dict[str, Instance] = {}
+        self._clock = clock
+        self._wall = wall
+        self._rotatable: frozenset[str] = frozenset()
         self._timers: dict[str, FlushTimer] = {}
-        self._actives: dict[str, tuple[str, ...]] = {}
+        self._actives: dict[str, list[str]] = {}
         self._seen: dict[str, tuple[State, int]] = {}
         """State and mtime (ns) of each active file at the last look, by path."""
         self._offset_us = 0
@@ -82,69 +82,49 @@ class Flushes:
     def look(self, instances: Iterable[Instance], files: Iterable[JournalFile]) -> tuple[Instance, ...]:
         """Read the states of all active files in `files`, and return `instances` updated from their flush timers.
 
-        In each instance, `online_since_us` (when the timer started) and `sync_tells` are set. `files` must contain the
-        files of all instances. Timers of other instances are forgotten.
+        `files` must contain the files of all instances. Timers of other instances are forgotten.
         """
-        actives: dict[str, tuple[str, ...]] = {}
+        known = tuple(instances)
+        self._rotatable = frozenset(one.directory for one in known if one.rotatable)
+        self._actives, self._seen = {one.directory: [] for one in known}, {}
         for file in files:
             if file.kind is Kind.ACTIVE and file.problem is None:
                 directory, _, name = file.path.rpartition("/")
-                actives[directory] = (*actives.get(directory, ()), name)
-        known = tuple(instances)
+                self._actives.setdefault(directory, []).append(name)
         with self._lock:
-            self._timers = {
-                instance.directory: self._timers.get(instance.directory, FlushTimer()) for instance in known
-            }
-            self._actives = actives
-            self._seen = {}
-            self._instances = {instance.directory: instance for instance in known}
-            for instance in known:
-                self._timers[instance.directory].interval_us = instance.sync_interval_us
+            self._timers = {one.directory: self._timers.get(one.directory, FlushTimer()) for one in known}
+            for one in known:
+                self._timers[one.directory].interval_us = one.sync_interval_us
         self.look_again()
-        return tuple(
-            instance._replace(
-                online_since_us=self._get_online_since_us(instance.directory),
-                sync_tells=self._needs_sync(instance.directory),
-            )
-            for instance in known
-        )
+        return self.renew(known, ())[0]
 
     def renew(
         self, instances: Iterable[Instance], files: Iterable[JournalFile]
     ) -> tuple[tuple[Instance, ...], tuple[JournalFile, ...]]:
         """Return `instances` and the active ones of `files`, as the last look at the flush timers found them.
 
-        Only values that decide on flush windows are renewed.
+        Of an instance, `sync_tells` and `online_since_us` are renewed. The latter is the earliest time (CLOCK_REALTIME)
+        at which journald can have started its present flush timer, by the first append after a flush, which makes the
+        file ONLINE. It is None if no timer runs or its start is unknown. Of a file, its state and mtime are renewed.
         """
+        offset_us = self._wall() - self._clock()
+        if abs(offset_us - self._offset_us) > CLOCK_SET_US:  # otherwise a moment is always shown as the same one
+            self._offset_us = offset_us
+        with self._lock:
+            spans = {directory: timer.since for directory, timer in self._timers.items()}
+        since_us = {one: None if span is None else self._offset_us + span.earliest_us for one, span in spans.items()}
         actives = [(file, self._seen[file.path]) for file in files if file.path in self._seen]
         return (
-            tuple(one._replace(online_since_us=self._get_online_since_us(one.directory)) for one in instances),
+            tuple(
+                one._replace(online_since_us=since_us[one.directory], sync_tells=self._needs_sync(one.directory))
+                for one in instances
+            ),
             tuple(file._replace(state=state, mtime_ns=mtime_ns) for file, (state, mtime_ns) in actives),
         )
 
-    def _get_online_since_us(self, directory: str) -> int | None:
-        """Return the earliest time (CLOCK_REALTIME) at which journald can have started its present flush timer.
-
-        That is the first append after a flush, which makes the file ONLINE. Return None if no timer runs or its start
-        is unknown.
-        """
-        with self._lock:
-            since = self._timers[directory].since
-            return None if since is None else self._get_wall_offset_us() + since.earliest_us
-
-    def _get_wall_offset_us(self) -> int:
-        """Return CLOCK_REALTIME minus CLOCK_MONOTONIC. The value stays the same until the wall clock is set.
-
-        So a moment that is shown twice is the same to the microsecond.
-        """
-        offset_us = self._wall() - self._clock()
-        if abs(offset_us - self._offset_us) > CLOCK_SET_US:
-            self._offset_us = offset_us
-        return self._offset_us
-
     def _needs_sync(self, directory: str) -> bool:
         """Return whether journald should be asked for a sync, because its flush timer stayed unknown for too long."""
-        return self._instances[directory].rotatable and self._timers[directory].needs_sync(self._clock())
+        return directory in self._rotatable and self._timers[directory].needs_sync(self._clock())
 
     def look_again(self, directory: str | None = None) -> None:
         """Read the states of all known active files again, and update the flush timers.
@@ -164,22 +144,19 @@ class Flushes:
         return news or any(map(self._needs_sync, self._timers))
 
     def _look(self, directory: str) -> bool:
+        """Read the states of the active files in `directory`, update its timer, and return whether a plan is due."""
         timer = self._timers[directory]
         with self._lock:
             timer.begin_look()
             now_us = self._clock()
-        present: set[int] = set()
+        ages_us: dict[int, int] = {}
         online: dict[int, int | None] = {}
-        ages_us: list[int] = []
         generations = NONE_READ
-        for name in self._actives.get(directory, ()):
+        for name in self._actives[directory]:
             try:
                 with opening.open_directory(directory) as dir_fd, opening.hold_open(name, dir_fd) as fd:
-                    status = os.fstat(fd)
-                    present.add(status.st_ino)
-                    age_us = self._wall() - status.st_mtime_ns // 1000
-                    ages_us.append(age_us)
-                    state = header.read_state(fd)
+                    status, state = os.fstat(fd), header.read_state(fd)
+                    age_us = ages_us[status.st_ino] = self._wall() - status.st_mtime_ns // 1000
                     self._seen[f"{directory}/{name}"] = state, status.st_mtime_ns
                     if state is State.ONLINE and timer.may_be_live(status.st_ino, age_us, now_us):
                         first = volume.read_generation(fd)
@@ -190,12 +167,11 @@ class Flushes:
                 continue
         with self._lock:
             known = timer.state is State.ONLINE
-            over = (
-                timer.note_unsynced(online, now_us, generations)
-                if online
-                else timer.note_offline(frozenset(present), now_us)
-            )
-            due = timer.note_untimed_files(min(ages_us, default=None), now_us)
+            if online:
+                over = timer.note_unsynced(online, now_us, generations)
+            else:
+                over = timer.note_offline(frozenset(ages_us), now_us)
+            due = timer.note_untimed_files(min(ages_us.values(), default=None), now_us)
         if over and known:
             self._wait_for_writeback(directory)
         return over or due
@@ -224,7 +200,7 @@ class Flushes:
     def _wait_for_writeback(self, directory: str) -> None:
         """Wait until the data that the flush has begun to write is on the disk and committed."""
         began_us = self._clock()
-        for name in self._actives.get(directory, ()):
+        for name in self._actives[directory]:
             try:
                 with opening.open_directory(directory) as dir_fd, opening.hold_open(name, dir_fd) as fd:
                     writeback.wait_writeback(fd, 0, 0)

@@ -154,16 +154,12 @@ class Observer:
                     if only is not None or row.problem is not Reason.VANISHED:
                         gathered.files.append(row)
         except (NotBtrfsError, OSError, UnfitFileError) as error:
-            why, detail = file_row.explain_error(error)
-            gathered.files.append(
-                file_row.build_directory_problem(place, why, detail)
-                if only is None
-                else file_row.build_problem(place, only, classify(only), why, detail)
-            )
+            kind = None if only is None else classify(only)
+            gathered.files.append(file_row.build_problem(place, only, kind, *file_row.explain_error(error)))
         else:
             if only is None and listing.left_out:
                 detail = f"{listing.left_out:,} journal files are left out: at most {layout.MOST_FILES:,} are looked at"
-                gathered.files.append(file_row.build_directory_problem(place, Reason.TOO_MANY, detail))
+                gathered.files.append(file_row.build_problem(place, None, None, Reason.TOO_MANY, detail))
 
     def _list_place(self, place: Directory, fd: int, gathered: _Gathered) -> Listing:
         """Return the listing of a directory. Add its instance, volume and leftovers to `gathered`.
