@@ -51,8 +51,10 @@ class Memory:
 
     `observer` has a row for each file, which holds as long as the file's device, inode, size, mtime and ctime are the
     same and no run has rewritten the file. `failures` are the last failed actions by (device, inode). `waiting` are the
-    waiting files by path, None before the first run. `seen` is the last look. `newest_run` is the newest run in the
-    history: another process may have added one. `notices` are still to be reported.
+    waiting files by path, None before the first run. `lasting` are decisions of the last plan. `past` has the last
+    action on each file by (device, inode), and a key that changes when a run is added to the history. `seen`
+    is the last look. `newest_run` is the newest run in the history: another process may have added one. `notices` are
+    still to be reported.
     """
 
     observer: Observer
@@ -62,8 +64,8 @@ class Memory:
     failures: dict[tuple[int, int], Refusal] = field(default_factory=dict)
     waiting: dict[str, Wait] | None = None
     lasting: Lasting = field(default=Lasting())
+    past: tuple[object, dict[tuple[int, int], Past]] = (None, {})
     seen: Seen = field(default=Seen((), (), (), ()))
-    history_seen: bool = False
     notices: list[str] = field(default_factory=list)
     newest_run: int | None = None
     pruned_s: float = -DAY_S
@@ -143,6 +145,7 @@ class Engine:
         with closing(Record(self.state_directory, read_only=True)) as record:
             seen = self._see(request, self._list_directories(watching=self._follows))
             host, planned = self._plan(self._make_host(seen, record), request, marked=True)
+            self.memory.past = None, {}  # without the lock, another process may be adding to it
             return host, planned._replace(notices=record.ignored)
 
     def _plan(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
@@ -186,12 +189,12 @@ class Engine:
                 stack.push(publisher.publish_failure)
             lock = stack.enter_context(state.lock(self.state_directory))
             directories = self._list_directories(watching=watching or self._follows)
-            record, notices = self._open_history(stack, request, directories)
+            record = self._open_history(stack, request, directories)
             seen = self._see(request, directories)
             host, chosen = self._plan(self._make_host(seen, record), request, marked=not watching)
             stopped = _stop_on_either(stop, lock)
             worker = Runner(self.config, self.memory.flushes, self.memory.piece_times, hurry=request.now, stop=stopped)
-            notices += [*remove_leftovers(seen.leftovers), *worker.synchronize(chosen.syncs)]
+            notices = [*remove_leftovers(seen.leftovers), *worker.synchronize(chosen.syncs)]
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
             outcomes, unrecorded = list[Outcome](), list[str]()
@@ -204,21 +207,19 @@ class Engine:
                     unrecorded += store_outcome(record, run, seen.volumes, action.target.device, done)
                     on_outcome(done.outcome)
                 unrecorded += run_bookkeeping(lambda: record.end_run(run, now_us()))
-            notices += self._finish_run(
-                record, host, (chosen, outcomes), publisher, whole=not request.paths, watching=watching
-            )
+            whole = not request.paths
+            notices += run_bookkeeping(lambda: self._update_waits(record, chosen, outcomes, whole=whole))
+            notices += run_bookkeeping(lambda: self._prune(record, host, whole=whole, rarely=watching))
+            worst_us = self.memory.intake.find_worst_us(list_journald_files(host.files)) if watching else None
+            if publisher is not None:
+                notices += run_bookkeeping(partial(publisher.show, (host, chosen), outcomes, record, worst_us))
+            notices += record.ignored
             counters = _read_counters(record)
         waiting = tuple(self.memory.waiting.values()) if self.memory.waiting and watching else ()
         written = sum(outcome.bytes_written for outcome in outcomes)
-        took_s, said = time.monotonic() - began, (*notices, *unrecorded)
+        said, self.memory.notices = (*self.memory.notices, *notices, *unrecorded), []
+        took_s = time.monotonic() - began
         return Report(chosen, tuple(outcomes), written, took_s, said, host, waiting, counters, tuple(unrecorded))
-
-    def _forget_files_of_other_runs(self, record: Record) -> None:
-        """Make the next look open all files again on which other processes worked since this engine's last run."""
-        known, self.memory.newest_run = self.memory.newest_run, record.find_newest_run()
-        if known is not None and known != self.memory.newest_run:
-            # every run in a new history is new
-            self.memory.observer.forget(record.list_paths_since_run(known if known < self.memory.newest_run else 0))
 
     def _update_waits(self, record: Record, chosen: Plan, outcomes: list[Outcome], *, whole: bool) -> None:
         """Update which files wait and since when. Store waits of more than an hour in the history.
@@ -235,48 +236,28 @@ class Engine:
             self.memory.waiting = {path: wait for path, wait in before.items() if path not in done}
         record.wait((one for one in self.memory.waiting.values() if now - one.since_us >= HOUR_US), now_us=now)
 
-    def _open_history(
-        self, stack: ExitStack, request: Request, directories: tuple[str, ...]
-    ) -> tuple[Record, list[str]]:
-        """Open the history until `stack` ends. Return it with notices, one of them if the history was removed.
+    def _open_history(self, stack: ExitStack, request: Request, directories: tuple[str, ...]) -> Record:
+        """Open the history until `stack` ends.
+
+        A notice is added if the history is a new one in place of another. The next look opens all files again on which
+        other processes worked since this engine's last run.
 
         Raises: NotBtrfsError before a history is made on a host that needs none.
         """
         exists = os.path.lexists(os.path.join(self.state_directory, NAME))
         if not exists:
             self._see(request, directories)
-        removed = self.memory.history_seen and not exists
         record = stack.enter_context(Record(self.state_directory))
-        self.memory.history_seen = True
-        if removed:
+        stack.callback(lambda: self.memory.notices.extend(record.replacement))
+        known, newest = self.memory.newest_run, record.find_newest_run()
+        self.memory.newest_run = newest
+        if known is not None and not exists:
+            self.memory.past = None, {}
             self.memory.notices.append(f"{record.path}: the history was removed, and a new one was started")
-        notices = list(self.memory.notices)
-        stack.push(partial(self._keep_notices, record))
-        self._forget_files_of_other_runs(record)
-        return record, notices
-
-    def _keep_notices(self, record: Record, _: object, error: BaseException | None, __: object) -> None:
-        """At the end of a run, keep its notices about a lost history for the next run if `error` ended this one."""
-        lost = [] if error is None else [*self.memory.notices, *record.replacement]
-        self.memory.notices = list(dict.fromkeys(lost))
-
-    def _finish_run(
-        self,
-        record: Record,
-        host: Host,
-        done: tuple[Plan, list[Outcome]],
-        publisher: Publisher | None,
-        *,
-        whole: bool,
-        watching: bool,
-    ) -> list[str]:
-        """Store waiting files, prune the history, publish the metrics, and return the notices for the report."""
-        said = run_bookkeeping(partial(self._update_waits, record, *done, whole=whole))
-        said += run_bookkeeping(lambda: self._prune(record, host, whole=whole, rarely=watching))
-        worst_us = self.memory.intake.find_worst_us(list_journald_files(host.files)) if watching else None
-        if publisher is not None:
-            said += run_bookkeeping(partial(publisher.show, (host, done[0]), done[1], record, worst_us))
-        return [*said, *record.ignored, *record.replacement]
+        if known is not None and known != newest:
+            # Every run in a new history is new.
+            self.memory.observer.forget(record.list_paths_since_run(known if known < newest else 0))
+        return record
 
     def _prune(self, record: Record, host: Host, *, whole: bool, rarely: bool) -> None:
         """Delete old rows and failures of files that are gone. The service does so once a day, other runs each time."""
@@ -295,22 +276,20 @@ class Engine:
 
         The service follows no links in the named paths, because any user can send them over the bus.
         """
-        now = now_us()
-        if request.paths and self._follows:
-            everything = self._add_timing(self.memory.observer.look(directories, now_us=now))
-            known = {one.directory: one for one in everything.instances}
-            some = self.memory.observer.look_at(request.paths, now_us=now)
-            volumes = {volume.device: volume for volume in (*self.memory.seen.volumes, *some.volumes)}
-            # A subvolume below may be named.
-            self.memory.seen = self.memory.seen._replace(volumes=tuple(volumes.values()))
-            return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
-        if request.paths:
-            return self._add_timing(self.memory.observer.look_at(map(resolve_path, request.paths), now_us=now))
-        seen = self.memory.observer.look(directories, now_us=now)
+        now, observer = now_us(), self.memory.observer
+        if request.paths and not self._follows:
+            return self._add_timing(observer.look_at(map(resolve_path, request.paths), now_us=now))
+        seen = self._add_timing(observer.look(directories, now_us=now))
         if seen.files and all(file.problem is Reason.UNREADABLE for file in seen.files):
             where = " and ".join(directories)
             raise NeedsRootError(f"the journal files in {where} may be read by root and the group systemd-journal only")
-        return self._add_timing(seen)
+        if not request.paths:
+            return seen
+        known = {one.directory: one for one in seen.instances}
+        some = observer.look_at(request.paths, now_us=now)
+        volumes = {volume.device: volume for volume in (*seen.volumes, *some.volumes)}  # a subvolume may be named
+        self.memory.seen = seen._replace(volumes=tuple(volumes.values()))
+        return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
 
     def _add_timing(self, seen: Seen) -> Seen:
         """Store `seen` with each instance's flush timer and slowest recent piece as `memory.seen`, and return it."""
@@ -349,24 +328,25 @@ class Engine:
             self.config.window.margin_us + self.memory.piece_times.get_longest_us()
         )
 
-    def _find_past(self, seen: Seen, record: Record) -> dict[tuple[int, int], Past]:
-        """Return the last action on each file of the seen volumes from the history, by (device, inode)."""
-        past: dict[tuple[int, int], Past] = {}
-        for volume in seen.volumes:
-            known = record.past((volume.uuid, volume.subvolume))
-            past |= {(volume.device, inode): row for inode, row in known.items()}
-        return past
-
     def _make_host(self, seen: Seen, record: Record) -> Host:
         now = now_us()
-        written = record.sum_written_bytes(now - DAY_US, now)
+        key = record.find_newest_run(), tuple((one.device, one.uuid, one.subvolume) for one in seen.volumes)
+        if self.memory.past[0] != key:
+            self.memory.past = (
+                key,
+                {
+                    (volume.device, inode): past
+                    for volume in seen.volumes
+                    for inode, past in record.past((volume.uuid, volume.subvolume)).items()
+                },
+            )
         return Host(
             now_us=now,
             files=seen.files,
             instances=seen.instances,
             volumes=seen.volumes,
-            past=self._find_past(seen, record),
-            written_bytes=written,
+            past=self.memory.past[1],
+            written_bytes=record.sum_written_bytes(now - DAY_US, now),
             refused=dict(self.memory.failures),
             rotations=record.count_rotations(now - DAY_US, now),
             unshared=record.list_unsharing_directories(now - SNAPSHOTS_US),
