@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from typing import Final
 
 from journalkeeper.config import Config
@@ -181,19 +180,17 @@ class Engine:
 
         Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be written.
         """
-        began = time.monotonic()
-        watching = origin == DAEMON
+        began, watching = time.monotonic(), origin == DAEMON
         publisher = None if request.paths or request.ending else self._publisher
         with ExitStack() as stack:
             if publisher is not None:
                 stack.push(publisher.publish_failure)
-            lock = stack.enter_context(state.lock(self.state_directory))
+            ends = _stop_on_either(stop, stack.enter_context(state.lock(self.state_directory)))
             directories = self._list_directories(watching=watching or self._follows)
             record = self._open_history(stack, request, directories)
             seen = self._see(request, directories)
             host, chosen = self._plan(self._make_host(seen, record), request, marked=not watching)
-            stopped = _stop_on_either(stop, lock)
-            worker = Runner(self.config, self.memory.flushes, self.memory.piece_times, hurry=request.now, stop=stopped)
+            worker = Runner(self.config, self.memory.flushes, self.memory.piece_times, hurry=request.now, stop=ends)
             notices = [*remove_leftovers(seen.leftovers), *worker.synchronize(chosen.syncs)]
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)
@@ -207,34 +204,16 @@ class Engine:
                     unrecorded += store_outcome(record, run, seen.volumes, action.target.device, done)
                     on_outcome(done.outcome)
                 unrecorded += run_bookkeeping(lambda: record.end_run(run, now_us()))
-            whole = not request.paths
-            notices += run_bookkeeping(lambda: self._update_waits(record, chosen, outcomes, whole=whole))
-            notices += run_bookkeeping(lambda: self._prune(record, host, whole=whole, rarely=watching))
+            notices += run_bookkeeping(lambda: self._update_history(record, host, chosen, outcomes, request))
             worst_us = self.memory.intake.find_worst_us(list_journald_files(host.files)) if watching else None
             if publisher is not None:
                 notices += run_bookkeeping(partial(publisher.show, (host, chosen), outcomes, record, worst_us))
-            notices += record.ignored
             counters = _read_counters(record)
         waiting = tuple(self.memory.waiting.values()) if self.memory.waiting and watching else ()
         written = sum(outcome.bytes_written for outcome in outcomes)
-        said, self.memory.notices = (*self.memory.notices, *notices, *unrecorded), []
+        said, self.memory.notices = (*self.memory.notices, *notices, *record.ignored, *unrecorded), []
         took_s = time.monotonic() - began
         return Report(chosen, tuple(outcomes), written, took_s, said, host, waiting, counters, tuple(unrecorded))
-
-    def _update_waits(self, record: Record, chosen: Plan, outcomes: list[Outcome], *, whole: bool) -> None:
-        """Update which files wait and since when. Store waits of more than an hour in the history.
-
-        Shorter waits are not stored, because each commit costs 14 I/Os. A run over named files only ends the waits of
-        files that it finished.
-        """
-        now = now_us()
-        before = record.waiting() if self.memory.waiting is None or not self._follows else self.memory.waiting
-        if whole:
-            self.memory.waiting = waits(before, chosen, outcomes, now)
-        else:
-            done = {outcome.path for outcome in outcomes if outcome.result is Result.DONE}
-            self.memory.waiting = {path: wait for path, wait in before.items() if path not in done}
-        record.wait((one for one in self.memory.waiting.values() if now - one.since_us >= HOUR_US), now_us=now)
 
     def _open_history(self, stack: ExitStack, request: Request, directories: tuple[str, ...]) -> Record:
         """Open the history until `stack` ends.
@@ -259,17 +238,30 @@ class Engine:
             self.memory.observer.forget(record.list_paths_since_run(known if known < newest else 0))
         return record
 
-    def _prune(self, record: Record, host: Host, *, whole: bool, rarely: bool) -> None:
-        """Delete old rows and failures of files that are gone. The service does so once a day, other runs each time."""
-        history = self.config.history
-        if not rarely or time.monotonic() - self.memory.pruned_s >= DAY_S:
-            self.memory.pruned_s = time.monotonic()
-            if whole:
-                files = ((file.device, file.inode) for file in host.files)
-                directories = ((instance.device, instance.inode) for instance in host.instances)
-                there = (key for key in chain(files, directories) if key in self.memory.failures)
-                self.memory.failures = {key: self.memory.failures[key] for key in there}
-            record.prune(now_us(), history.keep_us, host, max_rows=history.max_rows)
+    def _update_history(
+        self, record: Record, host: Host, chosen: Plan, outcomes: list[Outcome], request: Request
+    ) -> None:
+        """Store which files wait and since when, and delete old rows and failures of files that are gone.
+
+        Waits of less than an hour are not stored, because each commit costs 14 I/Os. A run over named files only ends
+        the waits of files that it finished. The service deletes old rows once a day, other runs each time.
+        """
+        now = now_us()
+        before = record.waiting() if self.memory.waiting is None or not self._follows else self.memory.waiting
+        if not request.paths:
+            self.memory.waiting = waits(before, chosen, outcomes, now)
+        else:
+            done = {outcome.path for outcome in outcomes if outcome.result is Result.DONE}
+            self.memory.waiting = {path: wait for path, wait in before.items() if path not in done}
+        record.wait((one for one in self.memory.waiting.values() if now - one.since_us >= HOUR_US), now_us=now)
+        if self._follows and time.monotonic() - self.memory.pruned_s < DAY_S:
+            return
+        self.memory.pruned_s = time.monotonic()
+        if not request.paths:
+            there = {(file.device, file.inode) for file in host.files}
+            there |= {(instance.device, instance.inode) for instance in host.instances}
+            self.memory.failures = {key: last for key, last in self.memory.failures.items() if key in there}
+        record.prune(now, self.config.history.keep_us, host, max_rows=self.config.history.max_rows)
 
     def _see(self, request: Request, directories: tuple[str, ...]) -> Seen:
         """Look at the files that `request` names, or at all files. Raises: NeedsRootError if no file may be read.
