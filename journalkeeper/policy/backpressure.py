@@ -71,18 +71,20 @@ def flush(reading: Reading) -> Advice | None:
 
 def intake(reading: Reading) -> Advice | None:
     """Pause if the intake delay exceeds IntakeDelayMax=, and slow down if it exceeds half of that."""
-    delay_us, most_us = reading.intake_delay_us, reading.config.window.intake_delay_max_us
-    if delay_us is None or 2 * delay_us <= most_us:
-        return None
-    return Advice.PAUSE if delay_us > most_us else Advice.SLOW_DOWN
+    return _compare(reading.intake_delay_us, reading.config.window.intake_delay_max_us)
 
 
 def busy(reading: Reading) -> Advice | None:
     """Pause if other processes keep the disk busier than PressureMax=, and slow down if it exceeds half of that."""
-    share, most = reading.others_busy_percent, reading.config.window.pressure_max_percent
-    if share is None or 2 * share <= most or most == 100:
+    most = reading.config.window.pressure_max_percent
+    return None if most == 100 else _compare(reading.others_busy_percent, most)
+
+
+def _compare(value: int | None, most: int) -> Advice | None:
+    """Return PAUSE for a value above `most`, SLOW_DOWN for one above half of that, and None for others or None."""
+    if value is None or 2 * value <= most:
         return None
-    return Advice.PAUSE if share > most else Advice.SLOW_DOWN
+    return Advice.PAUSE if value > most else Advice.SLOW_DOWN
 
 
 RULES: tuple[Rule, ...] = (maintenance, impatience, flush, intake, busy)

@@ -70,14 +70,14 @@ UNKNOWN: Final = Window("", open=False, closes_at_us=None, reason="unknown-insta
 class Cases:
     """Makes the Case of each file of `host` for a request. What all files share is computed once.
 
-    `windows` has the flush window of each instance, by directory.
+    `windows` has the flush window of each instance, by directory, and `volumes` each volume by st_dev.
     """
 
     def __init__(self, host: Host, request: Request, config: Config) -> None:
         self._host, self._request, self._config = host, request, config
         margin_us = config.window.margin_us
         self.windows = windows(host.instances, host.files, host.now_us, margin_us=margin_us, now=request.now)
-        self._volumes = {volume.device: volume for volume in host.volumes}
+        self.volumes = {volume.device: volume for volume in host.volumes}
         self._compression = parse_compression(config.defrag.compress if request.compress is None else request.compress)
         self._allow_unshare = config.defrag.allow_unshare
         if request.allow_unshare is not None:
@@ -92,18 +92,14 @@ class Cases:
         became_archive = past is not None and past.kind is Kind.ACTIVE and file.kind is not Kind.ACTIVE
         return None if became_archive else past
 
-    def find_refusal(self, file: JournalFile) -> Refusal | None:
-        """Return the last failed action on this file, or None."""
-        return self._host.refused.get((file.device, file.inode))
-
     def build(self, file: JournalFile) -> Case:
         """Return the Case of one file of the host."""
         return Case(
             file=file,
-            volume=self._volumes.get(file.device),
+            volume=self.volumes.get(file.device),
             window=self.windows.get(file.directory, UNKNOWN),
             past=self.find_past(file),
-            refused=self.find_refusal(file),
+            refused=self._host.refused.get((file.device, file.inode)),
             now_us=self._host.now_us,
             request=self._request,
             config=self._config,

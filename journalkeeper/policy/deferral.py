@@ -100,26 +100,17 @@ def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config)
 
 
 def postpone(case: Case) -> Skip | None:
-    """Postpone an action that failed on this file a short time ago, or while its volume is busy with other work.
+    """Postpone an action that failed on this file, unless the archive changed since, or while its volume is busy.
 
-    Return None if neither is so.
-    """
-    busy = wait_for_disk(case.file.path, case.volume, case.now_us, case.config)
-    return _postpone_failed_action(case) or busy
-
-
-def _postpone_failed_action(case: Case) -> Skip | None:
-    """Postpone an action that failed on this file, unless the archive changed since.
-
-    After an internal error, or if another user owns the file, waiting does not help: that Skip has no end.
+    After an internal error, or if another user owns the file, waiting does not help: that Skip has no end. Return None
+    if no reason applies.
     """
     file, last = case.file, case.refused
-    if last is None:
-        return None
-    changed = (last.size_bytes, last.mtime_ns) != (file.size_bytes, file.mtime_ns)
-    if changed and case.at_rest:
-        return None
-    for_good = last.reason is Reason.INTERNAL_ERROR or (last.reason is Reason.FOREIGN_OWNER and file.uid != 0)
-    if for_good and not changed:
-        return Skip(file.path, last.reason, last.detail)
-    return postpone_retry(file.path, last, case.now_us)
+    changed = last is not None and (last.size_bytes, last.mtime_ns) != (file.size_bytes, file.mtime_ns)
+    if last is not None and not (changed and case.at_rest):
+        for_good = last.reason is Reason.INTERNAL_ERROR or (last.reason is Reason.FOREIGN_OWNER and file.uid != 0)
+        if for_good and not changed:
+            return Skip(file.path, last.reason, last.detail)
+        if (later := postpone_retry(file.path, last, case.now_us)) is not None:
+            return later
+    return wait_for_disk(file.path, case.volume, case.now_us, case.config)

@@ -114,7 +114,8 @@ def _decide_on_directories(
 
 def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) -> list[Action | Skip]:
     """Return the answer about the attribute, then the answer about a rotation."""
-    instance, volume = question.instance, question.volume
+    instance = question.instance
+    volume = question.cases.volumes.get(instance.device)
     attribute = nocow.decide(instance, volume, question.host, question.config)
     if isinstance(attribute, Action) and (
         start := nocow.postpone_at_start(instance, question.host, question.request, question.config)

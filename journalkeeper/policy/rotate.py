@@ -25,26 +25,13 @@ a flush costs least, in an open window, best right after one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from journalkeeper.config import Config
-from journalkeeper.model import (
-    MIB,
-    Action,
-    Host,
-    Instance,
-    JournalFile,
-    Kind,
-    Reason,
-    Request,
-    Rotation,
-    Skip,
-    Verb,
-    Volume,
-)
+from journalkeeper.model import MIB, Action, Host, Instance, JournalFile, Kind, Reason, Request, Rotation, Skip, Verb
 from journalkeeper.model.units import DAY_US, INFINITY_US, format_size, format_span
 from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Cases, first
@@ -101,11 +88,6 @@ class Question:
     request: Request
     config: Config
     planned: int
-
-    @property
-    def volume(self) -> Volume | None:
-        """The btrfs volume that the instance writes to, None if it is another filesystem."""
-        return next((volume for volume in self.host.volumes if volume.device == self.instance.device), None)
 
     @cached_property
     def actives(self) -> tuple[JournalFile, ...]:
@@ -187,76 +169,40 @@ def veto_excess_rotations(question: Question) -> Skip | None:
 
 def veto_by_retention(question: Question) -> Skip | None:
     """Veto a rotation after which journald would delete entries sooner. The detail is that of the first cause found."""
-    detail = next(filter(None, (find_cause(question) for find_cause in CAUSES)), "")
+    detail = next(_find_losses(question), "")
     return question.skip(Reason.RETENTION, detail) if detail else None
 
 
-def _loses_by_time(question: Question) -> str:
-    """Return why a rotation would make MaxRetentionSec= delete young entries with old ones; "" if it would not.
-
-    journald deletes an archive when its first entry is too old, with all later entries in it.
-    """
-    most_us, file_us = question.instance.max_retention_us, question.instance.max_file_us
-    if most_us in {0, INFINITY_US} or 0 < file_us <= most_us:
-        return ""
-    return f"MaxRetentionSec={format_span(most_us)} would take the young entries with the old"
-
-
-def _loses_by_size(question: Question) -> str:
-    """Return why the archives, plus one full file, would exceed the size that journald keeps; "" if they would not."""
-    most, after, full = question.kept_bytes, question.allocated_bytes, question.full_file_bytes
+def _find_losses(question: Question) -> Iterator[str]:
+    """Yield the reasons why a rotation would make journald delete entries sooner, by the table above."""
+    instance, most, full = question.instance, question.kept_bytes, question.full_file_bytes
+    after = question.allocated_bytes
+    retention_us = instance.max_retention_us
+    if retention_us not in {0, INFINITY_US} and not 0 < instance.max_file_us <= retention_us:
+        # journald deletes an archive when its first entry is too old, with all later entries in it.
+        yield f"MaxRetentionSec={format_span(retention_us)} would take the young entries with the old"
     if most is None:
-        return "journald's limits are not known"
-    if most == 0 or after + full <= most:
-        return ""
-    return (
-        f"archives would take {format_size(after)}, and {format_size(full)} more soon; journald keeps"
-        f" {format_size(most)}"
-    )
-
-
-def _loses_by_tables(question: Question) -> str:
-    """Return why hash tables of archives that are not full take too much of what journald keeps; "" if not."""
-    most, full = question.kept_bytes, question.full_file_bytes
-    early = max(0, len(question.files) - -(-question.allocated_bytes // full))
-    taken = early * (full // TABLE_SHARE)
-    if not most or taken <= most * TABLES_MOST:
-        return ""
-    return (
-        f"{early} files were ended early, their hash tables take {format_size(taken)} of the {format_size(most)} "
-        "that journald keeps; with a smaller SystemMaxFileSize= they take less"
-    )
-
-
-def _loses_by_steps(question: Question) -> str:
-    """Return why a journal of few full files would lose one of them sooner after a rotation; "" if it would not."""
-    most, full = question.kept_bytes, question.full_file_bytes
-    if not most or full * FULL_FILES <= most:
-        return ""
+        yield "journald's limits are not known"
+    if most and after + full > most:
+        more = f"archives would take {format_size(after)}, and {format_size(full)} more soon"
+        yield f"{more}; journald keeps {format_size(most)}"
+    early = max(0, len(question.files) - -(-after // full))
+    tables = early * (full // TABLE_SHARE)
+    if most and tables > most * TABLES_MOST:
+        taken = f"their hash tables take {format_size(tables)} of the {format_size(most)} that journald keeps"
+        yield f"{early} files were ended early, {taken}; with a smaller SystemMaxFileSize= they take less"
     unused = sum(file.allocated_bytes - file.extents.data_bytes for file in question.actives)
-    beyond = (question.allocated_bytes - unused) % full
+    beyond = (after - unused) % full
     sooner = min(beyond, full - beyond)
-    if sooner <= most * STEP_MOST:
-        return ""
-    return (
-        f"journald keeps only {most // full} files of {format_size(full)} and would delete one {format_size(sooner)} "
-        "sooner; with a smaller SystemMaxFileSize= it keeps more"
-    )
+    if most and full * FULL_FILES > most and sooner > most * STEP_MOST:
+        loss = f"would delete one {format_size(sooner)} sooner; with a smaller SystemMaxFileSize= it keeps more"
+        yield f"journald keeps only {most // full} files of {format_size(full)} and {loss}"
+    if instance.system_max_files and not most:
+        yield f"SystemMaxFiles={instance.system_max_files} alone decides what journald keeps"
+    files = len(question.files) + len(question.actives) - (after - (most or 0)) // full
+    if most and 0 < instance.system_max_files < files:
+        yield f"{files} files when SystemMaxUse= is full, SystemMaxFiles={instance.system_max_files}"
 
-
-def _loses_by_files(question: Question) -> str:
-    """Return why SystemMaxFiles= would be reached before SystemMaxUse= is full; "" if it would not be."""
-    most, use = question.instance.system_max_files, question.kept_bytes
-    if most == 0:
-        return ""
-    if not use:
-        return f"SystemMaxFiles={most} alone decides what journald keeps"
-    to_come = -(-(use - question.allocated_bytes) // question.full_file_bytes)
-    after = len(question.files) + len(question.actives) + to_come
-    return "" if after <= most else f"{after} files when SystemMaxUse= is full, SystemMaxFiles={most}"
-
-
-CAUSES: Final = (_loses_by_time, _loses_by_size, _loses_by_tables, _loses_by_steps, _loses_by_files)
 
 RULES: tuple[Rule, ...] = (
     veto_without_journald,
@@ -328,7 +274,7 @@ def wait_for_disk(question: Question) -> Skip | None:
     if question.request.now:
         return None
     where, now_us = question.instance.directory, question.host.now_us
-    return deferral.wait_for_disk(where, question.volume, now_us, question.config)
+    return deferral.wait_for_disk(where, question.cases.volumes.get(question.instance.device), now_us, question.config)
 
 
 def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
