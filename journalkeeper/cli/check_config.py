@@ -50,10 +50,11 @@ class ConfigAnswer(NamedTuple):
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the optional argument FILE: a configuration file to check in place of the host's configuration."""
-    parser.add_argument("file", nargs="?", metavar="FILE", help="this file alone, as --config FILE")
+    text = "this file alone, as --config FILE"
+    parser.add_argument("config", nargs="?", metavar="FILE", default=argparse.SUPPRESS, help=text)
 
 
-def run(args: argparse.Namespace, context: Context) -> int:
+def run(_: argparse.Namespace, context: Context) -> int:
     """Show the value of each directive, and return the exit status.
 
     If the configuration has errors, the answer with -j contains them, and the status is 1.
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """
     output = context.output
     try:
-        config = context.config(args.file)
+        config = context.config()
     except ConfigError as error:
         if output.json == "off":
             raise

@@ -44,15 +44,14 @@ class Context:
         self.privileged = os.geteuid() == 0
         self.now_us = time.time_ns() // 1000
 
-    def config(self, file: str | None = None) -> Config:
-        """Read the configuration: `file` or --config FILE, else the search path of journalkeeper.conf.
+    def config(self) -> Config:
+        """Read the configuration: --config FILE, else the search path of journalkeeper.conf.
 
         Raises: ConfigError; OSError for a --config FILE that cannot be read.
         """
-        given = self._args.config if file is None else file
-        if given is None:
-            return validation.from_assignments(files.assignments("journalkeeper.conf", subdir=""))
-        return validation.from_assignments(files.parse_file(given))
+        given = self._args.config
+        found = files.assignments("journalkeeper.conf", subdir="") if given is None else files.parse_file(given)
+        return validation.from_assignments(found)
 
     def time_us(self, text: str | None) -> int | None:
         """Return the argument of --since= or --until= in microseconds since the epoch; None if `text` is None.

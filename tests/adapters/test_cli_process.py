@@ -88,17 +88,12 @@ def test_a_reader_that_leaves_early_is_met_with_silence(words: list[str]) -> Non
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-def test_a_full_disk_behind_stdout_is_said_once() -> None:
+@pytest.mark.parametrize("words", [CHECK, [*COMMAND, "--help"]])
+def test_a_full_disk_behind_stdout_is_said_once(words: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(CHECK, stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=240, check=False)
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=240, check=False)
     assert done.returncode == 1
     assert done.stderr == b"journalkeeper: cannot write the output: No space left on device\n"
-
-
-def test_help_for_a_full_disk_is_a_failure() -> None:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run([*COMMAND, "--help"], stdout=full, env=environment(), timeout=240, check=False)
-    assert done.returncode == 1
 
 
 def test_closed_standard_streams_are_no_accident() -> None:

@@ -26,34 +26,26 @@ def parsed(line: str) -> argparse.Namespace:
     return parse(line.split())
 
 
-@pytest.mark.parametrize(
-    "line", ["-D /j scan", "scan -D /j", "--directory=/j scan", "-D /x scan --directory /j", "scan -D/j"]
-)
-def test_the_directory_may_stand_on_either_side_and_the_later_one_wins(line: str) -> None:
-    assert parsed(line).directory == "/j"
+PLAIN = {"directory": None, "config": None, "json": "off", "no_legend": False, "quiet": False, "no_pager": False}
 
 
 @pytest.mark.parametrize(
-    ("line", "mode"),
+    ("line", "given"),
     [
-        ("scan", "off"),
-        ("scan -j", "short"),
-        ("-j scan", "short"),
-        ("--json=pretty scan", "pretty"),
-        ("-j scan --json=pretty", "pretty"),
-        ("-j scan --json off", "off"),
-        ("scan --json=short", "short"),
+        ("scan", {}),
+        *((line, {"directory": "/j"}) for line in ("-D /j scan", "scan -D /j", "--directory=/j scan", "scan -D/j")),
+        ("-D /x scan --directory /j", {"directory": "/j"}),
+        *((line, {"json": "short"}) for line in ("scan -j", "-j scan", "scan --json=short")),
+        *((line, {"json": "pretty"}) for line in ("--json=pretty scan", "-j scan --json=pretty")),
+        ("-j scan --json off", {}),
+        ("--no-legend scan --no-pager", {"no_legend": True, "no_pager": True}),
+        ("-q scan --config /c", {"quiet": True, "config": "/c"}),
     ],
 )
-def test_json_is_off_short_or_pretty(line: str, mode: str) -> None:
-    assert parsed(line).json == mode
-
-
-def test_switches_before_and_after_the_command_add_up() -> None:
-    args = parsed("--no-legend plan --no-pager")
-    assert (args.no_legend, args.no_pager) == (True, True)
-    args = parsed("plan")
-    assert (args.no_legend, args.no_pager, args.config, args.directory) == (False, False, None, None)
+def test_common_options_stand_before_or_after_the_command_and_the_later_one_wins(
+    line: str, given: dict[str, object]
+) -> None:
+    assert vars(parsed(line)) == {**PLAIN, **given, "command": "scan", "paths": []}
 
 
 @pytest.mark.parametrize(
@@ -117,7 +109,7 @@ def test_words_that_make_no_sense_are_a_usage_error_of_one_line(line: str, says:
         (["scan", ""], "paths"),
         (["plan", "/j/a", "--now", ""], "paths"),
         (["explain", ""], "file"),
-        (["check-config", ""], "file"),
+        (["check-config", ""], "config"),
         (["lab", "compare", ""], "place"),
         (["daemon", "-D", ""], "directory"),
         (["scan", "--config="], "config"),
