@@ -127,15 +127,11 @@ def waits(journal: Journal) -> Answers:
     if p99_us >= LATE_US or worst_us >= STALLED_US:
         names = list_names(f"{unit or 'no unit'} {format_span(wait_us, 1000)}" for unit, wait_us in worst)
         spans = f"p99 {format_span(p99_us, 1000)}, worst {format_span(worst_us, 1000)}"
-        yield (problem if p99_us >= LATE_US else advice)(
-            f"Intake delay {spans}, of {number:,} messages; longest: {names}.",
-            *("journalkeeper scan", "journalkeeper plan"),
-            messages=number,
-            p99_us=p99_us,
-            worst_us=worst_us,
-            units=[unit for unit, _ in worst],
-            units_worst_us=[str(wait_us) for _, wait_us in worst],
-        )
+        sentence = f"Intake delay {spans}, of {number:,} messages; longest: {names}."
+        units, waits_us = [unit for unit, _ in worst], [str(wait_us) for _, wait_us in worst]
+        facts: Facts = {"messages": number, "p99_us": p99_us, "worst_us": worst_us}
+        find = problem if p99_us >= LATE_US else advice
+        yield find(sentence, "journalkeeper scan", "journalkeeper plan", **facts, units=units, units_worst_us=waits_us)
 
 
 def short_queue(queue_length: int) -> Answers:

@@ -188,17 +188,23 @@ def draw_boots(evidence: Evidence) -> Figure:
         words=tuple((column, "?") for column, height in enumerate(userspace.heights) if height is None),
         mark=(first, f"kept since {_choose_form(times)(since_us)}") if first else None,
     )
-    newest = shown[: -MOST_ROWS - 1 : -1]
-    rows = tuple((when(boot.first_us), _seconds(boot.userspace_us), _seconds(boot.flush_us)) for boot in newest)
+    columns = list(zip(times, userspace.heights, flush.heights, strict=True))
+    rows = tuple(
+        (when(at), _describe_time(whole), _describe_time(part)) for at, whole, part in columns[::-1][:MOST_ROWS]
+    )
     part = f"The newest {len(rows)} of {len(shown)} boots" if len(rows) < len(shown) else "Boots, the newest first"
     table = Table(part, ("Boot of", "Userspace", "Flush"), rows)
     return Figure(name, title, _describe_boots(userspace.heights, first), chart, table, _note_gaps(known, chart))
 
 
 def _make_bars(css: str, name: str, times: list[int], spans_us: list[int | None]) -> Layer:
-    heights = tuple(map(_s, spans_us))
-    tips = (f"{when(at)}: {seconds(height or 0)}" for at, height in zip(times, heights, strict=True))
+    heights = tuple(None if span_us is None else span_us / 1e6 for span_us in spans_us)
+    tips = (f"{when(at)}: {_describe_time(height)}" for at, height in zip(times, heights, strict=True))
     return Layer(css, name, heights, tuple(tips), bars=True)
+
+
+def _describe_time(time_s: float | None) -> str:
+    return UNKNOWN if time_s is None else seconds(time_s)
 
 
 def _describe_boots(times_s: Sequence[float | None], first: int) -> str:
@@ -228,16 +234,6 @@ def _note_gaps(known: Sequence[Boot], chart: Chart) -> tuple[str, ...]:
     if len(known) > len(chart.times):
         notes.append(f"The newest {len(chart.times)} of {len(known):,} boots are shown.")
     return tuple(notes)
-
-
-def _s(span_us: int | None) -> float | None:
-    """Return a time span in seconds; None if it is unknown, or negative because the clock was set."""
-    return None if span_us is None or span_us < 0 else span_us / 1e6
-
-
-def _seconds(span_us: int | None) -> str:
-    known = _s(span_us)
-    return UNKNOWN if known is None else seconds(known)
 
 
 # extents

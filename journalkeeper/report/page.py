@@ -65,12 +65,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters["long"] = lambda value: show(value, LONG)
-    made.globals.update(
-        plot_rows=charts.ROWS,
-        counted=counted,
-        newline=Markup("\n"),
-        version=__version__,
-    )
+    made.globals.update(plot_rows=charts.ROWS, counted=counted, newline=Markup("\n"), version=__version__)
     return made
 
 
@@ -82,26 +77,22 @@ def _head(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
     return {
         "now": when(evidence.now_us),
         "seen": _describe_files(evidence),
-        "verdict": _verdict(verdict),
+        "said": _describe_verdict(verdict),
         "saving": describe_total_saving(counters) if counters else "",
         "figures": (charts.draw_boots(evidence), charts.draw_extents(evidence), charts.draw_intake(evidence)),
-        "findings": verdict,
+        "verdict": verdict,
         "unknown_checks": Table("Checks that could not be made", ("Check", "Why"), unknown, words_last=True),
         "ignored": () if isinstance(record, Unknown) else record.ignored,
     }
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
-    """Return {"ok": whether checks passed and no problem was found, "said": a sentence on that}.
-
-    The sentence counts the checks, or describes the first problem.
-    """
-    problems = verdict.problems
-    if not problems:
-        unknown = f", {len(verdict.unknown)} could not be made" if verdict.unknown else ""
-        return {"ok": bool(verdict.passed), "said": f"{counted(len(verdict.passed), 'check')} passed{unknown}."}
-    more = f" {counted(len(problems) - 1, 'more problem')} below." if len(problems) > 1 else ""
-    return {"ok": False, "said": f"{problems[0].sentence}{more}"}
+def _describe_verdict(verdict: Verdict) -> str:
+    """Return a sentence that describes the first problem, or counts the checks."""
+    if number := len(verdict.problems):
+        more = f" {counted(number - 1, 'more problem')} below." if number > 1 else ""
+        return f"{verdict.problems[0].sentence}{more}"
+    unknown = f", {len(verdict.unknown)} could not be made" if verdict.unknown else ""
+    return f"{counted(len(verdict.passed), 'check')} passed{unknown}."
 
 
 def _describe_files(evidence: Evidence) -> str:

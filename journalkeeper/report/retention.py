@@ -69,19 +69,10 @@ def history(look: Look, storage: Storage) -> Answers:
     if isinstance(found, Unknown):
         yield found
     elif found.proposed_us >= WORTH * found.kept_us and not found.applied:
-        yield advice(
-            sentence(found),
-            "journalkeeper retention --apply",
-            limit_bytes=found.limit_bytes,
-            binds=found.binds,
-            bytes_per_day=found.bytes_per_day,
-            ratio=round(found.ratio, 2),
-            kept_s=found.kept_us // SECOND_US,
-            disk_bytes=found.disk_bytes,
-            proposed_use_bytes=found.proposed_use_bytes,
-            proposed_s=found.proposed_us // SECOND_US,
-            proposed_disk_bytes=found.proposed_disk_bytes,
-        )
+        spans = {"kept_s": found.kept_us // SECOND_US, "proposed_s": found.proposed_us // SECOND_US}
+        facts = {**found._asdict(), **spans, "ratio": round(found.ratio, 2)}
+        del facts["applied"]
+        yield advice(sentence(found), "journalkeeper retention --apply", **facts)
 
 
 def sentence(found: Retention) -> str:

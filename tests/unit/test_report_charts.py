@@ -109,9 +109,8 @@ def test_each_boot_has_its_seconds() -> None:
     assert [row[1:] for row in cells(figure)] == [("2.0s", "0.5s"), ("41.5s", "25.0s")]
 
 
-@pytest.mark.parametrize("userspace_us", [None, -1, -5_000_000])
-def test_a_boot_without_its_finish_message_is_a_gap_and_said(userspace_us: int | None) -> None:
-    figure = boots([boot(0), boot(1, userspace_us=userspace_us, flush_us=None)])
+def test_a_boot_without_its_finish_message_is_a_gap_and_said() -> None:
+    figure = boots([boot(0), boot(1, userspace_us=None, flush_us=None)])
     assert len(heights(figure, "userspace")) == 1
     assert cells(figure)[0][1:] == ("unknown", "unknown")
     assert "1 boot shown as “?” has no" in " ".join(figure.notes)
@@ -123,7 +122,7 @@ def test_a_boot_without_its_finish_message_is_a_gap_and_said(userspace_us: int |
     [
         ([10, 30, 20, 2, 1, 3], "20.0s in the median of 3 boots", "2.0s in the median of 3 boots"),
         ([10, None, 20, 2, 4, None], "15.0s in the median of 2 boots", "3.0s in the median of 2 boots"),
-        ([10, 30, -1, 2, None, None], "20.0s in the median of 2 boots", "2.0s in the median of 1 boot"),
+        ([10, 30, None, 2, None, None], "20.0s in the median of 2 boots", "2.0s in the median of 1 boot"),
     ],
 )
 def test_the_first_day_is_marked_and_medians_are_of_boots_with_a_time(
