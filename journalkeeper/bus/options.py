@@ -46,22 +46,15 @@ def request(given: Mapping[str, tuple[str, Any]], directories: tuple[str, ...]) 
 
     Raises: UsageError with the permitted options or values, or if a path is not below one of `directories`.
     """
-    _check(given, OPTION_SIGNATURES)
-    on = {name: name in given and given[name][1] for name in FLAGS}
-    paths = _paths(given)
-    ending = on["before-shutdown"]
-    both = on["active"] == on["archived"] and not ending
-    active = on["active"] or both or ending
-    return Request(
-        paths=tuple(dict.fromkeys(check_path(one, directories) for one in paths)),
-        active=active,
-        archived=on["archived"] or both,
-        now=on["now"] or ending,
-        compress=_compression(given["compress"][1]) if "compress" in given else None,
-        allow_unshare=on["allow-unshare"] or None,
-        upkeep=active and not paths,
-        ending=ending,
-    )
+    values = _check(given, OPTION_SIGNATURES)
+    if "compress" in values:
+        try:
+            parse_compression(values["compress"][:100])
+        except ValueError as error:
+            raise UsageError(f"option compress: {error}") from error
+    paths = tuple(dict.fromkeys(check_path(one, directories) for one in _paths(values)))
+    flags = {name.replace("-", "_"): values.get(name, False) for name in FLAGS}
+    return Request.choose(paths, compress=values.get("compress"), **flags)
 
 
 def list_after(given: Mapping[str, tuple[str, Any]]) -> str:
@@ -69,17 +62,19 @@ def list_after(given: Mapping[str, tuple[str, Any]]) -> str:
 
     Raises: UsageError with the permitted options.
     """
-    _check(given, LIST_SIGNATURES)
-    return given["after"][1] if "after" in given else ""
+    after: str = _check(given, LIST_SIGNATURES).get("after", "")
+    return after
 
 
-def _check(given: Mapping[str, tuple[str, Any]], allowed: Mapping[str, str]) -> None:
+def _check(given: Mapping[str, tuple[str, Any]], allowed: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of options. Raises: UsageError for an option or a signature that is not `allowed`."""
     for name, (signature, _) in given.items():
         if name not in allowed:
             listed = ", ".join(f"{one} ({kind})" for one, kind in sorted(allowed.items()))
             raise UsageError(f"{shorten(name)} is no option; allowed are {listed}")
         if signature != allowed[name]:
             raise UsageError(f"option {name} has signature {shorten(signature)}; it must be {allowed[name]}")
+    return {name: value for name, (_, value) in given.items()}
 
 
 def check_path(path: str, directories: tuple[str, ...]) -> str:
@@ -95,20 +90,12 @@ def check_path(path: str, directories: tuple[str, ...]) -> str:
     return path
 
 
-def _paths(given: Mapping[str, tuple[str, Any]]) -> list[str]:
-    paths: list[str] = given["paths"][1] if "paths" in given else []
-    if "paths" in given and not 0 < len(paths) <= MOST_PATHS:
+def _paths(values: Mapping[str, Any]) -> list[str]:
+    paths: list[str] = values.get("paths", [])
+    if "paths" in values and not 0 < len(paths) <= MOST_PATHS:
         raise UsageError(f"option paths has {len(paths)} paths; 1 to {MOST_PATHS} are allowed, and without it all")
     if sum(map(len, paths)) > MOST_CHARACTERS:
         raise UsageError(
             f"option paths is too long; {MOST_CHARACTERS} characters are allowed, and without it all files"
         )
     return paths
-
-
-def _compression(text: str) -> str:
-    try:
-        parse_compression(text[:100])
-    except ValueError as error:
-        raise UsageError(f"option compress: {error}") from error
-    return text

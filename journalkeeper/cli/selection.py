@@ -73,18 +73,14 @@ def _compression(text: str) -> str:
 
 def request(args: argparse.Namespace) -> Request:
     """Return the Request that the options of `add_selection` make. Its paths are absolute, and links are kept."""
-    ending = args.before_shutdown
-    both = args.active == args.archived and not ending
-    active = args.active or both or ending
-    return Request(
-        paths=absolute(args.paths),
-        active=active,
-        archived=args.archived or both,
-        now=args.now or ending,
+    return Request.choose(
+        absolute(args.paths),
+        active=args.active,
+        archived=args.archived,
+        now=args.now,
         compress=args.compress,
-        allow_unshare=args.allow_unshare or None,
-        upkeep=active and not args.paths,
-        ending=ending,
+        allow_unshare=args.allow_unshare,
+        before_shutdown=args.before_shutdown,
     )
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Self
 
 from journalkeeper.model.files import Instance, JournalFile, Volume
 from journalkeeper.model.record import Count, Hidden, Key, Moment, PastMoment, Seconds, Sometimes
@@ -78,6 +78,35 @@ class Request(NamedTuple):
     allow_unshare: bool | None = None
     upkeep: bool = False
     ending: bool = False
+
+    @classmethod
+    def choose(
+        cls,
+        paths: tuple[str, ...],
+        *,
+        active: bool,
+        archived: bool,
+        now: bool,
+        compress: str | None,
+        allow_unshare: bool,
+        before_shutdown: bool,
+    ) -> Self:
+        """Return the request that the options of `defrag` make, which are also those of the bus.
+
+        `active` and `archived` alike mean both. `before_shutdown` means `active` and `now`, too.
+        """
+        both = active == archived and not before_shutdown
+        takes_active = active or both or before_shutdown
+        return cls(
+            paths,
+            active=takes_active,
+            archived=archived or both,
+            now=now or before_shutdown,
+            compress=compress,
+            allow_unshare=allow_unshare or None,
+            upkeep=takes_active and not paths,
+            ending=before_shutdown,
+        )
 
 
 class Window(NamedTuple):
