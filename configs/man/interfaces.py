@@ -31,7 +31,7 @@ def described(name: str) -> Iterator[str]:
     interface = INTERFACES[name]
     yield from roff.prose(interface.doc)
     for title, members in (
-        ("Methods", [(_call(method), method.meaning) for method in interface.methods]),
+        ("Methods", [(_call(method), _meaning(method)) for method in interface.methods]),
         ("Signals", [(f"{roff.bold(one.name)}({_arguments(one.takes)})", one.doc) for one in interface.signals]),
         ("Properties", [(_property(row), describe(row)) for row in interface.properties]),
     ):
@@ -53,6 +53,11 @@ def _call(method: Method) -> str:
     return f"{call} \\(-> {_arguments(method.gives)}" if method.gives else call
 
 
+def _meaning(method: Method) -> str:
+    """The description of the method, with the polkit action that it requires."""
+    return method.doc if method.action is None else f"{method.doc} Asks for {method.action}."
+
+
 def _property(row: Row) -> str:
     return f"{roff.bold(row.bus)}: {roff.literal(row.signature)}{', constant' if row.about.constant else ''}"
 
@@ -69,7 +74,7 @@ def xml(interface: Interface) -> str:
                 "method",
                 method.name,
                 "",
-                [_doc(8, method.meaning), *_args(method.takes, "in"), *_args(method.gives, "out")],
+                [_doc(8, _meaning(method)), *_args(method.takes, "in"), *_args(method.gives, "out")],
             )
             for method in interface.methods
         ),

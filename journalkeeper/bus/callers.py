@@ -131,8 +131,8 @@ class Callers:
 
         More than CALLERS_MOST are not stored: the one that called least recently is forgotten.
         """
-        caller = self._known.setdefault(name, Caller(name))
-        self._known.move_to_end(name)
+        caller = self._known.pop(name, None) or Caller(name)
+        self._known[name] = caller
         if len(self._known) > CALLERS_MOST:
             self._known.popitem(last=False)
         return caller

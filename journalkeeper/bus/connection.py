@@ -172,14 +172,11 @@ def marshal(message: Message) -> bytes:
 
 def wrap(signature: str, value: Any) -> Any:
     """Return a value of this signature as dbus-fast takes it. Each variant in `value` is (signature, value)."""
-    match signature:
-        case "v":
-            return Variant(value[0], wrap(*value))
-        case "a{sv}":
-            return {name: wrap("v", pair) for name, pair in value.items()}
-        case "aa{sv}":
-            return [wrap("a{sv}", one) for one in value]
-    return value
+    if signature == "v":
+        return Variant(value[0], wrap(*value))
+    if signature == "a{sv}":
+        return {name: Variant(kind, wrap(kind, one)) for name, (kind, one) in value.items()}
+    return [wrap("a{sv}", one) for one in value] if signature == "aa{sv}" else value
 
 
 def unwrap(value: Any) -> Any:

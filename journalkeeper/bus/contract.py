@@ -23,6 +23,11 @@ Values = dict[str, tuple[str, Any]]
 """A signature and a value by name: an a{sv} on the bus."""
 
 
+def join_signatures(args: Args) -> str:
+    """Return the signature of all arguments."""
+    return "".join(signature for _, signature in args)
+
+
 class Method(NamedTuple):
     """A method. `action` is the polkit action that a call requires; None: every user may call it.
 
@@ -36,16 +41,6 @@ class Method(NamedTuple):
     action: str | None
     run: Callable[..., Awaitable[Any]]
 
-    @property
-    def signature(self) -> str:
-        """The signature of the whole call."""
-        return "".join(signature for _, signature in self.takes)
-
-    @property
-    def meaning(self) -> str:
-        """The description of the method, with the polkit action that it requires."""
-        return self.doc if self.action is None else f"{self.doc} Asks for {self.action}."
-
 
 class Signal(NamedTuple):
     """A broadcast signal of `interface`."""
@@ -54,11 +49,6 @@ class Signal(NamedTuple):
     name: str
     takes: Args
     doc: str = ""
-
-    @property
-    def signature(self) -> str:
-        """The signature of the whole body."""
-        return "".join(signature for _, signature in self.takes)
 
 
 class Interface(NamedTuple):

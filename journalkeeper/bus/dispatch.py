@@ -16,10 +16,11 @@ from dbus_fast import Message, MessageFlag, MessageType
 
 from journalkeeper.bus import names
 from journalkeeper.bus.callers import CALLS_MOST, LONG_COST, Caller, Callers
-from journalkeeper.bus.connection import unwrap, wrap
+from journalkeeper.bus.connection import Connection, unwrap, wrap
+from journalkeeper.bus.contract import join_signatures
 from journalkeeper.bus.names import CallError
 from journalkeeper.bus.objects import ERROR, Call, Objects
-from journalkeeper.bus.polkit import Authority
+from journalkeeper.bus.polkit import authorize
 from journalkeeper.model.errors import KeeperError
 
 ERROR_MOST: Final = 1 << 16
@@ -32,25 +33,15 @@ SILENT: Final = MessageFlag.NO_REPLY_EXPECTED.value
 
 
 class Dispatcher:
-    """Answers method calls with the methods of `objects`.
+    """Answers the method calls that come over `bus` with the methods of `objects`.
 
-    `callers` has the users and their limits, `authority` asks polkit. `send` sends an answer, and `complain` logs an
-    unexpected exception.
+    `complain` logs an unexpected exception.
     """
 
-    def __init__(
-        self,
-        objects: Objects,
-        callers: Callers,
-        authority: Authority,
-        *,
-        send: Callable[[Message], object],
-        complain: Callable[[str, Exception], None],
-    ) -> None:
+    def __init__(self, objects: Objects, bus: Connection, complain: Callable[[str, Exception], None]) -> None:
         self._objects = objects
-        self._callers = callers
-        self._authority = authority
-        self._send = send
+        self._bus = bus
+        self._callers = Callers(bus.call, bus.name)
         self._complain = complain
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -90,24 +81,23 @@ class Dispatcher:
     async def _answer(self, call: Message, caller: Caller) -> None:
         path, interface = call.path or "", call.interface or ""
         method = self._objects.find_method(path, interface, call.member or "")
-        if method.signature != call.signature:
-            words = f"{method.name} takes ({method.signature}), not ({call.signature})"
-            raise CallError(f"{ERROR}.InvalidArgs", words)
+        takes, gives = map(join_signatures, (method.takes, method.gives))
+        if takes != call.signature:
+            raise CallError(f"{ERROR}.InvalidArgs", f"{method.name} takes ({takes}), not ({call.signature})")
         values = [unwrap(value) for value in call.body]
         if method.action is not None:
             with caller.user.place():
-                await self._authority.check(caller, call, method)
+                await authorize(self._bus.call, caller, call, method)
                 found = await method.run(self._objects, Call(path, caller), *values)
         elif call.flags.value & SILENT:
             return  # it only reads
         else:
             found = await method.run(self._objects, Call(path, caller), *values)
-        gives = "".join(signature for _, signature in method.gives)
         self._reply(call, Message.new_method_return(call, gives, [wrap(gives, found)] if gives else []))
 
     def _reply(self, call: Message, answer: Message) -> None:
         if not call.flags.value & SILENT:
-            self._send(answer)
+            self._bus.send(answer)
 
     def _refuse(self, call: Message, error: Exception) -> None:
         """Answer with an error. An unexpected exception is logged, and its text is kept from the caller."""

@@ -11,43 +11,26 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from journalkeeper.bus import contract, names, options
 from journalkeeper.bus.contract import JOB, OPTIONS, Args, Interface, Method, Values
 from journalkeeper.bus.names import CallError, shorten
 from journalkeeper.bus.values import job_values, list_files, to_values, write_document
-from journalkeeper.model import Request
 from journalkeeper.model.errors import BusyError, NoSuchJobError
 from journalkeeper.model.manager import JobState, Manager
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.record import bus_rows
 from journalkeeper.model.units import U64_MAX
 from journalkeeper.service import snapshot as snapshots
-from journalkeeper.service.jobs import Events, Jobs
-from journalkeeper.service.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from journalkeeper.bus.callers import Caller
+    from journalkeeper.service.daemon import Daemon
 
 ERROR: Final = f"{names.BUS}.Error"
 
 T = TypeVar("T", bound=Callable[..., Any])
-
-
-class Service(Protocol):
-    """The methods of the daemon that callers can use over the bus."""
-
-    jobs: Jobs
-    events: Events
-
-    def snapshot(self) -> Snapshot: ...
-    async def refresh(self) -> None: ...
-    async def plan(self, request: Request) -> dict[str, Any]: ...
-    def pause(self, span_us: int) -> None: ...
-    def resume(self) -> None: ...
-    def rescan(self) -> None: ...
-    async def reload(self) -> None: ...
 
 
 class Call(NamedTuple):
@@ -74,8 +57,9 @@ def publish(interface: str, takes: Args = (), gives: Args = (), action: str | No
 class Objects:
     """The D-Bus objects of `service`: its manager, and one object for each of its jobs."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Daemon) -> None:
         self._service = service
+        self._listing = asyncio.Lock()
 
     def tree(self) -> dict[str, tuple[Interface, Callable[[], Values]]]:
         """Return for each object path the object's own interface, and a function that returns its properties."""
@@ -146,7 +130,8 @@ class Objects:
         found = self._service.snapshot().findings
         if found is None:
             raise BusyError("the first look at the files is not over; try again later")
-        return list_files(found, after, call.caller.reads)
+        async with self._listing:  # other calls have their turns between two lists
+            return list_files(found, after, call.caller.reads)
 
     @publish(names.MANAGER, (OPTIONS,), (("plan", "s"),))
     async def plan(self, call: Call, given: Values) -> str:

@@ -25,41 +25,33 @@ ALLOW_USER_INTERACTION: Final = 1
 """CheckAuthorization's flag: an agent may ask for a password."""
 
 
-class Authority:
-    """Asks polkit whether a caller may do something. `ask` makes a call over the bus and returns the answer."""
+async def authorize(ask: Ask, caller: Caller, call: Message, method: Method) -> None:
+    """Ask polkit whether `caller` may do the action that `method`, its `call`, requires. Return if it may.
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    `ask` makes a call over the bus. Root is always allowed. A caller that permits it may be asked for a password.
 
-    async def check(self, caller: Caller, call: Message, method: Method) -> None:
-        """Ask polkit whether `caller` may do the action that `method`, its `call`, requires. Return if it may.
-
-        Root is always allowed. A caller that permits it may be asked for a password.
-
-        Raises: CallError if polkit refuses or does not answer.
-        """
-        if caller.uid == 0:
-            return
-        interactive = bool(call.flags.value & MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION.value)
-        subject = ["system-bus-name", {"name": Variant("s", caller.name)}]
-        place = (POLKIT, "/org/freedesktop/PolicyKit1/Authority", f"{POLKIT}.Authority", "CheckAuthorization")
-        body = [
-            subject,
-            method.action,
-            list_details(method, call.body),
-            ALLOW_USER_INTERACTION if interactive else 0,
-            "",
-        ]
-        question = Message(*place, signature="(sa{sv})sa{ss}us", body=body)
-        try:
-            ((authorized, challenge, _),) = await asyncio.wait_for(
-                self._ask(question), PERSON_S if interactive else ANSWER_S
-            )
-        except (CallError, OSError, TimeoutError):
-            raise CallError(ACCESS_DENIED, f"polkit does not answer about {method.action}: call as root") from None
-        if not authorized:
-            more = "; busctl asks for a password with --allow-interactive-authorization=yes" if challenge else ""
-            raise CallError(ACCESS_DENIED, f"polkit authorization is required ({method.action}){more}")
+    Raises: CallError if polkit refuses or does not answer.
+    """
+    if caller.uid == 0:
+        return
+    interactive = bool(call.flags.value & MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION.value)
+    subject = ["system-bus-name", {"name": Variant("s", caller.name)}]
+    place = (POLKIT, "/org/freedesktop/PolicyKit1/Authority", f"{POLKIT}.Authority", "CheckAuthorization")
+    body = [
+        subject,
+        method.action,
+        list_details(method, call.body),
+        ALLOW_USER_INTERACTION if interactive else 0,
+        "",
+    ]
+    question = Message(*place, signature="(sa{sv})sa{ss}us", body=body)
+    try:
+        ((authorized, challenge, _),) = await asyncio.wait_for(ask(question), PERSON_S if interactive else ANSWER_S)
+    except (CallError, OSError, TimeoutError):
+        raise CallError(ACCESS_DENIED, f"polkit does not answer about {method.action}: call as root") from None
+    if not authorized:
+        more = "; busctl asks for a password with --allow-interactive-authorization=yes" if challenge else ""
+        raise CallError(ACCESS_DENIED, f"polkit authorization is required ({method.action}){more}")
 
 
 def list_details(method: Method, body: list[Any]) -> dict[str, str]:

@@ -8,25 +8,24 @@ finds it with its work, its jobs and its pause as they were.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Final
 
 from dbus_fast import Message
 
 from journalkeeper.bus import names
-from journalkeeper.bus.callers import Callers
 from journalkeeper.bus.connection import Connection, bus_call
 from journalkeeper.bus.dispatch import Dispatcher
-from journalkeeper.bus.objects import Objects, Service
-from journalkeeper.bus.polkit import Authority
+from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.signals import Signals
+from journalkeeper.service.daemon import Daemon
+from journalkeeper.service.log import WARNING
 
 FIRST_S: Final = 0.5
 """After this time a lost bus is tried again, ..."""
 
 MOST_S: Final = 60.0
-"""... each time after twice as long, up to this, until a connection has lasted longer than that."""
+"""... each time after twice as long, up to this, until the service has its name again."""
 
 CONNECT_S: Final = 30.0
 
@@ -35,47 +34,24 @@ IN_QUEUE: Final = 2
 
 
 class Server:
-    """Keeps `service` on the bus at `address`, and connects again when the connection ends.
+    """Keeps `service` on the bus at `address`, and connects again when the connection ends."""
 
-    `trouble` is called with the reason why there is no bus, maybe repeatedly. `well` is called when it is back, and
-    `complain` to log an unexpected exception.
-    """
-
-    def __init__(
-        self,
-        service: Service,
-        address: str,
-        trouble: Callable[[str], None],
-        well: Callable[[], None],
-        complain: Callable[[str, Exception], None],
-    ) -> None:
+    def __init__(self, service: Daemon, address: str) -> None:
         self._service = service
+        self._log = service.log
         self._address = address
-        self._trouble = trouble
-        self._well = well
-        self._complain = complain
         self._wait_s = FIRST_S
 
     async def run(self) -> None:
         """Serve the bus until this task is canceled. Connect again after each error, with a growing delay."""
-        clock = asyncio.get_running_loop().time
         while True:
-            began_s = clock()
             try:
                 await self._serve()
             except Exception as error:  # noqa: BLE001 - a library of many releases has many; all of them are logged
-                self._trouble(f"no system bus{self._why(error)}; the service works without it")
-            if clock() - began_s > self._wait_s:
-                self._wait_s = FIRST_S
+                why = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+                self._log.log("bus", WARNING, f"no system bus ({self._address}): {why}; the service works without it")
             await asyncio.sleep(self._wait_s)
             self._wait_s = min(2 * self._wait_s, MOST_S)
-
-    def _why(self, error: Exception) -> str:
-        """Return why there is no bus, as the end of a sentence: " (... is not there)" or ": ..."."""
-        if isinstance(error, FileNotFoundError):
-            return f" ({self._address.removeprefix('unix:path=')} is not there)"
-        what = error.strerror if isinstance(error, OSError) else None
-        return f": {what or str(error) or f'the connection ended ({type(error).__name__})'}"
 
     async def _serve(self) -> None:
         """Connect to the bus, and serve calls and send signals until the connection ends.
@@ -87,11 +63,9 @@ class Server:
         with ExitStack() as undo:
             undo.callback(bus.close)
             objects = Objects(self._service)
-            callers, authority = Callers(bus.call, bus.name), Authority(bus.call)
-            both: Any = {"send": bus.send, "complain": self._complain}
-            dispatcher = Dispatcher(objects, callers, authority, **both)
+            dispatcher = Dispatcher(objects, bus, self._log.log_bug)
             undo.callback(dispatcher.close)
-            signals = Signals(objects, **both)
+            signals = Signals(objects, bus.send, self._log.log_bug)
             undo.callback(signals.close)
             queue = undo.enter_context(self._service.events.follow())
             undo.callback(asyncio.ensure_future(signals.follow(queue)).cancel)
@@ -102,13 +76,13 @@ class Server:
                     and message.body == [names.BUS_NAME]
                     and message.member == "NameAcquired"
                 ):
-                    self._well()
+                    self._wait_s = FIRST_S
+                    self._log.log_end("bus", "on the system bus again")
                 else:
                     dispatcher.handle(message)
 
             bus.handle = handle
             if await bus.call(bus_call("RequestName", "su", names.BUS_NAME, 0)) == [IN_QUEUE]:
-                self._trouble(
-                    f"another process has the name {names.BUS_NAME} on the bus; it is ours when that one ends"
-                )
+                words = f"another process has the name {names.BUS_NAME} on the bus; it is ours when that one ends"
+                self._log.log("bus", WARNING, words)
             raise await bus.ended

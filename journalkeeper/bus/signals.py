@@ -15,7 +15,7 @@ from dbus_fast import Message
 
 from journalkeeper.bus import contract, names
 from journalkeeper.bus.connection import wrap
-from journalkeeper.bus.contract import Signal, Values
+from journalkeeper.bus.contract import Signal, Values, join_signatures
 from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.values import job_values
 from journalkeeper.model import Outcome, Result, Verb
@@ -31,7 +31,7 @@ class Signals:
     """Sends signals about changes of `objects` with `send`. `complain` logs an unexpected exception."""
 
     def __init__(
-        self, objects: Objects, *, send: Callable[[Message], object], complain: Callable[[str, Exception], None]
+        self, objects: Objects, send: Callable[[Message], object], complain: Callable[[str, Exception], None]
     ) -> None:
         self._objects = objects
         self._send = send
@@ -91,4 +91,4 @@ class Signals:
             self._complain("a signal was not sent", error)
 
     def _say(self, signal: Signal, *values: object, path: str = names.MANAGER_PATH) -> None:
-        self._send(Message.new_signal(path, signal.interface, signal.name, signal.signature, list(values)))
+        self._send(Message.new_signal(path, signal.interface, signal.name, join_signatures(signal.takes), list(values)))

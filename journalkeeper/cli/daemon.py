@@ -20,12 +20,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 from contextlib import closing
-from functools import partial
 from typing import Final
 
 from journalkeeper.bus import names
 from journalkeeper.cli.context import Context
-from journalkeeper.service.log import INFO, WARNING, Log, to_journald
+from journalkeeper.service.log import INFO, Log, to_journald
 
 RESTART: Final = 75
 """EX_TEMPFAIL of sysexits.h: RestartForceExitStatus= and SuccessExitStatus= of the unit."""
@@ -47,8 +46,7 @@ async def _serve(context: Context, log: Log) -> int:
     from journalkeeper.service.worker import ReplacedError  # noqa: PLC0415
 
     daemon = Daemon(lambda: context.engine(patient=True), log.say)
-    lost, found = partial(daemon.log.log, "bus", WARNING), partial(daemon.log.log_end, "bus", "on the system bus again")
-    server = Server(daemon, names.find_address(), lost, found, daemon.log.log_bug)
+    server = Server(daemon, names.find_address())
     try:
         await daemon.run(server.run)
     except ReplacedError as error:

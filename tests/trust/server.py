@@ -46,21 +46,19 @@ def file(number: int, length: int) -> JournalFile:
     )
 
 
-Complain = Callable[[str, Exception], None]
-
-
 class Made:
     """A service that does nothing."""
 
-    def __init__(self, files: int, length: int, say: Callable[[str], None], complain: Complain, *, ends: bool) -> None:
+    def __init__(self, files: int, length: int, say: Callable[[str], None], log: RunLog, *, ends: bool) -> None:
         self._say = say
+        self.log = log
         self._ends = ends
         rows = {row.path: row for row in (file(number, length) for number in range(files))}
         skips = {path: Skip(path, Reason.SETTLING, "changed 3s ago") for path in rows}
         self._snapshot = Snapshot((TOP,), findings=Findings(rows, dict(skips), figures.STATUS, ""))
         self._skips = skips
         self.events = Events()
-        self.jobs = Jobs(self._do, self.events, complain)
+        self.jobs = Jobs(self._do, self.events, log.log_bug)
 
     async def _do(self, job: Job) -> Ended:
         self._say(f"{PRIVILEGED}job {job.number}")
@@ -108,10 +106,8 @@ async def main(files: int, length: int, *, ends: bool) -> None:
         del priority, event, outcome
         say(sentence)
 
-    complain = RunLog(log).log_bug
-    made = Made(files, length, say, complain, ends=ends)
-    server = Server(made, os.environ["DBUS_SYSTEM_BUS_ADDRESS"], say, lambda: say("well"), complain)
-    await server.run()
+    made: Any = Made(files, length, say, RunLog(log), ends=ends)
+    await Server(made, os.environ["DBUS_SYSTEM_BUS_ADDRESS"]).run()
 
 
 if __name__ == "__main__":
