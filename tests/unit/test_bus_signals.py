@@ -45,7 +45,8 @@ class Bench:
         for event in events:
             queue.put_nowait(event)
         following = asyncio.create_task(self.signals.follow(queue))
-        await asyncio.sleep(4 * signals.COALESCE_S)
+        while not queue.empty() or self.signals._timer is not None:
+            await asyncio.sleep(0)
         following.cancel()
 
 
