@@ -42,28 +42,19 @@ _SIZE_UNITS = {**{suffix: 1 << 10 * (6 - place) for place, suffix in enumerate("
 _SIZE_TERM = r"[ \t\n\r\v\f]*\+?([0-9]+)(?:\.([0-9]*))?[ \t\n\r]*([EPTGMKB]?)"
 
 _SPAN_UNITS = (
-    ("y", 31_557_600 * SECOND_US),
-    ("month", 2_629_800 * SECOND_US),
-    ("w", 7 * DAY_US),
-    ("d", DAY_US),
-    ("h", HOUR_US),
-    ("min", MINUTE_US),
-    ("s", SECOND_US),
-    ("ms", MS_US),
-    ("us", 1),
+    (31_557_600 * SECOND_US, ("y", "years", "year")),
+    (2_629_800 * SECOND_US, ("month", "months", "M")),
+    (7 * DAY_US, ("w", "weeks", "week")),
+    (DAY_US, ("d", "days", "day")),
+    (HOUR_US, ("h", "hours", "hour", "hr")),
+    (MINUTE_US, ("min", "minutes", "minute", "m")),
+    (SECOND_US, ("s", "seconds", "second", "sec")),
+    (MS_US, ("ms", "msec")),
+    (1, ("us", "usec", "\u03bcs", "\u00b5s")),
 )
-_SPAN_WORDS = {
-    **dict(_SPAN_UNITS),
-    **dict.fromkeys(("years", "year"), 31_557_600 * SECOND_US),
-    **dict.fromkeys(("months", "M"), 2_629_800 * SECOND_US),
-    **dict.fromkeys(("weeks", "week"), 7 * DAY_US),
-    **dict.fromkeys(("days", "day"), DAY_US),
-    **dict.fromkeys(("hours", "hour", "hr"), HOUR_US),
-    **dict.fromkeys(("minutes", "minute", "m"), MINUTE_US),
-    **dict.fromkeys(("seconds", "second", "sec"), SECOND_US),
-    "msec": MS_US,
-    **dict.fromkeys(("usec", "\u03bcs", "\u00b5s"), 1),
-}
+"""Each unit with its words; the first word is written, and all are read."""
+
+_SPAN_WORDS = {word: unit for unit, words in _SPAN_UNITS for word in words}
 # A number without a unit is followed by a space or the end: "12.34.56" is refused, "12.34 .56" is two terms.
 # The longest word wins, as in systemd's table: "months" before "m", "msec" before "ms" before "m".
 _SPAN_TERM = (
@@ -169,7 +160,7 @@ def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
         return "0"
     parts: list[str] = []
     left = span_us
-    for word, unit in _SPAN_UNITS:
+    for unit, (word, *_) in _SPAN_UNITS:
         if left <= 0 or len(parts) == 2 or (left < accuracy_us and parts):
             break
         if left < unit:
