@@ -80,9 +80,13 @@ def with_fault(state: Path, fault: str, mode: str) -> str:
 
 @needs_strace
 @pytest.mark.parametrize("mode", ["ro", "rw"])
-@pytest.mark.parametrize("when", ["1", "2", "3", "4", "5", "2+2", "3+", FOREVER])
+@pytest.mark.parametrize("when", ["1", "2", "3", "4", "5", "2+2", "3+", "3+3", FOREVER])
 def test_a_read_error_is_no_damage(state: Path, when: str, mode: str) -> None:
-    """SQLite calls EIO damage (SQLITE_IOERR_CORRUPTFS becomes SQLITE_CORRUPT); the rows are whole."""
+    """SQLite calls EIO damage (SQLITE_IOERR_CORRUPTFS becomes SQLITE_CORRUPT); the rows are whole.
+
+    With "3+3" both tries meet a block deep in the file that cannot be read, and so does the reading of the whole file.
+    """
+    damage(state, "UPDATE outcomes SET detail = hex(zeroblob(2 << 20)) WHERE when_us = 0")
     said = with_fault(state, f"pread64,read:error=EIO:when={when}", mode)
     assert said == f"{ROWS} None" or re.search("cannot (read|write) the history: Input/output error", said), said
     if when == FOREVER:
