@@ -138,8 +138,7 @@ class Context:
         """
         with Record(self.state_directory, read_only=True) as record:
             yield record
-            for sentence in record.ignored:
-                self.output.note(sentence)
+            self.output.note(*record.ignored)
 
     def _directories(self, *, patient: bool) -> tuple[str, ...] | None:
         given = self._args.directory

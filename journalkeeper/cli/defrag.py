@@ -62,8 +62,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     outcomes, skipped = report.outcomes, report.plan.skipped
     status = check_files(skipped, len(skipped) + len(outcomes), asked.paths, context)
     failed = [outcome for outcome in outcomes if outcome.result is Result.FAILED]
-    for text in (*report.notices, *(f"{one.path}: {one.detail or one.reason}" for one in failed)):
-        output.note(text)
+    output.note(*report.notices, *(f"{one.path}: {one.detail or one.reason}" for one in failed))
     column = Column[Outcome]("", lambda outcome: describe_outcome(outcome, output.width), gives="text")
     odd = [outcome.reason for outcome in outcomes if outcome.result is not Result.DONE]
     show_decisions(

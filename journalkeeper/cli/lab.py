@@ -84,7 +84,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     with on_terminal(context.output) as line:
         interrupt_on_signals()
         compared = compare.compare(place, args.extents, args.iops, line.tell)
-    context.output.show(compared, Table(_COLUMNS, compared.strategies), legend=[[_summarize(compared)]], paged=False)
+    context.output.show(compared, Table(_COLUMNS, compared.strategies), legend=[[_summarize(compared)]])
     return 0
 
 

@@ -84,9 +84,9 @@ class Output:
             return render(block, legend=self.legend, colours=self.colours, width=self.width)
         return [line for sentence in block for line in wrap_sentence(sentence, self.width)]
 
-    def note(self, text: str) -> None:
-        """Write one line to stderr, such as a warning that is no part of the answer."""
-        complain(text)
+    def note(self, *texts: str) -> None:
+        """Write a line to stderr for each text, such as a warning that is no part of the answer."""
+        complain(*texts)
 
 
 def write(text: str) -> None:
@@ -104,6 +104,7 @@ def write(text: str) -> None:
         raise KeeperError(f"cannot write the output: {error.strerror}") from error
 
 
-def complain(text: str) -> None:
-    """Write "journalkeeper: " and `text` as one line to stderr. Control characters in `text` are escaped."""
-    print(f"journalkeeper: {shown(text)}", file=sys.stderr)
+def complain(*texts: str) -> None:
+    """Write "journalkeeper: " and a text as one line to stderr, for each text. Control characters are escaped."""
+    for text in texts:
+        print(f"journalkeeper: {shown(text)}", file=sys.stderr)

@@ -55,11 +55,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
         else:
             service.resume()
     if not paused:
-        context.output.show(ResumeAnswer(), ["Resumed: the service works again."], paged=False)
+        context.output.show(ResumeAnswer(), ["Resumed: the service works again."])
         return 0
     until = f"for {format_span(args.span)}" if args.span else "until `journalkeeper resume`"
     document = PauseAnswer(span_us=args.span or None)
-    context.output.show(document, [f"Paused {until}: the service works only on request."], paged=False)
+    context.output.show(document, [f"Paused {until}: the service works only on request."])
     return 0
 
 

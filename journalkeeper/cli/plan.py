@@ -124,8 +124,7 @@ def make_plan(asked: Request, context: Context) -> dict[str, Any]:
             )
         return document
     plan = context.engine().plan(asked)
-    for notice in plan.notices:
-        context.output.note(notice)
+    context.output.note(*plan.notices)
     made: dict[str, Any] = to_json(plan)
     return made
 

@@ -41,8 +41,7 @@ def run(words: Sequence[str], engine: Engine | None = None) -> int:
         complain(f"{command.name if command else 'journalkeeper'} was interrupted; nothing was changed")
         return FAILED
     except (KeeperError, OSError) as error:
-        for line in _describe_error(error, command):
-            complain(line)
+        complain(*_describe_error(error, command))
         return USAGE if isinstance(error, UsageError) else FAILED
 
 

@@ -59,13 +59,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
     missing = [part for part in (evidence.look, evidence.journal, evidence.record) if isinstance(part, Unknown)]
     if isinstance(evidence.look, Unknown) and isinstance(evidence.journal, Unknown):
         raise (NeedsRootError if missing[0].needs_root else KeeperError)(missing[0].why)
-    for why in dict.fromkeys(part.why for part in missing):
-        context.output.note(f"the page lacks a part: {why}")
+    context.output.note(*(f"the page lacks a part: {why}" for why in dict.fromkeys(part.why for part in missing)))
     text = page(evidence, judge(evidence, DOCTOR_RULES), os.uname().nodename)
     write_whole(WRITE, path, text, mode=MODE, replace=args.force)
     size = len(text.encode())
     summary = f"Wrote {shown(path)}: {spell_size(size)}, for any browser; only its owner may read it."
-    context.output.show(ReportAnswer(path, size), legend=[[summary]], paged=False)
+    context.output.show(ReportAnswer(path, size), legend=[[summary]])
     return 0
 
 

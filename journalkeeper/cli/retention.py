@@ -81,7 +81,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         said.append(f"{done} {RETENTION}; {ACTIVATION} makes journald apply it.")
     elif args.apply or args.undo:
         said.append(nothing)
-    context.output.show(RetentionAnswer(RETENTION, changed, found), said, paged=False)
+    context.output.show(RetentionAnswer(RETENTION, changed, found), said)
     return 0
 
 

@@ -22,6 +22,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from journalkeeper import __version__
@@ -32,6 +33,7 @@ from journalkeeper.health.evidence import UNASKED, Evidence, Hung, Look, Recorde
 from journalkeeper.health.finding import judge
 from journalkeeper.health.rules import HEALTH
 from journalkeeper.health.verdict import describe_files, describe_foreign, present
+from journalkeeper.journald import layout, opening
 from journalkeeper.model import Host
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.escape import shown
@@ -176,18 +178,15 @@ def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
     Raises: FileError if one cannot be listed.
     """
     from journalkeeper.btrfs.volume import require_btrfs  # noqa: PLC0415 - pages are made without btrfsutil
-    from journalkeeper.journald import layout, opening  # noqa: PLC0415 - takes pydantic, and is seldom needed
 
-    for top in tops:
-        for path in [place.path for place in layout.find_directories(top)] or [os.path.realpath(top)]:
-            try:
-                with opening.open_directory(path) as fd:
+    try:
+        for top in tops:
+            for path in [place.path for place in layout.find_directories(top)] or [os.path.realpath(top)]:
+                with suppress(NotBtrfsError), opening.open_directory(path) as fd:
                     require_btrfs(fd, path)
-            except NotBtrfsError:
-                continue
-            except OSError:
-                return ()  # unknown
-            return ()
+                    return ()
+    except OSError:  # unknown
+        return ()
     return tops
 
 
