@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -77,8 +77,8 @@ class Observer:
         self._root = root
         self._with_disk_bytes = with_disk_bytes
         self._kept: dict[str, dict[str, JournalFile]] = {}
-        """The remembered rows, by directory and name. A row is valid while the file's stat is the same."""
-        self._subvolumes: dict[int, tuple[str, int]] = {}
+        """The remembered rows, by directory and name. A row is valid while stat and subvolume are the same."""
+        self._subvolumes: dict[str, tuple[str, int]] = {}
         self.shared_us = -SHARED_US
         self.opened = 0
 
@@ -87,10 +87,6 @@ class Observer:
         for path in paths:
             directory, _, name = path.rpartition("/")
             self._kept.get(directory, {}).pop(name, None)
-
-    def _forget_rows(self, which: Callable[[JournalFile], bool]) -> None:
-        """Forget all stored rows for which `which` returns True."""
-        self.forget([row.path for kept in self._kept.values() for row in kept.values() if which(row)])
 
     @property
     def next_shared_us(self) -> int:
@@ -106,7 +102,8 @@ class Observer:
         """
         if not self.shared_us <= now_us < self.next_shared_us:
             self.shared_us = now_us
-            self._forget_rows(lambda row: row.extents.shared_bytes > 0)
+            rows = [row for kept in self._kept.values() for row in kept.values()]
+            self.forget(row.path for row in rows if row.extents.shared_bytes)
         gathered = _Gathered(now_us)
         for top in tops:
             if not os.path.isdir(top):
@@ -172,11 +169,10 @@ class Observer:
         device = status.st_dev
         if device not in gathered.volumes:
             require_btrfs(fd, place.path)
-            found = gathered.volumes[device] = read_volume(fd)
-            subvolume = found.uuid, found.subvolume
-            if self._subvolumes.get(device, subvolume) != subvolume:  # a mount can reuse the device number
-                self._forget_rows(lambda row: row.device == device)
-            self._subvolumes[device] = subvolume
+            gathered.volumes[device] = read_volume(fd)
+        subvolume = gathered.volumes[device].uuid, gathered.volumes[device].subvolume
+        if self._subvolumes.setdefault(place.path, subvolume) != subvolume:  # a mount can reuse the device number
+            self._kept[place.path], self._subvolumes[place.path] = {}, subvolume
         flags = inode.get_flags(fd)
         nocow, space = bool(flags & inode.FS_NOCOW_FL), os.fstatvfs(fd)
         gathered.instances[place.path] = layout.describe_instance(

@@ -71,7 +71,8 @@ def plan_again(host: Host, request: Request, config: Config, before: Lasting) ->
     skipped = [one.skip for one in judged if one.skip is not None]
     actions = [one.action for one in judged if one.action is not None and one.skip is None]
     put_off = [one.action for one in judged if one.action is not None and one.skip is not None]
-    answers = _decide_on_directories([*actions, *put_off], cases, host, request, config)
+    wanted = request.upkeep and not request.paths
+    answers = _decide_on_directories([*actions, *put_off], cases, host, request, config) if wanted else []
     of_directories = [answer for answer in answers if isinstance(answer, Action)]
     ends = _map_ended_files(of_directories, host.files)
     skipped = [skip for skip in skipped if ends.get(skip.path) != skip.path]
@@ -95,20 +96,16 @@ def _decide_on_directories(
 ) -> list[Action | Skip]:
     """Return the actions on the directory of each instance, and the reasons against others.
 
-    The list is empty if the request does not include upkeep or names paths. `proposed` are the actions on files.
+    `proposed` are the actions on files.
     """
     answers: list[Action | Skip] = []
-    if not request.upkeep or request.paths:
-        return answers
     below: dict[str, list[JournalFile]] = {instance.directory: [] for instance in host.instances}
     for file in host.files:
         below.setdefault(file.directory, []).append(file)
     for instance in host.instances:
         planned = sum(isinstance(answer, Action) and answer.action is Verb.ROTATE for answer in answers)
-        files = below[instance.directory]
-        answers += _decide_on_directory(
-            rotate.Question(instance, files, cases, host, request, config, planned), proposed
-        )
+        question = rotate.Question(instance, below[instance.directory], cases, host, request, config, planned)
+        answers += _decide_on_directory(question, proposed)
     return answers
 
 
