@@ -76,6 +76,17 @@ def test_a_chain_that_leads_back_is_refused() -> None:
         newest(bytes(data))
 
 
+@pytest.mark.parametrize(("empty", "found"), [(entries.MOST_ARRAYS - 1, 1), (entries.MOST_ARRAYS, 0)])
+def test_a_chain_is_followed_up_to_its_longest_length(empty: int, found: int) -> None:
+    data = bytearray(journal([row(1)]))
+    (first,) = struct.unpack_from("<Q", data, 176)
+    filled = data[first : first + entries.ARRAY.size + 8]
+    struct.pack_into("<Q", data, 176, len(data))
+    for _ in range(empty):
+        data += entries.ARRAY.pack(entries.ENTRY_ARRAY, 0, entries.ARRAY.size, len(data) + entries.ARRAY.size)
+    assert len(newest(bytes(data + filled))) == found
+
+
 def test_only_what_came_since_the_last_look_counts(tmp_path: Path) -> None:
     active, rows = tmp_path / "system.journal", [row(1, 9_000_000)]
     active.write_bytes(journal(rows))
