@@ -1,30 +1,45 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Execution of a plan: its actions, one after the other, and the removal of what a killed run left behind.
 
-Each action gets a new Throttle, which decides before each piece. It considers the window, the load on the disk, and the
-time of the last pieces.
+Each action gets a new Throttle, which decides before each piece. It considers the window, the load on journald and its
+disk, and the time of the last pieces. Measuring must cost less than it saves: a few system calls for each piece, more
+only a few times a second. policy/backpressure.py interprets the measurements.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from journalkeeper.btrfs import mtime_note
+from journalkeeper.btrfs.maintenance import find_maintenance
 from journalkeeper.config import Config
 from journalkeeper.execute.executor import Turn, execute
 from journalkeeper.execute.pace import Pace, PieceTimes
-from journalkeeper.execute.throttle import Throttle
-from journalkeeper.journald import control, layout, opening
+from journalkeeper.journald import control, opening
 from journalkeeper.journald.names import classify, is_leftover
-from journalkeeper.model import Action, Instance, JournalFile, Kind, Plan, Reason, Result
+from journalkeeper.model import Action, Instance, JournalFile, Plan, Reason, Result
 from journalkeeper.model.errors import InternalError, KeeperError, catch_errors
 from journalkeeper.model.progress import Meter, Progress
 from journalkeeper.model.run import Done
-from journalkeeper.observe.flushes import Flushes
+from journalkeeper.observe.flushes import COMMIT_S, Flushes
+from journalkeeper.observe.intake import Intake, list_journald_files
+from journalkeeper.observe.load import measure_busy_percent
 from journalkeeper.observe.observer import Seen
+from journalkeeper.observe.syncs import Syncs
+from journalkeeper.policy.backpressure import Advice, Reading, advice
+
+PAUSE_S: Final = 0.25
+REST_S: Final = 0.05
+
+REST_EVERY_S: Final = 1.0
+"""After this much work comes a rest. During a rest, all activity of the disk is the work of other programs."""
+
+ENTRIES_EVERY_S: Final = 0.2
 
 
 @dataclass
@@ -81,7 +96,7 @@ class Runner:
 
     def _execute(self, action: Action, seen: Seen, meter: Meter) -> Done:
         """Execute one action, and ask the throttle before each piece."""
-        throttle = self._build_throttle(action, seen)
+        throttle = Throttle(self, action, seen)
         pace = Pace(
             most_bytes=self.config.defrag.chunk_bytes,
             piece_us=self._choose_piece_us(action),
@@ -105,31 +120,109 @@ class Runner:
             return self.config.defrag.chunk_us
         return None if self.hurry or action.compress == "no" else self.config.window.margin_us
 
-    def _build_throttle(self, action: Action, seen: Seen) -> Throttle:
-        """Return the throttle for `action`, which watches the disks of its volume and the intake delay on its device.
 
-        The intake delay is read from the active files of `seen` that a journald writes on the same device. Work stops
-        before a flush by the configured margin plus the longest recent piece.
-        """
+class Throttle:
+    """A callable that returns, before each piece of one action, the reason to end the action, or None.
+
+    A stop of the run ends the action at once. So does a window that would close before the end of the piece, by the
+    plan or by later looks. No piece may run within the configured margin plus the longest recent piece before a flush.
+    In a hurry (--now) only a stop counts.
+
+    The intake delay is read from the active files of `seen` that a journald writes on the same device.
+    """
+
+    def __init__(self, runner: Runner, action: Action, seen: Seen) -> None:
         device = action.target.device
-        actives = tuple(
-            file.path
-            for file in seen.files
-            if file.kind is Kind.ACTIVE
-            and file.problem is None
-            and file.device == device
-            and file.instance != layout.REMOTE
+        self._runner = runner
+        self._action = action
+        self._uuid = next(volume.uuid for volume in seen.volumes if volume.device == device)
+        self._actives = list_journald_files(file for file in seen.files if file.device == device)
+        self._margin_us = runner.config.window.margin_us + runner.piece_times.get_longest_us()
+        self._syncs = Syncs(action.path)
+        self._intake = Intake()
+        self._busy_percent: int | None = None
+        self._paused_s = 0.0
+        self._rested_s = self._entries_s = time.monotonic()
+
+    def __call__(self, piece_us: int) -> Reason | None:
+        """Wait until the next piece may begin, and return None. Return the reason if the action must end instead.
+
+        `piece_us` is the expected time of the piece in microseconds. In a hurry, only a stop ends the action, and
+        nothing waits for the load.
+        """
+        if not self._runner.hurry and time.monotonic() - self._rested_s > REST_EVERY_S:
+            self._rest(REST_S)
+        self.wait_for_sync()
+        while True:
+            ended = self._find_end(piece_us)
+            if ended is not None or self._runner.hurry:
+                return ended
+            match advice(self._measure()):
+                case Advice.GO_ON:
+                    return None
+                case Advice.SLOW_DOWN:
+                    self._rest(max(REST_S, min(piece_us / 1e6, PAUSE_S)))
+                    return self._find_end(piece_us)
+                case Advice.PAUSE:
+                    self._rest(PAUSE_S)
+                    self._paused_s += PAUSE_S
+                case Advice.GIVE_UP:
+                    return Reason.PRESSURE
+
+    def wait_for_sync(self) -> None:
+        """Pause for COMMIT_S if the active file was just synced, unless journald's timer caused the sync.
+
+        Only an action on an active file pauses, and not in a hurry. Call this before each piece, and before an outcome
+        is stored. A commit of the history would share the filesystem's log and the I/O with the sync (measured at 500
+        IOPS: 100 ms).
+        """
+        if not self._runner.hurry and self._action.live and self._syncs.has_foreign_sync():
+            self._rest(COMMIT_S)
+
+    def _find_end(self, piece_us: int) -> Reason | None:
+        if self._runner.stop():
+            return Reason.INTERRUPTED
+        return Reason.WINDOW_CLOSED if not self._runner.hurry and self._is_closed(piece_us) else None
+
+    def _is_closed(self, piece_us: int) -> bool:
+        """Return whether the flush window of an active file closes before a piece of `piece_us` would end.
+
+        The state of the flush timer is read again first. A time limit of the action (`not_after_us`) counts, too.
+        Always False for an archive, which has no window.
+        """
+        action = self._action
+        if not action.live:
+            return False
+        if action.not_after_us is not None and time.time_ns() // 1000 + piece_us > action.not_after_us:
+            return True
+        directory = action.target.directory
+        self._runner.flushes.note_rewrite(directory)
+        self._runner.flushes.look_again(directory)
+        closes_us = self._runner.flushes.get_closing_us(directory, self._margin_us)
+        return closes_us is not None and time.monotonic_ns() // 1000 + piece_us > closes_us
+
+    def _measure(self) -> Reading:
+        now_s = time.monotonic()
+        next_look_us = self._runner.flushes.get_next_look_us(self._margin_us)
+        if next_look_us is not None and now_s * 1e6 >= next_look_us:
+            self._runner.flushes.look_again()
+        intake_us, busy_percent = None, self._busy_percent
+        self._busy_percent = None
+        if now_s - self._entries_s >= ENTRIES_EVERY_S:
+            self._entries_s, intake_us = now_s, self._intake.find_worst_us(self._actives)
+        return Reading(
+            self._runner.config,
+            flush_due=self._runner.flushes.is_flush_due(self._margin_us),
+            intake_delay_us=intake_us,
+            others_busy_percent=busy_percent,
+            maintenance=find_maintenance(self._uuid),
+            paused_us=round(self._paused_s * 1e6),
         )
-        return Throttle(
-            action,
-            self.config,
-            self.flushes,
-            uuid=next(volume.uuid for volume in seen.volumes if volume.device == device),
-            actives=actives,
-            margin_us=self.config.window.margin_us + self.piece_times.get_longest_us(),
-            hurry=self.hurry,
-            stop=self.stop,
-        )
+
+    def _rest(self, length_s: float) -> None:
+        """Sleep for `length_s` seconds, and store how busy other programs kept the disk meanwhile, in percent."""
+        self._busy_percent = measure_busy_percent((self._uuid,), length_s).get(self._uuid)
+        self._rested_s = time.monotonic()
 
 
 def remove_leftovers(paths: Iterable[str]) -> list[str]:

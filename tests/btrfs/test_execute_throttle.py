@@ -16,7 +16,8 @@ import pytest
 from journalkeeper.btrfs.maintenance import find_maintenance
 from journalkeeper.config import Config, Watch, Window
 from journalkeeper.engine import Engine
-from journalkeeper.execute.throttle import Throttle
+from journalkeeper.execute.pace import PieceTimes
+from journalkeeper.execute.runner import Runner, Throttle
 from journalkeeper.model import Action, Kind, Reason, Request, Verb
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.intake import Intake
@@ -144,16 +145,9 @@ class Asked:
         self.seen = self.look(bed)
         file = next(file for file in self.seen.files if file.kind is kind)
         action = Action(file.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, file, not_after_us=not_after_us)
-        self.throttle = Throttle(
-            action,
-            Config(),
-            self.flushes,
-            uuid=self.seen.volumes[0].uuid,
-            actives=(str(bed.journald.active),),
-            margin_us=500_000,
-            hurry=hurry,
-            stop=lambda: self.stopped,
-        )
+        config = Config(window=Window(margin_us=500_000))
+        runner = Runner(config, self.flushes, PieceTimes(), hurry=hurry, stop=lambda: self.stopped)
+        self.throttle = Throttle(runner, action, self.seen)
 
     def look(self, bed: Bed) -> Seen:
         seen = Observer().look([str(bed.directory)], now_us=time.time_ns() // 1000)

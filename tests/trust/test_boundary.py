@@ -167,7 +167,7 @@ def test_an_action_that_raises_anything_is_an_outcome_and_the_next_is_done(monke
         return Done(outcome, 1, 1, 1)
 
     monkeypatch.setattr(runner, "execute", pretend)
-    monkeypatch.setattr(Runner, "_build_throttle", lambda *_: NoAttention())
+    monkeypatch.setattr(runner, "Throttle", lambda *_: NoAttention())
     first, second = do(Plan((), (bad, good), ()))
     assert (first.path, first.result, first.reason) == (bad.path, Result.FAILED, Reason.INTERNAL_ERROR)
     assert (first.extents_before, first.extents_after, first.bytes_written) == (9000, 9000, 1000)
@@ -182,7 +182,7 @@ def test_a_directory_whose_turn_raises_anything_is_an_outcome_and_the_next_is_do
     instances = [hosts.instance(directory=f"/j/{name}") for name in ("bad", "good")]
     bad, good = (Action(one.directory, Verb.SET_NOCOW, Reason.CONFIGURED, one) for one in instances)
     monkeypatch.setattr(upkeep, "set_nocow", lambda instance: mistake() if instance == instances[0] else None)
-    monkeypatch.setattr(Runner, "_build_throttle", lambda *_: NoAttention())
+    monkeypatch.setattr(runner, "Throttle", lambda *_: NoAttention())
     first, second = do(Plan((), (bad, good), ()))
     assert (first.path, first.result, first.reason) == (bad.path, Result.FAILED, Reason.INTERNAL_ERROR)
     assert (second.path, second.result) == (good.path, Result.DONE)
