@@ -99,7 +99,8 @@ class Program:
         burst = self.find_largest_burst()
         at_once = f"it writes up to {counted(len(burst), 'line')} ({format_size(sum(burst))}) at once"
         if len(burst) < 2:
-            return "" if self.lines is None else f"journald took a line of {self.name} {span(late_ns)} after it."
+            late = f"journald took a line of {self.name} {span(late_ns)} after it was written."
+            return "" if self.lines is None else late
         if self.lines is None:
             return f"{self.name} pauses for up to {span(late_ns)}: {at_once}. If it has lines before that, {REMEDY}."
         return f"{self.name} keeps lines back for up to {span(late_ns)}: {at_once}, by its own buffer; {REMEDY}."
