@@ -116,10 +116,11 @@ class Program:
             span_s = (max(ends) - min(ends)) / 1e9 if ends else 0.0
             series.labels["rate"] = f"{(len(ends) - 1) / span_s:.1f}/s" if span_s >= RATED_S else "-"
             series.labels["gap"] = span(largest_gap(ends) or None)
-        lost = (self.lines or 0) - len(self.sizes) if self.lines is not None and complete else None
-        if self.lines is not None:
-            self.journald.labels["lost"] = "-" if lost is None else str(lost)
-        return f"{self.journald.name}: {lost} of {self.lines} lines did not arrive." if lost else ""
+        if self.lines is None:
+            return ""
+        lost = self.lines - len(self.sizes)
+        self.journald.labels["lost"] = str(lost) if complete else "-"
+        return f"{self.journald.name}: {lost} of {self.lines} lines did not arrive." if complete and lost else ""
 
 
 def measure(asked: Namespace) -> Steps:

@@ -71,7 +71,7 @@ def instances() -> list[str]:
 
 def watched(during: Callable[[], object], until: Callable[[Measurement], bool]) -> Measurement:
     """Return what is seen while something is done and `until` holds, which a test waits for in vain if it fails."""
-    steps = who.measure(Namespace(who=60))
+    steps = who.measure(Namespace(who=PATIENCE_S))
     found = next(steps)
     thread = threading.Thread(target=during)
     thread.start()
