@@ -35,6 +35,12 @@ UNALLOCATED_BYTES: Final = GIB
 RIVALS: Final = ("btrfs-defrag.timer", "beesd@")
 """The beginnings of the names of units that rewrite files: the timer of btrfsmaintenance, and bees."""
 
+MOVE: Final = (
+    *("journalctl --relinquish-var", "mv {top} {old}", "btrfs subvolume create {top}"),
+    *("cp --archive --reflink=auto {old}/. {top}/", "journalctl --flush", "rm -r {old}"),
+)
+"""The commands that move the directory {top} into a subvolume of its own, by way of {old}."""
+
 Files = tuple[JournalFile, ...]
 Place = tuple[Instance, Volume]
 
@@ -203,21 +209,13 @@ def _make_datacow(directories: list[str]) -> tuple[str, ...]:
     return (keep, *(f"chattr -C {quote(path)}" for path in directories), "journalctl --rotate")
 
 
-def _make_subvolume(look: Look, shared: list[JournalFile]) -> tuple[str, ...]:
+def _make_subvolume(look: Look, shared: list[JournalFile]) -> list[str]:
     """Return the commands that move the journal into a subvolume of its own, which snapshots of the root leave out.
 
     If the journal already has its own subvolume, return the command that lists the snapshots.
     """
     owned = {volume.device for volume in look.host.volumes if volume.own_subvolume}
-    tops = {file.path.rsplit("/", 2)[0] for file in shared if file.device not in owned}
+    tops = [file.path.rsplit("/", 2)[0] for file in shared if file.device not in owned]
     if not tops:
-        return (f"btrfs subvolume list -s {quote(min(file.path for file in shared).rpartition('/')[0])}",)
-    top, old = quote(min(tops)), quote(f"{min(tops)}.old")
-    return (
-        "journalctl --relinquish-var",
-        f"mv {top} {old}",
-        f"btrfs subvolume create {top}",
-        f"cp --archive --reflink=auto {old}/. {top}/",
-        "journalctl --flush",
-        f"rm -r {old}",
-    )
+        return [f"btrfs subvolume list -s {quote(min(file.path for file in shared).rpartition('/')[0])}"]
+    return [command.format(top=quote(min(tops)), old=quote(f"{min(tops)}.old")) for command in MOVE]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Callable
@@ -13,7 +12,6 @@ import pytest
 
 from journalkeeper.cli import report
 from journalkeeper.health.evidence import Evidence, Unknown
-from journalkeeper.journald.journalctl import JournalctlError
 from tests.adapters.command import Typed
 from tests.report_data import evidence
 
@@ -128,35 +126,6 @@ def test_a_file_that_came_meanwhile_is_not_replaced(collect: Give, path: Path, t
     said = typed("report", "-o", f"{path}")
     assert said.status == 1
     assert "File exists" in said.err
-    assert path.read_text() == OLD
-    assert names(path.parent) == ["page.html"]
-
-
-@pytest.mark.parametrize(
-    "error", [JournalctlError("journalctl failed: killed by signal 9"), KeyboardInterrupt(), OSError(errno.EIO, "x")]
-)
-def test_what_ends_the_gathering_leaves_nothing(error: BaseException, collect: Give, path: Path, typed: Typed) -> None:
-    def broken() -> Evidence:
-        raise error
-
-    collect(broken)
-    said = typed("report", "-o", f"{path}")
-    assert (said.status, said.err.count("\n")) == (1, 1)
-    assert names(path.parent) == []
-
-
-@pytest.mark.parametrize("call", ["fsync", "rename"])
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
-def test_what_ends_the_writing_leaves_the_old_page(
-    call: str, error: BaseException, path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise error
-
-    path.write_text(OLD)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, call, broken)
-        assert typed("report", "-o", f"{path}", "--force").status == 1
     assert path.read_text() == OLD
     assert names(path.parent) == ["page.html"]
 
