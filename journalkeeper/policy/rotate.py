@@ -25,7 +25,7 @@ a flush costs least, in an open window, best right after one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -123,9 +123,6 @@ class Question:
         return Skip(self.instance.directory, reason, detail, until_us)
 
 
-Rule = Callable[[Question], Skip | None]
-
-
 def is_rotatable(file: JournalFile) -> bool:
     """Return whether a rotation archives `file`: it is active and has a name that journald itself uses.
 
@@ -204,7 +201,7 @@ def _find_losses(question: Question) -> Iterator[str]:
         yield f"{files} files when SystemMaxUse= is full, SystemMaxFiles={instance.system_max_files}"
 
 
-RULES: tuple[Rule, ...] = (
+RULES: Final = (
     veto_without_journald,
     postpone_retry,
     veto_by_retention,
