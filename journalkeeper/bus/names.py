@@ -9,16 +9,8 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from journalkeeper.model.errors import (
-    BusyError,
-    ConfigError,
-    FileError,
-    KeeperError,
-    NeedsRootError,
-    NoSuchJobError,
-    NotBtrfsError,
-    UsageError,
-)
+from journalkeeper.model import errors
+from journalkeeper.model.errors import KeeperError
 
 BUS: Final = "org.freedesktop.DBus"
 BUS_PATH: Final = "/org/freedesktop/DBus"
@@ -45,13 +37,13 @@ LIMITS_EXCEEDED: Final = f"{BUS}.Error.LimitsExceeded"
 FAILED: Final = f"{BUS_NAME}.Error.Failed"
 
 ERRORS: Final[tuple[tuple[type[KeeperError], str], ...]] = (
-    (UsageError, f"{BUS_NAME}.Error.InvalidArgument"),
-    (ConfigError, f"{BUS_NAME}.Error.BadConfiguration"),
-    (NeedsRootError, f"{BUS_NAME}.Error.NotPermitted"),
-    (BusyError, f"{BUS_NAME}.Error.Busy"),
-    (NoSuchJobError, f"{BUS_NAME}.Error.NoSuchJob"),
-    (NotBtrfsError, f"{BUS_NAME}.Error.NotBtrfs"),
-    (FileError, f"{BUS_NAME}.Error.File"),
+    (errors.UsageError, f"{BUS_NAME}.Error.InvalidArgument"),
+    (errors.ConfigError, f"{BUS_NAME}.Error.BadConfiguration"),
+    (errors.NeedsRootError, f"{BUS_NAME}.Error.NotPermitted"),
+    (errors.BusyError, f"{BUS_NAME}.Error.Busy"),
+    (errors.NoSuchJobError, f"{BUS_NAME}.Error.NoSuchJob"),
+    (errors.NotBtrfsError, f"{BUS_NAME}.Error.NotBtrfs"),
+    (errors.FileError, f"{BUS_NAME}.Error.File"),
     (KeeperError, FAILED),
 )
 """The one map from what goes wrong to what a client hears; the first that fits counts."""
