@@ -2,8 +2,12 @@
 """The answers of the health rules, and the verdict that is made of them.
 
 A rule is a function that yields its answers, the most important first; only the first one counts. A rule that yields
-nothing found nothing wrong. Its parameters name the parts of the evidence that it cannot do without, its name, with
-hyphens, is its fixed word, and its docstring is its description in the man page.
+nothing found nothing wrong. Its name, with hyphens, is its fixed word. Its docstring is its description in the man
+page.
+
+Its parameters name the parts of the evidence that it cannot do without: if one of them is Unknown, so is the answer. If
+it takes `files` or `places` and yields nothing, the answer is Unknown where a file or a directory could not be looked
+at.
 """
 
 from __future__ import annotations

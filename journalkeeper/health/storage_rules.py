@@ -88,7 +88,7 @@ def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
     """A directory is NOCOW and snapshots are taken of it. Each snapshot makes its data copy-on-write once more."""
     shared = [one.directory for one, _ in _select(places, look, Reason.SNAPSHOTS) if one.nocow]
     if shared:
-        sentence = f"{list_names(shared)} is NOCOW and has snapshots: its files fragment all the same, unchecked."
+        sentence = f"{list_names(shared)} is NOCOW and has snapshots: its files fragment anyway, without checksums."
         yield advice(sentence, *_make_datacow(shared), directories=list(shared))
 
 
