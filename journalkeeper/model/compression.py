@@ -6,7 +6,7 @@ Only a compression that btrfs supports is a value here, so it needs no further c
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 HIGHEST_LEVEL = {"zlib": 9, "lzo": 0, "zstd": 15}
 """Each algorithm's highest level; lzo has none (fs/btrfs/{zlib,lzo,zstd}.c)."""
@@ -24,19 +24,17 @@ class Compression(NamedTuple):
         return self.algorithm if self.level is None else f"{self.algorithm}:{self.level}"
 
 
-COMPRESSIONS: Final = {
-    str(one): one
-    for algorithm, highest in HIGHEST_LEVEL.items()
-    for one in (Compression(algorithm), *(Compression(algorithm, level) for level in range(1, highest + 1)))
-}
-"""Every compression by its word."""
-
-
 def parse_compression(text: str) -> Compression | None:
     """Return the compression that `text` names; None for "no".
 
     Raises: ValueError with the permitted words.
     """
-    if text != "no" and text not in COMPRESSIONS:
-        raise ValueError(f"{text!r} is not a compression; allowed are {ALLOWED}")
-    return COMPRESSIONS.get(text)
+    if text == "no":
+        return None
+    algorithm, colon, digits = text.partition(":")
+    highest = HIGHEST_LEVEL.get(algorithm)
+    if highest is not None and not colon:
+        return Compression(algorithm)
+    if highest is not None and digits.isascii() and digits.isdigit() and 1 <= int(digits) <= highest:
+        return Compression(algorithm, int(digits))
+    raise ValueError(f"{text!r} is not a compression; allowed are {ALLOWED}")

@@ -26,6 +26,10 @@ def test_what_btrfs_can_do_is_accepted(text: str, compression: Compression | Non
     assert str(compression or "no") == text
 
 
+def test_a_level_may_have_leading_zeros() -> None:
+    assert parse_compression("zstd:03") == Compression("zstd", 3)
+
+
 @pytest.mark.parametrize(
     "text",
     [
