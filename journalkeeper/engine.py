@@ -104,7 +104,7 @@ class Engine:
         """Continue with the memory of `before`, the engine of the configuration that was valid until now."""
         self.memory = before.memory
         if self._publisher is not None:
-            self._publisher.keep_health(healthy=self.memory.healthy)
+            self._publisher.publish_health(healthy=self.memory.healthy)
 
     def has_configuration_of(self, other: Engine) -> bool:
         """Return whether both engines have the same configuration and directories."""

@@ -115,18 +115,14 @@ class Publisher:
     def publish_health(self, *, healthy: bool | None) -> None:
         """Write the metrics with the service's verdict, if the verdict changed. None stands for an unknown verdict.
 
-        Before the first run there are no metrics to write, so the verdict is only kept.
+        Before the first run of this publisher there are no metrics to write, so the verdict is only kept.
 
         Raises: as `show`.
         """
         if healthy is not self._facts.healthy:
-            self.keep_health(healthy=healthy)
+            self._facts = self._facts._replace(healthy=healthy)
             if self._text:
                 self._write()
-
-    def keep_health(self, *, healthy: bool | None) -> None:
-        """Keep the service's verdict for the next time the metrics are written. None stands for an unknown verdict."""
-        self._facts = self._facts._replace(healthy=healthy)
 
     def _write(self) -> None:
         text = prometheus.render(self._facts)

@@ -15,7 +15,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from math import inf
 from typing import Any, Final
@@ -89,24 +89,21 @@ class Daemon:
         ReplacedError if the service has to be started again.
         """
         loop = self._loop
-        try:
-            with state.lock(self._worker.engine.state_directory, state.DAEMON_LOCK) as lock:
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    loop.add_signal_handler(number, self._end)
-                loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
-                repeated = map(self._repeat, (self._feed_watchdog, self._heed_change, self._heed_hangup))
-                tasks = [loop.create_task(work) for work in (*repeated, *(work() for work in beside))]
-                try:
-                    await self._work(lock)
-                finally:
-                    self._notify.send("STOPPING=1")
-                    self._stopping = True
-                    await self.jobs.close()
-                    for task in tasks:
-                        task.cancel()
-                    self._worker.close()
-        finally:
-            self._watch.close()
+        with closing(self._watch), state.lock(self._worker.engine.state_directory, state.DAEMON_LOCK) as lock:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._end)
+            loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
+            repeated = map(self._repeat, (self._feed_watchdog, self._heed_change, self._heed_hangup))
+            tasks = [loop.create_task(work) for work in (*repeated, *(work() for work in beside))]
+            try:
+                await self._work(lock)
+            finally:
+                self._notify.send("STOPPING=1")
+                self._stopping = True
+                await self.jobs.close()
+                for task in tasks:
+                    task.cancel()
+                self._worker.close()
 
     # -- When it works -------------------------------------------------------------------------
 
@@ -164,7 +161,7 @@ class Daemon:
             self._retry.note_success()
         match message:
             case Looked():
-                self.log.log_run(message.report, self._worker.engine.directories, message.missing)
+                self.log.log_run(message.report, self._worker.engine.directories, message.findings.missing)
                 wait_s = max(message.wait_s, SOON_S)
             case Failed(busy_limit_us=limit_us) if limit_us:
                 wait_s = RETRY_S
@@ -246,7 +243,7 @@ class Daemon:
         before, self._state = self._state, state._replace(verdict=judge_present(state.present, now_us()))
         state, health = self._state, self._state.verdict.health
         if health != "unknown" and not state.working:
-            self._notify.status(state.status_line)
+            self._notify.status(state.headline)
         if problems := state.verdict.problems:
             words = " ".join(finding.word for finding in problems)
             self.log.log("health", WARNING, state.headline, same=words)
@@ -269,7 +266,7 @@ class Daemon:
 
     def snapshot(self) -> Snapshot:
         """Return the present state of the service, with the flush windows as of now."""
-        working = self._state.working or any(job.running for job in self.jobs.queue)
+        working = self._state.working or any(job.state != "queued" for job in self.jobs.queue)
         windows = tuple(at(one, now_us()) for one in self._state.windows)
         engine = self._worker.engine
         state = self._state._replace(directories=engine.directories, budget_bytes=engine.config.budget.bytes_per_day)

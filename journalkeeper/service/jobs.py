@@ -4,7 +4,7 @@
 A job belongs to the service and not to its caller: it continues when the caller disconnects. The outcome of the last
 job is kept.
 
-Only the event loop uses this module; the worker reads `Jobs.queue` and `Job.canceled`.
+Only the event loop uses this module; the worker reads `Jobs.queue` and `Job.state`.
 """
 
 from __future__ import annotations
@@ -26,20 +26,12 @@ QUEUE_MOST: Final = 8
 
 @dataclass(eq=False)
 class Job:
-    """One job; `request` is its caller's request."""
+    """One job; `request` is its caller's request, `state` is "queued", "running" or "canceling"."""
 
     number: int
     request: Request
     progress: Progress = NONE_YET
-    running: bool = False
-    canceled: bool = False
-
-    @property
-    def state(self) -> str:
-        """The job's state in one word: "queued", "running" or "canceling"."""
-        if self.canceled:
-            return "canceling"
-        return "running" if self.running else "queued"
+    state: str = "queued"
 
 
 class Ended(NamedTuple):
@@ -138,11 +130,11 @@ class Jobs:
         Raises: NoSuchJobError.
         """
         job = self.find(number)
-        job.canceled = True
-        if job.running:
-            self._events.publish(Changed())
-        else:
+        if job.state == "queued":
             self._end(job, Ended("canceled", error=KeeperError(f"job {number} was canceled before it began")))
+        else:
+            job.state = "canceling"
+            self._events.publish(Changed())
 
     def find_result(self, number: int) -> Ended:
         """Return the result of job `number`, which must be the job that ended last.
@@ -163,7 +155,7 @@ class Jobs:
     async def _work(self) -> None:
         while self.queue:
             job = self.queue[0]
-            job.running = True
+            job.state = "running"
             self._events.publish(Changed())
             try:
                 ended = await self._do(job)

@@ -7,18 +7,16 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from journalkeeper import __version__
-from journalkeeper.config.directives import Watch
 from journalkeeper.health.evidence import Obstacle, Present
 from journalkeeper.health.finding import Verdict
 from journalkeeper.health.verdict import (
     describe_files,
     describe_foreign,
-    describe_waits,
     find_failures,
     still_failing,
 )
 from journalkeeper.metrics.status import Status
-from journalkeeper.model import Action, Host, JournalFile, Outcome, Plan, Result, Skip, Window
+from journalkeeper.model import Action, JournalFile, Outcome, Result, Skip, Window
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.recorded import Counters
@@ -31,42 +29,34 @@ STANDING: Final = ("configuration", "unwatched", "unwritable", "paused")
 
 
 class Findings(NamedTuple):
-    """The result of the last look: the files, and the decision or outcome for each, by path."""
+    """The result of the last look: the files, and the decision or outcome for each, by path.
+
+    `missing` are the directories that do not exist. `counters` are the totals since the installation, None if they
+    cannot be read.
+    """
 
     files: Mapping[str, JournalFile]
     decided: Mapping[str, Doing]
     status: Status
     waits_for: str
-
-
-class Tally(NamedTuple):
-    """The sums of the actions since the service started; `last_us` is the time of the last one."""
-
-    last_us: int = 0
-    written_bytes: int = 0
-    reclaimed_bytes: int = 0
-
-    def add(self, outcome: Outcome, now_us: int) -> Tally:
-        """Return the tally with the bytes of `outcome` added, and with `now_us` as the time of the last action."""
-        return Tally(
-            now_us, self.written_bytes + outcome.bytes_written, self.reclaimed_bytes + count_reclaimed_bytes(outcome)
-        )
+    missing: tuple[str, ...] = ()
+    intake_p99_us: int = 0
+    counters: Counters | None = None
 
 
 class Snapshot(NamedTuple):
     """The state of the service. `working` is True while files are worked on; `verdict` judges `present`.
 
-    `counters` are the totals since the installation. `windows` are those of the last look at the flush timers.
-    `budget_bytes` is the budget of a day, None without a limit.
+    `windows` are those of the last look at the flush timers. `budget_bytes` is the budget of a day, None without a
+    limit. `last_run_us` is the time of the last action since the service started, and the bytes are the sums of all.
     """
 
     directories: tuple[str, ...]
-    missing: tuple[str, ...] = ()
     findings: Findings | None = None
-    tally: Tally = Tally()
+    last_run_us: int = 0
+    bytes_written: int = 0
+    bytes_reclaimed: int = 0
     working: bool = False
-    intake_p99_us: int = 0
-    counters: Counters | None = None
     windows: tuple[Window, ...] = ()
     next_flush_us: int = 0
     present: Present = Present(looked=False)
@@ -75,33 +65,18 @@ class Snapshot(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """The verdict in one line."""
-        if self.findings is None:
-            return self.verdict.headline(f"{state(self)[1]}.")
-        return self.verdict.headline(describe_files(self.findings.status.files, self.findings.waits_for))
-
-    @property
-    def status_line(self) -> str:
-        """The line for `systemctl status`: the verdict, with the number of files before the remedy.
+        """The verdict in one line, with the number of files before the remedy.
 
         The remedy stands at the end, so that a user can copy the command.
         """
-        if not self.verdict.problems or self.findings is None:
-            return self.headline
+        if self.findings is None:
+            return self.verdict.headline(f"{state(self)[1]}.")
+        files, waits_for = self.findings.status.files, self.findings.waits_for
+        if not self.verdict.problems:
+            return self.verdict.headline(describe_files(files, waits_for))
         worst = self.verdict.problems[0]
-        counted = worst._replace(sentence=f"{worst.sentence} {describe_files(self.findings.status.files, '')}")
+        counted = worst._replace(sentence=f"{worst.sentence} {describe_files(files, '')}")
         return self.verdict._replace(findings=(counted,)).headline("")
-
-
-def findings(host: Host, plan: Plan, outcomes: tuple[Outcome, ...], status: Status, watch: Watch) -> Findings:
-    """Return the published findings of a run: the files, what was decided or done for each, and the waits.
-
-    For a file with an outcome, the outcome replaces the decision.
-    """
-    everything: tuple[Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
-    doing = {one.path: one for one in everything}
-    live = {row.path: row for row in host.files}
-    return Findings(live, doing, status, describe_waits(plan.skipped, live, watch))
 
 
 def count_reclaimed_bytes(outcome: Outcome) -> int:
@@ -122,18 +97,17 @@ def state(snapshot: Snapshot) -> tuple[str, str]:
         return "paused", "a client asked for a pause; Resume ends it"
     if snapshot.present.problem:
         return "degraded", snapshot.present.problem
-    if snapshot.missing:
-        return "waiting", f"waiting for {' and '.join(snapshot.missing)} to appear"
     if found is None:
         foreign = snapshot.present.foreign
         return ("idle", describe_foreign([foreign])) if foreign else ("waiting", "the first look runs")
+    if found.missing:
+        return "waiting", f"waiting for {' and '.join(found.missing)} to appear"
     return ("waiting", found.waits_for) if found.waits_for else ("idle", "")
 
 
 def manager(snapshot: Snapshot) -> Manager:
     """Return the values of the service's D-Bus properties. Those about files are unknown before the first look."""
     word, reason = state(snapshot)
-    total = snapshot.counters
     known = Manager(
         version=__version__,
         health=snapshot.verdict.health,
@@ -141,25 +115,26 @@ def manager(snapshot: Snapshot) -> Manager:
         state=word,
         state_reason=reason,
         directories=list(snapshot.directories),
-        last_run_us=snapshot.tally.last_us,
-        bytes_written=snapshot.tally.written_bytes,
-        bytes_reclaimed=snapshot.tally.reclaimed_bytes,
-        intake_delay_p99_us=snapshot.intake_p99_us,
+        window_open=any(one.open for one in snapshot.windows),
+        next_flush_us=snapshot.next_flush_us,
+        last_run_us=snapshot.last_run_us,
+        bytes_written=snapshot.bytes_written,
+        bytes_reclaimed=snapshot.bytes_reclaimed,
         budget_left_bytes=snapshot.budget_bytes,
         paused=snapshot.present.paused,
-        bytes_reclaimed_total=None if total is None or total.bytes_reclaimed is None else max(0, total.bytes_reclaimed),
     )
     found = snapshot.findings
     if found is None:
         return known
+    total = None if found.counters is None else found.counters.bytes_reclaimed
     return known._replace(
         files=found.status.files,
         extents=found.status.sums["extents"],
         active_extents=found.status.active_extents,
         fragmented_files=found.status.fragmented_files,
-        window_open=any(one.open for one in snapshot.windows),
-        next_flush_us=snapshot.next_flush_us,
+        bytes_reclaimed_total=None if total is None else max(0, total),
         budget_left_bytes=found.status.budget_left_bytes,
+        intake_delay_p99_us=found.intake_p99_us,
     )
 
 
@@ -170,8 +145,6 @@ class Looked(NamedTuple):
     """A run over everything ended; `present` is the state that it left. Another plan can differ after `wait_s`."""
 
     findings: Findings
-    missing: tuple[str, ...]
-    intake_p99_us: int
     present: Present
     report: Report
     wait_s: float
@@ -242,16 +215,15 @@ def after(state: Snapshot, message: Message) -> Snapshot:
             state = state._replace(**message._asdict())
         case FileDone(outcome, when_us):
             if outcome.result is Result.DONE:
-                state = state._replace(tally=state.tally.add(outcome, when_us))
+                written = state.bytes_written + outcome.bytes_written
+                reclaimed = state.bytes_reclaimed + count_reclaimed_bytes(outcome)
+                state = state._replace(last_run_us=when_us, bytes_written=written, bytes_reclaimed=reclaimed)
             failures = [one for one in before.failures if one.path != outcome.path] + find_failures([outcome])
             present = before._replace(failures=tuple(failures))
-        case Looked(findings, missing, intake_p99_us, run, report):
+        case Looked(findings, run):
             failing = {one.path: one for one in (*still_failing(before.failures, findings.decided), *run.failures)}
             present = run._replace(failures=tuple(failing.values()), **standing)
-            counters = report.counters or state.counters
-            state = state._replace(
-                working=False, findings=findings, missing=missing, intake_p99_us=intake_p99_us, counters=counters
-            )
+            state = state._replace(working=False, findings=findings)
         case NotOnBtrfs(path):
             present = Present(foreign=path, **standing)
             state = state._replace(working=False, findings=None)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import select
 import struct
 from collections.abc import Iterator
@@ -28,7 +29,6 @@ import pyinotify
 from journalkeeper.journald import layout, names
 from journalkeeper.model import Kind
 from journalkeeper.model.errors import FileError, KeeperError
-from journalkeeper.service import mounts
 
 EVENT: Final = struct.Struct("=iIII")
 """struct inotify_event: wd, mask, cookie, len; then the name, padded with zeros (inotify(7))."""
@@ -49,6 +49,7 @@ NAMES: Final = (
     | pyinotify.IN_MOVE_SELF
 )
 
+MOUNTINFO: Final = "/proc/self/mountinfo"
 LIMITS: Final = "/proc/sys/fs/inotify"
 
 
@@ -108,7 +109,7 @@ def watch_directories(tops: tuple[str, ...]) -> Watches:
     pyinotify.log.handlers[:] = [logging.NullHandler()]
     pyinotify.log.propagate = False
     places = tuple(os.path.realpath(top) for top in tops)
-    lines = mounts.find_mount_lines(places)
+    lines = find_mount_lines(places)
     try:
         manager = pyinotify.WatchManager()
     except OSError as error:
@@ -183,7 +184,7 @@ class Watch:
         self.watches = Watches()
         self._woken = asyncio.Event()
         self._remounted = False
-        self._mountinfo = os.open(mounts.MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
+        self._mountinfo = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
         self._mount_events = select.epoll()
         self._mount_events.register(self._mountinfo, select.EPOLLPRI | select.EPOLLERR)
         self._loop.add_reader(self._mount_events.fileno(), self._check_mounts)
@@ -267,7 +268,7 @@ class Watch:
     def _check_mounts(self) -> None:
         """Read the mount table, and note a change of everything if a mount at or near a journal directory changed."""
         self._mount_events.poll(0)
-        now = mounts.find_mount_lines(self.watches.places)
+        now = find_mount_lines(self.watches.places)
         if now != self.watches.mounts:
             self.watches = self.watches._replace(mounts=now)
             self._remounted = True
@@ -284,3 +285,19 @@ def _limit(name: str) -> str:
     with open(f"{LIMITS}/{name}", encoding="ascii") as file:
         value = int(file.read())
     return f"fs.inotify.{name} is {value}; raise it: sysctl fs.inotify.{name}={2 * value}"
+
+
+def find_mount_lines(places: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the lines of mountinfo with a mount point at, above or below one of `places`."""
+    with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
+        return tuple(line for line in file if any(_concerns(_mount_point(line), place) for place in places))
+
+
+def _mount_point(line: str) -> str:
+    """Return the mount point in a line of mountinfo, which has octal escapes for blanks and backslashes (proc(5))."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split(" ")[4])
+
+
+def _concerns(point: str, place: str) -> bool:
+    inside = f"{place.rstrip('/')}/"
+    return inside.startswith(f"{point.rstrip('/')}/") or point.startswith(inside)

@@ -14,10 +14,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
+from journalkeeper.btrfs.volume import find_mount_line
 from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
 from journalkeeper.health.evidence import Obstacle
-from journalkeeper.health.verdict import present_after_run
+from journalkeeper.health.verdict import describe_waits, present_after_run
 from journalkeeper.history.database import RecordLockedError
+from journalkeeper.journald import layout
 from journalkeeper.metrics.status import status
 from journalkeeper.model import Outcome, Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError, UsageError
@@ -28,17 +30,17 @@ from journalkeeper.model.run import Report, job_document
 from journalkeeper.model.units import HOUR_US, MINUTE_US
 from journalkeeper.service.backoff import RETRY_S, CpuShare
 from journalkeeper.service.jobs import Ended, Job
-from journalkeeper.service.mounts import find_unwritable
 from journalkeeper.service.snapshot import (
     Checked,
+    Doing,
     Failed,
     FileDone,
+    Findings,
     FlushesLooked,
     Looked,
     Message,
     NotOnBtrfs,
     Progressed,
-    findings,
 )
 
 ORIGIN: Final = "bus"
@@ -200,12 +202,21 @@ class Worker:
         host, plan, outcomes = report.host, report.plan, report.outcomes
         if host is None:
             raise KeeperError("the run did not look at the host")
-        found = findings(host, plan, outcomes, status(host, plan, outcomes, engine.config), engine.config.watch)
+        files = {file.path: file for file in host.files}
+        doings: tuple[Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
+        found = Findings(
+            files=files,
+            decided={one.path: one for one in doings},
+            status=status(host, plan, outcomes, engine.config),
+            waits_for=describe_waits(plan.skipped, files, engine.config.watch),
+            missing=tuple(sorted(engine.list_missing_directories())),
+            intake_p99_us=engine.memory.intake.p99_us,
+            counters=report.counters,
+        )
         present = present_after_run(plan, outcomes, report.waiting)._replace(unrecorded="; ".join(report.unrecorded))
         wait_s = 0.0 if engine.has_flush_passed() else get_wait_s(report, engine.next_whole_look_us())
         self._post(FlushesLooked(*engine.windows()))
-        missing = tuple(sorted(engine.list_missing_directories()))
-        return Looked(found, missing, engine.memory.intake.p99_us, present, report, wait_s)
+        return Looked(found, present, report, wait_s)
 
     def plan(self, request: Request) -> dict[str, Any]:
         """Return the document of `plan -j`. Raises: KeeperError, OSError as Engine.plan."""
@@ -223,7 +234,7 @@ class Worker:
         """
         engine = self.engine  # a reload may replace it meanwhile
         request = resolve(job.request, engine.directories)
-        report = self._run(engine, job.number, request, lambda: job.canceled or self._stops(), ORIGIN)
+        report = self._run(engine, job.number, request, lambda: job.state == "canceling" or self._stops(), ORIGIN)
         return Ended(result(report, job.request), job_document(report)), report
 
 
@@ -263,3 +274,43 @@ def _place(path: str, directories: tuple[str, ...]) -> str:
         if path.startswith(f"{top}/"):
             return f"{os.path.realpath(f'{top}/').rstrip('/')}{path[len(top) :]}"
     raise UsageError(f"{path} is not below {' or '.join(directories)}")
+
+
+def find_unwritable(top: str) -> dict[str, Obstacle]:
+    """Return why this process may not write to directories with journals: `top`, or else those of its instances.
+
+    The unit's confinement makes mounts that are read-only although their filesystem is not (Obstacle.MOUNT):
+    ReadWritePaths= excepts the directory that is there when the service starts. A directory that replaces it later lies
+    on the read-only mount below. remote/ is left out: each file there that belongs to another user has the reason
+    foreign-owner.
+    """
+    if _is_unwritable(top):
+        return {top: _find_obstacle(top)}
+    try:
+        places = [one.path for one in layout.find_directories(top)]
+    except KeeperError:  # the look reports it
+        return {}
+    return {path: _find_obstacle(path) for path in places if _is_unwritable(path)}
+
+
+def _is_unwritable(path: str) -> bool:
+    is_ours = os.path.isdir(path) and os.path.basename(path) != layout.REMOTE
+    return is_ours and not os.access(path, os.W_OK, effective_ids=True)
+
+
+def _find_obstacle(path: str) -> Obstacle:
+    """Return why this process cannot write to the directory `path`."""
+    try:
+        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return Obstacle.ATTRIBUTE  # The directory is gone.
+    try:
+        fields = (find_mount_line(fd) or "").split()
+        is_ours = os.fstat(fd).st_uid == os.geteuid()
+    finally:
+        os.close(fd)
+    if fields and "ro" in fields[-1].split(","):
+        return Obstacle.FILESYSTEM
+    if fields and "ro" in fields[5].split(","):
+        return Obstacle.MOUNT
+    return Obstacle.ATTRIBUTE if is_ours else Obstacle.OWNER

@@ -14,14 +14,15 @@ from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.values import job_values, list_files, write_document
 from journalkeeper.config.directives import Watch
 from journalkeeper.health.evidence import Present
-from journalkeeper.model import Host, Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb, Window
+from journalkeeper.health.verdict import describe_waits
+from journalkeeper.model import Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.policy.window import next_flush_us
 from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.jobs import Job
-from journalkeeper.service.snapshot import Findings, Snapshot, Tally
+from journalkeeper.service.snapshot import Doing, Findings, Snapshot
 from journalkeeper.service.worker import result
 from tests import figures, hosts
 from tests.journal_files import archive_name
@@ -34,13 +35,10 @@ INSTANCE = hosts.instance(name="m", directory=f"{TOP}/m", sync_interval_us=300)
 
 
 def found(*skipped: Skip, outcomes: tuple[Outcome, ...] = ()) -> Findings:
-    host = Host(0, (FILE,), (INSTANCE,), (), {}, 0)
-    return snapshots.findings(
-        host,
-        Plan((Window("m", True, None, ""),), (), skipped),
-        outcomes,
-        figures.STATUS._replace(budget_left_bytes=7),
-        Watch(),
+    doings: tuple[Doing, ...] = (*skipped, *outcomes)
+    files, decided = {PATH: FILE}, {one.path: one for one in doings}
+    return Findings(
+        files, decided, figures.STATUS._replace(budget_left_bytes=7), describe_waits(skipped, files, Watch())
     )
 
 
@@ -54,7 +52,7 @@ STATES = [
     (CALM, "idle", ""),
     (CALM._replace(findings=None), "waiting", "the first look runs"),
     (CALM._replace(findings=found(WAITS)), "waiting", "1 waits for journald's next flush"),
-    (CALM._replace(missing=("/a", "/b")), "waiting", "waiting for /a and /b to appear"),
+    (CALM._replace(findings=found()._replace(missing=("/a", "/b"))), "waiting", "waiting for /a and /b to appear"),
     (CALM._replace(present=BAD), "degraded", "no room"),
     (CALM._replace(present=BAD._replace(paused=True)), "paused", "a client asked for a pause; Resume ends it"),
     (CALM._replace(present=BAD._replace(paused=True), working=True), "working", ""),
@@ -201,7 +199,6 @@ def test_only_what_is_known_to_be_less_was_reclaimed(before: int | None, after: 
     outcome = DONE._replace(disk_bytes_before=before, disk_bytes_after=after)
     assert snapshots.count_reclaimed_bytes(outcome) == reclaimed
     assert snapshots.count_reclaimed_bytes(outcome._replace(unshared_bytes=1)) == 0
-    assert Tally(1, 10, 5).add(outcome, 8) == Tally(8, 87, 5 + reclaimed)
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ async def test_a_jobs_progress_is_sent() -> None:
     bench, job = Bench(), Job(2, Request())
     bench.jobs.append(job)
     await bench.follow(JobAdded(job))
-    job.running = True
+    job.state = "running"
     await bench.follow(Changed())
     (_, (interface, changed, _)) = bench.sent[-1]
     assert (interface, changed["State"].value) == (names.JOB, "running")

@@ -33,7 +33,7 @@ class Bench(Events):
         if self.raises is not None:
             error, self.raises = self.raises, None
             raise error
-        return Ended("canceled" if job.canceled else "done", {"number": job.number})
+        return Ended("canceled" if job.state == "canceling" else "done", {"number": job.number})
 
     def publish(self, event: Event) -> None:
         match event:

@@ -23,7 +23,6 @@ from journalkeeper.service.snapshot import (
     NotOnBtrfs,
     Progressed,
     Snapshot,
-    Tally,
     after,
 )
 from tests import figures
@@ -43,6 +42,7 @@ SETTLES = FOUND._replace(decided={"/j/a": Skip("/j/a", Reason.SETTLING, "changed
 UNWRITABLE = (("/j", Obstacle.OWNER),)
 STANDING: dict[str, Any] = {"configuration": "wrong", "unwatched": "no space", "unwritable": UNWRITABLE, "paused": True}
 """What a run does not change."""
+WORKED = CALM._replace(last_run_us=5, bytes_written=100, bytes_reclaimed=500)
 
 
 def with_present(**words: Any) -> Snapshot:
@@ -52,7 +52,7 @@ def with_present(**words: Any) -> Snapshot:
 
 def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
     """The state after a look that found these, with these words about the service."""
-    return CALM._replace(findings=found, intake_p99_us=7, present=Present(failures=failures, **words))
+    return CALM._replace(findings=found, present=Present(failures=failures, **words))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
         (CALM._replace(working=True), Failed("no btrfs", 5), with_present(problem="no btrfs")),
         (with_present(problem="no btrfs"), Failed("", 5), with_present()),
         (
-            looked(FOUND, FAILURE)._replace(working=True, intake_p99_us=0),
+            looked(FOUND, FAILURE)._replace(working=True),
             NotOnBtrfs("/j"),
             CALM._replace(present=Present(foreign="/j")),
         ),
@@ -74,18 +74,19 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
         ),
         (
             with_present(problem="no btrfs", paused=True)._replace(working=True),
-            Looked(FOUND, ("/k",), 7, Present(failures=(LIMIT,)), REPORT, 1.0),
-            Snapshot(("/j",), ("/k",), FOUND, intake_p99_us=7, present=Present(failures=(LIMIT,), paused=True)),
+            Looked(FOUND, Present(failures=(LIMIT,)), REPORT, 1.0),
+            Snapshot(("/j",), FOUND, present=Present(failures=(LIMIT,), paused=True)),
         ),
         (CALM, FileDone(BAD, 5), with_present(failures=(FAILURE,))),
-        (with_present(failures=(FAILURE,)), FileDone(DONE, 5), CALM._replace(tally=Tally(5, 100, 500))),
-        (with_present(failures=(FAILURE,)), Looked(FOUND, (), 7, Present(), REPORT, 1.0), looked(FOUND)),
-        (with_present(failures=(FAILURE,)), Looked(REFUSED, (), 7, Present(), REPORT, 1.0), looked(REFUSED, FAILURE)),
-        (with_present(failures=(FAILURE,)), Looked(SETTLES, (), 7, Present(), REPORT, 1.0), looked(SETTLES, FAILURE)),
-        (CALM, FileDone(DONE, 5), CALM._replace(tally=Tally(5, 100, 500))),
+        (with_present(failures=(FAILURE,)), FileDone(DONE, 5), WORKED),
+        (with_present(failures=(FAILURE,)), Looked(FOUND, Present(), REPORT, 1.0), looked(FOUND)),
+        (with_present(failures=(FAILURE,)), Looked(REFUSED, Present(), REPORT, 1.0), looked(REFUSED, FAILURE)),
+        (with_present(failures=(FAILURE,)), Looked(SETTLES, Present(), REPORT, 1.0), looked(SETTLES, FAILURE)),
+        (CALM, FileDone(DONE, 5), WORKED),
+        (WORKED, FileDone(DONE, 7), WORKED._replace(last_run_us=7, bytes_written=200, bytes_reclaimed=1000)),
         (CALM, FileDone(DONE._replace(result=Result.SKIPPED), 5), CALM),
         (CALM, Checked("wrong", UNWRITABLE), with_present(configuration="wrong", unwritable=UNWRITABLE)),
-        (with_present(**STANDING), Looked(FOUND, (), 7, Present(), REPORT, 1.0), looked(FOUND, **STANDING)),
+        (with_present(**STANDING), Looked(FOUND, Present(), REPORT, 1.0), looked(FOUND, **STANDING)),
         (
             with_present(**STANDING, busy="x"),
             NotOnBtrfs("/j"),
