@@ -29,9 +29,8 @@ from journalkeeper.model.errors import KeeperError
 from journalkeeper.policy.window import at
 from journalkeeper.service.backoff import RETRY_S, Backoff
 from journalkeeper.service.jobs import Changed, Ended, Events, Job, Jobs
-from journalkeeper.service.log import ERROR, INFO, WARNING, Event
+from journalkeeper.service.log import ERROR, INFO, WARNING, Event, RunLog, Say
 from journalkeeper.service.notify import Notify
-from journalkeeper.service.run_log import RunLog, Say
 from journalkeeper.service.snapshot import Failed, FileDone, Looked, Message, NotOnBtrfs, Progressed, Snapshot, after
 from journalkeeper.service.watch import Watch, watch_directories
 from journalkeeper.service.worker import WRONG, Worker
@@ -64,7 +63,7 @@ class Daemon:
 
     def __init__(self, load: Callable[[], Engine], say: Say, stuck_s: float = STUCK_S) -> None:
         self._loop = asyncio.get_running_loop()
-        self._say, self._stuck_s = say, stuck_s
+        self._stuck_s = stuck_s
         self.log = RunLog(say)
         self.events = Events()
         self.jobs = Jobs(self._do, self.events, self.log.log_bug)
@@ -79,7 +78,7 @@ class Daemon:
         self._retry = Backoff()
         self._checking: asyncio.Future[set[str]] | None = None
         self._checked_s = 0.0
-        self._turn, self._reloading = asyncio.Lock(), asyncio.Lock()
+        self._turn = asyncio.Lock()
         self._resume: asyncio.TimerHandle | None = None
 
     async def run(self, *beside: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -132,7 +131,7 @@ class Daemon:
     @property
     def _next_look_s(self) -> float:
         """The time of the next look at everything, infinite during a pause."""
-        return inf if self.paused else max(self._look_at_s, self._worker.looks.free_at_s)
+        return inf if self._state.present.paused else max(self._look_at_s, self._worker.looks.free_at_s)
 
     async def _sleep(self) -> None:
         """Sleep until an event or the earliest planned look."""
@@ -211,7 +210,7 @@ class Daemon:
 
     def _gives_way(self) -> bool:
         """Return whether the service's own run must end between two pieces. Any thread may call this."""
-        return self._stopping or self.paused or bool(self.jobs.queue)
+        return self._stopping or self._state.present.paused or bool(self.jobs.queue)
 
     def _end(self) -> None:
         self._stopping = True
@@ -272,11 +271,6 @@ class Daemon:
         state = self._state._replace(directories=engine.directories, budget_bytes=engine.config.budget.bytes_per_day)
         return state._replace(working=working, windows=windows)
 
-    @property
-    def paused(self) -> bool:
-        """True while the service does no work of its own because of a pause. Any thread may read this."""
-        return self._state.present.paused
-
     # -- What callers request ------------------------------------------------------------------
 
     async def plan(self, request: Request) -> dict[str, Any]:
@@ -311,7 +305,7 @@ class Daemon:
         """End a pause, and do now what became due during it."""
         if self._resume is not None:
             self._resume.cancel()
-        if self.paused:
+        if self._state.present.paused:
             self._change(paused=False)
             self.rescan()
 
@@ -322,16 +316,15 @@ class Daemon:
 
     async def reload(self) -> None:
         """Read the configuration again. Raises: KeeperError, OSError if it is wrong; the running values stay."""
-        async with self._reloading:
-            self._notify.send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
-            try:
-                await asyncio.to_thread(self._worker.reload)
-                self._change(configuration="", unwritable=())
-                self._say(INFO, "the configuration was read again", Event.RELOADED)
-            except (KeeperError, OSError) as error:
-                self._change(configuration=f"{WRONG}: {error}")
-                self._say(ERROR, f"not reloaded, the running configuration stays: {error}", Event.NOT_RELOADED)
-                raise
-            finally:
-                self.rescan()
-                self._notify.send("READY=1")
+        self._notify.send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        try:
+            await asyncio.to_thread(self._worker.reload)
+            self._change(configuration="", unwritable=())
+            self.log.say(INFO, "the configuration was read again", Event.RELOADED)
+        except (KeeperError, OSError) as error:
+            self._change(configuration=f"{WRONG}: {error}")
+            self.log.say(ERROR, f"not reloaded, the running configuration stays: {error}", Event.NOT_RELOADED)
+            raise
+        finally:
+            self.rescan()
+            self._notify.send("READY=1")

@@ -65,18 +65,10 @@ class Snapshot(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """The verdict in one line, with the number of files before the remedy.
-
-        The remedy stands at the end, so that a user can copy the command.
-        """
+        """The verdict in one line."""
         if self.findings is None:
             return self.verdict.headline(f"{state(self)[1]}.")
-        files, waits_for = self.findings.status.files, self.findings.waits_for
-        if not self.verdict.problems:
-            return self.verdict.headline(describe_files(files, waits_for))
-        worst = self.verdict.problems[0]
-        counted = worst._replace(sentence=f"{worst.sentence} {describe_files(files, '')}")
-        return self.verdict._replace(findings=(counted,)).headline("")
+        return self.verdict.headline(describe_files(self.findings.status.files, self.findings.waits_for))
 
 
 def count_reclaimed_bytes(outcome: Outcome) -> int:

@@ -288,16 +288,12 @@ def _limit(name: str) -> str:
 
 
 def find_mount_lines(places: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the lines of mountinfo with a mount point at, above or below one of `places`."""
+    """Return the lines of mountinfo with a mount point at, above or below one of `places`, which are absolute."""
     with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
-        return tuple(line for line in file if any(_concerns(_mount_point(line), place) for place in places))
+        return tuple(line for line in file if any(_concerns(line, place) for place in places))
 
 
-def _mount_point(line: str) -> str:
-    """Return the mount point in a line of mountinfo, which has octal escapes for blanks and backslashes (proc(5))."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split(" ")[4])
-
-
-def _concerns(point: str, place: str) -> bool:
-    inside = f"{place.rstrip('/')}/"
-    return inside.startswith(f"{point.rstrip('/')}/") or point.startswith(inside)
+def _concerns(line: str, place: str) -> bool:
+    # A line of mountinfo has octal escapes for blanks and backslashes (proc(5)).
+    point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split(" ")[4])
+    return os.path.commonpath((point, place)) in {point, place}

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from journalkeeper.btrfs.volume import find_mount_line
@@ -284,26 +285,21 @@ def find_unwritable(top: str) -> dict[str, Obstacle]:
     on the read-only mount below. remote/ is left out: each file there that belongs to another user has the reason
     foreign-owner.
     """
-    if _is_unwritable(top):
-        return {top: _find_obstacle(top)}
-    try:
-        places = [one.path for one in layout.find_directories(top)]
-    except KeeperError:  # the look reports it
-        return {}
-    return {path: _find_obstacle(path) for path in places if _is_unwritable(path)}
-
-
-def _is_unwritable(path: str) -> bool:
-    is_ours = os.path.isdir(path) and os.path.basename(path) != layout.REMOTE
-    return is_ours and not os.access(path, os.W_OK, effective_ids=True)
+    places = [top]
+    with suppress(KeeperError):  # the look reports it
+        places += [one.path for one in layout.find_directories(top)]
+    found: dict[str, Obstacle] = {}
+    for path in places:
+        ours = os.path.isdir(path) and os.path.basename(path) != layout.REMOTE and top not in found
+        with suppress(FileNotFoundError):
+            if ours and not os.access(path, os.W_OK, effective_ids=True):
+                found[path] = _find_obstacle(path)
+    return found
 
 
 def _find_obstacle(path: str) -> Obstacle:
-    """Return why this process cannot write to the directory `path`."""
-    try:
-        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return Obstacle.ATTRIBUTE  # The directory is gone.
+    """Return why this process cannot write to the directory `path`. Raises: FileNotFoundError."""
+    fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fields = (find_mount_line(fd) or "").split()
         is_ours = os.fstat(fd).st_uid == os.geteuid()

@@ -17,8 +17,7 @@ from typing import Any
 from journalkeeper.bus.server import Server
 from journalkeeper.model import JournalFile, Outcome, Reason, Request, Skip
 from journalkeeper.service.jobs import Ended, Events, Job, Jobs
-from journalkeeper.service.log import Event
-from journalkeeper.service.run_log import RunLog
+from journalkeeper.service.log import Event, RunLog
 from journalkeeper.service.snapshot import Findings, Snapshot
 from tests import figures, hosts
 

@@ -20,8 +20,7 @@ from journalkeeper.history.record import Record
 from journalkeeper.model import Outcome
 from journalkeeper.model.recorded import Entry
 from journalkeeper.probe.bed import Bed
-from journalkeeper.service.log import Event
-from journalkeeper.service.run_log import Say
+from journalkeeper.service.log import Event, Say
 from tests.bus import PrivateBus
 from tests.daemon import Daemon, environment, memory_kib
 from tests.patience import PATIENCE_S

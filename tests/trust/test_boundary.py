@@ -44,7 +44,7 @@ from journalkeeper.policy.case import Case
 from journalkeeper.policy.plan import plan as planned
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from journalkeeper.service.daemon import Daemon
-from journalkeeper.service.run_log import RunLog
+from journalkeeper.service.log import RunLog
 from journalkeeper.service.watch import Change, Watch
 from tests import hosts
 from tests.hosts import MACHINE
