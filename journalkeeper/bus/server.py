@@ -19,6 +19,7 @@ from journalkeeper.bus.dispatch import Dispatcher
 from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.signals import Signals
 from journalkeeper.service.daemon import Daemon
+from journalkeeper.service.jobs import Event
 from journalkeeper.service.log import WARNING
 
 FIRST_S: Final = 0.5
@@ -67,7 +68,9 @@ class Server:
             undo.callback(dispatcher.close)
             signals = Signals(objects, bus.send, self._log.log_bug)
             undo.callback(signals.close)
-            queue = undo.enter_context(self._service.events.follow())
+            queue: asyncio.Queue[Event] = asyncio.Queue()
+            self._service.events.followers.append(queue)
+            undo.callback(self._service.events.followers.remove, queue)
             undo.callback(asyncio.ensure_future(signals.follow(queue)).cancel)
 
             def handle(message: Message) -> None:

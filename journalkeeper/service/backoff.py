@@ -18,18 +18,17 @@ class Backoff:
     def __init__(self) -> None:
         self._wait_s, self.at_s = 0.0, inf
 
-    def note_failure(self, now_s: float) -> None:
-        """Record a failure, and set the time of the next retry: RETRY_S later, doubled with each failure in a row.
+    def note(self, now_s: float, *, failed: bool) -> None:
+        """Record the result of a try at `now_s`. A success ends the retries.
 
-        A try that came before its time does not change the time of the next retry.
+        After a failure the next retry comes RETRY_S later, doubled with each failure in a row. A try that came before
+        its time does not change the time of the next retry.
         """
-        if self.at_s == inf or now_s >= self.at_s:
+        if not failed:
+            self._wait_s, self.at_s = 0.0, inf
+        elif self.at_s == inf or now_s >= self.at_s:
             self._wait_s = min(2 * self._wait_s, RETRY_MOST_S) or RETRY_S
             self.at_s = now_s + self._wait_s
-
-    def note_success(self) -> None:
-        """Record a success, which ends the retries."""
-        self._wait_s, self.at_s = 0.0, inf
 
 
 class CpuShare:

@@ -21,7 +21,6 @@ from math import inf
 from typing import Any, Final
 
 from journalkeeper.engine import Engine, now_us
-from journalkeeper.health.evidence import Present
 from journalkeeper.health.verdict import describe_foreign, judge_present
 from journalkeeper.history import state
 from journalkeeper.model import Request
@@ -61,16 +60,14 @@ class Daemon:
     on the bus.
     """
 
-    def __init__(self, load: Callable[[], Engine], say: Say, stuck_s: float = STUCK_S) -> None:
+    def __init__(self, load: Callable[[], Engine], say: Say) -> None:
         self._loop = asyncio.get_running_loop()
-        self._stuck_s = stuck_s
         self.log = RunLog(say)
         self.events = Events()
         self.jobs = Jobs(self._do, self.events, self.log.log_bug)
         self._notify = Notify()
         self._stopping = False
-        present = Present(looked=False)
-        self._state = Snapshot((), present=present, verdict=judge_present(present, now_us()))
+        self._state = Snapshot(())
         self._worker = Worker(load, self._post, self._gives_way, lambda: self._stopping)
         self._watch = Watch()
         self._woken, self._hung_up = asyncio.Event(), asyncio.Event()
@@ -154,10 +151,8 @@ class Daemon:
         """Make one complete run in the worker, store its result, and plan the time of the next look."""
         message = await self._worker.run(self._worker.look)
         now_s, wait_s = time.monotonic(), inf
-        if self._watch.watches.problem or (isinstance(message, Failed) and not message.busy_limit_us):
-            self._retry.note_failure(now_s)
-        else:
-            self._retry.note_success()
+        failed = isinstance(message, Failed) and not message.busy_limit_us
+        self._retry.note(now_s, failed=failed or bool(self._watch.watches.problem))
         match message:
             case Looked():
                 self.log.log_run(message.report, self._worker.engine.directories, message.findings.missing)
@@ -204,9 +199,9 @@ class Daemon:
         await asyncio.sleep(self._notify.watchdog_s or inf)
         self._notify.send("WATCHDOG=1")
         alive_s = self._worker.alive_s
-        if alive_s is not None and time.monotonic() - alive_s > self._stuck_s:
+        if alive_s is not None and time.monotonic() - alive_s > STUCK_S:
             # the end of the run corrects this
-            self._take(Failed(f"The run has waited for the disk for more than {self._stuck_s:.0f} s", now_us()))
+            self._take(Failed(f"The run has waited for the disk for more than {STUCK_S:.0f} s", now_us()))
 
     def _gives_way(self) -> bool:
         """Return whether the service's own run must end between two pieces. Any thread may call this."""

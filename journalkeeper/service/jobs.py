@@ -10,9 +10,9 @@ Only the event loop uses this module; the worker reads `Jobs.queue` and `Job.sta
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 from journalkeeper.model import Request
@@ -63,24 +63,14 @@ Event = Changed | JobAdded | JobRemoved | FileDone
 
 
 class Events:
-    """The events of the service; each follower has its own queue."""
+    """The events of the service. Each of `followers` is a queue that receives all events."""
 
     def __init__(self) -> None:
-        self._followers: list[asyncio.Queue[Event]] = []
-
-    @contextmanager
-    def follow(self) -> Iterator[asyncio.Queue[Event]]:
-        """Yield a queue that receives all events which are published during the block."""
-        queue: asyncio.Queue[Event] = asyncio.Queue()
-        self._followers.append(queue)
-        try:
-            yield queue
-        finally:
-            self._followers.remove(queue)
+        self.followers: list[asyncio.Queue[Event]] = []
 
     def publish(self, event: Event) -> None:
         """Put an event into the queue of each follower."""
-        for queue in self._followers:
+        for queue in self.followers:
             queue.put_nowait(event)
 
 
@@ -99,7 +89,7 @@ class Jobs:
         self._complain = complain
         self.queue: list[Job] = []
         self._last: tuple[int, Ended] | None = None
-        self._number = 0
+        self._numbers = count(1)
         self._task: asyncio.Task[None] | None = None
 
     def add(self, request: Request) -> Job:
@@ -109,8 +99,7 @@ class Jobs:
         """
         if len(self.queue) >= QUEUE_MOST:
             raise BusyError(f"{QUEUE_MOST} jobs are queued already; wait for one to end, or cancel some")
-        self._number += 1
-        job = Job(self._number, request)
+        job = Job(next(self._numbers), request)
         self.queue.append(job)
         self._events.publish(JobAdded(job))
         if self._task is None or self._task.done():

@@ -135,10 +135,7 @@ class Log:
 
 def to_journald() -> str | None:
     """Return a socket to journald if stderr is connected to journald, as in a unit; else None."""
-    try:
-        status = os.fstat(2)
-    except OSError:  # closed
-        return None
+    status = os.fstat(2)
     return SOCKET if os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}" else None
 
 

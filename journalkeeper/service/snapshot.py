@@ -9,12 +9,7 @@ from typing import Final, NamedTuple
 from journalkeeper import __version__
 from journalkeeper.health.evidence import Obstacle, Present
 from journalkeeper.health.finding import Verdict
-from journalkeeper.health.verdict import (
-    describe_files,
-    describe_foreign,
-    find_failures,
-    still_failing,
-)
+from journalkeeper.health.verdict import describe_files, describe_foreign, find_failures, judge_present, still_failing
 from journalkeeper.metrics.status import Status
 from journalkeeper.model import Action, JournalFile, Outcome, Result, Skip, Window
 from journalkeeper.model.manager import Manager
@@ -60,7 +55,7 @@ class Snapshot(NamedTuple):
     windows: tuple[Window, ...] = ()
     next_flush_us: int = 0
     present: Present = Present(looked=False)
-    verdict: Verdict = Verdict()
+    verdict: Verdict = judge_present(Present(looked=False), 0)
     budget_bytes: int | None = None
 
     @property

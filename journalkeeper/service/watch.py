@@ -34,7 +34,7 @@ EVENT: Final = struct.Struct("=iIII")
 """struct inotify_event: wd, mask, cookie, len; then the name, padded with zeros (inotify(7))."""
 
 READ_BYTES: Final = 64 * 1024
-"""The size of one read from the queue: 1,300 to 4,000 events, a few milliseconds of work."""
+"""The size of one read from the queue: 1,300 to 4,000 events, some milliseconds of work."""
 
 COALESCE_S: Final = 0.1
 """Events within this time become one change: a rotation is a dozen events within a few milliseconds."""
@@ -113,7 +113,7 @@ def watch_directories(tops: tuple[str, ...]) -> Watches:
     try:
         manager = pyinotify.WatchManager()
     except OSError as error:
-        problem = f"cannot watch directories: {_errno(error)}; {_limit('max_user_instances')}"
+        problem = f"cannot watch directories: {_explain(error, 'max_user_instances')}"
         return Watches(places=places, mounts=lines, problem=problem)
     os.set_blocking(manager.get_fd(), False)
     os.set_inheritable(manager.get_fd(), False)  # noqa: FBT003 - its only argument
@@ -169,7 +169,7 @@ def _add(manager: pyinotify.WatchManager, interests: dict[int, Interest], path: 
         # By its descriptor: pyinotify takes no names that are not UTF-8.
         (number,) = manager.add_watch(f"/proc/self/fd/{handle}", mask, quiet=False).values()
     except pyinotify.WatchManagerError as error:
-        return f"{path}: cannot watch it: {_errno(error)}; {_limit('max_user_watches')}"
+        return f"{path}: cannot watch it: {_explain(error, 'max_user_watches')}"
     finally:
         os.close(handle)
     interests[number] = interests.get(number, Interest()) | interest  # one directory may have two paths
@@ -207,23 +207,21 @@ class Watch:
         os.close(self._mountinfo)
 
     async def wait(self) -> Change:
-        """Sleep until an event comes, and COALESCE_S longer. Return the changes of all events until then.
+        """Sleep until an event comes, and COALESCE_S longer. Return the changes of at most READ_BYTES of events.
 
-        An unexpected exception leaves events unread: then the caller has to make the watches anew, and to look at
-        everything.
+        The next call returns those of further events. An unexpected exception loses events: then the caller has to make
+        the watches anew, and to look at everything.
         """
         await self._woken.wait()
         await asyncio.sleep(COALESCE_S)
         self._woken.clear()
         change = EVERYTHING if self._remounted else NOTHING
         self._remounted = False
-        while data := self._read():
-            offset = 0
-            while offset < len(data):
-                number, mask, _, length = EVENT.unpack_from(data, offset)
-                offset += EVENT.size + length
-                change |= self._judge(number, mask, data[offset - length : offset])
-            await asyncio.sleep(0)
+        data, offset = self._read(), 0
+        while offset < len(data):
+            number, mask, _, length = EVENT.unpack_from(data, offset)
+            offset += EVENT.size + length
+            change |= self._judge(number, mask, data[offset - length : offset])
         self._listen()
         return change
 
@@ -275,16 +273,12 @@ class Watch:
             self._woken.set()
 
 
-def _errno(error: Exception) -> str:
-    """Return the kernel's error text from a message of pyinotify, "... Errno=No space left on device (ENOSPC)"."""
-    return str(error).rpartition("Errno=")[2]
-
-
-def _limit(name: str) -> str:
-    """Return the value of a kernel limit and the command that raises it."""
-    with open(f"{LIMITS}/{name}", encoding="ascii") as file:
+def _explain(error: Exception, limit: str) -> str:
+    """Return the kernel's error text from a message of pyinotify, the value of a limit, and how to raise the limit."""
+    text = str(error).rpartition("Errno=")[2]  # "... Errno=No space left on device (ENOSPC)"
+    with open(f"{LIMITS}/{limit}", encoding="ascii") as file:
         value = int(file.read())
-    return f"fs.inotify.{name} is {value}; raise it: sysctl fs.inotify.{name}={2 * value}"
+    return f"{text}; fs.inotify.{limit} is {value}; raise it: sysctl fs.inotify.{limit}={2 * value}"
 
 
 def find_mount_lines(places: tuple[str, ...]) -> tuple[str, ...]:

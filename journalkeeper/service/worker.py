@@ -29,20 +29,9 @@ from journalkeeper.model.reasons import NO_JOURNAL
 from journalkeeper.model.record import to_json
 from journalkeeper.model.run import Report, job_document
 from journalkeeper.model.units import HOUR_US, MINUTE_US
+from journalkeeper.service import snapshot
 from journalkeeper.service.backoff import RETRY_S, CpuShare
 from journalkeeper.service.jobs import Ended, Job
-from journalkeeper.service.snapshot import (
-    Checked,
-    Doing,
-    Failed,
-    FileDone,
-    Findings,
-    FlushesLooked,
-    Looked,
-    Message,
-    NotOnBtrfs,
-    Progressed,
-)
 
 ORIGIN: Final = "bus"
 
@@ -59,6 +48,9 @@ CHANGED_S: Final = 0.3
 
 journald's last change to a file that it archives comes up to 250 ms after its last append.
 """
+
+BUSY_US: Final[dict[type[Exception], int]] = {BusyError: HOUR_US, RecordLockedError: MINUTE_US}
+"""How long it is normal that another process holds what a run needs, by the run's error."""
 
 WRONG: Final = "The configuration on disk is wrong, and the running values stay"
 DIFFERENT: Final = "The configuration on disk is not the one that runs"
@@ -81,7 +73,7 @@ class Worker:
     def __init__(
         self,
         load: Callable[[], Engine],
-        post: Callable[[Message], None],
+        post: Callable[[snapshot.Message], None],
         gives_way: Callable[[], bool],
         stops: Callable[[], bool],
     ) -> None:
@@ -136,7 +128,7 @@ class Worker:
             replaced |= mounted - self._known_mounts.setdefault(top, mounted)
             unwritable |= found
         if engine is self.engine:
-            self._post(Checked(configuration, tuple(unwritable.items())))
+            self._post(snapshot.Checked(configuration, tuple(unwritable.items())))
         return replaced
 
     def look_at_flushes(self) -> bool:
@@ -144,14 +136,14 @@ class Worker:
         began_s = time.thread_time()
         passed = self.engine.has_flush_passed()
         self.flush_looks.spend(time.thread_time() - began_s, time.monotonic())
-        self._post(FlushesLooked(*self.engine.windows()))
+        self._post(snapshot.FlushesLooked(*self.engine.windows()))
         return passed
 
-    def look(self) -> Looked | Failed | NotOnBtrfs:
+    def look(self) -> snapshot.Looked | snapshot.Failed | snapshot.NotOnBtrfs:
         """Do one complete run of the service: look at every file, make a plan, and carry it out.
 
-        Return NotOnBtrfs if no journal directory is on btrfs. Return Failed for any other error, also if the
-        directories were on btrfs in an earlier run. Otherwise return the result as Looked.
+        Return NotOnBtrfs if no journal directory is on btrfs. Return Failed for any other error, also if they were on
+        btrfs in an earlier run. Otherwise return the result as Looked.
 
         Raises: ReplacedError if a directory was replaced, so that the service has to be started again.
         """
@@ -167,14 +159,10 @@ class Worker:
         engine = self.engine
         try:
             return self._summarize(engine, self._run(engine, 0, Request(upkeep=True), self._gives_way, DAEMON))
-        except NotBtrfsError as error:
-            if engine.memory.seen.instances:  # it was on btrfs before, so it is unmounted or replaced
-                return Failed(str(error), now_us())
-            return NotOnBtrfs(error.path)
-        except BusyError as error:  # a run of another process is no failure
-            return Failed(str(error), now_us(), MINUTE_US if isinstance(error, RecordLockedError) else HOUR_US)
         except (KeeperError, OSError) as error:
-            return Failed(str(error), now_us())
+            if isinstance(error, NotBtrfsError) and not engine.memory.seen.instances:  # else it is no longer mounted
+                return snapshot.NotOnBtrfs(error.path)
+            return snapshot.Failed(str(error), now_us(), BUSY_US.get(type(error), 0))
         finally:
             # Only the time of looking counts: the budget bounds rewrites. No event causes the first look.
             ended_s = time.thread_time() if self._work_began_cpu_s is None else self._work_began_cpu_s
@@ -188,24 +176,24 @@ class Worker:
             self.alive_s = time.monotonic()
             if self._work_began_cpu_s is None:
                 self._work_began_cpu_s = time.thread_time()
-            self._post(Progressed(job, progress))
+            self._post(snapshot.Progressed(job, progress))
 
         def note_outcome(outcome: Outcome) -> None:
-            self._post(FileDone(outcome, now_us()))
+            self._post(snapshot.FileDone(outcome, now_us()))
 
         try:
             return engine.run(request, on_progress=note_progress, stop=stop, origin=origin, on_outcome=note_outcome)
         finally:
             self.alive_s = None
 
-    def _summarize(self, engine: Engine, report: Report) -> Looked:
+    def _summarize(self, engine: Engine, report: Report) -> snapshot.Looked:
         """Return the result of a complete run for the event loop, with the time until the next one."""
         host, plan, outcomes = report.host, report.plan, report.outcomes
         if host is None:
             raise KeeperError("the run did not look at the host")
         files = {file.path: file for file in host.files}
-        doings: tuple[Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
-        found = Findings(
+        doings: tuple[snapshot.Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
+        found = snapshot.Findings(
             files=files,
             decided={one.path: one for one in doings},
             status=status(host, plan, outcomes, engine.config),
@@ -216,17 +204,15 @@ class Worker:
         )
         present = present_after_run(plan, outcomes, report.waiting)._replace(unrecorded="; ".join(report.unrecorded))
         wait_s = 0.0 if engine.has_flush_passed() else get_wait_s(report, engine.next_whole_look_us())
-        self._post(FlushesLooked(*engine.windows()))
-        return Looked(found, present, report, wait_s)
+        self._post(snapshot.FlushesLooked(*engine.windows()))
+        return snapshot.Looked(found, present, report, wait_s)
 
     def plan(self, request: Request) -> dict[str, Any]:
         """Return the document of `plan -j`. Raises: KeeperError, OSError as Engine.plan."""
         engine = self.engine  # a reload may replace it meanwhile
-        try:
-            document: dict[str, Any] = to_json(engine.plan(resolve(request, engine.directories)))
-            return document
-        finally:
-            self._post(FlushesLooked(*self.engine.windows()))
+        document: dict[str, Any] = to_json(engine.plan(resolve(request, engine.directories)))
+        self._post(snapshot.FlushesLooked(*self.engine.windows()))
+        return document
 
     def do(self, job: Job) -> tuple[Ended, Report]:
         """Carry out a job, and return its result for the caller and the report for the log.

@@ -72,8 +72,9 @@ async def test_a_run_that_makes_no_progress_is_a_reason_to_act_until_it_ends(
 
     monkeypatch.setattr(Engine, "run", run)
     monkeypatch.setattr(worker, "find_unwritable", find_unwritable)
+    monkeypatch.setattr(daemon_module, "STUCK_S", 0.4)
     monkeypatch.setenv("WATCHDOG_USEC", "20000")
-    daemon = Daemon(lambda: engine, lambda *_, **__: None, stuck_s=0.4)
+    daemon = Daemon(lambda: engine, lambda *_, **__: None)
     seen = [daemon.snapshot().headline]
     work = asyncio.create_task(daemon.run())
     async with asyncio.timeout(PATIENCE_S):
@@ -112,8 +113,9 @@ async def test_a_look_that_waits_for_a_job_does_not_hang(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(Engine, "run", run)
     monkeypatch.setattr(daemon_module, "watch_directories", watch)
+    monkeypatch.setattr(daemon_module, "STUCK_S", 0.1)
     monkeypatch.setenv("WATCHDOG_USEC", "20000")
-    daemon = Daemon(lambda: engine, lambda *_, **__: None, stuck_s=0.1)
+    daemon = Daemon(lambda: engine, lambda *_, **__: None)
     work = asyncio.create_task(daemon.run())
     async with asyncio.timeout(PATIENCE_S):
         while len(looks) < 1:

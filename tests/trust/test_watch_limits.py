@@ -134,11 +134,11 @@ def test_a_refused_watch_is_tried_again_and_the_service_looks_meanwhile(tmp_path
 def test_a_try_again_waits_twice_as_long_each_time_up_to_an_hour() -> None:
     backoff, now_s, waited = Backoff(), 1000.0, []
     for _ in range(9):
-        backoff.note_failure(now_s)
+        backoff.note(now_s, failed=True)
         waited.append(backoff.at_s - now_s)
-        backoff.note_failure(backoff.at_s - 0.1)
+        backoff.note(backoff.at_s - 0.1, failed=True)
         assert backoff.at_s - now_s == waited[-1], "a try before its moment does not put it off"
         now_s = backoff.at_s
     assert waited == [RETRY_S * 2**number for number in range(6)] + [RETRY_MOST_S] * 3
-    backoff.note_success()
+    backoff.note(now_s, failed=False)
     assert backoff.at_s == inf

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from journalkeeper.health.evidence import Obstacle, Present
 from journalkeeper.model import Outcome, Plan, Reason, Request, Result, Skip, Verb, Window
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
-from journalkeeper.service.jobs import Changed, Events, Job, JobAdded
+from journalkeeper.service.jobs import Changed, Event, Events, Job, JobAdded
 from journalkeeper.service.snapshot import (
     Checked,
     Failed,
@@ -103,11 +104,12 @@ def test_each_message_replaces_the_state_as_a_whole(state: Snapshot, message: Me
 async def test_a_follower_gets_what_happens_while_it_follows() -> None:
     events, job = Events(), Job(1, Request())
     events.publish(Changed())
-    with events.follow() as first, events.follow() as second:
-        events.publish(JobAdded(job))
-        events.publish(Changed())
-        assert [first.get_nowait(), first.get_nowait()] == [JobAdded(job), Changed()]
-        assert second.get_nowait() == JobAdded(job)
-        assert first.empty()
+    first, second = asyncio.Queue[Event](), asyncio.Queue[Event]()
+    events.followers += [first, second]
+    events.publish(JobAdded(job))
+    events.publish(Changed())
+    assert [first.get_nowait(), first.get_nowait()] == [JobAdded(job), Changed()]
+    assert second.get_nowait() == JobAdded(job)
+    events.followers.remove(first)
     events.publish(Changed())
     assert first.empty()
