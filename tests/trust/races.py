@@ -30,6 +30,7 @@ from typing import Final
 from journalkeeper.btrfs import mtime_note
 from journalkeeper.journald import names
 from journalkeeper.journald.names import is_leftover
+from journalkeeper.model import reasons
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe.bed import SIGNAL_SYNC, PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
@@ -54,7 +55,9 @@ LOG_REST_S: Final = 0.02
 ROTATE_REST_S: Final = 0.1
 
 MESSAGE: Final = re.compile(r"number (\d+) ([0-9a-f]{64})")
-OUTCOME: Final = re.compile(r": ([a-z]+ (?:done|skipped|failed) \([a-z-]+\))")
+UNDONE: Final = [f"{begun} {verb}" for begun in ("did not", "failed to") for verb in reasons.UNDONE.values()]
+OUTCOME: Final = re.compile(rf"\b({'|'.join(map(re.escape, [*reasons.DONE.values(), *UNDONE]))}) \S*\.journal")
+"""The words with which the log begins an outcome of a file."""
 BAD_WORDS: Final = ("Traceback", "internal-error", "mismatch", "io-error", "mistake")
 """What the service never has a reason to say here."""
 
