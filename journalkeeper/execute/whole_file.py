@@ -90,15 +90,21 @@ def require_root_only(directory: str) -> None:
 def _resolve_for_root(path: Path) -> Path:
     """Return `path` without links. It must exist, so that its links form no circle.
 
+    The owner of a directory can exchange its entries at any moment. So only one look says that an entry is a link, and
+    whose, and no part of the way to the entry may be a link.
+
     Raises: KeeperError if a link does not belong to root; OSError.
     """
     for part in [*reversed(path.parents), path]:
-        if part.is_symlink():
-            owner = part.lstat().st_uid
-            if owner != 0:
+        name = part.name or "."
+        with opening.open_directory(str(part.parent)) as dir_fd:
+            status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+            if not stat.S_ISLNK(status.st_mode):
+                continue
+            if status.st_uid != 0:
                 raise KeeperError(
-                    f'{path}: its part "{part.name}" is a link of user {owner}, which root does not follow;'
+                    f'{path}: its part "{name}" is a link of user {status.st_uid}, which root does not follow;'
                     " name the directory that it leads to"
                 )
-            return _resolve_for_root(part.parent / part.readlink() / path.relative_to(part))
+            return _resolve_for_root(part.parent / os.readlink(name, dir_fd=dir_fd) / path.relative_to(part))
     return path

@@ -8,14 +8,18 @@ import os
 import subprocess
 import threading
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from journalkeeper.btrfs import kernel
 from journalkeeper.cli import lab
+from journalkeeper.execute import whole_file
 from journalkeeper.execute.whole_file import write_whole
+from journalkeeper.journald import opening
 from journalkeeper.metrics.publisher import NAME, target
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.probe.base import scratch
@@ -135,6 +139,33 @@ def test_root_follows_only_links_of_roots(tmp_path: Path, owner: int, target: st
         with pytest.raises(KeeperError, match='"link" is a link of user 12345'):
             write(f"{place}/link/a", "text")
         assert os.listdir(place / "there") == []
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_a_users_link_is_not_followed_that_changes_places_with_a_file_of_roots_between_two_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, exchanged: bool
+) -> None:
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "roots").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "victim")
+    os.chown(tmp_path / "link", 12345, 12345, follow_symlinks=False)
+    with opening.open_directory(str(tmp_path)) as dir_fd:
+
+        def exchange_first(call: Callable[..., Any]) -> Callable[..., Any]:
+            def look(name: str | Path, *arguments: Any, **options: Any) -> Any:
+                if os.path.basename(name) == "link":
+                    kernel.exchange(dir_fd, "link", "roots")
+                return call(name, *arguments, **options)
+
+            return look
+
+        if exchanged:
+            kernel.exchange(dir_fd, "link", "roots")
+        with monkeypatch.context() as patch, suppress(KeeperError, OSError):
+            patch.setattr(os, "stat", exchange_first(os.stat))
+            patch.setattr(os, "readlink", exchange_first(os.readlink))
+            assert whole_file._resolve_for_root(tmp_path / "link") != tmp_path / "victim"
 
 
 @pytest.mark.root
