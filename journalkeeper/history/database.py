@@ -212,7 +212,7 @@ class Database:
 def _open(uri: str) -> Connection:
     """Return a connection without implicit transactions. In a text, bytes that are not UTF-8 become surrogates."""
     connection = sqlite3.connect(uri, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=True)
-    connection.text_factory = os.fsdecode
+    connection.text_factory = lambda data: data.decode(errors="surrogateescape")  # twice as fast as os.fsdecode
     return connection
 
 
@@ -220,7 +220,10 @@ def _translate_error(error: Exception, doing: str, path: str) -> KeeperError:
     """Return the error to raise for a system call's or SQLite's error while we `doing` the file at `path`."""
     if isinstance(error, OSError):
         return state.wrap_error(doing, path, error)
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    if extended == sqlite3.SQLITE_READONLY_DBMOVED:  # the file was removed or renamed since it was opened
+        return _UnusableError(path, "moved")
+    code = extended & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return _UnusableError(path, "corrupt")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

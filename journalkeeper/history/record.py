@@ -116,7 +116,8 @@ class Record(Database):
 
     def past(self, volume: VolumeKey) -> dict[int, Past]:
         """Return the last action on each file of a volume, by inode."""
-        rows = self._rows("SELECT * FROM rewrites WHERE uuid = ? AND subvolume = ?", volume)
+        wanted = f"SELECT inode, {', '.join(Past._fields)} FROM rewrites WHERE uuid = ? AND subvolume = ?"  # noqa: S608 - our words
+        rows = self._rows(wanted, volume)
         return {row["inode"]: past for row in rows if (past := self._parse(Past, "rewrites", row))}
 
     def observe(self, now_us: int, host: Host, *, every_us: int = 0) -> None:
@@ -306,7 +307,10 @@ class Record(Database):
             return [dict(zip(names, row, strict=True)) for row in cursor]
 
         rows = self.read(fetch)
-        return [{**row, "path": os.fsdecode(row["path"])} if "path" in row else row for row in rows]
+        for row in rows:
+            if isinstance(row.get("path"), bytes):  # another type is damage
+                row["path"] = os.fsdecode(row["path"])
+        return rows
 
     def _rows_between(
         self, source: str, paths: Sequence[str], since_us: int | None, until_us: int | None

@@ -46,6 +46,9 @@ CREATE: Final = (
         for table, columns in TABLES.items()
     ),
     "INSERT INTO ever SELECT *, 0, 0, 0, 0, 0, 0 FROM (VALUES ('done'), ('skipped'), ('failed'), ('failed-run'))",
+)
+
+REST: Final = (
     # A trigger, so that no outcome is stored and not counted. Beside a snapshot no rewrite frees space.
     """CREATE TRIGGER outcomes_counted AFTER INSERT ON outcomes BEGIN
         UPDATE ever SET
@@ -61,9 +64,6 @@ CREATE: Final = (
                 AND (NEW.unshared_bytes > 0 OR NEW.disk_bytes_before - NEW.disk_bytes_after IS NULL))
         WHERE what = NEW.result;
     END""",
-)
-
-INDEXES: Final = (
     "CREATE INDEX outcomes_when ON outcomes (when_us)",
     "CREATE INDEX outcomes_run ON outcomes (run)",
     "CREATE INDEX totals_when ON totals (when_us)",
@@ -71,9 +71,30 @@ INDEXES: Final = (
     "CREATE INDEX samples_when ON samples (when_us)",
     "CREATE INDEX samples_path ON samples (path, id)",
 )
+"""The trigger and the indexes, which are made after the old rows were copied."""
+
+COUNTED: Final = """UPDATE ever SET times = old.times, bytes_written = old.bytes_written,
+        extents_removed = old.extents_removed, reclaims_known = old.reclaims_known,
+        bytes_reclaimed = old.bytes_reclaimed - (
+            SELECT coalesce(sum(max(0, iif(unshared_bytes > 0, 1, -1) * (disk_bytes_before - disk_bytes_after))), 0)
+            FROM outcomes WHERE result = old.what
+                AND disk_bytes_before BETWEEN 0 AND 1 << 50 AND disk_bytes_after BETWEEN 0 AND 1 << 50),
+        unmeasured = (SELECT count(*) FROM outcomes WHERE result = 'done' AND old.what = 'done'
+            AND action IN ('defragment', 'compress', 'rewrite')
+            AND (unshared_bytes > 0 OR disk_bytes_before - disk_bytes_after IS NULL))
+    FROM old_ever AS old WHERE old.what = ever.what
+        AND typeof(old.times + old.bytes_written + old.extents_removed + old.bytes_reclaimed + old.reclaims_known)
+            = 'integer'
+        AND min(old.times, old.bytes_written, old.extents_removed, old.bytes_reclaimed, old.reclaims_known) >= 0
+        AND max(old.times, old.bytes_written, old.extents_removed, old.bytes_reclaimed, old.reclaims_known) < 1 << 60
+"""
+"""SQL that takes over the counters of 0.1.0, which also count outcomes that were pruned. Damaged ones are zero.
+
+0.1.0 did not count what a rewrite stored more, and counted what a snapshot keeps as freed.
+"""
 
 OLD: Final = ("rewrites", "runs", "outcomes", "totals", "samples", "waiting", "ever")
-"""The tables of 0.1.0. Its `ever` counted saved bytes in another way, so all but failed runs is counted again."""
+"""The tables of 0.1.0."""
 
 
 def _copy(table: str) -> str:
@@ -85,20 +106,19 @@ def _copy(table: str) -> str:
 
 
 MIGRATIONS: Final = {
-    0: (*CREATE, "INSERT INTO moments VALUES ('installed', strftime('%s', 'now') * 1000000)", *INDEXES),
+    0: (*CREATE, "INSERT INTO moments VALUES ('installed', strftime('%s', 'now') * 1000000)", *REST),
     5: (
         "DROP TRIGGER IF EXISTS outcomes_counted",
         *(f"ALTER TABLE {table} RENAME TO old_{table}" for table in OLD),
         *CREATE,
         *(_copy(table) for table in OLD if table != "ever"),
-        """UPDATE ever SET times = old_ever.times FROM old_ever
-            WHERE ever.what = 'failed-run' AND old_ever.what = ever.what AND typeof(old_ever.times) = 'integer'""",
+        COUNTED,
         """INSERT INTO moments SELECT 'installed', coalesce(min(when_us), strftime('%s', 'now') * 1000000) FROM (
             SELECT began_us AS when_us FROM runs
             UNION ALL SELECT when_us FROM outcomes UNION ALL SELECT when_us FROM totals)
             WHERE when_us BETWEEN 1293840000000000 AND strftime('%s', 'now') * 1000000""",
         *(f"DROP TABLE old_{table}" for table in OLD),
-        *INDEXES,
+        *REST,
     ),
 }
 """The statements that lead from each older version to VERSION; version 0 is an empty file."""

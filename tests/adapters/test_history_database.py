@@ -210,6 +210,15 @@ def test_a_file_damaged_under_our_hands_is_set_aside_and_the_outcome_kept(tmp_pa
         assert moments(record) == [2]
 
 
+def test_an_outcome_is_kept_when_the_file_was_renamed_under_our_hands(tmp_path: Path) -> None:
+    with Record(tmp_path) as record:
+        keep(record, 1)
+        (tmp_path / "history.db").rename(tmp_path / "elsewhere.db")
+        keep(record, 2)
+        assert record.set_aside is None
+    assert kept(tmp_path) == [2]
+
+
 def test_a_damaged_page_is_found_when_it_is_needed(tmp_path: Path) -> None:
     path = full(tmp_path, 200)
     with open(path, "r+b") as file:

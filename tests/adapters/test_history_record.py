@@ -123,12 +123,14 @@ INSERT INTO outcomes VALUES
     (3, 1, {HOST_US + 5}, x'2f61', 'compress', 'done', 'fragmented', 500, 40, 900, 100, 1000, 1, '', 700),
     (4, 1, 'soon', x'2f61', 'compress', 'done', 'fragmented', 500, 40, 900, 100, 1000, 1, '', 0);
 INSERT INTO rewrites VALUES ('uuid-a', 256, 7, 'compress', 100, 66, 55, 40, 100, 0, 0, 0, NULL, NULL);
-INSERT INTO ever VALUES ('done', 3, 3000, 1380, 1600, 3), ('failed-run', 2, 0, 0, 0, 0);
+INSERT INTO ever VALUES ('done', 13, 8000, 1480, 1670, 5), ('skipped', 4, 0, 0, 0, 0), ('failed-run', 2, 0, 0, 0, 0);
 INSERT INTO totals VALUES (1, {HOST_US}, 'm', 1, 2, 3, 4, 5, 6);
 INSERT INTO samples VALUES (1, {HOST_US}, x'2f61', 2, 3, 5, 6), (2, NULL, x'2f61', 2, 3, 5, 6);
 INSERT INTO waiting VALUES (x'2f61', 5, 'budget');
 """  # noqa: S608 - the numbers are ours
-"""It had counted 800 + 800 bytes: nothing for the second outcome, and the shared file's as if they were free."""
+"""It had counted 800 + 800 bytes: nothing for the second outcome, and the shared file's as if they were free. It also
+counted 14 outcomes with 70 bytes that were pruned since.
+"""
 
 
 @pytest.mark.parametrize("read_only", [True, False])
@@ -141,8 +143,8 @@ def test_the_history_of_0_1_0_is_converted(tmp_path: Path, *, read_only: bool) -
             ("bus", "/a", 0), ("bus", "/a", 0), ("bus", "/a", 700),
         ]  # fmt: skip
         assert record.past(VOLUME) == {7: Past(Verb.COMPRESS, 100, 66, 55, 40)}
-        counted = Counters(done=3, failed_runs=2, bytes_written=3000, extents_removed=1380, unmeasured=1)
-        assert record.counters() == counted._replace(bytes_reclaimed=800 - 250, since_us=HOST_US)
+        counted = Counters(done=13, skipped=4, failed_runs=2, bytes_written=8000, extents_removed=1480, unmeasured=1)
+        assert record.counters() == counted._replace(bytes_reclaimed=800 - 250 + 70, since_us=HOST_US)
         assert [row.allocated_bytes for row in record.totals()] == [6]
         assert [row.allocated_bytes for row in record.samples()] == [6]
         assert record.waiting() == {"/a": Wait("/a", 5, "budget")}
@@ -150,7 +152,21 @@ def test_the_history_of_0_1_0_is_converted(tmp_path: Path, *, read_only: bool) -
     if not read_only:
         with Record(tmp_path) as record:
             keep(record, outcome())
-            assert (record.counters().done, len(record.history())) == (4, 4)
+            assert (record.counters().done, len(record.history())) == (14, 4)
+
+
+@pytest.mark.parametrize("value", ["'many'", "x'00'", "1.5", "NULL", "-1", "1 << 62"])
+@pytest.mark.parametrize("column", ["ever.times", "ever.bytes_reclaimed", "outcomes.bytes_written"])
+def test_damaged_numbers_of_0_1_0_do_not_keep_its_history_from_being_opened(
+    tmp_path: Path, column: str, value: str
+) -> None:
+    table, _, name = column.partition(".")
+    with closing(sqlite3.connect(tmp_path / NAME)) as connection:
+        connection.executescript(f"{V0_1_0}{ROWS} UPDATE {table} SET {name} = {value}")  # noqa: S608
+    with Record(tmp_path) as record:
+        assert record.past(VOLUME).keys() == {7}
+        assert record.counters().done == (13 if table == "outcomes" else 0)
+        assert record.set_aside is None
 
 
 # The past of files

@@ -139,6 +139,17 @@ def test_a_value_of_another_type_does_not_get_into_a_table(state: Path, column: 
         damage(state, f"UPDATE {table} SET {name} = {value}")  # noqa: S608
 
 
+def test_a_path_that_is_no_name_is_ignored_with_a_message(state: Path) -> None:
+    """Only a bad disk can change a column's type."""
+    change = "UPDATE sqlite_schema SET sql = {} WHERE name = 'outcomes'"
+    damage(state, "PRAGMA writable_schema = ON", change.format("replace(sql, 'STRICT', '')"))
+    damage(state, "UPDATE outcomes SET path = 7 WHERE when_us = 2")
+    damage(state, "PRAGMA writable_schema = ON", change.format("sql || ' STRICT'"))
+    with Record(state) as record:
+        assert [entry.when_us for entry in record.history()] == [0, 1, 3, 4]
+        assert "row of outcomes was ignored" in record.ignored[0]
+
+
 def test_bytes_that_are_no_text_are_shown_as_far_as_they_go(state: Path) -> None:
     damage(state, "UPDATE outcomes SET detail = CAST(x'ff41' AS TEXT) WHERE when_us = 2")
     with Record(state) as record:
