@@ -117,6 +117,27 @@ def test_on_a_full_disk_the_old_file_stays_and_the_new_one_goes(tmp_path: Path) 
         subprocess.run(["umount", place], check=True)
 
 
+@pytest.mark.parametrize("sync", [True, False])
+def test_the_content_is_durable_before_the_name_leads_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sync: bool
+) -> None:
+    calls: list[str] = []
+
+    def record(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(*args: Any, **words: Any) -> Any:
+            calls.append(name)
+            return real(*args, **words)
+
+        monkeypatch.setattr(os, name, call)
+
+    record("fsync")
+    record("rename")
+    write_whole("write the drop-in", f"{tmp_path}/a", "text", mode=0o644, sync=sync)
+    assert calls == (["fsync", "rename"] if sync else ["rename"])
+
+
 def test_a_taken_name_is_kept(tmp_path: Path) -> None:
     write(f"{tmp_path}/a", "first", replace=False)
     with pytest.raises(FileError):
