@@ -31,9 +31,12 @@ NEW_PLACES = 2**63
 def _mark_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[Extent, bool]]:
     """Yield the rows of the map of `fd`, each with a flag that an extent begins with it.
 
-    As in filefrag(8), a row continues an extent if it directly follows the row before on the disk. It also does if both
-    rows are as far apart on the disk as in the file. Flags do not matter: alternating written and unwritten blocks are
-    one extent. A compressed row has its uncompressed length, so the next row seldom follows it.
+    As in filefrag(8), a row continues an extent if it directly follows the row before on the disk. It also does if
+    both rows are as far apart on the disk as in the file. Flags do not matter: alternating written and unwritten
+    blocks are one extent. A compressed row has its uncompressed length, so the next row seldom follows it.
+
+    With `sync`, dirty pages are written first. Otherwise the rows of dirty pages have the places that a write-back
+    would give them, as `_predict_places` returns them.
     """
     end: int | None = None
     shift: int | None = None

@@ -94,7 +94,10 @@ class Context:
         return Service.find() if self._engine is None and self.means_service() else None
 
     def read_service(self) -> Manager | Hung | Unknown | None:
-        """Return the running service's own report, None if no service runs, or why it cannot be read."""
+        """Return the running service's own report, or None if no service runs.
+
+        Return Hung if it does not answer, and Unknown with the reason if it refuses.
+        """
         try:
             with self.running() or nullcontext() as service:
                 return service and service.found

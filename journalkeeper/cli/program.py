@@ -46,7 +46,11 @@ def run(words: Sequence[str], engine: Engine | None = None) -> int:
 
 
 def _describe_error(error: KeeperError | OSError, command: Command | None) -> Sequence[str]:
-    """Return the lines of an error message. If the user lacks a permission, they state why `command` needs root."""
+    """Return the lines of an error message, without the name of the program.
+
+    If a user other than root lacks a permission, the line states why `command` needs root. A configuration error
+    has one line for each mistake. `command` is None if the error came before the command was known.
+    """
     if isinstance(error, ConfigError):
         return error.lines
     what, number = str(error), error.number if isinstance(error, FileError) else 0

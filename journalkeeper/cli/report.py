@@ -46,7 +46,7 @@ class ReportAnswer(NamedTuple):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add -o and --force."""
+    """Add -o FILE, the page to write, which is required, and --force, which replaces an existing file or link."""
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help="where to write the page")
     parser.add_argument("--force", action="store_true", help="write it also in place of a file, or of a link")
 

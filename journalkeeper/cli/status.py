@@ -136,8 +136,10 @@ def _show(context: Context, ask: Ask) -> int:
 def _collect(context: Context, ask: Ask) -> tuple[Evidence, int | None]:
     """Collect the evidence for the status from the history, the configuration and the service.
 
-    Return it with the bytes written in the last 24 hours, None if the history cannot be read. If no service runs, the
-    states of the units are read from systemd.
+    Return it with the bytes written in the last 24 hours, None if the history cannot be read. With -D, --config or
+    another state directory, only the history is read. If no service runs, the states of the units are read from
+    systemd, and the result contains the journal directories if none is on btrfs. A part that cannot be read is
+    Unknown, and an error in the configuration is `config_error`.
     """
     now_us = time.time_ns() // 1000
     record, written_bytes = _read_history(context, now_us)
@@ -193,7 +195,8 @@ def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
 def _read_history(context: Context, now_us: int) -> tuple[Recorded | Unknown, int | None]:
     """Return the present contents of the history, and the bytes written in 24 hours.
 
-    If it cannot be read, return the reason and None. Raises: KeeperError if the history is damaged.
+    If the history cannot be read, return Unknown with the reason, and None. Raises: KeeperError if the history is
+    damaged.
     """
     try:
         with context.record() as record:

@@ -95,8 +95,9 @@ def execute(action: Action, pace: Pace) -> Done:
 def _compute_extra_bytes(action: Action, written_bytes: int, after: Found, *, whole: bool) -> int:
     """Return how many bytes the rewrite stored twice: once in the file and once in a snapshot.
 
-    For a `whole` archive the number is measured. Otherwise it is the planned number, in proportion to the bytes
-    written. It is 0 if the file shared no data, or an unfinished copy was discarded.
+    For a `whole` archive with a known disk usage `after`, that is this usage times the share of its data that was
+    shared before. Otherwise it is the planned number, in proportion to the bytes written. It is 0 if the file
+    shared no data, or an unfinished copy was discarded.
     """
     file = action.target
     if not isinstance(file, JournalFile) or not action.unshared_bytes or not written_bytes:
@@ -135,7 +136,8 @@ def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFil
 def _compact(held: VerifiedFile, action: Action, pace: Pace) -> int:
     """Move all data of an archive to new extents, unless `pace` ends first. Return the expected number of extents.
 
-    If the kernel does not move all data, the whole file is copied.
+    The data is rewritten in place. If data that should move then still has its old place, the whole file is
+    replaced by a copy.
 
     Raises: as inplace.compact, look_again and rewrite.rewrite.
     """

@@ -65,9 +65,10 @@ class Pace:
             self._count_piece(length, (time.monotonic_ns() - began) // 1000)
 
     def iterate_reads(self, ranges: tuple[Range, ...], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
-        """Yield (offset, length) of each piece of `ranges`, for a caller that only reads. No piece is timed or counted.
+        """Yield (offset, length) of each piece of `ranges`, for a caller that only reads.
 
-        The iteration ends early when `ask` returns a reason.
+        The pieces are as long as those of `iterate_pieces`. Before each piece `ask` is called, which may sleep;
+        the iteration ends when it returns a reason. No piece is timed or counted as written.
         """
         for part in ranges:
             offset, end = part.offset, part.offset + part.length

@@ -83,9 +83,11 @@ def _strip(original: int, copy: int) -> None:
 
 
 def _copy_data(held: VerifiedFile, copy: int, action: Action, pace: Pace) -> int:
-    """Copy the written data piece by piece, and return the smallest number of extents that the copy can have.
+    """Copy the written data piece by piece, and return the smallest number of extents that a whole copy can have.
 
-    A property of the copy compresses the data; it is removed afterwards.
+    The copy gets the size of the original, so that holes stay holes. A property of the copy compresses the data; it
+    is removed at the end. Each piece is written back, but only fsync(2) protects it from a power cut. If `pace`
+    ends early, the copy is incomplete.
     """
     compression = parse_compression(action.compress)
     if compression is not None:

@@ -73,7 +73,10 @@ def open_directory(doing: str, path: str) -> Iterator[int]:
 def require_root_only(directory: str) -> None:
     """Refuse, for root, a directory in which another user could exchange the files that root makes there.
 
-    Every directory on the way belongs to root, and no user may rename the files of others in it (sticky bit).
+    The directory and all above it must belong to root. One that everybody may write to must have the sticky bit, so
+    that no user can rename the files of others. Write permission of a group is accepted. For other users nothing is
+    checked.
+
     Raises: KeeperError; OSError.
     """
     real = Path(os.path.realpath(directory))

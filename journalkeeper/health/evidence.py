@@ -151,7 +151,7 @@ class Dropped(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A journald that ended by itself: `unit` is its service, `result` systemd's word (watchdog, signal, oom-kill…)."""
+    """A journald that crashed or was killed. `unit` is its service, `result` systemd's word (watchdog, signal…)."""
 
     when_us: int
     unit: str
@@ -252,12 +252,12 @@ class Evidence(NamedTuple):
 
     @property
     def files(self) -> tuple[JournalFile, ...] | Unknown:
-        """The files of the look."""
+        """The files of the look, or Unknown if there was no look."""
         return self.look if isinstance(self.look, Unknown) else self.look.host.files
 
     @property
     def places(self) -> list[tuple[Instance, Volume]] | Unknown:
-        """Each instance whose directory is on btrfs, with its volume."""
+        """Each instance whose directory is on btrfs, with its volume; Unknown if there was no look."""
         if isinstance(self.look, Unknown):
             return self.look
         volumes = {volume.device: volume for volume in self.look.host.volumes}

@@ -94,15 +94,21 @@ class Verdict(NamedTuple):
 
     @property
     def reasons(self) -> list[str]:
-        """The reasons why the verdict is not OK, each as "WORD: sentence" with the word of a rule.
+        """The reasons why the verdict is not OK: "WORD: SENTENCE Try: COMMAND", WORD being that of the rule.
 
-        They are all problems, or without problems the first rule that could not be applied.
+        COMMAND is the first of the remedy; a finding without a remedy lacks that part. The reasons are all
+        problems. Without problems they are "WORD: SENTENCE" of the first rule that could not be applied. The
+        list is empty if the verdict is OK.
         """
         problems = [f"{finding.word}: {finding.line}" for finding in self.problems]
         return problems or [f"{rule}: {part.why}." for rule, part in self.unknown[:1]]
 
     def headline(self, ok: str) -> str:
-        """The verdict in a line for people: "Act: ...", "Unknown: ...", or "OK: " and the sentence `ok`."""
+        """The verdict in a line for people: "Act: ...", "Unknown: ...", or "OK: " and the sentence `ok`.
+
+        It contains the first problem with its first command, or the first reason why a rule could not be
+        applied.
+        """
         if self.problems:
             return f"Act: {self.problems[0].line}"
         return f"Unknown: {self.unknown[0][1].why}." if self.unknown else f"OK: {ok}"
@@ -154,7 +160,11 @@ def supply(function: Callable[..., T], evidence: Evidence) -> T | Unknown:
 
 
 def _find_unseen(rule: Rule, look: Look | Unknown) -> Unknown | None:
-    """Return Unknown if a rule that found nothing may have missed files or directories that could not be looked at."""
+    """Return Unknown if a rule that found nothing may have missed files or directories, else None.
+
+    A rule with the parameter `files` misses a file that could not be looked at. A rule with `places` misses a
+    directory of which no file could be looked at.
+    """
     unseen = [] if isinstance(look, Unknown) else [file for file in look.host.files if file.problem in UNSEEN]
     if isinstance(look, Unknown) or not unseen:
         return None

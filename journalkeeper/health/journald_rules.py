@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Rules on journald and on the machine below it: every public function is a rule.
 
-They are about lost messages, a journald that ended by itself, waits for journald, and versions with known faults.
+They are about lost messages, a journald that crashed or was killed, waits for journald, and versions with known faults.
 """
 
 from __future__ import annotations
@@ -53,7 +53,11 @@ SLOW_US: Final = SECOND_US
 
 
 def faulty_systemd(systemd: str, look: Look) -> Answers:
-    """This version of systemd can archive a NOCOW file as zeros."""
+    """This version of systemd can archive a NOCOW file as zeros.
+
+    The rule gives advice for systemd 252 and 253 if a journal directory is NOCOW. It reports Unknown for a version
+    that does not begin with a number.
+    """
     major = re.match(r"\d+", systemd)
     if major is None:
         yield Unknown(f"systemd's version {systemd!r} is not understood")
@@ -63,7 +67,11 @@ def faulty_systemd(systemd: str, look: Look) -> Answers:
 
 
 def dropped(journal: Journal, now_us: int) -> Answers:
-    """Messages of the last week never reached the journal, because of a unit's rate limit or a full kernel buffer."""
+    """Messages of the last week never reached the journal, because of a unit's rate limit or a full kernel buffer.
+
+    The rule reports a problem from the first lost message on. Without one, it reports Unknown if the entries that
+    were read do not reach back a week.
+    """
     lost: Counter[str] = Counter()
     for one in journal.dropped:
         if one.when_us >= now_us - RECENT_US:
@@ -85,7 +93,12 @@ def dropped(journal: Journal, now_us: int) -> Answers:
 
 
 def journald_ended(now_us: int, evidence: Evidence) -> Answers:
-    """journald crashed or was killed, for example by its watchdog: messages that it had not written are lost."""
+    """journald crashed or was killed, for example by its watchdog: messages that it had not written are lost.
+
+    The rule reports a problem for one such end in the last week, or for one automatic restart in this boot. Without
+    one, it reports Unknown if the journal or the states of the units cannot be read, or if the entries that were
+    read do not reach back a week.
+    """
     journal, units = evidence.journal, evidence.units
     ended = () if isinstance(journal, Unknown) else journal.ended
     recent = [one.result for one in ended if one.when_us >= now_us - RECENT_US]
@@ -107,7 +120,10 @@ def journald_ended(now_us: int, evidence: Evidence) -> Answers:
 
 
 def _find_unread_events(journal: Journal, now_us: int) -> Answers:
-    """Yield Unknown if journald's own entries that were read do not cover the time since RECENT_US."""
+    """Yield Unknown if journald's own entries that were read do not reach back to RECENT_US before `now_us`.
+
+    Yield nothing if they do, or if they are all that the journal has.
+    """
     oldest_us = journal.events_oldest_us
     if not journal.events_complete and oldest_us is not None and oldest_us > now_us - RECENT_US:
         reach = format_span(now_us - oldest_us)
@@ -115,7 +131,11 @@ def _find_unread_events(journal: Journal, now_us: int) -> Answers:
 
 
 def waits(journal: Journal) -> Answers:
-    """Messages wait long for journald, and with them, once its queue is full, the programs that send them."""
+    """Messages wait long for journald, and with them, once its queue is full, the programs that send them.
+
+    The rule reports a problem if the 99th percentile of the waits is at least 0.5 s. It gives advice if only the
+    longest wait is at least 3 s. It reports Unknown if fewer than 100 messages show when they were sent.
+    """
     number = len(journal.intake)
     if number < ENOUGH:
         yield Unknown(f"needs {ENOUGH} messages with the time when they were sent; the journal has {number}")
@@ -135,7 +155,10 @@ def waits(journal: Journal) -> Answers:
 
 
 def short_queue(queue_length: int) -> Answers:
-    """The queue of journald's sockets is short: loggers block while journald waits for the disk."""
+    """The queue of journald's sockets is short: loggers block while journald waits for the disk.
+
+    The rule gives advice if net.unix.max_dgram_qlen is less than 512.
+    """
     if queue_length < QUEUE:
         setting = f"net.unix.max_dgram_qlen={QUEUE}"
         sentence = f"journald's sockets queue only {queue_length} messages, then programs block; systemd sets {QUEUE}."
@@ -144,7 +167,11 @@ def short_queue(queue_length: int) -> Answers:
 
 
 def slow_boot(journal: Journal, record: Recorded, evidence: Evidence) -> Answers:
-    """Boots since the installation wait for the journal: its flush takes more than a fifth of them."""
+    """Boots since the installation wait for the journal: its flush takes more than a fifth of them.
+
+    The rule reports a problem if the flush took that share, and at least 1 s, in 3 or more of the last 5 boots with
+    known times. It reports Unknown if there are fewer than 3 such boots since the installation.
+    """
     since_us = None if record.counters is None else record.counters.since_us
     boots = [boot for boot in journal.boots if since_us is not None and boot.first_us >= since_us]
     timed = [(boot.flush_us, boot.userspace_us) for boot in boots if boot.userspace_us and boot.flush_us is not None]

@@ -40,7 +40,11 @@ UNWRITABLE: Final = {
 
 
 def bad_configuration(evidence: Evidence) -> Answers:
-    """The configuration on disk is wrong, or is not the one that runs."""
+    """The configuration on disk is wrong, or is not the one that runs.
+
+    The rule reports one problem, which names the error. Without one, it reports Unknown if the service does not
+    answer, or if no service runs and the history cannot be read.
+    """
     present = evidence.present
     wrong = evidence.config_error or (not isinstance(present, Unknown) and present.configuration)
     if wrong:
@@ -50,7 +54,13 @@ def bad_configuration(evidence: Evidence) -> Answers:
 
 
 def keeper_down(evidence: Evidence) -> Answers:
-    """Neither the service nor the timer that replaces it runs, so nothing keeps the journal in order."""
+    """Neither the service nor the timer that replaces it runs, so nothing keeps the journal in order.
+
+    The rule also reports a problem if the service runs and is not on the system bus. A service that is not
+    installed or not enabled is no problem if the newest run, by hand or by the timer, began in the last two days.
+    On a host without journals on btrfs nothing is a problem. The rule reports Unknown while systemd is about to
+    start the service. It does the same if the states of the units cannot be read, unless there was such a run.
+    """
     look, units = evidence.look, evidence.units
     elsewhere = not isinstance(look, Unknown) and bool(look.foreign) and not look.host.instances
     recent = _ran_recently(evidence)
@@ -103,7 +113,10 @@ def keeper_old(service: Manager | Hung | None) -> Answers:
 
 
 def keeper_failing(present: Present) -> Answers:
-    """The last run as a whole failed."""
+    """The last run as a whole failed.
+
+    The rule reports Unknown until the first look is over.
+    """
     if present.problem:
         yield problem(f"{present.problem}.", LOG, problem=present.problem)
     elif not present.looked:
@@ -138,13 +151,16 @@ def directory_unwritable(present: Present) -> Answers:
 
 
 def limit_reached(present: Present) -> Answers:
-    """A directory has more journal files than the service looks at."""
+    """A directory has more than 7,168 journal files, which is the most that the service looks at."""
     if limits := [f"{one.path}: {one.detail}" for one in present.failures if one.reason is Reason.TOO_MANY]:
         yield problem(f"{'; '.join(limits)}.", "journalctl --vacuum-files=1000", limits=list(limits))
 
 
 def files_failing(present: Present) -> Answers:
-    """The last action on a file failed, or the file cannot be looked at."""
+    """The last action on a file failed, or the file cannot be looked at.
+
+    Failures that end soon, a lack of free space and a directory with too many files do not count here.
+    """
     if failures := [one for one in present.failures if one.reason not in {Reason.TOO_MANY, Reason.FREE_SPACE}]:
         first, number = failures[0], len(failures) - 1
         rest = f" and {counted(number, 'more file')}" if number else ""

@@ -48,7 +48,8 @@ Place = tuple[Instance, Volume]
 def volatile(storage: Storage) -> Answers:
     """The journal is kept in memory, or nowhere: it ends with the boot, and no file needs care.
 
-    The cause is Storage=, a missing /var/log/journal, or a journal that was not flushed to /var in this boot.
+    The rule reports a problem. The cause is Storage=, a missing /var/log/journal, or a journal that was not flushed
+    to /var in this boot.
     """
     if storage.storage in {"volatile", "none"}:
         where = "in memory only" if storage.storage == "volatile" else "nowhere"
@@ -68,7 +69,10 @@ def volatile(storage: Storage) -> Answers:
 
 
 def not_btrfs(look: Look) -> Answers:
-    """A journal directory is on another filesystem, where there is nothing to mend."""
+    """A journal directory is on another filesystem, where there is nothing to mend.
+
+    The rule gives advice.
+    """
     if look.foreign:
         sentence = f"{list_names(look.foreign)} is not on btrfs: journalkeeper has nothing to mend there."
         remedy = (f"findmnt --target {quote(path)}" for path in look.foreign)
@@ -76,7 +80,10 @@ def not_btrfs(look: Look) -> Answers:
 
 
 def nocow_redundant(places: list[Place], look: Look) -> Answers:
-    """A directory is NOCOW on a volume that keeps copies. Without checksums the good copy cannot be identified."""
+    """A directory is NOCOW on a volume that keeps copies. Without checksums the good copy cannot be identified.
+
+    The rule gives advice for the profiles dup, raid1, raid10, raid1c3, raid1c4, raid5 and raid6.
+    """
     if found := [place for place in _select(places, look, Reason.REDUNDANT) if place[0].nocow]:
         where = [one.directory for one, _ in found]
         profiles = sorted({volume.data_profile for _, volume in found})
@@ -85,7 +92,10 @@ def nocow_redundant(places: list[Place], look: Look) -> Answers:
 
 
 def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
-    """A directory is NOCOW and snapshots are taken of it. Each snapshot makes its data copy-on-write once more."""
+    """A directory is NOCOW and snapshots are taken of it. Each snapshot makes its data copy-on-write once more.
+
+    The rule gives advice if the volume keeps one copy of the data. On other volumes nocow-redundant does.
+    """
     shared = [one.directory for one, _ in _select(places, look, Reason.SNAPSHOTS) if one.nocow]
     if shared:
         sentence = f"{list_names(shared)} is NOCOW and has snapshots: its files fragment anyway, without checksums."
@@ -93,7 +103,11 @@ def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
 
 
 def namespace_datacow(places: list[Place], look: Look) -> Answers:
-    """The directory of a namespace lacks the attribute +C, which systemd sets on the directory of the main journal."""
+    """The directory of a namespace lacks the attribute +C, which systemd sets on the directory of the main journal.
+
+    The rule gives advice if the main journal's directory in the same subvolume has +C, and Nocow=auto would set +C
+    on this one.
+    """
     main = {one.device for one in look.host.instances if one.nocow and not one.namespace}
     plain = [one for one, _ in _select(places, look, Reason.NO_REDUNDANCY) if one.namespace and one.device in main]
     if plain:
@@ -105,7 +119,10 @@ def namespace_datacow(places: list[Place], look: Look) -> Answers:
 
 
 def pinned_by_snapshots(files: Files, look: Look, evidence: Evidence) -> Answers:
-    """Snapshots keep the data of journal files: deleting a file frees no space until they are deleted."""
+    """Snapshots keep the data of journal files: deleting a file frees no space until they are deleted.
+
+    The rule gives advice if snapshots keep at least 16 MiB in all.
+    """
     shared = [file for file in files if file.extents.shared_bytes]
     total = sum(file.extents.shared_bytes for file in shared)
     if total >= PINNED_BYTES:
@@ -120,7 +137,8 @@ def pinned_by_snapshots(files: Files, look: Look, evidence: Evidence) -> Answers
 def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> Answers:
     """Files have many more extents than they need, and no service works on them.
 
-    A service at work leaves files fragmented for a while: they settle, or a flush is near. keeper-starved reports the
+    The rule gives advice if the files that need work have, together, at least 300 extents more than the ideal. A
+    service at work leaves files fragmented for a while: they settle, or a flush is near. keeper-starved reports the
     files that it leaves for too long.
     """
     live, units = evidence.service, evidence.units
@@ -139,7 +157,11 @@ def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> 
 
 
 def unclean(places: list[Place], look: Look) -> Answers:
-    """Files that journald did not close, and temporary files of a killed run."""
+    """journald did not close some files, or a killed run left temporary files.
+
+    The rule gives advice on the files that journald did not close. Without such files, it gives advice on the
+    temporary files.
+    """
     files, left = [file for file in look.host.files if file.kind is Kind.UNCLEAN], len(look.leftovers)
     size = sum(file.allocated_bytes for file in files)
     if files:
@@ -154,7 +176,10 @@ def unclean(places: list[Place], look: Look) -> Answers:
 
 
 def damaged(files: Files) -> Answers:
-    """A file does not begin as a journal file does, or contradicts its header: readers leave out its entries."""
+    """A file does not begin as a journal file does, or contradicts its header: readers leave out its entries.
+
+    The rule reports a problem with the number of files and the first names.
+    """
     if paths := [file.path for file in files if file.problem in {Reason.BAD_HEADER, Reason.NOT_JOURNAL}]:
         number = counted(len(paths), "damaged journal file")
         remedy = (f"journalctl --verify --file={quote(path)}" for path in paths[:5])
@@ -162,7 +187,12 @@ def damaged(files: Files) -> Answers:
 
 
 def no_room(places: list[Place]) -> Answers:
-    """A volume has no room for a new chunk and little in its old ones, even if df(1) shows free space."""
+    """A volume has no room for a new chunk and little in its old ones, even if df(1) shows free space.
+
+    The rule reports a problem if data or metadata has less than 64 MiB, together with the space outside of chunks.
+    It gives advice if less than 64 MiB is outside of chunks and metadata has less than 512 MiB. Only the first
+    volume with a finding is reported.
+    """
     for one, volume in places:
         unallocated, metadata = volume.unallocated_bytes, volume.metadata_free_bytes
         facts: Facts = {
@@ -183,7 +213,11 @@ def no_room(places: list[Place]) -> Answers:
 
 
 def rivals(places: list[Place], evidence: Evidence) -> Answers:
-    """Another tool rewrites the same files: the mount option autodefrag, btrfsmaintenance's timer, bees."""
+    """Another tool rewrites the same files: the mount option autodefrag, btrfsmaintenance's timer, bees.
+
+    The rule gives one advice for all tools that it finds. Without one, it reports Unknown if the states of the
+    units cannot be read.
+    """
     units = () if isinstance(evidence.units, Unknown) else evidence.units
     mounts = [one.directory for one, volume in places if "autodefrag" in volume.options][:1]
     tools = [unit.name for unit in units if unit.active == "active" and unit.name.startswith(RIVALS)]
@@ -204,7 +238,11 @@ def _select(places: list[Place], look: Look, reason: Reason) -> list[Place]:
 
 
 def _make_datacow(directories: list[str]) -> tuple[str, ...]:
-    """Return the commands that make new files in `directories` copy-on-write, also after the next boot."""
+    """Return shell commands that make journald's next files in `directories` copy-on-write, also after a boot.
+
+    They stop systemd from setting +C at each boot, take +C off the directories, and ask journald to rotate at once.
+    Existing files stay as they are.
+    """
     keep = "ln -sf /dev/null /etc/tmpfiles.d/journal-nocow.conf"
     return (keep, *(f"chattr -C {quote(path)}" for path in directories), "journalctl --rotate")
 

@@ -71,7 +71,10 @@ def present_after_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence
 
 
 def find_failures(outcomes: Iterable[Outcome]) -> list[Skip]:
-    """Return the failed actions among `outcomes`, except those with a reason that soon ends by itself."""
+    """Return the failed actions among `outcomes` as Skips, except those with a reason in PASSING.
+
+    PASSING are the reasons that end without an administrator, such as a closed window or a busy disk.
+    """
     failed = (one for one in outcomes if one.result is Result.FAILED and one.reason not in PASSING)
     return [Skip(one.path, one.reason, one.detail) for one in failed]
 
@@ -92,9 +95,10 @@ def still_failing(before: Iterable[Skip], decided: Mapping[str, object]) -> list
 
 
 def describe_waits(skipped: Iterable[Skip], files: Mapping[str, JournalFile], watch: Watch) -> str:
-    """Return what the files of a plan wait for: "3 wait until they are 1min old, 1 waits for journald's next flush".
+    """Return the reasons why files wait: "3 wait until they are 1min old, 1 waits for journald's next flush".
 
-    Directories that wait are left out.
+    Only the skips that postpone work on one of `files` count; the text is empty if there are none. Directories that
+    wait are left out.
     """
     causes = {skip.path: skip.reason for skip in skipped if skip.puts_off and skip.path in files}
     waits: Counter[tuple[Reason, int]] = Counter()
@@ -111,7 +115,10 @@ def describe_waits(skipped: Iterable[Skip], files: Mapping[str, JournalFile], wa
 
 
 def describe_foreign(paths: Sequence[str]) -> str:
-    """Return the sentence for a host without journals on btrfs: "/var/log/journal is not on btrfs; ..."."""
+    """Return "PATH is not on btrfs; there is nothing to do", a sentence without its full stop.
+
+    Several `paths`, of which there is at least one, are joined with "and".
+    """
     return f"{' and '.join(paths)} {'is' if len(paths) == 1 else 'are'} not on btrfs; there is nothing to do"
 
 

@@ -145,7 +145,11 @@ class Database:
     def _connect(self) -> Connection:
         """Open the file, or an empty database in memory for a reader of a missing file. Return the connection.
 
-        An older schema is migrated: in the file, or for a reader in a copy in memory.
+        A writer creates a missing file. An older schema is migrated: in the file, or for a reader in a copy in
+        memory. A reader changes no rows, but rolls back the transaction of a killed writer if it may write to
+        the file.
+
+        Raises: _UnusableError if the file is foreign or of a newer version; OSError; sqlite3.DatabaseError.
         """
         # SQLite opens the file read-only if it may not write. A reader who may write
         # rolls back the transaction of a killed writer.
@@ -242,6 +246,9 @@ def _read_through(path: str) -> None:
 
 
 def _create(path: str) -> None:
-    """Create an empty file that only its owner may write; SQLite gives its journal the same mode."""
+    """Create the file unless it exists, and the directories above it. Only its owner may write to it.
+
+    SQLite gives its journal the same mode. Raises: OSError; KeeperError as state.make_directory.
+    """
     state.make_directory(os.path.dirname(path))
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE))

@@ -241,7 +241,8 @@ class Record(Database):
     ) -> list[Entry]:
         """Return the outcomes from `since_us` until before `until_us`, the oldest first.
 
-        `paths` are files and directories, () means all; the same holds for the methods below.
+        None means no limit. `paths` are files and directories, () means all; the same holds for the methods
+        below. Rows that cannot be read are left out, and `ignored` reports them.
         """
         rows = self._rows_between(ENTRIES, paths, since_us, until_us)
         nested = ({**row, "outcome": {name: row[name] for name in Outcome._fields}} for row in rows)

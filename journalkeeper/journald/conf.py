@@ -146,9 +146,12 @@ _RATE_KEYS: dict[str, tuple[str, Reader]] = {
 def fill_defaults(given: Settings, filesystem_bytes: int) -> Settings:
     """Return the settings with journald's computed limits in place of each None.
 
-    `filesystem_bytes` is statvfs's f_frsize * f_blocks of the journal directory. The journal gets 10% of it, at most 4
-    GiB; 5% stays free, at most 4 GiB. One file gets an eighth of the journal's share, at most 128 MiB. journald.conf(5)
-    documents 15% instead of 5%, but the code uses 5% since 252 at least.
+    `filesystem_bytes` is statvfs's f_frsize * f_blocks of the journal directory. The journal gets 10% of it, at
+    most 4 GiB; 5% stays free, at most 4 GiB. One file gets an eighth of the journal's share, at most 128 MiB. As in
+    journald, a given SystemMaxUse= or SystemMaxFileSize= is rounded up to pages and brought within its bounds; 0
+    means no limit. Other settings stay as given.
+
+    journald.conf(5) documents 15% instead of 5%, but the code uses 5% since 252 at least.
 
     Source: journal_default_metrics(), journal-file.c.
     """

@@ -47,9 +47,11 @@ class Journalctl:
     said: IO[bytes]
 
     def parse_entry(self, line: bytes) -> Entry:
-        """Return the entry in `line`.
+        """Return the fields of the entry in `line`, as journalctl writes them with -o json.
 
-        Raises: as `make_error` for incomplete JSON; JournalctlError if the line is not an entry.
+        No field is checked, and each can be missing.
+
+        Raises: as `make_error` for incomplete JSON; JournalctlError if the line is not a JSON object.
         """
         try:
             entry = json.loads(line)

@@ -61,11 +61,11 @@ class Listing(NamedTuple):
 
 
 def find_directories(top: str = TOP) -> list[Directory]:
-    """Return the journal directories at `top`, sorted by name.
+    """Return the journal directories at `top`: first `top` itself, then those below it, sorted by name.
 
-    The list begins with `top` itself if its name is an instance's or it contains journal files. Then follow up to
-    MOST_FILES subdirectories that are named after an instance, and remote/. Only `top` may be a link. If `top` does not
-    exist, the list is empty.
+    `top` is left out unless its name is an instance's or it contains journal files. Those below are the first
+    MOST_FILES subdirectories that are named remote or after an instance. Only `top` may be a link. If `top` does
+    not exist, the list is empty.
 
     Raises: FileError if `top` cannot be listed: EACCES, ENOTDIR.
     """

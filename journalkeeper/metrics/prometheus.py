@@ -84,7 +84,7 @@ def _make_family(row: Row, read: Callable[[Facts], object]) -> Family:
 
 
 def _format_value(row: Row, value: Any) -> int | str | None:
-    """Return the value of a sample: a boolean as 0 or 1, microseconds as decimal seconds."""
+    """Return the value of a sample: a boolean as 0 or 1, microseconds as decimal seconds, None for None."""
     if value is None or not row.key.endswith("_us"):
         return None if value is None else int(value)
     return f"{value // SECOND_US}.{value % SECOND_US:06d}"

@@ -43,7 +43,10 @@ MACHINE_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 def short_name(path: str) -> str:
-    """Return the name of the journal file at `path`, with its directory unless that is the machine's main one."""
+    """Return the name of the journal file at `path`, without its directory if that is named by a machine id alone.
+
+    Otherwise the name of the directory precedes it, as for a namespace or remote/.
+    """
     directory, name = posixpath.split(path)
     parent = posixpath.basename(directory)
     return name if MACHINE_ID.fullmatch(parent) else posixpath.join(parent, name)

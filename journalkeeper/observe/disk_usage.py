@@ -51,9 +51,10 @@ def measure_disk_bytes(fd: int, path: str = SOCKET) -> int | None:
 def serve(connection: socket.socket) -> None:
     """Receive a descriptor of a journal file over `connection`, and send back the file's disk bytes as text.
 
-    Any caller may ask, because only journal files are measured.
+    Any caller may ask, because only journal files are measured. The descriptor is closed.
 
-    Raises: ValueError or HeaderError for any other descriptor; OSError as disk.read_disk_bytes.
+    Raises: ValueError or HeaderError for any other descriptor, or none; ValueError without CAP_SYS_ADMIN; OSError
+    as disk.read_disk_bytes.
     """
     _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
     try:

@@ -37,7 +37,7 @@ class Intake:
         self._entries = entries
         self._waits_us: deque[int] = deque(maxlen=KEPT)
         self._seen: dict[str, tuple[int, int]] = {}
-        """Of each file its inode and the number of its read_newest entry."""
+        """By path, the inode of the file and the number of its newest entry that was read."""
 
     def find_worst_us(self, paths: Iterable[str]) -> int | None:
         """Return the longest intake delay in microseconds of the new entries in `paths`; None without new entries.
@@ -49,8 +49,9 @@ class Intake:
     def list_waits_us(self, paths: Iterable[str]) -> list[int]:
         """Return the intake delays in microseconds of the entries that were added to `paths` since the last call.
 
-        At most the newest `entries` of all files are read. A file's first call returns nothing. Negative delays are
-        left out.
+        At most the newest `entries` of all files are read. A file's first call returns nothing. Negative
+        delays, and entries without a time of sending, are left out. The delays are kept for `p99_us`. The
+        entries of a file that cannot be read now are returned by the next call.
         """
         before, self._seen = self._seen, {}
         came = [entry for path in paths for entry in self._read_new(path, before.get(path)) if path in before]
@@ -86,6 +87,9 @@ class Intake:
 
 
 def list_journald_files(files: Iterable[JournalFile]) -> list[str]:
-    """Return the paths of the active files that journald writes; the files in remote/ have other writers."""
+    """Return the paths of the active files that journald writes; the files in remote/ have other writers.
+
+    Files with a problem are left out.
+    """
     active = (file for file in files if file.kind is Kind.ACTIVE and file.problem is None)
     return [file.path for file in active if file.instance != layout.REMOTE]

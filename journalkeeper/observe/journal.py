@@ -55,7 +55,11 @@ AFTER_STEP_US: Final = 30_000_000
 
 
 def read_journal(directory: str | None, most: int, namespaces: Sequence[str]) -> Journal | Unknown:
-    """Read the journal of this host, or the one in `directory`.
+    """Return the newest `most` entries of the journal of this host, or of the one in `directory`, as evidence.
+
+    Of journald's and PID 1's own entries, another `most` are read. `namespaces` are the journalds whose ends are
+    looked for. Return Unknown with the reason if this user may not read the whole journal, or if journalctl cannot
+    be run.
 
     Raises: KeeperError if journalctl fails midway; NeedsRootError if nothing in `directory` may be read.
     """
@@ -97,7 +101,10 @@ def _event_matches(namespaces: Sequence[str]) -> list[str]:
 
 
 def _interpret_events(events: Sequence[Entry]) -> dict[str, Any]:
-    """Return the fields of a Journal that tell of boots, their flushes, lost messages, and ends of journald."""
+    """Return the fields of a Journal about boots, their flushes, lost messages, and ends of journald.
+
+    `events` begin with the newest; the values of the fields begin with the oldest.
+    """
     boots: dict[str, dict[str, Any]] = {}
     starting: dict[str, int] = {}
     logged_us: dict[str, int | None] = {}
@@ -137,7 +144,12 @@ def _span_us(said: str) -> int | None:
 
 
 def _read_newest(found: Iterable[Entry]) -> tuple[int, int | None, tuple[Intake, ...]]:
-    """Return the number of entries, the time of the oldest one, and the intake delay of each with two timestamps."""
+    """Return the number of entries, the time of the oldest one, and the intake delays, the oldest first.
+
+    `found` begins with the newest entry. The time is None without entries. Only entries from /dev/log and the
+    native socket that contain the time when they were sent have a delay. Delays that a change of the clock may have
+    made are left out.
+    """
     number, oldest_us = 0, None
     taken: list[tuple[Intake, int, str]] = []
     for entry in found:
@@ -153,7 +165,9 @@ def _read_newest(found: Iterable[Entry]) -> tuple[int, int | None, tuple[Intake,
 def _leave_out_clock_steps(taken: list[tuple[Intake, int, str]]) -> list[Intake]:
     """Return the waits, the oldest first, without those that a change of the clock made or may have made.
 
-    Each element of `taken` has the distance of the two clocks at its entry, and its boot.
+    Each element of `taken`, which begins with the newest, has CLOCK_REALTIME minus CLOCK_MONOTONIC at its entry,
+    and its boot. A negative wait is always left out. Within AFTER_STEP_US after a step, a wait is left out if it is
+    so long that the step alone can explain it.
     """
     kept: list[Intake] = []
     before: tuple[int, str] | None = None

@@ -18,7 +18,11 @@ RETENTION: Final = "/etc/systemd/journald.conf.d/60-journalkeeper-retention.conf
 
 
 def read_systemd_version() -> str | Unknown:
-    """Return the version of systemd's package; Source: --version, "systemd 252 (252.39-1~deb12u2)"."""
+    """Return the version of systemd's package, such as "252.39-1~deb12u2", or "252" if only that is known.
+
+    Return Unknown if journalctl cannot be run or prints another form. Source: journalctl --version, "systemd 252
+    (252.39-1~deb12u2)".
+    """
     try:
         said = subprocess.run(["journalctl", "--version"], capture_output=True, text=True, check=False, timeout=30)
     except OSError as error:
@@ -30,7 +34,10 @@ def read_systemd_version() -> str | Unknown:
 
 
 def read_queue_length() -> int | Unknown:
-    """Return the length of the queue of a new datagram socket (net.unix.max_dgram_qlen)."""
+    """Return the length of the queue of a new datagram socket (net.unix.max_dgram_qlen).
+
+    Return Unknown if the kernel does not show it.
+    """
     try:
         with open(QLEN, encoding="ascii") as file:
             return int(file.read())

@@ -41,10 +41,14 @@ Piece = tuple[int, int, float]
 
 
 def estimate_cold_read_s(fd: int) -> float | None:
-    """Return the estimated seconds of a cold read of `fd`.
+    """Return the estimated seconds of a cold read of `fd`, from the time that a sample of the file takes.
 
-    The result is None if programs map the file's pages, or if the kernel does not list dirty pages. The second sample
-    excludes the first one, because the device may have cached the first one.
+    A first small sample shows how large the second one may be. The estimate is the time of the second one, scaled
+    to the whole file, or that of the first one if little of the file is left. The second sample excludes the first
+    one, because the device may have cached it. Both samples are dropped from the page cache before they are read.
+
+    Return None if the kernel does not list dirty pages, or if too little of the file can be sampled: because
+    programs map it, because its pages are dirty, or because it is empty.
 
     Raises: OSError: EIO.
     """
@@ -101,9 +105,9 @@ def _choose_sample(pieces: Sequence[Piece], goal: float) -> list[Piece]:
 
 
 def _drop_pages(fd: int, pieces: Sequence[Piece]) -> list[Piece]:
-    """Drop the pages of `pieces` from the page cache, and return the pieces that were dropped.
+    """Drop the pages of `pieces` from the page cache, and return the pieces of which at most half is still cached.
 
-    Pages that a program has mapped stay in the cache.
+    Pages that a program has mapped stay in the cache. The pages must be clean: dirty ones would be written back.
     """
     for offset, length, _ in pieces:
         os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)

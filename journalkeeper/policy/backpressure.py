@@ -55,27 +55,30 @@ Rule = Callable[[Reading], Advice | None]
 
 
 def maintenance(reading: Reading) -> Advice | None:
-    """Give up during a balance or scrub, which takes hours and competes for the same extents and seeks."""
+    """Return GIVE_UP during a balance or scrub, which takes hours and competes for the same extents, else None."""
     return Advice.GIVE_UP if reading.maintenance else None
 
 
 def impatience(reading: Reading) -> Advice | None:
-    """Give up on a file if the pauses for it add up to more than PATIENCE_US. The next file starts at 0."""
+    """Return GIVE_UP if the pauses for a file add up to more than PATIENCE_US, else None. The next file starts at 0."""
     return Advice.GIVE_UP if reading.paused_us > PATIENCE_US else None
 
 
 def flush(reading: Reading) -> Advice | None:
-    """Pause while a flush of journald is near or under way."""
+    """Return PAUSE while a flush of journald is near or under way, else None."""
     return Advice.PAUSE if reading.flush_due else None
 
 
 def intake(reading: Reading) -> Advice | None:
-    """Pause if the intake delay exceeds IntakeDelayMax=, and slow down if it exceeds half of that."""
+    """Return PAUSE if the intake delay exceeds IntakeDelayMax=, SLOW_DOWN if it exceeds half of that, else None."""
     return _compare(reading.intake_delay_us, reading.config.window.intake_delay_max_us)
 
 
 def busy(reading: Reading) -> Advice | None:
-    """Pause if other processes keep the disk busier than PressureMax=, and slow down if it exceeds half of that."""
+    """Return PAUSE if other processes keep the disk busier than PressureMax=, SLOW_DOWN above half of that, else None.
+
+    With PressureMax=100% or without a measurement, return None.
+    """
     most = reading.config.window.pressure_max_percent
     return None if most == 100 else _compare(reading.others_busy_percent, most)
 

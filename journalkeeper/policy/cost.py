@@ -68,10 +68,11 @@ def _archive_reason(case: Case, compression: Compression | None) -> Reason | Non
 
 
 def _estimate_tail_bytes(file: JournalFile) -> int:
-    """Return the bytes occupied behind the end of a plain archive, which a move of its last extent frees.
+    """Return the bytes that a plain archive occupies behind its end, and that a rewrite frees.
 
-    If the disk was not asked, that is the rest of journald's last fallocate. This is too much for a file whose last
-    block was written once more; such a file is rewritten once for a smaller gain.
+    With a known disk usage, that is what exceeds the file's data. Otherwise it is the rest of journald's last
+    allocation (FALLOCATE_BYTES). This is too much for a file whose last block was written once more; such a file is
+    rewritten once for a smaller gain.
     """
     if file.disk_bytes is not None:
         return max(0, file.disk_bytes - file.extents.data_bytes)

@@ -29,7 +29,7 @@ SPACE_US: Final = 10 * MINUTE_US
 PASSING: Final = frozenset({Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRESSURE}) | {
     *(Reason.VANISHED, Reason.CHANGED, Reason.SHARED)
 }
-"""Reasons for a failed action that end by themselves or that the next look sees.
+"""Reasons for a failed action that end without an administrator, or that the next look sees.
 
 Such an action is retried soon, and its failure is neither remembered nor logged.
 """
@@ -86,7 +86,11 @@ def wait_for_window(path: str, window: Window) -> Skip | None:
 
 
 def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config) -> Skip | None:
-    """Postpone work while the volume runs a balance or scrub, or while other processes keep its disk busy."""
+    """Postpone work for 10 min during a balance or scrub, and for 1 min while others keep the disk busy.
+
+    Busy means that the measured share of time exceeds PressureMax=, unless that is 100%. Return None in all other
+    cases, also if there is no volume or no measurement.
+    """
     if volume is None:
         return None
     if volume.maintenance:

@@ -71,7 +71,10 @@ def _doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str]
 
 
 def makes_nocow(instance: Instance, volume: Volume | None) -> bool:
-    """Return whether a new file in the directory becomes NOCOW."""
+    """Return whether a new file in the directory becomes NOCOW: by its attribute C, or the mount option nodatacow.
+
+    Without a volume only the attribute counts.
+    """
     return instance.nocow or (volume is not None and "nodatacow" in volume.options)
 
 
@@ -105,7 +108,7 @@ def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | No
 
 
 def postpone_failed_change(instance: Instance, host: Host) -> Skip | None:
-    """Postpone an action on this directory that failed a short time ago."""
+    """Postpone an action on this directory until the retry delay after its last failure is over, else return None."""
     return postpone_retry(instance.directory, host.refused.get((instance.device, instance.inode)), host.now_us)
 
 

@@ -28,7 +28,7 @@ COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5"
 """The largest number of device bytes that a profile needs for each byte of data (mkfs.btrfs(8), PROFILES)."""
 
 PUTTING_OFF = frozenset({Reason.SETTLING, Reason.IN_USE, Reason.WINDOW_CLOSED})
-"""Vetoes that end by themselves. An action that pays is done after that."""
+"""Vetoes that end without a change by a user. An action that pays is done after that."""
 
 UNLESS_IDLE: Final = PUTTING_OFF | {Reason.SHARED}
 """Vetoes whose meaning depends on whether an action would pay. Others are reported without asking that."""
@@ -163,13 +163,16 @@ def _judge(case: Case) -> tuple[Skip | None, Action | None]:
         # A file that needs no work does not wait for the deletion of a snapshot.
         return (proposal if veto is None or veto.reason is Reason.SHARED else veto), None
     if veto is not None:
-        return veto._replace(puts_off=all(map(_ends, (veto, *against)))), None
+        return veto._replace(puts_off=all(map(_is_temporary, (veto, *against)))), None
     later = None if case.request.now else deferral.postpone(case)
     return (None if later is None else later._replace(puts_off=True)), proposal
 
 
-def _ends(skip: Skip) -> bool:
-    """Return whether the reason of a veto ends by itself."""
+def _is_temporary(skip: Skip) -> bool:
+    """Return whether a veto ends without a change by a user: its reason is in PUTTING_OFF.
+
+    A veto because of IN_USE also needs the time of the next try: without one, journald never finishes the file.
+    """
     return skip.reason in PUTTING_OFF and not (skip.reason is Reason.IN_USE and skip.until_us is None)
 
 

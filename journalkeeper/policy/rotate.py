@@ -132,14 +132,14 @@ def is_rotatable(file: JournalFile) -> bool:
 
 
 def veto_without_journald(question: Question) -> Skip | None:
-    """Veto a rotation if no journald of this machine that accepts requests writes here."""
+    """Veto a rotation if no journald of this machine that accepts requests writes here, else return None."""
     if question.instance.rotatable:
         return None
     return question.skip(Reason.NO_JOURNALD, "no journald of this host that accepts requests writes here")
 
 
 def postpone_retry(question: Question) -> Skip | None:
-    """Postpone a rotation that failed less than an hour ago."""
+    """Postpone a rotation until the retry delay after its last failure is over, else return None."""
     return postpone_failed_change(question.instance, question.host)
 
 
@@ -153,7 +153,10 @@ def wait_for_window(question: Question) -> Skip | None:
 
 
 def veto_excess_rotations(question: Question) -> Skip | None:
-    """Veto a rotation when RotationsPerDay= was reached in the last 24 hours."""
+    """Veto a rotation when RotationsPerDay= was reached in the last 24 hours, else return None.
+
+    RotationsPerDay=0 forbids rotations for good. With --now the limit is ignored.
+    """
     allowed = question.config.budget.rotations_per_day
     made = question.host.rotations + question.planned
     if ignores_budget(question.request, allowed) or made < allowed:
@@ -165,7 +168,10 @@ def veto_excess_rotations(question: Question) -> Skip | None:
 
 
 def veto_by_retention(question: Question) -> Skip | None:
-    """Veto a rotation after which journald would delete entries sooner. The detail is that of the first cause found."""
+    """Veto a rotation after which journald would delete entries sooner, else return None.
+
+    The detail is that of the first cause found.
+    """
     detail = next(_find_losses(question), "")
     return question.skip(Reason.RETENTION, detail) if detail else None
 
@@ -213,7 +219,10 @@ RULES: Final = (
 def decide_rotation(question: Question, proposed: Sequence[Action], *, nocow: bool) -> Action | Skip | None:
     """Return the rotation of the instance, a Skip with the reason against it, or None if no rotation is wanted.
 
-    `proposed` are the actions on its files. `nocow`: new files become NOCOW, as the configuration demands.
+    Two causes want one. With `nocow` (new files become NOCOW, as the configuration demands), an active datacow file
+    is rotated whatever that costs. Otherwise, or if that is not possible, a rotation is wanted if it costs less
+    than `proposed`, the actions on the instance's files, and the extents that they leave. `puts_off` of a Skip is
+    True if its reason ends without a user: a closed window, a budget, a busy disk.
     """
     answer = _rotate_into_nocow(question) if nocow else None
     if not isinstance(answer, Action):
@@ -289,8 +298,10 @@ def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
 def price_without_rotation(question: Question, actions: Sequence[Action], threshold: int) -> float:
     """Return the cost of leaving the active files unrotated, in bytes.
 
-    The bytes are those that `actions` write. Each extent that a cold reader then reads adds MIB / `threshold` bytes,
-    because the configuration permits rewriting a MiB to remove `threshold` extents.
+    The bytes are those that `actions` write. Each extent that the active files have after the actions adds MIB /
+    `threshold` bytes, because the configuration permits rewriting a MiB to remove `threshold` extents. Before a
+    shutdown (`question.request.ending`), each system journal that is copied on write counts LAST_EXTENTS more,
+    which the last messages will add.
     """
     chosen = {action.path for action in actions}
     left = sum(file.extents.total for file in question.actives if file.path not in chosen)

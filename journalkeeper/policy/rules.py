@@ -135,10 +135,10 @@ def veto_repeated_rewrite(case: Case) -> Skip | None:
 
 
 def _count_worthwhile_extents(case: Case, past: Past) -> int:
-    """Return how many extents more than after the last rewrite make another rewrite worthwhile.
+    """Return by how many extents a file must have grown since its last rewrite to be rewritten again.
 
-    For an archive that is MinExtents=. For an active file it is ExtentsPerMiB= for each MiB that the last, useless
-    rewrite wrote, which is the price of rewriting a range.
+    For an archive that is MinExtents=. For an active file it is ExtentsPerMiB= for each MiB that the last rewrite
+    wrote, rounded up to whole MiB.
     """
     defrag = case.config.defrag
     if case.at_rest:

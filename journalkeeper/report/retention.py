@@ -107,7 +107,8 @@ def retention(look: Look, storage: Storage) -> Retention | Unknown:
 def bytes_per_day(files: Sequence[JournalFile]) -> float | Unknown:
     """Return the number of bytes that journald writes per day, as journald counts.
 
-    Only archives count, because an active file is allocated ahead of its entries.
+    Only archives count, because an active file is allocated ahead of its entries. Return Unknown if the archives
+    contain less than LEAST_SPAN_US of history.
     """
     archives = [file for file in files if file.kind is not Kind.ACTIVE and file.head_time_us]
     heads, tails = [file.head_time_us for file in archives], [file.tail_time_us for file in archives]

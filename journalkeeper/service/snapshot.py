@@ -60,7 +60,10 @@ class Snapshot(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """The verdict in one line."""
+        """The verdict in one line. If it is OK, the number of files and what they wait for follow.
+
+        Before the first look the sentence of `state` takes their place.
+        """
         if self.findings is None:
             return self.verdict.headline(f"{state(self)[1]}.")
         return self.verdict.headline(describe_files(self.findings.status.files, self.findings.waits_for))
@@ -76,7 +79,12 @@ def count_reclaimed_bytes(outcome: Outcome) -> int:
 
 
 def state(snapshot: Snapshot) -> tuple[str, str]:
-    """Return (word, sentence) for the state of the service: working, paused, degraded, waiting or idle."""
+    """Return (word, sentence) for the state of the service: working, paused, degraded, waiting or idle.
+
+    The first word in this order that applies is returned. Degraded means that the last run as a whole failed. The
+    service waits for the first look, for a directory, or until a postponed action is due. The sentence is "" for
+    working, and for idle unless no journal is on btrfs.
+    """
     found = snapshot.findings
     if snapshot.working:
         return "working", ""
@@ -93,7 +101,7 @@ def state(snapshot: Snapshot) -> tuple[str, str]:
 
 
 def manager(snapshot: Snapshot) -> Manager:
-    """Return the values of the service's D-Bus properties. Those about files are unknown before the first look."""
+    """Return the values of the service's D-Bus properties. Those about files are None before the first look."""
     word, reason = state(snapshot)
     known = Manager(
         version=__version__,

@@ -101,9 +101,10 @@ class Watches(NamedTuple):
 
 
 def watch_directories(tops: tuple[str, ...]) -> Watches:
-    """Watch each of `tops`, or its nearest existing parent, and the instances' directories below, with inotify.
+    """Watch `tops`, the instances' directories below them, and the nearest directory above each, with inotify.
 
-    Nothing is raised: `problem` of the result states why a directory is not watched. The call can wait for the disk.
+    The directory above is watched so that a `top` that appears or is replaced is noticed. Errors are not raised:
+    `problem` of the result states why one of the directories is not watched. The call can wait for the disk.
     """
     # pyinotify logs to stderr by a handler of its own; its errors come as exceptions here.
     pyinotify.log.handlers[:] = [logging.NullHandler()]
@@ -200,7 +201,7 @@ class Watch:
         self._check_mounts()  # a mount may have come before `places` were known here
 
     def close(self) -> None:
-        """Drop all watches."""
+        """Drop all watches and stop reading the mount table. A second call raises an error."""
         self._drop()
         self._loop.remove_reader(self._mount_events.fileno())
         self._mount_events.close()
@@ -232,7 +233,7 @@ class Watch:
             self.watches = Watches()
 
     def _listen(self) -> None:
-        """Wake `wait` at the next event."""
+        """Make `wait` return after the next inotify event. Return at once; without an inotify instance, do nothing."""
         if self.watches.fd >= 0:
             self._loop.add_reader(self.watches.fd, self._wake)
 
