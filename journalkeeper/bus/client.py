@@ -164,7 +164,7 @@ class Service:
         self._call("Pause", "t", span_us)
 
     def resume(self) -> None:
-        """End a pause of the service. Raises: as `pause`."""
+        """End a pause of the service; without a pause, do nothing. Raises: as `pause`."""
         self._call("Resume")
 
     def wait(self) -> None:

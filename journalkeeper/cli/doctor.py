@@ -172,7 +172,10 @@ def _summary(verdict: Verdict) -> str:
 
 
 def _describe_reach(evidence: Evidence) -> list[str]:
-    """Return how far back the journal was read, if not to its beginning."""
+    """Return a wrapped sentence on how far back the journal was read, or [] if it was read to its beginning.
+
+    Return [] also if the journal could not be read.
+    """
     journal = evidence.journal
     if isinstance(journal, Unknown) or journal.complete or journal.oldest_us is None:
         return []

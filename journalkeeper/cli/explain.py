@@ -49,7 +49,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show what is known of a journal file, or of each journal directory at or below the named one."""
+    """Show what is known of a journal file, or of each journal directory at or below the named one.
+
+    Return the exit status: 1 if the path is no journal file.
+    """
     path = os.path.abspath(args.file)
     if os.path.isdir(path):
         args.directory = path
@@ -137,7 +140,10 @@ def _decide(asked: Request, context: Context, unknown: dict[str, str]) -> tuple[
 
 
 def _show_directories(path: str, context: Context) -> int:
-    """Show each instance whose journal directory is `path` or below it, and return the exit status."""
+    """Show each instance whose journal directory is `path` or below it, and return 0.
+
+    Raises: KeeperError if there is none.
+    """
     host = context.engine().look(Request())
     check_files(list_problems(host.files), len(host.files), (), context)
     if not host.instances:

@@ -71,7 +71,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the rows of the history."""
+    """Show the recorded outcomes and extent counts of the named files and time, and a summary.
+
+    Return the exit status: 1 if nothing is recorded of a named path and it is no journal file.
+    """
     since_us, until_us = context.time_us(args.since), context.time_us(args.until)
     paths = absolute(args.paths or ([args.directory] if args.directory else []))
     with context.record() as record:

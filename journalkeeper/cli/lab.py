@@ -75,7 +75,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Measure the strategies on a scratch volume, and show a table with a row for each."""
+    """Measure the strategies on a scratch volume, show a table with a row for each, and return 0.
+
+    Raises: NeedsRootError for another user than root; UsageError; KeeperError if a tool fails.
+    """
     _check(args)
     if not context.privileged:
         raise NeedsRootError("it mounts a scratch volume")

@@ -47,7 +47,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Ask the service to pause or to resume its work."""
+    """Ask the service to pause or to resume its work, and return 0. Raises: KeeperError if no service runs."""
     paused = args.command == "pause"
     with context.require_service() as service:
         if paused:

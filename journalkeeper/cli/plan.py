@@ -91,7 +91,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the plan."""
+    """Show the plan for the command line, and return the exit status of `show`."""
     return show(request(args), context, verbose=args.verbose)
 
 

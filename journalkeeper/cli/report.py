@@ -52,7 +52,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Write the page."""
+    """Write the page, show its size, and return 0. Parts that cannot be collected are named on stderr.
+
+    Raises: NeedsRootError or KeeperError if neither the files nor the journal can be read, or if the file exists
+    and --force is not given.
+    """
     path = os.path.abspath(args.output)
     refuse(path, force=args.force)
     evidence = collect_evidence(context, Wanted(args.directory, REPORT_ENTRIES, plan=True))

@@ -71,7 +71,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show a table of the journal files with their extents, and a summary."""
+    """Show a table of the journal files with their extents, and a summary.
+
+    Return the exit status: 1 if a named path is no journal file.
+    """
     asked = Request(paths=absolute(args.paths))
     host = context.engine().look(asked)
     status = check_files(list_problems(host.files), len(host.files), asked.paths, context)

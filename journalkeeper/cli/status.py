@@ -82,7 +82,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the status, once or with --watch until Ctrl-C."""
+    """Show the status, once or with --watch until Ctrl-C, and return the exit status: 1 if the verdict is not OK."""
     if args.watch:
         refuse_another(args, "status --watch", OF_THE_SERVICE)
         return _watch(context)

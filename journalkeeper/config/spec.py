@@ -97,6 +97,9 @@ class Spec(NamedTuple):
     def read(self, text: str | list[str]) -> object:
         """Return the value of a directive's text; the texts in a list are combined. Ranges are not checked.
 
+        The value of infinity is None. A boolean word becomes "yes" or "no" where the directive also permits
+        other words.
+
         Raises: ValueError with the reason.
         """
         if isinstance(text, list):

@@ -112,10 +112,10 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
 
 
 def _find_left(action: Action, expected: int, before: list[Extent], after: list[Extent]) -> list[tuple[int, int]]:
-    """Return the parts of the data that should have moved, but have the same place in `before` and `after`.
+    """Return (offset, length) of the data that should have moved, but has the same place in `before` and `after`.
 
-    Compression moves all data. Without it the kernel keeps long extents on purpose; that matters only if they pin space
-    or too many extents are left.
+    Compression moves all data. Without it the kernel keeps long extents on purpose. That matters only if they pin
+    space or if more extents are left than `expected`, by `is_useless_rewrite`; otherwise the list is empty.
     """
     everything = parse_compression(action.compress) is not None or action.reason is Reason.PINNED
     if everything or is_useless_rewrite(len(before), expected, len(after)):

@@ -76,7 +76,7 @@ class Record(Database):
 
     @property
     def replacement(self) -> list[str]:
-        """A notice if the history was damaged and a new one was started."""
+        """A notice if the history was damaged and a new one was started, else []."""
         if self.set_aside is None:
             return []
         why = "was written by a newer version" if ".newer-" in self.set_aside else "was damaged"
@@ -336,7 +336,10 @@ class Record(Database):
 
 
 def run_bookkeeping(task: Callable[[], object], prefix: str = "") -> list[str]:
-    """Call `task` and return its error as a notice, because the files are already rewritten."""
+    """Call `task` and return its error as a notice, because the files are already rewritten.
+
+    `prefix` precedes the error. Return [] if there is none. Errors other than KeeperError are raised.
+    """
     try:
         task()
     except KeeperError as error:

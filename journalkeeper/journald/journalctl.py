@@ -148,7 +148,10 @@ def _find_denial(messages: str) -> NeedsRootError | None:
 
 
 def parse_text_fields(line: bytes) -> dict[str, str]:
-    """Return the fields of the entry in `line` whose value is one text. Other fields are left out."""
+    """Return the fields of the entry in `line` whose value is one text. Other fields are left out.
+
+    Raises: ValueError if the line is not JSON.
+    """
     return {name: value for name, value in json.loads(line).items() if isinstance(value, str)}
 
 

@@ -74,7 +74,10 @@ def serve(connection: socket.socket) -> None:
 
 
 def main() -> int:
-    """Serve the connection on standard input, as a socket unit with Accept=yes passes it. Return the exit status."""
+    """Serve the connection on standard input, as a socket unit with Accept=yes passes it.
+
+    Return 0, or 1 after an error, which is written to stderr.
+    """
     try:
         with socket.socket(fileno=os.dup(0)) as connection:
             connection.settimeout(ANSWER_S)

@@ -221,7 +221,7 @@ class FlushTimer:
         return self._unknown_us is not None and now_us - self._unknown_us > self.interval_us + LATE_US
 
     def note_request(self, now_us: int) -> None:
-        """Record that a sync is being requested."""
+        """Record that a sync is being requested at `now_us`. This does not request it."""
         self._asked_us = now_us
 
     def note_sync(self, before_us: int, now_us: int) -> None:
@@ -275,7 +275,11 @@ class FlushTimer:
         return False
 
     def _restart(self, since: Span, now_us: int) -> bool:
-        """Restart the timer at `since`, or make it unknown if that is too vague to find the next flush."""
+        """Restart the timer at `since`, and return True.
+
+        If `since` is too vague to find the next flush, or is more than an interval ago, make the timer unknown
+        and return False.
+        """
         self._seen, self._unsure = None, False
         vague = 2 * (since.latest_us - since.earliest_us) > self.interval_us
         if vague or now_us >= since.earliest_us + self.interval_us:
