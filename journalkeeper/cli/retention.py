@@ -57,9 +57,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the present and the proposed retention of the main journal.
+    """Show the present and the proposed retention of the main journal, and return 0.
 
-    With --apply, write the drop-in for journald; with --undo, only remove it.
+    With --apply, write the drop-in for journald; with --undo, only remove it. A drop-in that need not change is no
+    error.
+
+    Raises: UsageError for -D with --apply or --undo; KeeperError if the retention is unknown; as `_apply`.
     """
     if args.directory is not None and (args.apply or args.undo):
         raise UsageError("--apply and --undo are about this host's own journal; leave out -D")

@@ -239,7 +239,10 @@ def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str
 
 
 def _list_service_facts(live: Manager | Hung | Unknown | None) -> list[tuple[str, str]]:
-    """Return (name, text) rows with the service's report, or one row that states why there is none."""
+    """Return (name, text) rows with the service's report, or one row that states why there is none.
+
+    Return [] if the command is not about the host's service.
+    """
     if live == UNASKED:
         return []
     if not isinstance(live, Manager):

@@ -94,7 +94,10 @@ def stack_blocks(blocks: list[list[str]]) -> list[str]:
 
 
 def wrap_sentence(text: str, width: int | None) -> list[str]:
-    """Return a sentence in lines of at most `width` columns."""
+    """Return a sentence in lines of at most `width` columns, or as one line if `width` is None.
+
+    A longer word has a line of its own.
+    """
     return (
         [text] if width is None else textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False) or [""]
     )

@@ -199,10 +199,10 @@ def _has_its_name(held: VerifiedFile) -> bool:
 
 
 def _measure(held: VerifiedFile) -> Found:
-    """Return the file's extents and disk bytes.
+    """Return the file's inode, size, mtime, extents and disk bytes.
 
-    An active file is not synced, because that would be a flush that journald did not choose. Only for other files is
-    the measuring unit asked: it takes 0.2 s twice, and a window could close meanwhile.
+    An active file is not synced, because that would be a flush that journald did not choose. Only for other files
+    is the measuring unit asked: it takes 0.2 s twice, and a window could close meanwhile.
     """
     fd, active = held.fd, held.file.kind is Kind.ACTIVE
     status, extents = os.fstat(fd), placement.count(fd, sync=not active)

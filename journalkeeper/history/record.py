@@ -83,7 +83,7 @@ class Record(Database):
         return [f"the history {why}: it was moved to {self.set_aside}, and a new one was started"]
 
     def begin_run(self, now_us: int, origin: str) -> int:
-        """Store a new run, begun by `origin` ("defrag", "daemon", ...), and return its id."""
+        """Store a new run that began at `now_us`, with its `origin` ("defrag", "daemon", ...), and return its id."""
         return self.write(lambda connection: _insert(connection, "runs", {"origin": origin, "began_us": now_us}))
 
     def end_run(self, run: int, now_us: int) -> None:
@@ -115,7 +115,7 @@ class Record(Database):
         self.write(keep)
 
     def past(self, volume: VolumeKey) -> dict[int, Past]:
-        """Return the last action on each file of a volume, by inode."""
+        """Return the last rewrite or rotation of each file of a volume, by inode. Damaged rows are left out."""
         wanted = f"SELECT inode, {', '.join(Past._fields)} FROM rewrites WHERE uuid = ? AND subvolume = ?"  # noqa: S608 - our words
         rows = self._rows(wanted, volume)
         return {row["inode"]: past for row in rows if (past := self._parse(Past, "rewrites", row))}
@@ -153,12 +153,15 @@ class Record(Database):
         return self._number(wanted, (after_us, until_us))
 
     def count_rotations(self, when_us: int, until_us: int) -> int:
-        """Return the number of requested rotations in that time; journald may have made one without an answer."""
+        """Return the number of requested rotations from `when_us` to `until_us`.
+
+        Failed ones count, because journald may have made the rotation without an answer. Skipped ones do not.
+        """
         wanted = "action = 'rotate' AND result != 'skipped' AND when_us BETWEEN ? AND ?"
         return self._number(f"SELECT count(*) FROM outcomes WHERE {wanted}", (when_us, until_us))  # noqa: S608 - our words
 
     def list_unsharing_directories(self, when_us: int) -> frozenset[str]:
-        """Return the directories in which a file that a snapshot shared was rewritten since then.
+        """Return the directories in which a file that a snapshot shared was rewritten after `when_us`.
 
         Users' journals are left out, because any user can reflink the own journal.
         """
@@ -167,7 +170,7 @@ class Record(Database):
         return frozenset(directory for directory, name in paths if not name.startswith("user-"))
 
     def waiting(self) -> dict[str, Wait]:
-        """Return the stored waits of files, by path, the longest first."""
+        """Return the stored waits of files, by path, the longest first. Damaged rows are left out."""
         rows = self._rows("SELECT * FROM waiting ORDER BY since_us, path")
         return {wait.path: wait for row in rows if (wait := self._parse(Wait, "waiting", row))}
 
@@ -218,7 +221,7 @@ class Record(Database):
         return {row["what"]: row["when_us"] for row in rows}
 
     def last_run(self) -> Run | None:
-        """Return the run that began last, None if there was none."""
+        """Return the run that began last, with its outcomes counted. None if there was none, or its row is damaged."""
         rows = self._rows(
             f"""SELECT runs.*, count(*) FILTER (WHERE result = 'done') AS done,
                 count(*) FILTER (WHERE result = 'skipped') AS skipped,
@@ -251,14 +254,18 @@ class Record(Database):
     def samples(
         self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None
     ) -> list[Sample]:
-        """Return the extent counts of active files, the oldest first."""
+        """Return the stored extent counts of active files from `since_us` until before `until_us`, the oldest first.
+
+        Rows that cannot be read are left out, and `ignored` reports them.
+        """
         rows = self._rows_between("samples", paths, since_us, until_us)
         return [sample for row in rows if (sample := self._parse(Sample, "samples", row))]
 
     def totals(self, since_us: int | None = None, until_us: int | None = None) -> list[Totals]:
         """Return the stored totals from `since_us` until before `until_us`, the oldest first.
 
-        Each row contains the sums over the files of one instance at one moment.
+        Each row contains the sums over the files of one instance at one moment. Rows that cannot be read are
+        left out.
         """
         rows = self._rows_between("totals", (), since_us, until_us)
         return [totals for row in rows if (totals := self._parse(Totals, "totals", row))]
@@ -300,7 +307,7 @@ class Record(Database):
             return None
 
     def _rows(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
-        """Return the rows of an SQL query, each with its values by column."""
+        """Return the rows of an SQL query, each with its values by column. A column `path` becomes a text."""
 
         def fetch(connection: Connection) -> list[dict[str, Any]]:
             cursor = connection.execute(statement, values)

@@ -211,7 +211,7 @@ class Plan(NamedTuple):
 
     @property
     def window(self) -> Annotated[dict[str, Window], Key()]:
-        """By instance."""
+        """The flush windows, by the name of the instance."""
         return {window.instance: window for window in self.windows}
 
     @property

@@ -33,6 +33,6 @@ def measure_busy_percent(uuids: Iterable[str], length_s: float) -> dict[str, int
 
 
 def _read_busy_ms() -> dict[str, int]:
-    """Return how long each block device has been busy since the machine started."""
+    """Return by name how many milliseconds each block device has been busy since the machine started."""
     counters: dict[str, Any] = disk_io_counters(perdisk=True, nowrap=False) or {}
     return {name: one.busy_time for name, one in counters.items()}

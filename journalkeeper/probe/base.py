@@ -117,7 +117,8 @@ def sample(series: Series, planned_ns: Iterable[int], call: Callable[[], object]
 def read_lines(fd: int) -> Iterator[list[bytes]]:
     """Yield the whole lines that have arrived at a file descriptor, at least every MOMENT_S, until its end.
 
-    The list is empty if nothing arrived in that time.
+    The lines lack their newlines. The list is empty if no line ended in that time. A last line without a newline is
+    lost.
 
     Raises: OSError.
     """

@@ -92,7 +92,8 @@ def sentence(found: Retention) -> str:
 def retention(look: Look, storage: Storage) -> Retention | Unknown:
     """Return the present and the proposed retention of the main journal, or Unknown with the reason.
 
-    They follow from its compression ratio, its bytes per day, and its limits.
+    They follow from its compression ratio, its bytes per day, and its limits. It is Unknown if no look found the
+    main journal, if the archives are too few or not measured, or if journald has no limit.
     """
     main = [one for one in look.host.instances if not one.namespace and one.rotatable]
     if not main:
@@ -257,7 +258,11 @@ def summarize_history(instance: Instance, files: Sequence[JournalFile]) -> Histo
 
 
 def dropin(found: Retention) -> str:
-    """Return the text of the drop-in for journald."""
+    """Return the text of the drop-in for journald with the proposed limits. Nothing is written.
+
+    They are SystemMaxUse=, SystemMaxFileSize= and SystemMaxFiles=. A comment contains the disk usage aimed at,
+    which `journald.conf.parse_target` reads.
+    """
     return (
         "# Written by `journalkeeper retention --apply`; `journalkeeper retention --undo` removes it.\n"
         "# journald counts uncompressed bytes: compacted, the journal takes about"

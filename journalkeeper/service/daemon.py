@@ -188,14 +188,17 @@ class Daemon:
             self._woken.set()
 
     async def _heed_hangup(self) -> None:
-        """Reload after SIGHUP."""
+        """Wait for SIGHUP, then reload. A wrong configuration is logged, and the running values stay."""
         await self._hung_up.wait()
         self._hung_up.clear()
         with suppress(KeeperError, OSError):  # it is logged
             await self.reload()
 
     async def _feed_watchdog(self) -> None:
-        """Wait for half of the watchdog's time, then report that the loop runs, and notice a run that hangs."""
+        """Wait for half of the watchdog's time, then send WATCHDOG=1 to the service manager.
+
+        If the run has made no progress for STUCK_S, also report it as failed; the end of the run corrects that.
+        """
         await asyncio.sleep(self._notify.watchdog_s or inf)
         self._notify.send("WATCHDOG=1")
         alive_s = self._worker.alive_s
@@ -204,7 +207,10 @@ class Daemon:
             self._take(Failed(f"The run has waited for the disk for more than {STUCK_S:.0f} s", now_us()))
 
     def _gives_way(self) -> bool:
-        """Return whether the service's own run must end between two pieces. Any thread may call this."""
+        """Return whether the service's own run must end between two pieces. Any thread may call this.
+
+        That is so when the service stops, during a pause, and while a job is in the queue.
+        """
         return self._stopping or self._state.present.paused or bool(self.jobs.queue)
 
     def _end(self) -> None:
@@ -297,7 +303,7 @@ class Daemon:
             self._resume = self._loop.call_later(span_us / 1e6, self.resume)
 
     def resume(self) -> None:
-        """End a pause, and do now what became due during it."""
+        """End a pause, and look at everything at once. Without a pause, do nothing."""
         if self._resume is not None:
             self._resume.cancel()
         if self._state.present.paused:
