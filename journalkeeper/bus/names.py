@@ -106,5 +106,5 @@ def to_ascii(text: str) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return a caller's text, quoted and shortened, for an error message."""
+    """Return a caller's text as repr() writes it, cut after 100 characters, for an error message."""
     return repr(text if len(text) <= 100 else f"{text[:100]}...")

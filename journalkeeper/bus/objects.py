@@ -103,7 +103,7 @@ class Objects:
 
     @publish(names.PROPERTIES, (("interface", "s"), ("property", "s")), (("value", "v"),))
     async def get(self, call: Call, interface: str, name: str) -> tuple[str, Any]:
-        """Return one property."""
+        """Return one property. Error UnknownProperty: the interface has none of that name. Other errors: as GetAll."""
         values = await self.get_all(call, interface)
         if name not in values:
             raise CallError(f"{ERROR}.UnknownProperty", f"{interface} has no property {shorten(name)}")
@@ -111,7 +111,10 @@ class Objects:
 
     @publish(names.PROPERTIES, (("interface", "s"),), (("properties", "a{sv}"),))
     async def get_all(self, call: Call, interface: str) -> Values:
-        """Return the properties of an interface; {} for an interface of the D-Bus standard."""
+        """Return the properties of an interface; {} for an interface of the D-Bus standard.
+
+        Error UnknownInterface: the object has no such interface, or there is no such object.
+        """
         if interface not in {one.name for one in self.interfaces(call.path)}:
             raise CallError(f"{ERROR}.UnknownInterface", f"{shorten(call.path)} has no interface {shorten(interface)}")
         if interface == names.MANAGER:
@@ -162,7 +165,10 @@ class Objects:
 
     @publish(names.MANAGER, (JOB,), action=names.ACTION_DEFRAGMENT)
     async def cancel(self, _: Call, job: str) -> None:
-        """Take a job out of the queue, or end it at the next chunk border."""
+        """Take a job out of the queue, or end it at the next chunk border.
+
+        Error NoSuchJob: the job is not known or is over.
+        """
         self._service.jobs.cancel(_find_number(job))
 
     @publish(names.MANAGER, (JOB,), (("document", "s"),))
@@ -188,7 +194,7 @@ class Objects:
 
     @publish(names.MANAGER, action=names.ACTION_MANAGE)
     async def resume(self, _: Call) -> None:
-        """End a pause."""
+        """End a pause, and look at all files. Without a pause, do nothing."""
         self._service.resume()
 
     @publish(names.MANAGER, action=names.ACTION_MANAGE)

@@ -137,7 +137,7 @@ class Parser(argparse.ArgumentParser):
 def split_help(module: ModuleType) -> tuple[str, str]:
     """Return the second paragraph of a command's docstring, which is the description, and all paragraphs after it.
 
-    The first paragraph, the title, is left out.
+    The first paragraph, the title, is left out. The docstring must have two paragraphs.
     """
     _, description, *rest = (module.__doc__ or "").split("\n\n")
     return description, "\n\n".join(rest)

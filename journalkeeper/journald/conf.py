@@ -73,7 +73,7 @@ def read_settings(namespace: str = "", *, root: str = "/") -> Settings:
 
 
 def from_assignments(rows: list[files.Assignment], namespace: str = "") -> Settings:
-    """Return journald's defaults, changed by the assignments in `rows`."""
+    """Return journald's defaults, changed by the assignments in `rows`. Invalid values are ignored, as by journald."""
     return _apply(rows, _KEYS, Settings(storage="persistent" if namespace else "auto"))
 
 

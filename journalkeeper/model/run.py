@@ -119,6 +119,8 @@ def job_document(report: Report) -> dict[str, Any]:
 def job_report(written: Mapping[str, Any]) -> Report:
     """Return the report of a `job_document`: outcomes, skipped files, totals and notices.
 
+    Its plan has no actions. The document lists each skipped file as an outcome, too; the report does not.
+
     Raises: KeyError, TypeError, ValueError for the document of an incompatible version.
     """
     skipped = skips(written)

@@ -118,9 +118,9 @@ def parse_span_us(text: str) -> int:
 
 
 def parse_bool(text: str) -> bool:
-    """Return the boolean for one of systemd's words, in any case: pydantic has the same words.
+    """Return the boolean for one of systemd's words, in any case: 1, yes, y, true, t, on, or their opposites.
 
-    Raises: ValueError with the permitted words. Source: parse_boolean().
+    Raises: ValueError with the permitted words. Source: parse_boolean(); pydantic permits the same words.
     """
     try:
         return _BOOL.validate_python(text)
@@ -181,5 +181,8 @@ def counted(number: int, singular: str) -> str:
 
 
 def quantile(ordered: Sequence[Number], per_mille: int) -> Number | int:
-    """Return the smallest value that is not exceeded by `per_mille` of a thousand values; 0 if there are no values."""
+    """Return the smallest value that at least `per_mille` of a thousand values do not exceed; 0 without values.
+
+    `ordered` is sorted, the smallest first. 500 gives the median, and 1000 the largest value.
+    """
     return ordered[-(-len(ordered) * per_mille // 1000) - 1] if ordered else 0

@@ -55,7 +55,10 @@ def describe_impossible_stat(status: os.stat_result) -> str:
 
 
 def identify(status: os.stat_result) -> dict[str, Any]:
-    """Return the fields of a row that change with the file, from its stat. A later look compares them."""
+    """Return the fields of a row by which a later look sees that the file changed, from its stat.
+
+    They are device, inode, size, mtime, ctime and the number of links.
+    """
     return {
         "device": status.st_dev,
         "inode": status.st_ino,

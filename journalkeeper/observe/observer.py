@@ -221,7 +221,7 @@ def _is_unchanged(file: JournalFile, status: os.stat_result) -> bool:
 def resolve_path(given: str) -> str:
     """Return the absolute path of a file, with the links in its directory's path resolved.
 
-    If the file itself is a link, it is not resolved.
+    If the file itself is a link, it is not resolved. The file need not exist.
     """
     parent, name = os.path.split(os.path.abspath(given))
     return f"{os.path.realpath(parent).rstrip('/')}/{name}"

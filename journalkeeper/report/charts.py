@@ -165,7 +165,8 @@ def _group(times: range, rows: Iterable[T]) -> list[list[T]]:
 def draw_boots(evidence: Evidence) -> Figure:
     """Return the chart of boots: the time of each, and the part of the journal's flush.
 
-    A mark shows when the history began, which is the day of the installation.
+    A mark shows when the history began, which is the day of the installation. If the journal is Unknown or contains
+    no boot, the figure has only a sentence with the reason.
     """
     name, title = "boots", "Boots"
     if isinstance(evidence.journal, Unknown):
@@ -242,7 +243,8 @@ def _note_gaps(known: Sequence[Boot], chart: Chart) -> tuple[str, ...]:
 def draw_extents(evidence: Evidence) -> Figure:
     """Return the chart of extents over time, their ideal number, and the time of each rewrite, up to the present files.
 
-    Rows with an implausible time are left out, and a note reports their number.
+    Rows with an implausible time are left out, and a note reports their number. If the history is Unknown or empty,
+    the figure has only a sentence with the reason.
     """
     name, title = "extents", "Extents"
     record, look, now_us = evidence.record, evidence.look, evidence.now_us
@@ -296,7 +298,11 @@ def sum_instances(rows: Sequence[Totals]) -> list[Totals]:
 
 
 def draw_intake(evidence: Evidence) -> Figure:
-    """Return the chart of the waits for journald over time: the median, the 99th percentile and the longest wait."""
+    """Return the chart of the waits for journald over time: the median, the 99th percentile and the longest wait.
+
+    Negative waits and entries with an implausible time are left out, and notes report their numbers. If the journal
+    is Unknown or no message has the time at which it was sent, the figure has only a sentence with the reason.
+    """
     name, title, journal = "intake", "Intake delay", evidence.journal
     if isinstance(journal, Unknown):
         return Figure(name, title, f"Unknown: {journal.why}.")

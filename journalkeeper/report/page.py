@@ -87,7 +87,7 @@ def _head(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
 
 
 def _describe_verdict(verdict: Verdict) -> str:
-    """Return a sentence that describes the first problem, or counts the checks."""
+    """Return the sentence of the first problem with the number of the others, or the counts of the checks."""
     if number := len(verdict.problems):
         more = f" {counted(number - 1, 'more problem')} below." if number > 1 else ""
         return f"{verdict.problems[0].sentence}{more}"
@@ -96,7 +96,7 @@ def _describe_verdict(verdict: Verdict) -> str:
 
 
 def _describe_files(evidence: Evidence) -> str:
-    """Return a sentence on the journal files."""
+    """Return a sentence on the journal files, or on the reason why they could not be examined."""
     if isinstance(evidence.look, Unknown):
         return f"The journal files could not be examined: {evidence.look.why}."
     every = Sums.of(evidence.look.host.files)
@@ -107,7 +107,7 @@ def _describe_files(evidence: Evidence) -> str:
 
 
 def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
-    """Return the table of past actions: the newest `most`."""
+    """Return the template's values for past actions: the table of the newest `most`, or a sentence without any."""
     if isinstance(evidence.record, Unknown):
         return {"done": (), "undone": f"Unknown: {evidence.record.why}.", "done_reasons": ()}
     entries = sorted(evidence.record.entries, key=lambda entry: entry.when_us, reverse=True)
@@ -134,7 +134,10 @@ def _sizes(before: int | None, after: int | None) -> str:
 
 
 def _tabulate_plan(plan: Plan | Unknown) -> dict[str, Any]:
-    """Return the tables of the plan: each action, and the files left alone by reason."""
+    """Return the template's values for the plan: a table of the actions, and one of the files left alone by reason.
+
+    If the plan is Unknown or empty, they contain a sentence with the reason.
+    """
     if isinstance(plan, Unknown):
         return {"decided": (), "undecided": f"Unknown: {plan.why}.", "decided_reasons": ()}
     tables = [_tabulate_actions(plan)] if plan.actions else []

@@ -276,7 +276,11 @@ class DirectoriesAnswer(NamedTuple):
 
 
 def directory_lines(place: DirectoryAnswer, unknown: Mapping[str, str], width: int) -> list[str]:
-    """Return the lines that `explain` shows about a directory, at most `width` characters wide, except for its path."""
+    """Return the lines that `explain` shows about a directory, at most `width` characters wide, except for its path.
+
+    `unknown` has the reason for a missing decision, under "decision". Other parts that are not known are shown as
+    unknown.
+    """
     space = f" of namespace {shown(place.namespace)}" if place.namespace else ""
     who = "its journald accepts" if place.rotatable else "no journald accepts"
     every = place.files

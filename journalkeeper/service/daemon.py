@@ -296,7 +296,10 @@ class Daemon:
         return ended
 
     def pause(self, span_us: int) -> None:
-        """Stop the service's own work for `span_us` microseconds; 0 means until `resume`."""
+        """Stop the service's own work for `span_us` microseconds; 0 means until `resume`. Jobs are still done.
+
+        A new pause replaces the one before.
+        """
         self.resume()
         self._change(paused=True)
         if span_us:
