@@ -140,6 +140,8 @@ def _collect(context: Context, ask: Ask) -> tuple[Evidence, int | None]:
     another state directory, only the history is read. If no service runs, the states of the units are read from
     systemd, and the result contains the journal directories if none is on btrfs. A part that cannot be read is
     Unknown, and an error in the configuration is `config_error`.
+
+    Raises: KeeperError if the history is damaged; FileError as `foreign`.
     """
     now_us = time.time_ns() // 1000
     record, written_bytes = _read_history(context, now_us)

@@ -55,8 +55,8 @@ SLOW_US: Final = SECOND_US
 def faulty_systemd(systemd: str, look: Look) -> Answers:
     """This version of systemd can archive a NOCOW file as zeros.
 
-    The rule gives advice for systemd 252 and 253 if a journal directory is NOCOW. It reports Unknown for a version
-    that does not begin with a number.
+    The check gives advice for systemd 252 and 253 if a journal directory is NOCOW. It is Unknown for a version that
+    does not begin with a number.
     """
     major = re.match(r"\d+", systemd)
     if major is None:
@@ -69,8 +69,8 @@ def faulty_systemd(systemd: str, look: Look) -> Answers:
 def dropped(journal: Journal, now_us: int) -> Answers:
     """Messages of the last week never reached the journal, because of a unit's rate limit or a full kernel buffer.
 
-    The rule reports a problem from the first lost message on. Without one, it reports Unknown if the entries that
-    were read do not reach back a week.
+    The check reports a problem from the first lost message on. Without one, it is Unknown if the entries that were
+    read do not reach back a week.
     """
     lost: Counter[str] = Counter()
     for one in journal.dropped:
@@ -95,8 +95,8 @@ def dropped(journal: Journal, now_us: int) -> Answers:
 def journald_ended(now_us: int, evidence: Evidence) -> Answers:
     """journald crashed or was killed, for example by its watchdog: messages that it had not written are lost.
 
-    The rule reports a problem for one such end in the last week, or for one automatic restart in this boot. Without
-    one, it reports Unknown if the journal or the states of the units cannot be read, or if the entries that were
+    The check reports a problem for one such end in the last week, or for one automatic restart in this boot.
+    Without one, it is Unknown if the journal or the states of the units cannot be read, or if the entries that were
     read do not reach back a week.
     """
     journal, units = evidence.journal, evidence.units
@@ -133,8 +133,8 @@ def _find_unread_events(journal: Journal, now_us: int) -> Answers:
 def waits(journal: Journal) -> Answers:
     """Messages wait long for journald, and with them, once its queue is full, the programs that send them.
 
-    The rule reports a problem if the 99th percentile of the waits is at least 0.5 s. It gives advice if only the
-    longest wait is at least 3 s. It reports Unknown if fewer than 100 messages show when they were sent.
+    The check reports a problem if the 99th percentile of the waits is at least 0.5 s. It gives advice if only the
+    longest wait is at least 3 s. It is Unknown if fewer than 100 messages show when they were sent.
     """
     number = len(journal.intake)
     if number < ENOUGH:
@@ -157,7 +157,7 @@ def waits(journal: Journal) -> Answers:
 def short_queue(queue_length: int) -> Answers:
     """The queue of journald's sockets is short: loggers block while journald waits for the disk.
 
-    The rule gives advice if net.unix.max_dgram_qlen is less than 512.
+    The check gives advice if net.unix.max_dgram_qlen is less than 512.
     """
     if queue_length < QUEUE:
         setting = f"net.unix.max_dgram_qlen={QUEUE}"
@@ -169,8 +169,8 @@ def short_queue(queue_length: int) -> Answers:
 def slow_boot(journal: Journal, record: Recorded, evidence: Evidence) -> Answers:
     """Boots since the installation wait for the journal: its flush takes more than a fifth of them.
 
-    The rule reports a problem if the flush took that share, and at least 1 s, in 3 or more of the last 5 boots with
-    known times. It reports Unknown if there are fewer than 3 such boots since the installation.
+    The check reports a problem if the flush took that share, and at least 1 s, in 3 or more of the last 5 boots
+    with known times. It is Unknown if fewer than 3 boots since the installation have known times.
     """
     since_us = None if record.counters is None else record.counters.since_us
     boots = [boot for boot in journal.boots if since_us is not None and boot.first_us >= since_us]

@@ -42,8 +42,8 @@ UNWRITABLE: Final = {
 def bad_configuration(evidence: Evidence) -> Answers:
     """The configuration on disk is wrong, or is not the one that runs.
 
-    The rule reports one problem, which names the error. Without one, it reports Unknown if the service does not
-    answer, or if no service runs and the history cannot be read.
+    The check reports one problem, which names the error. Without one, it is Unknown if the service does not answer,
+    or if no service runs and the history cannot be read.
     """
     present = evidence.present
     wrong = evidence.config_error or (not isinstance(present, Unknown) and present.configuration)
@@ -56,10 +56,10 @@ def bad_configuration(evidence: Evidence) -> Answers:
 def keeper_down(evidence: Evidence) -> Answers:
     """Neither the service nor the timer that replaces it runs, so nothing keeps the journal in order.
 
-    The rule also reports a problem if the service runs and is not on the system bus. A service that is not
+    The check also reports a problem if the service runs and is not on the system bus. A service that is not
     installed or not enabled is no problem if the newest run, by hand or by the timer, began in the last two days.
-    On a host without journals on btrfs nothing is a problem. The rule reports Unknown while systemd is about to
-    start the service. It does the same if the states of the units cannot be read, unless there was such a run.
+    On a host without journals on btrfs nothing is a problem. The check is Unknown while systemd is about to start
+    the service. It is also Unknown if the states of the units cannot be read, unless there was such a run.
     """
     look, units = evidence.look, evidence.units
     elsewhere = not isinstance(look, Unknown) and bool(look.foreign) and not look.host.instances
@@ -115,7 +115,7 @@ def keeper_old(service: Manager | Hung | None) -> Answers:
 def keeper_failing(present: Present) -> Answers:
     """The last run as a whole failed.
 
-    The rule reports Unknown until the first look is over.
+    The check is Unknown until the first look is over.
     """
     if present.problem:
         yield problem(f"{present.problem}.", LOG, problem=present.problem)

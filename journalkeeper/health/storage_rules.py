@@ -48,8 +48,8 @@ Place = tuple[Instance, Volume]
 def volatile(storage: Storage) -> Answers:
     """The journal is kept in memory, or nowhere: it ends with the boot, and no file needs care.
 
-    The rule reports a problem. The cause is Storage=, a missing /var/log/journal, or a journal that was not flushed
-    to /var in this boot.
+    The check reports a problem. The cause is Storage=, a missing /var/log/journal, or a journal that was not
+    flushed to /var in this boot.
     """
     if storage.storage in {"volatile", "none"}:
         where = "in memory only" if storage.storage == "volatile" else "nowhere"
@@ -71,7 +71,7 @@ def volatile(storage: Storage) -> Answers:
 def not_btrfs(look: Look) -> Answers:
     """A journal directory is on another filesystem, where there is nothing to mend.
 
-    The rule gives advice.
+    The check gives advice.
     """
     if look.foreign:
         sentence = f"{list_names(look.foreign)} is not on btrfs: journalkeeper has nothing to mend there."
@@ -82,7 +82,7 @@ def not_btrfs(look: Look) -> Answers:
 def nocow_redundant(places: list[Place], look: Look) -> Answers:
     """A directory is NOCOW on a volume that keeps copies. Without checksums the good copy cannot be identified.
 
-    The rule gives advice for the profiles dup, raid1, raid10, raid1c3, raid1c4, raid5 and raid6.
+    The check gives advice for the profiles dup, raid1, raid10, raid1c3, raid1c4, raid5 and raid6.
     """
     if found := [place for place in _select(places, look, Reason.REDUNDANT) if place[0].nocow]:
         where = [one.directory for one, _ in found]
@@ -94,7 +94,7 @@ def nocow_redundant(places: list[Place], look: Look) -> Answers:
 def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
     """A directory is NOCOW and snapshots are taken of it. Each snapshot makes its data copy-on-write once more.
 
-    The rule gives advice if the volume keeps one copy of the data. On other volumes nocow-redundant does.
+    The check gives advice if the volume keeps one copy of the data. On other volumes nocow-redundant does.
     """
     shared = [one.directory for one, _ in _select(places, look, Reason.SNAPSHOTS) if one.nocow]
     if shared:
@@ -105,7 +105,7 @@ def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
 def namespace_datacow(places: list[Place], look: Look) -> Answers:
     """The directory of a namespace lacks the attribute +C, which systemd sets on the directory of the main journal.
 
-    The rule gives advice if the main journal's directory in the same subvolume has +C, and Nocow=auto would set +C
+    The check gives advice if the main journal's directory in the same subvolume has +C, and Nocow=auto would set +C
     on this one.
     """
     main = {one.device for one in look.host.instances if one.nocow and not one.namespace}
@@ -121,7 +121,7 @@ def namespace_datacow(places: list[Place], look: Look) -> Answers:
 def pinned_by_snapshots(files: Files, look: Look, evidence: Evidence) -> Answers:
     """Snapshots keep the data of journal files: deleting a file frees no space until they are deleted.
 
-    The rule gives advice if snapshots keep at least 16 MiB in all.
+    The check gives advice if snapshots keep at least 16 MiB in all.
     """
     shared = [file for file in files if file.extents.shared_bytes]
     total = sum(file.extents.shared_bytes for file in shared)
@@ -137,7 +137,7 @@ def pinned_by_snapshots(files: Files, look: Look, evidence: Evidence) -> Answers
 def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> Answers:
     """Files have many more extents than they need, and no service works on them.
 
-    The rule gives advice if the files that need work have, together, at least 300 extents more than the ideal. A
+    The check gives advice if the files that need work have, together, at least 300 extents more than the ideal. A
     service at work leaves files fragmented for a while: they settle, or a flush is near. keeper-starved reports the
     files that it leaves for too long.
     """
@@ -159,7 +159,7 @@ def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> 
 def unclean(places: list[Place], look: Look) -> Answers:
     """journald did not close some files, or a killed run left temporary files.
 
-    The rule gives advice on the files that journald did not close. Without such files, it gives advice on the
+    The check gives advice on the files that journald did not close. Without such files, it gives advice on the
     temporary files.
     """
     files, left = [file for file in look.host.files if file.kind is Kind.UNCLEAN], len(look.leftovers)
@@ -178,7 +178,7 @@ def unclean(places: list[Place], look: Look) -> Answers:
 def damaged(files: Files) -> Answers:
     """A file does not begin as a journal file does, or contradicts its header: readers leave out its entries.
 
-    The rule reports a problem with the number of files and the first names.
+    The check reports a problem with the number of files and the first names.
     """
     if paths := [file.path for file in files if file.problem in {Reason.BAD_HEADER, Reason.NOT_JOURNAL}]:
         number = counted(len(paths), "damaged journal file")
@@ -189,7 +189,7 @@ def damaged(files: Files) -> Answers:
 def no_room(places: list[Place]) -> Answers:
     """A volume has no room for a new chunk and little in its old ones, even if df(1) shows free space.
 
-    The rule reports a problem if data or metadata has less than 64 MiB, together with the space outside of chunks.
+    The check reports a problem if data or metadata has less than 64 MiB, together with the space outside of chunks.
     It gives advice if less than 64 MiB is outside of chunks and metadata has less than 512 MiB. Only the first
     volume with a finding is reported.
     """
@@ -215,8 +215,8 @@ def no_room(places: list[Place]) -> Answers:
 def rivals(places: list[Place], evidence: Evidence) -> Answers:
     """Another tool rewrites the same files: the mount option autodefrag, btrfsmaintenance's timer, bees.
 
-    The rule gives one advice for all tools that it finds. Without one, it reports Unknown if the states of the
-    units cannot be read.
+    The check gives one advice for all tools that it finds. Without one, it is Unknown if the states of the units
+    cannot be read.
     """
     units = () if isinstance(evidence.units, Unknown) else evidence.units
     mounts = [one.directory for one, volume in places if "autodefrag" in volume.options][:1]

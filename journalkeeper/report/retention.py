@@ -66,8 +66,8 @@ class Retention(NamedTuple):
 def history(look: Look, storage: Storage) -> Answers:
     """Compacted archives leave room for a longer history, which journald does not use: it counts uncompressed bytes.
 
-    The rule gives advice if the history could be at least 1.5 times as long and `journalkeeper retention --apply`
-    was not used. It reports Unknown if the compression ratio, the bytes per day or journald's limits are not known.
+    The check gives advice if the history could be at least 1.5 times as long and `journalkeeper retention --apply`
+    was not used. It is Unknown if the compression ratio, the bytes per day or journald's limits are not known.
     """
     found = retention(look, storage)
     if isinstance(found, Unknown):
