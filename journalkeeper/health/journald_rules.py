@@ -96,8 +96,8 @@ def journald_ended(now_us: int, evidence: Evidence) -> Answers:
     """journald crashed or was killed, for example by its watchdog: messages that it had not written are lost.
 
     The check reports a problem for one such end in the last week, or for one automatic restart in this boot.
-    Without one, it is Unknown if the journal or the states of the units cannot be read, or if the entries that were
-    read do not reach back a week.
+    Without one, it is Unknown if the journal or the states of the units cannot be read. It is also Unknown if the
+    entries that were read do not reach back a week.
     """
     journal, units = evidence.journal, evidence.units
     ended = () if isinstance(journal, Unknown) else journal.ended
@@ -169,8 +169,8 @@ def short_queue(queue_length: int) -> Answers:
 def slow_boot(journal: Journal, record: Recorded, evidence: Evidence) -> Answers:
     """Boots since the installation wait for the journal: its flush takes more than a fifth of them.
 
-    The check reports a problem if the flush took that share, and at least 1 s, in 3 or more of the last 5 boots
-    with known times. It is Unknown if fewer than 3 boots since the installation have known times.
+    A flush of less than 1 s does not count. The check reports a problem if this is so in 3 or more of the last 5
+    boots with known times. It is Unknown if fewer than 3 boots since the installation have known times.
     """
     since_us = None if record.counters is None else record.counters.since_us
     boots = [boot for boot in journal.boots if since_us is not None and boot.first_us >= since_us]

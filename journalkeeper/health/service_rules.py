@@ -56,10 +56,10 @@ def bad_configuration(evidence: Evidence) -> Answers:
 def keeper_down(evidence: Evidence) -> Answers:
     """Neither the service nor the timer that replaces it runs, so nothing keeps the journal in order.
 
-    The check also reports a problem if the service runs and is not on the system bus. A service that is not
-    installed or not enabled is no problem if the newest run, by hand or by the timer, began in the last two days.
-    On a host without journals on btrfs nothing is a problem. The check is Unknown while systemd is about to start
-    the service. It is also Unknown if the states of the units cannot be read, unless there was such a run.
+    The check also reports a problem if the service runs and is not on the system bus. A missing or disabled service
+    is no problem if the newest run, by hand or by the timer, began in the last two days. On a host without journals
+    on btrfs nothing is a problem. The check is Unknown while systemd is about to start the service. It is also
+    Unknown if the states of the units cannot be read, unless there was such a run.
     """
     look, units = evidence.look, evidence.units
     elsewhere = not isinstance(look, Unknown) and bool(look.foreign) and not look.host.instances

@@ -43,12 +43,12 @@ Piece = tuple[int, int, float]
 def estimate_cold_read_s(fd: int) -> float | None:
     """Return the estimated seconds of a cold read of `fd`, from the time that a sample of the file takes.
 
-    A first small sample shows how large the second one may be. The estimate is the time of the second one, scaled
-    to the whole file, or that of the first one if little of the file is left. The second sample excludes the first
+    A first small sample shows how large the second one may be. The time of the second one is scaled to the whole
+    file. If little of the file is left for it, that of the first one is used. The second sample excludes the first
     one, because the device may have cached it. Both samples are dropped from the page cache before they are read.
 
-    Return None if the kernel does not list dirty pages, or if too little of the file can be sampled: because
-    programs map it, because its pages are dirty, or because it is empty.
+    Return None if the kernel does not list dirty pages, or if too little of the file can be sampled. That is so if
+    programs map it, if its pages are dirty, or if it is empty.
 
     Raises: OSError: EIO.
     """

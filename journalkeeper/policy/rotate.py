@@ -219,10 +219,10 @@ RULES: Final = (
 def decide_rotation(question: Question, proposed: Sequence[Action], *, nocow: bool) -> Action | Skip | None:
     """Return the rotation of the instance, a Skip with the reason against it, or None if no rotation is wanted.
 
-    Two causes want one. With `nocow` (new files become NOCOW, as the configuration demands), an active datacow file
-    is rotated whatever that costs. Otherwise, or if that is not possible, a rotation is wanted if it costs less
-    than `proposed`, the actions on the instance's files, and the extents that they leave. `puts_off` of a Skip is
-    True if its reason ends without a user: a closed window, a budget, a busy disk.
+    With `nocow` (new files become NOCOW, as the configuration demands), an active datacow file is rotated whatever
+    that costs. Without such a file, or if a rule forbids its rotation, the costs decide. They are those of a
+    rotation, and those of `proposed`, the actions on the instance's files, with the extents that these leave.
+    `puts_off` of a Skip is True if its reason ends without a user: a closed window, a budget, a busy disk.
     """
     answer = _rotate_into_nocow(question) if nocow else None
     if not isinstance(answer, Action):
@@ -298,10 +298,10 @@ def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
 def price_without_rotation(question: Question, actions: Sequence[Action], threshold: int) -> float:
     """Return the cost of leaving the active files unrotated, in bytes.
 
-    The bytes are those that `actions` write. Each extent that the active files have after the actions adds MIB /
-    `threshold` bytes, because the configuration permits rewriting a MiB to remove `threshold` extents. Before a
-    shutdown (`question.request.ending`), each system journal that is copied on write counts LAST_EXTENTS more,
-    which the last messages will add.
+    The bytes are those that `actions` write. Each extent that the active files then have adds MIB / `threshold`
+    bytes, because the configuration permits rewriting a MiB to remove `threshold` extents. Before a shutdown
+    (`question.request.ending`), each system journal that is copied on write counts LAST_EXTENTS more, which the
+    last messages will add.
     """
     chosen = {action.path for action in actions}
     left = sum(file.extents.total for file in question.actives if file.path not in chosen)
