@@ -55,7 +55,7 @@ def describe_impossible_stat(status: os.stat_result) -> str:
 
 
 def identify(status: os.stat_result) -> dict[str, Any]:
-    """Return the fields of a row by which a later look sees that the file changed, from its stat.
+    """Return the fields of a row that show to a later look that the file changed, from its stat.
 
     They are device, inode, size, mtime, ctime and the number of links.
     """
