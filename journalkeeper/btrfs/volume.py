@@ -204,7 +204,7 @@ def find_mount_line(fd: int) -> str | None:
     """
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
         mount_id = next(line.split()[1] for line in file if line.startswith("mnt_id:"))
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         return next((line for line in file if line.split(" ", 1)[0] == mount_id), None)
 
 

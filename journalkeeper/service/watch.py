@@ -284,7 +284,8 @@ def _explain(error: Exception, limit: str) -> str:
 
 def find_mount_lines(places: tuple[str, ...]) -> tuple[str, ...]:
     """Return the lines of mountinfo with a mount point at, above or below one of `places`, which are absolute."""
-    with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
+    # Any user's mount point may contain a carriage return, which the kernel does not escape: it ends no line.
+    with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         return tuple(line for line in file if any(_concerns(line, place) for place in places))
 
 

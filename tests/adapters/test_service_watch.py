@@ -15,7 +15,7 @@ import pytest
 
 from journalkeeper.journald import layout
 from journalkeeper.probe.scratch_volume import run
-from journalkeeper.service.watch import COALESCE_S, READ_BYTES, Change, Watch, watch_directories
+from journalkeeper.service.watch import COALESCE_S, READ_BYTES, Change, Watch, find_mount_lines, watch_directories
 from tests.hosts import MACHINE
 
 Watching = Callable[..., "Scene"]
@@ -371,6 +371,14 @@ def test_mounts_elsewhere_are_not_told(tmp_path: Path, mountable: Callable[[Path
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     assert scene.after(lambda: mountable(elsewhere), lambda: run("umount", elsewhere)) == NOTHING
+
+
+def test_a_carriage_return_in_a_mount_point_ends_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any user can mount there by FUSE, and mountinfo has this character as it is."""
+    ours = "30 1 0:25 / /var/log/journal rw - btrfs /dev/sda rw\n"
+    (tmp_path / "mountinfo").write_bytes(f"{ours}31 1 0:26 / /tmp/a\rb\rc\\040d rw - fuse x rw\n".encode())
+    monkeypatch.setattr("journalkeeper.service.watch.MOUNTINFO", f"{tmp_path}/mountinfo")
+    assert find_mount_lines(("/var/log/journal",)) == (ours,)
 
 
 @pytest.mark.root
