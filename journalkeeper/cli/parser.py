@@ -148,7 +148,7 @@ def parser(words: Sequence[str] | None) -> Parser:
     top = Parser(prog="journalkeeper", description=DESCRIPTION, epilog=EPILOG)
     top.add_argument("-V", "--version", action="version", version=f"journalkeeper {__version__}")
     common(top)
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands", required=True)
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for command in COMMANDS:
         if words is not None and command.name not in words:
             commands.add_parser(command.name, help=command.summary)
@@ -173,7 +173,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     # argparse takes a command's PATHs in one piece only, getopt_long anywhere between options
     unknown = [extra for extra in extras if extra.startswith("-")]
     if unknown or (extras and not hasattr(args, "paths")):
-        raise UsageError(f"unknown: {' '.join(unknown or extras)}; see journalkeeper {args.command} --help")
+        command = f"journalkeeper {args.command or ''}".rstrip()
+        raise UsageError(f"unknown: {' '.join(unknown or extras)}; see {command} --help")
+    if args.command is None:
+        raise UsageError("no command given; try `journalkeeper status`, or see journalkeeper --help")
     if extras:
         args.paths += extras
     _refuse_empty_names(args)

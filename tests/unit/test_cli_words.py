@@ -75,8 +75,9 @@ def test_the_options_make_the_request(line: str, expected: Request, monkeypatch:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("", "COMMAND"),
-        ("-j", "COMMAND"),
+        ("", "no command given; try `journalkeeper status`"),
+        ("-j", "no command given"),
+        ("--verison", "unknown: --verison; see journalkeeper --help"),
         ("scam", "unknown command scam; did you mean scan?"),
         ("frobnicate", "unknown command frobnicate; commands are status, scan,"),
         ("pause soon", "'soon' is no time span such as 30min"),
