@@ -96,6 +96,8 @@ def _check(args: argparse.Namespace) -> None:
         raise KeeperError(
             f"{args.place}: {explain_no_directory(args.place)}; DIR is a directory on the disk to measure"
         )
+    if shutil.which("mkfs.btrfs") is None:
+        raise KeeperError("mkfs.btrfs is not installed: install the package btrfs-progs")
     require_root_only(args.place)
     free = shutil.disk_usage(args.place).free
     if free < FREE_BYTES:

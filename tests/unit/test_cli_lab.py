@@ -64,6 +64,14 @@ def test_a_file_in_place_of_the_directory_is_named(tmp_path: Path, capsys: pytes
     assert f"{tmp_path}/file: is not a directory" in capsys.readouterr().err
 
 
+def test_a_missing_mkfs_is_named_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}")
+    assert main(["lab", "compare", f"{tmp_path}"]) == 1
+    assert "mkfs.btrfs is not installed: install the package btrfs-progs" in capsys.readouterr().err
+
+
 def test_the_table_fits_80_columns_and_names_the_best_with_checksums() -> None:
     rows = [WORST._replace(strategy=one.name, checksummed=not one.nocow) for one in STRATEGIES]
     rows[2] = rows[2]._replace(flush_s=1.0)
