@@ -278,17 +278,14 @@ def find_unwritable(top: str) -> dict[str, Obstacle]:
     found: dict[str, Obstacle] = {}
     for path in places:
         ours = os.path.isdir(path) and os.path.basename(path) != layout.REMOTE and top not in found
-        with suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(OSError):  # it vanished, or the look reports it
             if ours and not os.access(path, os.W_OK, effective_ids=True):
                 found[path] = _find_obstacle(path)
     return found
 
 
 def _find_obstacle(path: str) -> Obstacle:
-    """Return why this process cannot write to the directory `path`.
-
-    Raises: FileNotFoundError, NotADirectoryError if the directory vanished.
-    """
+    """Return why this process cannot write to the directory `path`. Raises: OSError if it cannot be opened."""
     fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fields = (find_mount_line(fd) or "").split()

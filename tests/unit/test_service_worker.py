@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+from unittest.mock import Mock
+
 import pytest
 
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
@@ -44,3 +48,9 @@ def test_the_first_moment_at_which_something_can_be_due(
     monkeypatch.setattr(worker, "now_us", lambda: NOW_US)
     report = Report(Plan((), (), skipped), outcomes, 0, 0.0, ())
     assert worker.get_wait_s(report, whole_us) == wait_s
+
+
+def test_a_directory_that_cannot_be_examined_ends_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda *_, **__: False)
+    monkeypatch.setattr(worker, "find_mount_line", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
+    assert worker.find_unwritable(f"{tmp_path}") == {}
