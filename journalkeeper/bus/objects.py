@@ -59,7 +59,6 @@ class Objects:
 
     def __init__(self, service: Daemon) -> None:
         self._service = service
-        self._listing = asyncio.Lock()
 
     def tree(self) -> dict[str, tuple[Interface, Callable[[], Values]]]:
         """Return for each object path the object's own interface, and a function that returns its properties."""
@@ -133,8 +132,7 @@ class Objects:
         found = self._service.snapshot().findings
         if found is None:
             raise BusyError("the first look at the files is not over; try again later")
-        async with self._listing:  # other calls have their turns between two lists
-            return list_files(found, after, call.caller.reads)
+        return list_files(found, after, call.caller.reads)
 
     @publish(names.MANAGER, (OPTIONS,), (("plan", "s"),))
     async def plan(self, call: Call, given: Values) -> str:
