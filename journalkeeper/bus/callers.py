@@ -47,6 +47,12 @@ LONG_COST: Final = 10.0
 CALLS_MOST: Final = 128
 """Calls of a connection under way: as many as a bus lets a caller wait for (max_replies_per_connection)."""
 
+EARLY_MOST: Final = 8
+EARLY_ALL: Final = 32
+"""Calls of a connection, and of all together, that wait until the bus has reported their users. One takes up to 2.3 MiB
+of memory (128 KiB of empty arrays or small variants), and no user's rate bounds them yet.
+"""
+
 AT_ONCE: Final = 8
 """Plans and questions to polkit of one user under way. The bus lets a service wait for 128 answers."""
 
@@ -136,6 +142,13 @@ class Callers:
         if len(self._known) > CALLERS_MOST:
             self._known.popitem(last=False)
         return caller
+
+    def may_wait(self, caller: Caller) -> bool:
+        """Return whether one more call of `caller` can be kept until it is served."""
+        if caller.uid is not None:
+            return caller.calls < CALLS_MOST
+        early = sum(one.calls for one in self._known.values() if one.uid is None)
+        return caller.calls < EARLY_MOST and early < EARLY_ALL
 
     async def identify(self, caller: Caller) -> None:
         """Ask the bus for the user and groups of `caller`, and store them in it if the bus knows the caller."""

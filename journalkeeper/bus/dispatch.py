@@ -15,7 +15,7 @@ from typing import Final
 from dbus_fast import Message, MessageFlag, MessageType
 
 from journalkeeper.bus import names
-from journalkeeper.bus.callers import CALLS_MOST, LONG_COST, Caller, Callers
+from journalkeeper.bus.callers import LONG_COST, Caller, Callers
 from journalkeeper.bus.connection import Connection, unwrap, wrap
 from journalkeeper.bus.contract import join_signatures
 from journalkeeper.bus.names import CallError
@@ -48,10 +48,10 @@ class Dispatcher:
     def handle(self, call: Message) -> None:
         """Begin to serve a message if it is a method call. Ignore any other message.
 
-        Calls above CALLS_MOST of one connection are dropped.
+        Calls for which `Callers.may_wait` has no room are dropped.
         """
         caller = self._callers.find(call.sender or "") if call.message_type is MessageType.METHOD_CALL else None
-        if caller is not None and caller.calls < CALLS_MOST:
+        if caller is not None and self._callers.may_wait(caller):
             caller.calls += 1
             task = asyncio.get_running_loop().create_task(self._serve(call, caller))
             self._tasks.add(task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from dbus_fast import Message, Variant
@@ -15,6 +16,8 @@ from journalkeeper.bus.callers import (
     BURST,
     CALLERS_MOST,
     CHECK_S,
+    EARLY_ALL,
+    EARLY_MOST,
     LATE_MOST_S,
     LONG_COST,
     RATE_PER_S,
@@ -22,6 +25,7 @@ from journalkeeper.bus.callers import (
     Caller,
     Callers,
 )
+from journalkeeper.bus.dispatch import Dispatcher
 from journalkeeper.bus.names import CallError
 
 OURS = ":1.0"
@@ -233,3 +237,18 @@ async def test_only_so_many_callers_are_remembered(known: Callers) -> None:
         known.find(f":2.{number}")
     assert known.find(":1.1") is not first
     assert len(known._known) == CALLERS_MOST
+
+
+async def test_few_calls_wait_until_the_bus_has_named_their_callers() -> None:
+    """A bus hands over a flood of calls before its answer to the first question about their callers."""
+    bus = Mock(call=lambda _: asyncio.Event().wait())
+    dispatcher = Dispatcher(Mock(), bus, Mock())
+    known = dispatcher._callers.find(":1.4")
+    known.uid = 0
+    for number in range(10 * EARLY_ALL):
+        dispatcher.handle(Message(sender=":9.0" if number < 100 else f":9.{number}", path="/", member="Ping"))
+        assert number != 99 or len(dispatcher._tasks) == EARLY_MOST
+    assert len(dispatcher._tasks) == EARLY_ALL
+    dispatcher.handle(Message(sender=known.name, path="/", member="Ping"))
+    assert known.calls == 1
+    dispatcher.close()
