@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from journalkeeper.model import Host, JournalFile, Kind, Sums
@@ -36,21 +37,28 @@ def confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
     return {"clock": clock_us} | ({} if confirmed_us is None else {"confirmed": min(confirmed_us, now_us)})
 
 
-def count_extents(now_us: int, host: Host) -> list[Totals | Sample]:
-    """Return the rows to store: the totals of each instance, and the extents of each active file.
+def list_counts(now_us: int, host: Host) -> list[tuple[str, str, str, Callable[[], Totals | Sample]]]:
+    """Return each row that can be stored: its table, the column and the value of its subject, and its counter.
 
-    Files with a problem are left out.
+    The totals of an instance are counted when its counter is called. Files with a problem are left out.
     """
-    files = [file for file in host.files if file.problem is None]
-    instances = sorted({file.instance for file in files})
+    below: dict[str, list[JournalFile]] = {}
+    for file in host.files:
+        if file.problem is None:
+            below.setdefault(file.instance, []).append(file)
     return [
-        *(sum_files(now_us, name, [file for file in files if file.instance == name]) for name in instances),
+        *(("totals", "instance", name, partial(sum_files, now_us, name, below[name])) for name in sorted(below)),
         *(
-            Sample(now_us, one.path, one.extents.total, one.ideal_extents, one.size_bytes, one.allocated_bytes)
+            ("samples", "path", one.path, partial(_measure_active, now_us, one))
+            for files in below.values()
             for one in files
             if one.kind is Kind.ACTIVE
         ),
     ]
+
+
+def _measure_active(now_us: int, file: JournalFile) -> Sample:
+    return Sample(now_us, file.path, file.extents.total, file.ideal_extents, file.size_bytes, file.allocated_bytes)
 
 
 def sum_files(now_us: int, instance: str, files: Sequence[JournalFile]) -> Totals:

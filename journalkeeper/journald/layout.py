@@ -125,8 +125,13 @@ def list_directory(directory: str | int) -> Listing:
         kind = classify(name)
         if kind is not None:
             total += 1
-            keep = heapq.heappush if len(found) < MOST_FILES else heapq.heappushpop
-            keep(found, ((kind.owner != "remote", kind.kind is Kind.ACTIVE, kind.realtime_us, name), kind))
+            ranked = (kind.owner != "remote", kind.kind is Kind.ACTIVE, kind.realtime_us, name), kind
+            if total <= MOST_FILES:
+                found.append(ranked)
+                continue
+            if total == MOST_FILES + 1:
+                heapq.heapify(found)
+            heapq.heappushpop(found, ranked)
         elif is_leftover(name) and len(leftovers) < MOST_FILES:
             leftovers.append(name)
     return Listing([(rank[-1], kind) for rank, kind in found], leftovers, total - len(found))

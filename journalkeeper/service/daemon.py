@@ -30,7 +30,18 @@ from journalkeeper.service.backoff import RETRY_S, Backoff
 from journalkeeper.service.jobs import Changed, Ended, Events, Job, Jobs
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event, RunLog, Say
 from journalkeeper.service.notify import Notify
-from journalkeeper.service.snapshot import Failed, FileDone, Looked, Message, NotOnBtrfs, Progressed, Snapshot, after
+from journalkeeper.service.snapshot import (
+    Checked,
+    Failed,
+    FileDone,
+    FlushesLooked,
+    Looked,
+    Message,
+    NotOnBtrfs,
+    Progressed,
+    Snapshot,
+    after,
+)
 from journalkeeper.service.watch import Watch, watch_directories
 from journalkeeper.service.worker import WRONG, Worker
 
@@ -232,7 +243,9 @@ class Daemon:
                 self._notify.status(f"working on {progress.path}")
             case Progressed(number, progress):
                 self.jobs.find(number).progress = progress
-        self._publish(after(self._state, message))
+        state = after(self._state, message)
+        if not isinstance(message, Checked | FlushesLooked) or state != self._state:  # both are posted for each look
+            self._publish(state)
 
     def _change(self, **facts: Any) -> None:
         """Change facts of `Snapshot.present`, and publish the new state."""
