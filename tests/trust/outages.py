@@ -451,9 +451,10 @@ class Subject:
         self.unclean += [path.name for path in journal.iterdir() if path.name.startswith(".journalkeeper")]
         self.unclean += find_false_claims(journal, read_claims(self.place.state))
         unrecorded = [name for name in set(torn).difference(self.place.history()) if not self._was_told(name)]
-        # a volume that lost writes may have lost the end of the last transaction: SQLite rolls it back then
-        rolled_back = self.point.record_inside and self.point.fault in ERRORS
-        self.unclean += [f"{name} was rewritten and is not recorded" for name in unrecorded[rolled_back:]]
+        # A volume that lost writes may have lost the end of the last transaction, which SQLite then rolls back. A file
+        # that is rewritten while its volume is unmounted has no name when the work ends: its outcome is "vanished".
+        one_is_excused = self.point.fault is Fault.UNMOUNT or (self.point.record_inside and self.point.fault in ERRORS)
+        self.unclean += [f"{name} was rewritten and is not recorded" for name in unrecorded[one_is_excused:]]
 
     def _was_told(self, name: str) -> bool:
         return f"{name}: not recorded" in self.told
