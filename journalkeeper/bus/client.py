@@ -152,7 +152,7 @@ class Service:
         with _same_version("the work is done (see journalkeeper history), but the"):
             report = job_report(answer)
         if "omitted" in answer:
-            notice = f"{answer['omitted']:,} rows are too many for one answer of the service: see journalkeeper history"
+            notice = f"{answer['omitted']:,} rows do not fit the service's answer; `journalkeeper history` shows them"
             report = report._replace(notices=(*report.notices, notice))
         return Answer(report, document, result == "canceled")
 

@@ -86,16 +86,18 @@ def check_path(path: str, directories: tuple[str, ...]) -> str:
     if not plain or path.startswith("//"):
         raise UsageError(f"{shorten(path)} is not an absolute path without . and ..")
     if not any(path.startswith(f"{directory.rstrip('/')}/") for directory in directories):
-        raise UsageError(f"{shorten(path)} is not below {' or '.join(directories)}; this service is for what is there")
+        raise UsageError(f"{shorten(path)} is not below {' or '.join(directories)}; the service works only there")
     return path
 
 
 def _paths(values: Mapping[str, Any]) -> list[str]:
     paths: list[str] = values.get("paths", [])
     if "paths" in values and not 0 < len(paths) <= MOST_PATHS:
-        raise UsageError(f"option paths has {len(paths)} paths; 1 to {MOST_PATHS} are allowed, and without it all")
+        raise UsageError(
+            f"option paths has {len(paths)} paths; 1 to {MOST_PATHS} are allowed; for all files leave it out"
+        )
     if sum(map(len, paths)) > MOST_CHARACTERS:
         raise UsageError(
-            f"option paths is too long; {MOST_CHARACTERS} characters are allowed, and without it all files"
+            f"option paths is too long; {MOST_CHARACTERS} characters are allowed; for all files leave it out"
         )
     return paths

@@ -48,7 +48,7 @@ async def authorize(ask: Ask, caller: Caller, call: Message, method: Method) -> 
     try:
         ((authorized, challenge, _),) = await asyncio.wait_for(ask(question), PERSON_S if interactive else ANSWER_S)
     except (CallError, OSError, TimeoutError):
-        raise CallError(ACCESS_DENIED, f"polkit does not answer about {method.action}: call as root") from None
+        raise CallError(ACCESS_DENIED, f"polkit does not answer ({method.action}): try as root") from None
     if not authorized:
         more = "; busctl asks for a password with --allow-interactive-authorization=yes" if challenge else ""
         raise CallError(ACCESS_DENIED, f"polkit authorization is required ({method.action}){more}")

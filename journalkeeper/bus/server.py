@@ -50,7 +50,11 @@ class Server:
                 await self._serve()
             except Exception as error:  # noqa: BLE001 - a library of many releases has many; all of them are logged
                 why = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-                self._log.log("bus", WARNING, f"no system bus ({self._address}): {why}; the service works without it")
+                self._log.log(
+                    "bus",
+                    WARNING,
+                    f"cannot connect to the system bus ({self._address}): {why}; the service works without it",
+                )
             await asyncio.sleep(self._wait_s)
             self._wait_s = min(2 * self._wait_s, MOST_S)
 
@@ -80,7 +84,7 @@ class Server:
                     and message.member == "NameAcquired"
                 ):
                     self._wait_s = FIRST_S
-                    self._log.log_end("bus", "on the system bus again")
+                    self._log.log_end("bus", "connected to the system bus again")
                 else:
                     dispatcher.handle(message)
 

@@ -175,7 +175,7 @@ def names_another(args: argparse.Namespace) -> bool:
 def refuse_another(args: argparse.Namespace, command: str, why: str) -> None:
     """Refuse -D and --config for `command`. Raises: UsageError."""
     if names_another(args):
-        raise UsageError(f"{command} {why}: it takes neither -D nor --config")
+        raise UsageError(f"{command} {why}: leave out -D and --config")
 
 
 def explain_no_directory(path: str) -> str:

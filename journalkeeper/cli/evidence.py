@@ -23,7 +23,7 @@ from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsErro
 from journalkeeper.observe import machine
 from journalkeeper.observe.journal import read_journal
 
-ELSEWHERE: Final = Unknown("-D names a journal that this machine's journald does not write")
+ELSEWHERE: Final = Unknown("-D names a directory to which this host's journald does not write")
 
 
 def gather(context: Context, wanted: Wanted, config: Config) -> Evidence:

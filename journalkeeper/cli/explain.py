@@ -39,7 +39,7 @@ from journalkeeper.report.retention import summarize_history
 from journalkeeper.report.story import Decision, DirectoriesAnswer, DirectoryAnswer, ReadPrice, Story
 
 UNMEASURED: Final = (
-    "programs use the file's pages, or the kernel does not list dirty pages (before 6.5, or without root)"
+    "the read time can be measured only by root, on Linux 6.5 or later, and while no program maps the file"
 )
 
 

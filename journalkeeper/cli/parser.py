@@ -23,19 +23,19 @@ from journalkeeper.cli.output import write
 from journalkeeper.model.errors import UsageError
 
 DESCRIPTION = """\
-Keeps systemd-journald's files on btrfs unfragmented: few extents, compressed archives, no long waits.
-`scan` shows the files, `plan` shows what would be done to them and why, `defrag` does it."""
+Keeps the files of systemd-journald on btrfs unfragmented, and compresses the archived ones.
+`scan` shows the files, `plan` shows what `defrag` would do to each file and why, and `defrag` does it."""
 
 EPILOG = """\
 examples:
   journalkeeper scan                    how fragmented are the journal files?
-  journalkeeper plan                    what would be done to them, and why not?
+  journalkeeper plan                    what would `defrag` do to each file, and why?
   sudo journalkeeper defrag             do it
   journalkeeper defrag --help           the options of one command, examples
 
 exit status:
   0 done; 1 something failed or was interrupted, a PATH does not exist or is no
-  journal, or the configuration is bad; 2 the command line makes no sense"""
+  journal, or the configuration is bad; 2 wrong usage"""
 
 
 class Command(NamedTuple):
@@ -76,7 +76,7 @@ COMMANDS = (
     Command("explain", "describe one file: its placement, price, past, and decision", "explain", _READS_FILES),
     Command("report", "write one page with charts: boots, extents, waits, actions", "report", _READS_FILES),
     Command("doctor", "show what is wrong or risky on this host, with remedies", "doctor", _READS_FILES),
-    Command("retention", "show how much history fits the same disk space, or set it", "retention", _SETS_JOURNALD),
+    Command("retention", "show how long a history fits the disk space, or set it", "retention", _SETS_JOURNALD),
     Command("pause", "stop the service's automatic work for a while", "pause", _NEEDS_POLKIT, OF_THE_SERVICE),
     Command("resume", "end a pause", "pause", _NEEDS_POLKIT, OF_THE_SERVICE),
     Command("probe", "measure how long loggers, readers and disks wait", "probe", "it starts a journald, or traces"),
@@ -174,7 +174,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     unknown = [extra for extra in extras if extra.startswith("-")]
     if unknown or (extras and not hasattr(args, "paths")):
         command = f"journalkeeper {args.command or ''}".rstrip()
-        raise UsageError(f"unknown: {' '.join(unknown or extras)}; see {command} --help")
+        what = "unknown option" if unknown else "unexpected argument"
+        raise UsageError(f"{what}: {' '.join(unknown or extras)}; see {command} --help")
     if args.command is None:
         raise UsageError("no command given; try `journalkeeper status`, or see journalkeeper --help")
     if extras:
@@ -230,7 +231,7 @@ def common(parser: argparse.ArgumentParser, *, another: bool = True) -> None:
     add("-D", "--directory", metavar="DIR", help=where if another else argparse.SUPPRESS)
     add("--config", metavar="FILE", help=file if another else argparse.SUPPRESS)
     add("--json", choices=("short", "pretty", "off"), help="write JSON for programs")
-    add("-j", dest="json", action="store_const", const="short", help="as --json=short")
+    add("-j", dest="json", action="store_const", const="short", help="the same as --json=short")
     add("--no-legend", action="store_true", help="no headings, no footer")
     add("-q", "--quiet", action="store_true", help="write no text, only errors")
     add("--no-pager", action="store_true", help="no pager on a terminal")

@@ -69,5 +69,5 @@ def _parse_span_us(text: str) -> int:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no time span such as 30min or 2h") from error
     if span_us <= 0:
-        raise argparse.ArgumentTypeError("a pause takes longer than nothing; `journalkeeper resume` ends one")
+        raise argparse.ArgumentTypeError("a pause must be longer than 0 s; to end a pause: `journalkeeper resume`")
     return span_us

@@ -87,7 +87,7 @@ _ACTIONS: Final[tuple[Column[dict[str, Any]], ...]] = (
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the same options as for `defrag`, and -v."""
     add_selection(parser)
-    parser.add_argument("-v", "--verbose", action="store_true", help="a line for each file that is fine, too")
+    parser.add_argument("-v", "--verbose", action="store_true", help="also list the files that need no work")
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -120,7 +120,7 @@ def make_plan(asked: Request, context: Context) -> dict[str, Any]:
             document = service.plan(asked)
         if document.get("omitted"):
             context.output.note(
-                f"{document['omitted']:,} rows are too many for one answer of the service: name a PATH to see its row"
+                f"{document['omitted']:,} rows do not fit the service's answer; name a PATH to see its row"
             )
         return document
     plan = context.engine().plan(asked)

@@ -38,9 +38,9 @@ WIDTH, NAME_WIDTH = 80, 24
 WORDS: Final = frozenset({"name", "process", "call", "program", "way"})
 
 
-OWN: Final = "measure the host's journald, not one of our own with its files below -D DIR or /var/tmp"
+OWN: Final = "measure the host's journald instead of a private one with files below -D DIR or /var/tmp"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "since": {"metavar": "TIME", "help": "leave out what is older"},
+    "since": {"metavar": "TIME", "help": "leave out older entries"},
     "boot": {"action": "store_true", "help": "this boot only"},
     "follow": {"action": "store_true", "help": "also measure new messages, until Ctrl-C"},
     "host": {"action": "store_true", "help": OWN},
@@ -49,10 +49,14 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "type": between(64, 128 << 10, int),
         "help": "the size of a message or line (default: %(default)s)",
     },
-    "rate": {"metavar": "N", "type": between(0.01, 20_000), "help": "the number per second (default: %(default)g)"},
-    "flat-out": {"action": "store_true", "help": "send one message after the other"},
-    "seconds": {"metavar": "N", "type": between(0.1, 86_400), "help": "the duration (default: %(default)g)"},
-    "who": {"metavar": "SECONDS", "type": between(0.1, 60), "help": "watch instead which process syncs which file"},
+    "rate": {"metavar": "N", "type": between(0.01, 20_000), "help": "how many a second (default: %(default)g)"},
+    "flat-out": {"action": "store_true", "help": "send each message as soon as the last one was sent"},
+    "seconds": {"metavar": "N", "type": between(0.1, 86_400), "help": "the duration in seconds (default: %(default)g)"},
+    "who": {
+        "metavar": "SECONDS",
+        "type": between(0.1, 60),
+        "help": "for so many seconds, only watch which process syncs which file",
+    },
 }
 EITHER: Final = ("rate", "flat-out")
 
@@ -81,8 +85,9 @@ PROBES: Final = (
         "intake",
         "how long messages waited for journald, from the times in the journal",
         """\
-Compares journald's time of each entry with the kernel's time of its datagram, for each unit,
-and says of each stall what journald did meanwhile. It reads the journal and changes nothing.""",
+For each unit, compares the time at which journald accepted an entry with the time at which the
+kernel queued its datagram. For each stall, names what journald did just before. It only reads the
+journal.""",
         """
   journalkeeper probe intake --boot            since this machine was started
   journalkeeper probe intake --since=-1h       in the last hour""",
@@ -105,8 +110,8 @@ waits until journald takes it. It starts a journald of its own, or asks the host
         "fsync",
         "how long an fsync takes next to the journal, and who syncs what",
         """\
-Writes 4 KiB at a time to a file of its own next to the journal and syncs it: alone, and next to a
-writer that keeps the volume busy for 5 and then for 20 percent of the time. With --who it writes
+Writes 4 KiB at a time to its own file next to the journal and syncs it: first alone, then while
+another writer keeps the volume busy for 5 and for 20 percent of the time. With --who it writes
 nothing, and shows which process syncs which file.""",
         """
   sudo journalkeeper probe fsync --seconds=1   one second each

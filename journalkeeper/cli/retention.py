@@ -65,7 +65,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     Raises: UsageError for -D with --apply or --undo; KeeperError if the retention is unknown; as `_apply`.
     """
     if args.directory is not None and (args.apply or args.undo):
-        raise UsageError("--apply and --undo are about this host's own journal; leave out -D")
+        raise UsageError("--apply and --undo change the settings of this host's journald; leave out -D")
     found, said = None, list[str]()
     if args.undo:
         changed, done, nothing = _remove(), "Removed", f"There is no {RETENTION}; nothing is undone."
@@ -95,11 +95,13 @@ def _apply(found: Retention, evidence: Evidence) -> bool:
     overrides the drop-in that was just written. FileError if it cannot be written.
     """
     if isinstance(evidence.units, Unknown):
-        raise KeeperError(f"the retention is unknown, because the state of our units is: {evidence.units.why}")
+        raise KeeperError(
+            f"the retention cannot be set, because the state of journalkeeper's units is unknown: {evidence.units.why}"
+        )
     if not any(unit.name in OURS and unit.active == "active" for unit in evidence.units):
         raise KeeperError(
-            "nothing compacts the archives on this host, so the journal would take all that it is allowed;"
-            " systemctl enable --now journalkeeper.service first"
+            "no running unit compresses the archives on this host, so the journal would fill a larger limit;"
+            " run systemctl enable --now journalkeeper.service first"
         )
     text = dropin(found)
     try:
@@ -112,8 +114,8 @@ def _apply(found: Retention, evidence: Evidence) -> bool:
     use = conf.read_settings().system_max_use_bytes
     if use != found.proposed_use_bytes:
         raise KeeperError(
-            f"{RETENTION} is written, but a file after it says SystemMaxUse={use};"
-            " systemd-analyze cat-config systemd/journald.conf shows which"
+            f"{RETENTION} is written, but a later file sets SystemMaxUse={use};"
+            " systemd-analyze cat-config systemd/journald.conf shows this file"
         )
     return True
 

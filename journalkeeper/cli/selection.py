@@ -22,7 +22,7 @@ NEXT: Final = {
     Reason.NOT_JOURNAL: "`journalkeeper scan` lists the journal files",
     Reason.NOT_REGULAR: "name the files themselves, or a journal directory with -D",
     Reason.BAD_HEADER: "`journalctl --verify --file=PATH` says more",
-    Reason.UNREADABLE: "root may read it, unless something else forbids it",
+    Reason.UNREADABLE: "try sudo; for root, check the mount",
 }
 """The next step for a named path that is no readable journal file."""
 

@@ -250,7 +250,7 @@ def _list_service_facts(live: Manager | Hung | Unknown | None) -> list[tuple[str
     if not isinstance(live, Manager):
         return [("Service", ABSENT if live is None else live.why)]
     if live.health == "unknown":  # it has counted nothing yet
-        return [("Service", "the first look runs")]
+        return [("Service", "the service has not finished its first look at the files")]
     journal = f"{' and '.join(live.directories or ())}, {counted(live.files or 0, 'file')}, "
     journal += f"{counted(live.extents or 0, 'extent')} ({live.active_extents or 0:,} in active files), "
     journal += f"{live.fragmented_files or 0:,} fragmented"

@@ -48,7 +48,11 @@ def show_decisions(
     listed = [skip for skip in skipped if everything or skip.reason not in FINE]
     tally = Counter(skip.reason for skip in skipped) - Counter(skip.reason for skip in listed)
     fine = ", ".join(f"{number:,} {reason}" for reason, number in sorted(tally.items()))
-    folded = [f"{counted(tally.total(), 'file')} fine: {fine}; -v shows each."] if tally else []
+    folded = (
+        [f"{counted(tally.total(), 'file')} without need of work ({fine}); `journalkeeper plan -v` lists them."]
+        if tally
+        else []
+    )
     occurring = {*others, *(skip.reason for skip in listed)}
     glossary = [f"{reason}: {reason.sentence}" for reason in Reason if reason in occurring]
     left_alone = Table(_SKIPPED, listed, lambda _: GREY)

@@ -108,7 +108,7 @@ def journald_ended(now_us: int, evidence: Evidence) -> Answers:
         results = sorted({*recent} | {unit.result for unit in journalds} - {"success"})
         when = f"{'once' if number == 1 else f'{number} times'} in {'the last week' if recent else 'this boot'}"
         why = f" ({list_names(results)})" if results else ""
-        sentence = f"journald ended by itself {when}{why}: messages that it had not written are lost."
+        sentence = f"journald ended unexpectedly {when}{why}: messages that it had not written are lost."
         remedy = ("journalctl -u systemd-journald -p warning --since=-7d", "coredumpctl info systemd-journald")
         yield problem(sentence, *remedy, ended=number, results=results, restarts_this_boot=restarts)
     elif isinstance(journal, Unknown):
@@ -147,7 +147,7 @@ def waits(journal: Journal) -> Answers:
     if p99_us >= LATE_US or worst_us >= STALLED_US:
         names = list_names(f"{unit or 'no unit'} {format_span(wait_us, 1000)}" for unit, wait_us in worst)
         spans = f"p99 {format_span(p99_us, 1000)}, worst {format_span(worst_us, 1000)}"
-        sentence = f"Intake delay {spans}, of {number:,} messages; longest: {names}."
+        sentence = f"Messages wait long for journald: {spans}, of {number:,} messages; longest: {names}."
         units, waits_us = [unit for unit, _ in worst], [str(wait_us) for _, wait_us in worst]
         facts: Facts = {"messages": number, "p99_us": p99_us, "worst_us": worst_us}
         find = problem if p99_us >= LATE_US else advice

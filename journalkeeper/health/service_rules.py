@@ -79,18 +79,18 @@ def keeper_down(evidence: Evidence) -> Answers:
         elif service.active != "active" and timer.sub == "waiting":
             yield Unknown("journalkeeper.timer starts the service soon after the boot")
         elif service.active == "active" and evidence.service is None:
-            yield problem("journalkeeper.service runs and is not on the system bus.", *remedy, **facts)
+            yield problem("journalkeeper.service runs but is not on the system bus.", *remedy, **facts)
     elif service.has_failed:
         again = "; systemd starts it again" if service.sub == "auto-restart" else ""
         what = f"has failed ({service.result or service.sub}){again}"
     elif "enabled" in {service.enabled, timer.enabled}:
-        what, remedy = "is enabled and does not run", ["systemctl start journalkeeper.service"]
+        what, remedy = "is enabled but does not run", ["systemctl start journalkeeper.service"]
     elif not recent and service.enabled:
         what, remedy = "is installed and not enabled", ["systemctl enable --now journalkeeper.service"]
     elif not recent:
         what, remedy = "is not installed", ["journalkeeper defrag"]
     if what:
-        yield problem(f"journalkeeper.service {what}: nothing keeps the journal whole.", *remedy, **facts)
+        yield problem(f"journalkeeper.service {what}: nothing defragments the journal.", *remedy, **facts)
 
 
 def _ran_recently(evidence: Evidence) -> bool:
@@ -120,7 +120,7 @@ def keeper_failing(present: Present) -> Answers:
     if present.problem:
         yield problem(f"{present.problem}.", LOG, problem=present.problem)
     elif not present.looked:
-        yield Unknown("the first look runs")
+        yield Unknown("the service has not finished its first look at the files")
 
 
 def record_locked(present: Present, now_us: int) -> Answers:
@@ -146,7 +146,7 @@ def directory_unwritable(present: Present) -> Answers:
     """The service may not write to a journal directory."""
     if present.unwritable:
         paths, (why, remedy) = [path for path, _ in present.unwritable], UNWRITABLE[present.unwritable[0][1]]
-        sentence = f"{list_names(paths)} is not writable to the service: {why}."
+        sentence = f"The service cannot write to {list_names(paths)}: {why}."
         yield problem(sentence, remedy.format(quote(paths[0])), directories=list(paths))
 
 
@@ -183,7 +183,7 @@ def keeper_starved(present: Present, now_us: int) -> Answers:
     if waits := long(present.waiting, now_us):
         oldest_us, reasons = now_us - waits[0].since_us, sorted({wait.reason for wait in waits})
         have = f"{counted(len(waits), 'file')} {'has' if len(waits) == 1 else 'have'} waited"
-        sentence = f"{have} for {format_span(oldest_us // DAY_US * DAY_US)}: {list_names(reasons)}."
+        sentence = f"{have} for {format_span(oldest_us // DAY_US * DAY_US)} for work ({list_names(reasons)})."
         remedy = ("journalkeeper plan", "journalkeeper defrag --now")
         yield problem(sentence, *remedy, files=len(waits), oldest_us=oldest_us, reasons=reasons)
 
@@ -191,8 +191,8 @@ def keeper_starved(present: Present, now_us: int) -> Answers:
 def window_closed(present: Present) -> Answers:
     """A file waits for a flush window that can never open, because the flush interval is too short."""
     if present.closed:
-        short = f"SyncIntervalSec= of {list_names(present.closed)} is too short for work between two flushes"
-        yield problem(f"{short}, and files wait for it.", "journalkeeper plan", instances=list(present.closed))
+        short = f"SyncIntervalSec= of {list_names(present.closed)} leaves too little time for work between two flushes"
+        yield problem(f"{short}, and files wait for work.", "journalkeeper plan", instances=list(present.closed))
 
 
 def keeper_paused(present: Present) -> Answers:

@@ -74,7 +74,7 @@ def not_btrfs(look: Look) -> Answers:
     The check gives advice.
     """
     if look.foreign:
-        sentence = f"{list_names(look.foreign)} is not on btrfs: journalkeeper has nothing to mend there."
+        sentence = f"{list_names(look.foreign)} is not on btrfs: journalkeeper has nothing to do there."
         remedy = (f"findmnt --target {quote(path)}" for path in look.foreign)
         yield advice(sentence, *remedy, directories=list(look.foreign))
 
@@ -165,7 +165,7 @@ def unclean(places: list[Place], look: Look) -> Answers:
     files, left = [file for file in look.host.files if file.kind is Kind.UNCLEAN], len(look.leftovers)
     size = sum(file.allocated_bytes for file in files)
     if files:
-        sentence = f"{counted(len(files), 'journal file')} ({format_size(size)}) not closed, because of a power cut or"
+        sentence = f"{counted(len(files), 'journal file')} ({format_size(size)}) not closed, after a power cut or"
         sentence += " a crash of journald; readers skip entries that were not written."
         remedy = ["journalctl --verify", "journalctl --list-boots"]
     else:
@@ -201,7 +201,7 @@ def no_room(places: list[Place]) -> Answers:
             "data_free_bytes": volume.free_bytes,
             "metadata_free_bytes": metadata,
         }
-        sentence = f"The volume of {one.directory} has {format_size(unallocated)} outside of chunks,"
+        sentence = f"The volume of {one.directory} has {format_size(unallocated)} unallocated,"
         sentence += f" {format_size(volume.free_bytes)} free for data and {format_size(metadata)} for metadata:"
         where = quote(one.directory)
         usage = (f"btrfs filesystem usage {where}", f"btrfs balance start -dusage=50 -dlimit=4 {where}")

@@ -12,7 +12,7 @@ from journalkeeper.model.recorded import Counters
 from journalkeeper.model.units import counted, spell_size
 
 WINDOWS: dict[str, str] = {
-    "now": "the request does not wait",
+    "now": "the request does not wait for a flush",
     "flushed": "journald has flushed all entries",
     "no-timer": "journald does not flush by a timer",
     "stale": "journald has not written for a whole SyncIntervalSec=",

@@ -135,7 +135,7 @@ def veto_without_journald(question: Question) -> Skip | None:
     """Veto a rotation if no journald of this machine that accepts requests writes here, else return None."""
     if question.instance.rotatable:
         return None
-    return question.skip(Reason.NO_JOURNALD, "no journald of this host that accepts requests writes here")
+    return question.skip(Reason.NO_JOURNALD, "no journald that accepts requests writes to this directory")
 
 
 def postpone_retry(question: Question) -> Skip | None:

@@ -82,7 +82,7 @@ class ProcessorTime:
         shares = {pid: (self._last_s[pid] - first_s) / length_s for pid, first_s in self._first_s.items()}
         own = shares.pop(journald, 0.0)
         others = sum(shares.values())
-        return f"Processor time, of one processor: journald {own:.1%}, its loggers {others:.1%}."
+        return f"Share of one processor: journald {own:.1%}, its loggers {others:.1%}."
 
 
 Steps: TypeAlias = Generator[Measurement, None, None]

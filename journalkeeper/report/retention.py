@@ -84,7 +84,7 @@ def sentence(found: Retention) -> str:
 
     A limit by SystemMaxUse= itself is not mentioned.
     """
-    now = f"{found.binds} keeps {format_span(found.kept_us)} and really takes {format_size(found.disk_bytes)}"
+    now = f"{found.binds} keeps {format_span(found.kept_us)} in {format_size(found.disk_bytes)} of disk space"
     then = (
         f"SystemMaxUse={format_limit(found.proposed_use_bytes)} would keep about {format_span(found.proposed_us)} in"
         f" {format_size(found.proposed_disk_bytes)}"

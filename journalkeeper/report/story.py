@@ -101,9 +101,9 @@ def change(decided: Decision, window: Window | None, now_us: int) -> str:
         return "The next run does it, unless the file changes before or other programs keep the disk busy."
     at_once = "at once with `journalkeeper defrag --now`"
     if decided.until_us is None:
-        return f"That can change {at_once}." if decided.now else ""
+        return f"The decision can change {at_once}." if decided.now else ""
     left = format_span(max(SECOND_US, decided.until_us - now_us))
-    return f"That can change in {left}, at {when(decided.until_us)}{f', or {at_once}' if decided.now else ''}."
+    return f"The decision can change in {left}, at {when(decided.until_us)}{f', or {at_once}' if decided.now else ''}."
 
 
 def lines(story: Story, width: int, *, ascii_only: bool = False) -> list[str]:
@@ -174,9 +174,8 @@ def _describe_pinned(story: Story) -> str:
         return f"{UNKNOWN}: {shown(story.unknown['pinned'])}"
     if not pinned:
         return "nothing: all of the file's disk space is its own data"
-    return (
-        f"{format_size(pinned)} of disk space that holds no data of the file: overwritten or cut-off parts of extents"
-    )
+    size = format_size(pinned)
+    return f"{size} of disk space with old data of the file: btrfs frees an extent only when all of it is unused"
 
 
 def past(story: Story) -> list[str]:
@@ -210,7 +209,7 @@ def explain_decision(decided: Decision | None, window: Window | None, now_us: in
     if decided is None:
         return None
     if decided.action:
-        said = [f"{decided.action}, {decided.reason}"]
+        said = [f"{decided.action} ({decided.reason})"]
         if decided.extents_before or decided.bytes_to_write:
             said[0] += (
                 f": {decided.extents_before:,} to about {counted(decided.extents_expected, 'extent')},"
@@ -220,7 +219,7 @@ def explain_decision(decided: Decision | None, window: Window | None, now_us: in
         if decided.disk_bytes_saved:  # 0 where it is not known before
             said[0] += f" and about {format_size(decided.disk_bytes_saved)} on disk"
     else:
-        said = [f"left alone, {decided.reason}" + (f": {shown(decided.detail)}" if decided.detail else "")]
+        said = [f"left alone ({decided.reason})" + (f": {shown(decided.detail)}" if decided.detail else "")]
     said.append(decided.reason.sentence)
     if window is not None:
         said.append(describe_window(window))
@@ -309,7 +308,7 @@ def _describe_history(kept: History) -> str:
     span = format_span(max(0, kept.newest_us - kept.oldest_us))
     disk = UNKNOWN if kept.disk_bytes is None else format_size(kept.disk_bytes)
     said = f"{span}, from {when(kept.oldest_us)} to {when(kept.newest_us)}"
-    return f"{said}, in {format_size(kept.allocated_bytes)} as journald counts, on disk {disk}"
+    return f"{said}; {format_size(kept.allocated_bytes)} as journald counts, {disk} on disk"
 
 
 def _describe_limit(kept: History) -> str:

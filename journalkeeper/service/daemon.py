@@ -184,7 +184,7 @@ class Daemon:
             try:
                 await work()
             except Exception as error:  # noqa: BLE001 - no input ends the service
-                self.log.log_bug("an event was not understood, so everything is looked at", error)
+                self.log.log_bug("an event could not be handled, so all files are examined", error)
                 self.rescan()
 
     async def _heed_change(self) -> None:
@@ -340,7 +340,7 @@ class Daemon:
             self.log.say(INFO, "the configuration was read again", Event.RELOADED)
         except (KeeperError, OSError) as error:
             self._change(configuration=f"{WRONG}: {error}")
-            self.log.say(ERROR, f"not reloaded, the running configuration stays: {error}", Event.NOT_RELOADED)
+            self.log.say(ERROR, f"configuration not reloaded, the running values stay: {error}", Event.NOT_RELOADED)
             raise
         finally:
             self.rescan()

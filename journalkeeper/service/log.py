@@ -191,7 +191,7 @@ class RunLog:
         if missing:
             self.log("waiting", INFO, f"waiting for {' and '.join(missing)} to appear")
         else:
-            self.log_end("waiting", f"{' and '.join(directories)}: there now")
+            self.log_end("waiting", f"{' and '.join(directories)}: found again")
         here = {skip.path for skip in report.plan.skipped} | {action.path for action in report.plan.actions}
         kept = {*LASTING, *report.notices, *here}
         self._said = {about: said for about, said in self._said.items() if about in kept or about.startswith(BUG)}

@@ -94,7 +94,11 @@ def state(snapshot: Snapshot) -> tuple[str, str]:
         return "degraded", snapshot.present.problem
     if found is None:
         foreign = snapshot.present.foreign
-        return ("idle", describe_foreign([foreign])) if foreign else ("waiting", "the first look runs")
+        return (
+            ("idle", describe_foreign([foreign]))
+            if foreign
+            else ("waiting", "the service has not finished its first look at the files")
+        )
     if found.missing:
         return "waiting", f"waiting for {' and '.join(found.missing)} to appear"
     return ("waiting", found.waits_for) if found.waits_for else ("idle", "")

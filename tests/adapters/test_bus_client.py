@@ -268,7 +268,7 @@ def test_rows_that_the_service_left_out_are_counted(fake: FakeService, typed: Ty
     fake.plan = {**PLAN, "omitted": 1234}
     fake.result = json.dumps({**DOCUMENT, "omitted": 1234})
     for words in (["plan"], ["defrag"]):
-        assert "1,234 rows are too many for one answer" in typed(*words).err
+        assert "1,234 rows do not fit the service's answer" in typed(*words).err
 
 
 @pytest.mark.usefixtures("user")

@@ -229,7 +229,7 @@ def test_plan_folds_what_is_fine_unless_it_is_asked_for(typed: Typed) -> None:
     done = Skip("/j/abc/r.journal", Reason.RECORDED, "rewritten 1s ago")
     engine = FakeEngine(plan=Plan((), (), (*fine, done, SKIP)))
     folded = typed("plan", engine=engine).out
-    assert "4 files fine: 3 ideal, 1 recorded; -v shows each.\n" in folded
+    assert "4 files without need of work (3 ideal, 1 recorded); `journalkeeper plan -v` lists them.\n" in folded
     assert "/j/abc/1.journal" not in folded
     assert "settling" in folded
     for word in ("-v", fine[1].path):
@@ -469,7 +469,7 @@ def test_a_directory_that_is_none_exits_1_and_is_named(name: str, says: str, typ
 def test_what_is_asked_of_the_service_takes_no_other_journal(
     typed: Typed, words: list[str], what: str, option: str
 ) -> None:
-    line = f"journalkeeper: {what} is about this host's service: it takes neither -D nor --config\n"
+    line = f"journalkeeper: {what} is about this host's service: leave out -D and --config\n"
     assert typed(*words, option, "/") == (2, "", line)
 
 

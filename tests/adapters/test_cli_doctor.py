@@ -148,7 +148,7 @@ def test_retention_says_what_is_kept_and_what_could_be(given: Given, typed: Type
     said = typed("retention")
     assert said.status == 0
     assert said.words == (
-        "SystemMaxUse=512M keeps 2w 2d and really takes 107.0M;"
+        "SystemMaxUse=512M keeps 2w 2d in 107.0M of disk space;"
         " SystemMaxUse=2560M would keep about 2month 2w in 481.0M."
     )
     assert not Path(machine.RETENTION).exists()
@@ -182,8 +182,8 @@ def test_apply_writes_the_drop_in_once_and_undo_removes_it(given: Given, typed: 
 @pytest.mark.parametrize(
     ("units", "why"),
     [
-        (Unknown("there is no system bus"), "the retention is unknown, because the state of our units is: there is no"),
-        ((Unit("journalkeeper.service", "inactive", "dead", "enabled"),), "nothing compacts the archives"),
+        (Unknown("there is no system bus"), "the retention cannot be set, because the state of journalkeeper"),
+        ((Unit("journalkeeper.service", "inactive", "dead", "enabled"),), "no running unit compresses the archives"),
     ],
 )
 def test_apply_is_refused_where_nothing_compacts(given: Given, typed: Typed, units: Any, why: str) -> None:
@@ -200,7 +200,7 @@ def test_a_file_that_overrides_it_is_told(given: Given, typed: Typed, monkeypatc
     monkeypatch.setattr("journalkeeper.cli.retention.conf.read_settings", lambda: limits(system_max_use_bytes=5))
     said = typed("retention", "--apply")
     assert said.status == 1
-    assert "a file after it says SystemMaxUse=5" in said.err
+    assert "a later file sets SystemMaxUse=5" in said.err
 
 
 @pytest.mark.usefixtures("effective")

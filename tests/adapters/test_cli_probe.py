@@ -52,9 +52,9 @@ def _signals_as_before() -> Any:
         ("probe syslog --size 1.5", "invalid number value: '1.5'"),
         ("probe syslog --seconds 0", "from 0.1 to 86400"),
         ("probe fsync --who 61", "from 0.1 to 60"),
-        ("probe intake --who 5", "unknown: --who"),
-        ("probe intake --rate 5", "unknown: --rate"),
-        ("probe syslog /var/log/journal", "unknown: /var/log/journal"),
+        ("probe intake --who 5", "unknown option: --who"),
+        ("probe intake --rate 5", "unknown option: --rate"),
+        ("probe syslog /var/log/journal", "unexpected argument: /var/log/journal"),
     ],
 )
 def test_words_that_make_no_sense_are_a_usage_error_of_one_line(line: str, says: str) -> None:

@@ -89,7 +89,7 @@ async def test_a_run_that_makes_no_progress_is_a_reason_to_act_until_it_ends(
         daemon._end()
         await work
     assert seen == [
-        "Unknown: the first look runs.",
+        "Unknown: the service has not finished its first look at the files.",
         "OK: 0 journal files.",
         "Act: The run has waited for the disk for more than 0 s. Try: journalctl -u journalkeeper -n 20",
     ]

@@ -142,7 +142,7 @@ def test_what_has_waited_for_a_day_is_told_after_a_restart_too(
         record.wait(waits, now_us=now_us)
     settled = QUICK.replace("500ms", "0", 2)  # the first look logs the reason
     service = serve(copies.machine.parent, settled + "[Budget]\nBytesPerDay=1\n").ready()
-    assert eventually(lambda: service.logged("1 file has waited for 2d: budget")), service.log()
+    assert eventually(lambda: service.logged("1 file has waited for 2d for work (budget)")), service.log()
     service.reload(QUICK)
     assert eventually(lambda: service.logged("OK: "))
     assert path.name in service.done()
@@ -310,7 +310,7 @@ def test_a_reload_takes_new_values_and_keeps_the_old_ones_where_they_are_wrong(
     service = serve(copies.machine.parent, QUICK.replace("[Defrag]", "[Defrag]\nArchived=no")).ready()
     path = copies.put()
     service.reload("[Defrag]\nArchived=perhaps\n")
-    assert eventually(lambda: service.logged("not reloaded, the running configuration stays"))
+    assert eventually(lambda: service.logged("configuration not reloaded, the running values stay"))
     assert service.logged("journalkeeper.conf:2: Archived")
     service.config.unlink()
     service.process.send_signal(signal.SIGHUP)
@@ -375,7 +375,7 @@ def test_a_directory_that_is_not_there_is_waited_for_asleep(
     (top / MACHINE).mkdir(parents=True)
     path = put(top / MACHINE, journal_bytes)
     assert eventually(lambda: path.name in service.done())
-    assert service.logged("there now")
+    assert service.logged("found again")
 
 
 def test_a_lost_state_directory_is_made_anew_and_said(copies: Copies, serve: Callable[..., Daemon]) -> None:

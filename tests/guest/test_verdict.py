@@ -150,15 +150,13 @@ class Trouble(NamedTuple):
 
 
 TROUBLES = (
-    Trouble(stop, "keeper-down", "journalkeeper.service is enabled and does not run"),
+    Trouble(stop, "keeper-down", "journalkeeper.service is enabled but does not run"),
     Trouble(kill, "keeper-down", "journalkeeper.service has failed (signal)"),
     Trouble(disable, "keeper-down", "journalkeeper.service is installed and not enabled"),
     Trouble(configure_wrongly, "bad-configuration", "/etc/journalkeeper.conf:"),
     Trouble(hang, "keeper-hung", "journalkeeper.service runs and does not answer"),
     Trouble(configure_otherwise, "bad-configuration", DIFFERENT, ("act", "0")),
-    Trouble(
-        make_immutable, "directory-unwritable", "/var/log/journal is not writable to the service: its", ("act", "0")
-    ),
+    Trouble(make_immutable, "directory-unwritable", "The service cannot write to /var/log/journal: its", ("act", "0")),
 )
 
 

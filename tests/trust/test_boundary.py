@@ -298,12 +298,12 @@ async def test_an_event_that_raises_anything_has_everything_looked_at(
         while not any("waiting for" in line for line in said):
             await asyncio.sleep(0.01)
         top.mkdir()
-        while not any("not on btrfs" in line or "there now" in line for line in said):
+        while not any("not on btrfs" in line or "found again" in line for line in said):
             await asyncio.sleep(0.01)
         daemon._end()
         await work
     (bug,) = [line for line in said if "bug in journalkeeper" in line]
-    assert bug.startswith("an event was not understood, so everything is looked at: ")
+    assert bug.startswith("an event could not be handled, so all files are examined: ")
     assert "ZeroDivisionError: ours" in bug
 
 

@@ -68,8 +68,9 @@ EXPECTED: Final = frozenset(name.rpartition(".")[2] for kind, name in names.ERRO
 """What a caller may be told here: a full queue, a job that is over, a file that has gone."""
 
 LOGGED: Final = re.compile(
-    r"<6>.*|<4>[0-9]+ messages were lost.*|<3>not reloaded, the running configuration stays: .*Archived.*|<4>no file .*"
-    r"|<4>Act: (The service is paused|The configuration on disk is|SyncIntervalSec= of [0-9a-f]+ is too short).*"
+    r"<6>.*|<4>[0-9]+ messages were lost.*|<4>no file .*"
+    r"|<3>configuration not reloaded, the running values stay: .*Archived.*"
+    r"|<4>Act: (The service is paused|The configuration on disk is|SyncIntervalSec= of [0-9a-f]+ leaves too little).*"
 )
 """What the service has a reason to log here."""
 

@@ -50,7 +50,7 @@ BAD = Present(problem="no room")
 
 STATES = [
     (CALM, "idle", ""),
-    (CALM._replace(findings=None), "waiting", "the first look runs"),
+    (CALM._replace(findings=None), "waiting", "the service has not finished its first look at the files"),
     (CALM._replace(findings=found(WAITS)), "waiting", "1 waits for journald's next flush"),
     (CALM._replace(findings=found()._replace(missing=("/a", "/b"))), "waiting", "waiting for /a and /b to appear"),
     (CALM._replace(present=BAD), "degraded", "no room"),

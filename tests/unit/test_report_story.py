@@ -73,9 +73,9 @@ def test_a_failure_is_told_with_its_words_and_no_past_at_all_is_said() -> None:
     [
         (DOING, None, "The next run does it, unless the file changes"),
         (DOING, Window("a", open=True, closes_at_us=NOW_US, reason="online"), "when the window closes, does it."),
-        (WAITING, None, "That can change in 57s, at 2026-"),
+        (WAITING, None, "The decision can change in 57s, at 2026-"),
         (WAITING, None, ", or at once with `journalkeeper defrag --now`."),
-        (WAITING._replace(until_us=NOW_US - 5), None, "That can change in 1s"),
+        (WAITING._replace(until_us=NOW_US - 5), None, "The decision can change in 1s"),
         (Decision(None, Reason.RECORDED), None, "an archive is rewritten once, unless it changes."),
         (None, None, "it is not in the plan"),
     ],
@@ -175,7 +175,7 @@ def test_a_directory_tells_instance_window_and_decision() -> None:
         "Instance: 4f3a, its journald accepts requests",
         "SyncIntervalSec=5min",
         "is open until",
-        "set-nocow, no-r",
+        "set-nocow (no-r",
     ):
         assert words in text
     assert "Window: unknown" in told(place())
