@@ -29,7 +29,7 @@ Keeps the files of systemd-journald on btrfs unfragmented, and compresses the ar
 EPILOG = """\
 examples:
   journalkeeper scan                    how fragmented are the journal files?
-  journalkeeper plan                    what would `defrag` do to each file, and why?
+  journalkeeper plan                    what would `defrag` do, and why?
   sudo journalkeeper defrag             do it
   journalkeeper defrag --help           the options of one command, examples
 

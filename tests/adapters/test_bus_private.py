@@ -132,7 +132,7 @@ def test_root_may_without_polkit_and_nobody_may_not(bus: PrivateBus, daemon: Dae
         assert bus.gdbus("Resume").returncode == 0
         done = bus.gdbus("Resume", nobody=True)
         assert DENIED in done.stderr
-        assert "call as root" in done.stderr
+        assert "try as root" in done.stderr
 
 
 def test_who_polkit_lets_may_that_and_nothing_else(bus: PrivateBus, daemon: Daemon) -> None:

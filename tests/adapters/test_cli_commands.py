@@ -304,7 +304,7 @@ def test_what_waits_is_said_after_what_is_done(word: str, typed: Typed) -> None:
         (Reason.NOT_REGULAR, "as it is; name the files themselves, or a journal"),
         (Reason.BAD_HEADER, "as it is; `journalctl --verify"),
         (Reason.NOT_BTRFS, "as it is\n"),
-        (Reason.UNREADABLE, "as it is; root may read it"),
+        (Reason.UNREADABLE, "as it is; try sudo"),
     ],
 )
 @pytest.mark.parametrize("words", [["scan"], ["plan"], ["defrag"], ["defrag", "-n"], ["scan", "-j"], ["plan", "-j"]])
