@@ -68,7 +68,7 @@ DEFRAGMENT: Final = "btrfs filesystem defragment -f /var/log/journal/*/system.jo
 MAINTENANCE: Final = "find /var/log/journal -xdev -size +1M -type f -exec btrfs filesystem defragment -t 32m -f {} ';'"
 """The command of btrfs-defrag.sh (btrfsmaintenance 0.5) for a path of BTRFS_DEFRAG_PATHS."""
 
-KEEPER: Final = f"{sys.executable} -m journalkeeper defrag -D /var/log/journal --config $STATE_DIRECTORY/conf"
+KEEPER: Final = f"'{sys.executable}' -m journalkeeper defrag -D /var/log/journal --config \"$STATE_DIRECTORY/conf\""
 STRATEGIES: Final = (
     Strategy("untouched"),
     Strategy("no fsync", syncs=False),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 from argparse import Namespace
 from pathlib import Path
 
@@ -107,6 +108,16 @@ def test_the_default_is_150_iops_where_the_kernel_can_limit(asked: int | None, l
 def test_a_limit_that_was_asked_for_and_cannot_be_is_an_error() -> None:
     with pytest.raises(KeeperError, match="cannot limit"):
         compare.find_limit(Volume(can_limit=False), 500)
+
+
+def test_the_keeper_finds_its_configuration_in_a_directory_with_a_space(tmp_path: Path) -> None:
+    package = tmp_path / "my disk" / "journalkeeper"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text("import sys; print(sys.argv[-1])")
+    words = ["env", f"STATE_DIRECTORY={package}", "sh", "-c", compare.KEEPER]
+    said = subprocess.run(words, cwd=package.parent, capture_output=True, text=True, check=False)
+    assert (said.stdout, said.stderr) == (f"{package}/conf\n", "")
 
 
 def test_the_progress_line_shows_what_is_done() -> None:
