@@ -41,6 +41,7 @@ for dead in "$1"/instances/"${2%-*}"-*; do
 done
 mkdir "$1/instances/$2"
 trap 'echo 0 >tracing_on; cd /; while [ -d "$1/instances/$2" ] && ! rmdir "$1/instances/$2"; do sleep 0.1; done' EXIT
+trap exit TERM
 cd "$1/instances/$2"
 echo mono >trace_clock
 echo "$3" >buffer_size_kb
@@ -57,8 +58,12 @@ read -r _ || :
 Writing to it fails under kernel_lockdown(7).
 """
 
-LINE: Final = re.compile(r".*-(\d+) +\[\d+\] \S+ +(\d+)\.(\d{6}): ((?!task_).*|.*oom_score_adj=.*)", re.DOTALL)
-"""A thread's id, seconds and microseconds, and the event. The names in a line can lag behind, so they are not used."""
+LINE: Final = re.compile(
+    r".*-(\d+) +(?:\( *[\d-]+\) )?\[\d+\] \S+ +(\d+)\.(\d{6}): ((?!task_).*|.*oom_score_adj=.*)", re.DOTALL
+)
+"""A thread's id, perhaps the process's (the option record-tgid, which an instance inherits), seconds and microseconds,
+and the event. The names in a line can lag behind, so they are not used.
+"""
 
 ENTER: Final = re.compile(rf"sys_({'|'.join(CALLS)})\((?:fd: (0x[0-9a-f]+|[0-9a-f]+))?")
 EXIT: Final = re.compile(rf"sys_({'|'.join(CALLS)}) -> ")
@@ -80,7 +85,7 @@ INSTEAD: Final = "; instead: strace -c -f -p PID"
 
 
 class Callers:
-    """The calls in a trace, by process, thread, call and file, in `found`.
+    """The calls in a trace, by process, thread, call and file, in `found`. `unread` has lines of an unknown form.
 
     The names of threads are those of /proc at the start, and then those of the trace's own events, so that also a
     thread that ended at once has its name.
@@ -88,7 +93,7 @@ class Callers:
 
     def __init__(self) -> None:
         self.found: list[Series] = []
-        self._unread = ""
+        self.unread = ""
         self._series: dict[tuple[str, ...], Series] = {}
         self._under: dict[str, tuple[int, int, dict[str, str]]] = {}
         """For each thread, the time in us at which its call began, the file's inode, and the labels of the row."""
@@ -104,8 +109,8 @@ class Callers:
         """Add one line of the trace, or a part of a line: a thread's name may contain line breaks."""
         if line.startswith("CPU:"):
             return  # lost events are counted by _count_lost_events
-        match = LINE.match(self._unread + line)
-        self._unread = f"{self._unread}{line}\n" if match is None else ""
+        match = LINE.match(self.unread + line)
+        self.unread = f"{self.unread}{line}\n" if match is None else ""
         if match is None:
             return
         tid, seconds, micros, what = match.groups()
@@ -228,7 +233,7 @@ def measure(asked: Namespace) -> Steps:
                 found.notes.append(
                     f"{number} of the calls had not returned at the end: their time until then is counted."
                 )
-            if lost := _count_lost_events(place):
+            if lost := _count_lost_events(place) + bool(callers.unread):
                 found.faults.append(f"{lost} events were lost: the counts are too low")
             found.own_verdict = lambda limit: describe(callers.found, length_us, limit)
 

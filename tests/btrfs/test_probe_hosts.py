@@ -145,6 +145,26 @@ def test_events_for_which_there_was_no_room_are_counted_and_fail_the_count(
     assert int(re.findall(r"^(\d+) events were lost", fault)[0]) > 1000
 
 
+def test_lines_that_cannot_be_read_fail_the_count(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(who, "LINE", re.compile("another kernel's form"))
+    steps = who.measure(Namespace(who=0.1))
+    next(steps)
+    (place / "file").touch()
+    subprocess.run(["sync", place / "file"], check=True)
+    assert ended(steps).faults == ["1 events were lost: the counts are too low"]
+
+
+def test_an_option_that_the_instance_inherits_changes_no_count(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(who, "PREPARE", who.PREPARE.replace("echo mono", "echo 1 >options/record-tgid\necho mono"))
+    file = place / "file"
+    steps = who.measure(Namespace(who=0.1))
+    next(steps)
+    file.touch()
+    subprocess.run(["sync", file], check=True)
+    found = ended(steps)
+    assert (found.faults, calls_of(found, file).total()) == ([], 1)
+
+
 def test_a_dead_runs_instance_is_removed() -> None:
     dead = f"{base.NAME}{NOBODYS_PID}"
     script = 'mount -t tracefs t "$1"; cd "$1/instances"; mkdir "$2"; echo ready; read -r _; rmdir "$2" || :'
