@@ -59,6 +59,7 @@ done
 printf '%s' "$2" >/run/systemd/journald.conf.d/lab.conf
 SYSTEMD_LOG_TARGET=console SYSTEMD_LOG_LEVEL=warning "$4" </dev/null >/dev/null &
 trap 'kill $! 2>/dev/null && wait' EXIT
+trap exit TERM
 until journalctl --sync 2>/dev/null; do
     [ -e /proc/$!/exe ]
     sleep 0.02

@@ -40,6 +40,8 @@ undo() {
     rm -rf --one-file-system "$base"
 }
 trap undo EXIT
+# systemctl stop sends it to every process of a unit, and dash(1) then skips the trap of EXIT
+trap exit TERM
 mkdir "$base/mnt"
 if [ $# = 0 ]; then
     # the image inherits it: its own extents are not what is measured

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -152,14 +153,17 @@ signal.pause()
 """
 
 
-def test_even_sigkill_leaves_neither_journald_nor_device_nor_file(tmp_path: Path) -> None:
-    """In a mount namespace of its own, as tests/try and tests/run give it."""
+@pytest.mark.parametrize("stopped", [False, True])
+def test_even_sigkill_leaves_neither_journald_nor_device_nor_file(tmp_path: Path, *, stopped: bool) -> None:
+    """In a mount namespace of its own, as tests/try and tests/run give it. `stopped` as systemctl stop does it."""
     enter = [*OWN_MOUNTS, sys.executable, "-c", KILLED, str(tmp_path)]
     with subprocess.Popen(enter, stdout=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout is not None
             device, pid, image = child.stdout.readline().split()
             assert holds(device, Path(image))
+            for one in Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split() if stopped else ():
+                os.kill(int(one), signal.SIGTERM)
         finally:
             child.kill()
     assert eventually(lambda: not Path(f"/proc/{pid}").exists())
