@@ -51,9 +51,9 @@ class Memory:
     `observer` has a row for each file, which holds as long as the file's device, inode, size, mtime and ctime are the
     same and no run has rewritten the file. `failures` are the last failed actions by (device, inode). `waiting` are the
     waiting files by path, None before the first run. `lasting` are decisions of the last plan. `past` has the last
-    action on each file by (device, inode), and a key that changes when a run is added to the history. `seen`
-    is the last look. `newest_run` is the newest run in the history: another process may have added one. `notices` are
-    still to be reported.
+    action on each file by (device, inode), and a key that changes with the files and when a run is added to the
+    history. `seen` is the last look. `newest_run` is the newest run in the history: another process may have added one.
+    `notices` are still to be reported.
     """
 
     observer: Observer
@@ -322,14 +322,18 @@ class Engine:
 
     def _make_host(self, seen: Seen, record: Record) -> Host:
         now = now_us()
-        key = record.find_newest_run(), tuple((one.device, one.uuid, one.subvolume) for one in seen.volumes)
+        here = {
+            one.device: ((one.uuid, one.subvolume), [file.inode for file in seen.files if file.device == one.device])
+            for one in seen.volumes
+        }
+        key = record.find_newest_run(), here
         if self.memory.past[0] != key:
             self.memory.past = (
                 key,
                 {
-                    (volume.device, inode): past
-                    for volume in seen.volumes
-                    for inode, past in record.past((volume.uuid, volume.subvolume)).items()
+                    (device, inode): past
+                    for device, (volume, inodes) in here.items()
+                    for inode, past in record.past(volume, inodes).items()
                 },
             )
         return Host(

@@ -114,10 +114,14 @@ class Record(Database):
 
         self.write(keep)
 
-    def past(self, volume: VolumeKey) -> dict[int, Past]:
-        """Return the last rewrite or rotation of each file of a volume, by inode. Damaged rows are left out."""
-        wanted = f"SELECT inode, {', '.join(Past._fields)} FROM rewrites WHERE uuid = ? AND subvolume = ?"  # noqa: S608 - our words
-        rows = self._rows(wanted, volume)
+    def past(self, volume: VolumeKey, inodes: Iterable[int]) -> dict[int, Past]:
+        """Return the last rewrite or rotation of each of these files, by inode. Damaged rows are left out.
+
+        Others are not read: a host that makes 300 archives a day has the rows of 27,000 deleted ones.
+        """
+        wanted = "uuid = ? AND subvolume = ? AND inode IN (SELECT value FROM json_each(?))"
+        columns = f"inode, {', '.join(Past._fields)}"
+        rows = self._rows(f"SELECT {columns} FROM rewrites WHERE {wanted}", (*volume, json.dumps(list(inodes))))  # noqa: S608 - our words
         return {row["inode"]: past for row in rows if (past := self._parse(Past, "rewrites", row))}
 
     def observe(self, now_us: int, host: Host, *, every_us: int = 0) -> None:

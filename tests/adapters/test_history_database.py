@@ -100,7 +100,7 @@ while True:
         known = found[-1] + 1
     with Record(tmp_path) as record:
         assert record.set_aside is None
-        assert len(record.past(VOLUME)) == known
+        assert len(record.past(VOLUME, range(known + 1))) == known
     with closing(sqlite3.connect(tmp_path / "history.db")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -323,16 +323,16 @@ def test_two_runs_at_once_are_not_possible(top: Path, keep: Keep, journal_bytes:
     assert len(go(keep()).outcomes) == 1
 
 
-def test_the_service_reads_the_past_again_after_each_run_that_acted(
+def test_the_service_reads_the_past_again_after_each_run_that_acted_and_for_other_files(
     top: Path, keep: Keep, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parsing the past of 1,000 files takes 10 ms of each event."""
     reads: list[object] = []
     past = Record.past
 
-    def note(record: Record, volume: tuple[str, int]) -> dict[int, Past]:
+    def note(record: Record, volume: tuple[str, int], inodes: Iterable[int]) -> dict[int, Past]:
         reads.append(volume)
-        return past(record, volume)
+        return past(record, volume, inodes)
 
     monkeypatch.setattr(Record, "past", note)
     service, other = keep(), keep()
@@ -350,6 +350,11 @@ def test_the_service_reads_the_past_again_after_each_run_that_acted(
     second = put(top / MACHINE, journal_bytes, archive_name(2))
     go(other)
     assert reason_of(second) == (Reason.RECORDED, 5)
+    away = second.rename(top / "away")
+    service.plan(NOW)
+    assert reason_of(first) == (Reason.RECORDED, 7)
+    away.rename(second)
+    assert reason_of(second) == (Reason.RECORDED, 8)
 
 
 @pytest.fixture
