@@ -76,7 +76,7 @@ class Context:
 
         return self._engine or Engine(
             config or self.config(),
-            directories=self._directories(patient=patient),
+            directories=self.list_directories(patient=patient),
             state_directory=self.state_directory,
             disk_bytes=self.privileged and not patient,
             follows=patient,
@@ -143,7 +143,11 @@ class Context:
             yield record
             self.output.note(*record.ignored)
 
-    def _directories(self, *, patient: bool) -> tuple[str, ...] | None:
+    def list_directories(self, *, patient: bool = False) -> tuple[str, ...] | None:
+        """Return the directory of -D, or None without it. With `patient` the directory need not exist.
+
+        Raises: KeeperError for a -D that is no directory; PermissionError (EACCES).
+        """
         given = self._args.directory
         if given is None:
             return None

@@ -141,12 +141,13 @@ def _collect(context: Context, ask: Ask) -> tuple[Evidence, int | None]:
     systemd, and the result contains the journal directories if none is on btrfs. A part that cannot be read is
     Unknown, and an error in the configuration is `config_error`.
 
-    Raises: KeeperError if the history is damaged; FileError as `foreign`.
+    Raises: KeeperError if the history is damaged, or for a -D that is no directory; FileError as `foreign`.
     """
     now_us = time.time_ns() // 1000
     record, written_bytes = _read_history(context, now_us)
     evidence = Evidence(now_us, record=record)
     if not context.means_service():
+        context.list_directories()
         return evidence, written_bytes
     try:
         directories = context.config().watch.directories

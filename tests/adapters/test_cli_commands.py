@@ -454,9 +454,12 @@ def test_a_user_whom_the_kernel_refuses_is_told_which_command_needs_root_and_why
     ("name", "says"),
     [("missing", "no such directory"), ("file", "is not a directory"), ("file/below", "no such directory")],
 )
-def test_a_directory_that_is_none_exits_1_and_is_named(name: str, says: str, typed: Typed, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["scan", "status"])
+def test_a_directory_that_is_none_exits_1_and_is_named(
+    command: str, name: str, says: str, typed: Typed, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
-    said = typed("scan", "-D", f"{tmp_path / name}")
+    said = typed(command, "-D", f"{tmp_path / name}")
     assert said.status == 1
     assert f"{tmp_path / name}: {says}; -D takes" in said.err
 
