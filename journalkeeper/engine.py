@@ -150,7 +150,8 @@ class Engine:
     def _plan(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
         """Return `host` with the measured load of its disks, if work depends on the load, and the plan for it.
 
-        With `marked`, each skip shows whether --now would make it an action.
+        With `marked`, each skip shows whether --now would make it an action. Without `marked`, the decisions that
+        later plans may repeat replace `memory.lasting`.
         """
         chosen, lasting = plan_again(host, request, self.config, self.memory.lasting)
         watched = not request.now and self.config.window.pressure_max_percent < 100
@@ -264,9 +265,13 @@ class Engine:
         record.prune(now, self.config.history.keep_us, host, max_rows=self.config.history.max_rows)
 
     def _see(self, request: Request, directories: tuple[str, ...]) -> Seen:
-        """Look at the files that `request` names, or at all files. Raises: NeedsRootError if no file may be read.
+        """Look at the files that `request` names, or at all files, and replace `memory.seen` by the look.
 
-        The service follows no links in the named paths, because any user can send them over the bus.
+        With named paths, a command looks at those files alone. The service first looks at all `directories`, for the
+        flush times, keeps that look as `memory.seen`, and returns the named files. It follows no links in the named
+        paths, because any user can send them over the bus.
+
+        Raises: NeedsRootError if a look at `directories` finds files and may read none of them.
         """
         now, observer = now_us(), self.memory.observer
         if request.paths and not self._follows:
@@ -293,7 +298,10 @@ class Engine:
         return self.memory.seen
 
     def has_flush_passed(self) -> bool:
-        """Look at the flush timers. Return True if a flush ended since the last call, or a sync must be requested."""
+        """Look at the flush timers. Return True if a flush ended since the last call, or a sync must be requested.
+
+        A sync is needed if journald's flush timer stayed unknown for longer than its interval.
+        """
         self.memory.flushes.look_again()
         return self.memory.flushes.needs_plan()
 
@@ -307,7 +315,10 @@ class Engine:
         return tuple(found.values()), next_flush_us(instances)
 
     def next_whole_look_us(self) -> int:
-        """Return the time (CLOCK_REALTIME) of the daily look at which every shared file is opened again."""
+        """Return the time (CLOCK_REALTIME, us) from which a look at all files opens every shared file again.
+
+        That is one day after the last look that opened the shared files; 0 before the first one.
+        """
         return self.memory.observer.next_shared_us
 
     def next_flush_look_us(self) -> int | None:

@@ -106,5 +106,9 @@ def to_ascii(text: str) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return a caller's text as repr() writes it, cut after 100 characters, for an error message."""
+    """Return a caller's text as repr() writes it, for an error message.
+
+    A text of more than 100 characters is cut to the first 100 and "..." before repr(). So quotes and escapes can make
+    the result longer than 100 characters.
+    """
     return repr(text if len(text) <= 100 else f"{text[:100]}...")

@@ -62,7 +62,10 @@ def to_values(*records: object) -> Values:
 
 
 def job_values(job: Job) -> Values:
-    """Return the properties of a job."""
+    """Return the D-Bus properties of a job: those of JobState, then those of its Progress.
+
+    They are Id, State, Options, Progress (0 to 1), FileNumber, FileTotal, File, BytesDone and BytesTotal.
+    """
     return to_values(JobState(job.number, job.state, job.request, job.progress.fraction), job.progress)
 
 
@@ -98,8 +101,9 @@ def _file(row: JournalFile, doing: Doing | None, reads: Reads) -> Values:
 def write_document(document: dict[str, Any], reads: Reads) -> str:
     """Return the JSON of `document`, the plan or the result of a job, for a caller.
 
-    Details of files whose owner `reads` rejects are left out. If the JSON exceeds DOCUMENT_MOST, rows are left out,
-    too: see `_leave_out_rows`.
+    For files whose owner `reads` rejects, `detail` and `until_us` of skipped rows are emptied, and the entries of
+    `details` are left out. Their paths and all other rows stay. If the JSON exceeds DOCUMENT_MOST characters, rows are
+    left out, too: see `_leave_out_rows`.
     """
     skipped = [
         row if reads(_owner(row["path"])) else {**row, "detail": "", "until_us": None}

@@ -52,7 +52,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Carry out the plan, in the running service or in this process, and show the outcome for each file.
 
-    With -n only show the plan. The exit status is 1 if an action failed or the run was interrupted.
+    With -n only show the plan. The exit status is 1 if a named path is no journal file, also with -n. It is also 1 if
+    an action failed or the run was interrupted.
     """
     asked = request(args)
     if args.dry_run:

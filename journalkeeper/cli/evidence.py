@@ -29,7 +29,8 @@ ELSEWHERE: Final = Unknown("-D names a directory to which this host's journald d
 def gather(context: Context, wanted: Wanted, config: Config) -> Evidence:
     """Collect the parts of the evidence that `wanted` names, and the running service's own report.
 
-    Parts that were not requested or cannot be read are Unknown.
+    Parts that were not requested or cannot be read are Unknown. If journald does not write to the named directory (it
+    has no rotatable instance), the parts about this machine and the service are Unknown, too.
 
     Raises: KeeperError if journalctl fails midway.
     """

@@ -142,6 +142,8 @@ def _decide(asked: Request, context: Context, unknown: dict[str, str]) -> tuple[
 def _show_directories(path: str, context: Context) -> int:
     """Show each instance whose journal directory is `path` or below it, and return 0.
 
+    The caller must make `context` for `path`, as with -D: `path` itself serves only for the error.
+
     Raises: KeeperError if there is none.
     """
     host = context.engine().look(Request())

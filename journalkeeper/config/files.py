@@ -157,7 +157,10 @@ def parse(data: bytes, file: str) -> list[Assignment]:
 
 
 def _decode(raw: bytes) -> tuple[str, str]:
-    """Return a line's text and "", or as much as can be decoded and the problem."""
+    """Return a line's text without surrounding blanks, and the rule that the line breaks, or "".
+
+    Bytes that are not UTF-8 become backslash escapes. A line of MAX_LINE_BYTES or more gives "" as its text.
+    """
     if len(raw) >= MAX_LINE_BYTES:
         return "", f"a line is shorter than {MAX_LINE_BYTES} bytes"
     try:

@@ -154,7 +154,8 @@ def _readable(directive: Directive, line: Assignment) -> bool:
 def _contradictions(config: Config, lines: dict[Directive, list[Assignment]], wrong: list[Problem]) -> list[Problem]:
     """Return a problem for each pair of directives in AT_LEAST whose first value is smaller than the second.
 
-    A pair is left out if no line sets it, or one of its lines is already `wrong`.
+    A pair is left out if no line sets it, or one of its lines is already `wrong`. The problem names the first line of
+    the first directive, or of the second if no line sets the first.
     """
     problems: list[Problem] = []
     bad = {(file, line) for file, line, _, _ in wrong}

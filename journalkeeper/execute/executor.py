@@ -187,9 +187,10 @@ def _make_durable(held: VerifiedFile, pace: Pace) -> None:
 def _has_its_name(held: VerifiedFile) -> bool:
     """Return whether the path still leads to the file, or to the copy that took its place.
 
-    journald may rename an active file within its directory.
+    journald may rename an active file within its directory. So the name of an active file is not compared: True means
+    that the path's directory is the same and the file still has a link.
 
-    Raises: OSError: ENOENT the path does not exist.
+    Raises: OSError: ENOENT the path does not exist, or its directory if the file is active.
     """
     status, path = os.fstat(held.fd), held.file.path
     if held.file.kind is Kind.ACTIVE:

@@ -151,7 +151,10 @@ def directory_unwritable(present: Present) -> Answers:
 
 
 def limit_reached(present: Present) -> Answers:
-    """A directory has more than 7,168 journal files, which is the most that the service looks at."""
+    """A directory has more than 7,168 journal files, which is the most that the service looks at.
+
+    The check reports one problem that names all such directories.
+    """
     if limits := [f"{one.path}: {one.detail}" for one in present.failures if one.reason is Reason.TOO_MANY]:
         yield problem(f"{'; '.join(limits)}.", "journalctl --vacuum-files=1000", limits=list(limits))
 
@@ -196,6 +199,9 @@ def window_closed(present: Present) -> Answers:
 
 
 def keeper_paused(present: Present) -> Answers:
-    """The service is paused."""
+    """The service is paused.
+
+    The check reports a problem until the service is resumed.
+    """
     if present.paused:
         yield problem("The service is paused.", "journalkeeper resume", paused="yes")

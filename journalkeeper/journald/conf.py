@@ -73,7 +73,11 @@ def read_settings(namespace: str = "", *, root: str = "/") -> Settings:
 
 
 def from_assignments(rows: list[files.Assignment], namespace: str = "") -> Settings:
-    """Return journald's defaults, changed by the assignments in `rows`. Invalid values are ignored, as by journald."""
+    """Return journald's defaults, changed by the assignments in `rows` up to the first fatal row.
+
+    As in journald, an invalid or empty value is ignored, so that the earlier value stays. In a `namespace` the default
+    of Storage= is persistent.
+    """
     return _apply(rows, _KEYS, Settings(storage="persistent" if namespace else "auto"))
 
 

@@ -133,9 +133,11 @@ class Observer:
         return gathered.build_seen()
 
     def _look_at_place(self, place: Directory, only: str | None, gathered: _Gathered) -> None:
-        """Add the rows of the files in one directory to `gathered`: of all journal files, or of the file named `only`.
+        """Add rows to `gathered`: of the file named `only`, or of all journal files in the directory if `only` is None.
 
-        An error that concerns the directory becomes a row with the problem.
+        The file `only` always gets a row, and an error becomes the problem of that row. Otherwise vanished files get no
+        row, and remembered rows of files that are no longer listed are forgotten. An error that concerns the directory,
+        or too many files, then becomes a row of the directory with the problem.
         """
         try:
             with opening.open_directory(place.path) as fd:

@@ -84,9 +84,10 @@ class Cases:
             self._allow_unshare = "yes" if request.allow_unshare else "no"
 
     def find_past(self, file: JournalFile) -> Past | None:
-        """Return the last action on this file, or None.
+        """Return the last action on this file's inode, or None.
 
-        A rewrite does not count if the file was active then and is an archive now.
+        No action counts if the file was active then and is not active now. This also holds for rotations and for
+        rewrites in place.
         """
         past = self._host.past.get((file.device, file.inode))
         became_archive = past is not None and past.kind is Kind.ACTIVE and file.kind is not Kind.ACTIVE

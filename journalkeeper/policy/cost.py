@@ -181,5 +181,9 @@ def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> b
 
 
 def becomes_compressed(file: JournalFile, config: Config) -> bool:
-    """Return whether the file would be compressed after a rewrite."""
+    """Return whether the file would be compressed after a rewrite.
+
+    A compressed file stays compressed, whatever the configuration says. Any other file becomes compressed if it is not
+    active and Compress= names a compression.
+    """
     return file.compressed or (file.kind is not Kind.ACTIVE and parse_compression(config.defrag.compress) is not None)

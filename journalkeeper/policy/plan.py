@@ -110,7 +110,10 @@ def _decide_on_directories(
 
 
 def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) -> list[Action | Skip]:
-    """Return the answer about the attribute, then the answer about a rotation."""
+    """Return the answer about the attribute +C, then the answer about a rotation, without those that are None.
+
+    If +C is postponed because the service has just started, this Skip is the only answer.
+    """
     instance = question.instance
     volume = question.cases.volumes.get(instance.device)
     attribute = nocow.decide(instance, volume, question.host, question.config)

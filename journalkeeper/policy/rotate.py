@@ -101,7 +101,10 @@ class Question:
 
     @property
     def full_file_bytes(self) -> int:
-        """The size at which journald ends a file, or the size of all active files if that is unknown."""
+        """The size in bytes at which journald ends a file.
+
+        If that is unknown or unlimited, it is the allocated bytes of all active files together, at least 1 MiB.
+        """
         known = self.instance.system_max_file_size_bytes
         return known or max(MIB, sum(file.allocated_bytes for file in self.actives))
 
@@ -139,7 +142,10 @@ def veto_without_journald(question: Question) -> Skip | None:
 
 
 def postpone_retry(question: Question) -> Skip | None:
-    """Postpone a rotation until the retry delay after its last failure is over, else return None."""
+    """Postpone a rotation until the retry delay after the last failure on its directory is over, else return None.
+
+    The failure of any action on the directory counts, for example of +C.
+    """
     return postpone_failed_change(question.instance, question.host)
 
 
@@ -237,8 +243,9 @@ def decide_rotation(question: Question, proposed: Sequence[Action], *, nocow: bo
 def _rotate_into_nocow(question: Question) -> Action | Skip | None:
     """Return a rotation for a datacow file in a NOCOW directory, or a Skip with the reason against it.
 
-    Return None if there is no such file. A file that a rotation created is not rotated for this reason again: it did
-    not inherit the attribute.
+    Only active files count that have no problem, one link and the owner root. Return None if all of them are NOCOW.
+    Otherwise one is judged, the system journal first. The Skip is NOT_TAKEN if a rotation created that file, because
+    the file did not inherit the attribute, and NOT_ASKED with RotateToApply=no. Else RULES decide.
     """
     fine = [file for file in question.actives if file.problem is None and file.links == 1 and file.uid == 0]
     old = [file for file in fine if not file.nocow]

@@ -176,9 +176,11 @@ def age_until(place: Bed, wanted: int, report: Report) -> int:
 
 
 def _live(place: Bed, strategy: Strategy, flushes: int, report: Report) -> None:
-    """Simulate DAYS days: make `flushes` flushes in all, and run the strategy's acts at their times of day.
+    """Simulate DAYS days: make about `flushes` flushes, and run the strategy's acts at their times of day.
 
-    The simulation ends on the last evening, before the act of that night.
+    Each half-day gets the same number of flushes, and a remainder is dropped. `by_day` runs after each step of at most
+    FLUSHES_A_STEP flushes. `report` receives a text on the progress before each step and each other act. The simulation
+    ends on the last evening, before the act of that night.
     """
     half = flushes // (2 * DAYS)
     for number in range(2 * DAYS):

@@ -72,12 +72,12 @@ def _write_and_sync(fd: int) -> None:
 
 @contextmanager
 def writer(path: str, share: float) -> Iterator[list[float]]:
-    """Write and sync another file in a thread during the block, so that this takes `share` of the time.
+    """Write and sync the file `path` in a thread during the block, so that this takes `share` of the time.
 
-    Yield the list to which the thread adds the duration of each write in seconds. With a share of 0, nothing is
-    written.
+    Yield the list to which the thread adds the duration of each write in seconds. The file is created or emptied first,
+    and is left there at the end. With a share of 0, nothing is written or created.
 
-    Raises: OSError (ENOSPC) at the end.
+    Raises: OSError if the file cannot be opened; the thread's OSError (ENOSPC) at the end, unless the block raised.
     """
     stop, took_s = threading.Event(), list[float]()
     if not share:

@@ -51,5 +51,9 @@ class CpuShare:
 
     @property
     def free_at_s(self) -> float:
-        """The time from which more work may begin without exceeding the share of processor time."""
+        """The time in seconds, on the clock of `spend`, from which more work may begin.
+
+        Earlier work may leave a debt of `burst_s` seconds, which delays nothing. A larger debt delays the next work
+        until it has shrunk to that. Without delay, the time is that of the last `spend`.
+        """
         return self._at_s + max(0.0, self._owed_s - self._burst_s) / self._share

@@ -275,7 +275,10 @@ class Watch:
 
 
 def _explain(error: Exception, limit: str) -> str:
-    """Return the kernel's error text from a message of pyinotify, the value of a limit, and how to raise the limit."""
+    """Return the kernel's error text from a message of pyinotify, the value of a limit, and how to raise the limit.
+
+    Raises: OSError if the file of the limit cannot be read.
+    """
     text = str(error).rpartition("Errno=")[2]  # "... Errno=No space left on device (ENOSPC)"
     with open(f"{LIMITS}/{limit}", encoding="ascii") as file:
         value = int(file.read())

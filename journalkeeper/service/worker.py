@@ -187,7 +187,13 @@ class Worker:
             self.alive_s = None
 
     def _summarize(self, engine: Engine, report: Report) -> snapshot.Looked:
-        """Return the result of a complete run for the event loop, with the time until the next one."""
+        """Return the result of a complete run for the event loop, with the seconds until the next run.
+
+        Also look at the flush timers, and post the present windows as FlushesLooked. The wait is 0 if a flush ended or
+        a sync must be requested.
+
+        Raises: KeeperError if the run did not look at the host.
+        """
         host, plan, outcomes = report.host, report.plan, report.outcomes
         if host is None:
             raise KeeperError("the run did not look at the host")
