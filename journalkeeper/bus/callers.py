@@ -144,11 +144,14 @@ class Callers:
         return caller
 
     def may_wait(self, caller: Caller) -> bool:
-        """Return whether one more call of `caller` can be kept until it is served."""
+        """Return whether one more call of `caller` can be kept until it is served.
+
+        The first call of a connection always can: others' calls cannot keep a new caller from an answer.
+        """
         if caller.uid is not None:
             return caller.calls < CALLS_MOST
         early = sum(one.calls for one in self._known.values() if one.uid is None)
-        return caller.calls < EARLY_MOST and early < EARLY_ALL
+        return not caller.calls or (caller.calls < EARLY_MOST and early < EARLY_ALL)
 
     async def identify(self, caller: Caller) -> None:
         """Ask the bus for the user and groups of `caller`, and store them in it if the bus knows the caller."""

@@ -104,7 +104,7 @@ def test_a_tool_that_is_missing_is_named_and_nothing_is_left(tmp_path: Path) -> 
     environment = {**os.environ, "PATH": str(tools)}
     done = subprocess.run(command(tmp_path), env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert "mkfs.btrfs: not found" in done.stderr
+    assert "mkfs.btrfs is not installed: install the package btrfs-progs" in done.stderr
     assert list(tmp_path.iterdir()) == [tools]
 
 

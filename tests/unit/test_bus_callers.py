@@ -246,9 +246,10 @@ async def test_few_calls_wait_until_the_bus_has_named_their_callers() -> None:
     known = dispatcher._callers.find(":1.4")
     known.uid = 0
     for number in range(10 * EARLY_ALL):
-        dispatcher.handle(Message(sender=":9.0" if number < 100 else f":9.{number}", path="/", member="Ping"))
+        dispatcher.handle(Message(sender=":9.0" if number < 100 else f":9.{number % 20}", path="/", member="Ping"))
         assert number != 99 or len(dispatcher._tasks) == EARLY_MOST
     assert len(dispatcher._tasks) == EARLY_ALL
-    dispatcher.handle(Message(sender=known.name, path="/", member="Ping"))
-    assert known.calls == 1
+    for new, caller in enumerate((known, dispatcher._callers.find(":9.99")), EARLY_ALL + 1):
+        dispatcher.handle(Message(sender=caller.name, path="/", member="Ping"))
+        assert (caller.calls, len(dispatcher._tasks)) == (1, new)
     dispatcher.close()
