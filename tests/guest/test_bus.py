@@ -53,8 +53,11 @@ def test_nobody_reads_and_is_denied_the_rest_by_the_hosts_own_polkit(guest: Gues
 def test_a_job_rewrites_an_archive(guest: Guest) -> None:
     made = steps.archive(guest)
     before = extents(guest)[made]
-    job = guest.shell(f"busctl call {WHERE} Defragment 'a{{sv}}' 2 now b true archived b true").split('"')[1]
-    assert eventually(lambda: extents(guest)[made] < before / 10)
+    for _ in range(3):  # a job leaves the archive alone while journald still works on it
+        job = guest.shell(f"busctl call {WHERE} Defragment 'a{{sv}}' 2 now b true archived b true").split('"')[1]
+        if eventually(lambda: extents(guest)[made] < before / 10, 20):
+            break
+    assert extents(guest)[made] < before / 10
     document = f"busctl --json=short call {WHERE} Result o {job}"
     assert eventually(lambda: "outcomes" in guest.shell(f"{document} || true"))
     (text,) = json.loads(guest.shell(document))["data"]
