@@ -29,6 +29,8 @@ BTRFS_IOC_FS_INFO = 0x8400941F
 BTRFS_IOC_START_SYNC = 0x80089418
 BTRFS_IOC_WAIT_SYNC = 0x40089416
 
+MOUNTINFO = "/proc/self/mountinfo"
+
 FS_INFO = struct.Struct("=Q8x16s16xQQ960x")
 """struct btrfs_ioctl_fs_info_args: max_id, fsid, and the flags and generation of Linux 5.10.
 
@@ -197,6 +199,13 @@ def read_mount_options(fd: int) -> tuple[str, ...]:
     return () if line is None else parse_options(line)
 
 
+def read_mount_lines() -> list[str]:
+    """Return the lines of mountinfo, each with its line feed."""
+    # Any user's mount point may contain a carriage return, which the kernel does not escape: it ends no line.
+    with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+        return list(file)
+
+
 def find_mount_line(fd: int) -> str | None:
     """Return the line of mountinfo for the mount through which `fd` was opened, or None if it is not visible here.
 
@@ -204,8 +213,7 @@ def find_mount_line(fd: int) -> str | None:
     """
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
         mount_id = next(line.split()[1] for line in file if line.startswith("mnt_id:"))
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-        return next((line for line in file if line.split(" ", 1)[0] == mount_id), None)
+    return next((line for line in read_mount_lines() if line.split(" ", 1)[0] == mount_id), None)
 
 
 def parse_options(line: str) -> tuple[str, ...]:

@@ -214,7 +214,6 @@ class Daemon:
         self._notify.send("WATCHDOG=1")
         alive_s = self._worker.alive_s
         if alive_s is not None and time.monotonic() - alive_s > STUCK_S:
-            # the end of the run corrects this
             self._take(Failed(f"The run has waited for the disk for more than {STUCK_S:.0f} s", now_us()))
 
     def _gives_way(self) -> bool:

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 
 import pyinotify
 
+from journalkeeper.btrfs.volume import MOUNTINFO, read_mount_lines
 from journalkeeper.journald import layout, names
 from journalkeeper.model import Kind
 from journalkeeper.model.errors import FileError, KeeperError
@@ -49,7 +50,6 @@ NAMES: Final = (
     | pyinotify.IN_MOVE_SELF
 )
 
-MOUNTINFO: Final = "/proc/self/mountinfo"
 LIMITS: Final = "/proc/sys/fs/inotify"
 
 
@@ -287,9 +287,7 @@ def _explain(error: Exception, limit: str) -> str:
 
 def find_mount_lines(places: tuple[str, ...]) -> tuple[str, ...]:
     """Return the lines of mountinfo with a mount point at, above or below one of `places`, which are absolute."""
-    # Any user's mount point may contain a carriage return, which the kernel does not escape: it ends no line.
-    with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-        return tuple(line for line in file if any(_concerns(line, place) for place in places))
+    return tuple(line for line in read_mount_lines() if any(_concerns(line, place) for place in places))
 
 
 def _concerns(line: str, place: str) -> bool:
