@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
+import socket
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 
@@ -22,6 +26,7 @@ from journalkeeper.model.recorded import Counters
 from tests import figures
 from tests.adapters.command import need, ran
 from tests.nobody import NOBODY
+from tests.patience import eventually
 
 PROMETHEUS = Path(__file__).parent.parent.parent / "configs/prometheus"
 RULES, TESTS = PROMETHEUS / "journalkeeper.rules.yml", PROMETHEUS / "journalkeeper.test.yml"
@@ -184,11 +189,66 @@ def test_every_variable_is_defined_and_the_data_source_is_the_readers_choice() -
         assert [target["datasource"]["uid"] for target in panel["targets"]] == ["${datasource}"] * len(panel["targets"])
 
 
+# a real Prometheus
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path, exporter: str) -> Iterator[str]:
+    """The address of a Prometheus that loads the shipped rules and scrapes the exporter each second."""
+    need("prometheus")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    scrape = {"job_name": "node", "static_configs": [{"targets": [urlsplit(exporter).netloc]}]}
+    config = tmp_path / "prometheus.yml"
+    config.write_text(  # JSON is YAML
+        json.dumps(
+            {
+                "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+                "rule_files": [str(RULES)],
+                "scrape_configs": [scrape],
+            }
+        )
+    )
+    words = [f"--config.file={config}", f"--storage.tsdb.path={tmp_path}/data", f"--web.listen-address={address}"]
+    with (tmp_path / "log").open("w") as log, subprocess.Popen(["prometheus", *words], stderr=log) as process:
+        try:
+            yield f"http://{address}/api/v1"
+        finally:
+            process.terminate()
+
+
+def ask(api: str, path: str, **parameters: str) -> Any:
+    """The data of one answer of Prometheus; None while it does not answer yet."""
+    try:
+        with urllib.request.urlopen(f"{api}/{path}?{urlencode(parameters)}", timeout=30) as answer:  # noqa: S310 - our own
+            return json.load(answer)["data"]
+    except urllib.error.HTTPError as error:
+        pytest.fail(f"{parameters}: {error.read().decode()}")
+    except OSError:
+        return None
+
+
+def count_samples(api: str, metric: str) -> int:
+    """Return how often Prometheus has scraped a metric of its one host; 0 before the first time."""
+    found = ask(api, "query", query=f"{metric}[1m]")
+    return len(found["result"][0]["values"]) if found and found["result"] else 0
+
+
 @pytest.mark.slow
-def test_promtool_takes_every_expression_of_the_dashboard(tmp_path: Path) -> None:
-    expressions = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
-    rules = [{"record": f"panel:{number}", "expr": one} for number, one in enumerate(expressions)]
-    whole = tmp_path / "panels.yml"
-    whole.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))  # JSON is YAML
-    checked = promtool("check", "rules", whole)
-    assert (checked.returncode, f"{len(rules)} rules found" in checked.stdout) == (0, True), checked.stderr
+def test_a_real_prometheus_answers_every_panel_and_sees_an_unhealthy_host(
+    open_directory: Path, prometheus: str
+) -> None:
+    """It takes long because a rate needs two scrapes, one second apart, after the start of Prometheus."""
+    target = publisher.target(str(open_directory))
+    write_whole("write", target, render(figures.FACTS._replace(healthy=False)), mode=publisher.MODE)
+    assert eventually(lambda: count_samples(prometheus, "journalkeeper_healthy") > 2)
+    for panel in dashboard()["panels"]:
+        for wanted in panel["targets"]:
+            query = wanted["expr"].replace("$job", ".*").replace("$instance", ".*")
+            found = ask(prometheus, "query", query=query)["result"]
+            assert [row for row in found if not math.isnan(float(row["value"][1]))], panel["title"]
+    (unhealthy,) = (panel for panel in dashboard()["panels"] if panel["title"] == "Not healthy")
+    query = unhealthy["targets"][0]["expr"].replace("$job", ".*").replace("$instance", ".*")
+    assert ask(prometheus, "query", query=query)["result"][0]["value"][1] == "1"
+    pending = {alert["labels"]["alertname"] for alert in ask(prometheus, "alerts")["alerts"]}
+    assert "JournalkeeperFailing" in pending
