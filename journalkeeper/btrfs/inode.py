@@ -8,7 +8,6 @@ Source: linux/fs.h; ioctl_iflags(2); fs/btrfs/ioctl.c, btrfs_fileattr_set.
 
 from __future__ import annotations
 
-import os
 import struct
 
 from journalkeeper.btrfs.kernel import call_ioctl
@@ -16,13 +15,6 @@ from journalkeeper.btrfs.kernel import call_ioctl
 # The request numbers encode the size of a `long`, but the kernel reads and writes an `int`.
 FS_IOC_GETFLAGS = 0x80006601 | struct.calcsize("l") << 16
 FS_IOC_SETFLAGS = 0x40006602 | struct.calcsize("l") << 16
-
-BTRFS_IOC_INO_LOOKUP = 0xD0009412
-FIRST_FREE_OBJECTID = 256
-"""The inode number of a subvolume's top directory."""
-
-INO_LOOKUP = struct.Struct("=QQ4080s")
-"""struct btrfs_ioctl_ino_lookup_args: treeid, objectid, name."""
 
 FS_COMPR_FL = 0x00000004
 FS_SYNC_FL = 0x00000008
@@ -72,15 +64,3 @@ def set_nocow(fd: int) -> bool:
     """
     set_flags(fd, get_flags(fd) | FS_NOCOW_FL)
     return is_nocow(fd)
-
-
-def ino_lookup(fd: int, tree: int = 0, inode: int = FIRST_FREE_OBJECTID) -> tuple[int, str]:
-    """Return the id of the subvolume `tree` (0: the one that contains `fd`), and a path of `inode` relative to its top.
-
-    `fd` is any file on the volume. The path of FIRST_FREE_OBJECTID is "", for any user.
-
-    Raises: OSError: ENOENT the inode has no name, or the subvolume does not exist; EPERM without CAP_SYS_ADMIN; ENOTTY
-    not on btrfs.
-    """
-    subvolume, _, name = call_ioctl(fd, BTRFS_IOC_INO_LOOKUP, INO_LOOKUP, tree, inode, b"")
-    return int(subvolume), os.fsdecode(name.partition(b"\0")[0]).rstrip("/")

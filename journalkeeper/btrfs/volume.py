@@ -17,7 +17,6 @@ from uuid import UUID
 
 import btrfsutil
 
-from journalkeeper.btrfs.inode import FIRST_FREE_OBJECTID
 from journalkeeper.btrfs.kernel import call_ioctl, ioctl
 from journalkeeper.btrfs.maintenance import find_maintenance
 from journalkeeper.model import Volume
@@ -28,6 +27,9 @@ BTRFS_IOC_DEV_INFO = 0xD000941E
 BTRFS_IOC_FS_INFO = 0x8400941F
 BTRFS_IOC_START_SYNC = 0x80089418
 BTRFS_IOC_WAIT_SYNC = 0x40089416
+
+FIRST_FREE_OBJECTID = 256
+"""The inode number of a subvolume's top directory."""
 
 MOUNTINFO = "/proc/self/mountinfo"
 

@@ -6,7 +6,7 @@ shows the values so far.
 
 examples:
   journalkeeper probe intake --boot            how long did messages wait?
-  sudo journalkeeper probe fsync --who=2       which process syncs which file?
+  sudo journalkeeper probe fsync --seconds=1   how long does an fsync take?
   sudo journalkeeper probe syslog --seconds=2  how long does a program wait?
 
 exit status:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from journalkeeper.cli.output import Output
     from journalkeeper.probe.base import Measurement
 
-WIDTH, NAME_WIDTH = 80, 24
-WORDS: Final = frozenset({"name", "process", "call", "program", "way"})
+NAME_WIDTH = 24
+WORDS: Final = frozenset({"name", "program", "way"})
 
 
 OWN: Final = "measure the host's journald instead of a private one with files below -D DIR or /var/tmp"
@@ -52,11 +52,6 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "rate": {"metavar": "N", "type": between(0.01, 20_000), "help": "how many a second (default: %(default)g)"},
     "flat-out": {"action": "store_true", "help": "send each message as soon as the last one was sent"},
     "seconds": {"metavar": "N", "type": between(0.1, 86_400), "help": "the duration in seconds (default: %(default)g)"},
-    "who": {
-        "metavar": "SECONDS",
-        "type": between(0.1, 60),
-        "help": "for so many seconds, only watch which process syncs which file",
-    },
 }
 EITHER: Final = ("rate", "flat-out")
 
@@ -108,16 +103,15 @@ waits until journald takes it. It starts a journald of its own, or asks the host
     ),
     Probe(
         "fsync",
-        "how long an fsync takes next to the journal, and who syncs what",
+        "how long an fsync takes next to the journal",
         """\
 Writes 4 KiB at a time to its own file next to the journal and syncs it: first alone, then while
-another writer keeps the volume busy for 5 and for 20 percent of the time. With --who it writes
-nothing, and shows which process syncs which file.""",
+another writer keeps the volume busy for 5 and for 20 percent of the time.""",
         """
   sudo journalkeeper probe fsync --seconds=1   one second each
-  sudo journalkeeper probe fsync --who=2       who waits for which file?""",
-        {"rate": 10, "seconds": 10, "who": None},
-        "it writes next to the journal, or traces",
+  sudo journalkeeper probe fsync --rate=100 -j""",
+        {"rate": 10, "seconds": 10},
+        "it writes next to the journal",
     ),
     Probe(
         "stream",
@@ -221,12 +215,7 @@ def text(found: Measurement, answer: ProbeAnswer, output: Output) -> list[list[s
         blocks += [[series.name, *draw(series.waits_ns())] for series in drawn if series.began_ns]
     table = tuple(Column(name.upper(), _cell(name), right=name not in WORDS) for name in found.columns)
     rows = [words for series in answer.series for words in _list_rows(series)]
-    lines = output.format(Table(table, rows))
-    heads = len(lines) - len(rows)
-    for number in range(len(rows), 0, -1):
-        if "file" in (words := rows[number - 1]):
-            lines.insert(heads + number, f"  {elide('{thread}: {file}'.format(**words), WIDTH - 2)}")
-    return [*blocks, lines]
+    return [*blocks, output.format(Table(table, rows))]
 
 
 def _cell(column: str) -> Callable[[dict[str, str]], str]:

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from typing import Final
 
 from journalkeeper.journald.layout import read_machine_id
-from journalkeeper.probe import who
 from journalkeeper.probe.base import Measurement, Steps, sample, schedule, scratch
 from journalkeeper.probe.distribution import Series
 
@@ -43,11 +42,8 @@ def journal_directory(asked: Namespace) -> str:
 def measure(asked: Namespace) -> Steps:
     """Measure the duration of fsyncs of a file in the journal's directory, alone and with a busy writer.
 
-    With --who, watch the fsyncs of all processes instead. The Measurement is yielded after each call.
+    The Measurement is yielded first and after each call.
     """
-    if asked.who is not None:
-        yield from who.measure(asked)
-        return
     with scratch(journal_directory(asked)) as place, open(f"{place}/synced", "wb", buffering=0) as file:
         names = [f"fsync, writer {share:.0%} busy" if share else "fsync alone" for share in BUSY]
         found = Measurement([Series(name, planned=True) for name in names])

@@ -5,21 +5,19 @@ from __future__ import annotations
 
 import re
 import signal
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from journalkeeper.cli import probe as command
-from journalkeeper.cli.output import Output
 from journalkeeper.cli.parser import parse
 from journalkeeper.config import files
 from journalkeeper.journald.journalctl import compute_wait_us
 from journalkeeper.model.errors import UsageError
-from journalkeeper.probe import syslog, who
+from journalkeeper.probe import syslog
 from journalkeeper.probe.base import Measurement
-from journalkeeper.probe.distribution import Limit, Series, make_answer
+from journalkeeper.probe.distribution import Limit, Series
 from journalkeeper.probe.intake import Intake
 from tests.adapters.command import Says, Typed
 from tests.adapters.pages import make
@@ -51,8 +49,6 @@ def _signals_as_before() -> Any:
         ("probe syslog --size 63", "from 64 to 131072"),
         ("probe syslog --size 1.5", "invalid number value: '1.5'"),
         ("probe syslog --seconds 0", "from 0.1 to 86400"),
-        ("probe fsync --who 61", "from 0.1 to 60"),
-        ("probe intake --who 5", "unknown option: --who"),
         ("probe intake --rate 5", "unknown option: --rate"),
         ("probe syslog /var/log/journal", "unexpected argument: /var/log/journal"),
     ],
@@ -206,65 +202,6 @@ def test_messages_that_journald_dropped_are_in_the_verdict_and_fail_the_probe(sa
 def test_a_measurement_of_nothing_says_so() -> None:
     limit = Limit(100_000_000, "X=")
     assert Measurement([Series("all")]).verdict(limit) == "No wait was measured; the limit is 100 ms (X=)."
-    assert who.describe([], 2_000_000, limit) == "No process synced a file in 2.00 s."
-
-
-def sync_row(process: str, thread: str, *took_ms: int) -> Series:
-    row = Series(thread, {"process": process, "thread": thread, "call": "fsync", "file": "/f"})
-    for number, took in enumerate(took_ms):
-        row.add(number * 10**9, took * 10**6)
-    return row
-
-
-def test_the_verdict_of_who_covers_every_row_and_journalds_main_thread_apart() -> None:
-    rows = [
-        sync_row(who.JOURNALD, who.JOURNALD, 17, 3),
-        sync_row(who.JOURNALD, "journal-offline", 5),
-        sync_row("mariadbd", "mariadbd", 52, 23),
-    ]
-    assert who.describe(rows, 2_000_000, Limit(100_000_000, "X=")) == (
-        "5 calls took 100 ms in 2.00 s (5.0%). The longest, 52.0 ms, was fsync by mariadbd of /f. All loggers waited "
-        "for 2 calls of journald's main thread, the longest 17.0 ms, within 100 ms (X=)."
-    )
-    assert "for which all loggers wait, made none." in who.describe(rows[1:], 2_000_000, Limit(100_000_000, "X="))
-    assert "17.0 ms, over 16.0 ms (X=)." in who.describe(rows, 2_000_000, Limit(16_000_000, "X="))
-
-
-TRACE = """\
- a-2000 [000] ..... 9.000001: task_newtask: pid=5000001 comm=a clone_flags=1200000 oom_score_adj=0
- <...>-5000001 [001] ..... 9.000002: task_rename: pid=5000001 oldcomm=a newcomm=da tabase oom_score_adj=0
- <...>-5000001 [001] ..... 9.000003: task_newtask: pid=5000002 comm=da clone_flags=3d0f00 oom_score_adj=0
- <...>-5000002 [001] ..... 9.000004: task_rename: pid=5000002 oldcomm=da tabase newcomm=writer oom_score_adj=0
- <...>-5000002 [001] ..... 9.000005: sys_fsync(fd: 3)
- <...>-5000001 [001] ..... 9.000006: sys_fdatasync(fd: 4)
- <...>-5000002 [001] ..... 9.000025: sys_fsync -> 0x0
- <...>-5000001 [001] ..... 9.000036: sys_fdatasync -> 0x0
- <...>-5000003 [001] ..... 9.000040: sys_msync(start: 0, len: 1, flags: 4)
- <...>-5000003 [001] ..... 9.000050: sys_msync -> 0x0
-"""
-
-
-def test_a_thread_that_has_ended_has_the_names_that_the_trace_told() -> None:
-    callers = who.Callers()
-    for line in TRACE.splitlines():
-        callers.take(line)
-    assert [(row.name, list(row.took_ns)) for row in callers.found] == [
-        ("da tabase writer fsync ?", [20_000]),
-        ("da tabase da tabase fdatasync ?", [30_000]),
-        ("(thread 5000003) (thread 5000003) msync ?", [10_000]),
-    ]
-
-
-def test_the_rows_of_who_fit_80_columns() -> None:
-    rows = [sync_row("a-process-name", "a-thread-name-of-15", 60_000, 17), sync_row("b", "b", 1)]
-    rows[0].labels |= {"call": "sync_file_range", "file": f"/var/log/journal/{'f' * 200}", "share": "100.0%"}
-    rows[1].labels["share"] = "0.1%"
-    output = Output(Namespace(json="off", no_legend=False, no_pager=True, quiet=False))
-    answer = command.ProbeAnswer("fsync", "1", 0, {}, [make_answer(row) for row in rows], [], [], [], "said")
-    _, table = command.text(Measurement(rows, who.COLUMNS), answer, output)
-    assert len(table) == 1 + 2 * 2
-    assert max(map(len, table)) <= 80
-    assert [line.split(":")[0] for line in table[2::2]] == ["  a-thread-name-of-15", "  b"]
 
 
 def test_a_journal_becomes_text_and_json(

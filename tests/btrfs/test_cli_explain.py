@@ -120,7 +120,7 @@ def columns_of_terminal(*words: str | Path, state: Path) -> tuple[int, list[str]
 ON_TERMINAL = [
     *("scan", "plan", "plan -v", "plan --now", "defrag -n --now", "defrag --now", "history", "status"),
     *("explain FILE", "explain DIR", "doctor", "doctor -v", "report -o PAGE", "check-config --config /dev/null"),
-    *("probe intake", "probe fsync --seconds=0.1", "probe fsync --who=0.2"),
+    *("probe intake", "probe fsync --seconds=0.1"),
     *("probe syslog --seconds=0.2", "probe stream --seconds=0.3"),
 ]
 """`lab compare` takes minutes: its table is in tests/unit/test_cli_lab.py. `pause`, `resume` and the status of a

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Probes on a whole machine: what they trace, what they leave behind, and what goes wrong meanwhile."""
+"""Probes on a whole machine: their answers, the traces that they leave, and failures meanwhile."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,13 +21,13 @@ import pytest
 
 from journalkeeper.cli.program import run
 from journalkeeper.model.errors import FileError, KeeperError
-from journalkeeper.probe import base, fsync, stream, syslog, who
+from journalkeeper.probe import base, fsync, stream, syslog
 from journalkeeper.probe import bed as beds
-from journalkeeper.probe.base import Measurement, Target, read_lines
+from journalkeeper.probe.base import Target, read_lines
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.compare import STRATEGIES, Strategy, measure_wait_s
 from journalkeeper.probe.distribution import Limit
-from journalkeeper.probe.scratch_volume import ScratchVolume, undo_at_end
+from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.answers import check
 from tests.bench.figures import REPOSITORY
 from tests.btrfs.test_probe_truths import ended
@@ -39,213 +37,6 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 NOBODYS_PID = 4194304 + 1
 """Above what pid_max may be: no process has it."""
-
-SYNCER = """
-import os, sys
-path, calls, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-fd = os.open(path, os.O_RDWR | os.O_CREAT)
-if how == "unlinked":
-    os.unlink(path)
-for n in range(calls):
-    os.pwrite(fd, b"x" * 4096, 4096 * n)
-    os.fsync(fd)
-    if how == "closed":
-        os.close(fd)
-        fd = os.open(path, os.O_RDWR)
-if how == "unlinked":
-    sys.stdin.read()
-"""
-"""fsyncs of a file that stays open, has no name any more, or is closed at once after each.
-
-An unlinked file has a name only as long as the process has it open.
-"""
-
-
-def instances() -> list[str]:
-    """The trace instances of this program, of all runs: a look into tracefs from a mount namespace of its own."""
-    script = 'mount -t tracefs t "$1" && ls "$1/instances"'
-    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", who.TRACEFS]
-    names = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
-    return [name for name in names if name.startswith(base.NAME)]
-
-
-def watched(during: Callable[[], object], until: Callable[[Measurement], bool]) -> Measurement:
-    """Return what is seen while something is done and `until` holds, which a test waits for in vain if it fails."""
-    steps = who.measure(Namespace(who=PATIENCE_S))
-    found = next(steps)
-    thread = threading.Thread(target=during)
-    thread.start()
-    until_s = time.monotonic() + PATIENCE_S
-    for _ in steps:
-        if (not thread.is_alive() and until(found)) or time.monotonic() > until_s:
-            break
-    steps.close()
-    thread.join()
-    return found
-
-
-def calls_of(found: Measurement, file: Path | str) -> Counter[tuple[str, str]]:
-    """Return the number of calls of a file by thread and call."""
-    rows = [series for series in found.series if series.labels["file"] == str(file)]
-    return Counter({(row.labels["thread"], row.labels["call"]): len(row.took_ns) for row in rows})
-
-
-def test_every_fsync_is_counted_with_its_process_and_the_name_of_its_file(place: Path) -> None:
-    processes = []
-
-    def during() -> None:
-        for how, calls in {"open": 5, "unlinked": 7, "closed": 11}.items():
-            words = [sys.executable, "-c", SYNCER, str(place / how), str(calls), how]
-            processes.append(subprocess.Popen(words, stdin=subprocess.PIPE))
-
-    wanted = {f"{place}/open": 5, f"{place}/unlinked (deleted)": 7, f"{place}/closed": 11}
-    found = watched(during, lambda found: all(calls_of(found, file).total() == wanted[file] for file in wanted))
-    for process in processes:
-        process.communicate()
-    assert found.faults == []
-    ours = [row for row in found.series if str(place) in row.name]
-    assert {row.labels["file"]: len(row.took_ns) for row in ours} == wanted
-    assert {row.labels["process"] for row in ours} == {Path(f"/proc/{os.getpid()}/comm").read_text().strip()}
-
-
-def test_a_name_that_looks_like_a_line_of_the_trace_is_a_name(place: Path) -> None:
-    name = "a-1 (2) [0]\\nb"
-    program = f"open('/proc/self/comm', 'w').write('{name}')\n{SYNCER}"
-    found = watched(
-        lambda: subprocess.run([sys.executable, "-c", program, place / "x", "3", ""], check=True),
-        lambda found: calls_of(found, place / "x").total() == 3,
-    )
-    assert (found.faults, calls_of(found, place / "x")) == ([], {("a-1 (2) [0]\\x0ab", "fsync"): 3})
-
-
-def test_journalds_main_thread_and_its_syncing_thread_are_two_rows(bed: Bed) -> None:
-    least = {
-        ("journal-offline", "fsync"): 10,
-        ("systemd-journal", "fsync"): 3,
-    }  # before OFFLINE and after, at each sync
-    found = watched(lambda: bed.journald.age(5), lambda found: calls_of(found, bed.journald.active) >= Counter(least))
-    assert calls_of(found, bed.journald.active) >= Counter(least)
-    assert calls_of(found, bed.journald.active).keys() == least.keys()
-    said = found.verdict(Limit(60 * 10**9, "X="))
-    assert re.search(r"All loggers waited for \d+ calls of journald's main thread, .* within 60.0 s", said)
-
-
-def test_events_for_which_there_was_no_room_are_counted_and_fail_the_count(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(who, "BUFFER_KIB", 4)
-    fd = os.open(place / "file", os.O_RDWR | os.O_CREAT)
-    steps = who.measure(Namespace(who=0.1))
-    next(steps)
-    for _ in range(2000):
-        os.fdatasync(fd)
-    found = ended(steps)
-    os.close(fd)
-    (fault,) = found.faults
-    assert int(re.findall(r"^(\d+) events were lost", fault)[0]) > 1000
-
-
-def test_lines_that_cannot_be_read_fail_the_count(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(who, "LINE", re.compile("another kernel's form"))
-    steps = who.measure(Namespace(who=0.1))
-    next(steps)
-    (place / "file").touch()
-    subprocess.run(["sync", place / "file"], check=True)
-    assert ended(steps).faults == ["1 events were lost: the counts are too low"]
-
-
-def test_an_option_that_the_instance_inherits_changes_no_count(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(who, "PREPARE", who.PREPARE.replace("echo mono", "echo 1 >options/record-tgid\necho mono"))
-    file = place / "file"
-    steps = who.measure(Namespace(who=0.1))
-    next(steps)
-    file.touch()
-    subprocess.run(["sync", file], check=True)
-    found = ended(steps)
-    assert (found.faults, calls_of(found, file).total()) == ([], 1)
-
-
-def test_a_dead_runs_instance_is_removed() -> None:
-    dead = f"{base.NAME}{NOBODYS_PID}"
-    script = 'mount -t tracefs t "$1"; cd "$1/instances"; mkdir "$2"; echo ready; read -r _; rmdir "$2" || :'
-    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", who.TRACEFS]
-    with undo_at_end(*words, dead):
-        with who.instance() as ours:
-            assert ours.name == f"{base.NAME}{os.getpid()}"
-            assert ours.name in instances()
-            assert dead not in instances()
-        assert ours.name not in instances()
-
-
-def test_in_another_pid_namespace_the_real_reason_is_said() -> None:
-    words = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-m", "journalkeeper", "probe", "fsync"]
-    done = subprocess.run([*words, "--who=1"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "cannot trace in a container, because a trace has the host's process ids: run it on the host" in done.stderr
-
-
-CALLER = """
-import ctypes, mmap, os, sys, time
-path, calls = sys.argv[1], int(sys.argv[2])
-with open(path, "w+b") as file:
-    file.truncate(1 << 20)
-    mapped = mmap.mmap(file.fileno(), 1 << 20)
-    for n in range(calls):
-        mapped[n * 4096] = n % 256
-        mapped.flush()
-        os.pwrite(file.fileno(), b"x", n * 8192)
-        os.fsync(file.fileno())
-        os.pwrite(file.fileno(), b"x", n * 4096)
-        os.fdatasync(file.fileno())
-        os.pwrite(file.fileno(), b"x", n * 4096)
-        ctypes.CDLL(None).sync_file_range(file.fileno(), ctypes.c_long(0), ctypes.c_long(0), 7)
-    time.sleep(1)  # until its descriptor has been looked up
-"""
-CALLS = ("msync", "fsync", "fdatasync", "sync_file_range")
-
-
-def test_each_kind_of_call_has_the_count_and_the_time_that_strace_finds(bed: Bed, tmp_path: Path) -> None:
-    summary = tmp_path / "summary"
-    strace = ["strace", "-c", "-w", "-o", str(summary), "-e", f"trace={','.join(CALLS)}", "-U", "name,calls,total-time"]
-    bed.volume.throttle(100)  # so that a call takes longer than strace does
-    found = watched(
-        lambda: subprocess.run([*strace, sys.executable, "-c", CALLER, bed.directory / "synced", "10"], check=True),
-        lambda found: calls_of(found, bed.directory / "synced").total() == 40,
-    )
-    bed.volume.throttle(0)
-    by_strace = {words[0]: words[1:] for words in map(str.split, summary.read_text().splitlines()) if words[0] in CALLS}
-    rows = {row.labels["call"]: row for row in found.series if row.labels["file"] == str(bed.directory / "synced")}
-    assert {call: len(row.took_ns) for call, row in rows.items()} == {
-        call: int(calls) for call, (calls, _) in by_strace.items()
-    }
-    assert set(rows) == set(CALLS)
-    for call, (_, seconds) in by_strace.items():
-        total_s = sum(rows[call].took_ns) / 1e9
-        # strace also counts the time in which the call's process waits for it and for a processor
-        assert float(seconds) / 2 - 0.01 < total_s < 1.1 * float(seconds) + 0.01, call
-
-
-def test_a_call_that_has_not_returned_at_the_end_counts_until_then(bed: Bed) -> None:
-    file = bed.directory / "held"
-    program = """
-import os, sys
-fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-os.pwrite(fd, b"x" * (64 << 20), 0)
-sys.stdin.read()
-os.fsync(fd)
-"""
-    bed.volume.throttle(10)
-    with subprocess.Popen([sys.executable, "-c", program, file], stdin=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        steps = who.measure(Namespace(who=2.0))
-        next(steps)
-        process.stdin.close()
-        found = ended(steps)
-        bed.volume.throttle(0)
-        process.wait()
-    (row,) = [row for row in found.series if row.labels["file"] == str(file)]
-    assert 0.5e9 < sum(row.took_ns) <= 2.1e9
-    assert any("had not returned at the end" in note for note in found.notes)
 
 
 @pytest.fixture
@@ -276,20 +67,16 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_a_kill_leaves_nothing_traced_and_no_directory(
+def test_a_kill_leaves_no_process_and_no_directory(
     started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    logging = started("syslog", "--seconds=60", f"--directory={tmp_path}")
-    tracing = started("fsync", "--who=60")
-    assert eventually(lambda: len(children(logging.pid)) == 2)  # what removes, and journald
-    assert eventually(lambda: f"{base.NAME}{tracing.pid}" in instances())
+    process = started("syslog", "--seconds=60", f"--directory={tmp_path}")
+    assert eventually(lambda: len(children(process.pid)) == 2)  # one removes the directory, one is journald
     assert list(tmp_path.iterdir()) != []
-    below = [*children(logging.pid), *children(tracing.pid)]
-    for process in (logging, tracing):
-        process.kill()
-        process.wait()
+    below = children(process.pid)
+    process.kill()
+    process.wait()
     assert eventually(lambda: all(map(gone, below)))
-    assert f"{base.NAME}{tracing.pid}" not in instances()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -323,7 +110,7 @@ def test_a_full_volume_ends_the_fsync_probe_with_its_reason_and_without_its_file
     volume = make_volume("128M")
 
     def fill_and_go_on() -> None:
-        steps = fsync.measure(Namespace(directory=str(volume.mountpoint), rate=100, seconds=1, who=None))
+        steps = fsync.measure(Namespace(directory=str(volume.mountpoint), rate=100, seconds=1))
         next(steps)
         subprocess.run(
             ["dd", "if=/dev/zero", f"of={volume.mountpoint}/rest", "bs=1M", "conv=fsync"],
@@ -378,7 +165,6 @@ def test_fsync_measures_alone_and_beside_a_writer(bed: Bed, capsys: pytest.Captu
         ("syslog --seconds=0.3", {"until sent", "until journald took it"}),
         ("stream --seconds=0.5 --size=4096", {"python, journald", "python, journald to reader"}),
         ("stream --seconds=9 -- echo a line", {"echo, journald to reader"}),
-        ("fsync --who=0.3", set()),
         ("intake", {"all"}),
     ],
 )
@@ -544,18 +330,17 @@ def test_a_private_journald_that_does_not_start_is_one_line_with_its_words(
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:2], ids=lambda one: one.name)
 def test_journald_syncs_its_file_in_the_load_of_a_comparison_unless_the_strategy_is_no_fsync(
-    make_bed: Callable[..., Bed], strategy: Strategy
+    make_bed: Callable[..., Bed], strategy: Strategy, tmp_path: Path
 ) -> None:
     place = make_bed(sync_interval="1d")
-    marker = place.directory / "marker"  # all events before its fsync are read when that is
-
-    def during() -> None:
+    calls = tmp_path / "calls"
+    strace = ["strace", "-f", "-y", "-e", "trace=fsync", "-o", str(calls), "-p", str(place.journald.pid)]
+    with subprocess.Popen(strace, stderr=subprocess.PIPE, text=True) as tracer:
+        assert tracer.stderr is not None
+        assert "attached" in tracer.stderr.readline()
         measure_wait_s(place, strategy, 150)
-        with marker.open("wb") as file:
-            os.fsync(file.fileno())
-
-    found = watched(during, lambda found: bool(calls_of(found, marker)))
-    assert bool(calls_of(found, place.journald.active)) == strategy.syncs
+        tracer.terminate()
+    assert (place.journald.active.name in calls.read_text()) == strategy.syncs
 
 
 def test_the_wait_of_a_load_is_how_long_journald_was_stopped(bed: Bed) -> None:

@@ -135,7 +135,7 @@ def blocked_send(place: Bed) -> Truth:
 
 def _fsyncs(place: Path, monkeyed: Callable[[Measurement], None], seconds: float, rate: float) -> Series:
     """The first part of the fsync probe, alone on the volume."""
-    asked = Namespace(directory=str(place), rate=rate, seconds=seconds, who=None)
+    asked = Namespace(directory=str(place), rate=rate, seconds=seconds)
     steps = fsync.measure(asked)
     found = next(steps)
     for _ in itertools.takewhile(lambda found: not found.series[1].began_ns, steps):
