@@ -27,15 +27,14 @@ UNITS = (
     Unit("journalkeeper.service", "active", "running", "enabled", "success"),
     Unit("journalkeeper.timer", "active", "elapsed", "enabled"),
     Unit("journalkeeper-defrag.timer", "inactive", "dead", "disabled"),
-    Unit("systemd-journald.service", "active", "running", "static", "success"),
 )
 STORAGE = Storage("auto", persistent_directory=True, flushed=True)
 
 
-def look(*files: JournalFile, leftovers: tuple[str, ...] = (), foreign: tuple[str, ...] = (), **words: Any) -> Look:
+def look(*files: JournalFile, foreign: tuple[str, ...] = (), **words: Any) -> Look:
     """These files on a volume with room; `words` are the host's."""
     plain: dict[str, Any] = {"volumes": (volume(unallocated_bytes=10 * GIB),)}
-    return Look(host(*files, **{**plain, **words}), foreign=foreign, leftovers=leftovers)
+    return Look(host(*files, **{**plain, **words}), foreign=foreign)
 
 
 def intake(number: int = 1000, wait_us: int = 500, unit: str = "cron.service") -> tuple[Intake, ...]:
@@ -120,8 +119,6 @@ def evidence(**words: Any) -> Evidence:
         "record": recorded(),
         "journal": journal(),
         "units": UNITS,
-        "systemd": "257.8-1~deb13u2",
-        "queue_length": 512,
         "storage": STORAGE,
         "service": Manager(state="idle", state_reason="", health="ok", health_reasons=[]),
         "present": Present(),

@@ -48,9 +48,7 @@ def gather(context: Context, wanted: Wanted, config: Config) -> Evidence:
         config=config,
         record=record,
         journal=found,
-        units=units(namespaces) if ours else ELSEWHERE,
-        systemd=machine.read_systemd_version() if ours else ELSEWHERE,
-        queue_length=machine.read_queue_length() if ours else ELSEWHERE,
+        units=units() if ours else ELSEWHERE,
         storage=machine.read_storage() if ours else ELSEWHERE,
         service=context.read_service() if ours else ELSEWHERE,
     )
@@ -80,8 +78,7 @@ def _look(
         plan = record
     here = {one.directory for one in host.instances}
     foreign = tuple(file.path for file in host.files if file.problem is Reason.NOT_BTRFS and file.path not in here)
-    temporary = set(engine.memory.seen.leftovers) - {file.path for file in host.files}
-    return Look(host, tuple(path for path in foreign if os.path.isdir(path)), tuple(sorted(temporary))), plan
+    return Look(host, tuple(path for path in foreign if os.path.isdir(path))), plan
 
 
 def read_history(state_directory: str, wanted: Wanted, now_us: int) -> Recorded | Unknown:

@@ -94,14 +94,10 @@ class Wanted(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The result of the engine's look: `host` with the history of its files, `foreign` the directories not on btrfs.
-
-    `leftovers` are the temporary files that a killed run left behind.
-    """
+    """The result of the engine's look: `host` with the history of its files, `foreign` the directories not on btrfs."""
 
     host: Host
     foreign: tuple[str, ...] = ()
-    leftovers: tuple[str, ...] = ()
 
 
 class Recorded(NamedTuple):
@@ -183,7 +179,7 @@ class Journal(NamedTuple):
 class Unit(NamedTuple):
     """One unit as PID 1 shows it on D-Bus; `active` and `sub` are its states, `result` how its last run ended.
 
-    `enabled` is systemctl is-enabled's word, "" where there is no such unit file. `restarts` are automatic ones.
+    `enabled` is systemctl is-enabled's word, "" where there is no such unit file.
     """
 
     name: str
@@ -191,7 +187,6 @@ class Unit(NamedTuple):
     sub: str
     enabled: str = ""
     result: str = ""
-    restarts: int = 0
 
     @property
     def has_failed(self) -> bool:
@@ -231,9 +226,8 @@ class Storage(NamedTuple):
 class Evidence(NamedTuple):
     """The evidence about a host at `now_us`.
 
-    `config` is the configuration that the plan was made with, `config_error` the error in the one on disk. `systemd` is
-    the version of systemd, and `queue_length` the kernel's net.unix.max_dgram_qlen. `service` is the running service,
-    None if it is not on the bus.
+    `config` is the configuration that the plan was made with, `config_error` the error in the one on disk. `service` is
+    the running service, None if it is not on the bus.
     """
 
     now_us: int
@@ -243,8 +237,6 @@ class Evidence(NamedTuple):
     record: Recorded | Unknown = UNASKED
     journal: Journal | Unknown = UNASKED
     units: tuple[Unit, ...] | Unknown = UNASKED
-    systemd: str | Unknown = UNASKED
-    queue_length: int | Unknown = UNASKED
     storage: Storage | Unknown = UNASKED
     service: Manager | Hung | Unknown | None = UNASKED
     present: Present | Unknown = UNASKED

@@ -1,33 +1,24 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Rules on journald and on the machine below it: every public function is a rule.
 
-They are about lost messages, a journald that crashed or was killed, waits for journald, and versions with known faults.
+They are about lost messages, a journald that crashed or was killed, waits for journald, and boots that wait for it.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from shlex import quote
 from typing import Final
 
-from journalkeeper.health.evidence import SERVICE, Evidence, Journal, Look, Recorded, Unknown, is_up
+from journalkeeper.health.evidence import Journal, Recorded, Unknown
 from journalkeeper.health.finding import Answers, Facts, advice, list_names, problem
 from journalkeeper.model.units import DAY_US, SECOND_US, counted, format_span, quantile
-
-ZEROING: Final = frozenset({252, 253})
-"""systemd versions whose copy of a NOCOW archive can hold zeros: systemd #24150 and #31222."""
-
-QUEUE: Final = 512
-"""The value of net.unix.max_dgram_qlen that PID 1 sets on a host (systemd, bump_unix_max_dgram_qlen())."""
 
 RECENT_US: Final = 7 * DAY_US
 """Older events are ignored: they are over, or they happen again."""
 
 KERNEL: Final = "kernel"
 """The unit name for missed kernel messages."""
-
-JOURNALD: Final = "systemd-journald"
 
 ENOUGH: Final = 100
 """A smaller number of messages has no meaningful 99th percentile."""
@@ -42,28 +33,11 @@ STALLED_US: Final = 3_000_000
 
 WORST_UNITS: Final = 3
 
-KEEPERS: Final = (SERVICE, "journalkeeper-shutdown.service")
-"""The units that shorten boots."""
-
 BOOTS: Final = 5
 SLOW_BOOTS: Final = 3
 SLOW_SHARE: Final = 0.2
 SLOW_US: Final = SECOND_US
 """A flush of less than a second does not delay a boot noticeably, whatever its share of the boot."""
-
-
-def faulty_systemd(systemd: str, look: Look) -> Answers:
-    """This version of systemd can archive a NOCOW file as zeros.
-
-    The check gives advice for systemd 252 and 253 if a journal directory is NOCOW. It is Unknown for a version that
-    does not begin with a number.
-    """
-    major = re.match(r"\d+", systemd)
-    if major is None:
-        yield Unknown(f"systemd's version {systemd!r} is not understood")
-    elif int(major[0]) in ZEROING and any(one.nocow for one in look.host.instances):
-        sentence = f"After a crash systemd {systemd} can archive a NOCOW file as zeros (#24150, #31222); 254 cannot."
-        yield advice(sentence, "journalctl --verify", systemd=systemd)
 
 
 def dropped(journal: Journal, now_us: int) -> Answers:
@@ -92,31 +66,20 @@ def dropped(journal: Journal, now_us: int) -> Answers:
     yield from _find_unread_events(journal, now_us)
 
 
-def journald_ended(now_us: int, evidence: Evidence) -> Answers:
+def journald_ended(journal: Journal, now_us: int) -> Answers:
     """journald crashed or was killed, for example by its watchdog: messages that it had not written are lost.
 
-    The check reports a problem for one such end in the last week, or for one automatic restart in this boot.
-    Without one, it is Unknown if the journal or the states of the units cannot be read. It is also Unknown if the
-    entries that were read do not reach back a week.
+    The check reports a problem for one such end in the last week. Without one, it is Unknown if the entries that were
+    read do not reach back a week.
     """
-    journal, units = evidence.journal, evidence.units
-    ended = () if isinstance(journal, Unknown) else journal.ended
-    recent = [one.result for one in ended if one.when_us >= now_us - RECENT_US]
-    journalds = [] if isinstance(units, Unknown) else [unit for unit in units if unit.name.startswith(JOURNALD)]
-    restarts = sum(unit.restarts for unit in journalds)
-    if number := max(len(recent), restarts):
-        results = sorted({*recent} | {unit.result for unit in journalds} - {"success"})
-        when = f"{'once' if number == 1 else f'{number} times'} in {'the last week' if recent else 'this boot'}"
-        why = f" ({list_names(results)})" if results else ""
-        sentence = f"journald ended unexpectedly {when}{why}: messages that it had not written are lost."
+    recent = [one.result for one in journal.ended if one.when_us >= now_us - RECENT_US]
+    if recent:
+        number, results = len(recent), sorted(set(recent))
+        when = f"{'once' if number == 1 else f'{number} times'} in the last week ({list_names(results)})"
+        sentence = f"journald ended unexpectedly {when}: messages that it had not written are lost."
         remedy = ("journalctl -u systemd-journald -p warning --since=-7d", "coredumpctl info systemd-journald")
-        yield problem(sentence, *remedy, ended=number, results=results, restarts_this_boot=restarts)
-    elif isinstance(journal, Unknown):
-        yield journal
-    elif isinstance(units, Unknown):
-        yield units
-    else:
-        yield from _find_unread_events(journal, now_us)
+        yield problem(sentence, *remedy, ended=number, results=results)
+    yield from _find_unread_events(journal, now_us)
 
 
 def _find_unread_events(journal: Journal, now_us: int) -> Answers:
@@ -154,19 +117,7 @@ def waits(journal: Journal) -> Answers:
         yield find(sentence, "journalkeeper scan", "journalkeeper plan", **facts, units=units, units_worst_us=waits_us)
 
 
-def short_queue(queue_length: int) -> Answers:
-    """The queue of journald's sockets is short: loggers block while journald waits for the disk.
-
-    The check gives advice if net.unix.max_dgram_qlen is less than 512.
-    """
-    if queue_length < QUEUE:
-        setting = f"net.unix.max_dgram_qlen={QUEUE}"
-        sentence = f"journald's sockets queue only {queue_length} messages, then programs block; systemd sets {QUEUE}."
-        remedy = (f"echo {setting} > /etc/sysctl.d/50-journal-queue.conf", f"sysctl {setting}   # for new sockets")
-        yield advice(sentence, *remedy, max_dgram_qlen=queue_length)
-
-
-def slow_boot(journal: Journal, record: Recorded, evidence: Evidence) -> Answers:
+def slow_boot(journal: Journal, record: Recorded) -> Answers:
     """Boots since the installation wait for the journal: its flush takes more than a fifth of them.
 
     A flush of less than 1 s does not count. The check reports a problem if this is so in 3 or more of the last 5
@@ -179,13 +130,10 @@ def slow_boot(journal: Journal, record: Recorded, evidence: Evidence) -> Answers
     slow = [one for one in timed if one[0] >= SLOW_US and one[0] > SLOW_SHARE * one[1]]
     if len(slow) >= SLOW_BOOTS:
         flush_us, whole_us = max(slow)
-        units = () if isinstance(evidence.units, Unknown) else evidence.units
-        idle = [unit.name for unit in units if unit.name in KEEPERS and unit.active != "active"]
-        idle = idle[is_up(units) and KEEPERS[0] in idle :]
         waited = f"{len(slow)} of the last {counted(len(timed), 'boot')} waited for the journal"
         sentence = f"{waited}, up to {format_span(flush_us, 100_000)} and more than {SLOW_SHARE:.0%} of the boot."
-        remedy = f"systemctl enable --now {' '.join(idle)}" if idle else "journalkeeper plan"
+        remedy = ("systemctl status journalkeeper-shutdown.service", "journalkeeper plan")
         facts: Facts = {"boots": len(timed), "slow_boots": len(slow)}
-        yield problem(sentence, remedy, **facts, worst_flush_us=flush_us, its_userspace_us=whole_us)
+        yield problem(sentence, *remedy, **facts, worst_flush_us=flush_us, its_userspace_us=whole_us)
     elif len(timed) < SLOW_BOOTS:
         yield Unknown(f"needs {SLOW_BOOTS} boots with known times since the installation; there are {len(timed)}")

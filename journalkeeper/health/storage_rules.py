@@ -12,7 +12,7 @@ from typing import Final
 from journalkeeper.config import Config
 from journalkeeper.health.evidence import Evidence, Look, Storage, Unknown, is_up
 from journalkeeper.health.finding import Answers, Facts, advice, free_space, list_names, problem
-from journalkeeper.model import GIB, MIB, Instance, JournalFile, Kind, Reason, Sums, Volume
+from journalkeeper.model import MIB, Instance, JournalFile, Reason, Sums, Volume
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import counted, format_size
 from journalkeeper.policy import nocow
@@ -29,11 +29,8 @@ ROOM_BYTES: Final = 64 * MIB
 """With less than this btrfs may end a transaction for want of space: the metadata of one busy commit, and the kernel's
 own reserve for it on a small volume, is tens of MiB."""
 
-UNALLOCATED_BYTES: Final = GIB
-"""The largest chunk that btrfs makes of data, and of metadata on volumes of more than 50 GiB."""
-
-RIVALS: Final = ("btrfs-defrag.timer", "beesd@")
-"""The beginnings of the names of units that rewrite files: the timer of btrfsmaintenance, and bees."""
+BALANCE: Final = "-dusage=50 -dlimit=4"
+"""The options of btrfs-balance(8) that free at most four chunks which are half empty."""
 
 MOVE: Final = (
     *("journalctl --relinquish-var", "mv {top} {old}", "btrfs subvolume create {top}"),
@@ -102,38 +99,19 @@ def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
         yield advice(sentence, *_make_datacow(shared), directories=list(shared))
 
 
-def namespace_datacow(places: list[Place], look: Look) -> Answers:
-    """The directory of a namespace lacks the attribute +C, which systemd sets on the directory of the main journal.
-
-    The check gives advice if the main journal's directory in the same subvolume has +C, and Nocow=auto would set +C
-    on this one.
-    """
-    main = {one.device for one in look.host.instances if one.nocow and not one.namespace}
-    plain = [one for one, _ in _select(places, look, Reason.NO_REDUNDANCY) if one.namespace and one.device in main]
-    if plain:
-        where = [one.directory for one in plain]
-        sentence = f"{list_names(where)} lacks +C, which the main journal has: each flush fragments its file."
-        remedy = [f"chattr +C {quote(path)}" for path in where]
-        remedy += [f"journalctl --namespace={quote(one.namespace)} --rotate" for one in plain]
-        yield advice(sentence, *remedy, directories=list(where))
-
-
-def pinned_by_snapshots(files: Files, look: Look, evidence: Evidence) -> Answers:
+def pinned_by_snapshots(files: Files, look: Look) -> Answers:
     """Snapshots keep the data of journal files: deleting a file frees no space until they are deleted.
 
     The check gives advice if snapshots keep at least 16 MiB in all. The remedy moves the journal into a subvolume of
     its own, which snapshots of the root leave out. If the journal already has its own subvolume, the remedy lists the
-    snapshots. The fact stored_twice_bytes counts the shared bytes that recorded rewrites stored a second time.
+    snapshots.
     """
     shared = [file for file in files if file.extents.shared_bytes]
     total = sum(file.extents.shared_bytes for file in shared)
     if total >= PINNED_BYTES:
-        entries = () if isinstance(evidence.record, Unknown) else evidence.record.entries
-        twice = sum(entry.outcome.unshared_bytes for entry in entries)
         held = f"Snapshots keep {format_size(total)} of {counted(len(shared), 'journal file')}"
         sentence = f"{held}: journald cannot free that space, and each rewrite stores an additional copy."
-        remedy = _make_subvolume(look, shared)
-        yield advice(sentence, *remedy, shared_bytes=total, files=len(shared), stored_twice_bytes=twice)
+        yield advice(sentence, *_make_subvolume(look, shared), shared_bytes=total, files=len(shared))
 
 
 def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> Answers:
@@ -158,25 +136,6 @@ def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> 
         yield advice(sentence, *remedy, files=paths, extents=every.extents, ideal_extents=every.ideal_extents)
 
 
-def unclean(places: list[Place], look: Look) -> Answers:
-    """journald did not close some files, or a killed run left temporary files.
-
-    The check gives advice on the files that journald did not close. Without such files, it gives advice on the
-    temporary files.
-    """
-    files, left = [file for file in look.host.files if file.kind is Kind.UNCLEAN], len(look.leftovers)
-    size = sum(file.allocated_bytes for file in files)
-    if files:
-        sentence = f"{counted(len(files), 'journal file')} ({format_size(size)}) not closed, after a power cut or"
-        sentence += " a crash of journald; readers skip entries that were not written."
-        remedy = ["journalctl --verify", "journalctl --list-boots"]
-    else:
-        sentence = f"A killed run left {counted(left, 'temporary file')}, which the next run removes."
-        remedy = ["journalkeeper defrag"]
-    if files or left:
-        yield advice(sentence, *remedy, files=len(files), allocated_bytes=size, leftovers=left)
-
-
 def damaged(files: Files) -> Answers:
     """A file does not begin as a journal file does, or contradicts its header: readers leave out its entries.
 
@@ -192,45 +151,22 @@ def no_room(places: list[Place]) -> Answers:
     """A volume has no room for a new chunk and little in its old ones, even if df(1) shows free space.
 
     The check reports a problem if data or metadata has less than 64 MiB, together with the space outside of chunks.
-    It gives advice if less than 64 MiB is outside of chunks and metadata has less than 512 MiB. Only the first
-    volume with a finding is reported.
+    Only the first volume with a finding is reported.
     """
     for one, volume in places:
         unallocated, metadata = volume.unallocated_bytes, volume.metadata_free_bytes
-        facts: Facts = {
-            "directory": one.directory,
-            "unallocated_bytes": unallocated,
-            "data_free_bytes": volume.free_bytes,
-            "metadata_free_bytes": metadata,
-        }
-        sentence = f"The volume of {one.directory} has {format_size(unallocated)} unallocated,"
-        sentence += f" {format_size(volume.free_bytes)} free for data and {format_size(metadata)} for metadata:"
-        where = quote(one.directory)
-        usage = (f"btrfs filesystem usage {where}", f"btrfs balance start -dusage=50 -dlimit=4 {where}")
         if min(volume.free_bytes, metadata) + unallocated < ROOM_BYTES:
-            what = "data" if volume.free_bytes < metadata else "metadata"
-            yield problem(f"{sentence} {what} is about to run out.", *free_space(where), *usage, **facts)
-        elif unallocated < ROOM_BYTES and metadata < UNALLOCATED_BYTES // 2:
-            yield advice(f"{sentence} no chunk can be added, and metadata may run out first.", *usage, **facts)
-
-
-def rivals(places: list[Place], evidence: Evidence) -> Answers:
-    """Another tool rewrites the same files: the mount option autodefrag, btrfsmaintenance's timer, bees.
-
-    The check gives one advice for all tools that it finds. Without one, it is Unknown if the states of the units
-    cannot be read.
-    """
-    units = () if isinstance(evidence.units, Unknown) else evidence.units
-    mounts = [one.directory for one, volume in places if "autodefrag" in volume.options][:1]
-    tools = [unit.name for unit in units if unit.active == "active" and unit.name.startswith(RIVALS)]
-    found = ["autodefrag" for _ in mounts] + tools
-    if found:
-        sentence = f"{list_names(found)} rewrites the same files: each tool undoes the other's work."
-        remedy = [f"findmnt --target {quote(directory)} --output TARGET,OPTIONS" for directory in mounts]
-        remedy += [f"systemctl disable --now {quote(name)}" for name in tools]
-        yield advice(sentence, *remedy, rivals=list(found))
-    elif isinstance(evidence.units, Unknown):
-        yield evidence.units
+            kind, where = "data" if volume.free_bytes < metadata else "metadata", quote(one.directory)
+            sentence = f"The volume of {one.directory} has {format_size(unallocated)} unallocated,"
+            sentence += f" {format_size(volume.free_bytes)} free for data and {format_size(metadata)} for metadata:"
+            remedy = (*free_space(where), f"btrfs filesystem usage {where}", f"btrfs balance start {BALANCE} {where}")
+            facts: Facts = {
+                "directory": one.directory,
+                "unallocated_bytes": unallocated,
+                "data_free_bytes": volume.free_bytes,
+                "metadata_free_bytes": metadata,
+            }
+            yield problem(f"{sentence} {kind} is about to run out.", *remedy, **facts)
 
 
 def _select(places: list[Place], look: Look, reason: Reason) -> list[Place]:
