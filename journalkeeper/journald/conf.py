@@ -110,32 +110,23 @@ def _parse_storage(text: str) -> str:
     return text
 
 
-def _parse_limit(text: str) -> int | None:
-    """Return a size in bytes, or None for the largest number, which journald itself uses for "not set"."""
-    size = parse_size(text)
-    return None if size == U64_MAX else size
-
-
 def _parse_count(text: str) -> int:
-    """Return an integer in a form that safe_atou64() accepts: decimal, 0x, 0b, 0o or a leading 0 for octal.
+    """Return the number in `text`: decimal, or with the prefix 0x, 0o or 0b.
 
-    Raises: ValueError for any other text. journald's mark for "not set" gives MAX_FILES.
+    Raises: ValueError for any other text, and for 2^64 - 1 or more, which journald does not take as a number.
     """
-    word = text.lstrip(" \t\n\r").removeprefix("+")
-    if not (word.isascii() and word.isalnum()) or len(text) > 80:
+    count = int(text, 0)
+    if not 0 <= count < U64_MAX:
         raise ValueError(text)
-    count = int(word, 8 if word[:1] == "0" and word[1:].isdigit() else 0)
-    if count > U64_MAX:
-        raise ValueError(text)
-    return MAX_FILES if count == U64_MAX else count
+    return count
 
 
 _KEYS: dict[str, tuple[str, Reader]] = {
     "Storage": ("storage", _parse_storage),
     "SyncIntervalSec": ("sync_interval_us", parse_span_us),
-    "SystemMaxUse": ("system_max_use_bytes", _parse_limit),
-    "SystemKeepFree": ("system_keep_free_bytes", _parse_limit),
-    "SystemMaxFileSize": ("system_max_file_size_bytes", _parse_limit),
+    "SystemMaxUse": ("system_max_use_bytes", parse_size),
+    "SystemKeepFree": ("system_keep_free_bytes", parse_size),
+    "SystemMaxFileSize": ("system_max_file_size_bytes", parse_size),
     "SystemMaxFiles": ("system_max_files", _parse_count),
     "MaxRetentionSec": ("max_retention_us", parse_span_us),
     "MaxFileSec": ("max_file_us", parse_span_us),

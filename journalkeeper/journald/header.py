@@ -26,7 +26,7 @@ _OBJECT_HEADER_BYTES = 16
 _TIME_LIMIT_US = 1 << 55
 """systemd's TIMESTAMP_UPPER_BOUND, the year 3111."""
 
-_LAYOUT = Struct("<8s8xB7x16s16s16x16s14Q8x")
+_LAYOUT = Struct("<8s8xB71x9Q16x3Q8x")
 
 
 class HeaderError(Exception):
@@ -43,9 +43,8 @@ def parse(data: bytes, size_bytes: int) -> Header:
     if len(data) < HEADER_BYTES:
         raise HeaderError(f"only {len(data)} bytes, a header has {HEADER_BYTES}")
     (
-        magic, state, file_id, machine_id, seqnum_id,
-        header_size, arena_size, data_table, data_table_size, field_table, field_table_size,
-        tail_object, objects, entries, tail_seqnum, head_seqnum, entry_array, head_time, tail_time,
+        magic, state, header_size, arena_size, data_table, data_table_size, field_table, field_table_size,
+        tail_object, objects, entries, entry_array, head_time, tail_time,
     ) = _LAYOUT.unpack_from(data)  # fmt: skip
     if magic != MAGIC:
         raise HeaderError("no journal file: wrong magic")
@@ -66,10 +65,7 @@ def parse(data: bytes, size_bytes: int) -> Header:
         raise HeaderError(f"hash tables of {data_table_size} and {field_table_size} bytes reach beyond {end}")
     if head_time > _TIME_LIMIT_US or tail_time > _TIME_LIMIT_US:
         raise HeaderError("time of an entry beyond the year 3111")
-    return Header(
-        _STATES[state], file_id.hex(), machine_id.hex(), seqnum_id.hex(),
-        entries, head_seqnum, tail_seqnum, head_time, tail_time,
-    )  # fmt: skip
+    return Header(_STATES[state], entries, head_time, tail_time)
 
 
 def _check_offset(what: str, offset: int, first: int, last: int) -> None:

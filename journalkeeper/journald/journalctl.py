@@ -34,10 +34,6 @@ INSUFFICIENT: Final = "insufficient permissions"
 Entry = dict[str, Any]
 
 
-class JournalctlError(KeeperError):
-    """journalctl failed, or wrote a line that is not an entry."""
-
-
 @dataclass
 class Journalctl:
     """A running journalctl. `output` yields its lines, one entry each, and `said` contains its messages on stderr."""
@@ -45,21 +41,6 @@ class Journalctl:
     child: subprocess.Popen[bytes]
     output: IO[bytes]
     said: IO[bytes]
-
-    def parse_entry(self, line: bytes) -> Entry:
-        """Return the fields of the entry in `line`, as journalctl writes them with -o json.
-
-        No field is checked, and each can be missing.
-
-        Raises: as `make_error` for incomplete JSON; JournalctlError if the line is not a JSON object.
-        """
-        try:
-            entry = json.loads(line)
-        except ValueError as error:
-            raise self.make_error() from error
-        if not isinstance(entry, dict):
-            raise JournalctlError(f"journalctl wrote {line[:80]!r}, which is not an entry")
-        return entry
 
     def wait(self) -> int:
         """Wait for journalctl to end and return its exit status."""
@@ -74,7 +55,7 @@ class Journalctl:
         self.said.seek(0)
         said = self.said.read(SAID).decode(errors="replace").strip()
         how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-        return _find_denial(said) or JournalctlError(": ".join(filter(None, ("journalctl failed", how, said))))
+        return _find_denial(said) or KeeperError(": ".join(filter(None, ("journalctl failed", how, said))))
 
 
 @contextmanager
@@ -101,11 +82,16 @@ def run_journalctl(fields: Sequence[str], *options: str, directory: str | None) 
 def read_entries(fields: Sequence[str], matches: Sequence[str], *, most: int, directory: str | None) -> Iterator[Entry]:
     """Yield the newest entries that match, the newest first, at most `most`; fields as in `run_journalctl`.
 
-    Raises: JournalctlError with journalctl's messages; NeedsRootError if it may not read the journal; OSError if it
-    cannot be started.
+    No field is checked, and each can be missing.
+
+    Raises: KeeperError with journalctl's messages if it fails or writes incomplete JSON; NeedsRootError if it may not
+    read the journal; OSError if it cannot be started.
     """
     with run_journalctl(fields, f"--lines={most}", "--reverse", *matches, directory=directory) as journalctl:
-        yield from map(journalctl.parse_entry, journalctl.output)
+        try:
+            yield from map(json.loads, journalctl.output)
+        except ValueError as error:
+            raise journalctl.make_error() from error
         if journalctl.wait() != 0:
             raise journalctl.make_error()
 

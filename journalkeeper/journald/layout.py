@@ -125,13 +125,8 @@ def list_directory(directory: str | int) -> Listing:
         kind = classify(name)
         if kind is not None:
             total += 1
-            ranked = (kind.owner != "remote", kind.kind is Kind.ACTIVE, kind.realtime_us, name), kind
-            if total <= MOST_FILES:
-                found.append(ranked)
-                continue
-            if total == MOST_FILES + 1:
-                heapq.heapify(found)
-            heapq.heappushpop(found, ranked)
+            push = heapq.heappush if len(found) < MOST_FILES else heapq.heappushpop
+            push(found, ((kind.owner != "remote", kind.kind is Kind.ACTIVE, kind.realtime_us, name), kind))
         elif is_leftover(name) and len(leftovers) < MOST_FILES:
             leftovers.append(name)
     return Listing([(rank[-1], kind) for rank, kind in found], leftovers, total - len(found))

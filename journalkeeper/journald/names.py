@@ -17,7 +17,7 @@ TEMPORARY_PREFIX, TEMPORARY_SUFFIX = ".journalkeeper-", ".tmp"
 
 # As journald writes the names (journal_file_archive(), journal_file_dispose()) and as vacuum reads them, which also
 # accepts capital digits. The match is greedy: the last "@" counts.
-_ARCHIVED = re.compile(r"(.*)@([0-9a-fA-F]{32})-([0-9a-fA-F]{16})-([0-9a-fA-F]{16})\.journal\Z", re.DOTALL)
+_ARCHIVED = re.compile(r"(.*)@[0-9a-fA-F]{32}-[0-9a-fA-F]{16}-([0-9a-fA-F]{16})\.journal\Z", re.DOTALL)
 _UNCLEAN = re.compile(r"(.*)@([0-9a-fA-F]{16})-[0-9a-fA-F]{16}\.journal~\Z", re.DOTALL)
 _USER = re.compile(r"user-(0|[1-9][0-9]{0,9})\Z", re.ASCII)
 
@@ -26,18 +26,13 @@ class Name(NamedTuple):
     """The parts of a journal file's name.
 
     `owner` is "system", "user:UID" or "remote". Names that journald itself would not use count as "remote", the least
-    trusted. `seqnum_id` and `head_seqnum` are those of an archived file, else "" and 0. `realtime_us` is the first
-    entry's time of an archived file, the time of the renaming of an unclean file, and else 0.
+    trusted. `realtime_us` is the first entry's time of an archived file, the time of the renaming of an unclean file,
+    and else 0.
     """
 
     kind: Kind
     owner: str
-    seqnum_id: str = ""
-    head_seqnum: int = 0
     realtime_us: int = 0
-
-
-_ACTIVE_SYSTEM = Name(Kind.ACTIVE, "system")
 
 
 @lru_cache(maxsize=16384)
@@ -51,17 +46,14 @@ def classify(name: str) -> Name | None:
     Source: systemd 255, journal-vacuum.c journal_directory_vacuum(); sd-journal.c dirent_is_journal_file().
     """
     if name.endswith(".journal"):
-        if name == "system.journal":
-            return _ACTIVE_SYSTEM
         found = _ARCHIVED.match(name)
         if found is not None:
-            stem, seqnum_id, seqnum, realtime = found.groups()
-            return Name(Kind.ARCHIVED, _find_owner(stem), seqnum_id.lower(), int(seqnum, 16), int(realtime, 16))
+            return Name(Kind.ARCHIVED, _find_owner(found[1]), int(found[2], 16))
         return Name(Kind.ACTIVE, _find_owner(name[:-8]))
     if name.endswith(".journal~"):
         found = _UNCLEAN.match(name)
         if found is not None:
-            return Name(Kind.UNCLEAN, _find_owner(found[1]), realtime_us=int(found[2], 16))
+            return Name(Kind.UNCLEAN, _find_owner(found[1]), int(found[2], 16))
         return Name(Kind.UNCLEAN, _find_owner(name[:-9].partition("@")[0]))
     return None
 

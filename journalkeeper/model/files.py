@@ -64,12 +64,7 @@ class Header(NamedTuple):
     """The fields of a journal file's header that we use (systemd, journal-def.h)."""
 
     state: State
-    file_id: str
-    machine_id: str
-    seqnum_id: str
     entries: int
-    head_seqnum: int
-    tail_seqnum: int
     head_time_us: int
     tail_time_us: int
 

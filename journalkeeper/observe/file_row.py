@@ -27,7 +27,7 @@ REASONS: Final = {
 }
 """The reason for which an errno ends the look at a file; any other is IO_ERROR."""
 
-NO_HEADER: Final = Header(State.UNKNOWN, "", "", "", 0, 0, 0, 0, 0)
+NO_HEADER: Final = Header(State.UNKNOWN, 0, 0, 0)
 
 
 class UnfitFileError(Exception):

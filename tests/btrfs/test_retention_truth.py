@@ -14,13 +14,13 @@ from statistics import mean
 
 import pytest
 
-from journalkeeper.journald import header
 from journalkeeper.model import MIB, JournalFile, Kind
 from journalkeeper.model.units import HOUR_US
 from journalkeeper.probe.bed import Bed
 from journalkeeper.report.retention import summarize_history
 from tests import hosts
 from tests.btrfs.journals import look
+from tests.journal_files import OFFSETS
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -38,8 +38,11 @@ def in_messages(path: Path) -> JournalFile:
     """Return a file as the observer sees it, with its times counted in messages."""
     (file,) = look(path)
     with path.open("rb") as opened:
-        found = header.read(opened.fileno(), path.stat().st_size)
-    return file._replace(head_time_us=found.head_seqnum * HOUR_US, tail_time_us=found.tail_seqnum * HOUR_US)
+        head, tail = (
+            int.from_bytes(os.pread(opened.fileno(), 8, OFFSETS[field]), "little")
+            for field in ("head_seqnum", "tail_seqnum")
+        )
+    return file._replace(head_time_us=head * HOUR_US, tail_time_us=tail * HOUR_US)
 
 
 def files(place: Bed) -> list[JournalFile]:
