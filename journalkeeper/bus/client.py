@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from typing import Any, Final, NamedTuple, Self
 
 from dbus_fast import Message, MessageFlag, MessageType
 
+from journalkeeper import __version__
 from journalkeeper.bus import names, options
 from journalkeeper.bus.connection import SENT_MOST, Connection, bus_call, unwrap, wrap
 from journalkeeper.bus.names import BUS, CallError
@@ -24,7 +25,7 @@ from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, N
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.progress import NONE_YET, Progress
 from journalkeeper.model.record import from_properties
-from journalkeeper.model.run import Report, job_report, skips
+from journalkeeper.model.run import Report, job_report
 
 CONNECT_S: Final = 5.0
 """A bus whose socket is there and which says nothing is none."""
@@ -50,10 +51,6 @@ class Answer(NamedTuple):
     canceled: bool
 
 
-class LateError(KeeperError):
-    """The service did not answer in time."""
-
-
 class Service:
     """A connection to the running service, made by `find`. `found` is the service's state at that time.
 
@@ -66,7 +63,6 @@ class Service:
         self._owner = owner
         self.found = Manager()
         self._received: asyncio.Queue[Message | None] = asyncio.Queue()
-        self._listens = False
 
     @classmethod
     def find(cls) -> Self | None:
@@ -74,19 +70,18 @@ class Service:
 
         Raises: HungError if it does not answer within ANSWER_S; KeeperError if it refuses.
         """
-        address = names.bus_address()
-        if address is None:
-            return None
         with ExitStack() as undo:
             runner = undo.enter_context(asyncio.Runner())
             try:
-                bus = runner.run(asyncio.wait_for(Connection.open(address, SENT_MOST), CONNECT_S))
+                opening = Connection.open(names.find_address(), SENT_MOST)
+                bus = runner.run(asyncio.wait_for(opening, CONNECT_S))
                 undo.callback(bus.close)
                 # Calls go to the unique name, because a call to the well-known name could start a service.
                 owner = bus_call("GetNameOwner", "s", names.BUS_NAME)
                 service = cls(runner, bus, *runner.run(asyncio.wait_for(bus.call(owner), CALL_S)))
             except (OSError, EOFError, ValueError, CallError):
                 return None
+            service._listen()
             service.found = service.manager()
             undo.pop_all()
             return service
@@ -107,18 +102,16 @@ class Service:
 
         Raises: HungError if the service does not answer within ANSWER_S; KeeperError.
         """
-        try:
-            values = self._read_properties(names.MANAGER_PATH, names.MANAGER, ANSWER_S)
-        except LateError:
-            raise names.HungError(f"{Hung().why}; systemctl restart journalkeeper.service") from None
-        return from_properties(Manager(), values)
+        return from_properties(Manager(), self._read_properties(names.MANAGER_PATH, names.MANAGER, ANSWER_S))
 
     def plan(self, request: Request) -> dict[str, Any]:
-        """Return the document of `plan -j`. Raises: UsageError, BusyError; KeeperError for all other errors."""
+        """Return the document of `plan -j`.
+
+        Raises: UsageError, BusyError; KeeperError for a service of another version and all other errors.
+        """
+        self._require_same_version()
         (text,) = self._call("Plan", "a{sv}", options.options(request), patience_s=CALL_S)
         document: dict[str, Any] = json.loads(text)
-        with _same_version("the"):
-            skips(document)
         return document
 
     def defragment(
@@ -129,9 +122,10 @@ class Service:
         `on_progress` receives the job's progress. When `stop` returns True, the job is canceled and ends at a chunk
         border.
 
-        Raises: NeedsRootError if polkit refuses; UsageError, BusyError; KeeperError for all other errors.
+        Raises: NeedsRootError if polkit refuses; UsageError, BusyError; KeeperError for a service of another version
+            and all other errors.
         """
-        self._listen()
+        self._require_same_version()
         (job,) = self._call("Defragment", "a{sv}", options.options(request))
         self._show_progress(job, on_progress)
         canceling = False
@@ -149,8 +143,7 @@ class Service:
         (text,) = self._call("Result", "o", job, patience_s=CALL_S)
         answer = json.loads(text)
         document = {name: answer[name] for name in ("outcomes", "totals", "omitted") if name in answer}
-        with _same_version("the work is done (see journalkeeper history), but the"):
-            report = job_report(answer)
+        report = job_report(answer)
         if "omitted" in answer:
             notice = f"{answer['omitted']:,} rows do not fit the service's answer; `journalkeeper history` shows them"
             report = report._replace(notices=(*report.notices, notice))
@@ -168,16 +161,19 @@ class Service:
         self._call("Resume")
 
     def wait(self) -> None:
-        """Wait until the service reports a change. The first call returns at once.
+        """Wait until the service reports a change after the last call, or after `find`.
 
         Raises: KeeperError when the service or the connection to the bus ends.
         """
-        if self._listens:
-            self._next(None)
-            while not self._received.empty():  # what came together is shown together
-                self._received.get_nowait()
-        else:
-            self._listen()
+        self._next(None)
+        while not self._received.empty():  # what came together is shown together
+            self._received.get_nowait()
+
+    def _require_same_version(self) -> None:
+        """Raise KeeperError if the service is of another version, whose documents may differ."""
+        if self.found.version != __version__:
+            what = f"the service is still version {self.found.version}, and {__version__} is installed"
+            raise KeeperError(f"{what}; systemctl restart journalkeeper.service")
 
     def _show_progress(self, job: str, on_progress: Callable[[Progress], None]) -> None:
         """Read the progress of the job at the object path `job`, and pass it to `on_progress`.
@@ -203,7 +199,7 @@ class Service:
             if message.message_type is MessageType.SIGNAL and message.sender in {BUS, self._owner}:
                 self._received.put_nowait(message)
 
-        self._listens, self._bus.handle = True, hear
+        self._bus.handle = hear
         self._bus.ended.add_done_callback(lambda _: self._received.put_nowait(None))
         for rule in (
             f"type='signal',sender='{names.BUS_NAME}',path_namespace='{names.MANAGER_PATH}'",
@@ -244,15 +240,15 @@ class Service:
     def _ask(self, call: Message, patience_s: float | None) -> list[Any]:
         """Send a call and return its answer.
 
-        Raises: the errors of ERRORS; LateError after `patience_s`; KeeperError.
+        Raises: the errors of ERRORS; HungError after `patience_s`; KeeperError.
         """
         try:
             return self._runner.run(asyncio.wait_for(self._bus.call(call), patience_s))
         except CallError as error:
             raise ERRORS.get(error.name, KeeperError)(str(error)) from None
         except TimeoutError:
-            what = f"it has not answered {call.member} for {patience_s:g} s"
-            raise LateError(f"the service is busy: {what}; try later") from None
+            remedy = "try later, or systemctl restart journalkeeper.service"
+            raise names.HungError(f"{Hung().why} {call.member} within {patience_s:g} s; {remedy}") from None
         except ConnectionError:
             raise KeeperError(LOST) from None
 
@@ -262,16 +258,3 @@ ERRORS: Final[dict[str, type[KeeperError]]] = {
     names.ACCESS_DENIED: NeedsRootError,
 }
 """The exception for each error on the bus; all others become a KeeperError with the sentence of the error."""
-
-
-@contextmanager
-def _same_version(sentence: str) -> Iterator[None]:
-    """Run the block, which reads a document of the service. Replace a parse error by a KeeperError.
-
-    The error begins with `sentence` and states that the service is of another version.
-    """
-    try:
-        yield
-    except (KeyError, TypeError, ValueError) as error:
-        what = f"service is of another version ({error!r} is not known here)"
-        raise KeeperError(f"{sentence} {what}; systemctl restart journalkeeper") from error

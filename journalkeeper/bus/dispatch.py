@@ -88,11 +88,7 @@ class Dispatcher:
         if method.action is not None:
             with caller.user.place():
                 await authorize(self._bus.call, caller, call, method)
-                found = await method.run(self._objects, Call(path, caller), *values)
-        elif call.flags.value & SILENT:
-            return  # it only reads
-        else:
-            found = await method.run(self._objects, Call(path, caller), *values)
+        found = await method.run(self._objects, Call(path, caller), *values)
         self._reply(call, Message.new_method_return(call, gives, [wrap(gives, found)] if gives else []))
 
     def _reply(self, call: Message, answer: Message) -> None:

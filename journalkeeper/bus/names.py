@@ -7,6 +7,7 @@ No message library here, so that the command line can ask for a name at no cost.
 from __future__ import annotations
 
 import os
+import re
 from typing import Final
 
 from journalkeeper.model import errors
@@ -55,7 +56,7 @@ def error_name(error: Exception) -> str:
 
 
 class HungError(KeeperError):
-    """The service has its name on the bus and does not answer."""
+    """The service has its name on the bus and does not answer in time."""
 
 
 class CallError(Exception):
@@ -69,17 +70,11 @@ class CallError(Exception):
 SOCKET: Final = "/run/dbus/system_bus_socket"
 
 
-def bus_address() -> str | None:
-    """Return the address of the system bus, or None if there is none now.
+def find_address() -> str:
+    """Return the address of the system bus, which may not exist.
 
     Source: D-Bus specification, "Well-known Message Bus Instances".
     """
-    address = find_address()
-    return None if address == f"unix:path={SOCKET}" and not os.path.exists(SOCKET) else address
-
-
-def find_address() -> str:
-    """Return the address of the system bus, which may not exist yet."""
     return os.environ.get("DBUS_SYSTEM_BUS_ADDRESS") or f"unix:path={SOCKET}"
 
 
@@ -88,11 +83,12 @@ def job_path(number: int) -> str:
     return f"{JOB_PATHS}/{number}"
 
 
-def job_number(path: str) -> int | None:
-    """Return the number in a job's object path, None for another path."""
-    digits = path.removeprefix(f"{JOB_PATHS}/")
-    fits = digits != path and digits.isascii() and digits.isdecimal() and len(digits) <= 10
-    return int(digits) if fits and job_path(int(digits)) == path else None
+def job_number(path: str) -> int:
+    """Return the number in a job's object path. Raises: NoSuchJobError for any other path."""
+    found = re.fullmatch(f"{JOB_PATHS}/([1-9][0-9]{{0,9}})", path)
+    if found is None:
+        raise errors.NoSuchJobError(f"{shorten(path)} is no job")
+    return int(found[1])
 
 
 def to_ascii(text: str) -> str:

@@ -7,7 +7,6 @@ pair of a signature and a value.
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +16,7 @@ from journalkeeper.bus import contract, names, options
 from journalkeeper.bus.contract import JOB, OPTIONS, Args, Interface, Method, Values
 from journalkeeper.bus.names import CallError, shorten
 from journalkeeper.bus.values import job_values, list_files, to_values, write_document
-from journalkeeper.model.errors import BusyError, NoSuchJobError
+from journalkeeper.model.errors import BusyError
 from journalkeeper.model.manager import JobState, Manager
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.record import bus_rows
@@ -158,7 +157,6 @@ class Objects:
         shutdown add. Error Busy: the queue is full.
         """
         job = self._service.jobs.add(options.request(given, self._service.snapshot().directories))
-        await asyncio.sleep(0)  # JobNew goes out before the answer
         return names.job_path(job.number)
 
     @publish(names.MANAGER, (JOB,), action=names.ACTION_DEFRAGMENT)
@@ -167,7 +165,7 @@ class Objects:
 
         Error NoSuchJob: the job is not known or is over.
         """
-        self._service.jobs.cancel(_find_number(job))
+        self._service.jobs.cancel(names.job_number(job))
 
     @publish(names.MANAGER, (JOB,), (("document", "s"),))
     async def result(self, call: Call, job: str) -> str:
@@ -177,7 +175,7 @@ class Objects:
         A document that would be too long lacks rows, as in Plan. A job that failed as a whole returns its error. Error
         NoSuchJob: the job is not known, is not over, or is not the last one that ended.
         """
-        ended = self._service.jobs.find_result(_find_number(job))
+        ended = self._service.jobs.find_result(names.job_number(job))
         if ended.error is not None:
             raise ended.error
         return write_document(ended.document, call.caller.reads)
@@ -207,13 +205,6 @@ class Objects:
         Error BadConfiguration: it names each wrong line, and the running values stay.
         """
         await self._service.reload()
-
-
-def _find_number(path: str) -> int:
-    number = names.job_number(path)
-    if number is None:
-        raise NoSuchJobError(f"{shorten(path)} is no job")
-    return number
 
 
 STANDARD: Final = (

@@ -13,8 +13,9 @@ from journalkeeper.model import Request
 from journalkeeper.model.compression import parse_compression
 from journalkeeper.model.errors import UsageError
 
-MOST_PATHS: Final = 1000
 MOST_CHARACTERS: Final = 1 << 16
+"""The greatest length of all paths together: a call with them is shorter than a message that the service reads."""
+
 LONGEST: Final = 4096
 """The greatest length of a path (PATH_MAX), and of any other text of an option."""
 
@@ -91,13 +92,11 @@ def check_path(path: str, directories: tuple[str, ...]) -> str:
 
 
 def _paths(values: Mapping[str, Any]) -> list[str]:
-    paths: list[str] = values.get("paths", [])
-    if "paths" in values and not 0 < len(paths) <= MOST_PATHS:
-        raise UsageError(
-            f"option paths has {len(paths)} paths; 1 to {MOST_PATHS} are allowed; for all files leave it out"
-        )
-    if sum(map(len, paths)) > MOST_CHARACTERS:
-        raise UsageError(
-            f"option paths is too long; {MOST_CHARACTERS} characters are allowed; for all files leave it out"
-        )
+    """Return the option "paths", an empty list without it. Raises: UsageError if it is empty or too long."""
+    if "paths" not in values:
+        return []
+    paths: list[str] = values["paths"]
+    if not 0 < sum(map(len, paths)) <= MOST_CHARACTERS:
+        what = f"option paths must have 1 to {MOST_CHARACTERS} characters"
+        raise UsageError(f"{what}; for all files leave it out")
     return paths

@@ -37,13 +37,8 @@ async def authorize(ask: Ask, caller: Caller, call: Message, method: Method) -> 
     interactive = bool(call.flags.value & MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION.value)
     subject = ["system-bus-name", {"name": Variant("s", caller.name)}]
     place = (POLKIT, "/org/freedesktop/PolicyKit1/Authority", f"{POLKIT}.Authority", "CheckAuthorization")
-    body = [
-        subject,
-        method.action,
-        list_details(method, call.body),
-        ALLOW_USER_INTERACTION if interactive else 0,
-        "",
-    ]
+    flags = ALLOW_USER_INTERACTION if interactive else 0
+    body = [subject, method.action, list_details(method, call.body), flags, ""]
     question = Message(*place, signature="(sa{sv})sa{ss}us", body=body)
     try:
         ((authorized, challenge, _),) = await asyncio.wait_for(ask(question), PERSON_S if interactive else ANSWER_S)

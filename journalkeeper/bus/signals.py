@@ -18,7 +18,7 @@ from journalkeeper.bus.connection import wrap
 from journalkeeper.bus.contract import Signal, Values, join_signatures
 from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.values import job_values
-from journalkeeper.model import Outcome, Result, Verb
+from journalkeeper.model import Result, Verb
 from journalkeeper.service.jobs import Changed, Event, JobAdded, JobRemoved
 from journalkeeper.service.snapshot import FileDone, count_reclaimed_bytes
 
@@ -47,30 +47,26 @@ class Signals:
         if self._timer is not None:
             self._timer.cancel()
 
-    async def follow(self, queue: asyncio.Queue[Event]) -> None:
-        """Send a signal for each event in `queue`, until this task is canceled."""
-        while True:
-            event = await queue.get()
-            with self._guard():
-                match event:
-                    case Changed():
-                        # Send the changed properties soon, together with what else changes meanwhile.
-                        if self._timer is None:
-                            self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._tell)
-                    case JobAdded(job):
-                        path = names.job_path(job.number)
-                        self._sent[path] = job_values(job)
-                        self._say(contract.JOB_NEW, job.number, path)
-                    case JobRemoved(job, result):
-                        self._say(contract.JOB_REMOVED, job.number, names.job_path(job.number), result)
-                    case FileDone(outcome, _):
-                        self._say_outcome(outcome)
+    def follow(self, event: Event) -> None:
+        """Send the signal for an event of the service. An unexpected exception is logged, and costs only this signal.
 
-    def _say_outcome(self, outcome: Outcome) -> None:
-        if outcome.result is Result.DONE and outcome.action in REWRITES:
-            numbers = (outcome.extents_before, outcome.extents_after, outcome.bytes_written)
-            path, reclaimed_bytes = names.to_ascii(outcome.path), count_reclaimed_bytes(outcome)
-            self._say(contract.FILE_DEFRAGMENTED, path, *numbers, reclaimed_bytes)
+        Changed properties are sent COALESCE_S later, together with what else changes meanwhile.
+        """
+        with self._guard():
+            match event:
+                case Changed():
+                    if self._timer is None:
+                        self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._tell)
+                case JobAdded(job):
+                    path = names.job_path(job.number)
+                    self._sent[path] = job_values(job)
+                    self._say(contract.JOB_NEW, job.number, path)
+                case JobRemoved(job, result):
+                    self._say(contract.JOB_REMOVED, job.number, names.job_path(job.number), result)
+                case FileDone(outcome, _) if outcome.result is Result.DONE and outcome.action in REWRITES:
+                    numbers = (outcome.extents_before, outcome.extents_after, outcome.bytes_written)
+                    path, reclaimed_bytes = names.to_ascii(outcome.path), count_reclaimed_bytes(outcome)
+                    self._say(contract.FILE_DEFRAGMENTED, path, *numbers, reclaimed_bytes)
 
     def _tell(self) -> None:
         self._timer = None

@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from journalkeeper.bus import names
-from journalkeeper.bus.options import MOST_PATHS
+from journalkeeper.bus.options import MOST_CHARACTERS
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.times import parse_time_us
 from journalkeeper.config import Config, files, validation
@@ -121,13 +121,14 @@ class Context:
         """Return a connection to the running service if the service can carry out `asked`, else None.
 
         The service must watch the directories of this command's configuration, and the paths must be below them. The
-        service cannot carry out a request before a shutdown, when the bus may be gone, nor one with more than
-        MOST_PATHS paths or with a path that is not ASCII. The caller closes the connection. Without one, the caller
+        service cannot carry out a request before a shutdown, when the bus may be gone, nor one whose paths have
+        more than MOST_CHARACTERS, or are not all ASCII. The caller closes the connection. Without one, the caller
         uses `engine`. Raises: as `config` and `running`.
         """
         tops = self.config().watch.directories
         below = all(path.isascii() and any(_is_below(path, top) for top in tops) for path in asked.paths)
-        service = self.running() if below and not asked.ending and len(asked.paths) <= MOST_PATHS else None
+        fits = below and sum(map(len, asked.paths)) <= MOST_CHARACTERS
+        service = self.running() if fits and not asked.ending else None
         if service is None or set(service.found.directories or ()) == set(tops):
             return service
         service.close()

@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from contextlib import closing
+from functools import partial
 from typing import Final
 
 from journalkeeper.bus import names
@@ -45,14 +46,13 @@ def run(_args: argparse.Namespace, context: Context) -> int:
 
 
 async def _serve(context: Context, log: Log) -> int:
-    from journalkeeper.bus.server import Server  # noqa: PLC0415 - pages are made without these two's libraries
+    from journalkeeper.bus.server import serve_bus  # noqa: PLC0415 - pages are made without these two's libraries
     from journalkeeper.service.daemon import Daemon  # noqa: PLC0415
     from journalkeeper.service.worker import ReplacedError  # noqa: PLC0415
 
     daemon = Daemon(lambda: context.engine(patient=True), log.say)
-    server = Server(daemon, names.find_address())
     try:
-        await daemon.run(server.run)
+        await daemon.run(partial(serve_bus, daemon, names.find_address()))
     except ReplacedError as error:
         log.say(INFO, str(error))
         return RESTART

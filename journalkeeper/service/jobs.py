@@ -63,15 +63,15 @@ Event = Changed | JobAdded | JobRemoved | FileDone
 
 
 class Events:
-    """The events of the service. Each of `followers` is a queue that receives all events."""
+    """The events of the service. Each of `followers` is called with every event, and raises nothing."""
 
     def __init__(self) -> None:
-        self.followers: list[asyncio.Queue[Event]] = []
+        self.followers: list[Callable[[Event], None]] = []
 
     def publish(self, event: Event) -> None:
-        """Put an event into the queue of each follower."""
-        for queue in self.followers:
-            queue.put_nowait(event)
+        """Call each follower with an event."""
+        for follow in self.followers:
+            follow(event)
 
 
 class Jobs:

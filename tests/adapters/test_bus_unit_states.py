@@ -61,8 +61,3 @@ def test_a_manager_that_does_not_answer_is_unknown_in_time(
     found = units()
     assert isinstance(found, Unknown)
     assert words in found.why
-
-
-def test_without_a_bus_the_states_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("journalkeeper.bus.unit_states.bus_address", lambda: None)
-    assert units() == Unknown("there is no system bus, so the states of units are unknown")

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from journalkeeper.bus.server import Server
+from journalkeeper.bus.server import serve_bus
 from journalkeeper.model import JournalFile, Outcome, Reason, Request, Skip
 from journalkeeper.service.jobs import Ended, Events, Job, Jobs
 from journalkeeper.service.log import Event, RunLog
@@ -106,7 +106,7 @@ async def main(files: int, length: int, *, ends: bool) -> None:
         say(sentence)
 
     made: Any = Made(files, length, say, RunLog(log), ends=ends)
-    await Server(made, os.environ["DBUS_SYSTEM_BUS_ADDRESS"]).run()
+    await serve_bus(made, os.environ["DBUS_SYSTEM_BUS_ADDRESS"])
 
 
 if __name__ == "__main__":

@@ -90,7 +90,6 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Refusing:
     refresh = Refusing()
     monkeypatch.setattr(daemon, "watch_directories", refresh)
     monkeypatch.setattr(backoff, "RETRY_S", 0.2)
-    monkeypatch.setattr("journalkeeper.bus.names.bus_address", lambda: None)
     return refresh
 
 

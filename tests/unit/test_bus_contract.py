@@ -99,13 +99,15 @@ def test_activation_is_by_an_alias_that_only_an_enabled_unit_has() -> None:
     assert {f"BusName={names.BUS_NAME}", f"Alias={alias}"} <= set(unit)
 
 
-@pytest.mark.parametrize(
-    ("path", "number"),
-    [("1", 1), ("4294967295", 4294967295), ("01", None), ("-1", None), ("x", None), ("", None), ("9" * 11, None)],
-)
-def test_a_jobs_object_path_has_its_number(path: str, number: int | None) -> None:
-    assert names.job_number(f"/org/journalkeeper1/job/{path}") == number
-    assert names.job_number(f"/elsewhere/{path}") is None
+@pytest.mark.parametrize("number", [1, 4294967295])
+def test_a_jobs_object_path_has_its_number(number: int) -> None:
+    assert names.job_number(names.job_path(number)) == number
+
+
+@pytest.mark.parametrize("path", ["job/01", "job/-1", "job/x", "job/", "job/1/", "job/²", f"job/{'9' * 11}", "1"])
+def test_a_path_of_no_job_is_refused(path: str) -> None:
+    with pytest.raises(NoSuchJobError, match="is no job"):
+        names.job_number(f"/org/journalkeeper1/{path}")
 
 
 @pytest.mark.parametrize(

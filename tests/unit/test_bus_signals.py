@@ -40,14 +40,11 @@ class Bench:
         raise AssertionError(what) from error
 
     async def follow(self, *events: Event) -> None:
-        """These happen, and the time passes in which changes are sent together."""
-        queue: asyncio.Queue[Event] = asyncio.Queue()
+        """Let the events happen, and wait until the changes are sent together."""
         for event in events:
-            queue.put_nowait(event)
-        following = asyncio.create_task(self.signals.follow(queue))
-        while not queue.empty() or self.signals._timer is not None:
+            self.signals.follow(event)
+        while self.signals._timer is not None:
             await asyncio.sleep(0)
-        following.cancel()
 
 
 @pytest.fixture(autouse=True)
