@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,55 +22,43 @@ from typing import NamedTuple
 CHECKOUT = Path(__file__).parent.parent
 COLLECTION = CHECKOUT / "configs/ansible"
 ROLE = COLLECTION / "roles/journalkeeper"
-PLUGINS = COLLECTION / "extensions/molecule/plugins"
 SOURCE = (".github", "LICENSE", "README.md", "configs", "journalkeeper", "pyproject.toml", "units")
 PYTHON_THERE = "/usr/bin/python3"
-RECAP = re.compile(r"(?m)^(\S+)\s+: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)")
-
-
-class Recap(NamedTuple):
-    """One host's line at the end of a play."""
-
-    ok: int
-    changed: int
-    unreachable: int
-    failed: int
+RECAP = re.compile(r"(?m)^(\S+)\s+: ok=\d+\s+changed=(\d+)\s+unreachable=\d+\s+failed=(\d+)")
+SHIM = '#!/bin/sh\nfor command; do :; done\nexec {enter} /bin/sh -c "$command"\n'
+"""What Ansible takes for ssh(1), whose last word is the command."""
 
 
 class Played(NamedTuple):
-    """What came of a playbook: Ansible's exit status, all that it said, and each host's line."""
+    """Ansible's exit status and output, and for each host the number of tasks that changed something or failed."""
 
     status: int
     said: str
-    hosts: dict[str, Recap]
-
-    @property
-    def changed(self) -> dict[str, int]:
-        """How many tasks changed something on each host."""
-        return {name: recap.changed for name, recap in self.hosts.items()}
+    changed: dict[str, int]
+    failed: dict[str, int]
 
 
 def missing() -> str | None:
-    """Why no playbook can be run here; None if it can."""
+    """Return why no playbook can be run here; None if it can."""
     if importlib.util.find_spec("ansible") is None:
         return "ansible-core is not installed (pip install '.[ansible]')"
     return None
 
 
 def program(name: str) -> str:
-    """Where one of Ansible's programs is: beside this interpreter, as pip installs it."""
+    """Return the path of one of Ansible's programs, which pip installs next to this interpreter."""
     return os.fspath(Path(sys.executable).with_name(name))
 
 
 def link_collection(place: Path, collection: Path = COLLECTION) -> None:
-    """Put the checkout's collection, or another one, where Ansible looks for one below `place`."""
+    """Link a collection, by default the checkout's, where Ansible looks for it below `place`."""
     folder = place / "ansible_collections/journalkeeper"
     folder.mkdir(parents=True)
     (folder / "journalkeeper").symlink_to(collection)
 
 
 def copy_source(place: Path) -> Path:
-    """A copy of what is installed from this checkout, which somebody may be editing; returns `place`."""
+    """Copy the files that are installed from this checkout to the new directory `place`, and return it."""
     place.mkdir(parents=True)
     for name in SOURCE:
         if (CHECKOUT / name).is_dir():
@@ -82,15 +71,20 @@ def copy_source(place: Path) -> Path:
 class Control:
     """A controller in the directory `home`; `hosts` are the words that run a command in each.
 
-    It has the checkout's own collection with `link`; without, what is installed there.
+    With `link` it uses the checkout's own collection, and without only the collections that it installs itself.
     """
 
     def __init__(self, home: Path, hosts: Mapping[str, Sequence[str]], *, link: bool = True) -> None:
         self.home = home
-        rows = {name: {"ansible_words": list(words)} for name, words in hosts.items()}
-        both = {"ansible_connection": "words", "ansible_python_interpreter": PYTHON_THERE}
+        rows = {}
+        for name, enter in hosts.items():
+            shim = home / f"enter-{name}"
+            shim.write_text(SHIM.format(enter=shlex.join(enter)))
+            shim.chmod(0o755)
+            rows[name] = {"ansible_ssh_executable": os.fspath(shim)}
+        every_host = {"ansible_ssh_transfer_method": "piped", "ansible_python_interpreter": PYTHON_THERE}
         self.inventory = home / "hosts"
-        self.inventory.write_text(json.dumps({"all": {"hosts": rows, "vars": both}}))
+        self.inventory.write_text(json.dumps({"all": {"hosts": rows, "vars": every_host}}))
         collections = home / "collections"  # and not below ANSIBLE_HOME, where linters install what they find
         if link:
             link_collection(collections)
@@ -100,7 +94,6 @@ class Control:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "ANSIBLE_HOME": os.fspath(home / "ansible"),
             "ANSIBLE_COLLECTIONS_PATH": os.fspath(collections),
-            "ANSIBLE_CONNECTION_PLUGINS": os.fspath(PLUGINS / "connection"),
             "ANSIBLE_PIPELINING": "true",
             "ANSIBLE_FORKS": "10",
             "ANSIBLE_NOCOLOR": "true",
@@ -118,5 +111,6 @@ class Control:
             argv, env=self.environment, cwd=self.home, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=timeout_s,
         )  # fmt: skip
-        recaps = {name: Recap(*map(int, numbers)) for name, *numbers in RECAP.findall(done.stdout)}
-        return Played(done.returncode, done.stdout, recaps)
+        recaps = RECAP.findall(done.stdout)
+        changed, failed = ({row[0]: int(row[column]) for row in recaps} for column in (1, 2))
+        return Played(done.returncode, done.stdout, changed, failed)

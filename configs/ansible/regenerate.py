@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Write the role's files on journalkeeper.conf's directives: python3 configs/ansible/regenerate.py [--check]
+"""Write the role's files about the directives of journalkeeper.conf: python3 configs/ansible/regenerate.py [--check]
 
-A directive is defined in journalkeeper/config/directives.py and nowhere else. The
-role's argument_specs.yml, its defaults' comments and its vars come from there, and the version in
-galaxy.yml from journalkeeper/__init__.py; with --check nothing is written, and the exit status is 1
-if a file would change.
+A directive is defined in journalkeeper/config and nowhere else. The role's argument_specs.yml, the comments of its
+defaults and its vars are made from there, and the version in galaxy.yml from journalkeeper/__init__.py. With --check
+nothing is written, and the exit status is 1 if a file would change.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import textwrap
@@ -22,8 +20,7 @@ from meanings import describe_directive  # noqa: E402
 
 from journalkeeper import __version__  # noqa: E402
 from journalkeeper.config.directives import Directive, directives  # noqa: E402
-from journalkeeper.config.spec import Form  # noqa: E402
-from journalkeeper.config.validation import AT_LEAST  # noqa: E402 - from this checkout, wherever it was started
+from journalkeeper.config.spec import Form  # noqa: E402 - from this checkout, wherever it was started
 
 MARK = "# -- written by configs/ansible/regenerate.py from journalkeeper's directives "
 TYPES = {Form.BOOL: "bool", Form.COUNT: "int", Form.PATHS: "list"}
@@ -31,13 +28,13 @@ WIDTH = 96
 
 
 def variable(directive: Directive) -> str:
-    """A directive's variable: journalkeeper_SECTION_NAME in small letters, a word each."""
+    """Return the name of a directive's variable: journalkeeper_SECTION_NAME in snake case."""
     name = directive.spec.name.replace("MiB", "Mib")
     return f"journalkeeper_{directive.section}_{re.sub(r'(?<=[a-z])(?=[A-Z])', '_', name)}".lower()
 
 
-def folded(text: str, indent: int) -> str:
-    """A YAML block scalar of `text`, a line break being a space."""
+def fold(text: str, indent: int) -> str:
+    """Return `text` as a YAML block scalar in which a line break stands for a space."""
     margin = " " * indent
     return ">-\n" + textwrap.fill(
         text, WIDTH, initial_indent=margin, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
@@ -45,7 +42,7 @@ def folded(text: str, indent: int) -> str:
 
 
 def option(directive: Directive) -> str:
-    """One directive in argument_specs.yml."""
+    """Return one directive of argument_specs.yml."""
     spec = directive.spec
     default = f"journalkeeper's own default is {directive.default or 'none'}."
     rows = [
@@ -54,14 +51,14 @@ def option(directive: Directive) -> str:
         *(["        elements: str"] if spec.form is Form.PATHS else []),
         *(["        choices:", *(f'          - "{word}"' for word in spec.words)] if spec.words else []),
         "        description:",
-        f"          - {folded(f'[{directive.section}] {spec.name}=. {describe_directive(directive)[0]}', 12)}",
-        f"          - {folded(f'Allowed is {spec.allowed}; {default}', 12)}",
+        f"          - {fold(f'[{directive.section}] {spec.name}=. {describe_directive(directive)[0]}', 12)}",
+        f"          - {fold(f'Allowed is {spec.allowed}; {default}', 12)}",
     ]
     return "".join(f"{row}\n" for row in rows)
 
 
 def comment(directive: Directive) -> str:
-    """One directive in defaults/main.yml: a comment, as what is not set is left to journalkeeper."""
+    """Return one line of defaults/main.yml: a comment, because journalkeeper has the default itself."""
     default = directive.default or '""'
     if directive.spec.form is Form.PATHS:
         default = f"[{default}]"
@@ -71,33 +68,13 @@ def comment(directive: Directive) -> str:
 
 
 def row(directive: Directive) -> str:
-    """One directive in vars/main/directives.yml, for the filters."""
-    spec = directive.spec
-    below = dict(AT_LEAST).get((directive.section, spec.name))
-    facts: dict[str, object] = {
-        "variable": variable(directive),
-        "section": directive.section,
-        "name": spec.name,
-        "form": spec.form.name.lower(),
-        "default": directive.default,
-        "allowed": spec.allowed,
-    }
-    if spec.words:
-        facts["words"] = list(spec.words)
-    if spec.high is not None:
-        facts |= {"low": spec.low, "high": spec.high}
-    if spec.endless:
-        facts["endless"] = True
-    if below:
-        facts["not_below"] = next(variable(one) for one in directives() if (one.section, one.spec.name) == below)
-    return "".join(
-        f"{'  - ' if number == 0 else '    '}{name}: {json.dumps(fact)}\n"
-        for number, (name, fact) in enumerate(facts.items())
-    )
+    """Return one directive of vars/main/directives.yml, which the filter reads."""
+    names = f"section: {directive.section}, name: {directive.spec.name}"
+    return f"  - {{variable: {variable(directive)}, {names}}}\n"
 
 
 def vars_file() -> str:
-    """vars/main/directives.yml: the directives as data, and the values that a play gives them."""
+    """Return vars/main/directives.yml: the directives as data, and the values that a play gives them."""
     values = "".join(f'  {name}: "{{{{ {name} | default(none) }}}}"\n' for name in map(variable, directives()))
     return (
         f"---\n# SPDX-License-Identifier: LGPL-2.1-or-later\n{MARK.strip()}\n"
@@ -106,7 +83,7 @@ def vars_file() -> str:
 
 
 def files() -> dict[Path, str]:
-    """The whole text of each file; what stands above the mark in one is kept."""
+    """Return the new text of each file. Text above the mark is kept. Raises: SystemExit if a file has no mark."""
     role = HERE / "roles/journalkeeper"
     specs, defaults = role / "meta/argument_specs.yml", role / "defaults/main.yml"
     galaxy = HERE / "galaxy.yml"
@@ -126,7 +103,7 @@ def _below_mark(file: Path, text: str, margin: str) -> str:
 
 
 def main(words: list[str]) -> int:
-    """Write the files, or with --check say which would change."""
+    """Print the files that change, and write them unless --check is given; return 1 if --check finds one."""
     changed = [file for file, text in files().items() if not file.exists() or file.read_text() != text]
     for file in changed:
         sys.stdout.write(f"{file.relative_to(HERE)}\n")

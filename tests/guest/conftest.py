@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Guests for tests: `guest` is a booted host of each release in turn, one for a whole module.
-
-A test that changes what the next one counts on makes a host of its own,
-with `make_guest`, which costs two seconds.
-"""
+"""Guests for tests: `guest` is a booted host of each release in turn, one for a whole module."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -22,14 +18,14 @@ OTHERS = sorted(base.SYSTEMD.keys() - {EVERYDAY})
 
 
 def require_guest() -> None:
-    """Skip, with the reason, where no guest can be booted; a failure under JOURNALKEEPER_NO_SKIP=1."""
+    """Skip the test where no guest can be booted."""
     if reason := missing():
         pytest.skip(reason)
 
 
 @pytest.fixture(scope="module", params=[EVERYDAY, *(pytest.param(one, marks=pytest.mark.long) for one in OTHERS)])
 def release(request: pytest.FixtureRequest) -> str:
-    """One release after the other."""
+    """Return one release after the other."""
     return str(request.param)
 
 
@@ -44,20 +40,8 @@ def guest(release: str) -> Iterator[Guest]:
 
 @contextmanager
 def datacow_guest(release: str) -> Iterator[Guest]:
-    """A booted host whose journal is datacow, where there is something to do."""
+    """Yield a booted host whose journal is datacow, so that there is something to do."""
     require_guest()
     with Guest(release, nocow=False) as host:
         host.boot()
         yield host
-
-
-@pytest.fixture
-def make_guest() -> Iterator[Callable[..., Guest]]:
-    """Make further hosts, with Guest's arguments; gone after the test."""
-    require_guest()
-    with ExitStack() as made:
-
-        def make(release: str, *, nocow: bool | None = None, size: str = "4G") -> Guest:
-            return made.enter_context(Guest(release, nocow=nocow, size=size))
-
-        yield make

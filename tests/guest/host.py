@@ -236,7 +236,7 @@ class Guest:
         self.run(*argv, text_in=script, timeout_s=3600)
 
     def poweroff(self, *, how: str = "poweroff", timeout_s: float = 300) -> int:
-        """Shut down cleanly and return how nspawn ended; `how` is poweroff, halt, reboot or kexec.
+        """Shut down cleanly and return the exit status of nspawn; `how` is poweroff, halt or reboot.
 
         Raises: RuntimeError if it does not end in time.
         """
@@ -245,11 +245,8 @@ class Guest:
 
     def _ask_to_end(self, how: str) -> None:
         """Say `systemctl HOW`; it may die or be stopped with all the others before it has answered."""
-        argv = ["systemctl", how]
-        if how == "kexec":  # what the verb does once a kernel is loaded, which no container can
-            argv = ["systemctl", "start", "--no-block", "--job-mode=replace-irreversibly", "kexec.target"]
         try:
-            done = self.run(*argv, check=False, timeout_s=10)
+            done = self.run("systemctl", how, check=False, timeout_s=10)
         except subprocess.TimeoutExpired:
             return  # nsenter stops itself when systemd, killing all others, stops its child
         if done.returncode > 0 and self.running:

@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What tests do to a host and ask it, in the words of its shell.
-
-Nothing here knows what is expected; that is said in the tests.
-"""
+"""What tests do to a host, and what they read from it, by commands in its shell."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from journalkeeper.model.units import DAY_US
-from tests import patience
+from tests import ansible, patience
 from tests.guest.host import Guest
 
 CHECKOUT = Path(__file__).parent.parent.parent
@@ -31,46 +27,42 @@ eventually = partial(patience.eventually, pause_s=0.2)
 
 
 def lend_checkout(guest: Guest) -> None:
-    """Copy what somebody has who unpacked the source: SOURCE in the guest."""
-    place = guest.root / SOURCE.lstrip("/")
-    for name in ("journalkeeper", "units", "configs", ".github"):
-        shutil.copytree(CHECKOUT / name, place / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(CHECKOUT / name, place)
+    """Copy the files that are installed from this checkout to SOURCE in the guest."""
+    ansible.copy_source(guest.root / SOURCE.lstrip("/"))
 
 
 def install(guest: Guest, config: str, *words: str) -> str:
-    """Install journalkeeper with this configuration, by its command; what that printed."""
+    """Install journalkeeper with this configuration, and return what configs/install printed."""
     lend_checkout(guest)
     (guest.root / "etc/journalkeeper.conf").write_text(config)
     return guest.run(INSTALL, *words).stdout
 
 
 def property_of(guest: Guest, unit: str, name: str) -> str:
-    """A unit's property as `systemctl show` has it."""
+    """Return a unit's property as `systemctl show` prints it."""
     return guest.run("systemctl", "show", f"--property={name}", "--value", unit).stdout.strip()
 
 
 def extents(guest: Guest, namespace: str = "") -> dict[str, int]:
-    """Every file of the main journal, or of a namespace's, and the number of its extents."""
+    """Return the number of extents of each file of the main journal, or of a namespace's."""
     instance = f"{guest.machine_id}.{namespace}" if namespace else guest.machine_id
     said = guest.shell(f"cd /var/log/journal/{instance} && filefrag *")
     return {name: int(count) for name, count in re.findall(r"(?m)^(\S+): (\d+) extents? found$", said)}
 
 
 def history(guest: Guest, *words: str) -> list[dict[str, Any]]:
-    """What was done, as `journalkeeper history` has it, the oldest first."""
+    """Return the outcomes "done" of `journalkeeper history`, the oldest first."""
     outcomes = json.loads(guest.run("journalkeeper", "history", "-j", *words).stdout)["outcomes"]
     return [one for one in outcomes if one["result"] == "done"]
 
 
 def archive(guest: Guest) -> str:
-    """Age the active file and have it rotated; the name of the archive that was made."""
+    """Age the active file, rotate it, wait until journald has closed the archive, and return its name."""
     before = extents(guest)
     guest.age(40)
     guest.run("journalctl", "--rotate")
     (made,) = {name for name in extents(guest).keys() - before.keys() if name.startswith("system@")}
-    # journald closes it in a thread, after it has answered: until then the file is in use
+    # journald closes it in a thread, after it has answered
     assert eventually(
         lambda: "State: ARCHIVED" in guest.shell(f"journalctl --header --file='/var/log/journal/*/{made}'")
     )
@@ -84,7 +76,7 @@ def _head_us(path: Path) -> int:
 
 @contextmanager
 def dated_back(guest: Guest) -> Iterator[None]:
-    """Make the oldest archive begin two days earlier within the block: set its head_entry_realtime, not its times."""
+    """Within the block, have the header of the oldest archive begin two days earlier. The times of the file stay."""
     oldest = min(guest.journal.glob("system@*.journal"), key=_head_us)
     _add_to_head(oldest, -2 * DAY_US)
     try:
