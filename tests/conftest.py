@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What every test can count on: beds that are there or a reason, and nothing left behind.
+"""The fixtures of every test, the rule for skipped tests, and the check that a session leaves nothing behind.
 
 A session that leaves a mount, a loop device or a process behind fails,
 and with JOURNALKEEPER_NO_SKIP=1 (as CI runs it) so does a test that was skipped.
@@ -12,11 +12,11 @@ Marks say where a test runs (tests/run has the times):
     long    costs more than its share of ten minutes         only in --all
     bench   prints ratios                                    only by hand
 
-Under pytest-xdist each worker is a session of its own: it has its mounts, its TMPDIR and its tag, and
-looks for its own leftovers. Tests run in any order and in any worker; those of a module stay together, in their
-order, where it has a fixture of module scope (tests/parallel.py). So no test may use a name that another worker's
-could have (a port, an abstract socket, a file outside of tmp_path), nor count what the whole machine has.
-A wait is `tests.patience.eventually`, which a loaded machine cannot fail; a time is never asserted, except as CPU time.
+Under pytest-xdist each worker is a session with its own mounts, TMPDIR and tag, and looks for its own leftovers. Tests
+run in any order and in any worker, except that the tests of a module with a fixture of module scope stay together
+(tests/parallel.py). So no test may use a name that a test of another worker could have (a port, an abstract socket, a
+file outside of tmp_path), nor count what the whole machine has. A wait is `tests.patience.eventually`, which does not
+fail on a loaded machine. No test asserts a time, except CPU time.
 """
 
 from __future__ import annotations
@@ -46,15 +46,11 @@ LOOPS = "/sys/block"
 CLEANUP_S = float(os.environ.get("JOURNALKEEPER_CLEANUP_S", "30"))
 """How long the kernel may take to clear a loop device whose last user has just gone."""
 
-LONG_S, UNEXPLAINED = 10.0, ("takes", "long")
-"""A test that takes longer than this says why in its docstring."""
-
-
 find_obstacle = functools.cache(why_no_bed)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give this session a directory and a name, so that its own leftovers are known from others'."""
+    """Give this session a directory and a tag, by which its leftovers are found."""
     config.addinivalue_line("markers", "slow: takes longer than all unit tests together; not in tests/run --fast")
     config.addinivalue_line("markers", "long: only in tests/run --all")
     config.addinivalue_line(
@@ -76,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def receive_signals() -> None:
-    """Let programs that tests start get the signals that are ignored here, as nohup(1) and a shell's `&` have it.
+    """Let programs that tests start receive the signals that nohup(1) or a shell's `&` has set to be ignored.
 
     A signal with a handler is not ignored after an execve(2).
     """
@@ -86,7 +82,7 @@ def receive_signals() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the benches, which print ratios and are run by hand, unless -m asks for something."""
+    """Leave out the benches, which are run by hand, unless -m is given."""
     if config.option.markexpr:
         return
     benches = [item for item in items if item.get_closest_marker("bench")]
@@ -95,7 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what this machine cannot do, with the reason."""
+    """Skip a test that needs root and loop devices where this machine has none."""
     if item.get_closest_marker("root") and (reason := find_obstacle()):
         pytest.skip(reason)
 
@@ -110,7 +106,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Make a skipped test or module a failed one where nothing may be skipped."""
+    """Turn a skipped test or module into a failed one if JOURNALKEEPER_NO_SKIP=1."""
     if os.environ.get(NO_SKIP) == "1" and report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
@@ -119,22 +115,11 @@ def forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Judge a test's skip, and note a test that takes long without a reason in its docstring or its module's."""
+    """Judge a test's skip."""
     report = yield
     if not item.get_closest_marker("may_skip"):
         forbid_skip(report)
-    function, module = (getattr(item, name, None) for name in ("function", "module"))
-    explained = bool(getattr(function, "__doc__", "")) or " long because " in (getattr(module, "__doc__", "") or "")
-    if report.when == "call" and report.duration > LONG_S and not explained:
-        report.user_properties.append(UNEXPLAINED)
     return report
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the tests that took long and do not explain it."""
-    for report in terminalreporter.getreports("passed"):
-        if UNEXPLAINED in map(tuple, report.user_properties):
-            terminalreporter.write_line(f"{report.nodeid} took {report.duration:.0f} s: say why in its docstring")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -146,7 +131,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 def leftovers(ours: tuple[str, ...]) -> list[str]:
-    """Mounts, loop devices and processes of this session that are still there."""
+    """Return the mounts, loop devices and processes that this session has left behind."""
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         point = line.split()[4]
@@ -164,7 +149,7 @@ def leftovers(ours: tuple[str, ...]) -> list[str]:
 
 
 def stray_processes() -> list[str]:
-    """Processes that inherited this session's tag and are not the session itself."""
+    """Return the processes that inherited this session's tag, without the session itself."""
     tag = f"{TAG}={os.environ[TAG]}".encode()
     found = []
     for entry in Path("/proc").iterdir():

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What configs/man/make makes, for the tests of it.
-
-Pages are read as a reader gets them, rendered by mandoc.
-"""
+"""The man pages that configs/man/make writes, rendered by mandoc as a reader sees them."""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -28,26 +26,26 @@ PAGES = (
 
 
 def make(directory: Path) -> Path:
-    """Pages and completions, below `directory`."""
-    ran(CHECKOUT / "configs/man/make", directory, check=True)
+    """Run configs/man/make as on 2 January 1970, and return `directory`, which it writes to."""
+    ran(CHECKOUT / "configs/man/make", directory, check=True, env={**os.environ, "SOURCE_DATE_EPOCH": "86400"})
     return directory
 
 
 def rendered(page: Path) -> str:
-    """The page's text, no paragraph broken into lines."""
+    """Return the page's text with one line for each paragraph."""
     text = ran("mandoc", "-T", "utf8", "-O", "width=1000", page, check=True).stdout
     return re.sub(r".\x08", "", text).replace("\N{HYPHEN}", "-").replace("\N{MINUS SIGN}", "-")
 
 
 def examples(page: Path) -> list[str]:
-    """The blocks that a reader would copy: what is between .EX and .EE."""
+    """Return the text of the blocks between .EX and .EE, as a reader would copy it."""
     blocks = re.findall(r"(?ms)^\.EX\n(.*?)^\.EE$", page.read_text())
     typed = {r"\-": "-", r"\(aq": "'", r"\(ga": "`", r"\(ti": "~", r"\(ha": "^", r"\e": "\\", r"\&": ""}
     return [re.sub(r"\\(?:-|\(..|e|&)", lambda found: typed[found[0]], block) for block in blocks]
 
 
 def commands(page: Path) -> list[str]:
-    """The lines of the examples that call a program, without the remark behind them."""
+    """Return the lines of the examples that call a program, without the remark at their end."""
     lines = [line for block in examples(page) for line in block.splitlines() if not line.startswith(("#", "[", " "))]
     called = re.compile(r"(?:\w+=\S* )*(?:sudo )?(?:journalkeeper|systemctl|journalctl|busctl) ")
     return [re.split(r" {2,}", line)[0] for line in lines if called.match(line)]
