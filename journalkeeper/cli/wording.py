@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 from journalkeeper.cli.output import Block, Output
 from journalkeeper.cli.table import GREEN, GREY, LEAST_PATH, RED, YELLOW, Column, Table, elide
-from journalkeeper.health.verdict import WAITS
+from journalkeeper.health.verdict import describe_waits
 from journalkeeper.model import Outcome, Reason, Result, Skip, Verb, reasons
 from journalkeeper.model.escape import shown
 from journalkeeper.model.reasons import short_name
@@ -60,40 +59,24 @@ def show_decisions(
 
 
 def describe_rest(skipped: Sequence[Skip]) -> str:
-    """Return the end of a summary: "5 files left alone. 2 files wait 32s more."
+    """Return the end of a summary: "5 files left alone. 2 files wait to settle (SettleSec=); --now does it at once."
 
-    The first sentence counts all skips, also when there are none. The second is `describe_waits`, if a file waits.
+    The first sentence counts all skips, also when there are none. The second is `describe_waits`, if a file waits, with
+    a remark on --now, which counts the files that `Skip.now` marks.
     """
-    waiting = describe_waits(skipped, time.time_ns() // 1000)
-    return f"{counted(len(skipped), 'file')} left alone.{f' {waiting}.' if waiting else ''}"
+    waiting = [skip for skip in skipped if skip.puts_off]
+    said = [f"{counted(len(skipped), 'file')} left alone."]
+    if waiting:
+        helped = sum(skip.now for skip in waiting)
+        rest = "does it at once" if helped == len(waiting) else f"does not wait for {helped:,} of them"
+        said.append(f"{describe_waits(waiting)}{f'; --now {rest}' if helped else ''}.")
+    return " ".join(said)
 
 
 def describe_no_actions(skipped: Sequence[Skip]) -> str:
     """Return the summary of a plan without actions: nothing to do, or what the files wait for."""
     rest = describe_rest(skipped)
     return rest if any(skip.puts_off for skip in skipped) else f"Nothing to do: {rest}"
-
-
-def describe_waits(skipped: Sequence[Skip], now_us: int) -> str:
-    """Describe how many files wait, for what and how long: "2 files wait 32s more; --now does it at once".
-
-    Only the files that `Skip.puts_off` marks are counted; the text is empty if there are none. For a reason in WAITS,
-    the text from WAITS replaces the duration, because `until_us` is only the time of the next look then. The remark on
-    --now counts the files that `Skip.now` marks.
-    """
-    waiting = [skip for skip in skipped if skip.puts_off]
-    timed = [skip.until_us - now_us for skip in waiting if skip.until_us is not None and skip.reason not in WAITS]
-    ends = Counter(WAITS.get(skip.reason, "") for skip in waiting if skip.until_us is None or skip.reason in WAITS)
-    if timed:
-        whole_s = (max(1, -(-left_us // SECOND_US)) for left_us in (min(timed), max(timed)))
-        ends[f"{' to '.join(dict.fromkeys(format_span(one * SECOND_US) for one in whole_s))} more"] = len(timed)
-    parts = [
-        f"{counted(number, 'file')} {'waits' if number == 1 else 'wait'} {end}".rstrip()
-        for end, number in sorted(ends.items())
-    ]
-    helped = sum(skip.now for skip in waiting)
-    rest = "does it at once" if helped == len(waiting) else f"does not wait for {helped:,} of them"
-    return ", ".join(parts) + (f"; --now {rest}" if helped else "")
 
 
 def describe_outcome(outcome: Outcome, width: int | None) -> str:

@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from journalkeeper.config.directives import Watch
 from journalkeeper.health.evidence import Evidence, Hung, Present, Unknown
 from journalkeeper.health.finding import Verdict, judge
 from journalkeeper.health.rules import HEALTH
-from journalkeeper.model import JournalFile, Outcome, Plan, Reason, Result, Skip
+from journalkeeper.model import Outcome, Plan, Reason, Result, Skip
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.units import counted, format_span
+from journalkeeper.model.units import counted
 from journalkeeper.model.waiting import Wait
 from journalkeeper.policy.deferral import PASSING
 
@@ -21,6 +20,7 @@ FAULTS: Final = frozenset({Reason.IO_ERROR, Reason.INTERNAL_ERROR, Reason.TOO_MA
 """Reasons to skip a file or directory that end only when an administrator acts."""
 
 WAITS: Final = {
+    Reason.SETTLING: "to settle (SettleSec=)",
     Reason.WINDOW_CLOSED: "for journald's next flush",
     Reason.STARTING: "until the service has run for a moment",
     Reason.BUDGET: "for the budget of the day",
@@ -31,7 +31,7 @@ WAITS: Final = {
     Reason.READ_ONLY: "for the right to write: the file is immutable (lsattr), or its filesystem is read-only",
     Reason.FOREIGN_OWNER: "for `journalkeeper defrag` by root: it does not belong to journald's user",
 }
-"""The words for the end of a wait, by reason; of other waits the reason is shown."""
+"""What a file waits for, by reason; of other waits the reason itself is shown."""
 
 
 def judge_present(present: Present, now_us: int) -> Verdict:
@@ -94,24 +94,16 @@ def still_failing(before: Iterable[Skip], decided: Mapping[str, object]) -> list
     ]
 
 
-def describe_waits(skipped: Iterable[Skip], files: Mapping[str, JournalFile], watch: Watch) -> str:
-    """Return the reasons why files wait: "3 wait until they are 1min old, 1 waits for journald's next flush".
+def describe_waits(skipped: Iterable[Skip]) -> str:
+    """Return what files wait for: "3 files wait to settle (SettleSec=), 1 file waits for journald's next flush".
 
-    Only the skips that postpone work on one of `files` count; the text is empty if there are none. Directories that
-    wait are left out.
+    Only the skips that postpone work count, the most frequent wait first. The text is empty if there are none.
     """
-    causes = {skip.path: skip.reason for skip in skipped if skip.puts_off and skip.path in files}
-    waits: Counter[tuple[Reason, int]] = Counter()
-    for path, reason in causes.items():
-        settle_us = watch.nocow_settle_us if files[path].nocow else watch.settle_us
-        waits[reason, settle_us if reason is Reason.SETTLING else 0] += 1
-    parts = []
-    for (reason, settle_us), number in sorted(waits.items(), key=lambda pair: (-pair[1], pair[0])):
-        until = WAITS.get(reason, f"({reason})")
-        if settle_us:
-            until = f"until {'it is' if number == 1 else 'they are'} {format_span(settle_us)} old"
-        parts.append(f"{number} {'waits' if number == 1 else 'wait'} {until}")
-    return ", ".join(parts)
+    ends = Counter(WAITS.get(skip.reason, f"({skip.reason})") for skip in skipped if skip.puts_off)
+    return ", ".join(
+        f"{counted(number, 'file')} {'waits' if number == 1 else 'wait'} {end}"
+        for end, number in sorted(ends.items(), key=lambda pair: (-pair[1], pair[0]))
+    )
 
 
 def describe_foreign(paths: Sequence[str]) -> str:
@@ -123,8 +115,8 @@ def describe_foreign(paths: Sequence[str]) -> str:
 
 
 def describe_files(files: int, waits: str) -> str:
-    """Return a sentence on the files, such as "4 journal files. 3 wait until they are 1min old."
+    """Return a sentence on the files, such as "4 journal files. 1 file waits for journald's next flush."
 
     `waits` is the text of `describe_waits`, or "" if no file waits.
     """
-    return f"{counted(files, 'journal file')}.{f' {waits[0].upper()}{waits[1:]}.' if waits else ''}"
+    return f"{counted(files, 'journal file')}.{f' {waits}.' if waits else ''}"

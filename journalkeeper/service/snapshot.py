@@ -9,7 +9,14 @@ from typing import Final, NamedTuple
 from journalkeeper import __version__
 from journalkeeper.health.evidence import Obstacle, Present
 from journalkeeper.health.finding import Verdict
-from journalkeeper.health.verdict import describe_files, describe_foreign, find_failures, judge_present, still_failing
+from journalkeeper.health.verdict import (
+    describe_files,
+    describe_foreign,
+    describe_waits,
+    find_failures,
+    judge_present,
+    still_failing,
+)
 from journalkeeper.metrics.status import Status
 from journalkeeper.model import Action, JournalFile, Outcome, Result, Skip, Window
 from journalkeeper.model.manager import Manager
@@ -33,10 +40,15 @@ class Findings(NamedTuple):
     files: Mapping[str, JournalFile]
     decided: Mapping[str, Doing]
     status: Status
-    waits_for: str
     missing: tuple[str, ...] = ()
     intake_p99_us: int = 0
     counters: Counters | None = None
+
+    @property
+    def waits_for(self) -> str:
+        """The sentence of `describe_waits` on the files that wait; directories are left out."""
+        decided = [one for path, one in self.decided.items() if path in self.files]
+        return describe_waits(one for one in decided if isinstance(one, Skip))
 
 
 class Snapshot(NamedTuple):

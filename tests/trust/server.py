@@ -54,7 +54,7 @@ class Made:
         self._ends = ends
         rows = {row.path: row for row in (file(number, length) for number in range(files))}
         skips = {path: Skip(path, Reason.SETTLING, "changed 3s ago") for path in rows}
-        self._snapshot = Snapshot((TOP,), findings=Findings(rows, dict(skips), figures.STATUS, ""))
+        self._snapshot = Snapshot((TOP,), findings=Findings(rows, dict(skips), figures.STATUS))
         self._skips = skips
         self.events = Events()
         self.jobs = Jobs(self._do, self.events, log.log_bug)

@@ -7,13 +7,10 @@ import pytest
 
 from journalkeeper import __version__
 from journalkeeper.cli.status import _describe_ok
-from journalkeeper.config.directives import Watch
 from journalkeeper.health.evidence import Evidence, Hung, Obstacle, Present, Unit, Unknown
 from journalkeeper.health.finding import judge
 from journalkeeper.health.rules import HEALTH
 from journalkeeper.health.verdict import (
-    describe_files,
-    describe_waits,
     judge_present,
     present,
     present_after_run,
@@ -25,7 +22,7 @@ from journalkeeper.model.recorded import Entry, Run
 from journalkeeper.model.units import HOUR_US, SECOND_US
 from journalkeeper.model.waiting import Wait
 from tests.evidence import UNITS, look, recorded
-from tests.hosts import NOW_US, file, outcome
+from tests.hosts import NOW_US, outcome
 
 RUN = Run(1, "defrag", NOW_US - HOUR_US, NOW_US - HOUR_US + 1, 3, 0, 0, 100)
 BAD = outcome("/j/a", result=Result.FAILED, reason=Reason.IO_ERROR, detail="Input/output error")
@@ -107,39 +104,6 @@ def test_what_the_service_says_comes_back_over_the_bus() -> None:
 
 SETTLES = Skip("/j/a", Reason.SETTLING, "1 s", puts_off=True)
 SHUT = Skip("/j/b", Reason.WINDOW_CLOSED, "soon", puts_off=True)
-
-
-@pytest.mark.parametrize(
-    ("skipped", "files", "sentence"),
-    [
-        ((), 4, "4 journal files."),
-        ((), 1, "1 journal file."),
-        ((SHUT,), 1, "1 journal file. 1 waits for journald's next flush."),
-        ((SHUT._replace(puts_off=False),), 1, "1 journal file."),
-        ((SETTLES,), 2, "2 journal files. 1 waits until it is 1min old."),
-        (
-            (SHUT, SETTLES, SETTLES._replace(path="/j/c"), SETTLES._replace(path="/j/nocow")),
-            4,
-            "4 journal files. 2 wait until they are 1min old, 1 waits until it is 10min old,"
-            " 1 waits for journald's next flush.",
-        ),
-        ((SHUT, SHUT._replace(path="/j"), SHUT), 1, "1 journal file. 1 waits for journald's next flush."),
-        (
-            (SHUT._replace(reason=Reason.READ_ONLY),),
-            1,
-            "1 journal file. 1 waits for the right to write: the file is immutable (lsattr), or its filesystem is"
-            " read-only.",
-        ),
-        (
-            (SHUT._replace(reason=Reason.FOREIGN_OWNER),),
-            1,
-            "1 journal file. 1 waits for `journalkeeper defrag` by root: it does not belong to journald's user.",
-        ),
-    ],
-)
-def test_the_line_says_what_waits_for_what(skipped: tuple[Skip, ...], files: int, sentence: str) -> None:
-    known = {path: file(path=path, nocow=path.endswith("nocow")) for path in ("/j/a", "/j/b", "/j/c", "/j/nocow")}
-    assert describe_files(files, describe_waits(skipped, known, Watch())) == sentence
 
 
 TOO_SHORT = Window("m", open=False, closes_at_us=None, reason="too-short")
