@@ -120,8 +120,7 @@ class Boot(NamedTuple):
     """One boot that the journal still has entries of.
 
     `first_us` is the time of its first entry that was read. `userspace_us` is None if its "Startup finished" message is
-    missing. `flush_us` is how long systemd-journal-flush.service took, by the times of its two messages, else the time
-    that journald itself logged for the flush.
+    missing. `flush_us` is how long journald's flush to /var took, as journald logged it; None without that message.
     """
 
     boot_id: str

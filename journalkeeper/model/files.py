@@ -61,12 +61,12 @@ class Stretch(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The fields of a journal file's header that we use (systemd, journal-def.h)."""
+    """The fields of a journal file's header that a JournalFile has, too (systemd, journal-def.h)."""
 
-    state: State
-    entries: int
-    head_time_us: int
-    tail_time_us: int
+    state: State = State.UNKNOWN
+    entries: int = 0
+    head_time_us: int = 0
+    tail_time_us: int = 0
 
 
 class JournalFile(NamedTuple):

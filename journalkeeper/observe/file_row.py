@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import Any, Final
+from typing import Final
 
 from journalkeeper.btrfs import disk, inode, mtime_note, placement
 from journalkeeper.journald import header, opening
@@ -26,8 +26,6 @@ REASONS: Final = {
     **dict.fromkeys((errno.ELOOP, errno.ENXIO), Reason.NOT_REGULAR),
 }
 """The reason for which an errno ends the look at a file; any other is IO_ERROR."""
-
-NO_HEADER: Final = Header(State.UNKNOWN, 0, 0, 0)
 
 
 class UnfitFileError(Exception):
@@ -52,21 +50,6 @@ def describe_impossible_stat(status: os.stat_result) -> str:
     if abs(status.st_mtime_ns) >= MAX_TIME_NS:
         return "impossible modification time: beyond the range of the kernel's clock"
     return ""
-
-
-def identify(status: os.stat_result) -> dict[str, Any]:
-    """Return the fields of a row that show to a later look that the file changed, from its stat.
-
-    They are device, inode, size, mtime, ctime and the number of links.
-    """
-    return {
-        "device": status.st_dev,
-        "inode": status.st_ino,
-        "size_bytes": status.st_size,
-        "mtime_ns": status.st_mtime_ns,
-        "ctime_ns": status.st_ctime_ns,
-        "links": status.st_nlink,
-    }
 
 
 def read_row(
@@ -106,7 +89,7 @@ def _read_header(place: Directory, name: str, kind: Name, fd: int) -> JournalFil
     if describe_impossible_stat(status):
         raise OSError(errno.ESTALE, "changed during the look")  # the next look reads the new state
     note = mtime_note.read(fd)
-    trouble, detail, head = None, "", NO_HEADER
+    trouble, detail, head = None, "", Header()
     try:
         head = header.read(fd, status.st_size)
     except header.HeaderError as error:
@@ -118,13 +101,9 @@ def _read_header(place: Directory, name: str, kind: Name, fd: int) -> JournalFil
         kind=kind.kind,
         owner=kind.owner,
         instance=place.name,
-        state=head.state,
         size_bytes=status.st_size,
         allocated_bytes=status.st_blocks * 512,
         nocow=inode.is_nocow(fd),
-        entries=head.entries,
-        head_time_us=head.head_time_us,
-        tail_time_us=head.tail_time_us,
         links=status.st_nlink,
         uid=status.st_uid,
         mtime_ns=mtime_note.find_mtime_ns(note, status),
@@ -132,6 +111,7 @@ def _read_header(place: Directory, name: str, kind: Name, fd: int) -> JournalFil
         problem=trouble,
         problem_detail=detail,
         mtime_noted=note is not None,
+        **head._asdict(),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from journalkeeper.health.evidence import Boot, Dropped, Ended, Intake, Journal, Unknown
@@ -29,23 +30,15 @@ STARTUP_FINISHED: Final = "b07a249cd024414a82dd00cd181378ff"
 STARTUP_IN_CONTAINER: Final = "eed00a68ffd84e31882105fd973abdd1"
 """A user's manager logs it too, but only the system's manager has PID 1."""
 
-UNIT_STARTING: Final = "7d4958e842da4a758f6c1cdc7b36dcc5"
-UNIT_STARTED: Final = "39f53479d3a045ac8e11786248231fbf"
 UNIT_FAILURE_RESULT: Final = "d9b373ed55a64feb8242e02dbe79a49c"
-JOURNAL_DROPPED: Final = "a596d6fe7bfa4994828e72309e95d61e"
-JOURNAL_MISSED: Final = "e9bf28e6e834481bb6f48f548ad13606"
 """Source: systemd/sd-messages.h."""
 
-FLUSH: Final = "systemd-journal-flush.service"
 JOURNALD: Final = "systemd-journald.service"
 
 LOST: Final = re.compile(r"(?:Suppressed|Missed) (\d{1,18}) (?:kernel messages|messages from (.+))", re.DOTALL)
 """Source: systemd 252 to 257, journald-rate-limit.c, journald-kmsg.c."""
 
-EVENT_FIELDS: Final = (
-    *("MESSAGE", "MESSAGE_ID", "UNIT", "UNIT_RESULT", "USERSPACE_USEC", "N_DROPPED"),
-    *("_TRANSPORT", "_SOURCE_REALTIME_TIMESTAMP", "OBJECT_SYSTEMD_UNIT"),
-)
+EVENT_FIELDS: Final = ("MESSAGE", "MESSAGE_ID", "UNIT", "UNIT_RESULT", "USERSPACE_USEC", "_TRANSPORT")
 ENTRY_FIELDS: Final = ("_TRANSPORT", "_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNIT", "SYSLOG_IDENTIFIER")
 STEP_US: Final = 100_000
 """A larger jump between the clocks of two entries means that the clock was set, not slewed."""
@@ -89,12 +82,11 @@ def read_journal(directory: str | None, most: int, namespaces: Sequence[str]) ->
 def _event_matches(namespaces: Sequence[str]) -> list[str]:
     """Return the journalctl matches for the messages that `_interpret_events` needs.
 
-    They are PID 1's messages on boots, on the journal's flush and on journald, and journald's own messages.
+    They are PID 1's messages on boots and on journalds that ended, and journald's own messages.
     """
     journalds = [JOURNALD, *(f"systemd-journald@{name}.service" for name in namespaces)]
     return [
         *("_PID=1", f"MESSAGE_ID={STARTUP_FINISHED}", f"MESSAGE_ID={STARTUP_IN_CONTAINER}", "+"),
-        *("_PID=1", f"UNIT={FLUSH}", f"MESSAGE_ID={UNIT_STARTING}", f"MESSAGE_ID={UNIT_STARTED}", "+"),
         *("_PID=1", f"MESSAGE_ID={UNIT_FAILURE_RESULT}", *(f"UNIT={name}" for name in journalds), "+"),
         "_TRANSPORT=driver",
     ]
@@ -106,8 +98,6 @@ def _interpret_events(events: Sequence[Entry]) -> dict[str, Any]:
     `events` begin with the newest; the values of the fields begin with the oldest.
     """
     boots: dict[str, dict[str, Any]] = {}
-    starting: dict[str, int] = {}
-    logged_us: dict[str, int | None] = {}
     dropped: list[Dropped] = []
     ended: list[Ended] = []
     for entry in reversed(events):
@@ -115,32 +105,17 @@ def _interpret_events(events: Sequence[Entry]) -> dict[str, Any]:
         kind, message = decode_text(entry.get("MESSAGE_ID")), decode_text(entry.get("MESSAGE"))
         boot = boots.setdefault(boot_id, {"first_us": when_us})  # of each fact, the first message counts
         if decode_text(entry.get("_TRANSPORT")) == "driver":
-            if kind in {JOURNAL_MISSED, JOURNAL_DROPPED} and (said := LOST.match(message)):
-                counted = parse_number(entry.get("N_DROPPED"))
-                unit = decode_text(entry.get("OBJECT_SYSTEMD_UNIT")) or (said[2] or "kernel").rpartition("/")[2]
-                dropped.append(Dropped(when_us, unit, int(said[1]) if counted is None else counted))
-            if said := FLUSHED.match(message):
-                logged_us.setdefault(boot_id, _span_us(said[1]))
+            if said := LOST.match(message):
+                dropped.append(Dropped(when_us, (said[2] or "kernel").rpartition("/")[2], int(said[1])))
+            elif said := FLUSHED.match(message):
+                with suppress(ValueError):  # another version's words
+                    boot.setdefault("flush_us", parse_span_us(said[1]))
         elif kind in {STARTUP_FINISHED, STARTUP_IN_CONTAINER}:
             boot.setdefault("userspace_us", parse_number(entry.get("USERSPACE_USEC")))
-        elif kind == UNIT_STARTING:
-            starting[boot_id] = _parse_sent_us(entry)
-        elif kind == UNIT_STARTED and boot_id in starting:
-            took_us = _parse_sent_us(entry) - starting[boot_id]
-            boot.setdefault("flush_us", took_us if took_us >= 0 else None)  # the clock was set back
         elif kind == UNIT_FAILURE_RESULT:
             ended.append(Ended(when_us, decode_text(entry.get("UNIT")), decode_text(entry.get("UNIT_RESULT"))))
-    for boot_id, boot in boots.items():
-        boot["flush_us"] = logged_us.get(boot_id) if boot.get("flush_us") is None else boot["flush_us"]
     known = tuple(Boot(boot_id, **facts) for boot_id, facts in boots.items())
     return {"boots": known, "dropped": tuple(dropped), "ended": tuple(ended)}
-
-
-def _span_us(said: str) -> int | None:
-    try:
-        return parse_span_us(said)
-    except ValueError:
-        return None  # another version's words
 
 
 def _read_newest(found: Iterable[Entry]) -> tuple[int, int | None, tuple[Intake, ...]]:
@@ -186,8 +161,3 @@ def _leave_out_clock_steps(taken: list[tuple[Intake, int, str]]) -> list[Intake]
 def _when_us(entry: Entry) -> int:
     """Return the time (CLOCK_REALTIME) at which journald received the entry; 0 if the field is damaged."""
     return parse_number(entry.get("__REALTIME_TIMESTAMP")) or 0
-
-
-def _parse_sent_us(entry: Entry) -> int:
-    """Return when the entry was sent, or when it was received if that is unknown."""
-    return _when_us(entry) - (compute_wait_us(entry) or 0)

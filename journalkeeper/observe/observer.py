@@ -38,7 +38,7 @@ SHARED_US: Final = DAY_US
 and its price grows with the number of snapshots.
 """
 
-KEPT_PROBLEMS: Final = frozenset({None, Reason.BAD_HEADER, Reason.INTERNAL_ERROR})
+KEPT_PROBLEMS: Final = frozenset({None, Reason.BAD_HEADER})
 """The problems that another look would find again as long as the file does not change."""
 
 
@@ -207,7 +207,6 @@ class Observer:
         row = catch_errors(read)
         if isinstance(row, InternalError):
             row = file_row.build_problem(place, name, kind, Reason.INTERNAL_ERROR, row.detail)
-            row = row._replace(**file_row.identify(status))
         known = row.problem in KEPT_PROBLEMS and not row.mtime_noted
         if known and now_us * 1000 - max(row.mtime_ns, row.ctime_ns) > COARSE_NS:
             kept[name] = row

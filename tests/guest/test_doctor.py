@@ -42,7 +42,7 @@ def test_a_boot_takes_as_long_as_systemd_reports(guest: Guest) -> None:
     assert boot.userspace_us is not None
     assert boot.flush_us is not None
     assert boot.userspace_us / 1e6 == pytest.approx(guest.boot_seconds(), rel=0.01)
-    assert boot.flush_us / 1e6 == pytest.approx(guest.flush_seconds(), rel=0.1)
+    assert 0 < boot.flush_us / 1e6 < guest.flush_seconds()  # the unit also starts journalctl
 
 
 def test_lost_messages_and_a_killed_journald_are_found(guest: Guest, capsys: pytest.CaptureFixture[str]) -> None:
