@@ -20,7 +20,7 @@ from typing import NamedTuple
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe import bed as beds
 from journalkeeper.probe.bed import Bed
-from journalkeeper.probe.compare import age_until, slow_s
+from journalkeeper.probe.compare import age_until, find_limit, slow_s
 from tests.volumes import disk_bytes, drop_caches, extents, why_no_bed
 
 MIB = 1 << 20
@@ -110,18 +110,6 @@ def keeper(bed: Bed, state: Path, *words: str) -> None:
     )
 
 
-def usable_iops(bed: Bed, iops: int) -> int:
-    """`iops` if this kernel can limit a device to it, else 0, said plainly."""
-    if iops:
-        try:
-            bed.volume.throttle(iops)
-        except KeeperError as error:
-            say(f"  reads are not slowed down ({error}): on a fast disk the difference is smaller")
-            return 0
-        bed.volume.throttle(0)
-    return iops
-
-
 def row(what: str, before: str, after: str, verdict: str = "") -> None:
     say(f"{what:28}{before:>12}{after:>12}{verdict:>12}")
 
@@ -151,8 +139,8 @@ def compare(before: Look, after: Look, iops: int) -> bool:
     return same and after.verified
 
 
-def show(directory: str, wanted: int, iops: int) -> int:
-    """The whole demonstration; 0 if nothing was lost and the file is better than before."""
+def show(directory: str, wanted: int, iops: int | None) -> int:
+    """Show the whole demonstration. Return 0 if nothing was lost and the file is better than before, else 1."""
     say("1. a btrfs in a file and a journald of its own (the machine's are not touched)")
     with beds.bed(*SETTINGS, size="3G", parent=directory) as bed:
         state = bed.volume.base / "state"
@@ -160,15 +148,16 @@ def show(directory: str, wanted: int, iops: int) -> int:
         say(f"  {bed.directory} on {bed.volume.device}")
         say(f"2. ageing its journal to at least {wanted} extents")
         archive = age(bed, wanted)
-        iops = usable_iops(bed, iops)
-        say("3. reading it cold" + (f" from a device of {iops} IOPS, as a small cloud volume is" if iops else ""))
-        before = look(bed, archive, iops)
+        limit = find_limit(bed.volume, iops)
+        speed = f"at {limit} IOPS, as on a small cloud volume" if limit else "at the speed of this disk"
+        say(f"3. reading it cold {speed}")
+        before = look(bed, archive, limit)
         say(f"  {before.read_s:.1f} s")
         say("4. journalkeeper")
         for words in (("scan",), ("plan", *ASKED), ("defrag", *ASKED), ("plan", *ASKED)):
             keeper(bed, state, *words)
-        after = look(bed, archive, iops)
-        same = compare(before, after, iops)
+        after = look(bed, archive, limit)
+        same = compare(before, after, limit)
     say()
     say("The volume, its journald and all files are gone again.")
     better = after.extents < before.extents and after.disk_bytes < before.disk_bytes
@@ -185,7 +174,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tests/try", add_help=False)  # tests/try itself has the help
     parser.add_argument("--directory", default="/var/tmp")  # noqa: S108 - in it we make a directory of our own
     parser.add_argument("--extents", type=int, default=5000)
-    parser.add_argument("--iops", type=int, default=150)
+    parser.add_argument("--iops", type=int)
     words = parser.parse_args(argv)
     reason = why_no_bed()
     if reason is None and shutil.which("compsize") is None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 from journalkeeper import __version__
@@ -27,17 +26,14 @@ from journalkeeper.cli.progress import interrupt_on_signals
 from journalkeeper.cli.table import Column, Table, elide
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.record import Moment
-from journalkeeper.probe.distribution import Limit, SeriesAnswer, draw, format_wait, make_answer
+from journalkeeper.probe.distribution import Limit, SeriesAnswer, Statistics, draw, format_wait, make_answer
 
 if TYPE_CHECKING:
     from journalkeeper.cli.context import Context
     from journalkeeper.cli.output import Output
     from journalkeeper.probe.base import Measurement
 
-NAME_WIDTH = 24
-WORDS: Final = frozenset({"name", "program", "way"})
-
-
+NAME_WIDTH: Final = 24
 OWN: Final = "measure the host's journald instead of a private one with files below -D DIR or /var/tmp"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "since": {"metavar": "TIME", "help": "leave out older entries"},
@@ -50,10 +46,8 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "help": "the size of a message or line (default: %(default)s)",
     },
     "rate": {"metavar": "N", "type": between(0.01, 20_000), "help": "how many a second (default: %(default)g)"},
-    "flat-out": {"action": "store_true", "help": "send each message as soon as the last one was sent"},
     "seconds": {"metavar": "N", "type": between(0.1, 86_400), "help": "the duration in seconds (default: %(default)g)"},
 }
-EITHER: Final = ("rate", "flat-out")
 
 
 class Probe(NamedTuple):
@@ -97,8 +91,8 @@ Sends messages as syslog(3) does, and measures how long each call takes and how 
 waits until journald takes it. It starts a journald of its own, or asks the host's with --host.""",
         """
   sudo journalkeeper probe syslog --seconds=2
-  sudo journalkeeper probe syslog --seconds=2 --flat-out -j""",
-        {"host": False, "size": 200, "rate": 100, "flat-out": False, "seconds": 10},
+  sudo journalkeeper probe syslog --seconds=2 --rate=1000 -j""",
+        {"host": False, "size": 200, "rate": 100, "seconds": 10},
         _STARTS,
     ),
     Probe(
@@ -117,13 +111,12 @@ another writer keeps the volume busy for 5 and for 20 percent of the time.""",
         "stream",
         "how long a program's lines take to reach a reader that follows the journal",
         """\
-Starts two programs that print lines, one of which buffers them, and measures how long a line takes
-to journald and on to `journalctl --follow`. With COMMAND it runs that, and shows how many of its
-lines come to journald at once. It starts a journald of its own, or asks the host's with --host.""",
+Starts a program that prints lines, and measures how long a line takes to journald and on to
+`journalctl --follow`. It starts a journald of its own, or asks the host's with --host.""",
         """
   sudo journalkeeper probe stream --seconds=2
-  sudo journalkeeper probe stream --seconds=5 -- vmstat 1""",
-        {"host": False, "size": 100, "rate": 20, "seconds": 15, "argv": []},
+  sudo journalkeeper probe stream --seconds=5 --host""",
+        {"host": False, "size": 100, "rate": 20, "seconds": 15},
         _STARTS,
         500_000,
         "journald notifies readers after 250 ms, with a timer that may be 250 ms late",
@@ -143,12 +136,8 @@ def options(parser: argparse.ArgumentParser) -> None:
             epilog=f"examples:{probe.examples}\n\n{exit_status}",
         )
         common(sub)
-        either = sub.add_mutually_exclusive_group() if {*EITHER} <= {*probe.options} else sub
         for name, default in probe.options.items():
-            if name == "argv":
-                sub.add_argument(name, nargs="*", metavar="COMMAND", help="measure this one, as root, until it ends")
-                continue
-            (either if name in EITHER else sub).add_argument(f"--{name}", default=default, **OPTIONS[name])
+            sub.add_argument(f"--{name}", default=default, **OPTIONS[name])
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -178,7 +167,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         found.notes.append("Interrupted: this is what there is.")
     finally:
         steps.close()
-    options = {name: getattr(args, name.replace("-", "_")) for name in probe.options}
+    options = {name: getattr(args, name) for name in probe.options}
     series = [make_answer(one) for one in found.series]
     said = found.verdict(Limit(limit_us * 1000, probe.limit_source))
     began_us, name = context.now_us, cast("Any", probe.name)
@@ -207,32 +196,29 @@ class ProbeAnswer(NamedTuple):
 def text(found: Measurement, answer: ProbeAnswer, output: Output) -> list[list[str]]:
     """Return the blocks of text that show a measurement: verdict, histograms, and table.
 
-    Each series has a histogram, and one or two rows in the table.
+    Each series that the verdict covers has a histogram. Each series has a row in the table, and a second row if its
+    calls were planned: the first counts from the planned time, the second from the beginning of the call.
     """
-    blocks = [[answer.verdict]]
-    if "name" in found.columns:
-        drawn = [series for series in found.series if series.planned_ns is not None] or found.series[:1]
-        blocks += [[series.name, *draw(series.waits_ns())] for series in drawn if series.began_ns]
-    table = tuple(Column(name.upper(), _cell(name), right=name not in WORDS) for name in found.columns)
-    rows = [words for series in answer.series for words in _list_rows(series)]
-    return [*blocks, output.format(Table(table, rows))]
+    judged = found.judged or found.series
+    histograms = [[series.name, *draw(series.waits_ns())] for series in judged if series.began_ns]
+    rows: list[tuple[str, Statistics]] = []
+    for series in answer.series:
+        rows.append((series.name, series.waits))
+        if series.call is not None:
+            rows.append(("  since the call", series.call))
+    return [[answer.verdict], *histograms, output.format(Table(_COLUMNS, rows))]
 
 
-def _cell(column: str) -> Callable[[dict[str, str]], str]:
-    return lambda words: elide(words.get(column, "-"), NAME_WIDTH)
+def _format_s(time_s: float | None) -> str:
+    return format_wait(None if time_s is None else round(time_s * 1e9))
 
 
-def _list_rows(series: SeriesAnswer) -> Iterator[dict[str, str]]:
-    """Yield the table rows of a series, as texts by column.
-
-    A series with planned times has two rows: one counts from the planned time, one from the begin of the call.
-    """
-    for name, found in ((series.name, series.waits), ("  since the call", series.call)):
-        if found is not None:
-            times_s = found._asdict()
-            count = times_s.pop("waits")
-            times = {
-                key.removesuffix("_s").replace("_", "."): format_wait(None if time_s is None else round(time_s * 1e9))
-                for key, time_s in times_s.items()
-            }
-            yield {**times, **series.labels, "name": name, "count": f"{count}"}
+_COLUMNS: Final[tuple[Column[tuple[str, Statistics]], ...]] = (
+    Column("NAME", lambda row: elide(row[0], NAME_WIDTH)),
+    Column("COUNT", lambda row: f"{row[1].waits}", right=True),
+    Column("P50", lambda row: _format_s(row[1].p50_s), right=True),
+    Column("P90", lambda row: _format_s(row[1].p90_s), right=True),
+    Column("P99", lambda row: _format_s(row[1].p99_s), right=True),
+    Column("P99.9", lambda row: _format_s(row[1].p99_9_s), right=True),
+    Column("WORST", lambda row: _format_s(row[1].worst_s), right=True),
+)

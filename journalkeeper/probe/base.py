@@ -8,12 +8,10 @@ the same whether the block ends, raises, or the process is killed.
 from __future__ import annotations
 
 import os
-import re
 import select
-import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -24,9 +22,6 @@ from journalkeeper.probe import bed
 from journalkeeper.probe.distribution import Limit, Series, verdict
 from journalkeeper.probe.scratch_volume import run, undo_at_end
 
-NAME = "journalkeeper-"
-"""The prefix of the names of all that probes make; our process id follows."""
-
 PATIENCE_S, MOMENT_S = 10.0, 0.1
 SCRATCH = "/var/tmp"  # noqa: S108 - in it a directory of our own is made, for root only
 
@@ -35,54 +30,20 @@ SCRATCH = "/var/tmp"  # noqa: S108 - in it a directory of our own is made, for r
 class Measurement:
     """The values and notes that a probe has collected so far.
 
-    `columns` are the heads of its table. `faults` are reasons why the figures cannot be trusted, and `losses` are
-    sentences about messages that did not arrive: either fails the measurement. `own_verdict` replaces the usual
-    verdict about all series.
+    `faults` are reasons why the figures cannot be trusted, and `losses` are sentences about messages that did not
+    arrive: either fails the measurement. The verdict and the histograms are about the series in `judged`, or about all
+    series if it is empty.
     """
 
     series: list[Series]
-    columns: tuple[str, ...] = ("name", "count", "p50", "p90", "p99", "p99.9", "worst")
+    judged: list[Series] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)
-    own_verdict: Callable[[Limit], str] | None = None
 
     def verdict(self, limit: Limit) -> str:
         """Return the sentences of the verdict: losses, and whether the longest wait exceeds `limit`."""
-        said = self.own_verdict(limit) if self.own_verdict else verdict(self.series, limit)
-        return " ".join([*self.losses, said])
-
-
-class ProcessorTime:
-    """The processor time that processes use during a measurement."""
-
-    def __init__(self) -> None:
-        self._began_s = time.monotonic()
-        self._first_s: dict[int, float] = {}
-        self._last_s: dict[int, float] = {}
-
-    def look(self, pid: int) -> None:
-        """Read the processor time that process `pid` has used so far. Do nothing if the process has ended.
-
-        Source: proc_pid_stat(5), utime and stime.
-        """
-        with suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            self._last_s[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-            self._first_s.setdefault(pid, self._last_s[pid])
-
-    def note(self, journald: int) -> str:
-        """Return a sentence with two shares of processor time: journald's, and that of all other processes looked at.
-
-        Each share is measured from the first `look` at the process.
-        """
-        for pid in self._first_s:
-            self.look(pid)
-        length_s = time.monotonic() - self._began_s
-        shares = {pid: (self._last_s[pid] - first_s) / length_s for pid, first_s in self._first_s.items()}
-        own = shares.pop(journald, 0.0)
-        others = sum(shares.values())
-        return f"Share of one processor: journald {own:.1%}, its loggers {others:.1%}."
+        return " ".join([*self.losses, verdict(self.judged or self.series, limit)])
 
 
 Steps: TypeAlias = Generator[Measurement, None, None]
@@ -136,17 +97,11 @@ def read_lines(fd: int) -> Iterator[list[bytes]]:
 def scratch(directory: str) -> Iterator[str]:
     """Make a directory in `directory`, yield its path, and remove it at the end of the block.
 
-    First remove such directories of processes that have ended.
-
     Raises: FileError, also for an OSError in the block; KeeperError if root would work below a directory of a user.
     """
     try:
         require_root_only(directory)
-        for name in os.listdir(directory):
-            dead = re.fullmatch(rf"\.{NAME}(\d+)", name)
-            if dead and not os.path.exists(f"/proc/{dead[1]}"):
-                shutil.rmtree(f"{directory}/{name}")
-        path = f"{directory}/.{NAME}{os.getpid()}"
+        path = f"{directory}/.journalkeeper-{os.getpid()}"
         with undo_at_end("sh", "-c", 'echo ready; read -r _; rm -rf "$1"', "sh", path):
             os.mkdir(path, 0o700)
             yield path
@@ -170,16 +125,6 @@ class Target(NamedTuple):
         return cls(Path(f"/proc/{daemon.pid}/root/run/systemd/journal"), daemon.pid, str(daemon.journal))
 
 
-def find_host_journald() -> int:
-    """Return the process id of the host's main journald.
-
-    Raises: KeeperError if there is none.
-    """
-    if pid := int(run("systemctl", "show", "--property=MainPID", "--value", "systemd-journald.service")):
-        return pid
-    raise KeeperError("no systemd-journald runs here: `journalkeeper probe syslog` starts a private one")
-
-
 @contextmanager
 def target(*, host: bool, directory: str | None) -> Iterator[Target]:
     """Yield the host's journald, or start a private one with its files in a temporary directory below `directory`.
@@ -187,7 +132,10 @@ def target(*, host: bool, directory: str | None) -> Iterator[Target]:
     Raises: KeeperError if the host has no journald, or a private one cannot be started.
     """
     if host:
-        yield Target(Path("/run/systemd/journal"), find_host_journald(), None)
+        pid = int(run("systemctl", "show", "--property=MainPID", "--value", "systemd-journald.service"))
+        if not pid:
+            raise KeeperError("no systemd-journald runs here: `journalkeeper probe syslog` starts a private one")
+        yield Target(Path("/run/systemd/journal"), pid, None)
         return
     with scratch(directory or SCRATCH) as place, bed.PrivateJournald(place) as daemon:
         yield Target.of(daemon)

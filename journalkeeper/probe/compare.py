@@ -270,7 +270,7 @@ def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
             _act(place, command)
         time.sleep(2)
 
-    asked = Namespace(rate=LOAD_RATE, size=LOAD_BYTES, flat_out=False)
+    asked = Namespace(rate=LOAD_RATE, size=LOAD_BYTES)
     load = syslog.at(Target.of(journald), asked, sys.maxsize)
     with closing(load), ThreadPoolExecutor(1) as pool:
         found, acting = next(load), pool.submit(slow_s, place.volume, iops, act)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from math import inf
 from typing import Annotated, Final, NamedTuple
 
@@ -38,31 +37,26 @@ class Limit(NamedTuple):
 class Series:
     """Timed calls in the order in which they began, in nanoseconds of one clock.
 
-    `planned_ns` has the planned time of each call (open loop). It is None if the calls were not planned; then waits
-    count from `began_ns`. `labels` are further words for the table row.
+    Waits count from `planned_ns`, the time for which each call was `planned` (open loop), which is its start if there
+    was no plan.
     """
 
-    def __init__(self, name: str, labels: dict[str, str] | None = None, *, planned: bool = False) -> None:
+    def __init__(self, name: str, *, planned: bool = False) -> None:
         self.name = name
-        self.labels = labels or {}
-        self.planned_ns: array[int] | None = array("q") if planned else None
+        self.planned = planned
+        self.planned_ns: array[int] = array("q")
         self.began_ns: array[int] = array("q")
         self.took_ns: array[int] = array("q")
 
     def add(self, began_ns: int, took_ns: int, planned_ns: int | None = None) -> None:
-        """Add one call: its start, its duration, and the time for which it was planned, all in ns."""
+        """Add one call: its start, its duration, and the time for which it was planned (None: its start), in ns."""
         self.began_ns.append(began_ns)
         self.took_ns.append(took_ns)
-        if self.planned_ns is not None:
-            self.planned_ns.append(began_ns if planned_ns is None else planned_ns)
-
-    def begins_ns(self) -> array[int]:
-        """Return the times in ns at which the waits begin: the planned times if calls are planned, else the starts."""
-        return self.began_ns if self.planned_ns is None else self.planned_ns
+        self.planned_ns.append(began_ns if planned_ns is None else planned_ns)
 
     def waits_ns(self) -> list[int]:
-        """Return the duration in ns of each wait, from the planned time (else the start) to the end of the call."""
-        calls = zip(self.began_ns, self.took_ns, self.begins_ns(), strict=False)
+        """Return the duration in ns of each wait, from the planned time to the end of the call."""
+        calls = zip(self.began_ns, self.took_ns, self.planned_ns, strict=False)
         return [began + took - planned for began, took, planned in calls]
 
 
@@ -96,7 +90,7 @@ def stalls(series: Series, least_ns: float = -inf) -> list[tuple[int, int]]:
     Overlapping times are joined.
     """
     found: list[tuple[int, int]] = []
-    for began, wait in sorted(zip(series.begins_ns(), series.waits_ns(), strict=False)):
+    for began, wait in sorted(zip(series.planned_ns, series.waits_ns(), strict=False)):
         if wait < least_ns:
             continue
         if found and began <= found[-1][1]:
@@ -104,11 +98,6 @@ def stalls(series: Series, least_ns: float = -inf) -> list[tuple[int, int]]:
         else:
             found.append((began, began + wait))
     return found
-
-
-def largest_gap(moments_ns: Iterable[int]) -> int:
-    """Return the longest time between two successive moments; 0 if there are fewer than two."""
-    return max((later - earlier for earlier, later in pairwise(sorted(moments_ns))), default=0)
 
 
 def verdict(all_series: Sequence[Series], limit: Limit) -> str:
@@ -148,8 +137,6 @@ class SeriesAnswer(NamedTuple):
     """A series in the answer of `probe`."""
 
     name: str
-    labels: dict[str, str]
-    """Further words."""
     waits: Inline[Statistics]
     call: Statistics | None
     """Of the calls' own time, where waits count from a plan."""
@@ -161,9 +148,8 @@ def make_answer(series: Series) -> SeriesAnswer:
     counts = Counter(map(bucket, series.waits_ns()))
     return SeriesAnswer(
         series.name,
-        series.labels,
         compute_statistics(series.waits_ns()),
-        None if series.planned_ns is None else compute_statistics(series.took_ns),
+        compute_statistics(series.took_ns) if series.planned else None,
         [Bucket(_bound_s(number), counts[number]) for number in sorted(counts)],
     )
 

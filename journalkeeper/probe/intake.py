@@ -17,13 +17,11 @@ from journalkeeper.journald import header, opening
 from journalkeeper.journald.journalctl import FLUSHED, compute_wait_us, parse_text_fields, run_journalctl
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import counted, parse_span_us
-from journalkeeper.probe.base import Measurement, ProcessorTime, Steps, find_host_journald, read_lines
-from journalkeeper.probe.distribution import Series, stalls, verdict
+from journalkeeper.probe.base import Measurement, Steps, read_lines
+from journalkeeper.probe.distribution import Series, stalls
 from journalkeeper.probe.distribution import format_wait as span
 
-FIELDS: Final = (
-    *("_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNIT", "_TRANSPORT", "PRIORITY", "MESSAGE", "N_DROPPED", "_PID"),
-)
+FIELDS: Final = (*("_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNIT", "_TRANSPORT", "PRIORITY", "MESSAGE", "N_DROPPED"),)
 CRIT: Final = 2
 STEP_US, SLEW = 10_000, 0.001
 """The clock was set if it moved by more than STEP_US, and by more than adjtime(3) would move it in that time."""
@@ -142,19 +140,14 @@ def measure(asked: Namespace) -> Steps:
     options = [f"--since={asked.since}"] if asked.since else []
     options += ["--boot"] if asked.boot else []
     options += ["--follow", *([] if asked.since or asked.boot else ["--lines=0"])] if asked.follow else []
-    journald = find_host_journald() if asked.follow and asked.directory is None else None
     with run_journalctl(FIELDS, *options, directory=asked.directory) as journalctl:
-        intake, used = Intake(), ProcessorTime()
-        found = Measurement([intake.all], notes=[NOT_SEEN], own_verdict=lambda limit: verdict([intake.all], limit))
-        if journald is not None:
-            used.look(journald)
+        intake = Intake()
+        found = Measurement([intake.all], judged=[intake.all], notes=[NOT_SEEN])
         yield found
         try:
             for lines in read_lines(journalctl.output.fileno()):
                 for entry in map(parse_text_fields, lines):
                     intake.take(entry)
-                    if journald is not None and "_PID" in entry:
-                        used.look(int(entry["_PID"]))
                 yield found
             if journalctl.wait():
                 raise journalctl.make_error()
@@ -162,7 +155,5 @@ def measure(asked: Namespace) -> Steps:
             found.series += sorted(intake.units.values(), key=lambda one: (-max(one.waits_ns()), one.name))
             found.notes += intake.describe_stalls(rotations_us(asked.directory or "/var/log/journal"))
             found.notes += intake.describe_clock()
-            if journald is not None:
-                found.notes.append(used.note(journald))
             if intake.dropped:
                 found.losses.append(f"journald dropped {counted(intake.dropped, 'message')} (RateLimitBurst=).")

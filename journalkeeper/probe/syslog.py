@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator
-from itertools import repeat, takewhile
 from secrets import token_hex
 from typing import Final
 
@@ -20,7 +17,7 @@ from journalkeeper.journald import conf
 from journalkeeper.journald.journalctl import parse_text_fields, run_journalctl
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.units import format_span
-from journalkeeper.probe.base import PATIENCE_S, Measurement, ProcessorTime, Steps, Target, sample, schedule, target
+from journalkeeper.probe.base import PATIENCE_S, Measurement, Steps, Target, sample, schedule, target
 from journalkeeper.probe.distribution import Series
 from journalkeeper.probe.scratch_volume import run
 
@@ -37,13 +34,11 @@ def count_messages(asked: Namespace) -> int:
 
     Raises: UsageError if the host's limit would be exceeded.
     """
-    count = sys.maxsize if asked.flat_out else max(1, round(asked.rate * asked.seconds))
+    count: int = max(1, round(asked.rate * asked.seconds))
     limit = conf.read_rate_limit()
     if not asked.host or not limit.burst or not limit.interval_us:
         return count
     half = limit.burst // 2
-    if asked.flat_out:
-        return half
     if min(count, asked.rate * limit.interval_us / 1e6) > half:
         raise UsageError(
             f"--host: at most {half} messages in {format_span(limit.interval_us)}, half of RateLimitBurst= "
@@ -60,42 +55,37 @@ def measure(asked: Namespace) -> Steps:
 
 
 def at(where: Target, asked: Namespace, count: int) -> Steps:
-    """Send `count` messages, or as many as --seconds allows, to the journald `where`, and time each one.
+    """Send `count` messages at --rate to the journald `where`, and time each one.
 
     The series "until sent" has the duration of each send(2). The other series lasts from the same start to journald's
     own timestamp of the message. Both use CLOCK_MONOTONIC. The Measurement is yielded before the first message and
     after each one; notes and losses are complete when the generator has ended.
     """
-    sent, taken = (Series(f"until {end}", planned=not asked.flat_out) for end in ("sent", "journald took it"))
+    sent, taken = (Series(f"until {end}", planned=True) for end in ("sent", "journald took it"))
     found = Measurement([sent, taken])
     yield found
-    tag, used = f"journalkeeper-probe-{token_hex(4)}", ProcessorTime()
+    tag = f"journalkeeper-probe-{token_hex(4)}"
+
+    def send() -> None:
+        logger.send(datagram(tag, asked.size, len(sent.took_ns)))
+
     qlen = run("nsenter", f"--target={where.pid}", "--net", "cat", "/proc/sys/net/unix/max_dgram_qlen").strip()
-    used.look(where.pid)
-    used.look(os.getpid())
-    planned = _flat_out(asked.seconds, count) if asked.flat_out else schedule(asked.rate, count)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as logger:
         logger.connect(os.fspath(where.sockets / "dev-log"))
         send_buffer_bytes = logger.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
         try:
-            for _ in sample(sent, planned, lambda: logger.send(datagram(tag, asked.size, len(sent.took_ns)))):
+            for _ in sample(sent, schedule(asked.rate, count), send):
                 yield found
         except OSError as error:
             found.faults.append(f"journald ended meanwhile ({error.strerror}): only the messages before that are shown")
         finally:
-            found.notes.append(used.note(where.pid))
             arrived_ns = find_arrivals(where, tag, len(sent.began_ns), 0 if found.faults else PATIENCE_S)
-            for number, (began_ns, begin_ns) in enumerate(zip(sent.began_ns, sent.begins_ns(), strict=False)):
+            for number, (began_ns, planned_ns) in enumerate(zip(sent.began_ns, sent.planned_ns, strict=False)):
                 if number in arrived_ns:
-                    taken.add(began_ns, arrived_ns[number] - began_ns, begin_ns)
+                    taken.add(began_ns, arrived_ns[number] - began_ns, planned_ns)
             found.notes.append(f"max_dgram_qlen {qlen}, SO_SNDBUF {send_buffer_bytes}; {asked.size} bytes a message")
             if lost := len(sent.began_ns) - len(taken.began_ns):
                 found.losses.append(f"{lost} of {len(sent.began_ns)} messages did not arrive in the journal.")
-
-
-def _flat_out(seconds: float, count: int) -> Iterator[int]:
-    until_ns = time.monotonic_ns() + int(seconds * 1e9)
-    return takewhile(lambda _: time.monotonic_ns() < until_ns, repeat(0, count))
 
 
 def find_arrivals(where: Target, tag: str, count: int, patience_s: float) -> dict[int, int]:

@@ -8,21 +8,19 @@ within 10%; on a quiet machine the first is.
 
 from __future__ import annotations
 
-import io
 import itertools
 import subprocess
 import sys
 import threading
 import time
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from journalkeeper.probe import fsync, intake, stream, syslog
+from journalkeeper.probe import fsync, intake, syslog
 from journalkeeper.probe.base import Measurement, Steps, Target
 from journalkeeper.probe.bed import Bed, bed
 from journalkeeper.probe.distribution import Series
@@ -82,7 +80,7 @@ class Stop(NamedTuple):
 
 def stopped(place: Bed, rate: float, seconds: float = 1.2) -> Stop:
     """The syslog probe at a journald that is stopped for a while."""
-    asked = Namespace(size=200, rate=rate, seconds=seconds, flat_out=False)
+    asked = Namespace(size=200, rate=rate, seconds=seconds)
     steps = syslog.at(Target.of(place.journald), asked, round(rate * seconds))
     words = [sys.executable, "-c", STOPPER, str(place.journald.pid)]
     later = threading.Timer(0.3, lambda: said.append(subprocess.check_output(words, text=True)))
@@ -120,7 +118,7 @@ def late_ones(place: Bed) -> Truth:
     """Of the messages planned while journald was stopped those are late by more than 30 ms that had longer to wait."""
     stop = stopped(place, 100)
     taken = stop.found.series[1]
-    pairs = zip(taken.begins_ns(), taken.waits_ns(), strict=True)
+    pairs = zip(taken.planned_ns, taken.waits_ns(), strict=True)
     late = [wait > 30 * MS for at, wait in pairs if stop.began_ns < at < stop.ended_ns]
     return Truth(sum(late), 27, sum(late) >= len(late) - 4)
 
@@ -173,19 +171,7 @@ def counted_fsyncs(place: Path, disk: Control) -> Truth:
     return Truth(min(ratios), 1, min(ratios) > 0.8)
 
 
-def burst(place: Bed) -> Truth:
-    """A buffered program is heard of when its buffer is full."""
-    asked = Namespace(directory=None, host=False, rate=100, size=128, seconds=1.7, argv=[])
-    found = ended(stream.at(Target.of(place.journald), asked))
-    (buffered,) = [one for one in found.series if one.name == "python, journald"]
-    ends = sorted(began + took for began, took in zip(buffered.began_ns, buffered.took_ns, strict=True))
-    first = [0, *(number for number in range(1, len(ends)) if ends[number] - ends[number - 1] > 100 * MS)]
-    ((lines, _),) = Counter(b - a for a, b in itertools.pairwise([*first, len(ends)])).most_common(1)
-    lost = {one.labels["lost"] for one in found.series if "lost" in one.labels}
-    return Truth(lines / 100, io.DEFAULT_BUFFER_SIZE / (128 * 100), lost == {"0"})
-
-
-ON_BED = (syslogs_worst, intakes_worst, late_ones, blocked_send, burst)
+ON_BED = (syslogs_worst, intakes_worst, late_ones, blocked_send)
 ON_DISK = (held_fsync, counted_fsyncs)
 
 

@@ -81,8 +81,8 @@ def test_a_histogram_has_a_line_for_each_power_of_two_and_no_gap() -> None:
 
 def test_waits_count_from_the_planned_moment_where_there_was_a_plan() -> None:
     planned, free = Series("planned", planned=True), Series("free")
-    for one in (planned, free):
-        one.add(50, 7, 30)
+    planned.add(50, 7, 30)
+    free.add(50, 7)
     assert (planned.waits_ns(), free.waits_ns()) == ([27], [7])
     assert to_json(report.make_answer(planned))["call"]["worst_s"] == 7e-9
     assert report.make_answer(free).call is None
@@ -105,8 +105,3 @@ def test_stalls_are_what_long_waits_cover_together() -> None:
 )
 def test_the_verdict_is_one_sentence_with_its_limits_source(waits_ns: tuple[int, ...], says: str) -> None:
     assert report.verdict([series(*waits_ns)], Limit(100 * MS, "X=")) == says
-
-
-def test_the_largest_gap_is_between_neighbours() -> None:
-    assert report.largest_gap([5, 1, 20, 7]) == 13
-    assert report.largest_gap([5]) == 0
