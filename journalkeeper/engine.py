@@ -38,9 +38,6 @@ from journalkeeper.policy.plan import Lasting, plan_again, with_now
 from journalkeeper.policy.window import next_flush_us, windows
 
 DAEMON: Final = "daemon"
-SNAPSHOTS_US: Final = 30 * DAY_US
-"""How long a rewrite of shared data counts as evidence that snapshots are taken of a journal: some are monthly."""
-
 DAY_S: Final = 24 * 60 * 60.0
 
 
@@ -356,7 +353,7 @@ class Engine:
             written_bytes=record.sum_written_bytes(now - DAY_US, now),
             refused=dict(self.memory.failures),
             rotations=record.count_rotations(now - DAY_US, now),
-            unshared=record.list_unsharing_directories(now - SNAPSHOTS_US),
+            unshared=record.list_unsharing_directories(now),
             began_us=self.memory.began_us,
         )
 

@@ -16,12 +16,13 @@ from journalkeeper.bus.options import MOST_CHARACTERS
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.times import parse_time_us
 from journalkeeper.config import Config, files, validation
-from journalkeeper.health.evidence import Hung, Unknown
+from journalkeeper.health.evidence import Hung, Recorded, Unknown
 from journalkeeper.history import state
 from journalkeeper.history.record import Record
 from journalkeeper.model import Request
-from journalkeeper.model.errors import KeeperError, UsageError
+from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.manager import Manager
+from journalkeeper.model.units import DAY_US
 
 ABSENT: Final = "not running, or not on D-Bus; systemctl status journalkeeper shows which"
 """The message for a service that is not on the bus."""
@@ -143,6 +144,30 @@ class Context:
         with Record(self.state_directory, read_only=True) as record:
             yield record
             self.output.note(*record.ignored)
+
+    def read_history(self, since_us: int | None, directory: str | None = None) -> Recorded | Unknown:
+        """Return the contents of the history since `since_us`, with the actions in `directory` or in all directories.
+
+        None means from its beginning, as for the totals and counters. A missing history is empty. Return Unknown with
+        the reason without the right to read it, or if another process keeps it locked.
+
+        Raises: KeeperError if it is damaged.
+        """
+        try:
+            with self.record() as record:
+                return Recorded(
+                    entries=tuple(record.history([directory] if directory else [], since_us)),
+                    totals=tuple(record.totals()),
+                    last_run=record.last_run(),
+                    waiting=tuple(record.waiting().values()),
+                    written_day_bytes=record.sum_written_bytes(self.now_us - DAY_US, self.now_us),
+                    unshared=record.list_unsharing_directories(self.now_us),
+                    counters=record.counters(),
+                )
+        except NeedsRootError:
+            return Unknown("only root may read the history", needs_root=True)
+        except BusyError as error:
+            return Unknown(str(error))
 
     def list_directories(self, *, patient: bool = False) -> tuple[str, ...] | None:
         """Return the directory of -D, or None without it. With `patient` the directory need not exist.

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from journalkeeper.cli.table import RED, YELLOW, paint
 from journalkeeper.cli.times import format_time
 from journalkeeper.config import Config
-from journalkeeper.health.evidence import DOCTOR_ENTRIES, Evidence, Journal, Unknown, Wanted
+from journalkeeper.health.evidence import DOCTOR_ENTRIES, RECENT_US, Evidence, Journal, Unknown, Wanted
 from journalkeeper.health.finding import LISTED, Finding, Severity, Verdict, judge
 from journalkeeper.health.rules import RULES
 from journalkeeper.model.errors import ConfigError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.record import RuleWord
-from journalkeeper.model.units import DAY_US, counted
+from journalkeeper.model.units import counted
 from journalkeeper.report.retention import history
 
 if TYPE_CHECKING:
@@ -43,8 +43,6 @@ DOCTOR_RULES: Final = (*RULES, history)
 """The rules of health, and the proposal of `retention`."""
 
 WIDTH: Final = 80
-RECENT_US: Final = 7 * DAY_US
-"""How far back the history is read: an older failure is over, or happens again."""
 
 _COLOURS: Final = {Severity.PROBLEM: RED, Severity.ADVICE: YELLOW}
 

@@ -8,16 +8,14 @@ ends the whole, because half of its output looks like a complete one.
 from __future__ import annotations
 
 import os
-from contextlib import closing
 from typing import Final
 
 from journalkeeper.bus.unit_states import units
 from journalkeeper.cli.context import Context
 from journalkeeper.config import Config
-from journalkeeper.engine import SNAPSHOTS_US, Engine
+from journalkeeper.engine import Engine
 from journalkeeper.health.evidence import UNASKED, Evidence, Look, Recorded, Unknown, Wanted
 from journalkeeper.health.verdict import present
-from journalkeeper.history.record import NAME, Record
 from journalkeeper.model import Host, Plan, Reason, Request
 from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.observe import machine
@@ -35,7 +33,7 @@ def gather(context: Context, wanted: Wanted, config: Config) -> Evidence:
     Raises: KeeperError if journalctl fails midway.
     """
     now_us = context.now_us
-    record = read_history(context.state_directory, wanted, now_us)
+    record = _read_history(context, wanted)
     look, plan = _look(context.engine(config), wanted, record, now_us)
     instances = () if isinstance(look, Unknown) else look.host.instances
     ours = wanted.directory is None or any(one.rotatable for one in instances)
@@ -53,6 +51,14 @@ def gather(context: Context, wanted: Wanted, config: Config) -> Evidence:
         service=context.read_service() if ours else ELSEWHERE,
     )
     return evidence._replace(present=present(evidence))
+
+
+def _read_history(context: Context, wanted: Wanted) -> Recorded | Unknown:
+    """Return the contents of the history, as `Context.read_history`; Unknown with the reason if it is damaged."""
+    try:
+        return context.read_history(wanted.since_us, wanted.directory)
+    except KeeperError as error:
+        return Unknown(str(error))
 
 
 def _look(
@@ -79,31 +85,3 @@ def _look(
     here = {one.directory for one in host.instances}
     foreign = tuple(file.path for file in host.files if file.problem is Reason.NOT_BTRFS and file.path not in here)
     return Look(host, tuple(path for path in foreign if os.path.isdir(path))), plan
-
-
-def read_history(state_directory: str, wanted: Wanted, now_us: int) -> Recorded | Unknown:
-    """Return the rows of the history since `wanted.since_us` for `wanted.directory`, or for all directories.
-
-    Return Unknown with the reason if there is no history or it cannot be read.
-    """
-    try:
-        os.stat(os.path.join(state_directory, NAME))
-        with closing(Record(state_directory, read_only=True)) as record:
-            paths = [wanted.directory] if wanted.directory else []
-            entries = record.history(paths, wanted.since_us)
-            totals = record.totals(wanted.since_us)
-            return Recorded(
-                entries=tuple(entries),
-                totals=tuple(totals),
-                last_run=record.last_run(),
-                waiting=tuple(record.waiting().values()),
-                unshared=record.list_unsharing_directories(now_us - SNAPSHOTS_US),
-                counters=record.counters(),
-                ignored=record.ignored,
-            )
-    except FileNotFoundError:
-        return Unknown(f"there is no history in {state_directory}: journalkeeper has not run here")
-    except PermissionError:
-        return Unknown(f"{state_directory}: only root may read the history", needs_root=True)
-    except KeeperError as error:
-        return Unknown(str(error))

@@ -29,18 +29,18 @@ from journalkeeper import __version__
 from journalkeeper.bus.unit_states import units
 from journalkeeper.cli.context import ABSENT, OF_THE_SERVICE, Context, refuse_another
 from journalkeeper.cli.times import format_time
-from journalkeeper.health.evidence import UNASKED, Evidence, Hung, Look, Recorded, Unknown
+from journalkeeper.health.evidence import RECENT_US, UNASKED, Evidence, Hung, Look, Recorded, Unknown
 from journalkeeper.health.finding import judge
 from journalkeeper.health.rules import HEALTH
 from journalkeeper.health.verdict import describe_files, describe_foreign, present
 from journalkeeper.journald import layout, opening
 from journalkeeper.model import Host
-from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NotBtrfsError
+from journalkeeper.model.errors import KeeperError, NotBtrfsError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.record import Count, Sometimes
 from journalkeeper.model.recorded import Counters, Run, Totals
-from journalkeeper.model.units import DAY_US, counted, format_span, spell_size
+from journalkeeper.model.units import counted, format_span, spell_size
 from journalkeeper.model.waiting import Wait, long
 from journalkeeper.report.story import facts
 from journalkeeper.report.text import describe_total_saving
@@ -108,7 +108,7 @@ def _watch(context: Context) -> int:
 
 def _show(context: Context, ask: Ask) -> int:
     """Show the present status. Return 0 if the verdict is OK or the command is about another journal, else 1."""
-    evidence, written_bytes = _collect(context, ask)
+    evidence = _collect(context, ask)
     verdict = judge(evidence, HEALTH) if context.means_service() else None
     headline = verdict and verdict.headline(_describe_ok(evidence))
     record = evidence.record if isinstance(evidence.record, Recorded) else None
@@ -117,10 +117,10 @@ def _show(context: Context, ask: Ask) -> int:
         state_directory=context.state_directory,
         readable=record is not None,
         last_run=record and record.last_run,
-        written_day_bytes=written_bytes,
-        totals=record.totals if record else (),
+        written_day_bytes=record and record.written_day_bytes,
+        totals=tuple({one.instance: one for one in record.totals}.values()) if record else (),
         service=evidence.service if isinstance(evidence.service, Manager) else None,
-        waiting=record and record.waiting,
+        waiting=record and tuple(long(record.waiting, evidence.now_us)),
         saving=record and record.counters,
         fine=verdict and verdict.health == "ok",
         verdict=headline,
@@ -133,22 +133,20 @@ def _show(context: Context, ask: Ask) -> int:
     return int(verdict is not None and verdict.health != "ok")
 
 
-def _collect(context: Context, ask: Ask) -> tuple[Evidence, int | None]:
+def _collect(context: Context, ask: Ask) -> Evidence:
     """Collect the evidence for the status from the history, the configuration and the service.
 
-    Return it with the bytes written in the last 24 hours, None if the history cannot be read. With -D, --config or
-    another state directory, only the history is read. If no service runs, the states of the units are read from
-    systemd, and the result contains the journal directories if none is on btrfs. A part that cannot be read is
-    Unknown, and an error in the configuration is `config_error`.
+    With -D, --config or another state directory, only the history is read. If no service runs, the states of the units
+    are read from systemd, and the result contains the journal directories if none is on btrfs. A part that cannot be
+    read is Unknown, and an error in the configuration is `config_error`.
 
     Raises: KeeperError if the history is damaged, or for a -D that is no directory; FileError as `foreign`.
     """
-    now_us = time.time_ns() // 1000
-    record, written_bytes = _read_history(context, now_us)
-    evidence = Evidence(now_us, record=record)
+    now_us = context.now_us = time.time_ns() // 1000
+    evidence = Evidence(now_us, record=context.read_history(now_us - RECENT_US))
     if not context.means_service():
         context.list_directories()
-        return evidence, written_bytes
+        return evidence
     try:
         directories = context.config().watch.directories
     except (KeeperError, OSError) as error:
@@ -158,7 +156,7 @@ def _collect(context: Context, ask: Ask) -> tuple[Evidence, int | None]:
         elsewhere = foreign(directories)
         look = Look(Host(now_us, (), (), (), {}, 0), elsewhere) if elsewhere else UNASKED
         evidence = evidence._replace(look=look, units=units())
-    return evidence._replace(present=present(evidence)), written_bytes
+    return evidence._replace(present=present(evidence))
 
 
 def _describe_ok(evidence: Evidence) -> str:
@@ -193,29 +191,6 @@ def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
     except OSError:  # unknown
         return ()
     return tops
-
-
-def _read_history(context: Context, now_us: int) -> tuple[Recorded | Unknown, int | None]:
-    """Return the present contents of the history, and the bytes written in 24 hours.
-
-    If the history cannot be read, return Unknown with the reason, and None. Raises: KeeperError if the history is
-    damaged.
-    """
-    try:
-        with context.record() as record:
-            last = record.last_run()
-            found = Recorded(
-                entries=tuple(record.history((), last.began_us)) if last else (),
-                totals=tuple({totals.instance: totals for totals in record.totals()}.values()),
-                last_run=last,
-                waiting=tuple(long(record.waiting().values(), now_us)),
-                counters=record.counters(),
-            )
-            return found, record.sum_written_bytes(now_us - DAY_US, now_us)
-    except NeedsRootError:
-        return Unknown("only root may read the history: sudo journalkeeper status", needs_root=True), None
-    except BusyError as error:
-        return Unknown(str(error)), None
 
 
 def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str]]:

@@ -16,10 +16,14 @@ from journalkeeper.model import Host, Instance, JournalFile, Plan, Skip, Volume
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.record import Count, Hidden, PastMoment
 from journalkeeper.model.recorded import Counters, Entry, Run, Totals
+from journalkeeper.model.units import DAY_US
 from journalkeeper.model.waiting import Wait
 
 DOCTOR_ENTRIES: Final = 50_000
 REPORT_ENTRIES: Final = 200_000
+
+RECENT_US: Final = 7 * DAY_US
+"""How far back failures, losses and crashes are judged: older ones are over, or happen again."""
 
 SERVICE: Final = "journalkeeper.service"
 TIMER: Final = "journalkeeper.timer"
@@ -103,15 +107,15 @@ class Look(NamedTuple):
 class Recorded(NamedTuple):
     """The contents of the history for the requested time, each part the oldest first.
 
-    `counters` are the totals since the installation. `ignored` has a sentence on each table with unreadable rows.
-    `unshared` are the directories in which shared data was rewritten, as in a plan.
+    `written_day_bytes` were written in the last 24 hours. `unshared` are the directories in which shared data was
+    rewritten, as in a plan. `counters` are the totals since the installation.
     """
 
     entries: tuple[Entry, ...]
     totals: tuple[Totals, ...]
     last_run: Run | None
     waiting: tuple[Wait, ...]
-    ignored: tuple[str, ...] = ()
+    written_day_bytes: int = 0
     unshared: frozenset[str] = frozenset()
     counters: Counters | None = None
 

@@ -10,12 +10,9 @@ from collections import Counter
 from shlex import quote
 from typing import Final
 
-from journalkeeper.health.evidence import Journal, Recorded, Unknown
+from journalkeeper.health.evidence import RECENT_US, Journal, Recorded, Unknown
 from journalkeeper.health.finding import Answers, Facts, advice, list_names, problem
-from journalkeeper.model.units import DAY_US, SECOND_US, counted, format_span, quantile
-
-RECENT_US: Final = 7 * DAY_US
-"""Older events are ignored: they are over, or they happen again."""
+from journalkeeper.model.units import SECOND_US, counted, format_span, quantile
 
 KERNEL: Final = "kernel"
 """The unit name for missed kernel messages."""

@@ -30,6 +30,9 @@ from journalkeeper.model.waiting import Wait, is_long
 
 NAME = "history.db"
 FOREVER_US = (1 << 63) - 1
+SNAPSHOTS_US: Final = 30 * DAY_US
+"""How long a rewrite of shared data counts as evidence that snapshots are taken of a journal: some are monthly."""
+
 REWRITES = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE, Verb.ROTATE)
 
 COUNT_LIMIT: Final = 1 << 50
@@ -164,12 +167,14 @@ class Record(Database):
         wanted = "action = 'rotate' AND result != 'skipped' AND when_us BETWEEN ? AND ?"
         return self._number(f"SELECT count(*) FROM outcomes WHERE {wanted}", (when_us, until_us))  # noqa: S608 - our words
 
-    def list_unsharing_directories(self, when_us: int) -> frozenset[str]:
-        """Return the directories in which a file that a snapshot shared was rewritten after `when_us`.
+    def list_unsharing_directories(self, now_us: int) -> frozenset[str]:
+        """Return the directories in which a file that a snapshot shared was rewritten in the last SNAPSHOTS_US.
 
         Users' journals are left out, because any user can reflink the own journal.
         """
-        rows = self._rows("SELECT DISTINCT path FROM outcomes WHERE unshared_bytes > 0 AND when_us > ?", (when_us,))
+        rows = self._rows(
+            "SELECT DISTINCT path FROM outcomes WHERE unshared_bytes > 0 AND when_us > ?", (now_us - SNAPSHOTS_US,)
+        )
         paths = (os.path.split(row["path"]) for row in rows)
         return frozenset(directory for directory, name in paths if not name.startswith("user-"))
 

@@ -82,7 +82,6 @@ def _head(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
         "figures": (charts.draw_boots(evidence), charts.draw_extents(evidence), charts.draw_intake(evidence)),
         "verdict": verdict,
         "unknown_checks": Table("Checks that could not be made", ("Check", "Why"), unknown, words_last=True),
-        "ignored": () if isinstance(record, Unknown) else record.ignored,
     }
 
 

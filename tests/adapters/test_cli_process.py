@@ -154,7 +154,7 @@ def test_any_user_gets_help_and_a_status(tmp_path: Path) -> None:
     )
     for words, says in (
         (["--help"], "examples:"),
-        (["status"], "only root may read the history: sudo journalkeeper status"),
+        (["status"], "only root may read the history"),
     ):
         done = process([sys.executable, "-c", program, *words], STATE_DIRECTORY=os.fspath(state))
         assert (done.returncode, done.stderr) == (0, "")

@@ -112,7 +112,7 @@ def test_hostile_words_are_text_and_short(hostile: str) -> None:
     finding = Finding("waits", Severity.PROBLEM, {"units": [hostile], hostile: 5}, hostile, (hostile,))
     some = evidence(
         journal=known._replace(intake=(*known.intake, Intake(NOW_US, 9_999_999, hostile))),
-        record=record._replace(entries=(*record.entries, bad), ignored=(hostile,)),
+        record=record._replace(entries=(*record.entries, bad)),
         plan=plan()._replace(skipped=(Skip(hostile, Reason.IN_USE, hostile),)),
         units=Unknown(hostile),
     )
