@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Completions for bash, zsh and fish, made of the command line's grammar.
+"""Completions for bash, zsh and fish, made from the command line's grammar.
 
-Each shell's own manner, no helper program and no library: TAB starts nothing.
+A completion starts no program: everything it offers is in its file, except names of files.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final
 import grammar
 
 SHELLS: Final = Path(__file__).parent / "shells"
-"""The parts that no grammar changes; @word@ stands for what is made."""
+"""The fixed parts of the files. @word@ stands for a generated part."""
 
 TIMES: Final = ("today", "yesterday", "now")
 METHODS: Final = ("zstd", "zlib", "lzo", "no")
 
 DIRECTORIES, FILES, JOURNALS, NOTHING = "directories", "files", "journals", ""
-"""What a value can be beside a fixed word."""
+"""The kinds of values that are no fixed words."""
 
 KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "DIR": (DIRECTORIES, ()),
@@ -29,7 +29,7 @@ KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "TIME": (NOTHING, TIMES),
     "HOW": (NOTHING, METHODS),
 }
-"""What the words that stand for values in --help mean: what to complete, or which words."""
+"""For the name of a value in --help, its kind and its words."""
 
 
 def _kind(option: grammar.Option) -> tuple[str, tuple[str, ...]]:
@@ -38,23 +38,23 @@ def _kind(option: grammar.Option) -> tuple[str, tuple[str, ...]]:
     return KINDS.get(option.value, (NOTHING, ()))
 
 
-def _everything(top: grammar.Command) -> Iterator[tuple[grammar.Command, grammar.Option]]:
-    """Every option that takes a value, with the command that it belongs to."""
+def _options_with_value(top: grammar.Command) -> Iterator[grammar.Option]:
+    """Yield every option that takes a value."""
     for command in top.all():
-        for option in command.options:
-            if option.value:
-                yield command, option
+        yield from (option for option in command.options if option.value)
 
 
-def _filled(shell: str, **made: str) -> str:
-    """The shell's file with what is made in its places."""
+def _fill(shell: str, **made: str) -> str:
+    """Return the shell's file with its generated parts."""
     return re.sub(r"@(\w+)@", lambda place: made[place[1]], (SHELLS / shell).read_text())
 
 
 def bash(top: grammar.Command) -> str:
-    """The file for /usr/share/bash-completion/completions/."""
-    values = {flag: _kind(option) for _, option in _everything(top) for flag in option.flags}
-    arms = [f"        {'|'.join(flags)}) {_bash_value(kind, words)} ;;" for flags, kind, words in _same(values)]
+    """Return the file for /usr/share/bash-completion/completions/."""
+    values = {flag: _kind(option) for option in _options_with_value(top) for flag in option.flags}
+    arms = [
+        f"        {'|'.join(flags)}) {_bash_value(kind, words)} ;;" for flags, kind, words in _group_by_value(values)
+    ]
     states = []
     for command in top.all():
         options = sorted({flag for option in (*top.options, *command.options) for flag in _bash_flags(option)})
@@ -70,17 +70,17 @@ def bash(top: grammar.Command) -> str:
         states.append(f'        "{key}") options="{" ".join(options)}" words="{" ".join(words)}" names={names} ;;')
     paths = " ".join(f'["{" ".join(command.path)}"]=1' for command in top.all() if command.path)
     takes = " ".join(f'["{flag}"]=1' for flag in values)
-    return _filled("bash", paths=paths, takes=takes, values="\n".join(arms), states="\n".join(states))
+    return _fill("bash", paths=paths, takes=takes, values="\n".join(arms), states="\n".join(states))
 
 
 def _bash_flags(option: grammar.Option) -> list[str]:
     return [f"{flag}=" if option.value and flag.startswith("--") else flag for flag in option.flags]
 
 
-def _same(
+def _group_by_value(
     values: dict[str, tuple[str, tuple[str, ...]]],
 ) -> list[tuple[list[str], str, tuple[str, ...]]]:
-    """The flags grouped by what they take, without those for which there is nothing to say."""
+    """Return the flags that take the same values in groups, each with the kind and the words of the values."""
     groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for flag, meaning in values.items():
         groups.setdefault(meaning, []).append(flag)
@@ -99,13 +99,13 @@ ZSH_ACTIONS: Final = {DIRECTORIES: "_files -/", FILES: "_files", JOURNALS: "_jou
 
 
 def zsh(top: grammar.Command) -> str:
-    """The file for a directory in zsh's fpath, to be named _journalkeeper."""
+    """Return the file _journalkeeper for a directory in zsh's fpath."""
     functions = "\n".join(_zsh_function(top, command) for command in top.all())
-    return _filled("zsh", functions=functions)
+    return _fill("zsh", functions=functions)
 
 
 def _zsh_function(top: grammar.Command, command: grammar.Command) -> str:
-    """One function for each command; it hands what follows a command below on to that one's."""
+    """Return the function of a command, which calls the function of a command below it."""
     inherited = [option for option in top.options if not command.path or "--version" not in option.flags]
     options = [*inherited, *(command.options if command.path else ())]
     specs = [spec for option in options for spec in _zsh_option(option)]
@@ -114,7 +114,7 @@ def _zsh_function(top: grammar.Command, command: grammar.Command) -> str:
     specs += [_zsh_argument(number, argument) for number, argument in enumerate(command.arguments, 1)]
     listed = " \\\n        ".join(specs)
     described = "\n".join(
-        f"            {_zsh_quoted(f'{below.path[-1]}:{_zsh_escaped(below.summary)}')}" for below in command.commands
+        f"            {_zsh_quote(f'{below.path[-1]}:{_zsh_escape(below.summary)}')}" for below in command.commands
     )
     name = _zsh_name(command)
     if not command.commands:
@@ -127,14 +127,14 @@ def _zsh_name(command: grammar.Command) -> str:
 
 
 def _zsh_option(option: grammar.Option) -> list[str]:
-    """One spec for each form; each form excludes the others."""
+    """Return a specification for each flag of an option. Each flag excludes the others."""
     kind, words = _kind(option)
     action = ZSH_ACTIONS.get(kind, f"({' '.join(words)})" if words else " ")
-    takes = f":{_zsh_escaped(option.value)}:{action}" if option.value else ""
+    takes = f":{_zsh_escape(option.value)}:{action}" if option.value else ""
     specs = []
     for flag in option.flags:
         form = flag if not option.value else f"{flag}=" if flag.startswith("--") else f"{flag}+"
-        specs.append(_zsh_quoted(f"({' '.join(option.flags)}){form}[{_zsh_escaped(option.help)}]{takes}"))
+        specs.append(_zsh_quote(f"({' '.join(option.flags)}){form}[{_zsh_escape(option.help)}]{takes}"))
     return specs
 
 
@@ -142,14 +142,14 @@ def _zsh_argument(number: int, argument: grammar.Option) -> str:
     kind, words = _kind(argument)
     where = "*" if kind == JOURNALS else number
     action = f"({' '.join(words)})" if words else ZSH_ACTIONS.get(kind, "_files")
-    return _zsh_quoted(f"{where}:{_zsh_escaped(argument.value)}:{action}")
+    return _zsh_quote(f"{where}:{_zsh_escape(argument.value)}:{action}")
 
 
-def _zsh_escaped(text: str) -> str:
+def _zsh_escape(text: str) -> str:
     return re.sub(r"([\\:\[\]])", r"\\\1", text)
 
 
-def _zsh_quoted(text: str) -> str:
+def _zsh_quote(text: str) -> str:
     return "'" + text.replace("'", r"'\''") + "'"
 
 
@@ -179,12 +179,12 @@ FISH_ACTIONS: Final = {DIRECTORIES: "(__fish_complete_directories)", JOURNALS: "
 
 
 def fish(top: grammar.Command) -> str:
-    """The file for /usr/share/fish/vendor_completions.d/."""
+    """Return the file for /usr/share/fish/vendor_completions.d/."""
     lines = []
     for command in top.all():
         at = _fish_at(command)
         lines += [
-            f"complete -c journalkeeper -n {at} -a {below.path[-1]} -d {_fish_quoted(below.summary)}"
+            f"complete -c journalkeeper -n {at} -a {below.path[-1]} -d {_fish_quote(below.summary)}"
             for below in command.commands
         ]
         for option in command.options if command.path else top.options:
@@ -192,15 +192,15 @@ def fish(top: grammar.Command) -> str:
             lines.append(f"complete -c journalkeeper{where}{_fish_option(option)}")
         for argument in command.arguments:
             kind, words = _kind(argument)
-            given = _fish_quoted(FISH_ACTIONS.get(kind, " ".join(words)))
+            given = _fish_quote(FISH_ACTIONS.get(kind, " ".join(words)))
             lines.append(f"complete -c journalkeeper -n {at} -a {given}")
-    paths = " ".join(_fish_quoted(" ".join(command.path)) for command in top.all() if command.path)
-    takes = " ".join(sorted({flag for _, option in _everything(top) for flag in option.flags}))
-    return _filled("fish", paths=paths, takes=takes, lines="\n".join(lines))
+    paths = " ".join(_fish_quote(" ".join(command.path)) for command in top.all() if command.path)
+    takes = " ".join(sorted({flag for option in _options_with_value(top) for flag in option.flags}))
+    return _fill("fish", paths=paths, takes=takes, lines="\n".join(lines))
 
 
 def _fish_at(command: grammar.Command) -> str:
-    return _fish_quoted(f'test "$(__journalkeeper_command)" = "{" ".join(command.path)}"')
+    return _fish_quote(f'test "$(__journalkeeper_command)" = "{" ".join(command.path)}"')
 
 
 def _fish_option(option: grammar.Option) -> str:
@@ -208,13 +208,13 @@ def _fish_option(option: grammar.Option) -> str:
     kind, words = _kind(option)
     takes = ""
     if kind == DIRECTORIES:
-        takes = f" -x -a {_fish_quoted(FISH_ACTIONS[kind])}"
+        takes = f" -x -a {_fish_quote(FISH_ACTIONS[kind])}"
     elif kind in {FILES, JOURNALS}:
         takes = " -r -F"
     elif option.value:
-        takes = f" -x -a {_fish_quoted(' '.join(words))}"
-    return f"{flags}{takes} -d {_fish_quoted(option.help)}"
+        takes = f" -x -a {_fish_quote(' '.join(words))}"
+    return f"{flags}{takes} -d {_fish_quote(option.help)}"
 
 
-def _fish_quoted(text: str) -> str:
+def _fish_quote(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", r"\'") + "'"

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The command line as data: what journalkeeper's parser knows, for who writes about it.
-
-Nothing is known here that the parser does not say.
-"""
+"""The command line as data, read from journalkeeper's parser: for the man pages and the completions."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ from journalkeeper.cli.parser import parser
 class Option(NamedTuple):
     """One option or argument.
 
-    `value` is the word for what it takes, "" if it takes none; `words` what that may be; `optional`
-    whether any number of values may be given, none among them.
+    `value` is the name of its value, "" if it takes none. `words` are the allowed values, () if any is allowed.
+    `optional` is True if it takes any number of values, also none.
     """
 
     flags: tuple[str, ...]
@@ -28,9 +25,9 @@ class Option(NamedTuple):
 
 
 class Command(NamedTuple):
-    """One command, or the program itself: `path` is the words after "journalkeeper".
+    """One command, or the program itself: `path` has the words after "journalkeeper".
 
-    `options` are those that only it has; `arguments` what follows them.
+    `options` are those that only this command has, and `commands` are its subcommands.
     """
 
     path: tuple[str, ...]
@@ -42,14 +39,14 @@ class Command(NamedTuple):
     commands: tuple[Command, ...]
 
     def all(self) -> Iterator[Command]:
-        """Itself and every command below it."""
+        """Yield this command and every command below it."""
         yield self
         for command in self.commands:
             yield from command.all()
 
 
 def program() -> Command:
-    """The whole program; its `options` are those of every command, and --version."""
+    """Return the whole program. Its `options` are those that every command has, and --version."""
     top = parser(None)
     everywhere = {flag for action in top._actions for flag in action.option_strings}
     return _command(top, (), "", everywhere)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Makes all that the code knows and is installed beside it: configs/man/make OUTDIR
+"""Makes the installed files that are derived from the code: configs/man/make OUTDIR
 
 It writes the man pages to man1/, man5/, man7/ and man8/, the completions to bash/journalkeeper,
 zsh/_journalkeeper and fish/journalkeeper.fish, the XML of the D-Bus interfaces to interfaces/,
 the JSON Schemas to schema/ and the changelog to doc/NEWS below OUTDIR; `man -M OUTDIR journalkeeper`
-reads the result. It needs Python, pydantic and this checkout. $SOURCE_DATE_EPOCH, where set, is the pages' date.
+shows the result. It needs Python, pydantic and this checkout. The date of the pages is $SOURCE_DATE_EPOCH, or today.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import schemas  # noqa: E402
 
 
 def main(words: list[str]) -> int:
-    """Write everything below the directory that `words` name; 2 if they make no sense."""
+    """Write all files below the directory that is the only one of `words`; return 2 if there is no such word."""
     if len(words) != 1 or words[0].startswith("-"):
         sys.stderr.write(__doc__ or "")
         return 0 if words == ["--help"] else 2
@@ -38,7 +38,7 @@ def main(words: list[str]) -> int:
     made["bash/journalkeeper"] = completions.bash(top)
     made["zsh/_journalkeeper"] = completions.zsh(top)
     made["fish/journalkeeper.fish"] = completions.fish(top)
-    made |= {f"interfaces/{name}.xml": interfaces.xml(one) for name, one in interfaces.INTERFACES.items()}
+    made |= {f"interfaces/{name}.xml": interfaces.make_xml(one) for name, one in interfaces.INTERFACES.items()}
     made |= {
         f"schema/{name}.json": f"{json.dumps(schemas.make_answer_schema(name), indent=2)}\n" for name in schemas.ANSWERS
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The meanings of values and directives: the strings below fields, and the docstrings of properties."""
+"""The meanings of values and directives, from the strings below fields and the docstrings of properties."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from journalkeeper.model.record import Row
 
 @cache
 def read_meanings(kind: Any) -> dict[str, str]:
-    """Return the meaning of each field and property of a record that has one."""
+    """Return the meaning of each field and property of a record; fields without one are left out."""
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     found: dict[str, str] = {}
     name = ""
@@ -38,12 +38,12 @@ def _join_lines(text: str) -> str:
 
 
 def describe_directive(directive: Directive) -> tuple[str, str]:
-    """Return what a directive does, and the reason for its default."""
+    """Return the effect of a directive, and the reason for its default."""
     section: Any = type(getattr(Config(), directive.section.lower()))
     what, why = read_meanings(section)[directive.field].split("\n")
     return what, why
 
 
 def describe(row: Row) -> str:
-    """Return the meaning of a published value, or ""."""
+    """Return the meaning of a published value; "" if it has none."""
     return read_meanings(row.kind).get(row.attribute, "")

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The man pages: prose from the *.in files beside this one, facts from the code.
+"""The man pages: prose from the *.in files in this directory, facts from the code.
 
-What the code knows is not written a second time. In a template a line that
-begins with a dot is man(7); one of the form @word@ or @word argument@ stands for what a
-function of TOLD says; in `.EX` and `.TS` lines are as they are; all else is prose (roff.py has its marks),
-in which @keys record@ stands for the JSON keys of one of RECORDS with their meanings, or @keys record and@.
+A line of a template is one of these:
+
+- a line that begins with a dot is man(7);
+- @word@ or @word argument@ stands for the lines that a function of MACROS yields;
+- a line within `.EX` or `.TS` is printed as it is;
+- every other line is prose with the marks of roff.py, in which @keys record@ and @keys record and@ stand for the JSON
+  keys of one of RECORDS with their meanings.
 """
 
 from __future__ import annotations
@@ -50,14 +53,14 @@ RECORDS: Final[dict[str, type]] = {
 CATALOG: Final = HERE.parent.parent / "units/journalkeeper.catalog"
 ATTACKS: Final = HERE / "shown/trust.txt"
 CHANGELOG: Final = HERE.parent.parent / ".github/CHANGELOG.md"
-_TOLD_LINE = re.compile(r"@(\w+)(?: (.+))?@")
+_MACRO = re.compile(r"@(\w+)(?: (.+))?@")
 _KEYS = re.compile(r"@keys (\w+)( and)?@")
 
 
 def pages(day: str) -> Iterator[tuple[str, str]]:
-    """The name and the source of every page; `day` is when, as 2026-01-31.
+    """Yield the name and the source of every page; `day` is its date, as 2026-01-31.
 
-    Every other name in a page's NAME is a page that leads to it.
+    Each further name in a page's NAME is a page that includes it.
     """
     for template in sorted(HERE.glob("*.in")):
         name = template.name.removesuffix(".in")
@@ -73,8 +76,8 @@ def _page(template: str, day: str) -> Iterator[str]:
     as_is = False
     filled = _KEYS.sub(_keys, template.replace("@version@", __version__).replace("@day@", day))
     for line in filled.splitlines():
-        if told := _TOLD_LINE.fullmatch(line):
-            yield from TOLD[told[1]](told[2] or "")
+        if macro := _MACRO.fullmatch(line):
+            yield from MACROS[macro[1]](macro[2] or "")
         elif line.startswith(".") or not line:
             as_is = {".EX": True, ".EE": False, ".TS": True, ".TE": False}.get(line, as_is)
             yield line
@@ -86,28 +89,28 @@ def _page(template: str, day: str) -> Iterator[str]:
             yield from roff.prose(line)
 
 
-def _keys(told: re.Match[str]) -> str:
-    """The keys of a record with what is to be said of them, in a row."""
-    shown = [f"`{row.key}`{_meaning(row)}" for row in rows(RECORDS[told[1]])]
-    if told[2]:
+def _keys(macro: re.Match[str]) -> str:
+    """Return the keys of a record with their meanings, as one sentence."""
+    shown = [f"`{row.key}`{_meaning(row)}" for row in rows(RECORDS[macro[1]])]
+    if macro[2]:
         shown[-1] = f"and {shown[-1]}"
     return ", ".join(shown)
 
 
 def _meaning(row: Row) -> str:
-    """The meaning of a key in parentheses, as a part of a sentence."""
+    """Return the meaning of a key in parentheses, as a part of a sentence; "" if it has none."""
     text = describe(row).removesuffix(".")
     return f" ({text[0].lower() if text[1].islower() else text[0]}{text[1:]})" if text else ""
 
 
 def _commands(_: str) -> Iterator[str]:
-    """Every command: how it is called, what it does, the options that only it has, examples."""
+    """Yield every command with its synopsis, description, own options and examples."""
     for command in grammar.program().all():
         if command.path:
             yield f'.SS "{roff.literal(" ".join(command.path))}"'
             yield _synopsis(command)
             yield ".PP"
-            yield from roff.prose(_joined(command.description or roff.sentence(command.summary)))
+            yield from roff.prose(_join_lines(command.description or roff.sentence(command.summary)))
             for argument in command.arguments:
                 yield from roff.item(roff.italic(argument.value), roff.sentence(argument.help))
             for option in command.options:
@@ -123,7 +126,7 @@ def _command_list(_: str) -> Iterator[str]:
     yield ".PD"
 
 
-def _joined(text: str) -> str:
+def _join_lines(text: str) -> str:
     return " ".join(text.split())
 
 
@@ -148,23 +151,23 @@ def _option(option: grammar.Option) -> list[str]:
 
 
 def _epilog(text: str) -> Iterator[str]:
-    """Blocks with a heading such as "examples:", or without; what is indented is as it is."""
+    """Yield the blocks of a help text, each with or without a heading such as "examples:". Indented lines are kept."""
     for block in filter(None, re.split(r"\n\s*\n", text)):
         lines = block.strip("\n").splitlines()
         flush = [line for line in lines if not line.startswith(" ")]
         yield ".PP"
         if flush:
-            heading = _joined(" ".join(flush))
+            heading = _join_lines(" ".join(flush))
             yield from roff.prose(heading.capitalize() if heading.endswith(":") else roff.sentence(heading))
         indented = [line.removeprefix("  ") for line in lines if line.startswith(" ")]
         if flush == ["exit status:"]:
-            yield from roff.prose(roff.sentence(_joined(" ".join(indented))))
+            yield from roff.prose(roff.sentence(_join_lines(" ".join(indented))))
         elif indented:
             yield from roff.example(indented)
 
 
 def _options(_: str) -> Iterator[str]:
-    """The options of every command."""
+    """Yield the options that every command has."""
     for option in grammar.program().options:
         yield from _option(option)
 
@@ -175,13 +178,13 @@ def _reasons(_: str) -> Iterator[str]:
 
 
 def _rules(_: str) -> Iterator[str]:
-    """Every rule of doctor with its meaning."""
+    """Yield every rule of doctor with its meaning."""
     for rule in DOCTOR_RULES:
-        yield from roff.item(roff.bold(word(rule)), _joined(rule.__doc__ or ""))
+        yield from roff.item(roff.bold(word(rule)), _join_lines(rule.__doc__ or ""))
 
 
 def _directives(section: str) -> Iterator[str]:
-    """The directives of one section: what it does, what it may be, why its default is what it is."""
+    """Yield the directives of one section: effect, allowed values, default and its reason."""
     for one in directives.directives():
         if one.section == section:
             spec = one.spec
@@ -192,34 +195,34 @@ def _directives(section: str) -> Iterator[str]:
 
 
 def _at_least(_: str) -> Iterator[str]:
-    """Directives that must be no less than others."""
+    """Yield the directives that must be at least as large as others."""
     pairs = [f"`{greater}=` must be at least `{smaller}=`" for (_, greater), (_, smaller) in AT_LEAST]
     yield from roff.prose(f"{'; '.join(pairs)}.")
 
 
 def _events(_: str) -> Iterator[str]:
-    """Every MESSAGE_ID with the subject that the catalog has for it."""
+    """Yield every MESSAGE_ID with its subject in the catalog."""
     subjects = dict(re.findall(r"(?m)^-- (\w{32})\nSubject: (.+)$", CATALOG.read_text()))
     for event in Event:
         yield from roff.item(roff.bold(event), roff.sentence(subjects[event]))
 
 
 def _errors(_: str) -> Iterator[str]:
-    """Every error of our own, with what it is raised for."""
+    """Yield every D-Bus error with its meaning."""
     for kind, name in names.ERRORS:
         meaning = (kind.__doc__ or "").splitlines()[0]
         yield from roff.item(roff.bold(name), "Anything else." if name == names.FAILED else meaning)
 
 
 def _metrics(_: str) -> Iterator[str]:
-    """Every metric with its type and its help."""
+    """Yield every metric with its type and its help."""
     for family in prometheus.FAMILIES:
         name = f"{prometheus.PREFIX}_{family.name}"
         yield from roff.item(roff.bold(name), f"{str(family.type).capitalize()}. {family.help}")
 
 
 def _shown(name: str) -> Iterator[str]:
-    """A command with what it printed; tests/btrfs/test_bus_daemon.py makes these files on a real bus."""
+    """Yield a command with its output. tests/btrfs/test_bus_daemon.py makes these files on a real bus."""
     text = (HERE / "shown" / f"{name}.txt").read_text().replace('"@version@"', f'"{__version__}"'.ljust(11))
     yield from roff.example(text.replace("@version@", __version__).splitlines())
 
@@ -235,15 +238,15 @@ def _changelog(_: str) -> Iterator[str]:
         elif mark == "###":
             yield f'.SS "{roff.literal(words)}"'
         elif mark == "-":
-            yield from (".IP \\(bu 2", *roff.prose(_joined(words)))
+            yield from (".IP \\(bu 2", *roff.prose(_join_lines(words)))
         elif mark != "#":
             yield from ([] if above == "##" else [".PP"])
-            yield from roff.prose(_joined(block))
+            yield from roff.prose(_join_lines(block))
         above = mark
 
 
 def _attacks(_: str) -> Iterator[str]:
-    """What came of each kind of attack, as `python -m tests.trust --write` keeps it; the kinds that were run."""
+    """Yield the table of attacks that `python -m tests.trust --write` keeps, and the commands of its rows."""
     rows = [("kind", "points", "lost", "unclean", "outage")]
     commands = []
     for line in ATTACKS.read_text().splitlines():
@@ -257,7 +260,7 @@ def _attacks(_: str) -> Iterator[str]:
     yield from roff.example(commands)
 
 
-TOLD: Final[dict[str, Callable[[str], Iterator[str]]]] = {
+MACROS: Final[dict[str, Callable[[str], Iterator[str]]]] = {
     "commands": _commands,
     "command_list": _command_list,
     "options": _options,
@@ -270,7 +273,7 @@ TOLD: Final[dict[str, Callable[[str], Iterator[str]]]] = {
     "errors": _errors,
     "events": _events,
     "metrics": _metrics,
-    "interface": interfaces.described,
+    "interface": interfaces.describe_interface,
     "file_keys": interfaces.list_keys,
     "shown": _shown,
 }

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Text as man(7) wants it.
+"""Plain text as source for man(7).
 
-What comes in is plain text, and nothing in it can become a macro by accident.
-Three marks are known: `so` is bold, *so* is italic, and a page such as journald.conf(5) is bold.
-Source: man(7), groff_char(7), "Fundamental character set" for what must be escaped.
+Nothing in the text becomes a macro by accident. Three marks have a meaning: `word` is bold, *word* is italic, and the
+name of a page such as journald.conf(5) is bold.
+Source: man(7); groff_char(7), "Fundamental character set", for the characters that must be escaped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import textwrap
 
 COLUMNS = 78
-"""Longer lines of source are against mandoc's style."""
+"""mandoc warns of longer lines of source."""
 
 _MARK = re.compile(r"`(?P<bold>[^`]+)`|(?<!\w)\*(?P<italic>[^*\s]+)\*|(?P<page>\b[a-z][\w.-]*\w)(?=\(\d\))")
 _NAMES = {"journalkeeper", "journald", "systemd"}
@@ -22,12 +22,12 @@ _LITERAL = {**_ODD, "-": r"\-", "'": r"\(aq"}
 
 
 def literal(text: str) -> str:
-    """`text` as it is typed: hyphens and quotes that can be copied."""
+    """Return `text` with hyphens and quotes that a reader can copy."""
     return _safe("".join(_LITERAL.get(letter, letter) for letter in text))
 
 
 def prose(text: str) -> list[str]:
-    """The lines of one paragraph; a sentence begins a line, as man(7) wants it."""
+    """Return the lines of one paragraph. Each sentence begins a line, as man(7) recommends."""
     parts, end = [], 0
     for mark in _MARK.finditer(text):
         parts += [_plain(text[end : mark.start()]), f"\\f{'I' if mark['italic'] else 'B'}{_typed(mark)}\\fR"]
@@ -40,12 +40,12 @@ def prose(text: str) -> list[str]:
 
 
 def example(lines: list[str]) -> list[str]:
-    """Lines as they are, indented."""
+    """Return lines that are printed as they are, indented."""
     return [".RS 4", ".EX", *(literal(line) for line in lines), ".EE", ".RE"]
 
 
 def item(term: str, *paragraphs: str) -> list[str]:
-    """A tagged paragraph and those that belong to it; `term` is source already."""
+    """Return a tagged paragraph and those below it. `term` is source, and the paragraphs are plain text."""
     lines = [".TP", _safe(term)]
     for number, paragraph in enumerate(paragraphs):
         lines += [".IP" if number else "", *prose(paragraph)]
@@ -53,17 +53,17 @@ def item(term: str, *paragraphs: str) -> list[str]:
 
 
 def bold(text: str) -> str:
-    """As typed, in bold."""
+    """Return `text` as typed, in bold."""
     return f"\\fB{literal(text)}\\fR"
 
 
 def italic(text: str) -> str:
-    """As typed, in italic: a word that stands for something."""
+    """Return `text` as typed, in italic: a placeholder."""
     return f"\\fI{literal(text)}\\fR"
 
 
 def sentence(text: str) -> str:
-    """`text` with a capital letter and a full stop; a name in lower case stays so."""
+    """Return `text` with a capital letter and a full stop. A program's name keeps its lower case."""
     word = re.match(r"[a-z]+(?=[ ,:;])", text)
     first = text[:1].upper() + text[1:] if word and word[0] not in _NAMES else text
     return first if first.endswith((".", "!", "?")) else f"{first}."
@@ -75,7 +75,7 @@ def _typed(mark: re.Match[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Prose: a hyphen within a word may be a typographer's, one at a word's beginning is typed."""
+    """Escape prose. A hyphen at the beginning of a word is a typed one; within a word it is a typographer's."""
     escaped = "".join(_ODD.get(letter, letter) for letter in text)
     return re.sub(r"(?<![\w)])-", r"\\-", escaped)
 

@@ -40,7 +40,7 @@ ANSWERS: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "resume": ("What was asked of the service. ", (ResumeAnswer,)),
     "check-config": ("The configuration, and what is wrong in it. ", (ConfigAnswer,)),
 }
-"""What each command answers, in words and as records."""
+"""For each command, a description of its answer and the records of which it is one."""
 
 FACTS: Final = {
     "type": "object",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Prints the libraries of pyproject.toml that this Python lacks or has too old, one a line."""
+"""Print the libraries of pyproject.toml that this Python lacks or has in an old version, one on each line."""
 
 import sys
 import tomllib
@@ -9,7 +9,7 @@ from pip._vendor.packaging.requirements import Requirement
 
 
 def is_there(needed: Requirement) -> bool:
-    """Whether the library is installed, and new enough."""
+    """Return whether the library is installed in a version that pyproject.toml allows."""
     try:
         return needed.specifier.contains(version(needed.name), prereleases=True)
     except PackageNotFoundError:

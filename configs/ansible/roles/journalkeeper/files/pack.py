@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Packs what a host needs of a checkout into an archive: pack.py CHECKOUT
+"""Pack the files of a checkout that a host needs into an archive: pack.py CHECKOUT
 
-The same files make the same bytes, on any controller. The archive is kept in
-the user's cache, alone; its path and SHA-256 are printed as JSON.
+The same files make the same bytes on every controller. The archive replaces the one before in the user's cache, and
+its path and SHA-256 are printed as JSON.
 """
 
 from __future__ import annotations
@@ -20,41 +20,32 @@ from pathlib import Path
 WANTED = ("LICENSE", "README.md", ".github/CHANGELOG.md", "configs", "journalkeeper", "pyproject.toml", "units")
 UNWANTED = {"__pycache__", "ansible", "packaging", ".ansible"}
 WANTED_ALL_THE_SAME = "configs/ansible/roles/journalkeeper/files/purge.sh"
-"""What configs/install --uninstall runs; it stands with the role, whose files are all that a controller has."""
+"""configs/install --uninstall runs this script. It is one of the role's files, because the role runs it, too."""
 
 
-def wanted(path: Path) -> bool:
-    """Whether a host needs the file."""
-    return not UNWANTED & {*path.parts} or path.as_posix() == WANTED_ALL_THE_SAME
-
-
-def members(checkout: Path) -> list[Path]:
-    """The files to pack, in one order everywhere."""
-    found = []
-    for name in WANTED:
-        top = checkout / name
-        if not top.exists():
-            raise SystemExit(f"{checkout} is no checkout of journalkeeper: it has no {name}")
-        inside = top.rglob("*") if top.is_dir() else [top]
-        found += [path for path in inside if path.is_file() and wanted(path.relative_to(checkout))]
-    return sorted(found, key=lambda path: path.relative_to(checkout).as_posix())
+def clean(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Return the entry without owner and times; None if a host does not need it."""
+    if UNWANTED & {*Path(entry.name).parts} and entry.name != WANTED_ALL_THE_SAME:
+        return None
+    entry.uid = entry.gid = entry.mtime = 0
+    entry.uname = entry.gname = ""
+    entry.mode = 0o755 if entry.mode & 0o100 else 0o644
+    return entry
 
 
 def pack(checkout: Path) -> bytes:
-    """The archive; owners and times are nobody's."""
+    """Return the archive. Raises: SystemExit if a file is missing."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for path in members(checkout):
-            entry = tarfile.TarInfo(path.relative_to(checkout).as_posix())
-            entry.size = path.stat().st_size
-            entry.mode = 0o755 if os.access(path, os.X_OK) else 0o644
-            with path.open("rb") as opened:
-                archive.addfile(entry, opened)
+        for name in (*WANTED, WANTED_ALL_THE_SAME):
+            if not (checkout / name).exists():
+                raise SystemExit(f"{checkout} is no checkout of journalkeeper: it has no {name}")
+            archive.add(checkout / name, name, filter=clean)
     return gzip.compress(packed.getvalue(), mtime=0)
 
 
 def main(checkout: str) -> None:
-    """Pack, keep, and say where."""
+    """Write the archive to the cache, remove older ones, and print its path and SHA-256."""
     data = pack(Path(checkout))
     sha256 = hashlib.sha256(data).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "journalkeeper" / "ansible"
