@@ -183,7 +183,7 @@ class Engine:
         with ExitStack() as stack:
             if publisher is not None:
                 stack.push(publisher.publish_failure)
-            ends = _stop_on_either(stop, stack.enter_context(state.lock(self.state_directory)))
+            ends = _stop_on_either(stop, stack.enter_context(state.Lock(self.state_directory)))
             directories = self._list_directories(watching=watching or self._follows)
             record = self._open_history(stack, request, directories)
             seen = self._see(request, directories)

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from journalkeeper.history.database import Connection, Database
-from journalkeeper.history.rows import confirm_clock, encode, list_counts
+from journalkeeper.history.rows import confirm_clock, encode, list_rows
 from journalkeeper.model import Host, Outcome, Past, Reason, Result, Verb, Volume
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.record import parse_record, to_columns
@@ -134,12 +134,12 @@ class Record(Database):
         commit costs 14 I/Os. Files with a problem are left out.
         """
         fresh = []
-        for table, key, subject, count in list_counts(now_us, host):
+        for table, key, counts in list_rows(now_us, host):
+            row = counts._asdict()
             newest = f"SELECT * FROM {table} WHERE {key} = ? ORDER BY id DESC LIMIT 1"  # noqa: S608 - our words
-            last = self._rows(newest, (encode(key, subject),))
+            last = self._rows(newest, (encode(key, row[key]),))
             if last and 0 <= now_us - last[0]["when_us"] < every_us:
                 continue
-            row = count()._asdict()
             if not last or any(last[0][name] != value for name, value in row.items() if name != "when_us"):
                 fresh.append((table, row))
 

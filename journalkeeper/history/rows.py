@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from journalkeeper.model import Host, JournalFile, Kind, Sums
@@ -37,23 +36,19 @@ def confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
     return {"clock": clock_us} | ({} if confirmed_us is None else {"confirmed": min(confirmed_us, now_us)})
 
 
-def list_counts(now_us: int, host: Host) -> list[tuple[str, str, str, Callable[[], Totals | Sample]]]:
-    """Return each row that can be stored: its table, the column and the value of its subject, and its counter.
+def list_rows(now_us: int, host: Host) -> list[tuple[str, str, Totals | Sample]]:
+    """Return the present totals of each instance and the extents of each active file, as rows to store.
 
-    The totals of an instance are counted when its counter is called. Files with a problem are left out.
+    Each row follows its table and the column of its subject. Files with a problem are left out.
     """
     below: dict[str, list[JournalFile]] = {}
     for file in host.files:
         if file.problem is None:
             below.setdefault(file.instance, []).append(file)
+    active = [file for files in below.values() for file in files if file.kind is Kind.ACTIVE]
     return [
-        *(("totals", "instance", name, partial(sum_files, now_us, name, below[name])) for name in sorted(below)),
-        *(
-            ("samples", "path", one.path, partial(_measure_active, now_us, one))
-            for files in below.values()
-            for one in files
-            if one.kind is Kind.ACTIVE
-        ),
+        *(("totals", "instance", sum_files(now_us, name, below[name])) for name in sorted(below)),
+        *(("samples", "path", _measure_active(now_us, file)) for file in active),
     ]
 
 

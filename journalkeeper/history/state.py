@@ -52,9 +52,15 @@ def make_directory(directory: str | os.PathLike[str]) -> None:
 
 
 class Lock:
-    """The lock `name` in `directory`, held until the `with` block ends or the process dies."""
+    """The lock `name` in `directory`, by default that of the process that executes plans, for use with `with`.
 
-    def __init__(self, directory: str | os.PathLike[str], name: str) -> None:
+    It is held until the `with` block ends or the process dies.
+
+    Raises, when the block is entered: BusyError with the holder's pid if another process holds it (EWOULDBLOCK);
+        NeedsRootError and FileError as in `make_directory`. Source: flock(2).
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], name: str = LOCK_NAME) -> None:
         self._directory = directory
         self._path = os.path.join(directory, name)
         self._descriptor: int | None = None
@@ -77,20 +83,11 @@ class Lock:
     def renew(self) -> None:
         """Take the lock at the path again if its file was removed or replaced.
 
-        Raises: as `lock`; BusyError if another process has taken it meanwhile.
+        Raises: as on entry; BusyError if another process has taken it meanwhile.
         """
         if not self.is_held():
             self.__exit__(None, None, None)
             self.__enter__()
-
-
-def lock(directory: str | os.PathLike[str], name: str = LOCK_NAME) -> Lock:
-    """Return the lock `name`, by default the one of the process that executes plans, for use with `with`.
-
-    Raises, when the block is entered: BusyError with the holder's pid if another process holds it (EWOULDBLOCK);
-        NeedsRootError and FileError as in `make_directory`. Source: flock(2).
-    """
-    return Lock(directory, name)
 
 
 def _acquire(directory: str | os.PathLike[str], path: str) -> int:

@@ -96,7 +96,7 @@ class Daemon:
         ReplacedError if the service has to be started again.
         """
         loop = self._loop
-        with closing(self._watch), state.lock(self._worker.engine.state_directory, state.DAEMON_LOCK) as lock:
+        with closing(self._watch), state.Lock(self._worker.engine.state_directory, state.DAEMON_LOCK) as lock:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._end)
             loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)

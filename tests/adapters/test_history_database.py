@@ -128,24 +128,11 @@ def test_a_half_done_transaction_is_undone_by_whoever_comes_next(tmp_path: Path,
         assert record.set_aside is None
 
 
-@needs_root
-def test_who_may_only_read_a_half_done_transaction_is_sent_to_root(open_directory: Path) -> None:
-    half_done(open_directory)
-    for name in os.listdir(open_directory):
-        os.chmod(open_directory / name, 0o644)
-    with being_nobody(), pytest.raises(NeedsRootError, match=r"Permission denied$"):
-        kept(open_directory)
-
-
 # Damaged and foreign files
 
 
 def garbage(path: Path) -> None:
     path.write_bytes(b"this is not a database\n" * 1000)
-
-
-def zeroed_head(path: Path) -> None:
-    path.write_bytes(bytes(4096) + path.read_bytes()[4096:])
 
 
 def zeroed_schema(path: Path) -> None:
@@ -154,10 +141,6 @@ def zeroed_schema(path: Path) -> None:
 
 def truncated(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
-
-
-def truncated_in_its_first_page(path: Path) -> None:
-    os.truncate(path, 700)
 
 
 def foreign(path: Path) -> None:
@@ -171,7 +154,7 @@ def newer(path: Path) -> None:
         connection.execute("PRAGMA user_version = 999")
 
 
-DAMAGES = [garbage, zeroed_head, zeroed_schema, truncated, truncated_in_its_first_page, foreign, newer]
+DAMAGES = [garbage, zeroed_schema, truncated, foreign, newer]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -217,17 +200,6 @@ def test_an_outcome_is_kept_when_the_file_was_renamed_under_our_hands(tmp_path: 
         keep(record, 2)
         assert record.set_aside is None
     assert kept(tmp_path) == [2]
-
-
-def test_a_damaged_page_is_found_when_it_is_needed(tmp_path: Path) -> None:
-    path = full(tmp_path, 200)
-    with open(path, "r+b") as file:
-        for page in range(4096, path.stat().st_size, 4096):
-            file.seek(page)
-            file.write(b"\xff" * 100)
-    with Record(tmp_path) as record:
-        assert record.history() == []
-        assert record.set_aside is not None
 
 
 def test_the_rollback_journal_goes_with_its_database(tmp_path: Path) -> None:
@@ -307,13 +279,6 @@ def test_a_read_only_disk_is_told_and_can_be_read(tmp_path: Path) -> None:
 
 
 @both
-def test_a_file_in_place_of_the_directory_is_told(tmp_path: Path, *, read_only: bool) -> None:
-    (tmp_path / "state").touch()
-    with pytest.raises(FileError, match=r"Not a directory|File exists"):
-        Record(tmp_path / "state", read_only=read_only)
-
-
-@both
 def test_a_directory_in_place_of_the_file_is_told(tmp_path: Path, *, read_only: bool) -> None:
     (tmp_path / "history.db").mkdir()
     with pytest.raises(KeeperError, match=r"history\.db: cannot read the history"):
@@ -361,23 +326,6 @@ def test_a_reader_cannot_write(tmp_path: Path) -> None:
 # Several at once
 
 
-def test_a_reader_sees_every_outcome_or_none_of_it(tmp_path: Path) -> None:
-    code = """
-record = Record(sys.argv[2], read_only=True)
-while len(seen := record.history()) < 100:
-    print(len(seen), flush=True)
-"""
-    with Record(tmp_path) as record:
-        keep(record, 0)
-        with child(code, tmp_path) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            keep(record, *range(1, 100))
-            counts = [int(line) for line in process.stdout]
-            assert process.wait() == 0
-    assert counts == sorted(counts)
-
-
 def test_two_writers_who_begin_at_once_wait_for_each_other(tmp_path: Path) -> None:
     """Each sees the empty file, the other's half-made tables, or all of them; none takes the other's for foreign."""
     code = """
@@ -411,15 +359,3 @@ def test_who_is_kept_out_too_long_says_so(tmp_path: Path, monkeypatch: pytest.Mo
         other.execute("ROLLBACK")
         keep(record, 2)
         assert moments(record) == [2]
-
-
-def test_an_interrupted_transaction_leaves_nothing(tmp_path: Path) -> None:
-    def work(connection: sqlite3.Connection) -> None:
-        connection.execute("INSERT INTO runs VALUES (1, 'x', 1, 1)")
-        raise KeyboardInterrupt
-
-    with Record(tmp_path) as record:
-        with pytest.raises(KeyboardInterrupt):
-            record.write(work)
-        assert record.last_run() is None
-        assert record.begin_run(1, "defrag") == 1

@@ -284,7 +284,7 @@ def test_history_has_since_and_has_not_until(record: Record) -> None:
 def test_totals_are_of_each_instance_and_samples_of_active_files(record: Record) -> None:
     archive = journal("system@1.journal", kind=Kind.ARCHIVED, total=90)
     other = journal("remote-\udcff.journal", total=5, instance="remote")
-    record.observe(1, host(journal(), archive, other))
+    record.observe(1, host(journal(), archive, other, journal("user-1.journal", problem=Reason.BAD_HEADER)))
     assert record.totals() == [
         Totals(1, "m", files=2, extents=100, ideal_extents=2, active_extents=10, size_bytes=16 << 20,
                allocated_bytes=16 << 20),
@@ -297,12 +297,6 @@ def test_totals_are_of_each_instance_and_samples_of_active_files(record: Record)
     assert [row.extents for row in record.samples(["/j/m/remote-\udcff.journal"])] == [5]
     assert not record.totals(since_us=2)
     assert not record.samples(until_us=1)
-
-
-def test_files_that_could_not_be_judged_are_left_out(record: Record) -> None:
-    record.observe(1, host(journal(problem=Reason.BAD_HEADER)))
-    assert not record.totals()
-    assert not record.samples()
 
 
 def test_nothing_is_written_while_nothing_changes(record: Record) -> None:

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.history.state import lock, make_directory
+from journalkeeper.history.state import Lock, make_directory
 from journalkeeper.model.errors import BusyError, FileError, NeedsRootError
 from tests.nobody import being_nobody
 
 HOLD = """
 import sys
-from journalkeeper.history.state import lock
-with lock(sys.argv[1]):
+from journalkeeper.history.state import Lock
+with Lock(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -46,17 +46,17 @@ def test_the_second_is_told_who_is_first(tmp_path: Path) -> None:
     with (
         somebody_holding(tmp_path) as first,
         pytest.raises(BusyError, match=rf"process {first.pid} holds"),
-        lock(tmp_path),
+        Lock(tmp_path),
     ):
         pytest.fail("both hold it")
 
 
 def test_the_lock_is_free_after_the_block_and_after_an_error(tmp_path: Path) -> None:
-    with lock(tmp_path):
+    with Lock(tmp_path):
         assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
-    with pytest.raises(ZeroDivisionError), lock(tmp_path):
+    with pytest.raises(ZeroDivisionError), Lock(tmp_path):
         _ = 1 / 0
-    with lock(tmp_path), pytest.raises(BusyError, match=f"process {os.getpid()} holds"), lock(tmp_path):
+    with Lock(tmp_path), pytest.raises(BusyError, match=f"process {os.getpid()} holds"), Lock(tmp_path):
         pytest.fail("held twice")
 
 
@@ -64,15 +64,15 @@ def test_the_lock_is_free_when_its_holder_is_killed(tmp_path: Path) -> None:
     with somebody_holding(tmp_path) as first:
         first.send_signal(signal.SIGKILL)
         first.wait()
-        with lock(tmp_path):
+        with Lock(tmp_path):
             assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
 
 
 def test_a_program_that_we_start_does_not_hold_it_for_us(tmp_path: Path) -> None:
-    with lock(tmp_path):
+    with Lock(tmp_path):
         child = subprocess.Popen(["sleep", "60"], close_fds=False)
     try:
-        with lock(tmp_path):
+        with Lock(tmp_path):
             assert child.poll() is None
     finally:
         child.kill()
@@ -82,14 +82,14 @@ def test_a_program_that_we_start_does_not_hold_it_for_us(tmp_path: Path) -> None
 def test_a_holder_that_has_not_said_who_it_is_is_another_process(tmp_path: Path) -> None:
     with somebody_holding(tmp_path):
         (tmp_path / "lock").write_text("")
-        with pytest.raises(BusyError, match="another process holds"), lock(tmp_path):
+        with pytest.raises(BusyError, match="another process holds"), Lock(tmp_path):
             pytest.fail("both hold it")
 
 
 def test_the_directory_is_made_for_root_and_its_group_and_the_lock_for_root(tmp_path: Path) -> None:
     umask = os.umask(0)
     try:
-        with lock(tmp_path / "a" / "b"):
+        with Lock(tmp_path / "a" / "b"):
             pass
     finally:
         os.umask(umask)
@@ -99,7 +99,7 @@ def test_the_directory_is_made_for_root_and_its_group_and_the_lock_for_root(tmp_
 
 def test_a_link_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(FileError) as caught, lock(tmp_path):
+    with pytest.raises(FileError) as caught, Lock(tmp_path):
         pytest.fail("followed")
     assert caught.value.number == errno.ELOOP
     assert not (tmp_path / "elsewhere").exists()
@@ -107,7 +107,7 @@ def test_a_link_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
-    with pytest.raises(FileError, match="cannot make the state directory") as caught, lock(tmp_path / "state"):
+    with pytest.raises(FileError, match="cannot make the state directory") as caught, Lock(tmp_path / "state"):
         pytest.fail("locked a file")
     assert caught.value.number == errno.EEXIST
 
@@ -120,7 +120,7 @@ def test_nobody_may_not_make_the_directory(open_directory: Path) -> None:
 
 @needs_root
 def test_nobody_may_not_hold_the_lock(open_directory: Path) -> None:
-    with lock(open_directory):
+    with Lock(open_directory):
         pass
-    with being_nobody(), pytest.raises(NeedsRootError, match="cannot open the lock"), lock(open_directory):
+    with being_nobody(), pytest.raises(NeedsRootError, match="cannot open the lock"), Lock(open_directory):
         pytest.fail("a stranger holds the lock")

@@ -132,9 +132,9 @@ def test_the_timers_service_is_skipped_while_the_service_runs(tmp_path: Path) ->
     condition = dict(directives(UNITS / "journalkeeper-defrag.service"))["ExecCondition"]
     words = condition.replace("%S/journalkeeper", str(tmp_path)).split()
     assert ran(*words).returncode == 0
-    with state.lock(tmp_path, "daemon.lock"):
+    with state.Lock(tmp_path, "daemon.lock"):
         assert ran(*words).returncode == 1
-    with state.lock(tmp_path):  # a run's own lock is no reason: it is waited out, or says who has it
+    with state.Lock(tmp_path):  # a run's own lock is no reason: it is waited out, or says who has it
         assert ran(*words).returncode == 0
 
 

@@ -317,7 +317,7 @@ def test_every_outcome_is_in_the_history(top: Path, keep: Keep, journal_bytes: b
 def test_two_runs_at_once_are_not_possible(top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path) -> None:
     archives(top / MACHINE, journal_bytes, 1)
     before = files_in(top / MACHINE)
-    with state.lock(str(tmp_path / "state")), pytest.raises(BusyError, match=str(os.getpid())):
+    with state.Lock(str(tmp_path / "state")), pytest.raises(BusyError, match=str(os.getpid())):
         go(keep())
     assert files_in(top / MACHINE) == before
     assert len(go(keep()).outcomes) == 1

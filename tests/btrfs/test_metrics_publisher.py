@@ -185,7 +185,7 @@ def test_a_volume_that_is_not_mounted_any_more_is_a_failed_run(keep: Keep, top: 
 
 
 def test_somebody_elses_run_is_no_failure(keep: Keep, tmp_path: Path, out: Path) -> None:
-    with state.lock(tmp_path / "state"), pytest.raises(BusyError):
+    with state.Lock(tmp_path / "state"), pytest.raises(BusyError):
         go(keep())
     assert os.listdir(out) == []
 

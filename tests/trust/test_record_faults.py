@@ -16,7 +16,7 @@ import pytest
 
 from journalkeeper.cli.program import run as command
 from journalkeeper.history.record import Record
-from journalkeeper.history.state import DAEMON_LOCK, lock
+from journalkeeper.history.state import DAEMON_LOCK, Lock
 from journalkeeper.model import Kind
 from journalkeeper.model.errors import BusyError, KeeperError
 from journalkeeper.model.recorded import Counters
@@ -235,20 +235,20 @@ def test_a_damaged_wait_is_left_out_and_said(state: Path, row: str) -> None:
 
 
 def test_a_lock_whose_directory_was_removed_is_taken_anew(tmp_path: Path) -> None:
-    with lock(tmp_path / "state") as held:
+    with Lock(tmp_path / "state") as held:
         assert held.is_held()
         shutil.rmtree(tmp_path / "state")
         assert not held.is_held()
         held.renew()
         assert held.is_held()
-        with pytest.raises(BusyError), lock(tmp_path / "state"):
+        with pytest.raises(BusyError), Lock(tmp_path / "state"):
             pytest.fail("two hold it")
 
 
 def test_a_lock_that_somebody_else_took_meanwhile_is_theirs(tmp_path: Path) -> None:
-    with lock(tmp_path / "state", DAEMON_LOCK) as first:
+    with Lock(tmp_path / "state", DAEMON_LOCK) as first:
         shutil.rmtree(tmp_path / "state")
-        with lock(tmp_path / "state", DAEMON_LOCK) as second:
+        with Lock(tmp_path / "state", DAEMON_LOCK) as second:
             assert not first.is_held()
             with pytest.raises(BusyError):
                 first.renew()
