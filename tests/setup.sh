@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # shellcheck shell=sh
-# What tests/run and tests/try share; sourced, from the checkout's top.
+# What tests/run, tests/try and tests/fresh-root share; sourced, from the checkout's top.
 . configs/setup.sh
 
 # own_mounts: the words that run a command in a mount namespace of its own, so that nothing
