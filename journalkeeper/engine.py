@@ -34,7 +34,7 @@ from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.intake import ENTRIES_PER_FLUSH, Intake, list_journald_files
 from journalkeeper.observe.observer import Observer, Seen, resolve_path
 from journalkeeper.policy.deferral import remember
-from journalkeeper.policy.plan import Lasting, plan_again, with_now
+from journalkeeper.policy.plan import plan, with_now
 from journalkeeper.policy.window import next_flush_us, windows
 
 DAEMON: Final = "daemon"
@@ -47,7 +47,7 @@ class Memory:
 
     `observer` has a row for each file, which holds as long as the file's device, inode, size, mtime and ctime are the
     same and no run has rewritten the file. `failures` are the last failed actions by (device, inode). `waiting` are the
-    waiting files by path, None before the first run. `lasting` are decisions of the last plan. `past` has the last
+    waiting files by path, None before the first run. `past` has the last
     action on each file by (device, inode), and a key that changes with the files and when a run is added to the
     history. `seen` is the last look. `newest_run` is the newest run in the history: another process may have added one.
     `notices` are still to be reported.
@@ -59,7 +59,6 @@ class Memory:
     piece_times: PieceTimes = field(default_factory=PieceTimes)
     failures: dict[tuple[int, int], Refusal] = field(default_factory=dict)
     waiting: dict[str, Wait] | None = None
-    lasting: Lasting = field(default=Lasting())
     past: tuple[object, dict[tuple[int, int], Past]] = (None, {})
     seen: Seen = field(default=Seen((), (), (), ()))
     notices: list[str] = field(default_factory=list)
@@ -147,19 +146,16 @@ class Engine:
     def _plan(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
         """Return `host` with the measured load of its disks, if work depends on the load, and the plan for it.
 
-        With `marked`, each skip shows whether --now would make it an action. Without `marked`, the decisions that
-        later plans may repeat replace `memory.lasting`.
+        With `marked`, each skip shows whether --now would make it an action.
         """
-        chosen, lasting = plan_again(host, request, self.config, self.memory.lasting)
+        chosen = plan(host, request, self.config)
         watched = not request.now and self.config.window.pressure_max_percent < 100
         if watched and chosen.actions:
             busy = load.measure_busy_percent({volume.uuid for volume in host.volumes}, load.LOOK_S)
             host = host._replace(
                 volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
             )
-            chosen, lasting = plan_again(host, request, self.config, lasting)
-        if not marked:
-            self.memory.lasting = lasting
+            chosen = plan(host, request, self.config)
         return host, with_now(chosen, host, request, self.config) if marked else chosen
 
     def run(

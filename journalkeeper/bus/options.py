@@ -33,7 +33,7 @@ def options(request: Request) -> dict[str, tuple[str, object]]:
         "active": request.active and not request.archived,
         "archived": request.archived and not request.active,
         "now": request.now,
-        "allow-unshare": bool(request.allow_unshare),
+        "allow-unshare": request.allow_unshare,
         "before-shutdown": request.ending,
     }
     given |= {name: ("b", True) for name, is_set in flags.items() if is_set}

@@ -31,7 +31,7 @@ from journalkeeper.observe.intake import Intake, list_journald_files
 from journalkeeper.observe.load import measure_busy_percent
 from journalkeeper.observe.observer import Seen
 from journalkeeper.observe.syncs import Syncs
-from journalkeeper.policy.backpressure import Advice, Reading, advice
+from journalkeeper.policy.backpressure import Advice, Reading, advise
 
 PAUSE_S: Final = 0.25
 REST_S: Final = 0.05
@@ -157,7 +157,7 @@ class Throttle:
             ended = self._find_end(piece_us)
             if ended is not None or self._runner.hurry:
                 return ended
-            match advice(self._measure()):
+            match advise(self._measure(), self._runner.config.window):
                 case Advice.GO_ON:
                     return None
                 case Advice.SLOW_DOWN:
@@ -211,7 +211,6 @@ class Throttle:
         if now_s - self._entries_s >= ENTRIES_EVERY_S:
             self._entries_s, intake_us = now_s, self._intake.find_worst_us(self._actives)
         return Reading(
-            self._runner.config,
             flush_due=self._runner.flushes.is_flush_due(self._margin_us),
             intake_delay_us=intake_us,
             others_busy_percent=busy_percent,

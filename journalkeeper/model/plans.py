@@ -67,7 +67,8 @@ class Request(NamedTuple):
     """The work that is requested: all work by the daemon, or the work that the command line's options name.
 
     `paths` () means all files. `now` does not wait for a window or settling. `upkeep` includes actions on directories.
-    `compress` and `allow_unshare` override the configuration unless None. `ending`: the host will shut down.
+    `compress` overrides the configuration unless None, and `allow_unshare` overrides it if True. `ending`: the host
+    will shut down.
     """
 
     paths: tuple[str, ...] = ()
@@ -75,7 +76,7 @@ class Request(NamedTuple):
     archived: bool = True
     now: bool = False
     compress: str | None = None
-    allow_unshare: bool | None = None
+    allow_unshare: bool = False
     upkeep: bool = False
     ending: bool = False
 
@@ -103,7 +104,7 @@ class Request(NamedTuple):
             archived=archived or both,
             now=now or before_shutdown,
             compress=compress,
-            allow_unshare=allow_unshare or None,
+            allow_unshare=allow_unshare,
             upkeep=takes_active and not paths,
             ending=before_shutdown,
         )

@@ -8,19 +8,20 @@ files that it ends are not rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 from journalkeeper.config import Config
-from journalkeeper.model import Action, Host, JournalFile, Kind, Past, Plan, Reason, Request, Skip, Verb, Volume
+from journalkeeper.model import Action, Host, JournalFile, Plan, Reason, Request, Skip, Verb, Volume
 from journalkeeper.model.errors import InternalError, catch_errors
 from journalkeeper.model.units import format_size
 from journalkeeper.policy import deferral, nocow, rotate
 from journalkeeper.policy.case import Case, Cases
 from journalkeeper.policy.cost import propose
 from journalkeeper.policy.deferral import AGAIN_US, SPACE_US, ignores_budget
+from journalkeeper.policy.rotate import is_rotatable
 from journalkeeper.policy.rules import vetoes
 from journalkeeper.policy.saving import add_savings
 
@@ -34,78 +35,44 @@ UNLESS_IDLE: Final = PUTTING_OFF | {Reason.SHARED}
 """Vetoes whose meaning depends on whether an action would pay. Others are reported without asking that."""
 
 
-class Judged(NamedTuple):
-    """The decision on one file, with the row and the past on which it is based.
-
-    Skip and action are both set for an action that pays and is postponed. It is then part of the plan for its
-    directory.
-    """
-
-    file: JournalFile
-    past: Past | None
-    skip: Skip | None
-    action: Action | None
-
-
-class Lasting(NamedTuple):
-    """Decisions that a later plan repeats while `basis`, the file's row and its past are the same, by path.
-
-    They are the decisions to leave an archive alone for a reason that neither time nor a retry ends.
-    """
-
-    basis: object = None
-    decisions: Mapping[str, Judged] = {}
-
-
 def plan(host: Host, request: Request, config: Config) -> Plan:
     """Return the plan for `host`: an action or a skip for each file and directory, the most rewarding actions first."""
-    return plan_again(host, request, config, Lasting())[0]
-
-
-def plan_again(host: Host, request: Request, config: Config, before: Lasting) -> tuple[Plan, Lasting]:
-    """Return the plan as `plan` does, and its lasting decisions. Those of `before`, an earlier plan, are repeated."""
     cases = Cases(host, request, config)
-    basis = request, config, tuple((volume.device, volume.options) for volume in host.volumes)
-    known = before.decisions if before.basis == basis else {}
-    judged = [_judge_file(file, cases, known.get(file.path)) for file in host.files]
-    skipped = [one.skip for one in judged if one.skip is not None]
-    actions = [one.action for one in judged if one.action is not None and one.skip is None]
-    put_off = [one.action for one in judged if one.action is not None and one.skip is not None]
-    wanted = request.upkeep and not request.paths
-    answers = _decide_on_directories([*actions, *put_off], cases, host, request, config) if wanted else []
+    judged = [_judge_file(file, cases) for file in host.files]
+    proposed = [action for _, action in judged if action is not None]
+    ready = [action for skip, action in judged if action is not None and skip is None]
+    answers = _decide_on_directories(proposed, cases) if request.upkeep and not request.paths else []
     of_directories = [answer for answer in answers if isinstance(answer, Action)]
-    ends = _map_ended_files(of_directories, host.files)
-    skipped = [skip for skip in skipped if ends.get(skip.path) != skip.path]
+    rotated = {action.target.directory: action.path for action in of_directories if action.action is Verb.ROTATE}
+    ends = {
+        file.path: rotated[file.directory] for file in filter(is_rotatable, host.files) if file.directory in rotated
+    }
+    skipped = [skip for skip, _ in judged if skip is not None and ends.get(skip.path) != skip.path]
     skipped += [answer for answer in answers if isinstance(answer, Skip)]
     skipped += [
         Skip(action.path, Reason.ROTATION, f"ends with the rotation for {ends[action.path].rpartition('/')[2]}")
-        for action in actions
+        for action in ready
         if ends.get(action.path, action.path) != action.path
     ]
-    worthy = sorted((action for action in actions if action.path not in ends), key=_reward)
+    worthy = sorted((action for action in ready if action.path not in ends), key=_reward)
     affordable, too_much = _afford(worthy, host, request, config)
-    left = tuple(sorted([*skipped, *too_much], key=attrgetter("path")))
-    syncs = tuple(instance for instance in host.instances if instance.sync_tells)
-    chosen = tuple(map(add_savings, (*of_directories, *affordable)))
-    lasting = Lasting(basis, {one.file.path: one for one in judged if _lasts(one)})
-    return Plan(tuple(cases.windows.values()), chosen, left, syncs=syncs), lasting
+    return Plan(
+        windows=tuple(cases.windows.values()),
+        actions=tuple(map(add_savings, (*of_directories, *affordable))),
+        skipped=tuple(sorted([*skipped, *too_much], key=attrgetter("path"))),
+        syncs=tuple(instance for instance in host.instances if instance.sync_tells),
+    )
 
 
-def _decide_on_directories(
-    proposed: Sequence[Action], cases: Cases, host: Host, request: Request, config: Config
-) -> list[Action | Skip]:
+def _decide_on_directories(proposed: Sequence[Action], cases: Cases) -> list[Action | Skip]:
     """Return the actions on the directory of each instance, and the reasons against others.
 
     `proposed` are the actions on files.
     """
     answers: list[Action | Skip] = []
-    below: dict[str, list[JournalFile]] = {instance.directory: [] for instance in host.instances}
-    for file in host.files:
-        below.setdefault(file.directory, []).append(file)
-    for instance in host.instances:
+    for instance in cases.host.instances:
         planned = sum(isinstance(answer, Action) and answer.action is Verb.ROTATE for answer in answers)
-        question = rotate.Question(instance, below[instance.directory], cases, host, request, config, planned)
-        answers += _decide_on_directory(question, proposed)
+        answers += _decide_on_directory(rotate.Question(instance, cases, planned), proposed)
     return answers
 
 
@@ -114,11 +81,11 @@ def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) 
 
     If +C is postponed because the service has just started, this Skip is the only answer.
     """
-    instance = question.instance
-    volume = question.cases.volumes.get(instance.device)
-    attribute = nocow.decide(instance, volume, question.host, question.config)
+    instance, cases = question.instance, question.cases
+    volume = cases.volumes.get(instance.device)
+    attribute = nocow.decide(instance, volume, cases.host, cases.config)
     if isinstance(attribute, Action) and (
-        start := nocow.postpone_at_start(instance, question.host, question.request, question.config)
+        start := nocow.postpone_at_start(instance, cases.host, cases.request, cases.config)
     ):
         return [start]  # and no rotation, which a second one would follow
     will_be = nocow.makes_nocow(instance, volume) or isinstance(attribute, Action)
@@ -127,29 +94,15 @@ def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) 
     return [answer for answer in (attribute, rotation) if answer is not None]
 
 
-def _map_ended_files(actions: Iterable[Action], files: Sequence[JournalFile]) -> dict[str, str]:
-    """Return the files that a rotation among `actions` turns into archives, each with the path of that rotation."""
-    return {
-        file.path: action.path
-        for action in actions
-        if action.action is Verb.ROTATE
-        for file in files
-        if rotate.is_rotatable(file) and file.directory == action.target.directory
-    }
-
-
-def _judge_file(file: JournalFile, cases: Cases, before: Judged | None) -> Judged:
-    """Return `before` if its file and past are the same, else a new decision.
+def _judge_file(file: JournalFile, cases: Cases) -> tuple[Skip | None, Action | None]:
+    """Return what `_judge` returns for the file.
 
     If a rule raises an error, that file is skipped as INTERNAL_ERROR, and the plan continues.
     """
-    past = cases.find_past(file)
-    if before is not None and before.file is file and before.past == past:
-        return before
     answer = catch_errors(partial(_judge, cases.build(file)))
     if isinstance(answer, InternalError):
-        answer = Skip(file.path, Reason.INTERNAL_ERROR, answer.detail), None
-    return Judged(file, past, *answer)
+        return Skip(file.path, Reason.INTERNAL_ERROR, answer.detail), None
+    return answer
 
 
 def _judge(case: Case) -> tuple[Skip | None, Action | None]:
@@ -177,12 +130,6 @@ def _is_temporary(skip: Skip) -> bool:
     A veto because of IN_USE also needs the time of the next try: without one, journald never finishes the file.
     """
     return skip.reason in PUTTING_OFF and not (skip.reason is Reason.IN_USE and skip.until_us is None)
-
-
-def _lasts(judged: Judged) -> bool:
-    """Return whether only a change of the file or of its past can end a decision."""
-    idle = judged.action is None and judged.skip is not None and judged.skip.until_us is None
-    return idle and judged.file.kind is not Kind.ACTIVE
 
 
 def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:

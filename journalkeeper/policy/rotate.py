@@ -30,11 +30,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from journalkeeper.config import Config
-from journalkeeper.model import MIB, Action, Host, Instance, JournalFile, Kind, Reason, Request, Rotation, Skip, Verb
+from journalkeeper.model import MIB, Action, Instance, JournalFile, Kind, Reason, Rotation, Skip, Verb
 from journalkeeper.model.units import DAY_US, INFINITY_US, format_size, format_span
 from journalkeeper.policy import deferral
-from journalkeeper.policy.case import Cases, first
+from journalkeeper.policy.case import Cases
 from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
 from journalkeeper.policy.nocow import postpone_failed_change
 from journalkeeper.policy.rules import vetoes
@@ -76,18 +75,19 @@ STEP_MOST: Final = 1 / 40
 
 @dataclass(frozen=True)
 class Question:
-    """Everything that bears on the rotation of one instance, whose files are `files`. `cases` makes their Cases.
+    """Everything that bears on the rotation of `instance`. `cases` makes the Cases of its files.
 
     `planned` is the number of rotations that this plan already contains.
     """
 
     instance: Instance
-    files: Sequence[JournalFile]
     cases: Cases
-    host: Host
-    request: Request
-    config: Config
     planned: int
+
+    @cached_property
+    def files(self) -> tuple[JournalFile, ...]:
+        """The files of the instance."""
+        return tuple(file for file in self.cases.host.files if file.directory == self.instance.directory)
 
     @cached_property
     def actives(self) -> tuple[JournalFile, ...]:
@@ -146,7 +146,7 @@ def postpone_retry(question: Question) -> Skip | None:
 
     The failure of any action on the directory counts, for example of +C.
     """
-    return postpone_failed_change(question.instance, question.host)
+    return postpone_failed_change(question.instance, question.cases.host)
 
 
 def wait_for_window(question: Question) -> Skip | None:
@@ -163,13 +163,13 @@ def veto_excess_rotations(question: Question) -> Skip | None:
 
     RotationsPerDay=0 forbids rotations for good. With --now the limit is ignored.
     """
-    allowed = question.config.budget.rotations_per_day
-    made = question.host.rotations + question.planned
-    if ignores_budget(question.request, allowed) or made < allowed:
+    allowed = question.cases.config.budget.rotations_per_day
+    made = question.cases.host.rotations + question.planned
+    if ignores_budget(question.cases.request, allowed) or made < allowed:
         return None
     if allowed == 0:
         return question.skip(Reason.NOT_ASKED, "RotationsPerDay=0")
-    until_us = question.host.now_us + AGAIN_US
+    until_us = question.cases.host.now_us + AGAIN_US
     return question.skip(Reason.BUDGET, f"{made} of RotationsPerDay={allowed} in the last 24 hours", until_us)
 
 
@@ -222,6 +222,11 @@ RULES: Final = (
 )
 
 
+def _find_veto(question: Question) -> Skip | None:
+    """Return the Skip of the first of RULES that forbids the rotation, or None."""
+    return next((skip for rule in RULES if (skip := rule(question)) is not None), None)
+
+
 def decide_rotation(question: Question, proposed: Sequence[Action], *, nocow: bool) -> Action | Skip | None:
     """Return the rotation of the instance, a Skip with the reason against it, or None if no rotation is wanted.
 
@@ -253,13 +258,13 @@ def _rotate_into_nocow(question: Question) -> Action | Skip | None:
         return None
     file = min(old, key=lambda file: (file.owner != "system", file.path))
     name = file.path.rpartition("/")[2]
-    past = question.host.past.get((file.device, file.inode))
+    past = question.cases.host.past.get((file.device, file.inode))
     if past is not None and past.verb is Verb.ROTATE:
         return question.skip(Reason.NOT_TAKEN, f"{name} came of a rotation and is datacow all the same")
-    if not question.config.nocow.rotate_to_apply:
+    if not question.cases.config.nocow.rotate_to_apply:
         detail = f"{name} stays datacow until journald rotates it (RotateToApply=no)"
         return question.skip(Reason.NOT_ASKED, detail)
-    return first(RULES, question) or _make_rotation(question, file, Reason.BORN_DATACOW)
+    return _find_veto(question) or _make_rotation(question, file, Reason.BORN_DATACOW)
 
 
 def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action | Skip | None:
@@ -271,30 +276,28 @@ def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action 
     files = [file for file, against in judged if all(skip.reason in DESPITE for skip in against)]
     paths = {file.path for file in files}
     actions = [action for action in actions if action.path in paths]
-    threshold = question.config.defrag.extents_per_mib
+    threshold = question.cases.config.defrag.extents_per_mib
     if not files or price_of_rotation(question, threshold) >= price_without_rotation(question, actions, threshold):
         return None
     file = min(files, key=lambda file: (-file.extents.total, file.path))
-    return (
-        first((*RULES, wait_for_disk), question)
-        or spread_rotations(question, file)
-        or _make_rotation(question, file, Reason.CHEAPER)
-    )
+    veto = _find_veto(question) or wait_for_disk(question) or spread_rotations(question, file)
+    return veto or _make_rotation(question, file, Reason.CHEAPER)
 
 
 def wait_for_disk(question: Question) -> Skip | None:
     """Postpone the additional flush of a rotation while other processes need the disk, except with --now."""
-    if question.request.now:
+    if question.cases.request.now:
         return None
-    where, now_us = question.instance.directory, question.host.now_us
-    return deferral.wait_for_disk(where, question.cases.volumes.get(question.instance.device), now_us, question.config)
+    where, now_us = question.instance.directory, question.cases.host.now_us
+    volume = question.cases.volumes.get(question.instance.device)
+    return deferral.wait_for_disk(where, volume, now_us, question.cases.config)
 
 
 def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
     """Postpone a rotation so that the day's rotations are spread evenly and each gains much, except with --now."""
-    apart_us = DAY_US // max(1, question.config.budget.rotations_per_day)
-    age_us = question.host.now_us - file.head_time_us
-    if question.request.now or not 0 <= age_us < apart_us:
+    apart_us = DAY_US // max(1, question.cases.config.budget.rotations_per_day)
+    age_us = question.cases.host.now_us - file.head_time_us
+    if question.cases.request.now or not 0 <= age_us < apart_us:
         return None
     detail = (
         f"the file is {format_span(age_us)} old; to save writes a file is rotated at most every {format_span(apart_us)}"
@@ -307,13 +310,13 @@ def price_without_rotation(question: Question, actions: Sequence[Action], thresh
 
     The bytes are those that `actions` write. Each extent that the active files then have adds MIB / `threshold`
     bytes, because the configuration permits rewriting a MiB to remove `threshold` extents. Before a shutdown
-    (`question.request.ending`), each system journal that is copied on write counts LAST_EXTENTS more, which the
+    (`question.cases.request.ending`), each system journal that is copied on write counts LAST_EXTENTS more, which the
     last messages will add.
     """
     chosen = {action.path for action in actions}
     left = sum(file.extents.total for file in question.actives if file.path not in chosen)
     left += sum(action.extents_expected for action in actions)
-    if question.request.ending:
+    if question.cases.request.ending:
         left += sum(LAST_EXTENTS for file in question.actives if file.owner == "system" and _is_copied_on_write(file))
     return sum(action.bytes_to_write for action in actions) + left * MIB / threshold
 

@@ -20,16 +20,12 @@ from journalkeeper.model import (
     Reason,
     Refusal,
     Request,
-    Skip,
     State,
     Volume,
 )
 from journalkeeper.model.units import DAY_US, SECOND_US
-from journalkeeper.policy import plan as module
-from journalkeeper.policy.case import Case
-from journalkeeper.policy.cost import propose
 from journalkeeper.policy.deferral import AGAIN_US
-from journalkeeper.policy.plan import Lasting, count_available_bytes, plan, plan_again, with_now
+from journalkeeper.policy.plan import count_available_bytes, plan, with_now
 from tests.hosts import DEVICE, DIRECTORY, NOW_US, configured, extents, file, host, instance, known, past, volume
 
 KEEP_FREE = Config().budget.keep_free_bytes
@@ -257,7 +253,7 @@ def any_host(seed: int) -> tuple[Host, Request, Config]:
         archived=dice.random() < 0.9,
         now=dice.random() < 0.3,
         compress=dice.choice((None, "no", "zstd:3")),
-        allow_unshare=dice.choice((None, True)),
+        allow_unshare=dice.random() < 0.5,
     )
     return host(*files, past=rewritten, volumes=volumes, written_bytes=dice.randrange(BUDGET)), request, Config()
 
@@ -390,48 +386,6 @@ def test_the_order_of_the_files_does_not_matter(seed: int) -> None:
     shuffled = list(given.files)
     random.Random(seed + 1).shuffle(shuffled)  # noqa: S311 - repeatable
     assert plan(given, request, config) == plan(given._replace(files=tuple(shuffled)), request, config)
-
-
-@pytest.mark.parametrize("seed", range(200))
-def test_repeated_decisions_are_those_of_a_new_plan(seed: int) -> None:
-    given, request, config = any_host(seed)
-    dice = random.Random(-seed)  # noqa: S311 - repeatable
-    _, lasting = plan_again(given, request, config, Lasting())
-    files = [one._replace(links=3 - one.links) if dice.random() < 0.3 else one for one in given.files]
-    rewritten = {key: one for key, one in given.past.items() if dice.random() < 0.7}
-    rewritten |= {(one.device, one.inode): past(one, extents=0) for one in files if dice.random() < 0.2}
-    later = given._replace(
-        files=tuple(files),
-        past=rewritten,
-        now_us=NOW_US + dice.randrange(2 * DAY_US),
-        refused={(one.device, one.inode): REFUSED[DEVICE, 300] for one in files if dice.random() < 0.2},
-    )
-    changed = dice.choice(["nothing", "volumes", "request", "config"])
-    if changed == "volumes":
-        later = later._replace(volumes=tuple(one._replace(options=("ro",)) for one in later.volumes))
-    elif changed == "request":
-        request = request._replace(archived=not request.archived)
-    elif changed == "config":
-        config = configured("defrag", archived=False)
-    assert plan_again(later, request, config, lasting)[0] == plan(later, request, config)
-
-
-def test_only_decisions_that_neither_time_nor_a_retry_ends_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, active, settling = file(stem="whole"), file(Kind.ACTIVE, stem="active"), SETTLING
-    given = host(whole._replace(extents=extents(256, encoded_bytes=32 * MIB)), active, settling)
-    _, lasting = plan_again(given, Request(), Config(), Lasting())
-    judged: list[str] = []
-
-    def note(case: Case) -> Action | Skip:
-        judged.append(case.file.path)
-        return propose(case)
-
-    monkeypatch.setattr(module, "propose", note)
-    again, lasting = plan_again(given, Request(), Config(), lasting)
-    assert sorted(judged) == sorted([active.path, settling.path])
-    assert list(lasting.decisions) == [whole.path]
-    assert len(again.skipped) == 3
-    assert plan_again(given._replace(files=()), Request(), Config(), lasting)[1].decisions == {}
 
 
 JUST_NOW: dict[str, Any] = {"ctime_ns": (NOW_US - SECOND_US) * 1000}

@@ -197,12 +197,10 @@ def test_a_shared_file_is_looked_at_again_within_a_day() -> None:
 
 @pytest.mark.parametrize(
     ("configuration", "asked", "skipped"),
-    [("no", None, True), ("yes", None, False), ("no", True, False), ("yes", False, True), ("auto", False, True)],
+    [("no", False, True), ("yes", False, False), ("no", True, False)],
 )
 @pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.ACTIVE])
-def test_a_request_overrides_allow_unshare(
-    kind: Kind, configuration: str, asked: bool | None, *, skipped: bool
-) -> None:
+def test_a_request_overrides_allow_unshare(kind: Kind, configuration: str, *, asked: bool, skipped: bool) -> None:
     shared = file(kind, extents=extents(shared_bytes=4 * KIB))
     one = case(shared, Request(allow_unshare=asked), configured("defrag", allow_unshare=configuration))
     assert reason(rules.veto_shared_data, one) is (Reason.SHARED if skipped else None)
@@ -281,7 +279,7 @@ PLAIN, PACKED = extents(1), extents(256, encoded_bytes=32 * MIB)
         ("no", "no", PLAIN, None),
         ("no", "no", PACKED, None),  # the mount compresses whatever is asked for
         ("no", "zstd", PLAIN, None),  # what could not be compressed is plain already
-        ("zstd", None, PACKED, None),
+        ("zstd", None, PACKED, Verb.COMPRESS),
         ("no", None, PLAIN, None),
         ("lzo", "zstd", PACKED, Verb.COMPRESS),
         ("zstd:9", "zstd", PACKED, Verb.COMPRESS),
@@ -294,7 +292,7 @@ PLAIN, PACKED = extents(1), extents(256, encoded_bytes=32 * MIB)
 def test_a_compression_that_is_asked_for_by_name_is_obeyed_where_it_is_another(
     asked: str | None, had: str | None, lies: Extents, verb: Verb | None
 ) -> None:
-    """`had` None: the record is an older version's, and only how the file lies tells."""
+    """`had` is the recorded compression; None in a record of 0.1.0."""
     one = file(extents=lies)
     found = plan(host(one, past=known(one, compress=had)), Request(compress=asked), Config())
     if verb is None:
