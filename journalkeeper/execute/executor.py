@@ -79,7 +79,7 @@ def execute(action: Action, pace: Pace) -> Done:
     """Execute `action` at `pace` and return its outcome. Errors of one file or directory never raise."""
     began = time.monotonic()
     turn = Turn(action)
-    result, reason, detail = Result.DONE, action.reason, action.detail
+    result, reason, detail = Result.DONE, action.reason, ""
     try:
         WORK[action.action](action.target, turn, pace)
     except Refused as refused:

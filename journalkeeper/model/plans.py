@@ -155,8 +155,8 @@ class Action(NamedTuple):
 
     `path` is the file, the directory, or the active file that is rotated away. No piece of work is begun that would not
     end by `not_after_us`; None means no limit. `unshared_bytes` is the number of bytes that the disk will store twice
-    until the snapshots of the file are deleted. `detail` is copied to the outcome. `read_seconds_saved` is for a cold
-    reader at 150 requests a second; policy.plan fills in both savings.
+    until the snapshots of the file are deleted. `read_seconds_saved` is for a cold reader at 150 requests a second;
+    policy.plan fills in both savings.
     """
 
     path: str
@@ -170,7 +170,6 @@ class Action(NamedTuple):
     compress: Hidden[str] = "no"
     not_after_us: Hidden[int | None] = None
     unshared_bytes: Count = 0
-    detail: Hidden[str] = ""
     disk_bytes_saved: Count = 0
     read_seconds_saved: Seconds = 0.0
 

@@ -67,7 +67,7 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
         detail = f": {outcome.detail}" if outcome.detail else ""
         return f"{begun} {UNDONE[outcome.action]} {name} ({outcome.reason}){detail}"
     if directory:
-        facts = [WHY_NOCOW.get(outcome.reason, outcome.reason), *filter(None, [outcome.detail])]
+        facts = [WHY_NOCOW.get(outcome.reason, outcome.reason)]
     elif outcome.action is Verb.ROTATE:
         facts = [f"the archive has {counted(outcome.extents_before, 'extent')}"]
     else:

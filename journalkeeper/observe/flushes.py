@@ -149,14 +149,15 @@ class Flushes:
         with self._lock:
             timer.begin_look()
             now_us = self._clock()
-        ages_us: dict[int, int] = {}
+        present: set[int] = set()
         online: dict[int, int | None] = {}
         generations = NONE_READ
         for name in self._actives[directory]:
             try:
                 with opening.open_directory(directory) as dir_fd, opening.hold_open(name, dir_fd) as fd:
                     status, state = os.fstat(fd), header.read_state(fd)
-                    age_us = ages_us[status.st_ino] = self._wall() - status.st_mtime_ns // 1000
+                    present.add(status.st_ino)
+                    age_us = self._wall() - status.st_mtime_ns // 1000
                     self._seen[f"{directory}/{name}"] = state, status.st_mtime_ns
                     if state is State.ONLINE and timer.may_be_live(status.st_ino, age_us, now_us):
                         first = volume.read_generation(fd)
@@ -170,8 +171,8 @@ class Flushes:
             if online:
                 over = timer.note_unsynced(online, now_us, generations)
             else:
-                over = timer.note_offline(frozenset(ages_us), now_us)
-            due = timer.note_untimed_files(min(ages_us.values(), default=None), now_us)
+                over = timer.note_offline(frozenset(present), now_us)
+            due = timer.note_untimed_look(now_us)
         if over and known:
             self._wait_for_writeback(directory)
         return over or due

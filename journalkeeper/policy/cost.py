@@ -119,50 +119,50 @@ def _plan_whole_file(file: JournalFile, verb: Verb, reason: Reason, compression:
 
 def _judge_active(case: Case) -> Action | Skip:
     file = case.file
-    ideal_per_mib = ideal_extents(MIB, compressed=file.compressed)
-    ranges = find_costly_ranges(file, case.config)
+    costly = find_costly_mibs(file, case.config)
     count = f"{file.extents.total} extents in {file.size_bytes / MIB:.0f} MiB"
-    if not ranges:
+    if not costly:
         if file.extents.total <= max(1, file.ideal_extents) * NEAR_IDEAL:
             return Skip(file.path, Reason.IDEAL, count)
         return Skip(file.path, Reason.NO_GAIN, f"{count}: no MiB reaches ExtentsPerMiB=")
-    gone = sum(part.extents for part in ranges)
-    rewritten = {mib for part in ranges for mib in range(part.offset // MIB, -(-(part.offset + part.length) // MIB))}
-    stay = len(rewritten) * ideal_per_mib
-    stay += sum(extents for mib, extents in enumerate(file.extents.left_per_mib) if mib in rewritten)
+    ranges = _join_ranges(file, costly)
+    stay = len(costly) * ideal_extents(MIB, compressed=file.compressed)
+    stay += sum(extents for mib, extents in enumerate(file.extents.left_per_mib) if mib in costly)
+    bytes_to_write = sum(part.length for part in ranges)
     return Action(
         path=file.path,
         action=Verb.DEFRAGMENT,
         reason=Reason.FRAGMENTED,
         target=file,
         ranges=ranges,
-        bytes_to_write=sum(part.length for part in ranges),
+        bytes_to_write=bytes_to_write,
         extents_before=file.extents.total,
-        extents_expected=min(file.extents.total, file.extents.total - gone + stay),
+        extents_expected=min(file.extents.total, file.extents.total - sum(part.extents for part in ranges) + stay),
         not_after_us=case.window.closes_at_us,
-        unshared_bytes=min(file.extents.shared_bytes, sum(part.length for part in ranges)),
+        unshared_bytes=min(file.extents.shared_bytes, bytes_to_write),
     )
 
 
-def find_costly_ranges(file: JournalFile, config: Config) -> tuple[Range, ...]:
-    """Return the ranges of an active file that have at least as many extents per MiB as ExtentsPerMiB= requires."""
+def find_costly_mibs(file: JournalFile, config: Config) -> list[int]:
+    """Return the numbers of the MiBs of an active file in which at least ExtentsPerMiB= extents begin.
+
+    A MiB needs one extent more than the ideal number, whatever ExtentsPerMiB= says. MiBs behind the end of the file
+    are left out: the file may have been truncated after its extents were counted.
+    """
     threshold = max(config.defrag.extents_per_mib, ideal_extents(MIB, compressed=file.compressed) + 1)
-    return find_dense_ranges(file.extents.per_mib, threshold, file.size_bytes)
+    inside = enumerate(file.extents.per_mib[: -(-file.size_bytes // MIB)])
+    return [mib for mib, extents in inside if extents >= threshold]
 
 
-def find_dense_ranges(per_mib: tuple[int, ...], threshold: int, size_bytes: int) -> tuple[Range, ...]:
-    """Return the runs of MiBs in which at least `threshold` extents begin, cut at the end of the file."""
+def _join_ranges(file: JournalFile, mibs: list[int]) -> tuple[Range, ...]:
+    """Return these MiBs of a file as ranges. Neighbours are one range, and the last range ends with the file."""
     ranges: list[Range] = []
-    for number, extents in enumerate(per_mib):
-        offset = number * MIB
-        length = min(MIB, size_bytes - offset)
-        if extents < threshold or length <= 0:
-            continue
+    for mib in mibs:
+        offset, extents = mib * MIB, file.extents.per_mib[mib]
         if ranges and ranges[-1].offset + ranges[-1].length == offset:
             last = ranges.pop()
-            ranges.append(Range(last.offset, last.length + length, last.extents + extents))
-        else:
-            ranges.append(Range(offset, length, extents))
+            offset, extents = last.offset, last.extents + extents
+        ranges.append(Range(offset, min((mib + 1) * MIB, file.size_bytes) - offset, extents))
     return tuple(ranges)
 
 
@@ -172,10 +172,8 @@ def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> b
     `after` is the outcome of an action on the file since the look, None if there was none.
     """
     if file.kind is Kind.ACTIVE:
-        return after is None and bool(find_costly_ranges(file, config))
+        return after is None and bool(find_costly_mibs(file, config))
     total = file.extents.total if after is None else after.extents_after
-    if total < config.defrag.min_extents:
-        return False  # so for most files the rest is not computed after each event
     whole = ideal_extents(file.extents.data_bytes, compressed=becomes_compressed(file, config))
     return total - whole >= config.defrag.min_extents and total > whole * NEAR_IDEAL
 

@@ -26,9 +26,9 @@ OUTAGE_US: Final = MINUTE_US
 SPACE_US: Final = 10 * MINUTE_US
 """The delay before free space is looked for again: no event announces it."""
 
-PASSING: Final = frozenset({Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRESSURE}) | {
-    *(Reason.VANISHED, Reason.CHANGED, Reason.SHARED)
-}
+PASSING: Final = frozenset(
+    {Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRESSURE, Reason.VANISHED, Reason.CHANGED, Reason.SHARED}
+)
 """Reasons for a failed action that end without an administrator, or that the next look sees.
 
 Such an action is retried soon, and its failure is neither remembered nor logged.
@@ -88,8 +88,8 @@ def wait_for_window(path: str, window: Window) -> Skip | None:
 def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config) -> Skip | None:
     """Postpone work for 10 min during a balance or scrub, and for 1 min while others keep the disk busy.
 
-    Busy means that the measured share of time exceeds PressureMax=, unless that is 100%. Return None in all other
-    cases, also if there is no volume or no measurement.
+    Busy means that the measured share of time exceeds PressureMax=. Return None in all other cases, also if there is
+    no volume or no measurement.
     """
     if volume is None:
         return None
@@ -97,7 +97,7 @@ def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config)
         what = f"busy with the volume: {volume.maintenance}"
         return Skip(path, Reason.PRESSURE, what, until_us=now_us + MAINTENANCE_US)
     share, most = volume.busy_percent, config.window.pressure_max_percent
-    if share is None or share <= most or most == 100:
+    if share is None or share <= most:
         return None
     detail = f"others kept the disk busy {share}% of the time, PressureMax={most}%"
     return Skip(path, Reason.PRESSURE, detail, until_us=now_us + PRESSURE_US)

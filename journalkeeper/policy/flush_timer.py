@@ -196,17 +196,14 @@ class FlushTimer:
             self._accept_flush(before_us, now_us, synced=synced)
         return False
 
-    def note_untimed_files(self, age_us: int | None, now_us: int) -> bool:
-        """Record a look at files, the newest change `age_us` ago. Return True if they have no timer and a look was due.
+    def note_untimed_look(self, now_us: int) -> bool:
+        """Record a look at files that no timer syncs. Return True if it was due; the next append plans another.
 
         systemd-journal-remote syncs by no timer, and closes its files silently.
         """
-        if self.has_timer:
-            return False
         due = self._untimed_look_us is not None and now_us >= self._untimed_look_us
-        if due or self._untimed_look_us is None:
-            fresh = age_us is not None and 0 <= age_us < RARELY_US
-            self._untimed_look_us = now_us + RARELY_US - age_us if fresh and age_us is not None else None
+        if due:
+            self._untimed_look_us = None
         return due
 
     def needs_sync(self, now_us: int) -> bool:

@@ -29,9 +29,6 @@ UNWANTED: Final = {
 }
 """The reasons for which `auto` prefers datacow files in a directory, each with the disadvantage of NOCOW there."""
 
-COMPRESSING: Final = ("compress-force", "compress")
-"""Mount options that do not apply to NOCOW files; this service compresses those when they are archives."""
-
 
 def snapshots(instance: Instance, host: Host) -> bool:
     """Return whether there is evidence that snapshots are taken of this journal.
@@ -54,11 +51,7 @@ def decide(instance: Instance, volume: Volume | None, host: Host, config: Config
     doubt = None if wanted == "yes" else _doubt(instance, volume, host)
     if instance.nocow:
         return _already(instance, doubt)
-    return (
-        _obstacle(instance, volume, doubt)
-        or postpone_failed_change(instance, host)
-        or _action(instance, volume, wanted)
-    )
+    return _obstacle(instance, volume, doubt) or postpone_failed_change(instance, host) or _action(instance, wanted)
 
 
 def _doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str] | None:
@@ -101,9 +94,7 @@ def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | No
     if "ro" in volume.options:
         return Skip(where, Reason.READ_ONLY, "the filesystem is mounted read-only")
     if instance.compressed:
-        return Skip(
-            where, Reason.COMPRESSION, "chattr -c, or btrfs property set DIRECTORY compression '', takes it off"
-        )
+        return Skip(where, Reason.COMPRESSION, "remove it: chattr -c or btrfs property set DIRECTORY compression ''")
     return None
 
 
@@ -125,12 +116,10 @@ def postpone_at_start(instance: Instance, host: Host, request: Request, config: 
     return Skip(instance.directory, Reason.STARTING, detail, until_us=host.began_us + wait_us, puts_off=True)
 
 
-def _action(instance: Instance, volume: Volume, wanted: str) -> Action:
-    options = [word for word in volume.options if word.partition("=")[0] in COMPRESSING]
+def _action(instance: Instance, wanted: str) -> Action:
     return Action(
         path=instance.directory,
         action=Verb.SET_NOCOW,
-        reason=Reason.NO_REDUNDANCY if wanted == "auto" and not volume.redundant else Reason.CONFIGURED,
+        reason=Reason.NO_REDUNDANCY if wanted == "auto" else Reason.CONFIGURED,
         target=instance,
-        detail=f"mounted with {options[0]}, which NOCOW files are exempt from" if options else "",
     )

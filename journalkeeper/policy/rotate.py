@@ -299,9 +299,7 @@ def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
     age_us = question.cases.host.now_us - file.head_time_us
     if question.cases.request.now or not 0 <= age_us < apart_us:
         return None
-    detail = (
-        f"the file is {format_span(age_us)} old; to save writes a file is rotated at most every {format_span(apart_us)}"
-    )
+    detail = f"the file is {format_span(age_us)} old; rotations that save writes are {format_span(apart_us)} apart"
     return question.skip(Reason.BUDGET, detail, until_us=file.head_time_us + apart_us)
 
 

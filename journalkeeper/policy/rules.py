@@ -11,19 +11,15 @@ A new rule is a function here and its place in RULES. A new reason is a word and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
 
 from journalkeeper.model import MIB, Kind, Past, Reason, Skip, State, Verb
 from journalkeeper.model.reasons import describe_gain
-from journalkeeper.model.units import DAY_US, SECOND_US, format_size, format_span
+from journalkeeper.model.units import DAY_US, MINUTE_US, format_size, format_span
 from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case
 from journalkeeper.policy.cost import count_second_copy_bytes
 from journalkeeper.policy.deferral import AGAIN_US
 from journalkeeper.policy.saving import is_useless_rewrite
-
-LOOK_AGAIN_US: Final = SECOND_US
-"""The shortest delay before the next look at an archive that journald still writes."""
 
 Rule = Callable[[Case], Skip | None]
 
@@ -94,14 +90,14 @@ def veto_settling(case: Case) -> Skip | None:
 def veto_unfinished_archive(case: Case) -> Skip | None:
     """Veto an archive with a state byte other than ARCHIVED, because journald still writes it.
 
-    journald sets the byte when the whole file is on the disk, without an inotify event. So the file is checked again,
-    soon if it is young. After a day the state is final: its journald was killed before it could set the byte.
+    journald sets the byte when the whole file is on the disk, without an inotify event. So the file is checked again:
+    after a minute if it is younger than NocowSettleSec=, else after AGAIN_US. After a day the state is final: its
+    journald was killed before it could set the byte.
     """
     if case.file.kind is not Kind.ARCHIVED or case.file.state is State.ARCHIVED:
         return None
-    watch = case.config.watch
     age_us = abs(case.now_us - case.file.ctime_ns // 1000)
-    again_us = max(watch.settle_us, LOOK_AGAIN_US) if age_us < watch.nocow_settle_us else AGAIN_US
+    again_us = MINUTE_US if age_us < case.config.watch.nocow_settle_us else AGAIN_US
     until_us = case.now_us + again_us if age_us < DAY_US else None
     detail = f"the name is an archive's, but the header says {case.file.state}"
     return Skip(case.file.path, Reason.IN_USE, detail, until_us=until_us)

@@ -20,7 +20,6 @@ margins use up the whole interval.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from journalkeeper.model import Instance, JournalFile, Kind, State, Window
@@ -38,12 +37,17 @@ def closing_us(since_us: int, interval_us: int, margin_us: int) -> int | None:
 def windows(
     instances: Iterable[Instance], files: Iterable[JournalFile], now_us: int, *, margin_us: int, now: bool = False
 ) -> dict[str, Window]:
-    """Return the flush window of each instance, by the instance's directory."""
-    below: defaultdict[str, list[JournalFile]] = defaultdict(list)
-    for file in files:
-        if file.kind is Kind.ACTIVE and file.state is State.ONLINE:
-            below[file.directory].append(file)
-    return {one.directory: window(one, below[one.directory], now_us, margin_us=margin_us, now=now) for one in instances}
+    """Return the flush window of each instance at `now_us`, by the instance's directory.
+
+    `margin_us` is the time before a flush at which work stops. With `now`, the request does not wait for a flush.
+    """
+    online = [file for file in files if file.kind is Kind.ACTIVE and file.state is State.ONLINE]
+    return {
+        one.directory: _find_window(
+            one, [file for file in online if file.directory == one.directory], now_us, margin_us=margin_us, now=now
+        )
+        for one in instances
+    }
 
 
 def at(seen: Window, now_us: int) -> Window:
@@ -55,12 +59,12 @@ def at(seen: Window, now_us: int) -> Window:
     return seen
 
 
-def window(  # noqa: PLR0911 - one return for each row of the table above
-    instance: Instance, files: Sequence[JournalFile], now_us: int, *, margin_us: int, now: bool
+def _find_window(  # noqa: PLR0911 - one return for each row of the table above
+    instance: Instance, online: Sequence[JournalFile], now_us: int, *, margin_us: int, now: bool
 ) -> Window:
-    """Return the flush window of `instance`, whose files are `files`, at `now_us`.
+    """Return the flush window of `instance`, whose unsynced files are `online`.
 
-    `margin_us` is the time before a flush at which work stops. The reason is one of "now" (the request does not wait),
+    The reason is one of "now" (the request does not wait),
     "flushed" (nothing unsynced), "no-timer" (journald syncs at no time of its own), "stale" (unsynced, but not written
     for a whole interval), "online" (open until the flush is near), "flush-due", "too-short", or "unsynced" (since an
     unknown time).
@@ -68,7 +72,6 @@ def window(  # noqa: PLR0911 - one return for each row of the table above
     name, interval_us = instance.name, instance.sync_interval_us
     if now:
         return Window(name, open=True, closes_at_us=None, reason="now")
-    online = [file for file in files if file.kind is Kind.ACTIVE and file.state is State.ONLINE]
     if not online:
         return Window(name, open=True, closes_at_us=None, reason="flushed")
     if interval_us in {0, INFINITY_US}:

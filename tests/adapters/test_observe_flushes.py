@@ -165,9 +165,10 @@ def test_a_file_that_vanished_leaves_nothing_to_wait_for(journal: Journal) -> No
     assert journal.closes_us() is None
 
 
-def test_a_journal_without_a_timer_is_looked_at_again_when_its_files_are_at_rest(quick: Journal) -> None:
+def test_a_journal_without_a_timer_is_looked_at_again_after_an_append(quick: Journal) -> None:
     quick.instance = quick.instance._replace(sync_interval_us=0)
     quick.look(ONLINE)
+    assert quick.flushes.note_append(quick.instance.directory)
     again_us = quick.flushes.get_next_look_us(0)
     assert again_us == quick.now_us + RARELY_US
     assert not quick.flushes.needs_plan()

@@ -51,8 +51,8 @@ VAIN: dict[str, Any] = {
             f"set +C on {MAIN}: single copy, no snapshots",
         ),
         (
-            done()._replace(**NOCOW, reason=Reason.CONFIGURED, detail="mounted with compress"),
-            f"set +C on {MAIN}: Nocow=yes, mounted with compress",
+            done()._replace(**NOCOW, reason=Reason.CONFIGURED),
+            f"set +C on {MAIN}: Nocow=yes",
         ),
         (done(**VAIN), "a.journal: rewritten without gain: 45 extents before, 49 after, 28 expected"),
         (

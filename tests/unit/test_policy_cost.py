@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
 
 from journalkeeper.config import Config
 from journalkeeper.model import KIB, MIB, Action, Kind, Range, Reason, Request, Skip, Verb
-from journalkeeper.policy.cost import find_dense_ranges, propose
-from journalkeeper.policy.saving import EXPECTED_RATIO, READ_IOPS, estimate_freed_bytes, estimate_read_seconds
+from journalkeeper.policy.cost import propose
+from journalkeeper.policy.saving import EXPECTED_RATIO, READ_IOPS, add_savings, estimate_freed_bytes
 from tests.hosts import case, configured, extents, file
 
 PLAIN = Request(compress="no")
@@ -216,8 +215,8 @@ def test_what_a_rewrite_saves_on_disk(
 
 def test_what_a_rewrite_saves_a_cold_reader() -> None:
     found = action(file(extents=extents(3256)))
-    assert (found.extents_expected, estimate_read_seconds(found)) == (256, 3000 / READ_IOPS)
-    assert estimate_read_seconds(found._replace(extents_expected=4000)) == 0
+    assert (found.extents_expected, add_savings(found).read_seconds_saved) == (256, 3000 / READ_IOPS)
+    assert add_savings(found._replace(extents_expected=4000)).read_seconds_saved == 0
 
 
 @pytest.mark.parametrize(
@@ -286,31 +285,16 @@ def test_a_mib_that_a_compressing_mount_wrote_has_eight_extents_at_the_least(cou
         assert answer.extents_expected == 8
 
 
-def test_neighbouring_mibs_are_one_range() -> None:
-    assert find_dense_ranges((16, 17, 0, 18), 16, 4 * MIB) == (Range(0, 2 * MIB, 33), Range(3 * MIB, MIB, 18))
-
-
-def test_a_range_ends_with_the_file() -> None:
-    assert find_dense_ranges((16, 17), 16, MIB + 4 * KIB) == (Range(0, MIB + 4 * KIB, 33),)
-
-
-def test_a_mib_behind_the_end_of_the_file_is_no_range() -> None:
-    """The file was cut between the look at its extents and at its size."""
-    assert find_dense_ranges((16, 17), 16, MIB) == (Range(0, MIB, 16),)
-
-
-@pytest.mark.parametrize("seed", range(50))
-def test_ranges_cover_just_the_dense_mibs(seed: int) -> None:
-    dice = random.Random(seed)  # noqa: S311 - repeatable
-    per_mib = tuple(dice.choice((0, 3, 15, 16, 40)) for _ in range(dice.randrange(12)))
-    size = len(per_mib) * MIB - dice.randrange(MIB) if per_mib else 0
-    ranges = find_dense_ranges(per_mib, 16, size)
-    covered = {mib for part in ranges for mib in range(part.offset // MIB, -(-(part.offset + part.length) // MIB))}
-    assert covered == {mib for mib, count in enumerate(per_mib) if count >= 16}
-    assert sum(part.extents for part in ranges) == sum(count for count in per_mib if count >= 16)
-    assert all(part.offset + part.length <= size for part in ranges)
-    ends = [part.offset + part.length for part in ranges]
-    assert all(end < part.offset for end, part in zip(ends, ranges[1:], strict=False))
+@pytest.mark.parametrize(
+    ("per_mib", "size_bytes", "ranges"),
+    [
+        ((16, 17, 0, 18), 4 * MIB, (Range(0, 2 * MIB, 33), Range(3 * MIB, MIB, 18))),
+        ((16, 17), MIB + 4 * KIB, (Range(0, MIB + 4 * KIB, 33),)),  # a range ends with the file
+        ((16, 17), MIB, (Range(0, MIB, 16),)),  # the file was truncated between the look at its extents and at its size
+    ],
+)
+def test_neighbouring_mibs_are_one_range(per_mib: tuple[int, ...], size_bytes: int, ranges: tuple[Range, ...]) -> None:
+    assert action(active(*per_mib, size_bytes=size_bytes)).ranges == ranges
 
 
 def test_extents_next_to_unwritten_blocks_stay() -> None:

@@ -323,32 +323,16 @@ def test_without_a_timer_nothing_is_awaited(interval_us: int) -> None:
 
 
 @pytest.mark.parametrize("interval_us", [0, INFINITY_US])
-def test_what_is_appended_without_a_timer_is_looked_at_after_a_minute_and_a_minute_after_the_last(
-    interval_us: int,
-) -> None:
+def test_appends_without_a_timer_are_looked_at_after_a_minute(interval_us: int) -> None:
     """Else a file of systemd-journal-remote's is looked at when it is new, and never again."""
     made = flushed(interval_us)
     assert made.note_append(1001 * S), "the loop is to sleep for less long"
     assert not made.note_append(1002 * S)
     assert made.next_look_us(MARGIN) == 1061 * S
-    assert not made.note_untimed_files(1 * S, 1060 * S)
-    assert made.note_untimed_files(1 * S, 1061 * S), "it is still written to, or was not written back"
-    assert made.next_look_us(MARGIN) == 1120 * S
-    assert made.note_untimed_files(60 * S, 1120 * S)
-    assert made.next_look_us(MARGIN) is None, "nobody writes, nobody looks"
-
-
-def test_at_the_start_what_was_just_written_without_a_timer_is_looked_at_again() -> None:
-    made = timer(0)
-    assert not made.note_untimed_files(20 * S, 1000 * S)
-    assert made.next_look_us(MARGIN) == 1040 * S
-    other = timer(0)
-    assert not other.note_untimed_files(-20 * S, 1000 * S)
-    assert other.next_look_us(MARGIN) is None, "a change in the future is the clock's"
-
-
-def test_with_a_timer_flushes_tell_all() -> None:
-    assert not flushed().note_untimed_files(0, 2000 * S)
+    assert not made.note_untimed_look(1060 * S)
+    assert made.note_untimed_look(1061 * S)
+    assert made.next_look_us(MARGIN) is None, "the next append plans the next look"
+    assert made.note_append(1062 * S)
 
 
 def test_a_window_that_the_margins_leave_nothing_of_is_only_looked_at_for_its_end() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from journalkeeper.model import JournalFile, Kind, State, Window
 from journalkeeper.model.units import INFINITY_US, MINUTE_US, SECOND_US
-from journalkeeper.policy.window import at, window
-from tests.hosts import NAME, NOW_US, file, instance
+from journalkeeper.policy.window import at, windows
+from tests.hosts import DIRECTORY, NAME, NOW_US, file, instance
 
 MARGIN_US = SECOND_US
 INTERVAL_US = 5 * MINUTE_US
@@ -21,7 +21,7 @@ def online(changed_us: int = NOW_US, **words: Any) -> JournalFile:
 
 
 def look(*files: JournalFile, now: bool = False, **words: Any) -> Window:
-    return window(instance(**words), files, NOW_US, margin_us=MARGIN_US, now=now)
+    return windows((instance(**words),), files, NOW_US, margin_us=MARGIN_US, now=now)[DIRECTORY]
 
 
 def opened(reason: str, closes_at_us: int | None = None) -> Window:
