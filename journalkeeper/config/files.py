@@ -47,50 +47,35 @@ class Assignment(NamedTuple):
     fatal: bool = False
 
 
-def assignments(
-    name: str, *, root: str = "/", project_dirs: tuple[str, ...] = PROJECT_DIRS, subdir: str = "systemd"
-) -> list[Assignment]:
+def assignments(name: str, *, root: str = "/", subdir: str = "systemd") -> list[Assignment]:
     """Return all assignments of the configuration `name` ("journald.conf") in their order: later ones win.
 
     The files are those of `files`.
     Raises: FileError with the file or directory that exists and cannot be read (EACCES, EIO, ELOOP).
     """
     found: list[Assignment] = []
-    for file in files(name, root=root, project_dirs=project_dirs, subdir=subdir):
+    for file in files(name, root=root, subdir=subdir):
         found += parse_file(file, missing_ok=True)
     return found
 
 
-def files(
-    name: str, *, root: str = "/", project_dirs: tuple[str, ...] = PROJECT_DIRS, subdir: str = "systemd"
-) -> list[str]:
+def files(name: str, *, root: str = "/", subdir: str = "systemd") -> list[str]:
     """Return the main file and the drop-ins of the configuration `name`, in reading order.
 
-    The main file is the first NAME in `project_dirs`/`subdir`. Drop-ins are NAME.d/*.conf of all directories, sorted by
+    The main file is the first NAME in PROJECT_DIRS/`subdir`. Drop-ins are NAME.d/*.conf of all directories, sorted by
     name. Of drop-ins with equal names, the one in the first directory counts. So an empty file or a link to /dev/null
     hides later ones. Links are followed as the kernel does, also out of `root`. Before 256, journald itself read the
     main file only from /etc.
     Raises: FileError if a directory cannot be listed.
     """
-    places = [os.path.join(root, directory, subdir, name) for directory in project_dirs]
-    main = next((place for place in places if _exists(place)), None)
+    places = [os.path.join(root, directory, subdir, name) for directory in PROJECT_DIRS]
+    main = next((place for place in places if os.path.exists(place)), None)
     dropins: dict[str, str] = {}
     for place in places:
         for entry in _conf_names(place + ".d"):
             dropins.setdefault(entry, os.path.join(place + ".d", entry))
     ordered = [dropins[entry] for entry in sorted(dropins, key=os.fsencode)]
     return ordered if main is None else [main, *ordered]
-
-
-def _exists(file: str) -> bool:
-    """Return whether the file exists. True also if it may not be examined: then opening it gives the reason."""
-    try:
-        os.stat(file)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _conf_names(directory: str) -> list[str]:

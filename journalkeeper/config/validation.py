@@ -110,16 +110,22 @@ def _unknown(line: Assignment) -> str:
 
 
 def _validate(lines: dict[Directive, list[Assignment]]) -> tuple[Config, list[Problem]]:
-    """Return pydantic's configuration, with the default and a problem for each wrong value."""
+    """Return the configuration that the valid lines give, and a problem for each other line.
+
+    Each line is validated on its own, because only some lines of a list of paths may be wrong.
+    """
     problems: list[Problem] = []
-    good = dict(lines)
-    while True:
-        try:
-            return Config.model_validate(_as_words(good)), problems
-        except ValidationError as error:
-            for wrong in error.errors(include_url=False, include_context=False):
-                directive = next(one for one in lines if (one.section.lower(), one.field) == wrong["loc"][:2])
-                problems += _complaints(directive, good.pop(directive, []))
+    good: dict[Directive, list[Assignment]] = {}
+    for directive, given in lines.items():
+        for line in given:
+            try:
+                Config.model_validate(_as_words({directive: [line]}))
+            except ValidationError:
+                what = f"{line.value.strip()!r} is not allowed; allowed: {directive.spec.allowed}"
+                problems.append((line.file, line.line, line.key, what))
+            else:
+                good.setdefault(directive, []).append(line)
+    return Config.model_validate(_as_words(good)), problems
 
 
 def _as_words(lines: dict[Directive, list[Assignment]]) -> dict[str, dict[str, object]]:
@@ -133,38 +139,19 @@ def _as_words(lines: dict[Directive, list[Assignment]]) -> dict[str, dict[str, o
     return words
 
 
-def _complaints(directive: Directive, given: list[Assignment]) -> list[Problem]:
-    """Return a problem for each wrong line of a directive that pydantic refused.
-
-    For a list of paths, only the lines that cannot be read are wrong. For any other directive, all `given` lines are.
-    """
-    wrong = [line for line in given if directive.spec.form is not Form.PATHS or not _readable(directive, line)]
-    what = f"is not allowed; allowed: {directive.spec.allowed}"
-    return [(line.file, line.line, line.key, f"{line.value.strip()!r} {what}") for line in wrong]
-
-
-def _readable(directive: Directive, line: Assignment) -> bool:
-    try:
-        directive.spec.read([line.value])
-    except ValueError:
-        return False
-    return True
-
-
 def _contradictions(config: Config, lines: dict[Directive, list[Assignment]], wrong: list[Problem]) -> list[Problem]:
     """Return a problem for each pair of directives in AT_LEAST whose first value is smaller than the second.
 
-    A pair is left out if no line sets it, or one of its lines is already `wrong`. The problem names the first line of
-    the first directive, or of the second if no line sets the first.
+    The defaults contradict nothing. A pair is left out if one of its lines is already `wrong`. The problem names the
+    first line of the first directive, or of the second if no line sets the first.
     """
     problems: list[Problem] = []
     bad = {(file, line) for file, line, _, _ in wrong}
     for greater_name, smaller_name in AT_LEAST:
         greater, smaller = _by_name()[greater_name], _by_name()[smaller_name]
         given = lines.get(greater, []) + lines.get(smaller, [])
-        if not given or any((line.file, line.line) in bad for line in given):
-            continue
-        if _value(config, greater) < _value(config, smaller):
+        judged = not any((line.file, line.line) in bad for line in given)
+        if judged and _value(config, greater) < _value(config, smaller):
             what = (
                 f"{greater.spec.name}={greater.spec.format_value(_value(config, greater))} must be at least "
                 f"{smaller.spec.name}={smaller.spec.format_value(_value(config, smaller))}"

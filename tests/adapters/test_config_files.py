@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.config.files import PROJECT_DIRS, assignments, files, parse_file
+from journalkeeper.config.files import PROJECT_DIRS, assignments, parse_file
 from journalkeeper.model.errors import FileError
 from tests.adapters.command import ran
 from tests.nobody import being_nobody
@@ -114,16 +114,6 @@ def test_what_may_not_be_read_is_an_error_that_names_it(open_directory: Path, cl
     assert (caught.value.path, caught.value.number) == (str(open_directory / closed), errno.EACCES)
 
 
-def test_a_directory_that_may_not_be_entered_hides_no_main_file_in_silence(open_directory: Path) -> None:
-    put(open_directory, "etc/systemd/journald.conf", "main")
-    put(open_directory, "usr/lib/systemd/journald.conf", "vendor")
-    os.chmod(open_directory / "etc/systemd", 0)
-    with without_rights(), pytest.raises(FileError) as caught:
-        values(open_directory)
-    os.chmod(open_directory / "etc/systemd", 0o755)  # noqa: S103, so that it can be removed
-    assert caught.value.number == errno.EACCES
-
-
 def cat_config(root: Path) -> list[str]:
     """The values in the order in which systemd-analyze shows them."""
     shown = ran("systemd-analyze", "cat-config", "--root", root, "systemd/journald.conf").stdout
@@ -140,11 +130,3 @@ def test_systemd_analyze_merges_the_same_way(tmp_path: Path, seed: int) -> None:
     for number, path in enumerate(dice.sample(paths, 15)):
         put(tmp_path, path, dice.choice(("", "->/dev/null", *(f"{number}",) * 5)))
     assert values(tmp_path) == cat_config(tmp_path)
-
-
-def test_files_are_listed_with_masks_among_them(tmp_path: Path) -> None:
-    put(tmp_path, "etc/systemd/journald.conf", "main")
-    put(tmp_path, "etc/systemd/journald.conf.d/a.conf", "->/dev/null")
-    found = files("journald.conf", root=str(tmp_path))
-    assert found == [f"{tmp_path}/etc/systemd/journald.conf", f"{tmp_path}/etc/systemd/journald.conf.d/a.conf"]
-    assert parse_file(found[1]) == []

@@ -17,7 +17,7 @@ from journalkeeper.config.spec import Form
 from journalkeeper.config.validation import describe, from_assignments
 from journalkeeper.model import GIB, KIB, MIB
 from journalkeeper.model.errors import ConfigError
-from journalkeeper.model.units import DAY_US, MINUTE_US, MS_US, SECOND_US
+from journalkeeper.model.units import DAY_US, MS_US, SECOND_US
 
 REPOSITORY = Path(__file__).parents[2]
 SHIPPED = REPOSITORY / "configs" / "journalkeeper.conf"
@@ -73,17 +73,9 @@ def shipped_file() -> str:
     return text
 
 
-def test_nothing_assigned_is_the_defaults() -> None:
-    assert from_assignments([]) == Config()
-
-
 def test_lines_that_only_reset_are_the_defaults() -> None:
+    assert from_assignments([]) == Config()
     assert from_assignments(lines("Watch.SettleSec=", "Watch.Directories=  ")) == Config()
-
-
-def test_every_default_written_out_reads_as_the_default() -> None:
-    written = [f"{one.section}.{one.spec.name}={one.default}" for one in directives()]
-    assert from_assignments(lines(*written)) == Config()
 
 
 @pytest.mark.parametrize("one", directives(), ids=lambda one: one.spec.name)
@@ -103,30 +95,22 @@ def test_every_directive_has_its_doc_its_reason_and_a_field_with_the_unit(one: D
         ("Watch.Directories=/a//b/ '/with space' /a/b", "watch.directories", ("/a/b", "/with space")),
         ("Watch.SettleSec=0", "watch.settle_us", 0),
         ("Watch.SettleSec=1min 30s", "watch.settle_us", 90 * SECOND_US),
-        ("Watch.NocowSettleSec=1d", "watch.nocow_settle_us", DAY_US),
         ("Nocow.Nocow=no", "nocow.nocow", "no"),
         ("Nocow.RotateToApply=off", "nocow.rotate_to_apply", False),
         ("Defrag.Compress=zstd:15", "defrag.compress", "zstd:15"),
-        ("Defrag.Compress=no", "defrag.compress", "no"),
         ("Defrag.AllowUnshare=TRUE", "defrag.allow_unshare", "yes"),
         ("Defrag.AllowUnshare=off", "defrag.allow_unshare", "no"),
         ("Defrag.AllowUnshare=auto", "defrag.allow_unshare", "auto"),
         ("Defrag.MinExtents=1", "defrag.min_extents", 1),
         ("Defrag.MinReclaim=1.5M", "defrag.min_reclaim_bytes", 3 * MIB // 2),
-        ("Defrag.ExtentsPerMiB=2", "defrag.extents_per_mib", 2),
         ("Defrag.ExtentsPerMiB=256", "defrag.extents_per_mib", 256),
         ("Defrag.ChunkBytes=256K", "defrag.chunk_bytes", 256 * KIB),
-        ("Defrag.ChunkBytes=128M", "defrag.chunk_bytes", 128 * MIB),
         ("Defrag.ChunkSec=1ms", "defrag.chunk_us", MS_US),
-        ("Window.MarginSec=10min", "window.margin_us", 10 * MINUTE_US),
         ("Window.PressureMax=0", "window.pressure_max_percent", 0),
         ("Window.PressureMax=100%", "window.pressure_max_percent", 100),
         ("Budget.BytesPerDay=infinity", "budget.bytes_per_day", None),
-        ("Budget.BytesPerDay=0", "budget.bytes_per_day", 0),
         ("Budget.BytesPerDay=20G", "budget.bytes_per_day", 20 * GIB),
-        ("Budget.RotationsPerDay=0", "budget.rotations_per_day", 0),
         ("History.KeepSec=1d", "history.keep_us", DAY_US),
-        ("Metrics.Textfile=/var/lib/x.prom", "metrics.textfile", "/var/lib/x.prom"),
     ],
 )
 def test_a_value_is_read_and_written_back(text: str, path: str, value: object) -> None:
@@ -142,36 +126,28 @@ def test_a_value_is_read_and_written_back(text: str, path: str, value: object) -
     [
         "Watch.Directories=var/log/journal",
         "Watch.Directories=/var/log/journal ../x",
-        "Watch.Directories=/a/../b",
         'Watch.Directories="/a',
         "Watch.SettleSec=-1",
         "Watch.SettleSec=soon",
         "Watch.SettleSec=1441min",
-        "Watch.SettleSec=infinity",
         "Nocow.Nocow=maybe",
         "Nocow.Nocow=Auto",
         "Nocow.RotateToApply=perhaps",
         "Defrag.Compress=zstd:16",
         "Defrag.Compress=yes",
         "Defrag.MinExtents=0",
-        "Defrag.MinExtents=1000001",
         "Defrag.MinExtents=1.5",
         "Defrag.MinExtents=²",
         "Defrag.MinExtents=" + "9" * 5000,
         "Defrag.MinReclaim=1m",
         "Defrag.ExtentsPerMiB=1",
         "Defrag.ExtentsPerMiB=257",
-        "Defrag.ChunkBytes=262143",
-        "Defrag.ChunkBytes=134217729",
         "Defrag.ChunkSec=999us",
         "Window.PressureMax=101%",
         "Window.PressureMax=-1%",
         "Window.PressureMax=%",
         "Budget.KeepFree=infinity",
-        "Budget.RotationsPerDay=infinity",
         "History.KeepSec=23h",
-        "History.MaxRows=999",
-        "Metrics.Textfile=x.prom",
     ],
 )
 def test_a_bad_value_names_line_key_value_and_what_is_allowed(text: str) -> None:
@@ -182,19 +158,14 @@ def test_a_bad_value_names_line_key_value_and_what_is_allowed(text: str) -> None
     assert what == f"{value!r} is not allowed; allowed: {one.spec.allowed}"
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_in_the_order_of_their_lines() -> None:
     found = problems(
         "Watch.SettleSec=soon", "Defrag.Active=yes", "Defrag.Chunk=1", "Watch.Directories=/a", "Watch.Directories=b",
         "Wash.X=1", "Defrag.ChunkSec=1h",
     )  # fmt: skip
-    assert sorted((line, key) for line, key, _ in found) == [
+    assert [(line, key) for line, key, _ in found] == [
         (1, "SettleSec"), (3, "Chunk"), (5, "Directories"), (6, "X"), (7, "ChunkSec"),
     ]  # fmt: skip
-
-
-def test_problems_come_in_the_order_of_the_lines() -> None:
-    numbers = [line for line, _, _ in problems("Window.MarginSec=x", "Watch.Foo=1", "Watch.SettleSec=x", "Nocow.Foo=1")]
-    assert numbers == [1, 2, 3, 4]
 
 
 def test_the_error_reads_as_file_line_key() -> None:
@@ -215,12 +186,12 @@ def test_the_error_reads_as_file_line_key() -> None:
         (".SettleSec=1", "stands before the first section; allowed are [Watch]"),
     ],
 )
-def test_an_unknown_name_is_told_with_the_nearest(text: str, said: str) -> None:
+def test_an_unknown_name_is_reported_with_the_nearest(text: str, said: str) -> None:
     ((_, _, what),) = problems(text)
     assert said in what
 
 
-def test_a_line_that_conffiles_could_not_read_is_a_problem(tmp_path: Path) -> None:
+def test_a_line_that_is_no_assignment_is_a_problem(tmp_path: Path) -> None:
     file = tmp_path / "x.conf"
     file.write_text("[Watch]\nSettleSec=1s\nnonsense\n")
     with pytest.raises(ConfigError) as caught:
@@ -267,7 +238,7 @@ def test_a_bad_value_contradicts_nothing() -> None:
     assert [key for _, key, _ in problems("Watch.NocowSettleSec=soon", "Watch.SettleSec=1h")] == ["NocowSettleSec"]
 
 
-def test_describe_tells_what_is_not_the_default() -> None:
+def test_describe_marks_values_other_than_the_default() -> None:
     rows = describe(from_assignments(lines("Watch.SettleSec=90", "Defrag.Compress=zstd", "Metrics.Textfile=/x")))
     assert [(row.section, row.key, row.value) for row in rows if not row.default] == [
         ("Watch", "SettleSec", "90s"),
