@@ -24,9 +24,6 @@ SEARCH = struct.Struct("=QQQQQQQIIII32xQ")
 spare u64. Then buf_size of struct btrfs_ioctl_search_args_v2.
 """
 
-NR_ITEMS = struct.Struct("=I")
-NR_ITEMS_OFFSET = 64
-
 ITEM_HEADER = struct.Struct("=16xQ4xI")
 """struct btrfs_ioctl_search_header: the file offset of the item, and its length without this header."""
 
@@ -37,14 +34,6 @@ The extent holds ram_bytes of data in disk_num_bytes on the disk, and this item 
 type is inline, the data follows the type.
 """
 
-INLINE_DATA_OFFSET = 21
-
-HOLE = 0
-"""The disk_bytenr of a hole."""
-
-INLINE = -1
-"""A place that no extent has, for inline data."""
-
 BUFFER_BYTES = 64 << 10
 
 LAST = 2**64 - 1
@@ -53,7 +42,8 @@ LAST = 2**64 - 1
 def read_disk_bytes(fd: int) -> int | None:
     """Return the disk usage of one file in bytes, as compsize(8) counts it; None without CAP_SYS_ADMIN.
 
-    Unwritten extents count. Dirty pages without a place on the disk do not count: sync the file first.
+    Unwritten extents count. Dirty pages without a place on the disk do not count: sync the file first. Data inside of
+    btrfs's metadata does not count either; only files of less than 4 KiB have such data.
 
     Raises: OSError: ENOTTY not on btrfs.
     """
@@ -64,26 +54,23 @@ def read_disk_bytes(fd: int) -> int | None:
 
 
 def read_pinned_bytes(fd: int) -> int | None:
-    """Return how many bytes on the disk belong to the file's extents, but to no part of the file.
+    """Return how many bytes on the disk belong to the file's extents, but to no part of the file; never less than 0.
 
     btrfs keeps a whole extent while any part of it is in use. For a compressed extent, each part counts in proportion
     to its uncompressed size. The result is None without CAP_SYS_ADMIN.
 
     Raises: as `read_disk_bytes`.
     """
-    unused: dict[int, float] = {}
-    try:
-        for place, disk_bytes, used_bytes in _list_references(fd):
-            unused[place] = unused.get(place, disk_bytes) - used_bytes
-    except PermissionError:
+    disk_bytes = read_disk_bytes(fd)
+    if disk_bytes is None:
         return None
-    return sum(max(0, round(size)) for size in unused.values())
+    return max(0, round(disk_bytes - sum(used_bytes for _, _, used_bytes in _list_references(fd))))
 
 
 def _list_references(fd: int) -> Iterator[tuple[int, int, float]]:
     """Yield, for each part of the file, the address of its extent, the extent's bytes on the disk, and the used ones.
 
-    Holes are left out.
+    Holes and inline data are left out.
 
     Tree 0 is the subvolume that `fd` is in.
     """
@@ -92,14 +79,12 @@ def _list_references(fd: int) -> Iterator[tuple[int, int, float]]:
     while True:
         SEARCH.pack_into(buffer, 0, 0, inode, inode, offset, LAST, 0, LAST, kind, kind, 2**32 - 1, 0, BUFFER_BYTES)
         ioctl(fd, BTRFS_IOC_TREE_SEARCH_V2, buffer)
-        (items,) = NR_ITEMS.unpack_from(buffer, NR_ITEMS_OFFSET)
+        items = SEARCH.unpack_from(buffer)[9]  # nr_items
         at = SEARCH.size
         for _ in range(items):
             item_offset, length = ITEM_HEADER.unpack_from(buffer, at)
             ram_bytes, form, place, disk_bytes, num_bytes = ITEM.unpack_from(buffer, at + ITEM_HEADER.size)
-            if form == BTRFS_FILE_EXTENT_INLINE:
-                yield INLINE, length - INLINE_DATA_OFFSET, length - INLINE_DATA_OFFSET
-            elif place != HOLE:
+            if form != BTRFS_FILE_EXTENT_INLINE and place != 0:  # 0: a hole
                 yield place, disk_bytes, disk_bytes * num_bytes / max(1, ram_bytes)
             at += ITEM_HEADER.size + length
             offset = item_offset + 1

@@ -28,7 +28,6 @@ FS_IOC_FIEMAP = 0xC020660B
 
 FIEMAP_FLAG_SYNC = 0x1
 
-FIEMAP_EXTENT_LAST = 0x1
 FIEMAP_EXTENT_UNKNOWN = 0x2
 FIEMAP_EXTENT_DELALLOC = 0x4
 FIEMAP_EXTENT_ENCODED = 0x8
@@ -38,9 +37,6 @@ FIEMAP_EXTENT_SHARED = 0x2000
 
 HEADER = struct.Struct("=QQIIII")
 """struct fiemap: fm_start, fm_length, fm_flags, fm_mapped_extents, fm_extent_count, fm_reserved."""
-
-MAPPED = struct.Struct("=I")
-MAPPED_OFFSET = 20
 
 ROW = struct.Struct("=QQQ16xI12x")
 """struct fiemap_extent: fe_logical, fe_physical, fe_length, two spare u64; fe_flags, three spare u32."""
@@ -112,7 +108,7 @@ def _read_rows(fd: int, start: int, end: int, *, sync: bool) -> list[Extent]:
     buffer = bytearray(HEADER.size + BATCH_ROWS * ROW.size)
     HEADER.pack_into(buffer, 0, start, end - start, FIEMAP_FLAG_SYNC if sync else 0, 0, BATCH_ROWS, 0)
     ioctl(fd, FS_IOC_FIEMAP, buffer)
-    (mapped,) = MAPPED.unpack_from(buffer, MAPPED_OFFSET)
+    mapped = HEADER.unpack_from(buffer)[3]  # fm_mapped_extents
     return list(map(Extent._make, ROW.iter_unpack(buffer[HEADER.size : HEADER.size + mapped * ROW.size])))
 
 

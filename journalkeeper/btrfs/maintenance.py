@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import time
+from glob import glob
 
 SYSFS = "/sys/fs/btrfs"
 SCRUBS = "/var/lib/btrfs"
@@ -55,8 +56,8 @@ def list_disks(uuid: str, *, sysfs: str = SYSFS) -> list[str]:
 
     Source: Documentation/ABI/stable/sysfs-block.
     """
-    top = f"{sysfs}/{uuid}/devices"
-    return sorted({layer for name in _list_names(top) for layer in _find_layers(os.path.realpath(f"{top}/{name}"))})
+    devices = map(os.path.realpath, glob(f"{sysfs}/{uuid}/devices/*"))
+    return sorted({layer for device in devices for layer in _find_layers(device)})
 
 
 def _find_layers(device: str) -> set[str]:
@@ -64,13 +65,6 @@ def _find_layers(device: str) -> set[str]:
     found = {os.path.basename(device)}
     if os.path.exists(f"{device}/partition"):
         found |= _find_layers(os.path.dirname(device))
-    for name in _list_names(f"{device}/slaves"):
-        found |= _find_layers(os.path.realpath(f"{device}/slaves/{name}"))
+    for slave in glob(f"{device}/slaves/*"):
+        found |= _find_layers(os.path.realpath(slave))
     return found
-
-
-def _list_names(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except FileNotFoundError:
-        return []

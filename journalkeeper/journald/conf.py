@@ -17,8 +17,6 @@ from journalkeeper.config import files
 from journalkeeper.model import GIB, KIB, MIB
 from journalkeeper.model.units import MINUTE_US, SECOND_US, U64_MAX, parse_size, parse_span_us
 
-SYNC_INTERVAL_US = 5 * MINUTE_US
-MAX_FILES = 100
 MAX_FILE_US = 2_629_800_000_000
 """A month as systemd counts it, 365.25 days / 12: DEFAULT_MAX_FILE_USEC, journald-server.c."""
 
@@ -35,11 +33,11 @@ class Settings(NamedTuple):
     """
 
     storage: str = "auto"
-    sync_interval_us: int = SYNC_INTERVAL_US
+    sync_interval_us: int = 5 * MINUTE_US
     system_max_use_bytes: int | None = None
     system_keep_free_bytes: int | None = None
     system_max_file_size_bytes: int | None = None
-    system_max_files: int = MAX_FILES
+    system_max_files: int = 100
     max_retention_us: int = 0
     max_file_us: int = MAX_FILE_US
 

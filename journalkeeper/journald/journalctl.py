@@ -29,8 +29,6 @@ SAID: Final = 2000
 FLUSHED: Final = re.compile(r"Time spent on flushing to .* is ([0-9a-z. ]+) for (\d{1,18}) entries")
 """journald's message after a flush. Source: systemd 252 to 257, journald-server.c."""
 
-INSUFFICIENT: Final = "insufficient permissions"
-
 Entry = dict[str, Any]
 
 
@@ -126,7 +124,7 @@ def _find_denial(messages: str) -> NeedsRootError | None:
     Otherwise return None. "Permission denied" (EACCES) counts only for an unprivileged caller; for root it has another
     cause.
     """
-    if INSUFFICIENT in messages:
+    if "insufficient permissions" in messages:
         return NeedsRootError("journalctl: only root and the group systemd-journal may read the journal")
     if os.geteuid() != 0 and os.strerror(errno.EACCES) in messages:
         return NeedsRootError(f"journalctl: {messages.strip()}")

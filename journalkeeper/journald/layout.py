@@ -10,7 +10,7 @@ import heapq
 import os
 import re
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from journalkeeper.journald import conf
 from journalkeeper.journald.names import Name, classify, is_leftover
@@ -26,9 +26,6 @@ MOST_FILES = 7168
 sd-journal opens at most this many files in all directories together (sd-journal.c, JOURNAL_FILES_MAX). 100,000 names in
 remote/ must not end the service by its MemoryMax=.
 """
-
-Rank: TypeAlias = tuple[bool, bool, int, str]
-"""The place of a journal among those of its directory: not a remote one, active, the time, and its name."""
 
 # A machine id, also in UUID form as sd-journal accepts it, and perhaps a namespace.
 _INSTANCE = re.compile(r"([0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:\.(.+))?\Z", re.I | re.DOTALL)
@@ -118,7 +115,7 @@ def list_directory(directory: str | int) -> Listing:
 
     Raises: FileError if the directory cannot be listed: EACCES.
     """
-    found: list[tuple[Rank, Name]] = []
+    found: list[tuple[tuple[bool, bool, int, str], Name]] = []
     leftovers: list[str] = []
     total = 0
     for name in (entry.name for entry in _scan(directory)):

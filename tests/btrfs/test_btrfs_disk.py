@@ -33,11 +33,6 @@ def compress(fd: int, _path: Path) -> None:
     defrag_range(fd, 0, MIB, compress=Compression("zstd"))
 
 
-def compress_inline(fd: int, _path: Path) -> None:
-    os.setxattr(fd, "btrfs.compression", b"zstd")
-    os.pwrite(fd, b"x" * 2000, 0)
-
-
 def make_hole(fd: int, _path: Path) -> None:
     os.ftruncate(fd, 100 * MIB)
     os.pwrite(fd, os.urandom(PAGE), 50 * MIB)
@@ -52,12 +47,9 @@ def make_twin(fd: int, path: Path) -> None:
     ("size", "change", "least", "most"),
     [
         (0, None, 0, 0),
-        (1, None, 1, 1),
-        (2048, None, 2048, 2048),
         (3 * MIB, None, 3 * MIB, 3 * MIB),
         (MIB, overwrite, MIB + PAGE, MIB + PAGE),
         (0, compress, 1, MIB / 8),
-        (0, compress_inline, 1, 200),
         (0, make_hole, PAGE, PAGE),
         (MIB, make_twin, MIB + PAGE, MIB + PAGE),
     ],

@@ -175,7 +175,7 @@ class _Kernel:
         if self._found:
             self._answer()
         view = memoryview(buffer).cast("B")
-        fiemap.MAPPED.pack_into(view, fiemap.MAPPED_OFFSET, self._mapped)
+        struct.pack_into("=I", view, 20, self._mapped)  # fm_mapped_extents
         part = self._said[: len(view) - fiemap.HEADER.size]
         view[fiemap.HEADER.size : fiemap.HEADER.size + len(part)] = part
 

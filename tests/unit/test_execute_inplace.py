@@ -8,7 +8,6 @@ import pytest
 from journalkeeper.btrfs.fiemap import (
     FIEMAP_EXTENT_DATA_INLINE,
     FIEMAP_EXTENT_ENCODED,
-    FIEMAP_EXTENT_LAST,
     FIEMAP_EXTENT_SHARED,
     FIEMAP_EXTENT_UNWRITTEN,
     Extent,
@@ -18,7 +17,7 @@ from journalkeeper.model import KIB, Range
 from journalkeeper.policy.saving import is_useless_rewrite, least_extents
 
 K4, K8, K12 = 4 * KIB, 8 * KIB, 12 * KIB
-PLAIN, ENCODED = 0, FIEMAP_EXTENT_ENCODED
+PLAIN, LAST, ENCODED = 0, 1, FIEMAP_EXTENT_ENCODED
 Rows = list[tuple[int, int, int, int]]
 
 
@@ -52,7 +51,7 @@ MAPS: list[tuple[Rows, Rows, list[tuple[int, int]]]] = [
     ([(0, 1 << 20, K12, ENCODED)], [(0, 9 << 20, K8, ENCODED), (K8, 1 << 20, K4, ENCODED)], [(K8, K4)]),
     ([(0, 1 << 20, K4, ENCODED)], [(0, 1 << 20, K4, PLAIN)], []),
     # other flags do not matter: a snapshot came or went, and another row is the last
-    ([(0, 1 << 20, K4, FIEMAP_EXTENT_SHARED)], [(0, 1 << 20, K4, FIEMAP_EXTENT_LAST)], [(0, K4)]),
+    ([(0, 1 << 20, K4, FIEMAP_EXTENT_SHARED)], [(0, 1 << 20, K4, LAST)], [(0, K4)]),
     # what is not written, and what is in the tree itself, has no place to be moved from
     ([(0, 1 << 20, K4, FIEMAP_EXTENT_UNWRITTEN)], [(0, 1 << 20, K4, FIEMAP_EXTENT_UNWRITTEN)], []),
     ([(0, 0, K4, FIEMAP_EXTENT_DATA_INLINE)], [(0, 0, K4, FIEMAP_EXTENT_DATA_INLINE)], []),
