@@ -149,7 +149,7 @@ class Engine:
         With `marked`, each skip shows whether --now would make it an action.
         """
         chosen = plan(host, request, self.config)
-        watched = not request.now and self.config.window.pressure_max_percent < 100
+        watched = not request.hurries and self.config.window.pressure_max_percent < 100
         if watched and chosen.actions:
             busy = load.measure_busy_percent({volume.uuid for volume in host.volumes}, load.LOOK_S)
             host = host._replace(
@@ -175,7 +175,7 @@ class Engine:
         Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be written.
         """
         began, watching = time.monotonic(), origin == DAEMON
-        publisher = None if request.paths or request.ending else self._publisher
+        publisher = None if request.paths or request.before_shutdown else self._publisher
         with ExitStack() as stack:
             if publisher is not None:
                 stack.push(publisher.publish_failure)
@@ -184,7 +184,7 @@ class Engine:
             record = self._open_history(stack, request, directories)
             seen = self._see(request, directories)
             host, chosen = self._plan(self._make_host(seen, record), request, marked=not watching)
-            worker = Runner(self.config, self.memory.flushes, self.memory.piece_times, hurry=request.now, stop=ends)
+            worker = Runner(self.config, self.memory.flushes, self.memory.piece_times, hurry=request.hurries, stop=ends)
             notices = [*remove_leftovers(seen.leftovers), *worker.synchronize(chosen.syncs)]
             if watching:
                 record.observe(host.now_us, host, every_us=HOUR_US)

@@ -29,14 +29,7 @@ def options(request: Request) -> dict[str, tuple[str, object]]:
     given: dict[str, tuple[str, object]] = {}
     if request.paths:
         given["paths"] = ("as", [names.to_ascii(path) for path in request.paths])
-    flags = {
-        "active": request.active and not request.archived,
-        "archived": request.archived and not request.active,
-        "now": request.now,
-        "allow-unshare": request.allow_unshare,
-        "before-shutdown": request.ending,
-    }
-    given |= {name: ("b", True) for name, is_set in flags.items() if is_set}
+    given |= {name: ("b", True) for name in FLAGS if getattr(request, name.replace("-", "_"))}
     if request.compress is not None:
         given["compress"] = ("s", request.compress)
     return given
@@ -55,7 +48,7 @@ def request(given: Mapping[str, tuple[str, Any]], directories: tuple[str, ...]) 
             raise UsageError(f"option compress: {error}") from error
     paths = tuple(dict.fromkeys(check_path(one, directories) for one in _paths(values)))
     flags = {name.replace("-", "_"): values.get(name, False) for name in FLAGS}
-    return Request.choose(paths, compress=values.get("compress"), **flags)
+    return Request(paths, compress=values.get("compress"), upkeep=True, **flags)
 
 
 def list_after(given: Mapping[str, tuple[str, Any]]) -> str:

@@ -129,7 +129,7 @@ class Context:
         tops = self.config().watch.directories
         below = all(path.isascii() and any(_is_below(path, top) for top in tops) for path in asked.paths)
         fits = below and sum(map(len, asked.paths)) <= MOST_CHARACTERS
-        service = self.running() if fits and not asked.ending else None
+        service = self.running() if fits and not asked.before_shutdown else None
         if service is None or set(service.found.directories or ()) == set(tops):
             return service
         service.close()

@@ -73,7 +73,7 @@ def _compression(text: str) -> str:
 
 def request(args: argparse.Namespace) -> Request:
     """Return the Request that the options of `add_selection` make. Its paths are absolute, and links are kept."""
-    return Request.choose(
+    return Request(
         absolute(args.paths),
         active=args.active,
         archived=args.archived,
@@ -81,6 +81,7 @@ def request(args: argparse.Namespace) -> Request:
         compress=args.compress,
         allow_unshare=args.allow_unshare,
         before_shutdown=args.before_shutdown,
+        upkeep=True,
     )
 
 

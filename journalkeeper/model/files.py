@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 from pydantic import Field
@@ -155,36 +155,27 @@ def ideal_extents(data_bytes: int, *, compressed: bool) -> int:
 
 
 class Sums(NamedTuple):
-    """Sums over some files; `unmeasured` counts the files with unknown disk bytes."""
+    """Sums over some files; `disk_bytes` is None unless the disk bytes of each file are known."""
 
-    files: int = 0
-    extents: int = 0
-    ideal_extents: int = 0
-    size_bytes: int = 0
-    allocated_bytes: int = 0
-    shared_bytes: int = 0
-    disk_bytes: int = 0
-    unmeasured: int = 0
+    files: int
+    extents: int
+    ideal_extents: int
+    size_bytes: int
+    allocated_bytes: int
+    disk_bytes: int | None
 
     @classmethod
-    def of(cls, files: Iterable[JournalFile]) -> Sums:
-        """Return the number of `files`, and the sums of their sizes, extents and disk bytes."""
-        count = extents = ideal = size = allocated = shared = disk = unmeasured = 0
-        for file in files:  # one pass, because the service does this after each event
-            count += 1
-            extents += file.extents.total
-            ideal += file.ideal_extents
-            size += file.size_bytes
-            allocated += file.allocated_bytes
-            shared += file.extents.shared_bytes
-            disk += file.disk_bytes or 0
-            unmeasured += file.disk_bytes is None
-        return cls(count, extents, ideal, size, allocated, shared, disk, unmeasured)
-
-    @property
-    def known_disk_bytes(self) -> int | None:
-        """The disk space of the files, None unless every file's is known."""
-        return self.disk_bytes if self.files and not self.unmeasured else None
+    def of(cls, files: Sequence[JournalFile]) -> Sums:
+        """Return the number of `files`, and the sums of their extents, sizes and disk bytes."""
+        measured = [file.disk_bytes for file in files if file.disk_bytes is not None]
+        return cls(
+            files=len(files),
+            extents=sum(file.extents.total for file in files),
+            ideal_extents=sum(file.ideal_extents for file in files),
+            size_bytes=sum(file.size_bytes for file in files),
+            allocated_bytes=sum(file.allocated_bytes for file in files),
+            disk_bytes=sum(measured) if len(measured) == len(files) else None,
+        )
 
 
 class Volume(NamedTuple):

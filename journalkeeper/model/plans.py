@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, NamedTuple
 
 from journalkeeper.model.files import Instance, JournalFile, Volume
 from journalkeeper.model.record import Count, Hidden, Key, Moment, PastMoment, Seconds, Sometimes
@@ -64,50 +64,41 @@ class Host(NamedTuple):
 
 
 class Request(NamedTuple):
-    """The work that is requested: all work by the daemon, or the work that the command line's options name.
+    """The work that is requested: the options of `defrag`, which are also those of the bus.
 
-    `paths` () means all files. `now` does not wait for a window or settling. `upkeep` includes actions on directories.
-    `compress` overrides the configuration unless None, and `allow_unshare` overrides it if True. `ending`: the host
-    will shut down.
+    `paths` () means all files. `active` and `archived` alike mean both. `compress` None and `allow_unshare` False leave
+    the decision to the configuration. `before_shutdown`: the host will shut down. `upkeep` adds actions on directories
+    and rotations to a request for all active files.
     """
 
     paths: tuple[str, ...] = ()
-    active: bool = True
-    archived: bool = True
+    active: bool = False
+    archived: bool = False
     now: bool = False
     compress: str | None = None
     allow_unshare: bool = False
+    before_shutdown: bool = False
     upkeep: bool = False
-    ending: bool = False
 
-    @classmethod
-    def choose(
-        cls,
-        paths: tuple[str, ...],
-        *,
-        active: bool,
-        archived: bool,
-        now: bool,
-        compress: str | None,
-        allow_unshare: bool,
-        before_shutdown: bool,
-    ) -> Self:
-        """Return the request that the options of `defrag` make, which are also those of the bus.
+    @property
+    def takes_active(self) -> bool:
+        """True if active files are requested, as always before a shutdown."""
+        return self.active or self.before_shutdown or not self.archived
 
-        `active` and `archived` alike mean both. `before_shutdown` means `active` and `now`, too.
-        """
-        both = active == archived and not before_shutdown
-        takes_active = active or both or before_shutdown
-        return cls(
-            paths,
-            active=takes_active,
-            archived=archived or both,
-            now=now or before_shutdown,
-            compress=compress,
-            allow_unshare=allow_unshare,
-            upkeep=takes_active and not paths,
-            ending=before_shutdown,
-        )
+    @property
+    def takes_archived(self) -> bool:
+        """True if archived files are requested."""
+        return self.archived or not (self.active or self.before_shutdown)
+
+    @property
+    def hurries(self) -> bool:
+        """True if no work waits for a window or for settling."""
+        return self.now or self.before_shutdown
+
+    @property
+    def takes_directories(self) -> bool:
+        """True if actions on directories and rotations are requested."""
+        return self.upkeep and self.takes_active and not self.paths
 
 
 class Window(NamedTuple):
@@ -155,8 +146,8 @@ class Action(NamedTuple):
 
     `path` is the file, the directory, or the active file that is rotated away. No piece of work is begun that would not
     end by `not_after_us`; None means no limit. `unshared_bytes` is the number of bytes that the disk will store twice
-    until the snapshots of the file are deleted. `read_seconds_saved` is for a cold reader at 150 requests a second;
-    policy.plan fills in both savings.
+    until the snapshots of the file are deleted. `detail` is copied to the outcome. `read_seconds_saved` is for a cold
+    reader at 150 requests a second; policy.plan fills in both savings.
     """
 
     path: str
@@ -170,6 +161,7 @@ class Action(NamedTuple):
     compress: Hidden[str] = "no"
     not_after_us: Hidden[int | None] = None
     unshared_bytes: Count = 0
+    detail: Hidden[str] = ""
     disk_bytes_saved: Count = 0
     read_seconds_saved: Seconds = 0.0
 

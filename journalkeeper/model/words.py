@@ -64,32 +64,18 @@ class Reason(StrEnum):
     UNCOMPRESSED = "uncompressed", "The archive is stored plain and will be smaller on disk once it is compressed."
     PINNED = "pinned", "The file occupies disk space with old data that it no longer contains."
     NOCOW_ARCHIVE = "nocow-archive", "The archive is NOCOW: a copy without NOCOW is compressed and has checksums."
-    NO_REDUNDANCY = (
-        "no-redundancy",
-        "The volume has one copy of its data: +C prevents no repair, and avoids fragmentation.",
-    )
+    NO_REDUNDANCY = "no-redundancy", "The volume has one copy of its data: +C prevents no repair, only fragmentation."
     CONFIGURED = "configured", "The configuration requires it."
-    BORN_DATACOW = (
-        "born-datacow",
-        "The file is older than the attribute +C of its directory; a rotation makes a NOCOW file.",
-    )
+    BORN_DATACOW = "born-datacow", "The file is older than +C of its directory; a rotation makes a NOCOW file."
     CHEAPER = "cheaper", "A rotation costs less than slow reads or repeated rewrites: an archive is rewritten once."
     ASKED = "asked", "The archive has another compression than --compress= requests."
     # why it is not
     IDEAL = "ideal", "The file has about as few extents as its data needs; more extents change that."
     RECORDED = "recorded", "The file was already rewritten: an archive is rewritten once, unless it changes."
-    NO_GAIN = (
-        "no-gain",
-        "A rewrite would cost more than the saved extents are worth, or the last one saved too few."
-        " More extents change that, or a lower MinExtents= or MinReclaim=.",
-    )
+    NO_GAIN = "no-gain", "A rewrite costs more than it saves, or saved too little; a lower MinExtents= changes that."
     WINDOW_CLOSED = "window-closed", "journald will flush this file soon, or may at any moment; --now does not wait."
     IN_USE = "in-use", "journald or another program still writes to the file, or it serves as a loop device."
-    SHARED = (
-        "shared",
-        "A snapshot or reflink shares the data, and a rewrite would store too much of it twice."
-        " AllowUnshare=yes or --allow-unshare permits the rewrite.",
-    )
+    SHARED = "shared", "A rewrite stores again what a snapshot keeps; AllowUnshare=yes or --allow-unshare permits it."
     SETTLING = "settling", "The file changed within SettleSec=: journald may still be copying it; --now does not wait."
     STARTING = "starting", "The service has just started and sets +C only after SettleSec=; --now does not wait."
     BUDGET = "budget", "Too little is left of the bytes or rotations allowed in 24 hours; --now ignores the budget."
@@ -98,10 +84,7 @@ class Reason(StrEnum):
     NOT_BTRFS = "not-btrfs", "The file is not on btrfs; journalkeeper works only on btrfs."
     NOT_JOURNAL = "not-journal", "The file does not begin like a journal file, or its name, size or time is impossible."
     NOT_REGULAR = "not-regular", "The path is a symbolic link, a directory, a FIFO or a device, and is never followed."
-    HARD_LINKED = (
-        "hard-linked",
-        "The file has more than one name (hard links), and a rewritten copy can replace only one.",
-    )
+    HARD_LINKED = "hard-linked", "The file has more than one name, and a rewritten copy can replace only one."
     SWAPFILE = "swapfile", "The file is in use as swap space and the kernel refuses to move it."
     BAD_HEADER = "bad-header", "The file's header contradicts the file; journalctl --verify --file=PATH shows details."
     UNREADABLE = "unreadable", "The file could not be opened or read with the rights that this process has."
@@ -114,39 +97,17 @@ class Reason(StrEnum):
     CHANGED = "changed", "The file changed after the plan was made; the next plan judges it again."
     NOT_ASKED = "not-asked", "The request does not include this kind of file or this path."
     READ_ONLY = "read-only", "The filesystem, the subvolume or the file is read-only or immutable."
-    INTERRUPTED = (
-        "interrupted",
-        "The run ended before the file was finished. The file is intact; the next run continues.",
-    )
+    INTERRUPTED = "interrupted", "The run ended before the file was finished. It is intact; the next run continues."
     IO_ERROR = "io-error", "The kernel reported an error while the file was read or written; see dmesg."
     MISMATCH = "mismatch", "The copy did not equal the original, so the original is kept, at least until it changes."
-    REDUNDANT = (
-        "redundant",
-        "The volume stores its data more than once, and only checksums show which copy is good, so Nocow=auto"
-        " does not set +C. Nocow=yes sets +C.",
-    )
-    SNAPSHOTS = (
-        "snapshots",
-        "Snapshots share files of this journal, and each snapshot makes btrfs copy NOCOW data once more, so +C would"
-        " cost the checksums without a gain. Nocow=yes sets +C.",
-    )
+    REDUNDANT = "redundant", "Only checksums show which copy is good, and +C would end them; Nocow=yes sets it anyway."
+    SNAPSHOTS = "snapshots", "Each snapshot makes btrfs copy NOCOW data once, so +C gains nothing; Nocow=yes sets it."
     COMPRESSION = "compression", "The directory asks for compression (chattr +c or a property), which excludes NOCOW."
     NOT_TAKEN = "not-taken", "NOCOW was set without effect: the kernel ignored it, or a new file did not inherit it."
     ROTATION = "rotation", "journald is asked to rotate, which makes the file an archive."
-    RETENTION = (
-        "retention",
-        "After a rotation, journald would delete its oldest entries sooner. A smaller SystemMaxFileSize= or a larger"
-        " SystemMaxUse= in journald.conf changes that.",
-    )
-    NO_JOURNALD = (
-        "no-journald",
-        "No journald that accepts requests writes to the directory, or journald did not rotate.",
-    )
-    TOO_MANY = (
-        "too-many",
-        "The directory has too many journal files: those of remote hosts and the oldest archives are left out."
-        " Remove files until the rest can be examined.",
-    )
+    RETENTION = "retention", "A rotation would make journald delete old entries sooner; a larger SystemMaxUse= helps."
+    NO_JOURNALD = "no-journald", "No journald that accepts requests writes to the directory, or it did not rotate."
+    TOO_MANY = "too-many", "The directory has too many files: remote and old ones are left out until some are removed."
     INTERNAL_ERROR = (
         "internal-error",
         "Bug in journalkeeper, please report it (traceback in the log). The file is left alone until it changes.",

@@ -62,7 +62,7 @@ class Cases:
     def __init__(self, host: Host, request: Request, config: Config) -> None:
         self.host, self.request, self.config = host, request, config
         margin_us = config.window.margin_us
-        self.windows = windows(host.instances, host.files, host.now_us, margin_us=margin_us, now=request.now)
+        self.windows = windows(host.instances, host.files, host.now_us, margin_us=margin_us, now=request.hurries)
         self.volumes = {volume.device: volume for volume in host.volumes}
         self._compression = parse_compression(config.defrag.compress if request.compress is None else request.compress)
 

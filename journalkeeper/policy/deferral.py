@@ -40,7 +40,7 @@ MAINTENANCE_US: Final = 10 * MINUTE_US
 
 def ignores_budget(request: Request, budget: int) -> bool:
     """Return whether `request` may exceed `budget` of a day. At a shutdown a budget of 0 still forbids the action."""
-    return request.now and not (request.ending and budget == 0)
+    return request.hurries and not (request.before_shutdown and budget == 0)
 
 
 def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: Outcome, now_us: int) -> None:

@@ -110,7 +110,7 @@ def postpone_at_start(instance: Instance, host: Host, request: Request, config: 
     command that makes the plan without the service.
     """
     wait_us = config.watch.settle_us
-    if host.began_us is None or request.now or not 0 <= (age_us := host.now_us - host.began_us) < wait_us:
+    if host.began_us is None or request.hurries or not 0 <= (age_us := host.now_us - host.began_us) < wait_us:
         return None
     detail = f"+C in {format_span(wait_us - age_us)}: the service started {format_span(age_us)} ago"
     return Skip(instance.directory, Reason.STARTING, detail, until_us=host.began_us + wait_us, puts_off=True)

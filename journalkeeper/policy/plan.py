@@ -41,7 +41,7 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
     judged = [_judge_file(file, cases) for file in host.files]
     proposed = [action for _, action in judged if action is not None]
     ready = [action for skip, action in judged if action is not None and skip is None]
-    answers = _decide_on_directories(proposed, cases) if request.upkeep and not request.paths else []
+    answers = _decide_on_directories(proposed, cases) if request.takes_directories else []
     of_directories = [answer for answer in answers if isinstance(answer, Action)]
     rotated = {action.target.directory: action.path for action in of_directories if action.action is Verb.ROTATE}
     ends = {
@@ -120,7 +120,7 @@ def _judge(case: Case) -> tuple[Skip | None, Action | None]:
         return (proposal if veto is None or veto.reason is Reason.SHARED else veto), None
     if veto is not None:
         return veto._replace(puts_off=all(map(_is_temporary, (veto, *against)))), None
-    later = None if case.request.now else deferral.postpone(case)
+    later = None if case.request.hurries else deferral.postpone(case)
     return (None if later is None else later._replace(puts_off=True)), proposal
 
 
@@ -134,7 +134,7 @@ def _is_temporary(skip: Skip) -> bool:
 
 def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
     """Return `made`, the plan for `request`, with `now` set in each skip that would be an action with --now."""
-    if request.now:
+    if request.hurries:
         return made
     at_once = plan(host, request._replace(now=True), config)
     done = {one.path if isinstance(one.target, JournalFile) else one.target.directory for one in at_once.actions}

@@ -286,7 +286,7 @@ def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action 
 
 def wait_for_disk(question: Question) -> Skip | None:
     """Postpone the additional flush of a rotation while other processes need the disk, except with --now."""
-    if question.cases.request.now:
+    if question.cases.request.hurries:
         return None
     where, now_us = question.instance.directory, question.cases.host.now_us
     volume = question.cases.volumes.get(question.instance.device)
@@ -297,7 +297,7 @@ def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
     """Postpone a rotation so that the day's rotations are spread evenly and each gains much, except with --now."""
     apart_us = DAY_US // max(1, question.cases.config.budget.rotations_per_day)
     age_us = question.cases.host.now_us - file.head_time_us
-    if question.cases.request.now or not 0 <= age_us < apart_us:
+    if question.cases.request.hurries or not 0 <= age_us < apart_us:
         return None
     detail = f"the file is {format_span(age_us)} old; rotations that save writes are {format_span(apart_us)} apart"
     return question.skip(Reason.BUDGET, detail, until_us=file.head_time_us + apart_us)
@@ -307,14 +307,13 @@ def price_without_rotation(question: Question, actions: Sequence[Action], thresh
     """Return the cost of leaving the active files unrotated, in bytes.
 
     The bytes are those that `actions` write. Each extent that the active files then have adds MIB / `threshold`
-    bytes, because the configuration permits rewriting a MiB to remove `threshold` extents. Before a shutdown
-    (`question.cases.request.ending`), each system journal that is copied on write counts LAST_EXTENTS more, which the
-    last messages will add.
+    bytes, because the configuration permits rewriting a MiB to remove `threshold` extents. Before a shutdown, each
+    system journal that is copied on write counts LAST_EXTENTS more, which the last messages will add.
     """
     chosen = {action.path for action in actions}
     left = sum(file.extents.total for file in question.actives if file.path not in chosen)
     left += sum(action.extents_expected for action in actions)
-    if question.cases.request.ending:
+    if question.cases.request.before_shutdown:
         left += sum(LAST_EXTENTS for file in question.actives if file.owner == "system" and _is_copied_on_write(file))
     return sum(action.bytes_to_write for action in actions) + left * MIB / threshold
 

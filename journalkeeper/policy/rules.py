@@ -31,7 +31,7 @@ def _skip(case: Case, reason: Reason, detail: str) -> Skip:
 def veto_unrequested(case: Case) -> Skip | None:
     """Veto a file of a kind that the request or the configuration leaves out."""
     active = case.file.kind is Kind.ACTIVE
-    if not (case.request.active if active else case.request.archived):
+    if not (case.request.takes_active if active else case.request.takes_archived):
         return _skip(case, Reason.NOT_ASKED, f"the request does not include {case.file.kind} files")
     allowed = case.config.defrag.active if active else case.config.defrag.archived
     if not allowed:
@@ -75,7 +75,7 @@ def veto_settling(case: Case) -> Skip | None:
 
     journald renames a file first, sets its state to ARCHIVED later, and copies a NOCOW file last.
     """
-    if not case.at_rest or case.request.now:
+    if not case.at_rest or case.request.hurries:
         return None
     watch = case.config.watch
     wait_us = watch.nocow_settle_us if case.file.nocow else watch.settle_us

@@ -99,7 +99,7 @@ def _describe_files(evidence: Evidence) -> str:
     if isinstance(evidence.look, Unknown):
         return f"The journal files could not be examined: {evidence.look.why}."
     every = Sums.of(evidence.look.host.files)
-    disk, extents = every.known_disk_bytes, counted(every.extents, "extent")
+    disk, extents = every.disk_bytes, counted(every.extents, "extent")
     said = f"{counted(every.files, 'file')} of {format_size(every.size_bytes)}"
     said += f", on disk {UNKNOWN if disk is None else format_size(disk)}"
     return f"{said}, in {extents} where {every.ideal_extents:,} would be ideal, at {when(evidence.now_us)}."

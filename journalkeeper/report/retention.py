@@ -250,7 +250,7 @@ def summarize_history(instance: Instance, files: Sequence[JournalFile]) -> Histo
         files=len(files),
         size_bytes=every.size_bytes,
         allocated_bytes=every.allocated_bytes,
-        disk_bytes=None if every.unmeasured else every.disk_bytes,
+        disk_bytes=every.disk_bytes,
         oldest_us=min((file.head_time_us for file in files if file.head_time_us), default=None),
         newest_us=max((file.tail_time_us for file in files if file.tail_time_us), default=None),
         max_use_bytes=min(use, room) if use else use,

@@ -117,7 +117,7 @@ def test_the_configuration_for_a_first_look_plans_nothing(tmp_path: Path) -> Non
     born_datacow = hosts.instance(rotatable=True, nocow=True, available_bytes=100 * GIB, **limits)
     host = hosts.host(archive, hosts.file(Kind.ACTIVE, extents=torn), instances=(born_datacow,))
     done: list[object] = []
-    for request in (Request(upkeep=True), Request(archived=False, now=True, upkeep=True, ending=True)):
+    for request in (Request(upkeep=True), Request(active=True, now=True, before_shutdown=True, upkeep=True)):
         without, with_it = (plan(host, request, one) for one in (Config(), config))
         assert any(isinstance(action.target, Rotation) for action in without.actions)
         done += [action for action in without.actions if isinstance(action.target, JournalFile)]

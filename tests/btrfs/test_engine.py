@@ -33,7 +33,7 @@ from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root
 
-ARCHIVED = Request(active=False, now=True)
+ARCHIVED = Request(archived=True, now=True)
 Keep = Callable[..., Engine]
 
 
@@ -227,7 +227,7 @@ def test_only_what_was_asked_for(top: Path, keep: Keep, journal_bytes: bytes) ->
     first, second = archives(top / MACHINE, journal_bytes, 2)
     report = go(keep(), Request(paths=(str(first), str(top / "gone.journal")), now=True))
     assert what_became(report) == {first.name: Reason.FRAGMENTED, "gone.journal": Reason.VANISHED}
-    assert what_became(go(keep(), Request(archived=False, now=True))) == {
+    assert what_became(go(keep(), Request(active=True, now=True))) == {
         first.name: Reason.NOT_ASKED,
         second.name: Reason.NOT_ASKED,
     }

@@ -121,7 +121,9 @@ def test_numbers_of_something_else_than_this_host_are_not_its_metrics(
 ) -> None:
     archive = put(top / MACHINE, journal_bytes, archive_name(1))
     words = {"directories": (str(top / MACHINE),)} if what == "another directory" else {}
-    request = NOW._replace(paths=(str(archive),) if what == "some files" else (), ending=what == "the host goes down")
+    request = NOW._replace(
+        paths=(str(archive),) if what == "some files" else (), before_shutdown=what == "the host goes down"
+    )
     report = go(keep(**words), request)
     assert len(report.outcomes) + len(report.plan.skipped) == 1
     assert os.listdir(out) == []

@@ -254,7 +254,7 @@ def check_options(data: bytes) -> None:
         assert sum(map(len, asked.paths)) <= options.MOST_CHARACTERS
         assert all(one.startswith(("/var/log/journal/", "/srv/j/")) for one in asked.paths)
         assert not any("/../" in f"{one}/" or "/./" in f"{one}/" for one in asked.paths)
-        assert asked.active or asked.archived
+        assert asked.takes_active or asked.takes_archived
         options.options(asked)
 
 

@@ -39,8 +39,8 @@ from tests.trust.wholeness import CONFIG, STATE, Whole, adorn, allocate_ahead, w
 SIZE: Final = 512 * MIB
 COMMIT: Final = "sync --file-system"
 BTRFS_IOC_SYNC: Final = 0x9408
-ACTIVE: Final = Request(archived=False, now=True)
-ARCHIVED: Final = Request(active=False, now=True)
+ACTIVE: Final = Request(active=True, now=True)
+ARCHIVED: Final = Request(archived=True, now=True)
 FIELD: Final = "LAB_NUMBER"
 VOLUME: Final = ("uuid-a", 256)
 

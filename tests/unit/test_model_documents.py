@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from journalkeeper.model import Action, Outcome, Plan, Range, Reason, Result, Skip, Verb, Window
+from journalkeeper.model import Action, Outcome, Plan, Range, Reason, Request, Result, Skip, Verb, Window
 from journalkeeper.model.record import to_json
 from journalkeeper.model.run import Report, defrag_document, disk_sums, skips
 from journalkeeper.policy.saving import add_savings
@@ -118,6 +118,27 @@ def test_a_file_that_the_plan_left_alone_is_an_outcome_with_its_reason_and_exten
     assert gone["extents_before"] == 0
     assert written["totals"]["skipped"] == 2
     assert written["totals"]["disk_bytes_before"] is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "active", "archived", "hurries", "directories"),
+    [
+        (Request(), True, True, False, True),
+        (Request(active=True, archived=True), True, True, False, True),
+        (Request(active=True), True, False, False, True),
+        (Request(archived=True), False, True, False, False),
+        (Request(paths=("/j/a",)), True, True, False, False),
+        (Request(now=True), True, True, True, True),
+        (Request(before_shutdown=True), True, False, True, True),
+        (Request(before_shutdown=True, archived=True), True, True, True, True),
+    ],
+)
+def test_options_select_files_and_directories(
+    request_: Request, *, active: bool, archived: bool, hurries: bool, directories: bool
+) -> None:
+    assert (request_.takes_active, request_.takes_archived) == (active, archived)
+    assert (request_.hurries, request_._replace(upkeep=True).takes_directories) == (hurries, directories)
+    assert not request_.takes_directories
 
 
 def test_disk_sums_count_only_files_of_which_both_are_known() -> None:

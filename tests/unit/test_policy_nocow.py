@@ -70,7 +70,7 @@ def test_a_service_that_has_just_started_sets_it_after_the_settle_time(
 ) -> None:
     began_us = None if age_us is None else NOW_US - age_us
     one = host(file(Kind.ACTIVE), began_us=began_us)
-    found = plan(one, Request(upkeep=True, now=now), Config())
+    found = plan(one, Request(now=now, upkeep=True), Config())
     reasons = {skip.reason: skip for skip in found.skipped}
     assert [action.action for action in found.actions] == ([] if waits else [Verb.SET_NOCOW])
     assert (Reason.STARTING in reasons) == waits
@@ -173,7 +173,7 @@ def test_a_directory_on_another_filesystem_is_not_spoken_of() -> None:
     [
         (Request(upkeep=True), 1),
         (Request(), 0),
-        (Request(upkeep=True, paths=(f"{DIRECTORY}/system.journal",)), 0),
+        (Request(paths=(f"{DIRECTORY}/system.journal",), upkeep=True), 0),
     ],
 )
 def test_directories_are_for_who_asks_for_upkeep_of_everything(request_: Request, number: int) -> None:

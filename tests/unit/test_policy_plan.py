@@ -95,7 +95,7 @@ def test_skips_are_in_the_order_of_their_paths() -> None:
 
 A = fragmented("a")
 TINY, BEST, NEXT = fragmented("tiny", 800, mib=16), fragmented("best", 9000, mib=64), fragmented("next", 6000, mib=64)
-NOW, SHUTDOWN = Request(now=True), Request(now=True, ending=True)
+NOW, SHUTDOWN = Request(now=True), Request(archived=True, before_shutdown=True)
 ROOM = KEEP_FREE + 32 * MIB
 
 
@@ -199,7 +199,7 @@ def everything() -> dict[Reason, tuple[JournalFile, dict[str, Any]]]:
         Reason.HARD_LINKED: (file(links=2), {}),
         Reason.FOREIGN_OWNER: (file(uid=1000), {}),
         Reason.READ_ONLY: (one, {"volumes": (volume(options=("ro",)),)}),
-        Reason.NOT_ASKED: (file(Kind.ACTIVE), {"request": Request(active=False)}),
+        Reason.NOT_ASKED: (file(Kind.ACTIVE), {"request": Request(archived=True)}),
     }
 
 

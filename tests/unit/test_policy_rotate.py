@@ -293,7 +293,7 @@ def test_before_a_shutdown_its_own_messages_count(
     size_mib: int, dense_mib: int, nocow: bool, ending: bool, tool: Verb
 ) -> None:
     one = dense_in(dense_mib, size_mib, nocow=nocow)
-    request = Request(upkeep=True, now=True, ending=ending)
+    request = Request(now=True, before_shutdown=ending, upkeep=True)
     found = by_price(one, request=request)
     assert tools(found) == [tool]
 
@@ -302,7 +302,7 @@ def test_no_rotations_a_day_are_none_before_a_shutdown_either() -> None:
     none = KEEP_DATACOW.model_copy(update={"budget": Budget(rotations_per_day=0)})
     one = active(size_mib=8, per_mib=100)
     for ending, tool in ((False, Verb.ROTATE), (True, Verb.DEFRAGMENT)):
-        request = Request(upkeep=True, now=True, ending=ending)
+        request = Request(now=True, before_shutdown=ending, upkeep=True)
         found = by_price(one, request=request, config=none)
         assert tools(found) == [tool]
 
@@ -328,7 +328,7 @@ def test_a_rotation_is_judged_by_what_the_next_reader_pays(
     """Whether or not there is a range to rewrite, and whether or not that may be done."""
     one = active(size_mib=size_mib, per_mib=per_mib, nocow=nocow)
     one = one._replace(extents=one.extents._replace(shared_bytes=shared * size_mib * MIB))
-    request = Request(upkeep=True, now=ending, ending=ending)
+    request = Request(now=ending, before_shutdown=ending, upkeep=True)
     found = by_price(one, request=request, nocow=nocow)
     assert tools(found) == [Verb.ROTATE] * rotated
 
@@ -352,7 +352,7 @@ def test_a_file_that_may_not_be_touched_is_no_reason_to_rotate(words: dict[str, 
 @pytest.mark.parametrize(
     ("request_", "defrag", "options"),
     [
-        (UPKEEP._replace(active=False), {}, ("rw",)),
+        (UPKEEP._replace(archived=True), {}, ("rw",)),
         (UPKEEP, {"active": False}, ("rw",)),
         (UPKEEP, {}, ("ro",)),
     ],

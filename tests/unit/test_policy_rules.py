@@ -71,7 +71,7 @@ def test_only_the_kind_that_was_asked_for(kind: Kind, active: bool, archived: bo
 
 
 def test_the_detail_says_whether_request_or_configuration_left_it_out() -> None:
-    assert "the request does not include" in skip(rules.veto_unrequested, case(file(), Request(archived=False))).detail
+    assert "the request does not include" in skip(rules.veto_unrequested, case(file(), Request(active=True))).detail
     configuration = case(file(), None, configured("defrag", archived=False))
     assert "Archived=no" in skip(rules.veto_unrequested, configuration).detail
 
@@ -410,7 +410,7 @@ def test_the_first_rule_that_answers_ends_the_matter(first: int) -> None:
 def test_what_is_broken_says_so_also_when_it_was_not_asked_for() -> None:
     """A FIFO that was named has no kind; it would be called an active file."""
     fifo = file(Kind.ACTIVE, problem=Reason.NOT_REGULAR, problem_detail="not a regular file")
-    first_veto, *_ = rules.vetoes(case(fifo, Request(active=False)))
+    first_veto, *_ = rules.vetoes(case(fifo, Request(archived=True)))
     assert first_veto.reason is Reason.NOT_REGULAR
 
 
