@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from typing import Final
 
 from journalkeeper.btrfs import disk, placement
@@ -69,9 +68,7 @@ def _show_file(path: str, context: Context) -> int:
     status = check_files(list_problems(host.files), 1, asked.paths, context)
     if not status:
         learned = _learn(file, host.now_us, context)
-        encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
-        width, ascii_only = output.width or DEFAULT_COLUMNS, not encoding.startswith("utf")
-        output.show(learned, story.lines(learned, width, ascii_only=ascii_only))
+        output.show(learned, story.lines(learned, output.width or DEFAULT_COLUMNS))
     return status
 
 

@@ -134,7 +134,10 @@ class Boot(NamedTuple):
 
 
 class Intake(NamedTuple):
-    """One message that a program sent by /dev/log or the native socket: when journald took it, and after what wait."""
+    """One message that a program sent by /dev/log or the native socket: when journald took it, and after what wait.
+
+    The wait is never negative: messages whose times the clock's setting made useless are left out.
+    """
 
     when_us: int
     wait_us: int

@@ -2,8 +2,8 @@
 """The three charts of the page: boots, extents, and intake delay. Each has a summary, a table, and notes.
 
 A chart is described here in plain numbers: a column for each boot or span of time, and the height of each layer there.
-The page's template draws it, ROWS high. An unknown value is a gap with a note. No bar or line goes below zero, even if
-a clock was set back. A column shows the peak of its span, and their number does not grow with the history.
+The page's template draws it, ROWS high. An unknown value is a gap with a note. A column shows the peak of its span, and
+the number of columns does not grow with the history.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import ceil, log10
 from statistics import median
 from typing import Final, NamedTuple, TypeVar
 
-from journalkeeper.health.evidence import Boot, Evidence, Intake, Unknown
+from journalkeeper.health.evidence import Evidence, Intake, Unknown
 from journalkeeper.history.rows import sum_files
 from journalkeeper.model import Result
 from journalkeeper.model.recorded import Entry, Totals
@@ -44,26 +44,24 @@ FIRST_US: Final = 1_293_840_000_000_000
 class Layer(NamedTuple):
     """Bars, or a stepped line, with a height for each column of a chart; None is a gap.
 
-    `css` is the class of their colour, `name` is for the key. `tips` are the tooltips of the bars, if they have any.
+    `css` is the class of their colour, `name` is for the key.
     """
 
     css: str
     name: str
     heights: tuple[float | None, ...]
-    tips: tuple[str, ...] = ()
     bars: bool = False
 
 
 class Chart(NamedTuple):
     """Layers over columns that begin at `times`. `levels` are the heights on the scale with their labels.
 
-    `words` stand in the middle of a column, and `mark` is a vertical line at the left of a column, with its name.
+    `mark` is a vertical line at the left of a column, with its name.
     """
 
     times: Sequence[int]
     levels: tuple[tuple[float, str], ...]
     layers: tuple[Layer, ...]
-    words: tuple[tuple[int, str], ...] = ()
     mark: tuple[int, str] | None = None
 
     @property
@@ -179,29 +177,27 @@ def draw_boots(evidence: Evidence) -> Figure:
     since_us = (counters and counters.since_us) or 0
     times = [boot.first_us for boot in shown]
     first = bisect_right(times, since_us) % len(shown)  # 0 also where all boots are older
-    userspace = _make_bars("userspace", "userspace", times, [boot.userspace_us for boot in shown])
-    flush = _make_bars("flush", "of it, the journal's flush", times, [boot.flush_us for boot in shown])
+    userspace = _make_bars("userspace", "userspace", [boot.userspace_us for boot in shown])
+    flush = _make_bars("flush", "of it, the journal's flush", [boot.flush_us for boot in shown])
     known_s = [height for height in (*userspace.heights, *flush.heights) if height is not None]
     chart = Chart(
         times=times,
         levels=_choose_levels(max(known_s, default=0.0), " s"),
         layers=(userspace, flush),
-        words=tuple((column, "?") for column, height in enumerate(userspace.heights) if height is None),
         mark=(first, f"kept since {_choose_form(times)(since_us)}") if first else None,
     )
     columns = list(zip(times, userspace.heights, flush.heights, strict=True))
     rows = tuple(
         (when(at), _describe_time(whole), _describe_time(part)) for at, whole, part in columns[::-1][:MOST_ROWS]
     )
-    part = f"The newest {len(rows)} of {len(shown)} boots" if len(rows) < len(shown) else "Boots, the newest first"
+    part = f"The newest {len(rows)} of {len(known):,} boots" if len(rows) < len(shown) else "Boots, the newest first"
     table = Table(part, ("Boot of", "Userspace", "Flush"), rows)
-    return Figure(name, title, _describe_boots(userspace.heights, first), chart, table, _note_gaps(known, chart))
+    return Figure(name, title, _describe_boots(userspace.heights, first), chart, table, _note_gaps(userspace))
 
 
-def _make_bars(css: str, name: str, times: list[int], spans_us: list[int | None]) -> Layer:
-    heights = tuple(None if span_us is None else span_us / 1e6 for span_us in spans_us)
-    tips = (f"{when(at)}: {_describe_time(height)}" for at, height in zip(times, heights, strict=True))
-    return Layer(css, name, heights, tuple(tips), bars=True)
+def _make_bars(css: str, name: str, spans_us: list[int | None]) -> Layer:
+    heights = (None if span_us is None else span_us / 1e6 for span_us in spans_us)
+    return Layer(css, name, tuple(heights), bars=True)
 
 
 def _describe_time(time_s: float | None) -> str:
@@ -225,16 +221,11 @@ def _describe_median(times_s: Sequence[float | None]) -> str:
     return f"{seconds(median(known))} in the median of {counted(len(known), 'boot')}" if known else ""
 
 
-def _note_gaps(known: Sequence[Boot], chart: Chart) -> tuple[str, ...]:
-    notes = []
-    if without := len(chart.words):
-        notes.append(
-            f"{counted(without, 'boot')} shown as “?” {'has' if without == 1 else 'have'} no “Startup finished”"
-            " message: the boot was interrupted, or the message was deleted."
-        )
-    if len(known) > len(chart.times):
-        notes.append(f"The newest {len(chart.times)} of {len(known):,} boots are shown.")
-    return tuple(notes)
+def _note_gaps(userspace: Layer) -> tuple[str, ...]:
+    without = userspace.heights.count(None)
+    has = "has" if without == 1 else "have"
+    note = f"{counted(without, 'boot')} {has} no “Startup finished” message: it was deleted, or the boot interrupted."
+    return (note,) if without else ()
 
 
 # extents
@@ -300,14 +291,13 @@ def sum_instances(rows: Sequence[Totals]) -> list[Totals]:
 def draw_intake(evidence: Evidence) -> Figure:
     """Return the chart of the waits for journald over time: the median, the 99th percentile and the longest wait.
 
-    Negative waits and entries with an implausible time are left out, and notes report their numbers. If the journal
-    is Unknown or no message has the time at which it was sent, the figure has only a sentence with the reason.
+    Entries with an implausible time are left out, and a note reports their number. If the journal is Unknown or no
+    message has the time at which it was sent, the figure has only a sentence with the reason.
     """
     name, title, journal = "intake", "Intake delay", evidence.journal
     if isinstance(journal, Unknown):
         return Figure(name, title, f"Unknown: {journal.why}.")
-    timely = _drop_implausible(journal.intake, evidence.now_us)
-    kept = sorted(entry for entry in timely if entry.wait_us >= 0)
+    kept = sorted(_drop_implausible(journal.intake, evidence.now_us))
     if not kept:
         return Figure(name, title, "No message in the journal has the time at which it was sent.")
     waits = sorted(entry.wait_us for entry in kept)
@@ -318,10 +308,7 @@ def draw_intake(evidence: Evidence) -> Figure:
     notes = []
     if not journal.complete and journal.oldest_us is not None:
         notes.append(f"The journal was read back to {when(journal.oldest_us)} only; older messages are not counted.")
-    if len(kept) < len(timely):
-        back = counted(len(timely) - len(kept), "message")
-        notes.append(f"{back} left out: received before being sent, because the clock was set.")
-    notes += _describe_omission(len(journal.intake) - len(timely), "message")
+    notes += _describe_omission(len(journal.intake) - len(kept), "message")
     times = _divide(kept[0].when_us, kept[-1].when_us, min(MOST_SPANS, max(MOST_ROWS, len(kept) // SPAN_MESSAGES)))
     spans = [sorted(entry.wait_us for entry in some) for some in _group(times, kept)]
     lines = tuple(

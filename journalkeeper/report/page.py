@@ -81,6 +81,7 @@ def _head(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
         "saving": describe_total_saving(counters) if counters else "",
         "figures": (charts.draw_boots(evidence), charts.draw_extents(evidence), charts.draw_intake(evidence)),
         "verdict": verdict,
+        "reasons": _list_reasons(evidence),
         "unknown_checks": Table("Checks that could not be made", ("Check", "Why"), unknown, words_last=True),
     }
 
@@ -108,7 +109,7 @@ def _describe_files(evidence: Evidence) -> str:
 def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
     """Return the template's values for past actions: the table of the newest `most`, or a sentence without any."""
     if isinstance(evidence.record, Unknown):
-        return {"done": (), "undone": f"Unknown: {evidence.record.why}.", "done_reasons": ()}
+        return {"done": (), "undone": f"Unknown: {evidence.record.why}."}
     entries = sorted(evidence.record.entries, key=lambda entry: entry.when_us, reverse=True)
     newest = entries[:most]
     caption = "Every action, the newest first"
@@ -124,8 +125,7 @@ def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
         for entry in newest
     )
     tables = [Table(caption, ("Time", "On disk", "Written", "Action"), rows, words_last=True)] if entries else []
-    reasons = _explain({entry.outcome.reason for entry in newest})
-    return {"done": tables, "undone": "Nothing was done yet.", "done_reasons": reasons}
+    return {"done": tables, "undone": "Nothing was done yet."}
 
 
 def _sizes(before: int | None, after: int | None) -> str:
@@ -138,11 +138,10 @@ def _tabulate_plan(plan: Plan | Unknown) -> dict[str, Any]:
     If the plan is Unknown or empty, they contain a sentence with the reason.
     """
     if isinstance(plan, Unknown):
-        return {"decided": (), "undecided": f"Unknown: {plan.why}.", "decided_reasons": ()}
+        return {"decided": (), "undecided": f"Unknown: {plan.why}."}
     tables = [_tabulate_actions(plan)] if plan.actions else []
     tables += [_tabulate_skips(plan.skipped)] if plan.skipped else []
-    reasons = _explain({skip.reason for skip in plan.skipped})
-    return {"decided": tables, "undecided": "There are no journal files.", "decided_reasons": reasons}
+    return {"decided": tables, "undecided": "There are no journal files."}
 
 
 def _tabulate_actions(plan: Plan) -> Table:
@@ -178,6 +177,9 @@ def _tabulate_skips(skipped: Sequence[Skip]) -> Table:
     return Table(f"{counted(len(skipped), 'file')} left alone", heads, rows, words_last=True)
 
 
-def _explain(reasons: set[Reason]) -> list[tuple[Reason, str]]:
-    """Return (reason, sentence) for each of `reasons`, in the order of the glossary."""
-    return [(reason, reason.sentence) for reason in Reason if reason in reasons]
+def _list_reasons(evidence: Evidence) -> list[Reason]:
+    """Return the reasons of the skips in the plan and of the past actions, in the order of the glossary."""
+    skipped = () if isinstance(evidence.plan, Unknown) else evidence.plan.skipped
+    entries = () if isinstance(evidence.record, Unknown) else evidence.record.entries
+    occurring = {skip.reason for skip in skipped} | {entry.outcome.reason for entry in entries}
+    return [reason for reason in Reason if reason in occurring]

@@ -14,8 +14,6 @@ from journalkeeper.model import MIB, Stretch
 from journalkeeper.model.units import format_size
 
 HEIGHTS: Final = "▁▂▃▄▅▆▇█"
-DIGITS: Final = "12345678"
-"""The heights for a terminal that has only ASCII."""
 
 
 class Look(NamedTuple):
@@ -60,26 +58,25 @@ def merge(parts: Sequence[Stretch], columns: int) -> list[Stretch]:
     return [_sum(parts[start : start + each]) for start in range(0, len(parts), each)]
 
 
-def lines(parts: Sequence[Stretch], width: int, *, ascii_only: bool = False) -> list[str]:
-    """Return the picture of a file, at most `width` wide, and a key to its signs.
+def lines(parts: Sequence[Stretch], width: int) -> list[str]:
+    """Return the picture of a file, at most `width` wide, and a key to its signs; "(empty)" for an empty file.
 
-    The first line shows the extents of each part, the second its kind of data. `ascii_only` draws digits, not blocks.
+    The first line shows the extents of each part, the second its kind of data. After an empty line follows the key.
     """
     if not parts:
         return ["(empty)"[:width]]
     columns = merge(parts, width)
-    heights = DIGITS if ascii_only else HEIGHTS
     steps = [level(part.extents, part.length) for part in columns]
     drawn = "".join(
-        " " if part.hole_bytes == part.length else heights[step] for part, step in zip(columns, steps, strict=True)
+        " " if part.hole_bytes == part.length else HEIGHTS[step] for part, step in zip(columns, steps, strict=True)
     )
-    return [drawn, "".join(map(letter, columns)), "", *_key(parts, columns, heights, set(steps))]
+    return [drawn, "".join(map(letter, columns)), "", *_key(parts, columns, set(steps))]
 
 
-def _key(parts: Sequence[Stretch], columns: list[Stretch], heights: str, steps: set[int]) -> list[str]:
+def _key(parts: Sequence[Stretch], columns: list[Stretch], steps: set[int]) -> list[str]:
     whole = _sum(parts)
     wide = f"each column {format_size(columns[0].length)}" if len(columns) > 1 else "one column"
-    counts = [f"{heights[step]} {_count(step)}" for step in sorted(steps)]
+    counts = [f"{HEIGHTS[step]} {_count(step)}" for step in sorted(steps)]
     kinds = [
         f"{look.letter} {look.name}, {format_size(getattr(whole, look.field))}"
         for look in LOOKS

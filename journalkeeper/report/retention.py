@@ -205,9 +205,7 @@ def find_limit(instance: Instance, use: int, room: float, by_files: float, rate:
         limits.append((float(use), f"SystemMaxUse={format_limit(use)}"))
         limits.append((room, f"SystemKeepFree={format_limit(instance.system_keep_free_bytes or 0)}"))
     if instance.system_max_files and by_files:
-        short = rate and 0 < instance.max_file_us * rate / DAY_US < (instance.system_max_file_size_bytes or 0)
-        early = f" with MaxFileSec={format_span(instance.max_file_us)}" if short else ""
-        limits.append((by_files, f"SystemMaxFiles={instance.system_max_files}{early}"))
+        limits.append((by_files, f"SystemMaxFiles={instance.system_max_files}"))
     if rate and 0 < instance.max_retention_us < INFINITY_US:
         by_age = instance.max_retention_us * rate / DAY_US
         limits.append((by_age, f"MaxRetentionSec={format_span(instance.max_retention_us)}"))

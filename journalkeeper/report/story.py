@@ -106,10 +106,10 @@ def change(decided: Decision, window: Window | None, now_us: int) -> str:
     return f"The decision can change in {left}, at {when(decided.until_us)}{f', or {at_once}' if decided.now else ''}."
 
 
-def lines(story: Story, width: int, *, ascii_only: bool = False) -> list[str]:
+def lines(story: Story, width: int) -> list[str]:
     """Return the lines that `explain` shows about a file, at most `width` characters wide, except for its path."""
     file, room = story.file, max(width, 40)
-    drawn = picture.lines(story.picture, room - 2, ascii_only=ascii_only) if story.picture else []
+    drawn = picture.lines(story.picture, room - 2) if story.picture else []
     chart = [f"  {line}".rstrip() for line in drawn[:2]]
     key = [
         line for one in drawn[3:] for line in textwrap.wrap(one, room, initial_indent="  ", subsequent_indent="    ")

@@ -65,11 +65,5 @@ def test_heights_letters_and_a_key_of_what_occurs() -> None:
     assert [line[0] for line in lines[4:]] == ["d", "c", "h"]
 
 
-def test_a_terminal_of_ascii_gets_digits() -> None:
-    lines = picture.lines([data(200), data(1)], 80, ascii_only=True)
-    assert lines[0] == "81"
-    assert all(line.isascii() for line in lines)
-
-
 def test_an_empty_file_is_said() -> None:
     assert picture.lines([], 80) == ["(empty)"]

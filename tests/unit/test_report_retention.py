@@ -76,7 +76,6 @@ def test_the_proposed_limit_takes_no_more_than_the_present_one() -> None:
         ({}, "SystemMaxUse=512M"),
         ({"available_bytes": GIB, "system_keep_free_bytes": GIB}, "SystemKeepFree=1G"),
         ({"system_max_files": 9}, "SystemMaxFiles=9"),
-        ({"system_max_files": 9, "max_file_us": DAY_US}, "SystemMaxFiles=9 with MaxFileSec=1d"),
         ({"system_max_files": 0}, "SystemMaxUse=512M"),
         ({"max_retention_us": 7 * DAY_US}, "MaxRetentionSec=1w"),
         ({"max_retention_us": 17 * DAY_US}, "SystemMaxUse=512M"),
@@ -107,14 +106,6 @@ def test_a_limit_of_files_is_raised_with_the_other() -> None:
 def test_a_longer_history_is_advised_where_it_is_half_as_long_again(ratio: float, *, said: bool) -> None:
     found = answer(history, host(*archives(ratio=ratio)))
     assert isinstance(found, Finding) is said
-
-
-def test_the_finding_is_the_sentence_of_the_command() -> None:
-    found = answer(history, host(*archives(ratio=6.4)))
-    assert isinstance(found, Finding)
-    assert found.sentence == sentence(kept())
-    assert found.remedy == ("journalkeeper retention --apply",)
-    assert found.facts["kept_s"] == 16 * 86400
 
 
 def test_once_applied_it_starts_from_the_bytes_of_before() -> None:

@@ -116,10 +116,6 @@ def test_hostile_names_cannot_steer_the_terminal() -> None:
     assert all(line.isprintable() for line in lines)
 
 
-def test_a_terminal_of_ascii_gets_ascii() -> None:
-    assert all(line.isascii() for line in story.lines(a_story(), 80, ascii_only=True))
-
-
 # directories
 
 
