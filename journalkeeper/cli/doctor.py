@@ -48,11 +48,8 @@ _COLOURS: Final = {Severity.PROBLEM: RED, Severity.ADVICE: YELLOW}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the options --check and --verbose."""
+    """Add the option --check."""
     parser.add_argument("--check", action="store_true", help="exit status 1 if there is a problem")
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="also the figures behind each finding, and the checks that passed"
-    )
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -71,7 +68,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if context.output.json != "off":
         context.output.document(make_answer(verdict, evidence.journal))
     else:
-        context.output.lines(lines(verdict, evidence, context.output, verbose=args.verbose))
+        context.output.lines(lines(verdict, evidence, context.output))
     return int(args.check and bool(verdict.problems))
 
 
@@ -111,22 +108,20 @@ def make_answer(verdict: Verdict, journal: Journal | Unknown) -> DoctorAnswer:
     return DoctorAnswer(verdict.findings, verdict.passed, unknown, None if isinstance(journal, Unknown) else journal)
 
 
-def lines(verdict: Verdict, evidence: Evidence, output: Output, *, verbose: bool) -> list[str]:
+def lines(verdict: Verdict, evidence: Evidence, output: Output) -> list[str]:
     """Return the lines of the answer: each finding with its remedies, and a summary of the checks.
 
-    With --no-legend there is no summary. `verbose` adds details to findings, and the names of the checks that passed.
+    With --no-legend there is no summary.
     """
     found: list[str] = []
     for finding in verdict.findings:
-        found += [*_finding(finding, output, verbose=verbose), ""]
+        found += [*_finding(finding, output), ""]
     if not output.legend:
         return found[:-1]
     found += wrap(_summary(verdict), WIDTH)
     for why, rules in _group_by_reason(verdict).items():
         names = ", ".join(rules) if len(rules) <= LISTED else counted(len(rules), "check")
         found += _wrap(f"{names}: {why}", "  ", "    ")
-    if verbose:
-        found += _wrap(f"Passed: {', '.join(verdict.passed) or 'none'}.", "", "  ")
     return found + _describe_reach(evidence)
 
 
@@ -139,13 +134,10 @@ def _group_by_reason(verdict: Verdict) -> dict[str, list[str]]:
     return found
 
 
-def _finding(finding: Finding, output: Output, *, verbose: bool) -> list[str]:
+def _finding(finding: Finding, output: Output) -> list[str]:
     title = f"{finding.severity.upper()}: {finding.word}"
     found = [paint(title, _COLOURS[finding.severity], enabled=output.colours)]
     found += _wrap(finding.sentence, "  ", "  ")
-    if verbose:
-        for name, value in finding.facts.items():
-            found += _wrap(f"{name}: {', '.join(value) if isinstance(value, list) else value}", "  ", "    ")
     # commands are whole lines, to be copied: a backslash stays one
     return found + [f"    {one if one.isprintable() else shown(one)}" for one in finding.remedy]
 

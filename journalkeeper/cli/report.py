@@ -7,7 +7,6 @@ with a table; then the findings of `doctor`, and every action with its reason.
 
 examples:
   sudo journalkeeper report -o journal.html
-  sudo journalkeeper report -o journal.html --force     in place of the last one
 
 exit status:
   0 done; 1 the page cannot be written, FILE exists, or the journal cannot be
@@ -18,21 +17,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import stat
 from typing import Final, NamedTuple
 
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.doctor import DOCTOR_RULES, collect_evidence
-from journalkeeper.execute.whole_file import open_directory, write_whole
+from journalkeeper.execute.whole_file import write_whole
 from journalkeeper.health.evidence import REPORT_ENTRIES, Unknown, Wanted
 from journalkeeper.health.finding import judge
-from journalkeeper.model.errors import FileError, KeeperError, NeedsRootError
+from journalkeeper.model.errors import KeeperError, NeedsRootError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.record import Count
 from journalkeeper.model.units import spell_size
 from journalkeeper.report.page import page
-
-WRITE: Final = "write the report"
 
 MODE: Final = 0o600
 """Only root may read root's page: its content is confidential, and its directory may be open to others."""
@@ -46,49 +42,25 @@ class ReportAnswer(NamedTuple):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add -o FILE, the page to write, which is required, and --force, which replaces an existing file or link."""
-    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="where to write the page")
-    parser.add_argument("--force", action="store_true", help="write it also in place of a file, or of a link")
+    """Add -o FILE, the page to write, which is required."""
+    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the page to write, a new file")
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Write the page, show its size, and return 0. Parts that cannot be collected are named on stderr.
 
-    Raises: NeedsRootError or KeeperError if neither the files nor the journal can be read, or if the file exists
-    and --force is not given.
+    Raises: NeedsRootError or KeeperError if neither the files nor the journal can be read; FileError if FILE exists or
+        cannot be written.
     """
     path = os.path.abspath(args.output)
-    refuse(path, force=args.force)
     evidence = collect_evidence(context, Wanted(args.directory, REPORT_ENTRIES, plan=True))
     missing = [part for part in (evidence.look, evidence.journal, evidence.record) if isinstance(part, Unknown)]
     if isinstance(evidence.look, Unknown) and isinstance(evidence.journal, Unknown):
         raise (NeedsRootError if missing[0].needs_root else KeeperError)(missing[0].why)
     context.output.note(*(f"the page lacks a part: {why}" for why in dict.fromkeys(part.why for part in missing)))
     text = page(evidence, judge(evidence, DOCTOR_RULES), os.uname().nodename)
-    write_whole(WRITE, path, text, mode=MODE, replace=args.force)
+    write_whole("write the report", path, text, mode=MODE, replace=False)
     size = len(text.encode())
     summary = f"Wrote {shown(path)}: {spell_size(size)}, for any browser; only its owner may read it."
     context.output.show(ReportAnswer(path, size), legend=[[summary]])
     return 0
-
-
-def refuse(path: str, *, force: bool) -> None:
-    """Check that a page can have the name `path`, before the page is made: a free name, or with `force` a file or link.
-
-    Whether the directory can be written is not checked.
-
-    Raises: KeeperError if the name belongs to a directory or device, or to a file or link without `force`; FileError if
-        the directory cannot be opened.
-    """
-    try:
-        with open_directory(WRITE, path) as dir_fd:
-            mode = os.stat(os.path.basename(path), dir_fd=dir_fd, follow_symlinks=False).st_mode
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise FileError.wrap(WRITE, path, error) from error
-    what = "a file" if stat.S_ISREG(mode) else "a link" if stat.S_ISLNK(mode) else ""
-    if not what:
-        raise KeeperError(f"{path}: is neither a file nor a link; the report is written to a file")
-    if not force:
-        raise KeeperError(f"{path}: {what} has this name; --force writes the report in its place")

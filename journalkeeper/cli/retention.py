@@ -37,7 +37,7 @@ from journalkeeper.report.retention import Retention, dropin, retention, sentenc
 
 MODE: Final = 0o644
 WRITE: Final = "write the setting for journald"
-ACTIVATION: Final = "systemctl reload-or-restart systemd-journald"
+ACTIVATION: Final = "systemctl reload-or-restart systemd-journald makes journald apply it."
 """A reload if journald's version can, else a restart."""
 
 
@@ -66,25 +66,20 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """
     if args.directory is not None and (args.apply or args.undo):
         raise UsageError("--apply and --undo change the settings of this host's journald; leave out -D")
-    found, said = None, list[str]()
     if args.undo:
-        changed, done, nothing = _remove(), "Removed", f"There is no {RETENTION}; nothing is undone."
-    else:
-        evidence = collect_evidence(context, Wanted(args.directory, entries=0, since_us=context.now_us))
-        known = supply(retention, evidence)
-        if isinstance(known, Unknown):
-            raise KeeperError(f"the retention is unknown: {known.why}")
-        found, said = known, [sentence(known)]
-        changed, done, nothing = (
-            args.apply and _apply(known, evidence),
-            "Wrote",
-            f"{RETENTION} has this setting already.",
-        )
-    if changed:
-        said.append(f"{done} {RETENTION}; {ACTIVATION} makes journald apply it.")
-    elif args.apply or args.undo:
-        said.append(nothing)
-    context.output.show(RetentionAnswer(RETENTION, changed, found), said)
+        changed = _remove()
+        said = f"Removed {RETENTION}; {ACTIVATION}" if changed else f"There is no {RETENTION}; nothing is undone."
+        context.output.show(RetentionAnswer(RETENTION, changed), [said])
+        return 0
+    evidence = collect_evidence(context, Wanted(args.directory, entries=0, since_us=context.now_us))
+    found = supply(retention, evidence)
+    if isinstance(found, Unknown):
+        raise KeeperError(f"the retention is unknown: {found.why}")
+    changed, sentences = False, [sentence(found)]
+    if args.apply:
+        changed = _apply(found, evidence)
+        sentences.append(f"Wrote {RETENTION}; {ACTIVATION}" if changed else f"{RETENTION} has this setting already.")
+    context.output.show(RetentionAnswer(RETENTION, changed, found), sentences)
     return 0
 
 
@@ -123,8 +118,6 @@ def _apply(found: Retention, evidence: Evidence) -> bool:
 def _remove() -> bool:
     try:
         os.unlink(RETENTION)
-        if not os.listdir(os.path.dirname(RETENTION)):
-            os.rmdir(os.path.dirname(RETENTION))
     except FileNotFoundError:
         return False
     except OSError as error:

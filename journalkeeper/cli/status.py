@@ -2,8 +2,8 @@
 """`journalkeeper status`: the verdict, then the facts from the service and the history. It works for any user.
 
 Shows the verdict first: "OK: ..." or "Act: ..." with the remedy. Then it shows the state of the
-service and of its last look, which every user may see. Root also sees the history: the last run, the
-bytes written in the last 24 hours, and the totals of the journal files at the last look.
+service and of its last look, which every user may see. Root also sees the history: the last run, and
+the bytes written in the last 24 hours.
 
 examples:
   journalkeeper status
@@ -209,10 +209,6 @@ def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str
     else:
         written = f"{spell_size(answer.written_day_bytes or 0)} in the last 24 hours"
         rows += [("Last run", _run(record.last_run)), ("Written", written)]
-    if live and live.bytes_written and not answer.last_run:
-        rows.append(("Written", f"{spell_size(live.bytes_written)} since the service started"))
-    if live is None:  # the service's own numbers are those of its last look
-        rows += [("Recorded", _totals(totals)) for totals in answer.totals]
     return rows
 
 
@@ -258,9 +254,3 @@ def _run(run: Run) -> str:
     return (
         f"{text}: {run.done} done, {run.skipped} skipped, {run.failed} failed, {spell_size(run.bytes_written)} written"
     )
-
-
-def _totals(totals: Totals) -> str:
-    text = f"{totals.instance}, {counted(totals.files, 'file')}, {counted(totals.extents, 'extent')}"
-    text += f" (ideal {totals.ideal_extents:,}, {totals.active_extents:,} in active files)"
-    return f"{text}, {spell_size(totals.size_bytes)}, at {format_time(totals.when_us)}"

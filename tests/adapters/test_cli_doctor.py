@@ -82,14 +82,6 @@ def test_without_root_the_summary_is_one_line(given: Given, typed: Typed) -> Non
     assert last.endswith(" checks need root: sudo journalkeeper doctor")
 
 
-def test_verbose_has_the_figures_and_what_passed(given: Given, typed: Typed) -> None:
-    given(evidence(journal=LOST))
-    said = typed("doctor", "-v")
-    assert said.status == 0
-    assert "  messages: 7\n  units: a.service\n" in said.out
-    assert "Passed: volatile, not-btrfs," in said.out
-
-
 def test_where_reading_the_journal_stopped_is_said(given: Given, typed: Typed) -> None:
     given(evidence(journal=journal(entries=50_000, complete=False)))
     assert "the newest 50,000 entries of the journal were read, back to 20" in typed("doctor").words
@@ -115,7 +107,7 @@ def test_only_a_problem_fails_a_check(
 
 def test_hostile_names_reach_no_terminal_and_no_line_is_too_long(given: Given, typed: Typed) -> None:
     given(evidence(look=DAMAGED, record=recorded()))
-    said = typed("doctor", "-v")
+    said = typed("doctor")
     assert said.status == 0
     assert all(character.isprintable() or character == "\n" for character in said.out)
     lines = [line for line in said.out.splitlines() if not line.startswith("    ")]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,7 +49,8 @@ def test_the_page_is_written_and_nothing_beside_it(path: Path, typed: Typed) -> 
     assert said.out.startswith(f"Wrote {path}: ")
     assert is_page(path)
     assert names(path.parent) == ["page.html"]
-    document = typed("report", "-o", f"{path}", "--force", "-j").document
+    path.unlink()
+    document = typed("report", "-o", f"{path}", "-j").document
     assert document == {"path": f"{path}", "size_bytes": path.stat().st_size}
 
 
@@ -70,64 +70,16 @@ def test_a_part_that_the_page_lacks_is_named(path: Path, typed: Typed, collect: 
     assert is_page(path)
 
 
-def test_a_file_that_is_there_is_refused_and_kept(path: Path, typed: Typed) -> None:
+def test_what_has_the_name_already_is_refused_and_kept(path: Path, typed: Typed) -> None:
     path.write_text(OLD)
-    said = typed("report", "-o", f"{path}")
-    assert said.status == 1
-    assert "--force writes the report in its place" in said.err
-    assert path.read_text() == OLD
-    assert typed("report", "-o", f"{path}", "--force").status == 0
-    assert is_page(path)
-    assert names(path.parent) == ["page.html"]
-
-
-@pytest.mark.parametrize("leads", ["somewhere", "nowhere"])
-def test_a_link_is_refused_and_with_force_replaced_but_never_followed(leads: str, path: Path, typed: Typed) -> None:
-    target = path.with_name("target")
-    if leads == "somewhere":
-        target.write_text(OLD)
-    path.symlink_to(target)
-    assert typed("report", "-o", f"{path}").status == 1
-    assert path.is_symlink()
-    assert typed("report", "-o", f"{path}", "--force").status == 0
-    assert not path.is_symlink()
-    assert is_page(path)
-    assert target.exists() == (leads == "somewhere")
-    assert leads == "nowhere" or target.read_text() == OLD
-
-
-def test_what_is_no_file_is_refused_also_with_force(tmp_path: Path, typed: Typed) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    for path in (tmp_path / "fifo", Path("/dev/null"), tmp_path):
-        said = typed("report", "-o", f"{path}", "--force")
+    link = path.with_name("link")
+    link.symlink_to("nowhere")
+    for taken in (path, link, path.parent):
+        said = typed("report", "-o", f"{taken}")
         assert said.status == 1
-        assert "is neither a file nor a link" in said.err
-    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
-
-
-def test_the_target_is_looked_at_before_the_work(collect: Give, path: Path, typed: Typed) -> None:
-    def never() -> Evidence:
-        raise AssertionError("collect for nothing")
-
-    collect(never)
-    path.write_text(OLD)
-    for target in (path, path.parent / "no" / "page.html"):
-        said = typed("report", "-o", f"{target}")
-        assert said.status == 1
-        assert "collect" not in said.err
-
-
-def test_a_file_that_came_meanwhile_is_not_replaced(collect: Give, path: Path, typed: Typed) -> None:
-    def during() -> Evidence:
-        path.write_text(OLD)
-        return evidence()
-
-    collect(during)
-    said = typed("report", "-o", f"{path}")
-    assert said.status == 1
-    assert "File exists" in said.err
-    assert path.read_text() == OLD
-    assert names(path.parent) == ["page.html"]
+        assert "cannot write the report: File exists" in said.err
+    assert (path.read_text(), link.is_symlink()) == (OLD, True)
+    assert names(path.parent) == ["link", "page.html"]
 
 
 @pytest.mark.root

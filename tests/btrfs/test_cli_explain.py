@@ -260,7 +260,7 @@ def test_a_page_of_another_hosts_directory(commands: Commands, tmp_path: Path) -
     done = commands("report", "-D", commands.directory, "-o", page)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"{page}:" in done.stdout
-    check("report", commands.json("report", "-D", commands.directory, "-o", page, "--force"))
+    check("report", commands.json("report", "-D", commands.directory, "-o", tmp_path / "again.html"))
     text = page.read_text()
     assert '<h2 id="actions">' in text
     assert "compress" in text
