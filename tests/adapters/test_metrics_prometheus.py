@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import shutil
 import socket
 import subprocess
 import urllib.error
@@ -57,14 +56,6 @@ def test_promtool_has_nothing_to_say_against_any_metric(facts: Facts) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.slow
-def test_promtool_would_say_something_against_a_bad_one() -> None:
-    bad = render(figures.FACTS).replace("run_failures_total", "run_failures")
-    done = promtool("check", "metrics", said=bad)
-    assert done.returncode != 0
-    assert "counter" in done.stdout + done.stderr
-
-
 @pytest.fixture
 def exporter(open_directory: Path) -> Iterator[str]:
     """The address of a node_exporter that reads `open_directory`, as nobody where that can be."""
@@ -107,14 +98,6 @@ def test_node_exporter_shows_every_metric_as_it_was_written(open_directory: Path
     assert re.search(r'file="(.*/)?journalkeeper[.]prom"', age)
 
 
-@pytest.mark.slow
-def test_node_exporter_passes_over_a_file_that_is_being_written(open_directory: Path, exporter: str) -> None:
-    (open_directory / ".journalkeeper.prom.new").write_text("# HELP half")
-    found = scraped(exporter)
-    assert found["node_textfile_scrape_error"] == "0"
-    assert not metrics_in("\n".join(found)) & OURS
-
-
 # the alerts
 
 
@@ -124,19 +107,6 @@ def test_promtool_takes_the_rules_and_their_tests_pass() -> None:
     assert (checked.returncode, f"{len(ALERTS)} rules found" in checked.stdout) == (0, True), checked.stderr
     tested = promtool("test", "rules", TESTS)
     assert tested.returncode == 0, tested.stdout + tested.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("expression", ["vector(1)", "vector(1) > 1"], ids=["always", "never"])
-def test_an_alert_that_always_or_never_fires_fails_its_test(tmp_path: Path, expression: str) -> None:
-    """It takes long because promtool tests the rules once for each alert."""
-    rules, changed = re.subn(r"(\n +expr: ).*(\n +for: ).*", rf"\g<1>{expression}\g<2>0s", RULES.read_text())
-    assert changed == len(ALERTS) > 0
-    (tmp_path / RULES.name).write_text(rules)
-    shutil.copy(TESTS, tmp_path)
-    tested = promtool("test", "rules", tmp_path / TESTS.name)
-    assert tested.returncode != 0
-    assert set(re.findall(r"alertname: ?(\w+)", tested.stdout + tested.stderr)) == set(ALERTS)
 
 
 def test_every_alert_has_its_paragraph_in_the_manual() -> None:
@@ -165,20 +135,6 @@ def dashboard() -> dict[str, Any]:
     loaded = json.loads(DASHBOARD.read_text())
     assert isinstance(loaded, dict)
     return loaded
-
-
-def test_every_panel_has_a_place_of_its_own_and_says_what_it_shows() -> None:
-    panels = dashboard()["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels) > 10
-    taken: set[tuple[int, int]] = set()
-    for panel in panels:
-        at = panel["gridPos"]
-        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert not cells & taken, panel["title"]
-        assert max(x for x, _ in cells) < 24
-        taken |= cells
-        assert panel["title"]
-        assert panel["description"].endswith(".")
 
 
 def test_every_variable_is_defined_and_the_data_source_is_the_readers_choice() -> None:

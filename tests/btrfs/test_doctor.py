@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,9 +22,7 @@ from journalkeeper.observe.journal import read_journal
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import extents
-from tests.daemon import PROGRAM, environment
 from tests.journal_files import archive_name, put
-from tests.patience import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -172,38 +169,3 @@ def by_hand(directory: Path) -> Iterator[int]:
         fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
         if "_SOURCE_REALTIME_TIMESTAMP" in fields and fields.get("_TRANSPORT") in {"journal", "syslog"}:
             yield int(fields["__REALTIME_TIMESTAMP"]) - int(fields["_SOURCE_REALTIME_TIMESTAMP"])
-
-
-def test_ctrl_c_leaves_nothing(bed: Bed) -> None:
-    bed.journald.age(2)
-    slow = Path(os.environ["TMPDIR"]) / f"slow-{os.getpid()}"
-    slow.mkdir()
-    (slow / "journalctl").write_text('#!/bin/sh\ntouch "$0.began"\nexec sleep 1000\n')
-    (slow / "journalctl").chmod(0o755)
-    ours = environment(PATH=f"{slow}:{os.environ['PATH']}")
-    words = [*PROGRAM, "doctor", "-D", str(bed.directory)]
-    child = subprocess.Popen(words, env=ours, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0)
-    try:
-        assert eventually((slow / "journalctl.began").exists)
-        os.killpg(child.pid, signal.SIGINT)
-        out, said = child.communicate(timeout=240)
-    finally:
-        child.kill()
-        child.wait()
-    assert (child.returncode, out) == (1, b"")
-    assert b"interrupted" in said
-    assert eventually(lambda: not running(child.pid)), running(child.pid)
-
-
-def running(group: int) -> list[str]:
-    """The processes of a group, but for those that have ended and wait for their parent."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            name, _, rest = status.read_text().rpartition(")")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        state, _, of = rest.split()[:3]
-        if int(of) == group and state != "Z":
-            found.append(name)
-    return found

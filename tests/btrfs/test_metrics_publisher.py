@@ -21,7 +21,6 @@ from journalkeeper.model.run import Report
 from journalkeeper.probe.bed import Bed
 from tests.btrfs import journals
 from tests.btrfs.journals import NOW, extents
-from tests.daemon import journalkeeper
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put
 
@@ -229,19 +228,3 @@ def test_the_service_says_how_long_messages_waited_since_its_last_look(bed: Bed,
     bed.journald.age(2)
     go(engine, Request(now=True), DAEMON)
     assert 0 <= found(out)["intake_delay_seconds"] < 60
-    open_files = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if is_open(fd)]
-    assert [path for path in open_files if path.endswith(".journal")] == []
-
-
-def is_open(fd: str) -> bool:
-    return os.path.lexists(f"/proc/self/fd/{fd}")
-
-
-def test_the_command_ends_well_though_its_metrics_cannot_be_written(
-    top: Path, tmp_path: Path, journal_bytes: bytes
-) -> None:
-    put(top / MACHINE, journal_bytes, archive_name(1))
-    (tmp_path / "test.conf").write_text(f"[Watch]\nDirectories={top}\n[Metrics]\nTextfile={tmp_path}/none/x.prom\n")
-    done = journalkeeper("--config", tmp_path / "test.conf", "defrag", "--now", state=tmp_path / "state")
-    assert done.stderr.count("cannot write the metrics") == 1
-    assert f"compressed {archive_name(1)}" in done.stdout

@@ -99,19 +99,6 @@ def test_a_name_says_its_unit() -> None:
     assert bare == WITHOUT_UNIT | {"actions_total", "run_failures_total"}
 
 
-def test_help_and_type_come_once_before_their_samples() -> None:
-    lines = render(figures.FACTS).splitlines()
-    for number, line in enumerate(lines):
-        if line.startswith("# HELP"):
-            name = line.split()[2]
-            assert lines[number + 1].split()[:3] == ["#", "TYPE", name]
-            assert lines[number + 2].startswith((f"{name} ", f"{name}{{"))
-    assert [line for line in lines if line.startswith("# HELP")] == sorted(
-        {line for line in lines if line.startswith("# HELP")}, key=lines.index
-    )
-    assert render(figures.FACTS).endswith("\n")
-
-
 def test_no_label_is_one_that_a_scrape_adds_and_no_sample_has_a_time() -> None:
     labels = set(re.findall(r'[{,](\w+)="', render(figures.FACTS)))
     assert labels == {"version", "result", "reason"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,7 @@ from journalkeeper.health.finding import Finding, Severity, Verdict
 from journalkeeper.model import Reason, Result, Skip
 from journalkeeper.model.recorded import Counters
 from journalkeeper.model.units import DAY_US, HOUR_US
-from journalkeeper.report import charts
-from journalkeeper.report.page import MOST_ACTIONS, MOST_BYTES, page
+from journalkeeper.report.page import MOST_BYTES, page
 from tests.report_data import ACTIVE, NOW_US, entry, evidence, journal, nothing, plan, recorded
 
 NOTHING_FOUND = Verdict((), ("volatile",), ())
@@ -139,12 +137,6 @@ def test_five_years_of_a_busy_host_fit() -> None:
     assert "of 43,800 actions" in said
 
 
-def test_the_number_of_actions_that_are_left_out_is_said() -> None:
-    entries = tuple(entry(NOW_US - number * DAY_US) for number in range(MOST_ACTIONS + 700))
-    said = " ".join(made(evidence(record=recorded(days=1)._replace(entries=entries))).words)
-    assert f"The newest {MOST_ACTIONS} of {MOST_ACTIONS + 700:,} actions; `journalkeeper history` shows all" in said
-
-
 def test_every_reason_that_occurs_is_explained() -> None:
     said = " ".join(made().words)
     for reason in (Reason.RECORDED, Reason.WINDOW_CLOSED, Reason.FRAGMENTED):
@@ -164,45 +156,6 @@ def test_a_finding_is_shown_with_its_commands() -> None:
         "2 checks passed, 1 could",
     ):
         assert words in said
-
-
-# colours
-
-
-def luminance(colour: str) -> float:
-    """Source: WCAG 2.2, "relative luminance"."""
-    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(one: str, other: str) -> float:
-    dark, light = sorted((luminance(one), luminance(other)))
-    return (light + 0.05) / (dark + 0.05)
-
-
-STYLE = (Path(charts.__file__).parent / "templates/style.css").read_text()
-DAY, NIGHT = (dict(re.findall(r"--([a-z0-9]+):(#\w+)", block)) for block in re.findall(r":root \{[^}]*--[^}]*", STYLE))
-DRAWN = {*re.findall(r"(?:fill|stroke):var\(--([a-z0-9]+)\)", STYLE)} - {"ink", "faint", "rule", "paper"}
-
-
-@pytest.mark.parametrize("colours", [DAY, NIGHT], ids=["day", "night"])
-def test_every_colour_can_be_told_from_its_ground(colours: dict[str, str]) -> None:
-    for name in ("ink", "faint", "link", "bad", "advice"):
-        assert contrast(colours[name], colours["paper"]) >= 4.5, name
-    assert contrast(colours["ink"], colours["panel"]) >= 4.5
-    assert contrast(colours["faint"], colours["panel"]) >= 4.5
-    assert len(DRAWN) > 8
-    for name in (*DRAWN, "good"):
-        assert contrast(colours[name], colours["paper"]) >= 3, name
-
-
-def test_the_sheet_is_for_day_night_and_paper() -> None:
-    assert NIGHT.keys() == DAY.keys()
-    assert "prefers-color-scheme:dark" in STYLE
-    assert "@media print" in STYLE
-    assert STYLE.count("{") == STYLE.count("}")
-    assert set(re.findall(r"var\(--([a-z0-9]+)\)", STYLE)) <= DAY.keys()
 
 
 # the head
