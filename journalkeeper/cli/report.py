@@ -7,6 +7,7 @@ with a table; then the findings of `doctor`, and every action with its reason.
 
 examples:
   sudo journalkeeper report -o journal.html
+  sudo journalkeeper report -o disk.html -D /mnt/var/log/journal
 
 exit status:
   0 done; 1 the page cannot be written, FILE exists, or the journal cannot be

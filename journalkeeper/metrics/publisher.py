@@ -19,7 +19,7 @@ from typing import Final
 from journalkeeper.config import Config
 from journalkeeper.execute.whole_file import write_whole
 from journalkeeper.health.verdict import judge_present, present_after_run
-from journalkeeper.history.record import Record
+from journalkeeper.history.record import Record, run_bookkeeping
 from journalkeeper.metrics import prometheus
 from journalkeeper.metrics.prometheus import Facts
 from journalkeeper.metrics.status import status
@@ -99,18 +99,17 @@ class Publisher:
             return
         if isinstance(error, NotBtrfsError) and self._facts.status is None:
             return
-        try:
-            with Record(self._state_directory) as record:
-                record.count_run_failure()
-                self._facts = self._facts._replace(counters=record.counters())
-        except KeeperError as second:  # most likely the same error as the first
-            error.add_note(f"not counted: {second}")
+        notices = run_bookkeeping(self._count_failure, "not counted: ")  # most likely for the same error
         healthy = False if self._judges else self._facts.healthy
         self._facts = self._facts._replace(succeeded=False, intake_delay_us=None, healthy=healthy)
-        try:
-            self._write()
-        except KeeperError as second:
-            error.add_note(str(second))  # the run's own error matters more
+        for notice in notices + run_bookkeeping(self._write):
+            error.add_note(notice)  # the run's own error matters more
+
+    def _count_failure(self) -> None:
+        """Count a failed run in the history. Raises: KeeperError if the history cannot be written."""
+        with Record(self._state_directory) as record:
+            record.count_run_failure()
+            self._facts = self._facts._replace(counters=record.counters())
 
     def publish_health(self, *, healthy: bool | None) -> None:
         """Write the metrics with the service's verdict, if the verdict changed. None stands for an unknown verdict.

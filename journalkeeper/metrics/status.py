@@ -67,12 +67,9 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:
     """Return the sum of `numbers`, or None if one of them is None."""
-    total = 0
-    for number in numbers:
-        if number is None:
-            return None
-        total += number
-    return total
+    every = list(numbers)
+    known = [number for number in every if number is not None]
+    return sum(known) if len(known) == len(every) else None
 
 
 def _after(file: JournalFile, outcome: Outcome, config: Config) -> JournalFile:

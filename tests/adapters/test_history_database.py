@@ -225,21 +225,6 @@ def fill(path: Path, size: int) -> None:
             assert error.errno == errno.ENOSPC  # noqa: PT017 - this is how it ends
 
 
-@needs_root
-def test_a_full_disk_is_told_and_costs_nothing_that_was_kept(tmp_path: Path) -> None:
-    with tmpfs(tmp_path / "full", "size=1m,mode=755") as disk, Record(disk) as record:
-        keep(record, 1)
-        fill(disk / "filler", 4096)
-        with pytest.raises(FileError, match="cannot write the history: No space left on device") as caught:
-            keep(record, *range(2, 1000))
-        assert caught.value.number == errno.ENOSPC
-        before = moments(record)
-        assert before == list(range(1, len(before) + 1))
-        (disk / "filler").unlink()
-        keep(record, 1000)
-        assert moments(record) == [*before, 1000]
-
-
 @pytest.mark.root
 def test_a_full_btrfs_does_not_kill(tmp_path: Path) -> None:
     """With WAL this process would die of SIGBUS at its first store to the mapped index."""
@@ -276,13 +261,6 @@ def test_a_read_only_disk_is_told_and_can_be_read(tmp_path: Path) -> None:
         with pytest.raises(FileError, match="Read-only file system") as caught:
             Record(disk / "new")
         assert caught.value.number == errno.EROFS
-
-
-@both
-def test_a_directory_in_place_of_the_file_is_told(tmp_path: Path, *, read_only: bool) -> None:
-    (tmp_path / "history.db").mkdir()
-    with pytest.raises(KeeperError, match=r"history\.db: cannot read the history"):
-        Record(tmp_path, read_only=read_only)
 
 
 # Rights

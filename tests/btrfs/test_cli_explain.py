@@ -198,7 +198,6 @@ def test_a_directory_tells_its_instance_and_its_history(commands: Commands) -> N
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/dev/null", "not a regular file"),
         ("/nowhere/at.all", "No such file or directory"),
         ("{directory}/x", "not a journal file's name"),
         ("{directory}/link.journal", "is a symbolic link; name the files themselves"),

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -82,44 +81,6 @@ def test_a_snapshot_beside_a_nocow_journal(
     assert said["pinned-by-snapshots"]["facts"]["shared_bytes"] >= 16 * MIB
     (remedy,) = said["pinned-by-snapshots"]["remedy"]  # the volume's root is a subvolume already
     assert "snapshot" in run(*remedy.split())
-
-
-def test_a_volume_without_unallocated_space(
-    make_volume: MakeVolume, doctor: Callable[..., dict[str, Any]], journal_bytes: bytes
-) -> None:
-    volume = make_volume("512M")
-    put(instance(volume), journal_bytes, torn=False)
-    assert "no-room" not in doctor(volume.mountpoint, 0, "--check")["findings"]
-    fill(volume.mountpoint)
-    found = doctor(volume.mountpoint, 1, "--check")["findings"]["no-room"]
-    assert found["severity"] == "problem"
-    assert found["facts"]["data_free_bytes"] < 64 * MIB
-    usage = run("btrfs", "filesystem", "usage", "--raw", volume.mountpoint)
-    (left,) = [int(line.split()[-1]) for line in usage.splitlines() if "Device unallocated:" in line]
-    assert found["facts"]["unallocated_bytes"] == left
-
-
-def fill(directory: Path) -> None:
-    """Take all data chunks that there can be."""
-    for size in (32 * MIB, MIB):
-        number = 0
-        while taken(directory / f"fill-{size}-{number}", size):
-            number += 1
-    os.sync()
-
-
-def taken(path: Path, size: int) -> bool:
-    """Whether there was room for a file of this size."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-    try:
-        os.posix_fallocate(fd, 0, size)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        return False
-    finally:
-        os.close(fd)
-    return True
 
 
 def test_a_journal_in_many_extents_that_nothing_works_on(bed: Bed, doctor: Callable[..., dict[str, Any]]) -> None:
