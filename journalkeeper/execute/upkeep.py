@@ -65,16 +65,16 @@ def rotate(target: Rotation, reason: Reason) -> Found:
     Raises: Refused if no journald writes the file; Failed if journald does not rotate, or the new file should be NOCOW
     and is not; OSError for the files.
     """
-    instance, file = target
+    file = target.file
     with hold(file, moving=False) as held:
         if reason is Reason.BORN_DATACOW:
-            with opening.open_directory(instance.directory) as fd:
+            with opening.open_directory(target.directory) as fd:
                 if not inode.is_nocow(fd) and "nodatacow" not in read_mount_options(fd):
                     raise Refused(Reason.CHANGED, "the directory is not NOCOW: a new file would be datacow, too")
-        if not control.can_be_asked(instance.directory, instance.namespace):
+        if not control.can_be_asked(target.directory, target.namespace):
             raise Refused(Reason.NO_JOURNALD, "no journald writes this directory any more")
         try:
-            control.rotate(instance.namespace)
+            control.rotate(target.namespace)
         except KeeperError as error:
             if isinstance(error, FileError) and error.number == errno.ECONNREFUSED:
                 raise Refused(Reason.NO_JOURNALD, f"no journald writes this file now: {error}") from error

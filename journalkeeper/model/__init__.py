@@ -5,8 +5,6 @@ Names of bytes end in `_bytes`. Names of times (microseconds since the epoch) an
 """
 
 from journalkeeper.model.files import (
-    MAX_COMPRESSED_EXTENT_BYTES,
-    MAX_EXTENT_BYTES,
     MAX_FILE_BYTES,
     Extents,
     Header,

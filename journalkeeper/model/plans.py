@@ -120,25 +120,16 @@ class Range(NamedTuple):
 
 
 class Rotation(NamedTuple):
-    """A rotation of one instance, and the active file that needs it."""
+    """A rotation by the journald that writes `directory`, and the active file that needs it.
 
-    instance: Instance
+    A failed rotation is remembered by `device` and `inode`, those of the directory. `namespace` is the journald's.
+    """
+
+    directory: str
+    device: int
+    inode: int
+    namespace: str
     file: JournalFile
-
-    @property
-    def directory(self) -> str:
-        """The instance's directory. A failed rotation is remembered by the device and inode of this directory."""
-        return self.instance.directory
-
-    @property
-    def device(self) -> int:
-        """The directory's device."""
-        return self.instance.device
-
-    @property
-    def inode(self) -> int:
-        """The directory's inode."""
-        return self.instance.inode
 
 
 class Action(NamedTuple):

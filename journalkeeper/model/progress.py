@@ -44,8 +44,8 @@ class Meter:
         self._tell = tell
         total_bytes = sum(part.length for action in actions for part in action.ranges)
         self._now = Progress(0, sum(bool(action.ranges) for action in actions), "", 0, total_bytes)
-        self._before = 0
-        self._length = 0
+        self._end_bytes = 0
+        """The number of bytes when the present file is done."""
 
     @property
     def done_bytes(self) -> int:
@@ -59,9 +59,8 @@ class Meter:
         """
         if not action.ranges:
             return
-        self._before += self._length
-        self._length = sum(part.length for part in action.ranges)
-        self._now = self._now._replace(number=self._now.number + 1, path=action.path, done_bytes=self._before)
+        self._now = self._now._replace(number=self._now.number + 1, path=action.path, done_bytes=self._end_bytes)
+        self._end_bytes += sum(part.length for part in action.ranges)
         self._tell(self._now)
 
     def add(self, length: int) -> None:
@@ -69,6 +68,5 @@ class Meter:
 
         Bytes that are rewritten a second time are not counted: a file never exceeds its length.
         """
-        done = min(self._now.done_bytes + length, self._before + self._length)
-        self._now = self._now._replace(done_bytes=done)
+        self._now = self._now._replace(done_bytes=min(self._now.done_bytes + length, self._end_bytes))
         self._tell(self._now)

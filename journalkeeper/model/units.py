@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -71,14 +72,8 @@ def parse_size(text: str) -> int:
     """
     total, units = 0, list(_SIZE_UNITS)
     for whole, decimals, unit in _split_terms(_SIZE_TERM, text, SIZE_ALLOWED):
-        factor = _SIZE_UNITS[unit]
-        # A double divided once per digit, as systemd computes it: 1.1G must give the same byte.
-        fraction = float(int(decimals or 0))
-        for _ in decimals:
-            fraction /= 10
-        total += int(whole) * factor + int(fraction * factor)
-        too_large = max(total, int(decimals or 0)) > U64_MAX or int(whole) + (fraction > 0) > U64_MAX // factor
-        if too_large or unit not in units:
+        total += int((int(whole) + Fraction(f"0.{decimals}0")) * _SIZE_UNITS[unit])
+        if total > U64_MAX or unit not in units:
             raise ValueError(SIZE_ALLOWED)
         units = units[units.index(unit) + 1 :]
     return total

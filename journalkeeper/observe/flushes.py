@@ -18,12 +18,6 @@ from journalkeeper.journald import header, opening
 from journalkeeper.model import Instance, JournalFile, Kind, State
 from journalkeeper.policy.flush_timer import FlushTimer, Generations
 
-ASKED_LOOKS: Final = 20
-ASKED_S: Final = 0.25
-"""After a sync on request, Flushes looks for OFFLINE up to ASKED_LOOKS times, with this pause. A file that is never
-OFFLINE was appended to during the sync's own fsync, or the disk is so slow that 5 s make no difference.
-"""
-
 COMMIT_S: Final = 0.25
 """After a flush has written its data, btrfs commits, and journald makes a second fsync after it has stored OFFLINE.
 Both are invisible. They take about this long, or as long as the data ...
@@ -180,23 +174,18 @@ class Flushes:
     def learn(self, directory: str, synchronize: Callable[[], None]) -> None:
         """Request a sync from the journald of `directory` with `synchronize`, to learn when its next flush is due.
 
-        Look up to ASKED_LOOKS times until the files show the end of the sync. If they do not, the timer is assumed to
-        run from the request on. `needs_plan` returns True afterwards, because work may now be possible.
+        The timer counts from the request on, until a look finds that nothing is unsynced. Wait until the data of the
+        sync is on the disk. `needs_plan` returns True afterwards, because work may now be possible.
 
         Raises: the errors of `synchronize`; then nothing was learned.
         """
         timer, before_us = self._timers[directory], self._clock()
         timer.note_request(before_us)
         synchronize()
-        self._news = True
-        for _ in range(ASKED_LOOKS):
-            self._wait_for_writeback(directory)
-            if self._look(directory):
-                return
-            time.sleep(ASKED_S)
+        self._wait_for_writeback(directory)
         with self._lock:
-            if timer.since is None:
-                timer.note_sync(before_us, self._clock())
+            timer.note_sync(before_us, self._clock())
+        self._news = True
 
     def _wait_for_writeback(self, directory: str) -> None:
         """Wait until the data that the flush has begun to write is on the disk and committed."""

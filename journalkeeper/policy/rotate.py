@@ -342,11 +342,12 @@ def _count_immediate_bytes(question: Question) -> int:
 
 
 def _make_rotation(question: Question, file: JournalFile, reason: Reason) -> Action:
+    one = question.instance
     return Action(
         path=file.path,
         action=Verb.ROTATE,
         reason=reason,
-        target=Rotation(question.instance, file),
+        target=Rotation(one.directory, one.device, one.inode, one.namespace, file),
         bytes_to_write=_count_immediate_bytes(question),
         extents_before=file.extents.total,
         extents_expected=min(file.extents.total, YOUNG_EXTENTS),

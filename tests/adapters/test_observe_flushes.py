@@ -116,25 +116,19 @@ def test_a_block_that_moved_shows_a_flush_unless_we_or_a_sync_moved_it(
     assert (quick.look().online_since_us is not None) is found
 
 
-def test_an_unknown_timer_is_learned_by_a_sync_after_its_interval(journal: Journal) -> None:
+@pytest.mark.parametrize("state", [ONLINE, OFFLINE])
+def test_an_unknown_timer_counts_from_a_requested_sync_unless_nothing_is_unsynced(journal: Journal, state: int) -> None:
     journal.look(ONLINE)
     assert not journal.look(ONLINE, 300 * SECOND_US + LATE_US).sync_tells
     assert journal.look(ONLINE, 1).sync_tells
     assert journal.flushes.needs_plan()
     asked_us = journal.now_us
-    journal.flushes.learn(journal.directory, lambda: journal.write(OFFLINE))
+    journal.flushes.learn(journal.directory, lambda: journal.write(state))
+    assert len(journal.waited) == 1, "the data of the sync is waited for"
     assert journal.flushes.needs_plan()
-    assert not journal.look(ONLINE).sync_tells
     assert journal.closes_us() == asked_us + 300 * SECOND_US
-
-
-def test_a_busy_journal_that_was_online_again_at_once_has_its_timer_from_the_sync(journal: Journal) -> None:
-    journal.look(ONLINE)
-    journal.look(ONLINE, 300 * SECOND_US + LATE_US + 1)
-    asked_us, asked = journal.now_us, list[int]()
-    journal.flushes.learn(journal.directory, lambda: asked.append(journal.now_us))
-    assert asked == [asked_us]
-    assert journal.closes_us() == asked_us + 300 * SECOND_US
+    journal.look(after_us=0)
+    assert journal.closes_us() == (asked_us + 300 * SECOND_US if state == ONLINE else None)
     assert not journal.look(ONLINE, 400 * SECOND_US).sync_tells, "it is asked for once in an hour at most"
 
 

@@ -37,7 +37,8 @@ def rotation() -> Action:
     seen = Observer().look((TOP,), now_us=time.time_ns() // 1000)
     (file,) = [file for file in seen.files if file.path.endswith("/system.journal")]
     (instance,) = [one for one in seen.instances if file.path.startswith(f"{one.directory}/")]
-    return Action(file.path, Verb.ROTATE, Reason.CHEAPER, Rotation(instance, file))
+    target = Rotation(instance.directory, instance.device, instance.inode, instance.namespace, file)
+    return Action(file.path, Verb.ROTATE, Reason.CHEAPER, target)
 
 
 def rotated(journald: PrivateJournald) -> None:

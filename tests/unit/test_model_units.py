@@ -38,7 +38,7 @@ def test_size_is_read_with_base_1024(text: str, size_bytes: int) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", " ", "K", "-1", "-1K", "1k", "1Ki", "1KB", "10%", "1M 1M", "1M 1G", "1 2", "1K ", "1.5.5M", "1,5M", "infinity",
-     "16E", "15E 1024P", "18446744073709551616", "1.18446744073709551616K", "\u0661K", "9" * 1001]
+     "16E", "15E 1024P", "18446744073709551616", "\u0661K", "9" * 1001]
 )  # fmt: skip
 def test_size_that_systemd_refuses_is_refused_with_what_is_allowed(text: str) -> None:
     with pytest.raises(ValueError, match="a size in bytes"):

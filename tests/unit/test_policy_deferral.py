@@ -116,7 +116,7 @@ def test_another_files_refusal_is_its_own() -> None:
 
 
 HERE = instance(inode=256)
-TARGETS = (FRAGMENTED, HERE, Rotation(HERE, file(Kind.ACTIVE)))
+TARGETS = (FRAGMENTED, HERE, Rotation(HERE.directory, HERE.device, HERE.inode, "", file(Kind.ACTIVE)))
 
 
 def tried(target: JournalFile | Instance | Rotation, result: Result, reason: Reason) -> dict[tuple[int, int], Refusal]:
