@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from journalkeeper.cli.check_config import ConfigAnswer
 from journalkeeper.cli.doctor import DoctorAnswer
 from journalkeeper.cli.history import HistoryAnswer
-from journalkeeper.cli.pause import PauseAnswer, ResumeAnswer
+from journalkeeper.cli.pause import PauseAnswer
 from journalkeeper.cli.probe import ProbeAnswer
 from journalkeeper.cli.report import ReportAnswer
 from journalkeeper.cli.retention import RetentionAnswer
@@ -37,7 +37,7 @@ ANSWERS: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "probe": ("What was measured. ", (ProbeAnswer,)),
     "lab": ("Each strategy on that disk. ", (LabAnswer,)),
     "pause": ("What was asked of the service. ", (PauseAnswer,)),
-    "resume": ("What was asked of the service. ", (ResumeAnswer,)),
+    "resume": ("What was asked of the service. ", (PauseAnswer,)),
     "check-config": ("The configuration, and what is wrong in it. ", (ConfigAnswer,)),
 }
 """For each command, a description of its answer and the records of which it is one."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from journalkeeper.bus import names
 from journalkeeper.bus.options import MOST_CHARACTERS
 from journalkeeper.cli.output import Output
-from journalkeeper.cli.times import parse_time_us
 from journalkeeper.config import Config, files, validation
 from journalkeeper.health.evidence import Hung, Recorded, Unknown
 from journalkeeper.history import state
@@ -26,8 +25,6 @@ from journalkeeper.model.units import DAY_US
 
 ABSENT: Final = "not running, or not on D-Bus; systemctl status journalkeeper shows which"
 """The message for a service that is not on the bus."""
-
-OF_THE_SERVICE: Final = "is about this host's service"
 
 if TYPE_CHECKING:
     from journalkeeper.bus.client import Service
@@ -53,16 +50,6 @@ class Context:
         given = self._args.config
         found = files.assignments("journalkeeper.conf", subdir="") if given is None else files.parse_file(given)
         return validation.from_assignments(found)
-
-    def time_us(self, text: str | None) -> int | None:
-        """Return the argument of --since= or --until= in microseconds since the epoch; None if `text` is None.
-
-        Raises: UsageError.
-        """
-        try:
-            return None if text is None else parse_time_us(text)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
 
     def engine(self, config: Config | None = None, *, patient: bool = False) -> Engine:
         """Return the engine that was given, or a new one with `config`, by default the configuration on disk.
@@ -108,7 +95,12 @@ class Context:
             return Unknown(str(error))
 
     def require_service(self) -> Service:
-        """Return a connection to the running service, which the caller closes. Raises: KeeperError without one."""
+        """Return a connection to the running service, which the caller closes.
+
+        Raises: UsageError if the options name another journal; KeeperError if no service runs.
+        """
+        if not self.means_service():
+            raise UsageError("only the host's service can do this: leave out -D, --config and STATE_DIRECTORY=")
         service = self.running()
         if service is None:
             raise KeeperError(f"the service is {ABSENT}")
@@ -116,7 +108,8 @@ class Context:
 
     def means_service(self) -> bool:
         """Return whether the command is about the host's service: without -D, --config and another state directory."""
-        return not names_another(self._args) and self.state_directory == state.DEFAULT
+        args = self._args
+        return args.directory is None and args.config is None and self.state_directory == state.DEFAULT
 
     def service(self, asked: Request) -> Service | None:
         """Return a connection to the running service if the service can carry out `asked`, else None.
@@ -195,17 +188,6 @@ def _is_below(path: str, top: str) -> bool:
     if not path.startswith(f"{below}/"):
         return False
     return os.path.realpath(way) == f"{os.path.realpath(top).rstrip('/')}{way[len(below) :]}"
-
-
-def names_another(args: argparse.Namespace) -> bool:
-    """Return whether -D or --config name another journal or configuration than the host's."""
-    return args.directory is not None or args.config is not None
-
-
-def refuse_another(args: argparse.Namespace, command: str, why: str) -> None:
-    """Refuse -D and --config for `command`. Raises: UsageError."""
-    if names_another(args):
-        raise UsageError(f"{command} {why}: leave out -D and --config")
 
 
 def explain_no_directory(path: str) -> str:

@@ -26,7 +26,6 @@ from journalkeeper.cli.context import Context
 from journalkeeper.cli.progress import catch_signals, on_terminal
 from journalkeeper.cli.selection import add_selection, check_files, request
 from journalkeeper.cli.table import Column, Table
-from journalkeeper.cli.terminal import run_polkit_agent
 from journalkeeper.cli.wording import (
     COLOURS,
     count_subjects,
@@ -88,7 +87,7 @@ def _execute(asked: Request, context: Context) -> tuple[Report, dict[str, Any], 
         hint = "\nStopping after this chunk." if draw.seen else ""
         service = context.service(asked)
         if service is not None:
-            with service, run_polkit_agent(), catch_signals(hint) as stop:
+            with service, catch_signals(hint) as stop:
                 return service.defragment(asked, on_progress=draw, stop=stop)
         engine = context.engine()
         with catch_signals(hint) as stop:

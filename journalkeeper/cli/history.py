@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.selection import absolute, add_paths, check_files
 from journalkeeper.cli.table import Column, Table
-from journalkeeper.cli.times import format_time
+from journalkeeper.cli.times import format_time, parse_time_us
 from journalkeeper.cli.wording import COLOURS, describe_outcome, describe_sums
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Reason, Result, Skip
@@ -66,8 +66,8 @@ def _columns(width: int | None) -> tuple[Column[Entry], ...]:
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments PATH… and the options --since and --until."""
     add_paths(parser)
-    parser.add_argument("--since", metavar="TIME", help="nothing older than this")
-    parser.add_argument("--until", metavar="TIME", help="nothing from this time on")
+    parser.add_argument("--since", metavar="TIME", type=parse_time_us, help="nothing older than this")
+    parser.add_argument("--until", metavar="TIME", type=parse_time_us, help="nothing from this time on")
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -75,11 +75,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
     Return the exit status: 1 if nothing is recorded of a named path and it is no journal file.
     """
-    since_us, until_us = context.time_us(args.since), context.time_us(args.until)
     paths = absolute(args.paths or ([args.directory] if args.directory else []))
     with context.record() as record:
-        entries = record.history(paths, since_us, until_us)
-        samples = record.samples(paths, since_us, until_us)
+        entries = record.history(paths, args.since, args.until)
+        samples = record.samples(paths, args.since, args.until)
         unknown = [path for path in paths if not (record.history([path]) or record.samples([path]))]
     output = context.output
     wrong = [Skip(path, why, "nothing is recorded of it") for path in unknown if (why := _find_problem(path))]

@@ -66,7 +66,7 @@ _COLUMNS: Final[tuple[Column[compare.Row], ...]] = (
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments for the measurement and its directory, and the options --extents and --iops."""
-    parser.add_argument("what", choices=("compare",), help="what is measured")
+    parser.add_argument("what", choices=("compare",), metavar="compare", help="what is measured")
     parser.add_argument("place", metavar="DIR", help="a directory on the disk in question, such as /var/tmp")
     extents, iops = between(EXTENTS_LEAST, EXTENTS_MOST, int), between(0, 1_000_000, int)
     aged, limited = "the extents of an untouched journal", "the limit of the scratch device; 0 for none"

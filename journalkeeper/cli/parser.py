@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import textwrap
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from functools import partial
 from types import ModuleType
 from typing import Any, Final, NamedTuple, NoReturn
 
 from journalkeeper import __version__
-from journalkeeper.cli.context import OF_THE_SERVICE, refuse_another
 from journalkeeper.cli.output import write
 from journalkeeper.model.errors import UsageError
 
@@ -39,16 +38,12 @@ exit status:
 
 
 class Command(NamedTuple):
-    """One command: its word, a summary, and the reason why it may need root.
-
-    `own` is why the command takes neither -D nor --config; "" if it takes them.
-    """
+    """One command: its word, a summary, and the reason why it may need root."""
 
     name: str
     summary: str
     module: str
     needs_root: str
-    own: str = ""
 
     def load(self) -> ModuleType:
         """Import the command's module.
@@ -61,6 +56,8 @@ class Command(NamedTuple):
 
 _READS_FILES = "journal files are readable by root and their own users only"
 
+_REWRITES_FILES = "it rewrites files that belong to root"
+
 _SETS_JOURNALD = "journald's settings and what files occupy are for root"
 
 _READS_STATE = "the state directory is readable by root only"
@@ -71,28 +68,17 @@ COMMANDS = (
     Command("status", "show the verdict, the state of the service, and the last run", "status", _READS_STATE),
     Command("scan", "show every journal file: kind, extents, size, disk space, flags", "scan", _READS_FILES),
     Command("plan", "show what would be done to each file and why, or why not", "plan", _READS_FILES),
-    Command("defrag", "do what `plan` shows", "defrag", "it rewrites files that belong to root"),
+    Command("defrag", "do what `plan` shows", "defrag", _REWRITES_FILES),
     Command("history", "show past actions and extent counts", "history", _READS_STATE),
     Command("explain", "describe one file: its placement, price, past, and decision", "explain", _READS_FILES),
     Command("report", "write one page with charts: boots, extents, waits, actions", "report", _READS_FILES),
     Command("doctor", "show what is wrong or risky on this host, with remedies", "doctor", _READS_FILES),
     Command("retention", "show how long a history fits the disk space, or set it", "retention", _SETS_JOURNALD),
-    Command("pause", "stop the service's automatic work for a while", "pause", _NEEDS_POLKIT, OF_THE_SERVICE),
-    Command("resume", "end a pause", "pause", _NEEDS_POLKIT, OF_THE_SERVICE),
+    Command("pause", "stop the service's automatic work for a while", "pause", _NEEDS_POLKIT),
+    Command("resume", "end a pause", "pause", _NEEDS_POLKIT),
     Command("probe", "measure how long loggers, readers and disks wait", "probe", "it starts a journald, or traces"),
-    Command(
-        "lab",
-        "compare strategies on a scratch volume",
-        "lab",
-        "it mounts a scratch volume",
-        "makes a journal and a configuration of its own",
-    ),
-    Command(
-        "daemon",
-        "run the service: watch the journals and keep them in order",
-        "daemon",
-        "it rewrites files that belong to root",
-    ),
+    Command("lab", "compare strategies on a scratch volume", "lab", "it mounts a scratch volume"),
+    Command("daemon", "run the service: watch the journals and keep them in order", "daemon", _REWRITES_FILES),
     Command("check-config", "check the configuration, and show it", "check_config", "it is not readable"),
 )
 
@@ -124,6 +110,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **words: Any) -> None:
         # no abbreviations: scripts that use one break when an option is added
         super().__init__(formatter_class=Help, allow_abbrev=False, **words)
+        self._negative_number_matcher = re.compile(r"-\.?\d")  # `--since -3d`, as Python 3.14 takes it
 
     def error(self, message: str) -> NoReturn:
         """Raise a UsageError with the message and a pointer to --help."""
@@ -156,7 +143,7 @@ def parser(words: Sequence[str] | None) -> Parser:
         module = command.load()
         description, epilog = split_help(module)
         sub = commands.add_parser(command.name, help=command.summary, description=description, epilog=epilog)
-        common(sub, another=not command.own)
+        common(sub)
         module.options(sub)
     return top
 
@@ -168,8 +155,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """
     if words and words[0] == "help":
         words = [*words[1:2], "--help"]
-    _refuse_unknown_command(words)
-    args, extras = parser(words).parse_known_args(_join_values(words), argparse.Namespace(**DEFAULTS))
+    args, extras = parser(words).parse_known_args(words, argparse.Namespace(**DEFAULTS))
     # argparse takes a command's PATHs in one piece only, getopt_long anywhere between options
     unknown = [extra for extra in extras if extra.startswith("-")]
     if unknown or (extras and not hasattr(args, "paths")):
@@ -181,9 +167,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if extras:
         args.paths += extras
     _refuse_empty_names(args)
-    own = next(command.own for command in COMMANDS if command.name == args.command)
-    if own:
-        refuse_another(args, args.command, own)
     return args
 
 
@@ -197,17 +180,6 @@ def _refuse_empty_names(args: argparse.Namespace) -> None:
             raise UsageError(f"the argument {name} is empty (a variable that is not set?); see journalkeeper --help")
 
 
-def _refuse_unknown_command(words: Sequence[str]) -> None:
-    """Refuse an unknown command and suggest the nearest one. Raises: UsageError."""
-    names = [command.name for command in COMMANDS]
-    word = next(iter(words), "")
-    if not word or word.startswith("-") or word in names:
-        return
-    near = get_close_matches(word, names, n=1)
-    meant = f"did you mean {near[0]}?" if near else f"commands are {', '.join(names)}."
-    raise UsageError(f"unknown command {word}; {meant} See journalkeeper --help")
-
-
 DEFAULTS: Final[dict[str, Any]] = {
     "directory": None,
     "config": None,
@@ -219,30 +191,15 @@ DEFAULTS: Final[dict[str, Any]] = {
 """The values of the options of every command."""
 
 
-def common(parser: argparse.ArgumentParser, *, another: bool = True) -> None:
-    """Add the options of every command, which may stand before or after its name; the later one wins.
-
-    Options that name another journal are hidden from a command that refuses `another` journal.
-    """
+def common(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every command, which may stand before or after its name; the later one wins."""
     group = parser.add_argument_group("options of every command")
     add = partial(group.add_argument, default=argparse.SUPPRESS)  # a default would replace a value before the command
     where = "the journal directory (default: Directories= in the configuration, /var/log/journal)"
-    file = "read this file in place of journalkeeper.conf"
-    add("-D", "--directory", metavar="DIR", help=where if another else argparse.SUPPRESS)
-    add("--config", metavar="FILE", help=file if another else argparse.SUPPRESS)
+    add("-D", "--directory", metavar="DIR", help=where)
+    add("--config", metavar="FILE", help="read this file in place of journalkeeper.conf")
     add("--json", choices=("short", "pretty", "off"), help="write JSON for programs")
     add("-j", dest="json", action="store_const", const="short", help="the same as --json=short")
     add("--no-legend", action="store_true", help="no headings, no footer")
     add("-q", "--quiet", action="store_true", help="write no text, only errors")
     add("--no-pager", action="store_true", help="no pager on a terminal")
-
-
-def _join_values(words: Sequence[str]) -> list[str]:
-    """Return `--since -3d` as `--since=-3d`: argparse takes no value that begins with a dash, unlike getopt_long."""
-    joined: list[str] = []
-    for word in words:
-        if joined and joined[-1] in {"--since", "--until"}:
-            joined[-1] += f"={word}"
-        else:
-            joined.append(word)
-    return joined

@@ -26,17 +26,11 @@ from journalkeeper.model.units import format_span, parse_span_us
 
 
 class PauseAnswer(NamedTuple):
-    """The answer of `pause`."""
+    """The answer of `pause` and of `resume`."""
 
-    paused: bool = True
+    paused: bool
     span_us: Span | None = None
-    """Microseconds until the pause ends; null: at the next resume."""
-
-
-class ResumeAnswer(NamedTuple):
-    """The answer of `resume`."""
-
-    paused: bool = False
+    """Microseconds until the pause ends; null: at the next resume, or there is no pause."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -48,18 +42,16 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Ask the service to pause or to resume its work, and return 0. Raises: KeeperError if no service runs."""
-    paused = args.command == "pause"
     with context.require_service() as service:
-        if paused:
-            service.pause(args.span)
-        else:
+        if args.command == "resume":
             service.resume()
-    if not paused:
-        context.output.show(ResumeAnswer(), ["Resumed: the service works again."])
-        return 0
-    until = f"for {format_span(args.span)}" if args.span else "until `journalkeeper resume`"
-    document = PauseAnswer(span_us=args.span or None)
-    context.output.show(document, [f"Paused {until}: the service works only on request."])
+            answer, text = PauseAnswer(paused=False), "Resumed: the service works again."
+        else:
+            service.pause(args.span)
+            until = f"for {format_span(args.span)}" if args.span else "until `journalkeeper resume`"
+            answer = PauseAnswer(paused=True, span_us=args.span or None)
+            text = f"Paused {until}: the service works only on request."
+    context.output.show(answer, [text])
     return 0
 
 

@@ -24,6 +24,7 @@ from journalkeeper import __version__
 from journalkeeper.cli.parser import between, common
 from journalkeeper.cli.progress import interrupt_on_signals
 from journalkeeper.cli.table import Column, Table, elide
+from journalkeeper.cli.times import parse_time_us
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.record import Moment
 from journalkeeper.probe.distribution import Limit, SeriesAnswer, Statistics, draw, format_wait, make_answer
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 NAME_WIDTH: Final = 24
 OWN: Final = "measure the host's journald instead of a private one with files below -D DIR or /var/tmp"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "since": {"metavar": "TIME", "help": "leave out older entries"},
+    "since": {"metavar": "TIME", "type": parse_time_us, "help": "leave out older entries"},
     "boot": {"action": "store_true", "help": "this boot only"},
     "follow": {"action": "store_true", "help": "also measure new messages, until Ctrl-C"},
     "host": {"action": "store_true", "help": OWN},
@@ -151,9 +152,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     probe = next(row for row in PROBES if row.name == args.probe)
     if probe.needs_root and not context.privileged:
         raise NeedsRootError(probe.needs_root)
-    since_us = context.time_us(getattr(args, "since", None) or None)
-    if since_us is not None:
-        args.since = f"@{since_us / 1e6:.6f}"
+    if getattr(args, "since", None) is not None:
+        args.since = f"@{args.since / 1e6:.6f}"
     limit_us = probe.limit_us or context.config().window.intake_delay_max_us
     interrupt_on_signals()
     steps = importlib.import_module(f"journalkeeper.probe.{probe.name}").measure(args)

@@ -15,10 +15,8 @@ from typing import Self, TextIO
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.table import elide
 from journalkeeper.cli.terminal import DEFAULT_COLUMNS, columns
-from journalkeeper.model import MIB
 from journalkeeper.model.escape import shown
 from journalkeeper.model.progress import Progress
-from journalkeeper.model.units import SECOND_US, format_span
 
 REDRAW_S = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -58,11 +56,9 @@ def interrupt_on_signals() -> None:
 class ProgressLine:
     """Draws Progress on `stream`, if there is one; as a context it erases the line at the end."""
 
-    def __init__(self, stream: TextIO | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stream: TextIO | None) -> None:
         self.seen = stream is not None
         self._stream = stream
-        self._clock = clock
-        self._start: tuple[float, int] | None = None
         self._drawn_s = float("-inf")
 
     def __enter__(self) -> Self:
@@ -73,17 +69,14 @@ class ProgressLine:
 
     def __call__(self, progress: Progress) -> None:
         """Draw a line with the progress, unless the last line was drawn less than REDRAW_S ago."""
-        now_s = self._clock()
-        start_s, start_bytes = self._start = self._start or (now_s, progress.done_bytes)
-        elapsed_s = now_s - start_s
-        rate = (progress.done_bytes - start_bytes) / elapsed_s if elapsed_s >= REDRAW_S else 0.0
-        self.tell(line(progress, rate, columns() or DEFAULT_COLUMNS))
+        self.tell(line(progress, columns() or DEFAULT_COLUMNS))
 
     def tell(self, text: str) -> None:
-        """Draw `text`, unless something was drawn less than REDRAW_S ago."""
-        now_s = self._clock()
+        """Draw `text`, unless something was drawn less than REDRAW_S ago. What does not fit the line is cut."""
+        now_s = time.monotonic()
         if now_s - self._drawn_s >= REDRAW_S:
             self._drawn_s = now_s
+            # the last column stays free: many terminals wrap as soon as it is written
             self._write(text[: (columns() or DEFAULT_COLUMNS) - 1])
 
     def _write(self, text: str) -> None:
@@ -92,19 +85,10 @@ class ProgressLine:
             self._stream.flush()
 
 
-def line(progress: Progress, rate: float, columns: int) -> str:
-    """Return a line such as "2/7 43% 12.5 MiB/s 3s left NAME", with as much of the path as fits.
-
-    The last of `columns` stays free. Without a `rate` in bytes per second, rate and time are left out.
-    """
-    share = progress.done_bytes / progress.total_bytes if progress.total_bytes else 0.0
-    text = f"{progress.number}/{progress.total} {min(share, 1.0):4.0%}"
-    if rate > 0:
-        left_s = max(progress.total_bytes - progress.done_bytes, 0) / rate
-        text += f"  {rate / MIB:.1f} MiB/s  {format_span(max(round(left_s), 1) * SECOND_US)} left"
-    # the last column stays free: many terminals wrap as soon as it is written
-    room = columns - 1 - len(text) - 2
-    return f"{text}  {elide(shown(progress.path), room)}" if room > 0 else text[: columns - 1]
+def line(progress: Progress, columns: int) -> str:
+    """Return a line such as "2/7  43%  PATH" that leaves the last of `columns` free. The path is cut in its middle."""
+    text = f"{progress.number}/{progress.total} {progress.fraction:4.0%}  "
+    return f"{text}{elide(shown(progress.path), columns - 1 - len(text))}"
 
 
 def on_terminal(output: Output) -> ProgressLine:

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.bus.unit_states import units
-from journalkeeper.cli.context import ABSENT, OF_THE_SERVICE, Context, refuse_another
+from journalkeeper.cli.context import ABSENT, Context
 from journalkeeper.cli.times import format_time
 from journalkeeper.health.evidence import RECENT_US, UNASKED, Evidence, Hung, Look, Recorded, Unknown
 from journalkeeper.health.finding import judge
@@ -84,7 +84,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show the status, once or with --watch until Ctrl-C, and return the exit status: 1 if the verdict is not OK."""
     if args.watch:
-        refuse_another(args, "status --watch", OF_THE_SERVICE)
         return _watch(context)
     return _show(context, context.read_service)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 from datetime import datetime
@@ -16,15 +17,17 @@ _ANSWER: Final = re.compile(rb"^ *UNIX seconds: @(\d+)(?:\.(\d{6}))?$", re.MULTI
 
 
 def parse_time_us(text: str) -> int:
-    """Return `text` as microseconds since the epoch. systemd-analyze(1) takes 7 ms to parse it as journalctl does.
+    """Return the argument of --since= or --until= as microseconds since the epoch.
 
-    Raises: ValueError with the allowed forms; OSError without systemd-analyze.
+    systemd-analyze(1) takes 7 ms to parse it as journalctl does.
+
+    Raises: ArgumentTypeError with the allowed forms; OSError without systemd-analyze.
     """
     words = ["systemd-analyze", "timestamp", "--", text]
     done = None if "\0" in text else subprocess.run(words, capture_output=True, check=False)
     found = done and _ANSWER.search(done.stdout)
     if not found:
-        raise ValueError(f"{text!r} is not a time; allowed are {ALLOWED}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; allowed are {ALLOWED}")
     return int(found[1]) * SECOND_US + int(found[2] or 0)
 
 

@@ -458,16 +458,14 @@ def test_a_directory_that_is_none_exits_1_and_is_named(
     assert f"{tmp_path / name}: {says}; -D takes" in said.err
 
 
-@pytest.mark.parametrize(
-    ("words", "what"),
-    [(["pause", "2h"], "pause"), (["resume"], "resume"), (["status", "--watch"], "status --watch")],
-)
-@pytest.mark.parametrize("option", ["-D", "--config"])
-def test_what_is_asked_of_the_service_takes_no_other_journal(
-    typed: Typed, words: list[str], what: str, option: str
+@pytest.mark.parametrize("words", [["pause", "2h"], ["resume"], ["status", "--watch"]])
+@pytest.mark.parametrize("options", [["-D", "/"], ["--config", "/"], []])
+@pytest.mark.usefixtures("state")
+def test_what_only_the_service_can_do_takes_no_other_journal(
+    typed: Typed, words: list[str], options: list[str]
 ) -> None:
-    line = f"journalkeeper: {what} is about this host's service: leave out -D and --config\n"
-    assert typed(*words, option, "/") == (2, "", line)
+    line = "journalkeeper: only the host's service can do this: leave out -D, --config and STATE_DIRECTORY=\n"
+    assert typed(*words, *options) == (2, "", line)
 
 
 def test_paths_are_made_absolute_but_links_are_not_followed(

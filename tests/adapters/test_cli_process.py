@@ -107,37 +107,53 @@ def test_text_that_the_terminals_encoding_lacks_is_escaped() -> None:
     assert r"/nonexistent/\xfc: no such directory" in done.stderr
 
 
-def test_a_terminal_gets_colours_and_a_pager(tmp_path: Path) -> None:
-    pager = {"SYSTEMD_PAGER": f"tee {tmp_path / 'paged'}", "SYSTEMD_PAGERSECURE": "0"}
-    shown, status = on_terminal(CHECK, **pager)
+def make_less(place: Path, script: str) -> dict[str, str]:
+    """Make a less that runs these lines of sh, and return the environment that finds it."""
+    (place / "less").write_text(f"#!/bin/sh\n{script}\n")
+    (place / "less").chmod(0o755)
+    return {"PATH": f"{place}:{os.environ['PATH']}"}
+
+
+def test_a_terminal_gets_colours_and_a_pager_that_starts_no_program(tmp_path: Path) -> None:
+    found = make_less(tmp_path, f'echo "$LESS $LESSSECURE $LESSCHARSET" > {tmp_path}/asked; exec tee {tmp_path}/paged')
+    evil = {"LESS": "evil", "LESSSECURE": "0", "PAGER": "/nonexistent/evil", "SYSTEMD_PAGERSECURE": "0"}
+    shown, status = on_terminal(CHECK, **found, **evil)
     assert status == 0
     assert shown.startswith("\x1b[4mSECTION")
     assert (tmp_path / "paged").read_text() == shown.replace("\r\n", "\n")
+    assert (tmp_path / "asked").read_text() == "FRSXMK 1 utf-8\n"
 
 
-def test_no_pager_no_color_and_json_mean_what_they_say(tmp_path: Path) -> None:
-    pager = {"SYSTEMD_PAGER": f"tee {tmp_path / 'paged'}", "SYSTEMD_PAGERSECURE": "0"}
-    shown, _ = on_terminal([*CHECK, "--no-pager"], NO_COLOR="1", **pager)
-    assert shown.startswith("SECTION")
-    shown, _ = on_terminal([*CHECK, "-j"], **pager)
-    assert shown.startswith('{"problems":[]')
-    shown, _ = on_terminal(CHECK, **{**pager, "TERM": "dumb"})
-    assert shown.startswith("SECTION")
+@pytest.mark.parametrize(
+    ("words", "environ", "says"),
+    [
+        (["--no-pager"], {}, "\x1b[4mSECTION"),
+        (["--no-pager"], {"NO_COLOR": "1"}, "SECTION"),
+        (["-j"], {}, '{"problems":[]'),
+        ([], {"TERM": "dumb"}, "SECTION"),
+        ([], {"SYSTEMD_PAGER": ""}, "\x1b[4mSECTION"),
+        ([], {"SYSTEMD_PAGER": "cat", "PAGER": "less"}, "\x1b[4mSECTION"),
+        ([], {"PAGER": "cat"}, "\x1b[4mSECTION"),
+    ],
+)
+def test_a_terminal_gets_no_pager_where_none_is_wanted(
+    tmp_path: Path, words: list[str], environ: dict[str, str], says: str
+) -> None:
+    shown, _ = on_terminal([*CHECK, *words], **make_less(tmp_path, f"touch {tmp_path}/paged"), **environ)
+    assert shown.startswith(says)
     assert not (tmp_path / "paged").exists()
 
 
 def test_a_pipe_gets_neither_colours_nor_a_pager(tmp_path: Path) -> None:
-    done = process(CHECK, TERM="xterm", SYSTEMD_PAGER=f"tee {tmp_path / 'paged'}", SYSTEMD_PAGERSECURE="0")
+    done = process(CHECK, TERM="xterm", **make_less(tmp_path, f"touch {tmp_path}/paged"))
     assert done.stdout.startswith("SECTION")
     assert not (tmp_path / "paged").exists()
 
 
-def test_a_pager_that_is_not_there_or_ends_at_once_loses_nothing_or_nobody() -> None:
-    missing = {"SYSTEMD_PAGER": "/nonexistent", "SYSTEMD_PAGERSECURE": "1", "PATH": "/nonexistent"}
-    shown, status = on_terminal(CHECK, **missing)
+def test_a_pager_that_is_not_there_or_ends_at_once_is_no_error(tmp_path: Path) -> None:
+    shown, status = on_terminal(CHECK, PATH="/nonexistent")
     assert (shown.startswith("\x1b[4mSECTION"), status) == (True, 0)
-    shown, status = on_terminal(CHECK, SYSTEMD_PAGER="true", SYSTEMD_PAGERSECURE="1")
-    assert (shown, status) == ("", 0)
+    assert on_terminal(CHECK, **make_less(tmp_path, "exit 0")) == ("", 0)
 
 
 @pytest.mark.root

@@ -45,13 +45,13 @@ class Volume(ScratchVolume):
         ("compare", "/", "--extents=15001"),
         ("compare", "/", "--iops=-1"),
         ("compare", "/", "--iops=1000000000"),
-        ("compare", "/", "-D", "/"),
-        ("compare", "/", "--config", "/dev/null"),
     ],
 )
 def test_what_makes_no_sense_is_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", *words]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert len(words) > 1 or "required: DIR" in error
 
 
 def test_a_directory_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
