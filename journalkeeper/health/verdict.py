@@ -85,11 +85,10 @@ def still_failing(before: Iterable[Skip], decided: Mapping[str, object]) -> list
     A skip counts if it has the same reason as the failure, or only postpones the action. A postponed action does not
     lack free space any more unless its skip says so.
     """
-    skips = {path: one for path, one in decided.items() if isinstance(one, Skip)}
     return [
         one
         for one in before
-        if (skip := skips.get(one.path))
+        if isinstance(skip := decided.get(one.path), Skip)
         and (skip.reason == one.reason or (skip.puts_off and one.reason is not Reason.FREE_SPACE))
     ]
 

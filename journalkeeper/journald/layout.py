@@ -10,6 +10,7 @@ import heapq
 import os
 import re
 from collections.abc import Iterator
+from itertools import starmap
 from typing import NamedTuple
 
 from journalkeeper.journald import conf
@@ -52,7 +53,7 @@ class Listing(NamedTuple):
     `left_out` is the number of further journal files.
     """
 
-    journals: list[tuple[str, Name]]
+    journals: dict[str, Name]
     leftovers: list[str]
     left_out: int = 0
 
@@ -115,18 +116,27 @@ def list_directory(directory: str | int) -> Listing:
 
     Raises: FileError if the directory cannot be listed: EACCES.
     """
-    found: list[tuple[tuple[bool, bool, int, str], Name]] = []
+    journals: dict[str, Name] = {}
+    ranked: list[tuple[bool, bool, int, str]] = []  # a heap of `journals`, as soon as there are more
     leftovers: list[str] = []
-    total = 0
+    left_out = 0
     for name in (entry.name for entry in _scan(directory)):
         kind = classify(name)
         if kind is not None:
-            total += 1
-            push = heapq.heappush if len(found) < MOST_FILES else heapq.heappushpop
-            push(found, ((kind.owner != "remote", kind.kind is Kind.ACTIVE, kind.realtime_us, name), kind))
+            if len(journals) == MOST_FILES and not ranked:
+                ranked = sorted(starmap(_rank, journals.items()))
+            journals[name] = kind
+            if ranked:
+                left_out += 1
+                del journals[heapq.heappushpop(ranked, _rank(name, kind))[-1]]
         elif is_leftover(name) and len(leftovers) < MOST_FILES:
             leftovers.append(name)
-    return Listing([(rank[-1], kind) for rank, kind in found], leftovers, total - len(found))
+    return Listing(journals, leftovers, left_out)
+
+
+def _rank(name: str, kind: Name) -> tuple[bool, bool, int, str]:
+    """Return the place of a journal among those of its directory: not a remote one, active, the time, and its name."""
+    return kind.owner != "remote", kind.kind is Kind.ACTIVE, kind.realtime_us, name
 
 
 def describe_instance(

@@ -7,13 +7,12 @@ An unknown number is None, never 0.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, NamedTuple
 
 from journalkeeper.config import Config
-from journalkeeper.model import Host, JournalFile, Kind, Outcome, Plan, Reason, Result
-from journalkeeper.model.record import Key, rows
+from journalkeeper.model import Host, JournalFile, Kind, Outcome, Plan, Reason, Result, Sums
+from journalkeeper.model.record import Key
 from journalkeeper.policy.cost import becomes_compressed, is_fragmented
 
 FRAGMENTED: Final = (
@@ -46,8 +45,8 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
     Files that a rotation made are counted from the next look on.
     """
     became = {outcome.path: outcome for outcome in outcomes if outcome.result is Result.DONE}
-    known = [(file, became.get(file.path)) for file in host.files if file.problem is None]
-    now = [file if after is None else _after(file, after, config) for file, after in known]
+    known = [file for file in host.files if file.problem is None]
+    now = [_after(file, became[file.path], config) if file.path in became else file for file in known]
     here = {file.path for file in host.files}
     reasons = Counter(skip.reason for skip in plan.skipped if skip.path in here)
     budget = config.budget.bytes_per_day
@@ -55,21 +54,14 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
     return Status(
         files=len(host.files),
         problem_files=len(host.files) - len(known),
-        fragmented_files=sum(is_fragmented(file, after, config) for file, after in known),
+        fragmented_files=sum(is_fragmented(file, became.get(file.path), config) for file in known),
         active_extents=sum(file.extents.total for file in now if file.kind is Kind.ACTIVE),
-        sums={row.key: _sum(map(attrgetter(row.attribute), now)) for row in rows(JournalFile) if row.about.metric},
+        sums={**Sums.of(now)._asdict(), "shared_bytes": sum(file.extents.shared_bytes for file in now)},
         skipped=tuple(sorted(reasons.items())),
         window_open=any(window.open for window in plan.windows),
         budget_bytes=budget,
         budget_left_bytes=None if budget is None else max(0, budget - written),
     )
-
-
-def _sum(numbers: Iterable[int | None]) -> int | None:
-    """Return the sum of `numbers`, or None if one of them is None."""
-    every = list(numbers)
-    known = [number for number in every if number is not None]
-    return sum(known) if len(known) == len(every) else None
 
 
 def _after(file: JournalFile, outcome: Outcome, config: Config) -> JournalFile:

@@ -21,7 +21,7 @@ from journalkeeper.btrfs import inode
 from journalkeeper.btrfs.volume import read_volume, require_btrfs
 from journalkeeper.journald import control, layout, opening
 from journalkeeper.journald.layout import Directory, Listing
-from journalkeeper.journald.names import Name, classify
+from journalkeeper.journald.names import classify
 from journalkeeper.model import Instance, JournalFile, Reason, Volume
 from journalkeeper.model.errors import FileError, InternalError, NotBtrfsError, catch_errors
 from journalkeeper.model.units import DAY_US
@@ -146,10 +146,10 @@ class Observer:
                     file_row.require_regular(os.stat(only, dir_fd=fd, follow_symlinks=False))
                 listing = self._list_place(place, fd, gathered)
                 kept = self._kept.setdefault(place.path, {})
-                if only is None:
-                    self.forget(f"{place.path}/{name}" for name in kept.keys() - dict(listing.journals))
-                for name, kind in sorted(listing.journals) if only is None else [(only, classify(only))]:
-                    row = self._look_at_file(place, name, kind, fd, gathered.now_us)
+                for name in kept.keys() - listing.journals.keys() if only is None else ():
+                    del kept[name]
+                for name in sorted(listing.journals) if only is None else [only]:
+                    row = self._look_at_file(place, name, fd, gathered.now_us)
                     if only is not None or row.problem is not Reason.VANISHED:
                         gathered.files.append(row)
         except (NotBtrfsError, OSError, UnfitFileError) as error:
@@ -166,7 +166,7 @@ class Observer:
         If the directory was listed in this look, the result is empty.
         """
         if place.path in gathered.instances:
-            return Listing([], [])
+            return Listing({}, [])
         status = os.fstat(fd)
         device = status.st_dev
         if device not in gathered.volumes:
@@ -188,12 +188,12 @@ class Observer:
         gathered.leftovers += [f"{place.path}/{name}" for name in listing.leftovers]
         return listing
 
-    def _look_at_file(self, place: Directory, name: str, kind: Name | None, dir_fd: int, now_us: int) -> JournalFile:
+    def _look_at_file(self, place: Directory, name: str, dir_fd: int, now_us: int) -> JournalFile:
         """Return the row of one file: the remembered one if the file's stat is the same, else a new one.
 
         A new row is remembered, unless another look could find something else although the stat is the same.
         """
-        kept = self._kept[place.path]
+        kept, kind = self._kept[place.path], classify(name)
         try:
             status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         except OSError as error:

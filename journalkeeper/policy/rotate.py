@@ -92,7 +92,8 @@ class Question:
     @cached_property
     def actives(self) -> tuple[JournalFile, ...]:
         """The active files, which a rotation turns into archives."""
-        return tuple(filter(is_rotatable, self.files))
+        active = filter(is_rotatable, self.cases.host.files)
+        return tuple(file for file in active if file.directory == self.instance.directory)
 
     @property
     def allocated_bytes(self) -> int:

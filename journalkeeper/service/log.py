@@ -192,8 +192,8 @@ class RunLog:
             self.log("waiting", INFO, f"waiting for {' and '.join(missing)} to appear")
         else:
             self.log_end("waiting", f"{' and '.join(directories)}: found again")
-        here = {skip.path for skip in report.plan.skipped} | {action.path for action in report.plan.actions}
-        kept = {*LASTING, *report.notices, *here}
+        kept = {*LASTING, *report.notices, *(action.path for action in report.plan.actions)}
+        kept.update(skip.path for skip in report.plan.skipped if skip.path in self._said)
         self._said = {about: said for about, said in self._said.items() if about in kept or about.startswith(BUG)}
 
     def _log_results(self, report: Report, *, is_repeated: bool) -> None:

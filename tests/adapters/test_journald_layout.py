@@ -133,7 +133,7 @@ def test_a_listing_parts_journals_from_leftovers_and_the_rest(tmp_path: Path) ->
         touch(tmp_path / name)
     for place in (str(tmp_path), os.open(tmp_path, os.O_RDONLY)):
         found = list_directory(place)
-        assert sorted((name, kind.kind) for name, kind in found.journals) == [
+        assert sorted((name, kind.kind) for name, kind in found.journals.items()) == [
             ("a\n.journal", Kind.ACTIVE),
             ("system.journal", Kind.ACTIVE),
             ("\udcff.journal~", Kind.UNCLEAN),
@@ -144,7 +144,7 @@ def test_a_listing_parts_journals_from_leftovers_and_the_rest(tmp_path: Path) ->
 
 
 def test_a_directory_that_vanished_has_nothing_in_it(tmp_path: Path) -> None:
-    assert list_directory(str(tmp_path / "gone")) == ([], [], 0)
+    assert list_directory(str(tmp_path / "gone")) == ({}, [], 0)
 
 
 @pytest.fixture
