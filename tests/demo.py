@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Shows on a scratch volume what journalkeeper does to an aged journal: `python tests/demo.py`.
+"""Show on a scratch volume what journalkeeper does to an aged journal: `python tests/demo.py`.
 
-What is claimed is measured by others (filefrag, compsize, journalctl, a
-clock), and nothing of it stays on the machine, also when it is interrupted.
+Other programs (filefrag, compsize, journalctl) measure the results. Nothing stays on the machine, also after an
+interruption.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tests.volumes import disk_bytes, drop_caches, extents, why_no_bed
 MIB = 1 << 20
 SETTINGS = ("SystemMaxFileSize=256M", "SystemMaxUse=1G")
 ASKED = ("--archived", "--now")
-"""A file archived less than a minute ago is left alone otherwise: journald may still be at it."""
+"""Without --now, a file that was archived less than a minute ago waits, because journald may still use it."""
 
 
 class Look(NamedTuple):
-    """What an outsider sees of one archive."""
+    """The measurements of one archive by other programs."""
 
     extents: int
     disk_bytes: int
@@ -46,49 +46,25 @@ def say(text: str = "") -> None:
     sys.stdout.flush()
 
 
-def entries(path: Path) -> str:
-    """SHA-256 of everything that a reader gets from the file."""
-    export = ["journalctl", "--file", os.fspath(path), "--output=export", "--quiet", "--no-pager"]
-    digest = hashlib.sha256()
-    with subprocess.Popen(export, stdout=subprocess.PIPE) as reader:
-        assert reader.stdout is not None
-        while block := reader.stdout.read(MIB):
-            digest.update(block)
-    if reader.returncode != 0:
-        raise KeeperError(f"{path}: journalctl cannot read it")
-    return digest.hexdigest()
-
-
-def cold_read_s(bed: Bed, path: Path, iops: int) -> float:
-    """Seconds that `journalctl` takes to show the whole file with nothing in memory, at `iops` if not 0."""
-    drop_caches()
-    words = ("journalctl", "--file", os.fspath(path), "--quiet", "--no-pager")
-    return slow_s(bed.volume, iops, lambda: subprocess.run(words, stdout=subprocess.DEVNULL, check=True))
-
-
 def look(bed: Bed, path: Path, iops: int) -> Look:
-    """Measure one archive from outside."""
-    verify = subprocess.run(["journalctl", "--verify", "--quiet", "--file", path], capture_output=True, check=False)
-    found = entries(path)
-    return Look(extents(path), disk_bytes(path), cold_read_s(bed, path, iops), found, verify.returncode == 0)
+    """Measure one archive, and read it with nothing in memory, at `iops` if not 0."""
+    journalctl = ("journalctl", "--quiet", "--no-pager", "--file", os.fspath(path))
+    verify = subprocess.run([*journalctl, "--verify"], capture_output=True, check=False)
+    export = subprocess.run([*journalctl, "--output=export"], capture_output=True, check=True)
+    drop_caches()
+    read_s = slow_s(bed.volume, iops, lambda: subprocess.run(journalctl, stdout=subprocess.DEVNULL, check=True))
+    digest = hashlib.sha256(export.stdout).hexdigest()
+    return Look(extents(path), disk_bytes(path), read_s, digest, verify.returncode == 0)
 
 
 def age(bed: Bed, wanted: int) -> Path:
     """Log and flush until the active file has `wanted` extents, then let journald archive it."""
-
-    def tell(what: str) -> None:
-        if sys.stdout.isatty():
-            sys.stdout.write(f"\r  {what} ")
-            sys.stdout.flush()
-
-    flushes, count = age_until(bed, wanted, tell), extents(bed.journald.active)
+    flushes, count = age_until(bed, wanted, lambda _: None), extents(bed.journald.active)
     archive = bed.journald.rotate()
     # journald keeps an archive mapped for some time, and mapped pages are not dropped from memory
     bed.journald.stop()
     bed.journald.start()
     bed.journald.age(2)
-    if sys.stdout.isatty():
-        sys.stdout.write("\r")
     say(f"  {flushes} real flushes of 40 messages each, then a rotation: {count} extents")
     return archive
 
@@ -119,7 +95,7 @@ def times(before: float, after: float) -> str:
 
 
 def compare(before: Look, after: Look, iops: int) -> bool:
-    """Print both looks beside each other and return whether nothing was lost."""
+    """Print both looks side by side, and return whether nothing was lost."""
     same = before.entries == after.entries
     words = {True: "PASS", False: "FAIL"}
     disk = [f"{one.disk_bytes / MIB:.1f} MiB" for one in (before, after)]
@@ -146,7 +122,7 @@ def show(directory: str, wanted: int, iops: int | None) -> int:
         state = bed.volume.base / "state"
         state.mkdir()
         say(f"  {bed.directory} on {bed.volume.device}")
-        say(f"2. ageing its journal to at least {wanted} extents")
+        say(f"2. ageing its journal to at least {wanted} extents, which takes up to a minute")
         archive = age(bed, wanted)
         limit = find_limit(bed.volume, iops)
         speed = f"at {limit} IOPS, as on a small cloud volume" if limit else "at the speed of this disk"
@@ -170,7 +146,7 @@ def interrupt(number: int, _frame: object) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Show it. Returns 0 if it went well, 1 if it did not or could not."""
+    """Show the demonstration. Return the status of `show`, 1 after an error, and 128 + N after signal N."""
     parser = argparse.ArgumentParser(prog="tests/try", add_help=False)  # tests/try itself has the help
     parser.add_argument("--directory", default="/var/tmp")  # noqa: S108 - in it we make a directory of our own
     parser.add_argument("--extents", type=int, default=5000)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A disk image whose every read and write takes its time, one after the other.
+"""A disk image that does one read or write after the other, each in the same time.
 
-    python -m tests.slowdisk IMAGE  # mounts itself over IMAGE; orders on stdin, see SlowDisk.order
+    python -m tests.slowdisk IMAGE  # mounts itself over IMAGE; takes orders on stdin, see SlowDisk.order
 
-The kernel's limit of IOPS (io.max, blkio.throttle) lets a tenth of a second's I/Os through at once and
-then none until it is over (seen at 500: 49 at once, 100 ms of nothing). It is right about seconds and
-wrong about milliseconds: one I/O too many costs 100. Here it costs its own two.
+The kernel's limit of IOPS (io.max, blkio.throttle) lets the I/Os of a tenth of a second pass at once, and then none
+until that time is over (49 at once at 500 IOPS, then 100 ms of nothing). So one I/O too many costs 100 ms. Here it
+costs its own 2 ms.
 
-It is a FUSE of one file (Source: include/uapi/linux/fuse.h, 7.12 to 7.23 of the protocol), mounted on
-the image, which loop devices take for it. What is answered is on its way in the image;
-nothing is kept here, so that the end of this process is a disk pulled out, not data made up.
+It is a FUSE of one file, mounted on the image, which loop devices use instead of the image. An answered write is in the
+image's page cache, and nothing is kept here: the end of this process is a disk pulled out.
+Source: include/uapi/linux/fuse.h, 7.12 to 7.23 of the protocol.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MOUNTED = "mounted"
 
 
 class Op(IntEnum):
-    """The operations that such a file system of one file is asked for; all others it does not know (ENOSYS)."""
+    """The operations of a file system of one file; all others are answered with ENOSYS."""
 
     FORGET = 2
     GETATTR = 3
@@ -74,30 +74,25 @@ ERRORS = {"read-errors": Op.READ, "write-errors": Op.WRITE}
 
 
 class SlowDisk:
-    """The answers of the FUSE at `fuse` for what is in `image`, both file descriptors."""
+    """The FUSE at the file descriptor `fuse`, which answers from the file descriptor `image`."""
 
     def __init__(self, fuse: int, image: int) -> None:
         self._fuse = fuse
         self._image = image
         self._pause_s = 0.0
         self._free_s = 0.0
-        self._done = 0
         self._failing: set[int] = set()
         self.held = False
 
     def order(self, line: str) -> str:
-        """What is to be from now on, and the answer. Raises: ValueError for what is no order.
+        """Execute an order, and return its text.
 
-        "IOPS": that many a second, 0 is as many as there come. "hold": nothing is answered; "hold MS": for so long,
-        and the answer is until when, in seconds of CLOCK_MONOTONIC. "read-errors", "write-errors": EIO. "go": whole
-        again, at the IOPS of before. "count": how many were done.
+        A number sets the IOPS, 0 for no limit. "hold" stops all answers. "read-errors" and "write-errors" make these
+        operations fail with EIO. "go" ends "hold" and the errors.
+
+        Raises: ValueError for another text.
         """
         match line.split():
-            case ["hold", length_ms]:
-                self._free_s = max(self._free_s, time.monotonic() + float(length_ms) / 1000)
-                return repr(self._free_s)
-            case ["count"]:
-                return str(self._done)
             case ["hold"]:
                 self.held = True
             case ["go"]:
@@ -111,9 +106,9 @@ class SlowDisk:
         return line.strip()
 
     def answer(self) -> bool:
-        """Answer one request; False at the end.
+        """Answer one request, with the image's error if it fails. Return False after the unmount.
 
-        Raises: OSError: what the image says is answered, what the FUSE says is raised.
+        Raises: OSError of the FUSE.
         """
         try:
             request = os.read(self._fuse, MOST_BYTES + PAGE)
@@ -133,7 +128,7 @@ class SlowDisk:
         try:
             os.writev(self._fuse, [OUT_HEADER.pack(OUT_HEADER.size + len(answer), code, unique), answer])
         except OSError as error:
-            if error.errno != errno.ENOENT:  # who asked was interrupted, and waits no more
+            if error.errno != errno.ENOENT:  # the caller was interrupted, and waits no more
                 raise
         return bool(operation != Op.DESTROY)
 
@@ -167,10 +162,10 @@ class SlowDisk:
         return ATTR_OUT.pack(1, 0, 0, 1, status.st_size, status.st_blocks, *times, 0, 0, 0, *where)
 
     def _take_time(self) -> None:
-        """Be as long about this one as the disk is, from when the one before was over or this one came.
+        """Wait until the disk has done this I/O, which began at its arrival or at the end of the one before.
 
-        One that comes soon after another waited for it: what the kernel and we took in between, some 0.3 ms,
-        is no time of the disk's.
+        An I/O that arrives soon after the end of another had waited for it: the 0.3 ms that the kernel and this process
+        took in between are no time of the disk.
         """
         now_s = time.monotonic()
         if now_s - self._free_s >= min(self._pause_s / 2, SOON_S):
@@ -178,13 +173,12 @@ class SlowDisk:
         self._free_s += self._pause_s
         while (left_s := self._free_s - time.monotonic()) > 0:
             time.sleep(left_s)
-        self._done += 1
 
 
 def mount(path: Path) -> int:
-    """Mount a FUSE on the file `path`; its descriptor.
+    """Mount a FUSE on the file `path`, and return its descriptor.
 
-    Raises: OSError: ENOENT no /dev/fuse; CalledProcessError: mount(8) has said why.
+    Raises: OSError: ENOENT no /dev/fuse; CalledProcessError if mount(8) fails.
     """
     fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     options = f"fd={fuse},rootmode={stat.S_IFREG:o},user_id=0,group_id=0,max_read={MOST_BYTES}"
@@ -195,11 +189,11 @@ def mount(path: Path) -> int:
 
 
 def serve(image: Path) -> None:
-    """Be the disk in `image` until it is unmounted, as the lines of stdin say."""
+    """Answer for the disk in `image` until it is unmounted, and execute the orders on stdin."""
     held = os.open(image, os.O_RDWR | os.O_CLOEXEC)  # before it is covered
     fuse = mount(image)
     disk = SlowDisk(fuse, held)
-    print(MOUNTED, flush=True)  # noqa: T201 - who started us waits for it
+    print(MOUNTED, flush=True)  # noqa: T201 - the parent waits for it
     orders = sys.stdin.buffer
     listening = [fuse, orders]
     while True:
@@ -210,20 +204,23 @@ def serve(image: Path) -> None:
                 print(disk.order(line.decode()), flush=True)  # noqa: T201
             else:
                 listening.remove(orders)
-                disk.held = False  # who held it has gone
+                disk.held = False  # the parent has ended
         if fuse in ready and not disk.answer():
             return
 
 
 class Control:
-    """How fast the disk is, and whether it works."""
+    """Sends orders to a disk process."""
 
     def __init__(self, orders: IO[str], answers: IO[str]) -> None:
         self._orders = orders
         self._answers = answers
 
     def order(self, order: str) -> str:
-        """Give an order, which counts when this returns; its answer. Raises: RuntimeError if the disk has gone."""
+        """Send an order, and return its answer when it is executed.
+
+        Raises: RuntimeError if the disk process has ended.
+        """
         self._orders.write(f"{order}\n")
         self._orders.flush()
         if answer := self._answers.readline():
@@ -231,28 +228,20 @@ class Control:
         raise RuntimeError("the slow disk has gone")
 
     def set_iops(self, iops: int) -> None:
-        """From now on that many; 0 is as many as there come."""
+        """Limit the disk to so many I/Os a second; 0 removes the limit."""
         self.order(str(iops))
-
-    def hold(self, length_ms: float) -> float:
-        """Nothing is answered for so long; until when, in seconds of CLOCK_MONOTONIC."""
-        return float(self.order(f"hold {length_ms}"))
-
-    def count(self) -> int:
-        """How many reads and writes it has done."""
-        return int(self.order("count"))
 
 
 @contextmanager
 def slow_disk(image: Path) -> Iterator[Control]:
-    """`image` as a slow disk while this lasts; whoever uses it must have let go of it by the end."""
+    """Make `image` a slow disk during the block, at the end of which it must not be in use."""
     with served("tests.slowdisk", image) as control:
         yield control
 
 
 @contextmanager
 def served(module: str, image: Path, *words: str) -> Iterator[Control]:
-    """`image` as the disk that `python -m module image words` is while this lasts."""
+    """Run `python -m module image words` as the disk in `image` during the block."""
     argv = [sys.executable, "-m", module, os.fspath(image), *words]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         if process.stdin is None or process.stdout is None or process.stdout.readline() != f"{MOUNTED}\n":
@@ -260,7 +249,7 @@ def served(module: str, image: Path, *words: str) -> Iterator[Control]:
         try:
             yield Control(process.stdin, process.stdout)
         finally:
-            for _ in range(300):  # a loop device lets go of it a moment after its last user
+            for _ in range(300):  # a loop device releases it a moment after its last user
                 if subprocess.run(["umount", image], capture_output=True, check=False).returncode == 0:
                     break
                 time.sleep(0.1)
@@ -269,11 +258,11 @@ def served(module: str, image: Path, *words: str) -> Iterator[Control]:
 
 
 @contextmanager
-def on_slow_disk(size: str) -> Iterator[tuple[ScratchVolume, Control]]:
-    """A volume of this size, sparse, and its disk."""
+def on_slow_disk(size: str, options: str = "") -> Iterator[tuple[ScratchVolume, Control]]:
+    """Yield a sparse volume of this size with these mount options, and its disk."""
     with tempfile.TemporaryDirectory(prefix=PREFIX) as place:
         (image,) = make_images(Path(place), size)
-        with slow_disk(image) as disk, ScratchVolume(images=[image]) as volume:
+        with slow_disk(image) as disk, ScratchVolume(images=[image], options=options) as volume:
             yield volume, disk
 
 

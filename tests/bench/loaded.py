@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One journal under load on a volume of its own: what is beside it, and what became of it.
+"""Measure one journal under load on its own volume.
 
-The volume has 12 GiB, sparse (smaller ones commit transactions more often), and its device may be throttled.
-tracefs has journald's fsyncs and strace the service's writes, so what overlaps is seen and not guessed.
+The volume has 12 GiB, sparse (smaller ones commit transactions more often), and its device may be throttled. tracefs
+shows journald's fsyncs and strace the service's writes, so that an overlap is measured.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -19,20 +18,9 @@ from typing import Final, NamedTuple
 from journalkeeper.history.record import Record
 from journalkeeper.journald.journalctl import compute_wait_us, parse_text_fields
 from journalkeeper.probe.bed import Bed, bed
-from journalkeeper.probe.scratch_volume import undo_at_end
-from tests.bench.archive import slowed
-from tests.bench.figures import run, timed
-from tests.bench.service import (
-    PATIENCE_S,
-    PIECES,
-    STATE,
-    Call,
-    age,
-    calls,
-    every_second,
-    fsyncs,
-    serving,
-)
+from journalkeeper.probe.compare import slow_s
+from journalkeeper.probe.scratch_volume import run
+from tests.bench.service import PATIENCE_S, PIECES, STATE, Call, age, calls, every_second, fsyncs, serving
 from tests.load import Load
 from tests.patience import eventually
 from tests.volumes import extents
@@ -42,29 +30,31 @@ SIZE: Final = "12G"
 APART_S: Final = 2.0
 """fsyncs that are further apart belong to different flushes."""
 
+EXTENTS_A_FLUSH: Final = 20
+"""The approximate number of extents that one flush of 40 messages adds to a datacow file."""
+
 COLD_IOPS, COLD_LINES = 150, 1000
-STARVE: Final = (sys.executable, "-m", "tests.bench.starve")
 
 Beside = Callable[[Bed], AbstractContextManager[object]]
-"""What is beside a journal while it is entered."""
+"""Returns what runs next to a journal during the block."""
 
 
 def alone(_: Bed) -> AbstractContextManager[object]:
-    """Nothing."""
+    """Run nothing next to the journal."""
     return nullcontext()
 
 
-def flushing(interval_s: float) -> AbstractContextManager[Bed]:
-    """A journal that is flushed at this interval."""
+def make_bed(interval_s: float) -> AbstractContextManager[Bed]:
+    """Make a journal that is flushed at this interval."""
     return bed(*SETTINGS, size=SIZE, sync_interval=f"{interval_s:g}s")
 
 
 class Life(NamedTuple):
-    """What became of one journal under load.
+    """The measurements of one journal under load.
 
-    Extents at first, each second, and at last; journald's fsyncs, and those calls of the service that were traced;
-    bytes; seconds that each message waited, in the order in which they were logged: for journald, and since the
-    moment for which it was planned; and those of a cold read of the active file, where it was asked for.
+    The extents of the active file at first, each second, and at last; journald's fsyncs, and the traced calls of the
+    service that write files; bytes; the seconds that each message waited for journald; and the seconds of a cold read
+    of the active file, if that was requested.
     """
 
     first: int
@@ -72,85 +62,73 @@ class Life(NamedTuple):
     last: int
     fsyncs: list[Call]
     pieces: list[Call]
-    other_syncs: list[Call]
     logged_bytes: int
     device_bytes: int
     our_bytes: int
     rotations: int
     intake_s: list[float]
-    planned_s: list[float]
     cold_s: float | None
 
     @property
     def flushes(self) -> int:
-        """How many flushes journald made."""
+        """The number of flushes that journald made."""
         apart = (later.began_s - call.ended_s > APART_S for call, later in pairwise(self.fsyncs))
         return bool(self.fsyncs) + sum(apart)
 
-    def overlaps(self, ours: list[Call]) -> list[str]:
-        """Those of `ours` that overlap an fsync of journald's: from when to when after that one began."""
-        found = [(one, theirs) for one in ours for theirs in self.fsyncs if one.overlaps(theirs)]
-        return [
-            f"{one.words.partition('(')[0]}, {_ms_after(one.began_s, theirs)} to {_ms_after(one.ended_s, theirs)} ms "
-            f"after the fsync of {_ms_after(theirs.ended_s, theirs)} ms began"
-            for one, theirs in found
-        ]
+    def count_overlaps(self) -> int:
+        """Return the number of the service's calls during which journald synced."""
+        return sum(any(one.overlaps(theirs) for theirs in self.fsyncs) for one in self.pieces)
 
     def fsync_ms(self) -> list[float]:
-        """How long journald's fsyncs took."""
+        """Return the duration of each of journald's fsyncs."""
         return [(call.ended_s - call.began_s) * 1000 for call in self.fsyncs]
 
 
-def _ms_after(moment_s: float, call: Call) -> str:
-    return f"{(moment_s - call.began_s) * 1000:.1f}"
+def live(
+    asked: Namespace, beside: Beside, *, ready: Beside = alone, rest: bool = False, nocow: bool | None = None
+) -> Life:
+    """Let one journal live under load next to what `beside` starts.
 
-
-def live(asked: Namespace, beside: Beside, *, ready: Beside = alone, rest: bool = False,
-         nocow: bool | None = None) -> Life:  # fmt: skip
-    """Let one journal live under load, with what is `beside` it.
-
-    `ready` is entered before its file is counted first and the disk is slow. With `rest` the last flush and a whole
-    interval after it are waited for. `nocow` says what the file is from the first byte: it then has lived through
-    as many flushes as give a datacow one so many extents, and is read cold at the end.
+    `ready` is entered before the extents are counted first and the disk is slow. With `rest`, the last flush and a
+    whole interval after it are waited for. With `nocow`, the file is NOCOW or datacow from its first byte, has as many
+    flushes as give a datacow file the requested extents, and is read cold at the end.
     """
-    with flushing(asked.interval) as place:
-        _aged(place, asked.extents, nocow)
+    with make_bed(asked.interval) as place:
+        _age(place, asked.extents, nocow)
         base, active = place.volume.base, place.journald.active
         before_bytes = place.volume.count_written_bytes()
         with ExitStack() as stack:
             stack.enter_context(ready(place))
             first = extents(active)
-            stack.enter_context(slowed(place.volume, asked.iops))
+            place.volume.throttle(asked.iops)
             theirs = stack.enter_context(fsyncs(place.journald.pid))
             with Load(place, asked.rate) as load:
-                # after the load, so that the file is ONLINE: what a first append syncs is no timer's flush
+                # the file is ONLINE now: a first append would sync without a timer
                 stack.enter_context(beside(place))
-                with _starved(place, asked):
-                    seen = [(active.stat().st_ino, extents(active)) for _ in every_second(asked.minutes * 60)]
+                seen = [(active.stat().st_ino, extents(active)) for _ in every_second(asked.minutes * 60)]
             if rest:
-                _after_the_last_flush(place, asked.interval)
+                eventually(lambda: not place.journald.state(), 3 * asked.interval + 30, pause_s=0.1)
+                time.sleep(asked.interval)
             else:
                 place.journald.sync()
             last = extents(active)
-        device_bytes = place.volume.count_written_bytes() - before_bytes
-        ours = base / "ours"
+        place.volume.throttle(0)
         return Life(
-            first, [count for _, count in seen], last,
+            first,
+            [count for _, count in seen],
+            last,
             theirs,
-            calls(ours, PIECES) if ours.exists() else [],
-            calls(ours, rf"f(data)?sync\(.*/{STATE}/") if ours.exists() else [],
-            load.sent_bytes, device_bytes, _our_bytes(place.volume.mountpoint / STATE),
+            calls(base / "ours", PIECES) if (base / "ours").exists() else [],
+            load.sent_bytes,
+            place.volume.count_written_bytes() - before_bytes,
+            _count_our_bytes(place.volume.mountpoint / STATE),
             len({inode for inode, _ in seen}) - 1,
-            *_delays_s(place, load.sent),
-            None if nocow is None else _cold_read_s(place),
-        )  # fmt: skip
+            _read_intake_s(place, load.sent),
+            None if nocow is None else _read_cold_s(place),
+        )
 
 
-EXTENTS_A_FLUSH: Final = 20
-"""Which one flush of 40 messages adds to a datacow file, roughly."""
-
-
-def _aged(place: Bed, wanted: int, nocow: bool | None) -> None:
+def _age(place: Bed, wanted: int, nocow: bool | None) -> None:
     if nocow is None:
         age(place, wanted)
         place.journald.sync()
@@ -160,76 +138,48 @@ def _aged(place: Bed, wanted: int, nocow: bool | None) -> None:
     place.journald.age(wanted // EXTENTS_A_FLUSH)
 
 
-def _starved(place: Bed, asked: Namespace) -> AbstractContextManager[object]:
-    percent = getattr(asked, "starve", None)
-    return undo_at_end(*STARVE, str(place.journald.pid), str(percent)) if percent else nullcontext()
-
-
-def _after_the_last_flush(place: Bed, interval_s: float) -> None:
-    """Wait until what was logged is flushed, and for a whole interval more."""
-    eventually(lambda: not place.journald.state(), 3 * interval_s + 30, pause_s=0.1)
-    time.sleep(interval_s)
-
-
-def _our_bytes(state: Path) -> int:
-    """What the service says that it wrote; the record itself not counted."""
+def _count_our_bytes(state: Path) -> int:
+    """Return the bytes that the service reports as written."""
     if not state.exists():
         return 0
     with Record(str(state), read_only=True) as record:
         return sum(entry.outcome.bytes_written for entry in record.history())
 
 
-def _delays_s(place: Bed, wanted: int) -> tuple[list[float], list[float]]:
-    """What the entries tell of journald's delays, and of those since the planned moments.
+def _read_intake_s(place: Bed, wanted: int) -> list[float]:
+    """Return the seconds that each message of the load waited for journald.
 
-    Raises: RuntimeError if one is missing.
+    Raises: RuntimeError if a message is missing.
     """
-    words = ("--output=json", "--output-fields=LAB_PLANNED,_SOURCE_REALTIME_TIMESTAMP")
+    words = ("--output=json", "--output-fields=LAB_USER,_SOURCE_REALTIME_TIMESTAMP", "SYSLOG_IDENTIFIER=load")
     lines = run("journalctl", "-D", place.journald.journal, "--quiet", *words).encode().splitlines()
-    found = [entry for entry in map(parse_text_fields, lines) if "LAB_PLANNED" in entry]
-    if len(found) != wanted:
-        raise RuntimeError(f"{wanted} messages were logged, {len(found)} are in the journal")
-    return [(compute_wait_us(entry) or 0) / 1e6 for entry in found], [
-        (int(entry["__REALTIME_TIMESTAMP"]) - int(entry["LAB_PLANNED"])) / 1e6 for entry in found
-    ]
+    if len(lines) != wanted:
+        raise RuntimeError(f"{wanted} messages were logged, {len(lines)} are in the journal")
+    return [(compute_wait_us(parse_text_fields(line)) or 0) / 1e6 for line in lines]
 
 
-def _cold_read_s(place: Bed) -> float:
-    """How long the newest entries of the active file take to be read from a slow disk; journald is ended before."""
+def _read_cold_s(place: Bed) -> float:
+    """Return the seconds in which the newest entries of the active file are read from a slow disk. Stop journald."""
     place.journald.stop()
     place.volume.remount()
-    with slowed(place.volume, COLD_IOPS):
-        return timed(lambda: run("journalctl", f"--file={place.journald.active}", "--quiet", f"--lines={COLD_LINES}"))
+    words = ("journalctl", f"--file={place.journald.active}", "--quiet", f"--lines={COLD_LINES}")
+    return slow_s(place.volume, COLD_IOPS, lambda: run(*words))
 
 
-def whole_life(one: Life) -> Life:
-    """The same, of one file only.
-
-    Raises: RuntimeError if there was another: extents of two are not compared.
-    """
-    if one.rotations:
-        raise RuntimeError("journald rotated: fewer messages, or a larger SystemMaxFileSize=")
-    return one
-
-
-# what is beside it
-
-
-def traced(config: str) -> Beside:
-    """The service under strace."""
-
+def trace(config: str) -> Beside:
+    """Return what runs the service under strace."""
     return lambda place: serving(place, config, trace=place.volume.base / "ours")
 
 
 @contextmanager
-def made_whole(place: Bed, config: str) -> Iterator[None]:
-    """The service, which has left at most a tenth of the active file's extents.
+def compact(place: Bed, config: str) -> Iterator[None]:
+    """Run the service during the block, which begins when at most a tenth of the active file's extents are left.
 
-    Raises: RuntimeError if it does not.
+    Raises: RuntimeError if the service leaves more.
     """
     active = place.journald.active
-    torn = extents(active)
+    before = extents(active)
     with serving(place, config):
-        if not eventually(lambda: extents(active) <= torn / 10, PATIENCE_S, pause_s=1):
-            raise RuntimeError(f"the service left {extents(active)} of {torn} extents")
+        if not eventually(lambda: extents(active) <= before / 10, PATIENCE_S, pause_s=1):
+            raise RuntimeError(f"the service left {extents(active)} of {before} extents")
         yield

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the benches of the service share: a journal under load, and `journalkeeper daemon` beside it.
+"""Run `journalkeeper daemon` next to a private journald, and read system calls and the use of a process.
 
-The service runs as on a host: in journald's own mount namespace, with its
-record on the journal's volume, its lines in the journal, and its unit's capabilities;
-nothing of it is replaced.
+The service runs as on a host: in journald's mount namespace, with its history on the journal's volume, its log in the
+journal, and its unit's capabilities.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from journalkeeper.probe.bed import Bed
-from tests.bench.figures import REPOSITORY, Option, run
+from journalkeeper.probe.scratch_volume import run
+from tests.bench.figures import REPOSITORY, Option
 from tests.trust.services import Quiet, quiet
 from tests.volumes import extents
 
@@ -31,11 +31,11 @@ DATACOW = "[Nocow]\nNocow=no\n"
 WATCHDOG_S = 180
 """WatchdogSec= of units/journalkeeper.service."""
 
-PATIENCE_S = 60.0
+PATIENCE_S, QUIET_S = 60.0, 5.0
 
 
-def confined() -> list[str]:
-    """The command that runs another one with the unit's capabilities: who may not search trees keeps no extents."""
+def drop_capabilities() -> list[str]:
+    """Return the command prefix that runs a command with the capabilities of the service's unit."""
     unit = (REPOSITORY / "units/journalkeeper.service").read_text()
     (kept,) = re.findall(r"^CapabilityBoundingSet=(.*)$", unit, re.MULTILINE)
     allowed = "".join(f",+{name.removeprefix('CAP_').lower()}" for name in kept.split())
@@ -46,18 +46,18 @@ def _lines(text: str) -> str:
     return text.replace("\\n", "\n")
 
 
-CONFIG: Final = Option("", "lines of journalkeeper.conf beside those of the bench, with \\n", _lines)
+CONFIG: Final = Option("", "further lines of journalkeeper.conf, with \\n", _lines)
 
 
 @contextmanager
 def serving(place: Bed, config: str = DATACOW, *, trace: Path | None = None) -> Iterator[Quiet]:
-    """`journalkeeper daemon` beside the journald of `place`; its system calls are in `trace`."""
+    """Run `journalkeeper daemon` next to the journald of `place`; strace writes its system calls to `trace`, if any."""
     strace = () if trace is None else (*OUR_CALLS, "-o", os.fspath(trace))
     with quiet(
         place.volume.base,
         Path(INSIDE),
         config=config,
-        enter=(*place.journald.inside, *strace, *confined()),
+        enter=(*place.journald.inside, *strace, *drop_capabilities()),
         state=Path(INSIDE, STATE),
         watchdog_s=WATCHDOG_S,
         bus="",
@@ -68,40 +68,37 @@ def serving(place: Bed, config: str = DATACOW, *, trace: Path | None = None) -> 
 
 
 class Use(NamedTuple):
-    """What a process has used up to now: times it woke, seconds of CPU; and what it holds in memory."""
+    """The seconds of CPU that a process has used, and the memory that it holds."""
 
-    wakes: int
     cpu_s: float
     resident_bytes: int
 
 
 def use(pid: int) -> Use:
-    """What `pid` has used: a thread that goes to sleep of its own accord has been awake (proc_pid_status(5))."""
-    wakes = cpu_ns = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.MULTILINE)
-        wakes += int(found[1]) if found else 0
-        cpu_ns += int((task / "schedstat").read_text().split()[0])
+    """Return what the process `pid` has used until now (schedstat, proc_pid_statm(5))."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    cpu_ns = sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return Use(wakes, cpu_ns / 1e9, pages * os.sysconf("SC_PAGESIZE"))
+    return Use(cpu_ns / 1e9, pages * os.sysconf("SC_PAGESIZE"))
 
 
-def settled(service: Quiet, quiet_s: float = 5.0) -> None:
-    """Wait until the service has slept for so long.
+def settle(service: Quiet) -> None:
+    """Wait until the service has used no CPU for QUIET_S.
 
-    Raises: RuntimeError if it does not come to rest.
+    Raises: RuntimeError after ten times PATIENCE_S.
     """
-    deadline = time.monotonic() + 10 * PATIENCE_S
-    while time.monotonic() < deadline:
-        before = use(service.pid).wakes
-        time.sleep(quiet_s)
-        if use(service.pid).wakes == before:
+    before_s = -1.0
+    for _ in range(int(10 * PATIENCE_S / QUIET_S)):
+        now_s = use(service.pid).cpu_s
+        if now_s == before_s:
             return
+        before_s = now_s
+        time.sleep(QUIET_S)
     raise RuntimeError(f"the service does not come to rest: {service.lines}")
 
 
 class Call(NamedTuple):
-    """One system call that was seen: when it began and ended, by CLOCK_REALTIME, its line, and whose it was."""
+    """One system call: its begin and end by CLOCK_REALTIME, its line in the trace, and its thread."""
 
     began_s: float
     ended_s: float
@@ -109,12 +106,12 @@ class Call(NamedTuple):
     thread: int
 
     def overlaps(self, other: Call) -> bool:
-        """Whether the two were under way at the same time."""
+        """Return whether the two were under way at the same time."""
         return self.began_s < other.ended_s and other.began_s < self.ended_s
 
 
 def calls(trace: Path, pattern: str) -> list[Call]:
-    """The calls in an `strace -f -ttt -T` that match, also those that others came between."""
+    """Return the calls in the output of `strace -f -ttt -T` that match, also those that strace split into two lines."""
     found: list[Call] = []
     begun: dict[str, Call] = {}
     for line in trace.read_text(errors="replace").splitlines():
@@ -134,7 +131,7 @@ def calls(trace: Path, pattern: str) -> list[Call]:
 
 OUR_CALLS = ("strace", "-f", "-ttt", "-T", "-y", "--seccomp-bpf", "-e", "trace=ioctl,sync_file_range,fsync,fdatasync")
 PIECES = r"DEFRAG|sync_file_range\(.*SYNC_FILE_RANGE_WRITE|fsync\(.*\.journal|fdatasync\(.*\.journal"
-"""The calls that write an active or archived file; not the one that waits for what journald has begun."""
+"""The calls that write an active or archived file, without the one that waits for journald's writes."""
 
 
 TRACING = Path("/sys/kernel/tracing")
@@ -146,10 +143,9 @@ FSYNC = re.compile(r"-(\d+)\s+\[\d+\]\s+\S+\s+([\d.]+): sys_fsync(\(| -> )")
 
 @contextmanager
 def fsyncs(pid: int) -> Iterator[list[Call]]:
-    """The fsyncs of a process, threads that it makes meanwhile too; the list is filled at the end.
+    """Yield a list to which the fsyncs of a process and of its new threads are added at the end of the block.
 
-    By an instance of tracefs, which costs a microsecond: strace would stop the process at each system call, and
-    lengthen what is measured.
+    An instance of tracefs costs a microsecond for each call. strace would stop the process and lengthen the calls.
 
     Raises: RuntimeError if events were lost, OSError or CalledProcessError without tracefs.
     """
@@ -170,13 +166,13 @@ def fsyncs(pid: int) -> Iterator[list[Call]]:
         lost = re.findall(r"overrun: (\d+)", "".join(one.read_text() for one in instance.glob("per_cpu/*/stats")))
         if any(map(int, lost)):
             raise RuntimeError(f"tracefs lost events of process {pid}: {' '.join(lost)}")
-        found += sorted(_paired((instance / "trace").read_text(), time.time() - time.monotonic()))
+        found += sorted(_pair_calls((instance / "trace").read_text(), time.time() - time.monotonic()))
     finally:
         instance.rmdir()
 
 
-def _paired(trace: str, wall_s: float) -> Iterator[Call]:
-    """The calls of a trace by CLOCK_MONOTONIC, which CLOCK_REALTIME is `wall_s` ahead of."""
+def _pair_calls(trace: str, wall_s: float) -> Iterator[Call]:
+    """Yield the calls of a trace by CLOCK_MONOTONIC, in CLOCK_REALTIME, which is `wall_s` ahead."""
     begun: dict[str, float] = {}
     for thread, moment, border in FSYNC.findall(trace):
         if border == "(":
@@ -186,13 +182,13 @@ def _paired(trace: str, wall_s: float) -> Iterator[Call]:
 
 
 def age(place: Bed, wanted: int) -> None:
-    """Let the active file have at least so many extents, by real flushes."""
+    """Flush until the active file has at least `wanted` extents."""
     while extents(place.journald.active) < wanted:
         place.journald.age(10)
 
 
 def every_second(seconds: float) -> Iterator[float]:
-    """The seconds that have passed, each second."""
+    """Yield the number of the second after each of so many seconds."""
     began_s = time.monotonic()
     for number in itertools.count(1):
         if number > seconds:

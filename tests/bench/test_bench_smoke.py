@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Each bench runs, in a tiny size, and prints the figures that were asked for.
+"""Each bench runs, in a tiny size, and prints the figures of journalkeeper-figures(7).
 
-No figure that a clock made is judged here. A test takes long because a journal is aged by real flushes.
+No figure that a clock made is judged here. A test takes long because flushes age a journal, or hosts boot.
 """
 
 from __future__ import annotations
@@ -10,22 +10,24 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from journalkeeper.probe.scratch_volume import ScratchVolume
-
-REPOSITORY = Path(__file__).parents[2]
+from tests.bench.figures import REPOSITORY
+from tests.guest.host import missing
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.long]
 
+MET, MISSED, NO_LIMIT = "met", "MISSED", ""
+QUICK = "--interval 3 --config [Window]\\nMarginSec=400ms\\nPressureMax=100%"
+"""The service where flushes are three seconds apart, on a machine that may be busy with other tests."""
 
-def printed(bench: str, *words: str) -> str:
-    """What a bench prints."""
-    command = [sys.executable, "-m", f"tests.bench.{bench}", *words]
+
+def run_bench(line: str) -> str:
+    """Run a bench and return its output."""
+    bench, *words = line.split()
     done = subprocess.run(
-        command,
+        [sys.executable, "-m", f"tests.bench.{bench}", *words],
         cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": os.fspath(REPOSITORY)},
         capture_output=True,
@@ -37,113 +39,74 @@ def printed(bench: str, *words: str) -> str:
     return done.stdout
 
 
-def figures(bench: str, *words: str) -> dict[str, tuple[str, str]]:
-    """Each row that `bench` prints: its name, the figure, and "met", "MISSED" or "" where nothing was asked."""
-    said = printed(bench, *words)
+def read_figures(said: str) -> dict[str, tuple[float, str]]:
+    """Return the rows of a bench's table: the figure, and whether its limit is met."""
     table = said.partition("measured")[2]
     rows = (re.split(r" {2,}", line) for line in table.splitlines()[1:])
-    found = {row[0]: (row[1], row[3] if len(row) > 3 else "") for row in rows if len(row) > 1}
-    assert all(re.match(r"-?[\d.]", measured) for measured, _ in found.values()), said
-    return found
+    return {row[0]: (float(row[1].split()[0]), row[3] if len(row) > 3 else NO_LIMIT) for row in rows if len(row) > 1}
 
 
-def verdicts(found: dict[str, tuple[str, str]], *names: str) -> set[str]:
-    return {found[name][1] for name in names}
+@pytest.mark.parametrize(
+    ("line", "verdicts"),
+    [
+        (
+            "archive --extents 400 --full 500 --rounds 1 --volumes 2 --iops 0",
+            {"extents / those of btrfs defragment": MET, "cold journalctl, before / after": NO_LIMIT},
+        ),
+        (
+            "identity --generations 1 --flushes 5",
+            {
+                "files": MISSED,  # fewer than 50
+                "identical in content, owner, mode, ACL, xattrs and mtime": MET,
+                "failed": MET,
+                "bytes written by the second run": MET,
+            },
+        ),
+        (
+            "rotated --archives 8 --sizes 8M",
+            {"disk bytes / size, worst": MET, "archives larger than before": MET, "archives not done": MET},
+        ),
+        ("events --files 30 --events 2", {"30 files: most resident, MiB": MET}),
+        (f"windows flushes --minutes 0.4 --extents 300 {QUICK}", {"of them overlapping a flush": MET}),
+        (f"windows nocow --minutes 0.2 --extents 300 {QUICK}", {"nocow: extents at last": NO_LIMIT}),
+        (f"windows intake --minutes 0.15 --extents 200 --iops 0 {QUICK}", {"with: p99.9, s": NO_LIMIT}),
+        (f"windows oneflush --rounds 1 --extents 300 --iops 0 {QUICK}", {"whole: worst, s": NO_LIMIT}),
+        ("windows surprise --tries 2 --iops 2000", {"messages sent while a piece was under way": MET}),
+        (f"windows quiet --minutes 0.05 --extents 100 {QUICK}", {"idle: CPU, ms": MET}),
+    ],
+    ids=lambda one: one.partition(" --")[0] if isinstance(one, str) else "figures",
+)
+def test_a_bench_prints_its_figures(line: str, verdicts: dict[str, str]) -> None:
+    said = run_bench(line)
+    found = read_figures(said)
+    assert {name: found[name][1] for name in verdicts} == verdicts, said
+    if "nocow" in line:
+        assert found["nocow: extents at last"][0] < 30
+    if "oneflush" in line:
+        before = {form: found[f"{form}: extents before the flush"][0] for form in ("whole", "torn")}
+        assert before["whole"] <= 0.1 * before["torn"]
 
 
-def can_throttle() -> bool:
-    """Whether this kernel and control group can limit IOPS."""
-    with ScratchVolume("256M") as volume:
-        try:
-            volume.throttle(2000)
-        except RuntimeError as error:
-            assert "cannot limit IOPS" in str(error)  # noqa: PT017 - either it works or it says why
-            return False
-        return True
+@pytest.fixture
+def guests() -> None:
+    if reason := missing():
+        pytest.skip(reason)
 
 
-def test_archive_compares_with_btrfs_progs_and_reads_cold() -> None:
-    throttled = can_throttle()
-    iops = "2000" if throttled else "0"
-    found = figures("archive", "--extents", "400", "--full", "500", "--rounds", "1", "--volumes", "2", "--iops", iops)
-    assert found["extents / those of btrfs defragment"][1] == "met"
-    assert {
-        "time / that of btrfs defragment",
-        "time, 500 extents / theirs",
-        "extents after / ideal",
-        "disk bytes / those of btrfs defragment",
-    } <= found.keys()
-    assert ("cold cat, before / after" in found) is throttled
+@pytest.mark.guest
+@pytest.mark.usefixtures("guests")
+def test_boots_compares_the_disk_usage_and_the_history_of_hosts_with_snapshots() -> None:
+    said = run_bench("boots --snapshots=2 --boots=2 --flushes=3 --rest=0 --iops=0 untouched rotate")
+    assert re.search(r"(?m)^rotate +extents( +\d+){4}$", said), said
+    assert re.search(r"(?m)^rotate +younger by( +0){4}; worst 0$", said), said
+    assert re.search(r"(?m)^untouched +disk, MiB +\d+\.\d$", said), said
 
 
-def test_counts_are_those_of_filefrag() -> None:
-    assert figures("counts", "--files", "14")["counts apart from filefrag's, worst, %"][1] == "met"
-
-
-def test_identity_finds_every_file_as_it_was() -> None:
-    found = figures("identity", "--generations", "1", "--flushes", "5")
-    assert {name for name, (_, verdict) in found.items() if verdict == "MISSED"} == {"files"}  # fewer than 50
-
-
-QUICK = ("--config", "[Window]\\nMarginSec=400ms\\nPressureMax=100%")
-"""The service where flushes are three seconds apart, on a machine that may be busy with other tests."""
-
-
-def test_flushes_compares_with_and_without_the_service_and_sees_what_overlaps() -> None:
-    found = figures("windows", "flushes", "--minutes", "0.4", "--extents", "300", "--interval", "3", *QUICK)
-    assert "writing calls of the service" in found  # in so short a time it may wait, or have journald rotate
-    assert found["of them overlapping a flush"] == ("0", "met")
-    assert {"extents at last, with / without", "journald's fsyncs, worst, with / without"} <= found.keys()
-
-
-def test_flushes_compares_nocow_with_datacow_files_beside_the_service() -> None:
-    found = figures("windows", "nocow", "--minutes", "0.2", "--extents", "300", "--interval", "3", *QUICK)
-    rows = {name.partition(": ")[2] for name in found}
-    assert len(found) == 2 * len(rows)
-    assert {"cold journalctl -n 1000, s", "intake delay p99, ms", "worst fsync, ms", "written by us / logged"} <= rows
-    assert int(found["nocow: extents at last"][0]) < 30
-
-
-def test_intake_tells_delays_with_and_without() -> None:
-    iops = "2000" if can_throttle() else "0"
-    found = figures(
-        "windows", "intake", "--minutes", "0.15", "--extents", "200", "--interval", "3", "--iops", iops, *QUICK
-    )
-    assert {"p99.9, with / without", "worst, with / without"} <= found.keys()
-
-
-def test_oneflush_compares_a_file_made_whole_with_a_torn_one() -> None:
-    iops = "2000" if can_throttle() else "0"
-    found = figures(
-        "windows", "oneflush", "--rounds", "1", "--extents", "300", "--interval", "3", "--iops", iops, *QUICK
-    )
-    assert float(found["whole: extents before the flush"][0]) <= 0.1 * float(found["torn: extents before the flush"][0])
-    assert {"p99.9, whole / torn", "worst, whole / torn"} <= found.keys()
-
-
-def test_surprise_sends_its_messages_while_a_piece_is_under_way() -> None:
-    found = figures("windows", "surprise", "--tries", "2", "--iops", "2000")
-    assert found["messages sent while a piece was under way"] == ("2", "met")
-
-
-def test_quiet_counts_wakeups_and_memory() -> None:
-    found = figures("windows", "quiet", "--minutes", "0.05", "--extents", "100", "--interval", "2", *QUICK)
-    assert found["idle: wakeups other than the watchdog"] == ("0", "met")
-    # the limit is 48, which pydantic in the process itself misses in some runs: the bench says so
-    assert float(found["loaded: resident at most, MiB"][0]) < 54
-
-
-def test_rotated_weighs_archives_after_both_ways_of_compacting() -> None:
-    found = figures("rotated", "--archives", "8", "--sizes", "8M")
-    names = ("archives above that", "archives larger than before", "archives not done")
-    assert verdicts(found, *names) == {"met"}
-    assert {"disk bytes / size, worst, by command", "disk bytes / size, worst, by service"} <= found.keys()
-
-
-def test_events_costs_what_one_event_and_a_look_at_everything_take() -> None:
-    found = figures("events", "--files", "30", "--events", "2", "--wholes", "1")
-    assert found.keys() == {
-        "30 files: CPU of an event, ms",
-        "30 files: CPU of a look at everything, ms",
-        "30 files: most resident, MiB",
-    }
+@pytest.mark.guest
+@pytest.mark.usefixtures("guests")
+def test_week_has_snapper_and_btrbk_delete_snapshots() -> None:
+    said = run_bench("week --days=1 --flushes=1 --rest=0 --iops=0")
+    taken, left = map(int, re.findall(r"(\d+) snapshots taken, (\d+) left", said)[0])
+    assert taken == 24 + 2 + 1
+    assert left < taken
+    assert read_figures(said)["files rewritten twice"] == (0.0, MET)

@@ -1,24 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The beds that all other tests lie in: real, private, and gone afterwards."""
+"""Scratch volumes and private journalds are private, cold after a remount, and removed afterwards."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.probe import bed
-from journalkeeper.probe.bed import ARCHIVED, PrivateJournald
+from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.scratch_volume import OWN_MOUNTS, ScratchVolume, run
 from tests.patience import eventually
-from tests.volumes import extents
 
 pytestmark = pytest.mark.root
 
@@ -29,15 +25,6 @@ def holds(device: str, image: Path) -> bool:
     except OSError:
         return False  # attached to nothing
     return path.endswith(str(image))  # attached in another namespace, it may begin further up
-
-
-def test_a_volume_is_btrfs_and_gone_when_closed() -> None:
-    with ScratchVolume() as volume:
-        image, device = volume.images[0], volume.device
-        assert run("stat", "-f", "-c", "%T", volume.mountpoint).strip() == "btrfs"
-        assert holds(device, image)
-    assert not volume.base.exists()
-    assert eventually(lambda: not holds(device, image))
 
 
 def test_a_volume_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
@@ -98,14 +85,13 @@ def test_a_throttle_is_a_limit_and_ends_with_the_volume() -> None:
     assert not any(words in limit.read_text() for limit in limits if limit.exists())
 
 
-@pytest.fixture(scope="module")
-def scratch() -> Iterator[ScratchVolume]:
-    with ScratchVolume() as volume:
-        yield volume
+def test_a_command_that_fails_is_quoted_with_its_own_words() -> None:
+    with pytest.raises(KeeperError, match=r"ls /nowhere/at/all: exit 2: .*No such file"):
+        run("ls", "/nowhere/at/all")
 
 
-def test_the_hosts_journal_sees_nothing_of_it(scratch: ScratchVolume) -> None:
-    with PrivateJournald(scratch.mountpoint / "private") as journald:
+def test_the_hosts_journal_contains_no_entry_of_a_private_journald() -> None:
+    with ScratchVolume() as scratch, PrivateJournald(scratch.mountpoint) as journald:
         assert os.readlink(f"/proc/{journald.pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt")
         journald.log("nobody else hears this", LAB_COLOUR="invisible")
         journald.sync()
@@ -114,23 +100,6 @@ def test_the_hosts_journal_sees_nothing_of_it(scratch: ScratchVolume) -> None:
                 assert "nobody else" not in run(
                     "journalctl", "-D", directory, "-q", "-o", "cat", "LAB_COLOUR=invisible"
                 )
-
-
-def test_real_flushes_fragment_and_a_rotation_archives(scratch: ScratchVolume) -> None:
-    with PrivateJournald(scratch.mountpoint / "aged", settings=("SystemMaxFileSize=64M",)) as journald:
-        journald.age(30)
-        archive = journald.rotate()
-        with open(archive, "rb") as file:
-            assert os.pread(file.fileno(), 1, 16)[0] == ARCHIVED
-        assert extents(archive) >= 300
-        assert journald.active.exists()
-        assert len(run("journalctl", "--file", archive, "-o", "cat", "-q").splitlines()) >= 30 * 40
-
-
-def test_a_journald_that_ends_as_it_starts_is_reported(scratch: ScratchVolume, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bed, "JOURNALD", shutil.which("false"))
-    with pytest.raises(KeeperError, match="private journald: unshare ended before it was ready"):
-        PrivateJournald(scratch.mountpoint / "broken")
 
 
 def test_one_journald_does_not_hold_anothers_volume() -> None:

@@ -11,10 +11,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,16 +22,16 @@ import pytest
 from journalkeeper.cli.program import run
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.probe import bed as beds
-from journalkeeper.probe import fsync, stream, syslog
-from journalkeeper.probe.base import Target, read_lines
+from journalkeeper.probe import fsync, intake, stream, syslog
+from journalkeeper.probe.base import Measurement, Steps, Target, read_lines
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.compare import STRATEGIES, Strategy, measure_wait_s
 from journalkeeper.probe.distribution import Limit
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.answers import check
 from tests.bench.figures import REPOSITORY
-from tests.btrfs.test_probe_truths import ended
 from tests.patience import PATIENCE_S, eventually
+from tests.slowdisk import GO, HOLD, on_slow_disk
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -51,6 +51,12 @@ def started() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     for process in processes:
         process.kill()
         process.communicate()
+
+
+def ended(steps: Steps) -> Measurement:
+    """Return the whole of a measurement."""
+    *_, found = steps
+    return found
 
 
 def children(pid: int) -> list[int]:
@@ -122,19 +128,39 @@ def test_a_full_volume_ends_the_fsync_probe_with_its_reason_and_without_its_file
     assert [path.name for path in volume.mountpoint.iterdir()] == ["rest"]
 
 
-def test_a_crit_message_is_the_cause_of_the_stall_after_it_and_not_of_the_one_in_which_it_came(
-    bed: Bed, capsys: pytest.CaptureFixture[str]
-) -> None:
-    os.kill(bed.journald.pid, signal.SIGSTOP)
-    bed.journald.log("first")
-    time.sleep(0.3)
-    bed.journald.log("a disk is failing", PRIORITY="2")
-    os.kill(bed.journald.pid, signal.SIGCONT)
-    bed.journald.sync()
-    assert run(["probe", "intake", "-D", str(bed.directory)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"stall of \d+ m?s at [^:]+:\d\d:\d\d: a sync, the disk, or journald did not run", said)
-    assert "a message of priority crit" not in said
+STOPPER = """
+import os, signal, sys, time
+os.kill(int(sys.argv[1]), signal.SIGSTOP)
+time.sleep(1)
+os.kill(int(sys.argv[1]), signal.SIGCONT)
+"""
+
+
+def test_the_longest_waits_are_as_long_as_journald_was_stopped(bed: Bed) -> None:
+    steps = syslog.at(Target.of(bed.journald), asked(rate=1000), 2000)
+    sent, taken = next(steps).series
+    with ExitStack() as stack:
+        for number, _ in enumerate(steps):
+            if number == 100:
+                words = [sys.executable, "-c", STOPPER, str(bed.journald.pid)]
+                stack.enter_context(subprocess.Popen(words))
+    assert max(taken.waits_ns()) / 1e9 == pytest.approx(1, rel=0.1)
+    assert 0.2 < max(sent.took_ns) / 1e9 < 1.1  # from the moment at which the queue is full
+    found = ended(intake.measure(Namespace(directory=str(bed.directory), since=None, boot=False, follow=False)))
+    assert max(found.series[0].waits_ns()) / 1e9 == pytest.approx(1, rel=0.1)
+    (stall,) = [note for note in found.notes if note.startswith("stall of ")]
+    assert stall.endswith(": a sync, the disk, or journald did not run")
+
+
+def test_an_fsync_takes_as_long_as_the_disk_is_held() -> None:
+    with on_slow_disk("1G") as (slow, disk):
+        steps = fsync.measure(Namespace(directory=str(slow.mountpoint), rate=20, seconds=0.5))
+        alone, *_ = next(steps).series
+        for number, _ in enumerate(steps):
+            if number == 4:
+                disk.order(HOLD)
+                threading.Timer(1, disk.order, [GO]).start()
+        assert max(alone.took_ns) / 1e9 == pytest.approx(1, rel=0.1)
 
 
 def test_fsync_measures_alone_and_beside_a_writer(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
