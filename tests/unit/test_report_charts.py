@@ -15,7 +15,8 @@ from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report import charts
 from journalkeeper.report.charts import FIRST_US, MOST_ROWS, ROWS, Chart, Figure, Layer
 from tests.evidence import look
-from tests.report_data import NOW_US, entry, file, journal
+from tests.hosts import NOW_US
+from tests.report_data import entry, file, journal
 
 MS = 1000
 LATER_US = NOW_US + 30 * DAY_US
@@ -87,9 +88,9 @@ def test_a_line_has_a_gap_where_nothing_is_known() -> None:
 @pytest.mark.parametrize(
     ("times", "labels"),
     [
-        ([NOW_US], {0: "11-22 12:00"}),
-        (range(NOW_US, NOW_US + 7 * HOUR_US, HOUR_US), {0: "11-22 12:00", 2: "14:00", 4: "16:00", 6: "18:00"}),
-        (range(NOW_US, NOW_US + 7 * DAY_US, DAY_US), {0: "2026-11-22", 2: "2026-11-24", 4: "11-26", 6: "11-28"}),
+        ([NOW_US], {0: "11-14 22:13"}),
+        (range(NOW_US, NOW_US + 7 * HOUR_US, HOUR_US), {0: "11-14 22:13", 2: "00:13", 4: "02:13", 6: "04:13"}),
+        (range(NOW_US, NOW_US + 7 * DAY_US, DAY_US), {0: "2023-11-14", 2: "2023-11-16", 4: "11-18", 6: "11-20"}),
     ],
 )
 def test_an_axis_has_few_labels_with_the_day_or_the_hour(times: Sequence[int], labels: dict[int, str]) -> None:
