@@ -153,10 +153,9 @@ class Dropped(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A journald that crashed or was killed. `unit` is its service, `result` systemd's word (watchdog, signal…)."""
+    """A journald that crashed or was killed; `result` is systemd's word (watchdog, signal…)."""
 
     when_us: int
-    unit: str
     result: str
 
 

@@ -6,8 +6,7 @@ nothing found nothing wrong. Its name, with hyphens, is its fixed word. Its docs
 page.
 
 Its parameters name the parts of the evidence that it cannot do without: if one of them is Unknown, so is the answer. If
-it takes `files` or `places` and yields nothing, the answer is Unknown where a file or a directory could not be looked
-at.
+it takes `files` or `places` and yields nothing, the answer is Unknown if a file could not be looked at.
 """
 
 from __future__ import annotations
@@ -160,21 +159,11 @@ def supply(function: Callable[..., T], evidence: Evidence) -> T | Unknown:
 
 
 def _find_unseen(rule: Rule, look: Look | Unknown) -> Unknown | None:
-    """Return Unknown if a rule that found nothing may have missed files or directories, else None.
-
-    A rule with the parameter `files` misses a file that could not be looked at. A rule with `places` misses a
-    directory of which no file could be looked at.
-    """
-    unseen = [] if isinstance(look, Unknown) else [file for file in look.host.files if file.problem in UNSEEN]
-    if isinstance(look, Unknown) or not unseen:
+    """Return Unknown if a rule on files or their places found nothing and some files could not be looked at."""
+    if isinstance(look, Unknown) or not {"files", "places"} & rule.__annotations__.keys():
         return None
-    if "files" in rule.__annotations__:
-        return Unknown(f"{counted(len(unseen), 'file')} of {len(look.host.files):,} could not be looked at; root can")
-    seen = {one.directory for one in look.host.instances}
-    lost = [one.path for one in unseen if one.problem is not Reason.TOO_MANY and one.directory not in seen]
-    if lost and "places" in rule.__annotations__:
-        return Unknown(f"{list_names(lost)} could not be looked at; root can")
-    return None
+    unseen = sum(file.problem in UNSEEN for file in look.host.files)
+    return Unknown(f"{counted(unseen, 'file')} of {len(look.host.files):,} could not be looked at") if unseen else None
 
 
 def judge(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:

@@ -21,7 +21,7 @@ from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, counted, format_span
 from journalkeeper.model.waiting import long
 
-RECENT_US: Final = 2 * DAY_US
+LAST_RUN_US: Final = 2 * DAY_US
 """Where no service runs, the last run must be more recent: the timer runs once a day."""
 
 LOG: Final = "journalctl -u journalkeeper -n 20"
@@ -96,7 +96,7 @@ def keeper_down(evidence: Evidence) -> Answers:
 def _ran_recently(evidence: Evidence) -> bool:
     """Return whether the newest run in the history is one by hand or by the timer, of the last two days."""
     last = None if isinstance(evidence.record, Unknown) else evidence.record.last_run
-    return last is not None and last.origin != "daemon" and evidence.now_us - last.began_us < RECENT_US
+    return last is not None and last.origin != "daemon" and evidence.now_us - last.began_us < LAST_RUN_US
 
 
 def keeper_hung(service: Manager | Hung | None) -> Answers:

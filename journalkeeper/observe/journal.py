@@ -113,7 +113,7 @@ def _interpret_events(events: Sequence[Entry]) -> dict[str, Any]:
         elif kind in {STARTUP_FINISHED, STARTUP_IN_CONTAINER}:
             boot.setdefault("userspace_us", parse_number(entry.get("USERSPACE_USEC")))
         elif kind == UNIT_FAILURE_RESULT:
-            ended.append(Ended(when_us, decode_text(entry.get("UNIT")), decode_text(entry.get("UNIT_RESULT"))))
+            ended.append(Ended(when_us, decode_text(entry.get("UNIT_RESULT"))))
     known = tuple(Boot(boot_id, **facts) for boot_id, facts in boots.items())
     return {"boots": known, "dropped": tuple(dropped), "ended": tuple(ended)}
 
