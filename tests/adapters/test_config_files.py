@@ -37,22 +37,12 @@ def values(root: Path, name: str = "journald.conf", subdir: str = "systemd") -> 
     ("contents", "left"),
     [
         ({}, []),
-        # the first main file hides the others; the drop-ins follow it by name and not by directory
-        ({f"{directory}/x.conf": directory for directory in PROJECT_DIRS[1:]}, ["run"]),
-        (
-            {"usr/lib/x.conf.d/10.conf": "10", "etc/x.conf.d/20.conf": "20", "run/x.conf.d/15.conf": "15",
-             "usr/local/lib/x.conf.d/9.conf": "9", "etc/x.conf": "main", "usr/lib/x.conf.d/Z.conf": "Z"},
-            ["main", "10", "15", "20", "9", "Z"],
-        ),
         ({"etc/x.conf.d/\udcff.conf": "b", "run/x.conf.d/\u00e4.conf": "a"}, ["a", "b"]),
-        # a drop-in hides those of the same name in weaker directories, also as an empty file or a link to nothing
-        ({"run/x.conf.d/a.conf": "a", "usr/lib/x.conf.d/a.conf": "no", "etc/x.conf.d/b.conf": "b"}, ["a", "b"]),
         *(
             ({"usr/lib/x.conf.d/a.conf": "no", "usr/lib/x.conf.d/b.conf": "b", "etc/x.conf.d/a.conf": mask}, ["b"])
             for mask in ("", "->/dev/null", "->nowhere")
         ),
         # a dangling link hides no main file
-        ({"usr/lib/x.conf": "vendor", "etc/x.conf": ""}, []),
         ({"usr/lib/x.conf": "vendor", "etc/x.conf": "->/dev/null"}, []),
         ({"usr/lib/x.conf": "vendor", "etc/x.conf": "->nowhere"}, ["vendor"]),
         # other names are no drop-ins, and a file in place of their directory has none

@@ -43,13 +43,6 @@ def test_every_row_is_counted_once_across_batches(fragmented: MakeFile, place: P
     assert sum(survey.per_mib) == pages
 
 
-def test_an_empty_file_has_nothing(make_file: MakeFile) -> None:
-    fd = make_file()
-    assert placement.survey(fd, sync=True, per_mib=True) == Extents()
-    assert fiemap.find_data(fd, sync=True) == fiemap.find_unwritten(fd, sync=True) == []
-    assert placement.count(fd, sync=True) == 0
-
-
 @pytest.mark.parametrize("size", [PAGE - 1 + PAGE, 2 * PAGE, 2 * PAGE + 1])
 def test_bytes_end_with_the_file_though_the_last_block_does_not(make_file: MakeFile, size: int) -> None:
     fd = make_file(b"x" * size)
@@ -82,15 +75,6 @@ def test_what_was_only_allocated_is_unwritten(make_file: MakeFile) -> None:
     os.pwrite(fd, b"y" * PAGE, 4 * PAGE)
     assert fiemap.find_unwritten(fd, sync=True) == [(2 * PAGE, 2 * PAGE), (5 * PAGE, 3 * PAGE)]
     assert fiemap.find_data(fd, sync=True) == [(0, 2 * PAGE), (4 * PAGE, PAGE)]
-
-
-def test_a_page_written_over_allocated_space_is_data_before_it_is_placed(make_file: MakeFile) -> None:
-    fd = make_file()
-    os.posix_fallocate(fd, 0, 8 * PAGE)
-    os.fsync(fd)
-    os.pwrite(fd, b"y" * PAGE, 4 * PAGE)
-    assert fiemap.find_unwritten(fd, sync=False) == [(0, 4 * PAGE), (5 * PAGE, 3 * PAGE)]
-    assert fiemap.find_data(fd, sync=False) == [(4 * PAGE, PAGE)]
 
 
 def test_space_kept_behind_the_end_counts_no_bytes(make_file: MakeFile, place: Path) -> None:
@@ -158,8 +142,3 @@ def test_a_written_back_block_moves_if_it_is_datacow(make_file: MakeFile, nocow:
     assert fiemap.locate_byte(fd, PAGE) == before
     os.fsync(fd)
     assert (fiemap.locate_byte(fd, PAGE) != before) is moves
-
-
-def test_a_filesystem_without_maps_says_so() -> None:
-    with open("/proc/self/status", "rb") as file, pytest.raises(OSError, match=r"not supported|Inappropriate"):
-        placement.survey(file.fileno(), sync=False)

@@ -23,8 +23,3 @@ def test_nocow_is_set_on_an_empty_file_only(make_file: MakeFile, place: Path, co
     assert inode.set_nocow(fd) is nocow
     assert inode.get_flags(fd) & ~inode.FS_NOCOW_FL == inode.FS_NODUMP_FL
     assert ("C" in run("lsattr", "-d", place / "file").split()[0]) is nocow
-
-
-def test_a_filesystem_without_flags_is_an_error() -> None:
-    with open("/proc/self/status", "rb") as file, pytest.raises(OSError, match=r"Inappropriate|not supported"):
-        inode.get_flags(file.fileno())

@@ -65,13 +65,6 @@ def test_a_profile_with_copies_is_redundant(make_volume: MakeVolume, profile: st
     assert (found.data_profile, found.redundant) == (profile, redundant)
 
 
-def test_unallocated_space_is_summed_over_the_devices(make_volume: MakeVolume) -> None:
-    scratch = make_volume("256M", profile="raid1")
-    found = seen(scratch.mountpoint)
-    assert found.unallocated_bytes == usage(scratch.mountpoint, "Device unallocated")
-    assert found.unallocated_bytes > 256 * MIB
-
-
 def test_a_subvolume_has_its_own_number_and_device(volume: ScratchVolume) -> None:
     sub = volume.mountpoint / "sub"
     run("btrfs", "subvolume", "create", sub)
@@ -92,20 +85,6 @@ def test_a_directory_is_on_its_own_if_it_or_its_parent_is_a_subvolume(volume: Sc
     assert seen(log / "journal/machine").own_subvolume
     assert not seen(log / "journal/machine/deeper").own_subvolume
     assert not seen(log).own_subvolume
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ("autodefrag,compress=zstd:3", {"autodefrag", "compress=zstd:3"}),
-        ("compress-force=lzo,noatime", {"compress-force=lzo", "noatime"}),
-        ("nodatacow", {"nodatacow", "nodatasum"}),
-    ],
-)
-def test_mount_options_are_seen(make_volume: MakeVolume, options: str, expected: set[str]) -> None:
-    found = set(seen(make_volume("256M", options=options).mountpoint).options)
-    assert expected <= found
-    assert {"rw", "subvol=/"} <= found
 
 
 def test_the_mount_that_the_descriptor_came_through_counts(volume: ScratchVolume) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import threading
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,35 +91,6 @@ def test_headers_and_names_agree_with_journalctl(bed: Bed) -> None:
     assert named.realtime_us == head.head_time_us
 
 
-def test_a_header_is_good_whenever_it_is_read(bed: Bed) -> None:
-    """But for the moment in which a file has been made and its header not yet been written."""
-    done, looks, wrong = threading.Event(), [0], list[str]()
-
-    def look() -> None:
-        while not done.is_set():
-            for file in bed.journald.journal.iterdir():
-                try:
-                    read(file)
-                except header.HeaderError as error:
-                    if "only 0 bytes" not in str(error):
-                        wrong.append(f"{file.name}: {error}")
-                except (FileNotFoundError, AssertionError):
-                    pass  # archived between listing and opening; the state moved between two looks
-                looks[0] += 1
-
-    looker = threading.Thread(target=look)
-    looker.start()
-    try:
-        for _ in range(4):
-            bed.journald.age(10)
-            bed.journald.rotate()
-    finally:
-        done.set()
-        looker.join()
-    assert wrong == []
-    assert looks[0] > 100
-
-
 class Case(NamedTuple):
     """Lines for journald's drop-in, shell commands that write more of its files, and a namespace."""
 
@@ -130,10 +100,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "defaults": Case(),
     "limits": Case(("SystemMaxUse=300M", "SystemMaxFileSize=1.5M", "SystemKeepFree=1M 512K", "SystemMaxFiles=0x10")),
-    "small": Case(("SystemMaxUse=1", "SystemMaxFileSize=1")),
-    "a file larger than the whole": Case(("SystemMaxUse=10M", "SystemMaxFileSize=20M")),
     "unlimited": Case(("SystemMaxUse=0", "SystemMaxFiles=0")),
     "ignored": Case(("SystemMaxUse=300M", "SystemMaxUse=", "SystemMaxUse=10%", "SystemMaxFiles=9", "SystemMaxFiles=x")),
     "nonsense": Case(("nonsense", "=1", "[Other]", "SystemMaxFiles=1", "[Journal]", "SystemMaxUse=1\\", "50M")),

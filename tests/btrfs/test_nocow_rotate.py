@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -39,8 +38,6 @@ from tests.journal_files import archive_name
 from tests.patience import eventually
 
 pytestmark = pytest.mark.root
-
-USER = 12345
 """A user of nothing but this test, whom journald gives a journal."""
 
 Run = Callable[..., dict[str, Any]]
@@ -117,21 +114,8 @@ def test_the_directory_becomes_nocow_and_the_file_of_the_first_boot_is_rotated_o
     run("journalctl", "--verify", "-D", journald.journal)
 
 
-def test_a_namespaces_directory_becomes_nocow_too(bed: Bed, keep: Run) -> None:
-    web = bed.journald.directory / f"{bed.journald.journal.name}.web"
-    web.mkdir()
-    bed.journald.sync()
-    keep(bed.journald)
-    assert is_nocow(web)
-    (web / "system.journal").touch()
-    assert is_nocow(web / "system.journal")
-
-
-@pytest.mark.parametrize("profile", ["raid1", "dup"])
-def test_data_with_copies_stays_datacow_and_is_said_to(
-    make_volume: Callable[..., ScratchVolume], keep: Run, profile: str
-) -> None:
-    with PrivateJournald(make_volume("512M", profile=profile).mountpoint) as journald:
+def test_data_with_copies_stays_datacow_and_is_said_to(make_volume: Callable[..., ScratchVolume], keep: Run) -> None:
+    with PrivateJournald(make_volume("512M", profile="raid1").mountpoint) as journald:
         journald.sync()
         found = keep(journald)
         assert what(found) == []
@@ -143,33 +127,6 @@ def test_data_with_copies_stays_datacow_and_is_said_to(
             ("rotate", "done", "born-datacow"),
         ]
         assert is_nocow(journald.active)
-
-
-def test_a_user_who_reflinks_the_own_journal_decides_nothing_and_a_snapshot_does(bed: Bed, keep: Run) -> None:
-    """As that user: journald lets every user read the own journal, and to read is all that a reflink takes."""
-    journald = bed.journald
-    log = ("logger", "--socket", "/run/systemd/journal/dev-log", "a message of a user")
-    as_user = (*journald.inside, "setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups")
-    home = journald.directory / "home"
-    home.mkdir()
-    os.chown(home, USER, USER)
-    run(*as_user, *log)
-    own = journald.journal / f"user-{USER}.journal"
-    assert eventually(own.exists)
-    journald.sync()
-    run(*as_user, "cp", "--reflink=always", inside(journald.journal) + f"/{own.name}", "/var/log/journal/home/copy")
-    refused = subprocess.run(
-        [*as_user, "cp", "--reflink=always", inside(journald.active), "/var/log/journal/home/copy2"],
-        check=False, capture_output=True,
-    )  # fmt: skip
-    assert refused.returncode != 0, "system.journal is not the user's to read"
-    assert "shared" in run("filefrag", "-v", own)
-    wanted = [(one["action"], one["reason"]) for one in keep(journald, verb="plan")["actions"]]
-    assert ("set-nocow", "no-redundancy") in wanted
-    run("btrfs", "subvolume", "snapshot", "-r", bed.volume.mountpoint, bed.volume.mountpoint / "snapshot")
-    found = keep(journald, verb="plan")
-    assert "set-nocow" not in {one["action"] for one in found["actions"]}
-    assert (inside(journald.journal), "snapshots") in {(one["path"], one["reason"]) for one in found["skipped"]}
 
 
 def test_as_many_rotations_as_are_allowed_take_no_entry_away(make_bed: Callable[..., Bed], keep: Run) -> None:

@@ -30,9 +30,7 @@ def test_a_profile_is_named_as_mkfs_names_it(flags: int, profile: str) -> None:
             ("ro", "noatime", "compress=zstd:3", "autodefrag", "subvol=/@log"),
         ),
         (LINE.replace("sda2 rw", "sda2 ro"), ("noatime", "ro", "compress=zstd:3", "autodefrag", "subvol=/@log")),
-        (LINE.replace(" shared:1", ""), ("rw", "noatime", "compress=zstd:3", "autodefrag", "subvol=/@log")),
         (LINE.replace(" shared:1", " shared:1 master:2 unbindable"), parse_options(LINE)),
-        ("36 35 0:34 / / rw - btrfs /dev/sda2 rw", ("rw",)),
     ],
 )
 def test_options_are_the_mounts_and_the_filesystems_and_read_only_wins(line: str, options: tuple[str, ...]) -> None:

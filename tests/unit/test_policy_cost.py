@@ -65,10 +65,6 @@ def test_an_empty_archive_is_ideal() -> None:
     assert skip(file(size_bytes=0, extents=extents(0, 0))).reason is Reason.IDEAL
 
 
-def test_an_archive_of_holes_is_ideal() -> None:
-    assert skip(file(extents=extents(0, 0))).reason is Reason.IDEAL
-
-
 # archives, by bytes
 
 
@@ -144,13 +140,6 @@ def test_what_one_extent_pins_comes_free_only_by_compression() -> None:
     assert action(one).reason is Reason.PINNED
 
 
-def test_the_configured_thresholds_count() -> None:
-    fragmented = file(extents=extents(1 + MIN_EXTENTS))
-    assert skip(fragmented, PLAIN, configured("defrag", min_extents=MIN_EXTENTS + 1)).reason is Reason.NO_GAIN
-    pinned = file(extents=extents(2, unwritten_bytes=MIN_RECLAIM))
-    assert skip(pinned, PLAIN, configured("defrag", min_reclaim_bytes=MIN_RECLAIM + 1)).reason is Reason.NO_GAIN
-
-
 # archives, how
 
 
@@ -168,10 +157,6 @@ def test_the_configured_thresholds_count() -> None:
 def test_the_verb_follows_form_and_compression(kind: Kind, nocow: bool, compress: str, verb: Verb) -> None:
     found = action(file(kind, nocow=nocow, extents=extents(5000)), Request(compress=compress))
     assert (found.action, found.compress) == (verb, compress)
-
-
-def test_a_whole_nocow_archive_is_rewritten_for_its_checksums() -> None:
-    assert action(file(nocow=True, extents=extents(1))).reason is Reason.NOCOW_ARCHIVE
 
 
 def test_the_configured_compression_counts_unless_asked_otherwise() -> None:
@@ -252,10 +237,6 @@ def test_a_mib_of_an_active_file_is_rewritten_from_the_threshold_on() -> None:
     assert (found.action, found.reason, found.compress) == (Verb.DEFRAGMENT, Reason.FRAGMENTED, "no")
     assert found.bytes_to_write == 2 * MIB
     assert found.extents_expected == EXTENTS_PER_MIB - 1 + 2
-
-
-def test_an_active_file_is_never_compressed() -> None:
-    assert action(active(200), Request(compress="zstd")).compress == "no"
 
 
 def test_an_active_file_below_the_threshold_is_no_gain() -> None:

@@ -27,7 +27,6 @@ from journalkeeper.policy.deferral import (
     AGAIN_US,
     MAINTENANCE_US,
     PRESSURE_US,
-    SPACE_US,
     get_retry_delay_us,
     remember,
 )
@@ -36,7 +35,6 @@ from tests.hosts import NOW_US, configured, extents, file, host, instance, outco
 
 MOST = Config().window.pressure_max_percent
 FRAGMENTED = file(extents=extents(5_000))
-WHOLE = file(extents=extents(8, 1 << 20, encoded_bytes=1 << 20), size_bytes=1 << 20)
 
 
 def planned(one: JournalFile = FRAGMENTED, request: Request | None = None, **words: Any) -> Plan:
@@ -54,10 +52,6 @@ def reason(found: Plan) -> tuple[Reason, int | None] | None:
         return None
     (skip,) = found.skipped
     return skip.reason, skip.until_us
-
-
-def test_with_nothing_against_it_it_is_done() -> None:
-    assert reason(planned()) is None
 
 
 @pytest.mark.parametrize(
@@ -78,11 +72,9 @@ def test_what_was_refused_is_tried_again_after_an_hour(age_us: int, expected: tu
     ("reason", "tries", "minutes"),
     [
         (Reason.IO_ERROR, 1, 1),
-        (Reason.FREE_SPACE, 1, 1),
         (Reason.READ_ONLY, 2, 2),
         (Reason.IO_ERROR, 6, 32),
         (Reason.IO_ERROR, 7, 60),
-        (Reason.IO_ERROR, 1000, 60),
         (Reason.MISMATCH, 1, 60),
     ],
 )
@@ -109,10 +101,6 @@ def test_an_active_file_always_changes() -> None:
     active = file(Kind.ACTIVE, state=State.OFFLINE, extents=extents(500, per_mib=(500,)))
     assert reason(planned(active)) is None
     assert reason(planned(active, refused=refusal(0, active, mtime_ns=1))) == (Reason.IN_USE, NOW_US + AGAIN_US)
-
-
-def test_another_files_refusal_is_its_own() -> None:
-    assert reason(planned(refused=refusal(0, file(inode=301)))) is None
 
 
 HERE = instance(inode=256)
@@ -192,14 +180,3 @@ def test_now_waits_for_nothing() -> None:
         "refused": refusal(0),
     }
     assert reason(planned(request=Request(now=True), **troubles)) is None
-
-
-def test_nobody_wakes_for_a_file_that_is_whole() -> None:
-    assert planned(WHOLE, volumes=(volume(maintenance="scrub", busy_percent=100),)).wake_at_us is None
-
-
-@pytest.mark.parametrize(
-    ("words", "wait_us"), [({"written_bytes": 1 << 40}, AGAIN_US), ({"volumes": (volume(free_bytes=0),)}, SPACE_US)]
-)
-def test_what_budget_or_space_lacks_for_is_thought_of_again(words: dict[str, Any], wait_us: int) -> None:
-    assert planned(**words).wake_at_us == NOW_US + wait_us

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 import pytest
@@ -63,11 +62,6 @@ def begun(interval_us: int = MINUTES_5, at_us: int = 1000 * S) -> FlushTimer:
 # The first append
 
 
-def test_at_the_start_nothing_is_known() -> None:
-    assert timer().state is State.UNKNOWN
-    assert timer().closes_us(MARGIN) == 0
-
-
 def test_finding_nothing_unsynced_is_news_once() -> None:
     made = timer()
     assert note_offline(made, 10 * S)
@@ -85,12 +79,6 @@ def test_an_append_did_not_come_before_the_look_that_saw_nothing() -> None:
     made = flushed(at_us=1000 * S)
     made.note_append(1000 * S + 1)
     assert made.since == Span(1000 * S, 1000 * S + 1)
-
-
-def test_a_later_append_changes_nothing() -> None:
-    made = begun()
-    assert not made.note_append(1001 * S)
-    assert made.since == Span(1000 * S, 1000 * S)
 
 
 def test_an_append_that_is_heard_while_the_state_is_read_is_not_lost() -> None:
@@ -119,17 +107,7 @@ def test_a_look_that_is_quicker_than_inotify_is_mended_by_it() -> None:
     assert made.since.earliest_us > 1999 * S
 
 
-def test_without_inotify_the_append_may_be_as_old_as_the_last_look() -> None:
-    made = flushed(at_us=1000 * S)
-    note_unsynced(made, 1100 * S, block=1)
-    assert made.closes_us(MARGIN) == 1300 * S - MARGIN
-
-
 # Until the flush
-
-
-def test_the_window_closes_the_margin_before_the_earliest_flush() -> None:
-    assert begun(at_us=1000 * S).closes_us(MARGIN) == 1300 * S - MARGIN
 
 
 def test_looks_are_named_before_the_flush_when_it_is_due_and_until_it_was_seen() -> None:
@@ -353,10 +331,6 @@ def test_a_file_left_online_by_a_killed_journald_is_nobodys() -> None:
     assert not made.may_be_live(FILE, MINUTES_5 + LATE_US + 1, now_us=10 * S)
 
 
-def test_a_change_in_the_future_is_no_old_one() -> None:
-    assert timer().may_be_live(FILE, -MINUTES_5, now_us=10 * S)
-
-
 def test_a_clock_set_forward_does_not_make_a_followed_file_old() -> None:
     made = begun(at_us=1000 * S)
     note_unsynced(made, 1001 * S, block=1)
@@ -409,51 +383,3 @@ def test_after_a_sync_the_timer_began_between_the_question_and_the_answer() -> N
     assert made.since == Span(2000 * S, 2005 * S)
     assert made.closes_us(MARGIN) == 2000 * S + MINUTES_5 - MARGIN
     assert not made.needs_sync(2000 * S + ASK_EVERY_US)
-
-
-def test_what_a_look_after_the_sync_finds_at_rest_is_better_than_a_guess() -> None:
-    made = unknown()
-    assert note_offline(made, 2001 * S)
-    assert made.state is State.OFFLINE
-
-
-def phase(made: FlushTimer) -> tuple[State, bool, bool, bool]:
-    """What the table of FlushTimer tells its phases by: the state, and whether since, _seen and _unsure are set."""
-    return made.state, made.since is not None, made._seen is not None, made._unsure
-
-
-PHASES = {
-    (State.OFFLINE, False, False, False): "flushed",
-    (State.ONLINE, True, False, False): "running",
-    (State.ONLINE, True, True, False): "flush seen",
-    (State.ONLINE, True, True, True): "found",
-    (State.UNKNOWN, False, False, False): "unknown",
-}
-
-
-@pytest.mark.parametrize("interval_s", [5, 20, 60, 300])
-def test_whatever_happens_the_timer_is_in_one_of_the_phases(interval_s: int) -> None:
-    dice = random.Random(interval_s)  # noqa: S311 - repeatable
-    made, now_us, block, generation = timer(interval_s * S), 1000 * S, 1, 1
-    been = set()
-    for _ in range(20_000):
-        now_us += dice.choice((0, S // 20, S, interval_s * S // 4, interval_s * S))
-        number = generation
-        block, generation = block + dice.choice((0, 0, 1)), generation + dice.choice((0, 0, 0, 1))
-        match dice.randrange(8):
-            case 0:
-                made.note_append(now_us)
-            case 1 if dice.random() < 0.2:
-                note_offline(made, now_us)
-            case 2 if made.needs_sync(now_us):
-                made.note_request(now_us)
-                made.note_sync(now_us, now_us + S)
-                now_us += S
-            case 3 if dice.random() < 0.2:
-                made.forget_blocks()
-            case _:
-                made.begin_look()
-                made.note_unsynced({FILE: block}, now_us, Generations(number, generation))
-        assert phase(made) in PHASES
-        been.add(PHASES[phase(made)])
-    assert been == {*PHASES.values()}

@@ -57,7 +57,6 @@ def test_auto_leaves_data_with_copies_datacow_and_says_of_what_profile_it_is(pro
 @pytest.mark.parametrize(
     ("age_us", "now", "waits"),
     [
-        (None, False, False),  # a command
         (0, False, True),
         (MINUTE_US - 1, False, True),
         (MINUTE_US, False, False),
@@ -78,13 +77,13 @@ def test_a_service_that_has_just_started_sets_it_after_the_settle_time(
         assert found.wake_at_us == NOW_US - (age_us or 0) + MINUTE_US
 
 
-def test_yes_does_not_ask_for_the_profile() -> None:
-    assert action("yes", data_profile="raid1", redundant=True).reason is Reason.CONFIGURED
-
-
 @pytest.mark.parametrize("words", [{}, {"redundant": True}, {"nocow": True}, {"nocow": True, "redundant": True}])
 def test_no_leaves_everything_as_it_is_without_a_word(words: dict[str, bool]) -> None:
     assert answer("no", **words) is None
+
+
+def test_a_directory_on_another_filesystem_is_not_spoken_of() -> None:
+    assert decide(instance(), None, host(), config("yes")) is None
 
 
 @pytest.mark.parametrize(("word", "words"), [("auto", {}), ("yes", {}), ("yes", {"redundant": True})])
@@ -109,10 +108,6 @@ def test_auto_warns_of_what_somebody_else_made_nocow_on_data_with_copies() -> No
 )
 def test_where_it_cannot_or_need_not_be_set_the_reason_is_given(words: dict[str, object], reason: Reason) -> None:
     assert skip("auto", **words).reason is reason
-
-
-def test_a_mount_that_compresses_is_no_obstacle() -> None:
-    assert action("auto", options=("rw", "compress=zstd")).action is Verb.SET_NOCOW
 
 
 @pytest.mark.parametrize(("minutes", "again"), [(0, False), (59, False), (60, True), (-1, True)])
@@ -162,10 +157,6 @@ def test_a_shared_journal_of_a_user_is_no_evidence_as_its_user_may_reflink_it(na
     assert kind is not None
     given = host(SHARED._replace(path=path, owner=kind.owner, kind=kind.kind))
     assert isinstance(decide(instance(), volume(), given, config("auto")), Action)
-
-
-def test_a_directory_on_another_filesystem_is_not_spoken_of() -> None:
-    assert decide(instance(), None, host(), config("yes")) is None
 
 
 @pytest.mark.parametrize(

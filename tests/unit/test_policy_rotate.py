@@ -11,7 +11,7 @@ from journalkeeper.config import Budget, Config, Defrag, Nocow
 from journalkeeper.model import GIB, MIB, Host, Instance, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Verb
 from journalkeeper.model.units import DAY_US, HOUR_US, INFINITY_US
 from journalkeeper.policy.plan import plan, with_now
-from tests.hosts import DEVICE, DIRECTORY, NAME, NOW_US, extents, file, host, instance, known, volume
+from tests.hosts import DEVICE, DIRECTORY, NOW_US, extents, file, host, instance, known, volume
 
 UPKEEP = Request(upkeep=True)
 KEEP_DATACOW = Config(nocow=Nocow(nocow="no"))
@@ -280,24 +280,6 @@ def test_a_nocow_file_is_dearer_to_rotate_because_journald_copies_it(tool: Verb,
     assert tools(by_price(active(per_mib=40, nocow=nocow), config=config, nocow=True)) == [tool]
 
 
-@pytest.mark.parametrize(
-    ("size_mib", "dense_mib", "nocow", "ending", "tool"),
-    [
-        (4, 4, False, False, Verb.DEFRAGMENT),
-        (4, 4, False, True, Verb.ROTATE),  # 4 + 0.25 + the shutdown's 18.75 against 1 + 3.6 + 1.25
-        (4, 4, True, True, Verb.DEFRAGMENT),  # a NOCOW file is as whole after the shutdown's messages
-        (128, 8, False, True, Verb.DEFRAGMENT),  # 8 + 0.5 + 18.75 against 32 + 3.6 + 1.25
-    ],
-)
-def test_before_a_shutdown_its_own_messages_count(
-    size_mib: int, dense_mib: int, nocow: bool, ending: bool, tool: Verb
-) -> None:
-    one = dense_in(dense_mib, size_mib, nocow=nocow)
-    request = Request(now=True, before_shutdown=ending, upkeep=True)
-    found = by_price(one, request=request)
-    assert tools(found) == [tool]
-
-
 def test_no_rotations_a_day_are_none_before_a_shutdown_either() -> None:
     none = KEEP_DATACOW.model_copy(update={"budget": Budget(rotations_per_day=0)})
     one = active(size_mib=8, per_mib=100)
@@ -333,36 +315,22 @@ def test_a_rotation_is_judged_by_what_the_next_reader_pays(
     assert tools(found) == [Verb.ROTATE] * rotated
 
 
-def test_a_shared_file_is_rotated_in_an_open_window_only() -> None:
-    one = active(per_mib=40, state=State.ONLINE, mtime_ns=NOW_US * 1000)
-    one = one._replace(extents=one.extents._replace(shared_bytes=MIB))
-    found = by_price(one)
-    assert (found.actions, [reason for reason, _ in said(found)]) == ((), [Reason.WINDOW_CLOSED])
-
-
 @pytest.mark.parametrize(
-    "words",
-    [{"uid": 1000}, {"links": 2}, {"problem": Reason.BAD_HEADER}],
-    ids=["foreign", "linked", "broken"],
-)
-def test_a_file_that_may_not_be_touched_is_no_reason_to_rotate(words: dict[str, Any]) -> None:
-    assert rotations(by_price(active(per_mib=40, **words), nocow=True)) == []
-
-
-@pytest.mark.parametrize(
-    ("request_", "defrag", "options"),
+    ("words", "request_", "defrag", "options"),
     [
-        (UPKEEP._replace(archived=True), {}, ("rw",)),
-        (UPKEEP, {"active": False}, ("rw",)),
-        (UPKEEP, {}, ("ro",)),
+        ({"uid": 1000}, UPKEEP, {}, ("rw",)),
+        ({"links": 2}, UPKEEP, {}, ("rw",)),
+        ({}, UPKEEP._replace(archived=True), {}, ("rw",)),
+        ({}, UPKEEP, {"active": False}, ("rw",)),
+        ({}, UPKEEP, {}, ("ro",)),
     ],
-    ids=["archived only", "Active=no", "read-only"],
+    ids=["foreign", "linked", "archived only", "Active=no", "read-only"],
 )
-def test_what_was_not_asked_for_or_cannot_be_is_not_rotated_by_price(
-    request_: Request, defrag: dict[str, Any], options: tuple[str, ...]
+def test_a_file_that_may_not_be_rewritten_is_no_reason_to_rotate(
+    words: dict[str, Any], request_: Request, defrag: dict[str, Any], options: tuple[str, ...]
 ) -> None:
     config = KEEP_DATACOW.model_copy(update={"defrag": Defrag(**defrag)})
-    given = host(active(per_mib=40), instances=(young(nocow=False),), volumes=(volume(options=options),))
+    given = host(active(per_mib=40, **words), instances=(young(nocow=False),), volumes=(volume(options=options),))
     assert rotations(decided(given, request_, config)) == []
 
 
@@ -484,14 +452,3 @@ def test_redundant_data_says_both_why_it_stays_datacow_and_what_is_done_instead(
     found = decided(host(active(per_mib=100), instances=(young(nocow=False),), volumes=raid1))
     assert rotations(found) == [(SYSTEM, Reason.CHEAPER)]
     assert [reason for reason, _ in said(found)] == [Reason.REDUNDANT]
-
-
-def test_a_plain_defrag_never_rotates() -> None:
-    found = decided(host(active(per_mib=100), instances=(young(),)), Request())
-    assert tools(found) == [Verb.DEFRAGMENT]
-
-
-def test_the_name_of_the_instance_is_not_needed_to_find_its_files() -> None:
-    odd = f"/mnt/{NAME}"
-    found = decided(host(active(path=f"{odd}/system.journal"), instances=(young(directory=odd),)))
-    assert rotations(found) == [(f"{odd}/system.journal", Reason.BORN_DATACOW)]

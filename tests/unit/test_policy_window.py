@@ -41,10 +41,6 @@ def test_with_nothing_unsynced_it_is_open(state: State) -> None:
     assert look(file(Kind.ACTIVE, state=state)) == opened("flushed")
 
 
-def test_without_files_it_is_open() -> None:
-    assert look() == opened("flushed")
-
-
 @pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.UNCLEAN])
 def test_what_is_no_longer_written_does_not_count(kind: Kind) -> None:
     """An unclean file stays ONLINE for ever: its journald was killed."""
