@@ -52,11 +52,10 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
 
 
 class Probe(NamedTuple):
-    """One probe:
+    """One probe: its name, the texts of its --help, and its options with their defaults.
 
-    its word, summary, description for --help, examples, options with defaults, reason for root, and limit.
-
-    `limit_us` is the limit of its verdict, None for IntakeDelayMaxSec=; `limit_source` names it.
+    `needs_root` is the reason why it needs root, "" if it does not. `limit_us` is the limit of its verdict, None for
+    IntakeDelayMaxSec=, and `limit_source` names the limit.
     """
 
     name: str

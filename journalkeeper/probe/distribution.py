@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from math import inf
 from typing import Annotated, Final, NamedTuple
 
 from journalkeeper.model.record import Count, Inline, Key, Seconds
@@ -29,9 +28,8 @@ class Limit(NamedTuple):
     ns: int
     source: str
 
-    def compare(self, wait_ns: int) -> str:
-        """Return "within" or "over" and the limit, for a wait."""
-        return f"{'within' if wait_ns <= self.ns else 'over'} {format_wait(self.ns)} ({self.source})"
+    def __str__(self) -> str:
+        return f"{format_wait(self.ns)} ({self.source})"
 
 
 class Series:
@@ -84,19 +82,18 @@ def _bound_s(number: int) -> float:
     return 2**number / 1e6 if number >= 0 else 0.0
 
 
-def stalls(series: Series, least_ns: float = -inf) -> list[tuple[int, int]]:
+def stalls(series: Series, least_ns: int) -> list[tuple[int, int]]:
     """Return (begin, end) in ns of each time during which a wait of at least `least_ns` lasted.
 
     Overlapping times are joined.
     """
     found: list[tuple[int, int]] = []
-    for began, wait in sorted(zip(series.planned_ns, series.waits_ns(), strict=False)):
-        if wait < least_ns:
-            continue
+    waits = zip(series.planned_ns, series.waits_ns(), strict=False)
+    for began, ended in sorted((began, began + wait) for began, wait in waits if wait >= least_ns):
         if found and began <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], began + wait))
+            found[-1] = (found[-1][0], max(found[-1][1], ended))
         else:
-            found.append((began, began + wait))
+            found.append((began, ended))
     return found
 
 
@@ -104,13 +101,12 @@ def verdict(all_series: Sequence[Series], limit: Limit) -> str:
     """Return a sentence: whether the longest wait is within the limit, and the source of the limit."""
     waits = [(max(series.waits_ns()), series) for series in all_series if series.began_ns]
     if not waits:
-        return f"No wait was measured; the limit is {format_wait(limit.ns)} ({limit.source})."
+        return f"No wait was measured; the limit is {limit}."
     worst, series = max(waits, key=lambda one: one[0])
-    compared = limit.compare(worst)
     if worst <= limit.ns:
-        return f"OK: the longest wait, {format_wait(worst)}, is {compared}."
+        return f"OK: the longest wait, {format_wait(worst)}, is within {limit}."
     late = sum(wait > limit.ns for wait in series.waits_ns())
-    return f"{series.name}: {late} of {len(series.began_ns)} waits are {compared}, the longest {format_wait(worst)}."
+    return f"{series.name}: {late} of {len(series.began_ns)} waits are over {limit}, the longest {format_wait(worst)}."
 
 
 class Statistics(NamedTuple):

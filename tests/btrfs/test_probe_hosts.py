@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 
 @pytest.fixture
-def started() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+def start_probe() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Start the program; it is killed by the end of the test."""
     processes = []
 
@@ -53,8 +53,8 @@ def started() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         process.communicate()
 
 
-def ended(steps: Steps) -> Measurement:
-    """Return the whole of a measurement."""
+def run_probe(steps: Steps) -> Measurement:
+    """Return the measurement when the probe has ended."""
     *_, found = steps
     return found
 
@@ -71,9 +71,9 @@ def gone(pid: int) -> bool:
 
 
 def test_a_kill_leaves_no_process_and_no_directory(
-    started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+    start_probe: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    process = started("syslog", "--seconds=60", f"--directory={tmp_path}")
+    process = start_probe("syslog", "--seconds=60", f"--directory={tmp_path}")
     assert eventually(lambda: len(children(process.pid)) == 2)  # one removes the directory, one is journald
     assert list(tmp_path.iterdir()) != []
     below = children(process.pid)
@@ -83,8 +83,8 @@ def test_a_kill_leaves_no_process_and_no_directory(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_shows_what_there_is(started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
-    process = started("syslog", "--seconds=60", "-j", f"--directory={tmp_path}")
+def test_ctrl_c_shows_the_values_so_far(start_probe: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
+    process = start_probe("syslog", "--seconds=60", "-j", f"--directory={tmp_path}")
     assert eventually(
         lambda: any(b"journalkeeper-probe" in one.read_bytes() for one in tmp_path.glob(".*/*/system.journal"))
     )
@@ -96,7 +96,7 @@ def test_ctrl_c_shows_what_there_is(started: Callable[..., subprocess.Popen[byte
     assert "Interrupted: this is what there is." in found["notes"]
 
 
-def test_a_journald_that_dies_is_said_and_what_was_sent_before_is_shown(bed: Bed) -> None:
+def test_a_journald_that_dies_is_a_fault_and_earlier_messages_are_shown(bed: Bed) -> None:
     steps = syslog.at(Target.of(bed.journald), Namespace(size=200, rate=200, seconds=5), 1000)
     found = next(steps)
     for number, _ in enumerate(steps):
@@ -120,7 +120,7 @@ def test_a_full_volume_ends_the_fsync_probe_with_its_reason_and_without_its_file
             check=False,
             stderr=subprocess.DEVNULL,
         )
-        ended(steps)
+        run_probe(steps)
 
     with pytest.raises(FileError) as caught:
         fill_and_go_on()
@@ -137,7 +137,7 @@ os.kill(int(sys.argv[1]), signal.SIGCONT)
 
 
 def test_the_longest_waits_are_as_long_as_journald_was_stopped(bed: Bed) -> None:
-    steps = syslog.at(Target.of(bed.journald), asked(rate=1000), 2000)
+    steps = syslog.at(Target.of(bed.journald), options(rate=1000), 2000)
     sent, taken = next(steps).series
     with ExitStack() as stack:
         for number, _ in enumerate(steps):
@@ -146,7 +146,7 @@ def test_the_longest_waits_are_as_long_as_journald_was_stopped(bed: Bed) -> None
                 stack.enter_context(subprocess.Popen(words))
     assert max(taken.waits_ns()) / 1e9 == pytest.approx(1, rel=0.1)
     assert 0.2 < max(sent.took_ns) / 1e9 < 1.1  # from the moment at which the queue is full
-    found = ended(intake.measure(Namespace(directory=str(bed.directory), since=None, boot=False, follow=False)))
+    found = run_probe(intake.measure(Namespace(directory=str(bed.directory), since=None, boot=False, follow=False)))
     assert max(found.series[0].waits_ns()) / 1e9 == pytest.approx(1, rel=0.1)
     (stall,) = [note for note in found.notes if note.startswith("stall of ")]
     assert stall.endswith(": a sync, the disk, or journald did not run")
@@ -227,7 +227,7 @@ def quiet_pipe() -> Iterator[tuple[str, Iterator[list[bytes]]]]:
     os.close(write)
 
 
-def asked(**more: object) -> Namespace:
+def options(**more: object) -> Namespace:
     values: dict[str, object] = {
         "size": 200,
         "rate": 100,
@@ -238,36 +238,36 @@ def asked(**more: object) -> Namespace:
 
 
 @pytest.mark.parametrize("probe", ["syslog", "stream"])
-def test_a_clock_that_was_set_by_an_hour_makes_no_wait_longer(
+def test_a_change_of_the_clock_makes_no_wait_longer(
     bed: Bed, probe: str, replace_journalctl: Callable[[str, str], None]
 ) -> None:
     replace_journalctl(sys.executable, STEPPED)
     where = Target.of(bed.journald)
-    found = ended(syslog.at(where, asked(), 50) if probe == "syslog" else stream.at(where, asked()))
+    found = run_probe(syslog.at(where, options(), 50) if probe == "syslog" else stream.at(where, options()))
     assert all(series.took_ns for series in found.series)
     assert max(max(series.took_ns) for series in found.series) < 60 * 10**9
     assert found.losses == []
 
 
-def test_lines_that_do_not_come_are_counted_and_said(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_lines_are_counted(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "PATIENCE_S", 2)
     monkeypatch.setattr(stream, "_follow", lambda *_: quiet_pipe())
-    found = ended(stream.at(Target.of(bed.journald), asked()))
+    found = run_probe(stream.at(Target.of(bed.journald), options()))
     assert found.losses == ["50 of 50 lines did not arrive."]
 
 
 def test_a_reader_that_ends_fails_the_probe(bed: Bed, replace_journalctl: Callable[[str, str], None]) -> None:
     replace_journalctl("/bin/sh", 'case $* in *--follow*) ;; *) exec {journalctl} "$@" ;; esac')
     with pytest.raises(KeeperError, match="`journalctl --follow` has ended"):
-        ended(stream.at(Target.of(bed.journald), asked()))
+        run_probe(stream.at(Target.of(bed.journald), options()))
 
 
-def test_messages_that_do_not_come_are_counted_and_said(
+def test_lost_messages_are_counted_in_the_verdict(
     make_bed: Callable[..., Bed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(syslog, "PATIENCE_S", 1)
     """It takes long because a message counts as lost after 10 s."""
-    found = ended(syslog.at(Target.of(make_bed("MaxLevelStore=warning").journald), asked(), 50))
+    found = run_probe(syslog.at(Target.of(make_bed("MaxLevelStore=warning").journald), options(), 50))
     assert [len(series.took_ns) for series in found.series] == [50, 0]
     assert found.losses == ["50 of 50 messages did not arrive in the journal."]
     assert found.verdict(Limit(60 * 10**9, "X=")).startswith(found.losses[0])
@@ -282,7 +282,7 @@ def test_a_private_journald_starts_where_a_container_has_proc_sys_read_only(tmp_
     assert "max_dgram_qlen 512" in done.stdout
 
 
-def test_a_private_journald_that_does_not_start_is_one_line_with_its_words(
+def test_a_private_journald_that_fails_to_start_is_an_error_of_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(beds, "START", "echo 'mount: permission denied' >&2; exit 1")
@@ -306,7 +306,7 @@ def test_journald_syncs_its_file_in_the_load_of_a_comparison_unless_the_strategy
     assert (place.journald.active.name in calls.read_text()) == strategy.syncs
 
 
-def test_the_wait_of_a_load_is_how_long_journald_was_stopped(bed: Bed) -> None:
+def test_the_wait_of_a_load_is_the_time_without_journald(bed: Bed) -> None:
     stop = f"kill -STOP {bed.journald.pid}; sleep 0.7; kill -CONT {bed.journald.pid}"
     wait_s = measure_wait_s(bed, Strategy("stopped", by_day=stop, syncs=False), 0)
     assert wait_s == pytest.approx(0.7, rel=0.1)

@@ -225,14 +225,10 @@ class Guest:
         """Run a shell script in the guest and return what it printed; it ends at the first command that fails."""
         return self.run("bash", "-euo", "pipefail", "-c", text, user=user, check=check, timeout_s=timeout_s).stdout
 
-    def age(self, flushes: int, messages: int = 40, *, namespace: str = "", pause_s: float | None = None) -> None:
-        """Let system.journal, or that of a namespace, live through `flushes` real flushes of `messages` messages.
-
-        With `pause_s` journald is not asked for them: its timer brings each, and nothing is logged for so long after.
-        """
+    def age(self, flushes: int, messages: int = 40, *, namespace: str = "") -> None:
+        """Make `flushes` real flushes of `messages` messages to system.journal, or to that of a namespace."""
         script = (Path(__file__).with_name("ager.py")).read_text()
         argv = ["python3", "-", str(flushes), str(messages), f"--namespace={namespace}"]
-        argv += [] if pause_s is None else [f"--pause={pause_s}"]
         self.run(*argv, text_in=script, timeout_s=3600)
 
     def poweroff(self, *, how: str = "poweroff", timeout_s: float = 300) -> int:
