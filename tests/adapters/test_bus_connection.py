@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import select
 import shutil
 import signal
 import subprocess
@@ -22,7 +21,6 @@ from journalkeeper.bus import connection
 from journalkeeper.bus.connection import CALL_MOST, FIXED, SENT_MOST, Connection, bus_call, marshal, measure_message
 from journalkeeper.bus.names import BUS, CallError
 from tests.bus import raw_call
-from tests.patience import eventually
 
 WORDS = "x" * 50_000
 Connect = Callable[[], Awaitable[Connection]]
@@ -178,18 +176,6 @@ async def test_a_bus_that_refuses_the_user_is_an_error(tmp_path: Path) -> None:
 # What is sent
 
 
-async def test_messages_arrive_in_their_order_however_many_there_are_at_once(connect: Connect) -> None:
-    """Ten times of what a socket holds."""
-    ours, theirs = await connect(), await connect()
-    heard = listen(theirs)
-    for number in range(300):
-        ours.send(signal_to(theirs.name, "us", number, "x" * (number % 7) * 3000))
-    await until(lambda: len(heard) == 300)
-    assert [message.body[0] for message in heard] == list(range(300))
-    ours.close()
-    theirs.close()
-
-
 async def test_an_answer_that_is_an_error_is_raised_and_one_that_will_not_come_too(connect: Connect) -> None:
     ours = await connect()
     with pytest.raises(CallError) as caught:
@@ -203,17 +189,6 @@ async def test_an_answer_that_is_an_error_is_raised_and_one_that_will_not_come_t
             await asking
     with pytest.raises(ConnectionResetError):
         await ours.call(bus_call("GetId"))
-
-
-async def test_a_closed_connection_is_gone_from_the_bus(connect: Connect) -> None:
-    ours, theirs = await connect(), await connect()
-    name = theirs.name
-    theirs.close()
-    theirs.close()
-    async with asyncio.timeout(60):
-        while await ours.call(bus_call("NameHasOwner", "s", name)) != [False]:
-            await asyncio.sleep(0.01)
-    ours.close()
 
 
 async def test_signatures_of_strangers_are_not_kept_for_ever(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,21 +222,3 @@ async def test_a_message_that_the_bus_would_not_take_is_an_error(connect: Connec
         ours.send(signal_to(BUS, "s", "x" * SENT_MOST))
     assert await ours.call(bus_call("NameHasOwner", "s", BUS)) == [True]
     ours.close()
-
-
-async def test_a_connection_that_is_closed_while_messages_wait_says_nothing_more(connect: Connect) -> None:
-    """In the turn of the event loop in which the bus takes them again."""
-    wrong: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: wrong.append(context["exception"]))
-    ours = await connect()
-    async with stopped_bus(ours):
-        for _ in range(500):
-            ours.send(Message.new_signal("/", "a.b", "News", "s", ["x" * 1000]))
-        await asyncio.sleep(0.1)
-        assert ours._writer.transport.get_write_buffer_size() > 0
-    sock = ours._writer.get_extra_info("socket")
-    assert eventually(lambda: bool(select.select([], [sock], [], 0)[1]))
-    await asyncio.sleep(0)
-    ours.close()
-    await asyncio.sleep(0.1)
-    assert wrong == []

@@ -292,21 +292,6 @@ def test_a_bus_that_nobody_listens_at_is_said_once_and_tried_again(tmp_path: Pat
                 assert daemon.log().count("cannot connect to the system bus") == 1
 
 
-def test_a_bus_that_appears_after_the_service_has_started_is_found(tmp_path: Path, journal: Path) -> None:
-    """At the usual place, where there was none; the daemon sees a /run/dbus of its own."""
-    (place := tmp_path / "dbus").mkdir()
-    script = f'mount -t tmpfs none /run && mkdir /run/dbus && mount --bind {place} /run/dbus && exec "$@"'
-    wrapper = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"]
-    missing = "cannot connect to the system bus (unix:path=/run/dbus/system_bus_socket): No such file"
-    with Daemon(tmp_path, journal, None, wrapper=wrapper) as daemon:
-        assert eventually(lambda: missing in daemon.log())
-        with PrivateBus() as bus:
-            (place / "system_bus_socket").symlink_to(bus.socket)
-            assert eventually(lambda: bus.has(names.BUS_NAME))
-            assert eventually(lambda: "connected to the system bus again" in daemon.log())
-            assert daemon.stop() == 0
-
-
 def test_a_second_service_waits_for_the_name(tmp_path: Path, journal: Path) -> None:
     with (
         PrivateBus() as bus,

@@ -52,25 +52,10 @@ def on_terminal(command: list[str], **more: str) -> tuple[str, int]:
     return seen.decode(), child.returncode
 
 
-def imported(*words: str) -> set[str]:
-    """The modules that a command line loads beyond those of an interpreter that does nothing."""
-    program = "import sys; before = set(sys.modules); from journalkeeper.cli import main; main(sys.argv[1:])"
-    tell = "; print('\\n' + ' '.join(set(sys.modules) - before))"
-    done = process([sys.executable, "-c", program + tell, *words])
-    return set(done.stdout.rsplit("\n", 2)[-2].split())
-
-
 def test_version_is_the_packages_whichever_way_it_is_asked() -> None:
     for words in (["--version"], ["-j", "--version"], ["--version", "scan"]):
         done = process([*COMMAND, *words])
         assert (done.returncode, done.stdout) == (0, f"journalkeeper {__version__}\n")
-
-
-def test_a_command_imports_no_other_commands_modules() -> None:
-    loaded = imported("status")
-    assert "journalkeeper.cli.status" in loaded
-    others = {"scan", "plan", "defrag", "history", "check_config", "progress"}
-    assert not {f"journalkeeper.cli.{other}" for other in others} & loaded
 
 
 @pytest.mark.parametrize("words", [[], ["frobnicate"], ["scan", "--frobnicate"]])

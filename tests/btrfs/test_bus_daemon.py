@@ -175,24 +175,6 @@ def test_one_path_is_one_file(
     assert [one["Extents"]["data"] for one in call(bus, "ListFiles", "a{sv}", "0")][1] == before
 
 
-def test_a_new_file_is_listed_and_a_removed_one_is_not(
-    bus: PrivateBus, machine: Path, serve: Callable[..., Daemon], journal_bytes: bytes
-) -> None:
-    def files() -> Any:
-        return call(bus, "ListFiles", "a{sv}", "0")
-
-    serve()
-    assert eventually(lambda: read(bus, "State") == "idle")
-    assert files() == []
-    path = put(machine, journal_bytes)
-    assert eventually(lambda: looked(bus, 1))
-    ((one),) = files()
-    assert (one["Path"]["data"], one["Size"]["data"]) == (f"{path}", len(journal_bytes))
-    path.unlink()
-    assert eventually(lambda: looked(bus, 0))
-    assert files() == []
-
-
 def slow_job(bus: PrivateBus, machine: Path, volume: ScratchVolume, content: bytes) -> tuple[Path, str]:
     """A job that takes its time, and is at work."""
     path = put(machine, content)

@@ -8,11 +8,9 @@ the bed's and /var/lib is empty: everything is where it is on a host.
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import pty
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -30,12 +28,10 @@ from journalkeeper.model.units import counted, spell_size
 from journalkeeper.probe.bed import Bed
 from journalkeeper.service.worker import DIFFERENT
 from tests import bus as buses
-from tests.adapters.pages import commands, make
 from tests.answers import check
 from tests.btrfs.journals import log_until_online
 from tests.bus import PrivateBus
 from tests.daemon import PROGRAM, environment
-from tests.journal_files import archive_name, put
 from tests.nobody import NOBODY
 from tests.patience import eventually
 from tests.volumes import disk_bytes, extents
@@ -214,20 +210,6 @@ def test_a_defrag_is_done_by_the_service_and_looks_the_same(make_host: Callable[
     assert rows(one)[0] == rows(other)[0]
 
 
-def test_a_request_of_ones_own_is_done_by_oneself(make_host: Callable[..., Host]) -> None:
-    host = make_host()
-    archive = host.first
-    assert host.does("defrag", "--now", "--archived", "-D", "/var/log/journal").returncode == 0
-    assert host.doors() == ["defrag"]
-    assert host.does("defrag", "-n", "--now").returncode == 0
-    assert host.doors() == ["defrag"]
-    # below no directory of the service's
-    subprocess.run([*host.bed.journald.inside, "mount", "--bind", "/var/log/journal", "/mnt"], check=True)
-    done = host.does("defrag", "--now", f"/mnt/{archive.parent.name}/{archive.name}")
-    assert done.returncode == 0, done.stderr
-    assert set(host.doors()) == {"defrag"}
-
-
 def test_nobody_reads_the_status_and_may_change_nothing(make_host: Callable[..., Host]) -> None:
     host = make_host()
     archive = host.first
@@ -272,22 +254,6 @@ def test_nobody_sees_the_plan_of_the_service_as_root_sees_its_own(make_host: Cal
     assert re.fullmatch(r"journalkeeper: plan needs root, try sudo: .+\n", alone.stderr), alone.stderr
 
 
-def test_a_path_that_is_no_journal_is_a_failure_and_the_others_are_done(make_host: Callable[..., Host]) -> None:
-    host = make_host()
-    archive = host.first
-    before = extents(archive)
-    notes = archive.with_name("notes.txt")
-    notes.write_text("not a journal")
-    gone = f"{inside(archive)}x"
-    done = host.does("defrag", "--now", gone, inside(notes), inside(archive))
-    assert done.returncode == 1
-    assert f"journalkeeper: {gone}: No such file or directory; " in done.stderr
-    assert f"journalkeeper: {inside(notes)}: not a journal file's name; " in done.stderr
-    assert "1 file done" in done.stdout
-    assert extents(archive) < before
-    assert host.doors()[-1] == "bus"
-
-
 def test_nobody_whom_polkit_allows_it_has_the_service_do_it(make_host: Callable[..., Host]) -> None:
     host = make_host(allow=True)
     archive = host.first
@@ -306,11 +272,6 @@ def test_roots_status_has_the_service_and_the_record(make_host: Callable[..., Ho
     assert document["last_run"]["done"] == 1
     assert document["service"]["bytes_written"] == document["last_run"]["bytes_written"] > 0
     assert document["service"]["directories"] == ["/var/log/journal"]
-    host.environment["COLUMNS"] = "80"
-    for words in (("status",), ("pause", "2h"), ("status",), ("resume",), ("doctor",)):
-        lines = host.does(*words).stdout.splitlines()
-        assert lines
-        assert [line for line in lines if len(line) > 80] == []
     host.stop()
     document = json.loads(host.does("status", "-j").stdout)
     assert document["service"] is None
@@ -370,40 +331,6 @@ def test_watch_shows_each_change_and_ends_with_the_service(make_host: Callable[.
     refused = host.does("status", "--watch")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "not on D-Bus" in refused.stderr
-
-
-def test_a_job_that_somebody_elses_run_keeps_from_its_work_says_who(make_host: Callable[..., Host]) -> None:
-    host = make_host()
-    holder = subprocess.Popen(
-        [*host.bed.journald.inside, "flock", "/var/lib/journalkeeper/lock", "cat"],
-        stdin=subprocess.PIPE,
-    )
-    try:
-        time.sleep(0.5)
-        done = host.does("defrag", "--now")
-        assert done.returncode == 1
-        assert "journalkeeper is already at work" in done.stderr
-    finally:
-        holder.communicate()
-    assert host.does("defrag", "--now").returncode == 0
-
-
-def test_every_example_of_the_page_on_the_interface_is_answered(make_host: Callable[..., Host], tmp_path: Path) -> None:
-    host = make_host()
-    lines = commands(make(tmp_path / "made") / "man5/org.journalkeeper1.5")
-    assert len(lines) > 4
-    for line in lines:
-        if " monitor " in line:
-            pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-            watcher = subprocess.Popen(shlex.split(line), env=host.environment, text=True, **pipe)  # type: ignore[call-overload]
-            assert "Monitoring bus message stream" in watcher.stdout.readline()
-            watcher.terminate()
-            watcher.communicate()
-        else:
-            done = host.bus.run(*shlex.split(line))
-            assert (done.returncode, done.stderr) == (0, ""), line
-            assert done.stdout or " Pause " in line, line
-    assert eventually(lambda: json.loads(host.does("status", "-j").stdout)["service"]["state"] == "paused")
 
 
 def test_a_pause_and_its_end(make_host: Callable[..., Host]) -> None:
@@ -514,60 +441,3 @@ def test_status_and_doctor_agree_on_a_service_in_trouble(make_host: Callable[...
     assert eventually(lambda: verdict(host)[0] == 0), verdict(host)
     rules = {one["rule"] for one in json.loads(host.does("doctor", "-j").stdout)["findings"]}
     assert not rules & {"bad-configuration", "keeper-down", "keeper-hung"}
-
-
-IMPATIENT = (
-    "import sys; from journalkeeper.service import daemon, worker; daemon.RETRY_S = 3;"
-    "worker.MINUTE_US = 2_000_000;"
-    "from journalkeeper.cli import main; sys.exit(main(sys.argv[1:]))"
-)
-"""Runs the service, whose minutes are then 2 or 3 s long."""
-
-
-def damage(host: Host, path: Path) -> None:
-    """Overwrite a block of the file on the disk, so that its checksum is wrong."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        block = file.read()[DAMAGED : DAMAGED + 4096]
-        with host.bed.volume.images[0].open("r+b") as image, mmap.mmap(image.fileno(), 0) as disk:
-            disk[(at := disk.find(block)) : at + 4096] = bytes(4096)
-            disk.flush()
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    with pytest.raises(OSError, match="Input/output error"):
-        path.read_bytes()
-
-
-DAMAGED = 64 * 4096
-
-
-def test_a_file_with_a_damaged_block_is_a_reason_to_act(make_host: Callable[..., Host], journal_bytes: bytes) -> None:
-    host = make_host()
-    assert host.does("defrag", "--now", "--archived").returncode == 0
-    damaged = put(host.bed.journald.journal, journal_bytes, archive_name(7))
-    damage(host, damaged)
-    assert host.does("defrag", "--now", "--archived").returncode == 1
-    assert eventually(lambda: verdict(host)[0] == 1)
-    line = verdict(host)[1]
-    assert (line[:5], "failed: " in line, "Input/output error" in line) == ("Act: ", True, True), line
-    found = json.loads(host.does("doctor", "-j").stdout)["findings"]
-    assert [one["rule"] for one in found if one["severity"] == "problem"] == ["files-failing"]
-
-
-def test_a_record_that_another_process_holds_is_a_reason_to_act_at_the_second_try(
-    make_host: Callable[..., Host],
-) -> None:
-    host = make_host()
-    host.stop()
-    host.start((sys.executable, "-c", IMPATIENT))
-    assert eventually(lambda: verdict(host)[0] == 0), verdict(host)
-    lock = "import sqlite3; c = sqlite3.connect('/var/lib/journalkeeper/history.db', isolation_level=None)"
-    words = [sys.executable, "-c", f"{lock}; c.execute('BEGIN EXCLUSIVE'); print('held', flush=True); input()"]
-    line = [*host.bed.journald.inside, *words]
-    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
-        host.archive()
-        assert eventually(lambda: "Act: " in host.log()), host.log()
-        assert ("has kept it locked" in host.log(), host.log().count("Act: ")) == (True, 1)
-        other.communicate("\n")
-    assert eventually(lambda: verdict(host)[0] == 0), verdict(host)

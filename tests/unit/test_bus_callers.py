@@ -205,6 +205,7 @@ async def test_the_bus_is_asked_when_a_call_comes_and_not_all_the_time(bus: Bus,
 @pytest.mark.parametrize(
     ("kept", "silenced"),
     [
+        (None, False),  # a dbus-broker does not count
         ((UNREAD_MOST, UNREAD_MOST + 1, 0), False),  # others' messages, not ours
         ((UNREAD_MOST + 1, UNREAD_MOST, 0), False),
         ((UNREAD_MOST + 1, UNREAD_MOST + 1, 0), True),
@@ -212,23 +213,16 @@ async def test_the_bus_is_asked_when_a_call_comes_and_not_all_the_time(bus: Bus,
     ],
 )
 async def test_a_user_who_does_not_read_gets_no_answer_until_all_is_read(
-    bus: Bus, known: Callers, clock: Clock, kept: tuple[int, ...], *, silenced: bool
+    bus: Bus, known: Callers, clock: Clock, kept: tuple[int, ...] | None, *, silenced: bool
 ) -> None:
     reading, one, _ = [await identify(known, name) for name in (":1.3", ":1.1", ":1.2")]
-    bus.kept = dict(zip((OURS, ":1.1", ":1.2"), kept, strict=True))
+    bus.kept = None if kept is None else dict(zip((OURS, ":1.1", ":1.2"), kept, strict=True))
     await check(known, one, clock)
     assert (known.admit(one.user, 1.0) is None) == silenced
     assert known.admit(reading.user, 1.0) == 0
     bus.kept = {}
     await check(known, one, clock)
     assert known.admit(one.user, 1.0) == 0
-
-
-async def test_a_bus_that_says_nothing_of_unread_bytes_silences_nobody(bus: Bus, known: Callers, clock: Clock) -> None:
-    bus.kept = None
-    caller = await identify(known, ":1.1")
-    await check(known, caller, clock)
-    assert known.admit(caller.user, 1.0) == 0
 
 
 async def test_only_so_many_callers_are_remembered(known: Callers) -> None:

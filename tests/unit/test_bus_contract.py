@@ -9,17 +9,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from journalkeeper.bus import contract, names, objects
-from journalkeeper.bus.values import LISTED_MOST
+from journalkeeper.bus import names, objects
 from journalkeeper.model.errors import (
-    BusyError,
-    ConfigError,
-    FileError,
     KeeperError,
-    NeedsRootError,
     NoSuchJobError,
-    NotBtrfsError,
-    UsageError,
 )
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -53,24 +46,6 @@ def shape(interface: ElementTree.Element) -> Shape:
 def shapes(xml: str) -> dict[str, Shape]:
     root = ElementTree.fromstring(xml)  # noqa: S314 - our own
     return {one.get("name", ""): shape(one) for one in root.iter("interface")}
-
-
-@pytest.mark.parametrize("interface", OURS, ids=lambda interface: interface.name)
-def test_everything_in_an_interface_is_explained(interface: contract.Interface) -> None:
-    docs = [interface.doc, *(one.doc for one in interface.methods), *(one.doc for one in interface.signals)]
-    assert [doc for doc in docs if len(doc) <= 5] == []
-    assert docs
-
-
-def test_the_number_of_files_in_an_answer_is_published() -> None:
-    (listing,) = [one for one in objects.MANAGER.methods if one.name == "ListFiles"]
-    assert f"at most {LISTED_MOST} in one answer" in listing.doc
-
-
-def test_times_are_called_usec_and_are_unsigned_64_bit() -> None:
-    properties = [*contract.FILE, *(one for interface in OURS for one in interface.properties)]
-    assert {row.signature for row in properties if "USec" in row.bus} == {"t"}
-    assert not [row.bus for row in properties if "Time" in row.bus and not row.bus.endswith("USec")]
 
 
 def test_what_changes_something_asks_polkit_for_an_action_that_there_is() -> None:
@@ -108,24 +83,6 @@ def test_a_jobs_object_path_has_its_number(number: int) -> None:
 def test_a_path_of_no_job_is_refused(path: str) -> None:
     with pytest.raises(NoSuchJobError, match="is no job"):
         names.job_number(f"/org/journalkeeper1/{path}")
-
-
-@pytest.mark.parametrize(
-    ("error", "word"),
-    [
-        (UsageError("x"), "InvalidArgument"),
-        (ConfigError((("f", 1, "k", "w"),)), "BadConfiguration"),
-        (NeedsRootError("x"), "NotPermitted"),
-        (BusyError("x"), "Busy"),
-        (NoSuchJobError("x"), "NoSuchJob"),
-        (NotBtrfsError("/x"), "NotBtrfs"),
-        (FileError("open it", "/x", 2), "File"),
-        (KeeperError("x"), "Failed"),
-        (OSError(5, "x"), "Failed"),
-    ],
-)
-def test_each_error_has_one_name(error: Exception, word: str) -> None:
-    assert names.error_name(error) == f"org.journalkeeper1.Error.{word}"
 
 
 def test_every_error_of_ours_has_a_name_of_its_own() -> None:

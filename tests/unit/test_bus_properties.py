@@ -101,14 +101,13 @@ def test_what_is_not_known_is_nothing_and_no_budget_is_endless() -> None:
     assert manager(Snapshot((TOP,), budget_bytes=9))["BudgetLeft"] == 9  # before the first look
 
 
-@pytest.mark.parametrize(("since_us", "next_us"), [(None, 0), (1000, 1300)])
-def test_the_next_flush_is_an_interval_after_the_first_append(since_us: int | None, next_us: int) -> None:
-    assert next_flush_us((INSTANCE._replace(online_since_us=since_us),)) == next_us
-
-
-def test_a_journald_that_never_flushes_by_a_timer_has_no_next_flush() -> None:
-    endless = INSTANCE._replace(online_since_us=1, sync_interval_us=(1 << 64) - 1)
-    assert next_flush_us((endless,)) == 0
+@pytest.mark.parametrize(
+    ("since_us", "interval_us", "next_us"), [(None, 300, 0), (1000, 300, 1300), (1, (1 << 64) - 1, 0)]
+)
+def test_the_next_flush_is_an_interval_after_the_first_append(
+    since_us: int | None, interval_us: int, next_us: int
+) -> None:
+    assert next_flush_us((INSTANCE._replace(online_since_us=since_us, sync_interval_us=interval_us),)) == next_us
 
 
 def test_a_file_is_listed_with_what_is_done_about_it() -> None:

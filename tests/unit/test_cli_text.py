@@ -8,9 +8,7 @@ from operator import itemgetter
 
 import pytest
 
-from journalkeeper.cli.parser import COMMANDS, split_help
 from journalkeeper.cli.table import Column, Table, elide, render
-from journalkeeper.model import Reason
 from journalkeeper.model.escape import shown
 
 
@@ -114,20 +112,3 @@ def test_of_a_path_the_directory_goes_first() -> None:
     rows: list[Cells] = [("/var/log/journal/x/system.journal",)]
     (line,) = render(Table(columns, rows), legend=False, colours=False, width=25)
     assert line == "…/system.journal"
-
-
-def test_every_reason_has_one_sentence() -> None:
-    for reason in Reason:
-        sentence = reason.sentence
-        assert sentence.endswith("."), reason
-        assert "\n" not in sentence, reason
-        assert sentence[0].isupper() or sentence.startswith("journald"), reason
-    assert len({reason.sentence for reason in Reason}) == len(Reason)
-
-
-def test_every_command_has_examples_and_says_what_exit_codes_mean() -> None:
-    for command in COMMANDS:
-        description, epilog = split_help(command.load())
-        assert 2 <= epilog.count("journalkeeper ") <= 4, command.name
-        assert "exit status:" in epilog, command.name
-        assert description.strip(), command.name

@@ -12,7 +12,7 @@ import pytest
 
 from journalkeeper.cli import progress
 from journalkeeper.cli.parser import COMMANDS, parse
-from journalkeeper.cli.probe import PROBES, Probe
+from journalkeeper.cli.probe import PROBES
 from journalkeeper.cli.selection import request
 from journalkeeper.cli.terminal import wants_colours
 from journalkeeper.model import MIB, Request
@@ -131,23 +131,6 @@ def test_a_time_may_begin_with_a_dash_as_with_getopt(line: str) -> None:
     assert abs(time.time() - 3 * 86_400 - (args.since or args.until) / 1e6) < 60
 
 
-def shown_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit):
-        parse([*words, "--help"])
-    return " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.name)
-def test_the_help_of_a_probe_says_what_it_does_with_examples_and_exit_codes(
-    probe: Probe, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = shown_help(["probe", probe.name], capsys)
-    assert text.count(f"journalkeeper probe {probe.name} ") >= 3  # its usage, and two examples
-    assert " ".join(probe.description.split()) in text
-    assert "exit status: 0 measured; 1 " in text
-    assert "; 2 wrong usage" in text
-
-
 HELPS = [[], *([command.name] for command in COMMANDS), *(["probe", probe.name] for probe in PROBES)]
 
 
@@ -196,8 +179,3 @@ def test_the_line_leaves_the_last_column_free_and_escapes_the_path(
     assert len(text) <= columns - 1
     assert text.isprintable()
     assert text.startswith("2/3  50%  /j/"[: columns - 1][:10])
-
-
-@pytest.mark.parametrize(("done", "total", "share"), [(0, 0, "0%"), (10, 10, "100%"), (11, 10, "100%"), (1, 3, "33%")])
-def test_percent_is_within_0_and_100(done: int, total: int, share: str) -> None:
-    assert progress.line(Progress(1, 1, "/j/a", done, total), 80) == f"1/1 {share:>4}  /j/a"
