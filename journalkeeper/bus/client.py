@@ -170,7 +170,7 @@ class Service:
             self._received.get_nowait()
 
     def _require_same_version(self) -> None:
-        """Raise KeeperError if the service is of another version, whose documents may differ."""
+        """Raise KeeperError if the service is of another version: its documents may differ."""
         if self.found.version != __version__:
             what = f"the service is still version {self.found.version}, and {__version__} is installed"
             raise KeeperError(f"{what}; systemctl restart journalkeeper.service")

@@ -250,6 +250,5 @@ def _run(run: Run) -> str:
         text += ", going on or killed"
     else:
         text += f", took {format_span(run.ended_us - run.began_us, 1000)}"
-    return (
-        f"{text}: {run.done} done, {run.skipped} skipped, {run.failed} failed, {spell_size(run.bytes_written)} written"
-    )
+    actions = f"{run.done} of {counted(run.done + run.skipped + run.failed, 'action')} done, {run.failed} failed"
+    return f"{text}: {actions}, {spell_size(run.bytes_written)} written"

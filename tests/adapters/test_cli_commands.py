@@ -557,7 +557,7 @@ def test_status_tells_the_last_run(typed: Typed, state: Path) -> None:
     out = typed("status").out
     assert f" History: {state}\n" in out
     assert "Service" not in out, "a state directory of one's own is not the service's"
-    assert "took 3.500s: 1 done, 0 skipped, 1 failed, 90 MiB written\n" in out
+    assert "took 3.500s: 1 of 2 actions done, 1 failed, 90 MiB written\n" in out
     document = typed("status", "-j").document
     keys = ["version", "state_directory", "readable", "last_run", "written_day_bytes", "totals", "service", "waiting"]
     assert list(document) == [*keys, "saving"]
