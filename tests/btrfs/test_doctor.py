@@ -20,7 +20,6 @@ from journalkeeper.model import MIB
 from journalkeeper.observe.journal import read_journal
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
-from tests.btrfs.journals import extents
 from tests.journal_files import archive_name, put
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -81,19 +80,6 @@ def test_a_snapshot_beside_a_nocow_journal(
     assert said["pinned-by-snapshots"]["facts"]["shared_bytes"] >= 16 * MIB
     (remedy,) = said["pinned-by-snapshots"]["remedy"]  # the volume's root is a subvolume already
     assert "snapshot" in run(*remedy.split())
-
-
-def test_a_journal_in_many_extents_that_nothing_works_on(bed: Bed, doctor: Callable[..., dict[str, Any]]) -> None:
-    assert "fragmented" not in doctor(bed.directory)["findings"]
-    bed.journald.age(60)
-    found = doctor(bed.directory)["findings"]["fragmented"]
-    assert found["facts"] == {
-        "files": [str(bed.journald.active)],
-        "extents": pytest.approx(extents(bed.journald.active), rel=0.01),
-        "ideal_extents": 1,
-    }
-    assert found["facts"]["extents"] > 301
-    assert found["remedy"][0] == f"journalkeeper plan -D {bed.journald.journal}"
 
 
 def test_a_damaged_file_is_a_problem(bed: Bed, doctor: Callable[..., dict[str, Any]]) -> None:

@@ -47,8 +47,10 @@ UNREAD = Unknown("only root may read the history", needs_root=True)
         (WELL, "OK: 12 journal files."),
         (WELL._replace(record=UNREAD), "OK: 12 journal files."),
         (
-            WELL._replace(service=LIVE._replace(state="waiting", state_reason="3 wait for journald's next flush")),
-            "OK: 12 journal files. 3 wait for journald's next flush.",
+            WELL._replace(
+                service=LIVE._replace(state="waiting", state_reason="3 files wait for journald's next flush")
+            ),
+            "OK: 12 journal files. 3 files wait for journald's next flush.",
         ),
         (
             WELL._replace(service=LIVE._replace(health="act", health_reasons=["keeper-failing: no room. Try: df"])),

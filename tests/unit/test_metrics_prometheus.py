@@ -3,17 +3,12 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from journalkeeper import __version__
-from journalkeeper.metrics.prometheus import FAMILIES, Facts, render
+from journalkeeper.metrics.prometheus import Facts, render
 from journalkeeper.model.recorded import Counters
 from tests import figures
-
-UNITS = ("_bytes", "_seconds", "_info", "_files", "_extents", "files", "extents")
-WITHOUT_UNIT = {"healthy", "last_run_success", "window_open"}
 
 
 def samples(facts: Facts) -> dict[str, str]:
@@ -92,14 +87,3 @@ def test_counters_and_states_are_there_from_the_first_run_on() -> None:
     assert [found[f'journalkeeper_actions_total{{result="{one}"}}'] for one in ("done", "failed", "skipped")] == [
         "0"
     ] * 3
-
-
-def test_a_name_says_its_unit() -> None:
-    bare = {family.name for family in FAMILIES if not family.name.removesuffix("_total").endswith(UNITS)}
-    assert bare == WITHOUT_UNIT | {"actions_total", "run_failures_total"}
-
-
-def test_no_label_is_one_that_a_scrape_adds_and_no_sample_has_a_time() -> None:
-    labels = set(re.findall(r'[{,](\w+)="', render(figures.FACTS)))
-    assert labels == {"version", "result", "reason"}
-    assert all(len(line.split(" ")) == 2 for line in render(figures.FACTS).splitlines() if line[0] != "#")

@@ -21,10 +21,6 @@ def test_each_step_is_twice_the_one_before(extents: int, step: int) -> None:
     assert picture.level(extents, MIB) == step
 
 
-def test_a_short_stretch_counts_by_the_mib() -> None:
-    assert picture.level(4, MIB // 4) == picture.level(16, MIB)
-
-
 @pytest.mark.parametrize(
     ("held", "letter"),
     [
@@ -40,11 +36,6 @@ def test_a_short_stretch_counts_by_the_mib() -> None:
 )
 def test_the_letter_is_of_what_holds_most_bytes(held: dict[str, int], letter: str) -> None:
     assert picture.letter(Stretch(0, MIB, 1, **held)) == letter
-
-
-def test_every_letter_is_another() -> None:
-    assert len({look.letter for look in picture.LOOKS}) == len(picture.LOOKS)
-    assert {look.field for look in picture.LOOKS} == {name for name in Stretch._fields if name.endswith("_bytes")}
 
 
 @pytest.mark.parametrize(("parts", "columns", "drawn"), [(8, 80, 8), (80, 80, 80), (81, 80, 41), (4096, 78, 78)])
