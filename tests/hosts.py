@@ -26,7 +26,7 @@ from journalkeeper.model import (
     Verb,
     Volume,
 )
-from journalkeeper.model.run import Done
+from journalkeeper.model.run import Done, Found
 from journalkeeper.model.units import MINUTE_US, SECOND_US
 from journalkeeper.policy.case import Case, Cases
 
@@ -159,7 +159,8 @@ def outcome(path: str = f"{DIRECTORY}/system.journal", **words: Any) -> Outcome:
 
 def done(inode: int = 7, one: Outcome | None = None, **words: Any) -> Done:
     """An outcome as the history gets it, by default a compression that was done."""
-    return Done(outcome() if one is None else one, inode, size_bytes=66, mtime_ns=55, **words)
+    after = Found(inode, size_bytes=66, mtime_ns=55, extents=0)
+    return Done(outcome() if one is None else one, after, **words)
 
 
 def case(one: JournalFile, request: Request | None = None, config: Config | None = None, **words: Any) -> Case:

@@ -116,5 +116,5 @@ def describe_sums(outcomes: Sequence[Outcome]) -> str:
 
 
 def format_seconds(seconds: float, accuracy_us: int = SECOND_US) -> str:
-    """Return a time span as `format_span` writes it, after rounding to whole milliseconds: "12ms", not "12.346ms"."""
+    """Return a time span as `format_span` writes it, after rounding to whole milliseconds: "12ms", not "12ms 346us"."""
     return format_span(round(seconds * 1000) * 1000, accuracy_us)

@@ -72,7 +72,7 @@ class Turn:
             unshared_bytes=_compute_extra_bytes(action, written_bytes, after, whole=result is Result.DONE),
         )
         kind = action.target.kind if isinstance(action.target, JournalFile) else None
-        return Done(outcome, after.inode, after.size_bytes, after.mtime_ns, self.expected, action.compress, kind)
+        return Done(outcome, after, self.expected, action.compress, kind)
 
 
 def execute(action: Action, pace: Pace) -> Done:

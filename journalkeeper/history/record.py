@@ -99,8 +99,8 @@ class Record(Database):
         past = Past(
             outcome.action,
             when_us,
-            done.size_bytes,
-            done.mtime_ns,
+            done.after.size_bytes,
+            done.after.mtime_ns,
             outcome.extents_after,
             outcome.extents_before,
             done.extents_expected,
@@ -108,7 +108,7 @@ class Record(Database):
             done.compress,
             done.kind,
         )
-        file = {"uuid": volume[0], "subvolume": volume[1], "inode": done.inode, "seen_us": when_us}
+        file = {"uuid": volume[0], "subvolume": volume[1], "inode": done.after.inode, "seen_us": when_us}
 
         def keep(connection: Connection) -> None:
             _insert(connection, "outcomes", {"run": run, "when_us": when_us, **to_columns(outcome)})

@@ -60,11 +60,10 @@ class NoSuchJobError(KeeperError):
 class FileError(KeeperError):
     """A system call on a file failed.
 
-    `number` is the errno, `path` the file, `doing` the words for the operation.
+    `number` is the errno, `path` the file. The message also has the words for the operation.
     """
 
     def __init__(self, doing: str, path: str, number: int) -> None:
-        self.doing = doing
         self.path = path
         self.number = number
         super().__init__(f"{path}: cannot {doing}: {os.strerror(number)}")

@@ -31,9 +31,7 @@ class Done(NamedTuple):
     """
 
     outcome: Outcome
-    inode: int
-    size_bytes: int
-    mtime_ns: int
+    after: Found
     extents_expected: int = 0
     compress: str | None = None
     kind: Kind | None = None

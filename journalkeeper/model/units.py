@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Sizes, time spans and booleans as systemd reads and writes them.
 
-Every text that systemd accepts is accepted, with the same number, and every other is refused, so that journald.conf and
-journalkeeper.conf follow the same rules.
+Every text that systemd accepts is accepted, with the same number, and other texts are refused, so that journald.conf
+and journalkeeper.conf follow the same rules. Spans of more than 292,000 years are accepted, too.
 Source: systemd 252, src/basic/parse-util.c, time-util.c, format-util.c; unchanged in 255.
 """
 
@@ -72,7 +72,7 @@ def parse_size(text: str) -> int:
     """
     total, units = 0, list(_SIZE_UNITS)
     for whole, decimals, unit in _split_terms(_SIZE_TERM, text, SIZE_ALLOWED):
-        total += int((int(whole) + Fraction(f"0.{decimals}0")) * _SIZE_UNITS[unit])
+        total += int(Fraction(f"{whole}.{decimals}0") * _SIZE_UNITS[unit])
         if total > U64_MAX or unit not in units:
             raise ValueError(SIZE_ALLOWED)
         units = units[units.index(unit) + 1 :]
@@ -100,14 +100,8 @@ def parse_span_us(text: str) -> int:
         return INFINITY_US
     total = 0
     for whole, decimals, only_decimals, word in _split_terms(_SPAN_TERM, text.rstrip(" \t\n\r"), SPAN_ALLOWED):
-        unit = _SPAN_WORDS[word or "s"]
-        number = int(whole or 0)
-        total += number * unit
-        part = unit
-        for digit in decimals or only_decimals:  # each digit's unit is truncated, as systemd does
-            part //= 10
-            total += int(digit) * part
-        if number >> 63 or number >= INFINITY_US // unit or total >= INFINITY_US:
+        total += int(Fraction(f"{whole or 0}.{decimals or only_decimals}0") * _SPAN_WORDS[word or "s"])
+        if total >= INFINITY_US:
             raise ValueError(SPAN_ALLOWED)
     return total
 
@@ -145,28 +139,19 @@ def spell_size(size_bytes: int) -> str:
 def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
     """Return a time span for people in at most two units: "1h 2min", "10min 14s", "infinity".
 
-    The text is systemd's, cut after two units, the second without decimals. Parts shorter than `accuracy_us`, a power
-    of ten or a unit, are left out unless nothing would remain. With an accuracy of 1 ms, 1.5 s is "1.500s". Source:
-    format_timespan().
+    systemd reads the text, and its own is the same without decimals. Of a longer span, the third unit and units shorter
+    than `accuracy_us` are left out, but the first unit stays: 1.5 s is "1s", or "1s 500ms" with an accuracy of 1 ms.
     """
     if span_us == INFINITY_US:
         return "infinity"
-    if span_us <= 0:
-        return "0"
     parts: list[str] = []
-    left = span_us
     for unit, (word, *_) in _SPAN_UNITS:
-        if left <= 0 or len(parts) == 2 or (left < accuracy_us and parts):
+        if len(parts) == 2 or (parts and unit < accuracy_us):
             break
-        if left < unit:
-            continue
-        whole, rest = divmod(left, unit)
-        decimals = len(str(unit)) - len(str(accuracy_us))
-        if not parts and left < MINUTE_US and rest and decimals > 0:
-            return f"{whole}.{rest // accuracy_us:0{decimals}d}{word}"
-        parts.append(f"{whole}{word}")
-        left = rest
-    return " ".join(parts)
+        if span_us >= unit:
+            parts.append(f"{span_us // unit}{word}")
+            span_us %= unit
+    return " ".join(parts) or "0"
 
 
 def counted(number: int, singular: str) -> str:

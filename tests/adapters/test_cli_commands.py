@@ -234,7 +234,7 @@ def test_defrag_shows_what_became_of_every_file(typed: Typed) -> None:
     out = (
         "compressed abc/system.journal: 89 MiB to 10 MiB on disk, 9,447 to 360 extents\n"
         f"{LEFT_ALONE}"
-        "1 file done: 9,447 to 360 extents, 89 MiB to 10 MiB on disk, 45 MiB written in 1.500s. 1 file left alone.\n"
+        "1 file done: 9,447 to 360 extents, 89 MiB to 10 MiB on disk, 45 MiB written in 1s 500ms. 1 file left alone.\n"
     )
     assert typed("defrag", engine=FakeEngine(DONE)) == (0, out, "")
 
@@ -557,7 +557,7 @@ def test_status_tells_the_last_run(typed: Typed, state: Path) -> None:
     out = typed("status").out
     assert f" History: {state}\n" in out
     assert "Service" not in out, "a state directory of one's own is not the service's"
-    assert "took 3.500s: 1 of 2 actions done, 1 failed, 90 MiB written\n" in out
+    assert "took 3s 500ms: 1 of 2 actions done, 1 failed, 90 MiB written\n" in out
     document = typed("status", "-j").document
     keys = ["version", "state_directory", "readable", "last_run", "written_day_bytes", "totals", "service", "waiting"]
     assert list(document) == [*keys, "saving"]

@@ -286,7 +286,7 @@ def test_a_stopped_rewrite_leaves_the_original_alone(place: Path, journal_bytes:
     before, pieces = bearing(path), [0]
     done = do(action(path), stop=lambda: len(pieces) > 2, tell=pieces.append, chunk_bytes=MIB)
     assert how(done) == (Result.SKIPPED, Reason.INTERRUPTED)
-    assert done.inode == path.stat().st_ino
+    assert done.after.inode == path.stat().st_ino
     assert bearing(path) == before
     assert is_nocow(path)
     assert list(place.iterdir()) == [path]

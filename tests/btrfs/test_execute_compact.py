@@ -71,7 +71,7 @@ def test_what_the_kernel_does_not_move_is_copied(
     monkeypatch.setattr(defrag, "defrag_range", kernel)
     done = do(action(path))
     assert (done.outcome.result, done.outcome.detail) == (Result.DONE, "")
-    assert done.inode == path.stat().st_ino != inode
+    assert done.after.inode == path.stat().st_ino != inode
     assert bearing(path) == before
     assert disk_bytes(path) <= 0.35 * len(journal_bytes)
     assert done.outcome.extents_after <= done.extents_expected * inplace.WORSE

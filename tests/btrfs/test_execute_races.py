@@ -241,7 +241,7 @@ def test_a_change_right_before_the_exchange_is_kept_and_not_called_done(
     was = path.stat().st_ino
     done = exchanged(path, before=change)
     assert how(done) == (Result.SKIPPED, Reason.CHANGED)
-    assert path.stat().st_ino == was == done.inode
+    assert path.stat().st_ino == was == done.after.inode
     assert is_nocow(path)
     assert path.read_bytes() == journal_bytes + (MORE if change is append else b"")
     assert list(place.iterdir()) == [path]
@@ -288,9 +288,9 @@ def test_journald_rotates_while_its_file_is_defragmented(bed: Bed) -> None:
     archives: list[Path] = []
     done = do(what, tell=at_first_piece(lambda: archives.append(bed.journald.rotate())), chunk_bytes=2 * MIB)
     assert done.outcome.result is Result.DONE
-    assert done.inode == archives[0].stat().st_ino == what.target.inode != path.stat().st_ino
+    assert done.after.inode == archives[0].stat().st_ino == what.target.inode != path.stat().st_ino
     assert abs(done.outcome.extents_after - extents(archives[0])) <= 2
-    assert done.size_bytes == archives[0].stat().st_size
+    assert done.after.size_bytes == archives[0].stat().st_size
     subprocess.run(["journalctl", "--verify", f"--file={archives[0]}"], check=True, capture_output=True)
 
 

@@ -35,7 +35,7 @@ from journalkeeper.model import (
     Verb,
 )
 from journalkeeper.model.errors import FRAMES, WORDS, InternalError, catch_errors
-from journalkeeper.model.run import Done, Report
+from journalkeeper.model.run import Done, Found, Report
 from journalkeeper.model.units import DAY_US
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen
@@ -164,7 +164,7 @@ def test_an_action_that_raises_anything_is_an_outcome_and_the_next_is_done(monke
             assert list(pace.iterate_pieces((Range(0, 1000, 1),))) == [(0, 1000)]
             mistake()
         outcome = Outcome(what.path, what.action, Result.DONE, what.reason, 9000, 1, None, None, 1, 0.0)
-        return Done(outcome, 1, 1, 1)
+        return Done(outcome, Found(1, 1, 1, 1))
 
     monkeypatch.setattr(runner, "execute", pretend)
     monkeypatch.setattr(runner, "Throttle", lambda *_: NoAttention())

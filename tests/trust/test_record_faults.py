@@ -20,6 +20,7 @@ from journalkeeper.history.state import DAEMON_LOCK, Lock
 from journalkeeper.model import Kind
 from journalkeeper.model.errors import BusyError, KeeperError
 from journalkeeper.model.recorded import Counters
+from journalkeeper.model.run import Found
 from journalkeeper.model.waiting import Wait
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests import hosts
@@ -206,7 +207,7 @@ def test_history_shows_the_rows_that_it_understands_and_says_so(
 def test_a_number_beyond_63_bits_is_a_sentence(state: Path) -> None:
     with Record(state) as record:
         with pytest.raises(KeeperError, match=r"history\.db: cannot write the history: .* too large"):
-            record.outcome(1, VOLUME, hosts.done(9)._replace(mtime_ns=1 << 63), 9)
+            record.outcome(1, VOLUME, hosts.done(9)._replace(after=Found(9, 1, 1 << 63, 1)), 9)
         keep(record, 9)
         assert [entry.when_us for entry in record.history()] == [0, 1, 2, 3, 4, 9]
 
