@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tests.bus import PrivateBus
 
 CHECKOUT = Path(__file__).parent.parent
+WATCHDOG = "WATCHDOG=1"
 PROGRAM = (sys.executable, "-m", "journalkeeper")
 
 
@@ -64,11 +65,12 @@ def memory_kib(pid: int, field: str = "VmRSS") -> int:
 
 
 class Daemon:
-    """`journalkeeper daemon` on a directory and, with a `bus`, on that; ended by `stop`.
+    """`journalkeeper daemon` on a directory and, with a `bus`, on that bus; ended by `stop`.
 
-    `said` is what systemd would have heard, `state` where its record is. Without a directory it takes those of its
-    configuration. `wrapper` are words that it is run by, as nsenter(1) and strace(1); `module` is what is run in place
-    of journalkeeper.
+    `said` contains its messages to the service manager, except those that feed the watchdog: `alive_s` has their times.
+    Without a directory the service takes the directories of its configuration. `wrapper` is a command that runs another
+    one, as nsenter(1) and strace(1) do. `module` runs in place of journalkeeper. `state` is the state directory as the
+    service sees it, by default below `base`. It feeds its watchdog only with `watchdog_s`, at each half of that time.
     """
 
     def __init__(
@@ -81,21 +83,28 @@ class Daemon:
         wait: bool = True,
         wrapper: Sequence[str] = (),
         module: str = "journalkeeper",
+        state: Path | None = None,
+        watchdog_s: float | None = None,
     ) -> None:
         base.mkdir(exist_ok=True)
-        self.state = base / "state"
+        self.state = state or base / "state"
         self.config = base / "journalkeeper.conf"
         self.config.write_text(config)
         self.said: list[str] = []
+        self.alive_s: list[float] = []
         token = os.urandom(4).hex()
         self._log = (base / f"log-{token}").open("wb")
         self._ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._ear.bind(os.fspath(base / f"notify-{token}"))
         surroundings = environment(self.state, NOTIFY_SOCKET=f"{base}/notify-{token}")
         surroundings["DBUS_SYSTEM_BUS_ADDRESS"] = "" if bus is None else bus.address
+        surroundings["PYTHONFAULTHANDLER"] = "1"  # the log shows where the service was if the kernel ended it
+        if watchdog_s is not None:
+            surroundings["WATCHDOG_USEC"] = f"{watchdog_s * 1e6:.0f}"
         words = [sys.executable, "-m", module, "daemon", "--config", f"{self.config}"]
         words += [] if directory is None else ["-D", os.fspath(directory)]
         self.process = subprocess.Popen([*wrapper, *words], env=surroundings, stderr=self._log, cwd=base)
+        self._is_traced = "strace" in wrapper
         self._hearing = threading.Thread(target=self._hear, daemon=True)
         self._hearing.start()
         if bus is not None and wait:
@@ -103,13 +112,22 @@ class Daemon:
 
     def _hear(self) -> None:
         while message := self._ear.recv(65536):
-            self.said.extend(message.decode().splitlines())
+            lines = message.decode().splitlines()
+            if WATCHDOG in lines:
+                self.alive_s.append(time.monotonic())
+            self.said.extend(line for line in lines if line != WATCHDOG)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    @property
+    def pid(self) -> int:
+        """The process id of the service, which is a child of strace(1) if that is in the wrapper."""
+        pid = self.process.pid
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text()) if self._is_traced else pid
 
     def log(self) -> str:
         """What it has logged."""
@@ -123,6 +141,11 @@ class Daemon:
     def status(self) -> str:
         """The last STATUS= line."""
         return next((line[7:] for line in reversed(self.said) if line.startswith("STATUS=")), "")
+
+    def file_count(self) -> int | None:
+        """Return the number of journal files in the last STATUS= line that has one; None if no line has."""
+        counts = re.findall(r"STATUS=.* ([\d,]+) journal file", "\n".join(self.said))
+        return int(counts[-1].replace(",", "")) if counts else None
 
     def ready(self) -> Self:
         """Wait until it watches and has looked once."""
@@ -138,14 +161,14 @@ class Daemon:
         """Its resident size."""
         return memory_kib(self.process.pid)
 
-    def cpu_ticks(self) -> int:
-        """The processor time that it has used."""
-        return sum(map(int, Path(f"/proc/{self.process.pid}/stat").read_text().split()[13:15]))
+    def cpu_s(self) -> float:
+        """Return the processor time that it has used."""
+        return sum(map(int, Path(f"/proc/{self.pid}/stat").read_text().split()[13:15])) / os.sysconf("SC_CLK_TCK")
 
     def wakes(self) -> dict[str, int]:
         """How often each of its threads has gone to sleep."""
         counts = {}
-        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
             found = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.MULTILINE)
             assert found is not None
             counts[task.name] = int(found[1])
@@ -171,7 +194,7 @@ class Daemon:
         if self._log.closed:
             return self.process.returncode
         if self.process.poll() is None:
-            self.process.terminate()
+            os.kill(self.pid, signal.SIGTERM)
         try:
             status = self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:

@@ -20,9 +20,10 @@ from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests import bus as beds
 from tests.bench.figures import Figure, Option, at_most, parser, show, start
 from tests.bus import PrivateBus
+from tests.daemon import Daemon, memory_kib
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put_empty
-from tests.trust.services import Quiet, quiet
+from tests.patience import eventually
 
 PER_DIRECTORY = 7000
 """Fewer than the service looks at in one directory (layout.MOST_FILES)."""
@@ -55,7 +56,7 @@ def fill(top: Path, files: int) -> Path:
     return remote
 
 
-def calm(service: Quiet) -> None:
+def calm(service: Daemon) -> None:
     """Wait until the service does nothing: a signal for each file follows its first look."""
     before_s = -1.0
     while service.cpu_s() - before_s > CALM_S:
@@ -63,7 +64,7 @@ def calm(service: Quiet) -> None:
         time.sleep(1)
 
 
-def make_events(service: Quiet, events: int, files: int, path: Path) -> float:
+def make_events(service: Daemon, events: int, files: int, path: Path) -> float:
     """Create and delete the file `path` in turn, and return the milliseconds of CPU for each event.
 
     Raises: RuntimeError if a look does not find the change.
@@ -72,8 +73,8 @@ def make_events(service: Quiet, events: int, files: int, path: Path) -> float:
     for number in range(events):
         (partial(put_empty, path), path.unlink)[number % 2]()
         wanted = files + 1 - number % 2
-        if not service.eventually(lambda: service.files() == wanted, PATIENCE_S):  # noqa: B023 - called in this turn only
-            raise RuntimeError(f"no look saw {wanted} files: {service.lines}")
+        if not eventually(lambda: service.file_count() == wanted, PATIENCE_S):  # noqa: B023 - called in this turn only
+            raise RuntimeError(f"no look saw {wanted} files: {service.log()}")
         time.sleep(REST_S)
     return (service.cpu_s() - before_s) * 1000 / events
 
@@ -85,10 +86,11 @@ def measure(files: int, events: int, bus: PrivateBus) -> tuple[float, float]:
         path = fill(top, files) / archive_name(files, "remote-host")
         os.sync()
         time.sleep(SETTLE_S)
-        with quiet(volume.base, top, config=CONFIG, bus=bus.address) as service:
+        with Daemon(volume.base / "service", top, bus, CONFIG) as service:
+            service.ready()
             calm(service)
             make_events(service, 2, files, path)
-            return make_events(service, events, files, path), service.peak_kib() / 1024
+            return make_events(service, events, files, path), memory_kib(service.pid, "VmHWM") / 1024
 
 
 OPTIONS = {

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import run
 from tests.bench.figures import REPOSITORY, Option
-from tests.trust.services import Quiet, quiet
+from tests.daemon import Daemon
 from tests.volumes import extents
 
 INSIDE = "/var/log/journal"
@@ -49,22 +49,23 @@ def _lines(text: str) -> str:
 CONFIG: Final = Option("", "further lines of journalkeeper.conf, with \\n", _lines)
 
 
+TO_JOURNALD: Final = ("sh", "-c", 'JOURNAL_STREAM=$(stat --dereference --format=%d:%i /proc/self/fd/2) exec "$@"', "sh")
+"""The command that runs another one whose log goes to journald, as a unit's."""
+
+
 @contextmanager
-def serving(place: Bed, config: str = DATACOW, *, trace: Path | None = None) -> Iterator[Quiet]:
-    """Run `journalkeeper daemon` next to the journald of `place`; strace writes its system calls to `trace`, if any."""
+def serving(place: Bed, config: str = DATACOW, *, trace: Path | None = None) -> Iterator[Daemon]:
+    """Run `journalkeeper daemon` beside the journald of `place` for the block. Its system calls go to `trace`."""
     strace = () if trace is None else (*OUR_CALLS, "-o", os.fspath(trace))
-    with quiet(
-        place.volume.base,
-        Path(INSIDE),
+    with Daemon(
+        place.volume.base / "service",
+        INSIDE,
         config=config,
-        enter=(*place.journald.inside, *strace, *drop_capabilities()),
+        wrapper=(*place.journald.inside, *TO_JOURNALD, *strace, *drop_capabilities()),
         state=Path(INSIDE, STATE),
         watchdog_s=WATCHDOG_S,
-        bus="",
-        traced=trace is not None,
-        to_journald=True,
     ) as service:
-        yield service
+        yield service.ready()
 
 
 class Use(NamedTuple):
@@ -82,7 +83,7 @@ def use(pid: int) -> Use:
     return Use(cpu_ns / 1e9, pages * os.sysconf("SC_PAGESIZE"))
 
 
-def settle(service: Quiet) -> None:
+def settle(service: Daemon) -> None:
     """Wait until the service has used no CPU for QUIET_S.
 
     Raises: RuntimeError after ten times PATIENCE_S.
@@ -94,7 +95,7 @@ def settle(service: Quiet) -> None:
             return
         before_s = now_s
         time.sleep(QUIET_S)
-    raise RuntimeError(f"the service does not come to rest: {service.lines}")
+    raise RuntimeError(f"the service does not come to rest: {service.log()}")
 
 
 class Call(NamedTuple):

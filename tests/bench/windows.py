@@ -41,8 +41,8 @@ from tests.bench.figures import (
 )
 from tests.bench.loaded import COLD_LINES, Beside, Life, alone, compact, live, make_bed, trace
 from tests.bench.service import CONFIG, DATACOW, Use, age, every_second, serving, settle, use
+from tests.daemon import Daemon
 from tests.load import Load
-from tests.trust.services import Quiet
 
 
 def flushes(asked: Namespace) -> None:
@@ -151,7 +151,7 @@ PAST_S: Final = 3.0
 """How long after the planned time of a flush the service looks for it."""
 
 
-def watch(service: Quiet, seconds: float) -> Use:
+def watch(service: Daemon, seconds: float) -> Use:
     """Return the processor time that the service uses in so many seconds, and the most memory that it holds."""
     before = use(service.pid)
     resident_bytes = max(use(service.pid).resident_bytes for _ in every_second(seconds))

@@ -23,7 +23,6 @@ from tests.guest.conftest import datacow_guest
 from tests.guest.host import Guest
 from tests.guest.steps import eventually, extents, history, property_of
 from tests.journal_files import archive_name, put
-from tests.trust import limits
 from tests.volumes import disk_bytes
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
@@ -116,7 +115,7 @@ def capabilities(guest: Guest) -> set[str]:
 
 def test_it_has_no_capability_except_where_journal_remote_is_installed(guest: Guest) -> None:
     """There the generator grants what files of that program's user require, and the service rewrites them."""
-    content = limits.archived(guest.journal / archive(guest))
+    content = (guest.journal / archive(guest)).read_bytes()
     remote = guest.journal.parent / "remote"
     remote.mkdir()
     torn = put(remote, content, archive_name(1, "remote-one"))
@@ -174,17 +173,6 @@ def test_a_journal_directory_that_is_replaced_is_mended_within_a_minute(guest: G
         if way == "mounted":
             guest.run("umount", "--lazy", JOURNAL)
         guest.shell("rm -rf /var/log/away /var/away; systemctl restart systemd-journald journalkeeper")
-
-
-def test_with_too_few_descriptors_it_names_the_error_and_works_once_it_has_more(guest: Guest) -> None:
-    """tests/trust/limits.py tries many numbers of descriptors."""
-    with limits.drop_in(guest, "LimitNOFILE=14\nRestartSec=1s"):
-        guest.run("systemctl", "restart", "--no-block", UNIT)
-        assert eventually(lambda: "Too many open files" in log_of(guest)), log_of(guest)
-        made = steps.archive(guest)
-    guest.run("systemctl", "restart", UNIT)
-    assert eventually(lambda: extents(guest)[made] < AGED), log_of(guest)
-    guest.run("journalctl", "--verify")
 
 
 def test_it_works_without_the_unit_that_measures(guest: Guest) -> None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A user at the bus who sends anything: python -m tests.trust.caller [--messages N] [--seed N]
 
-nobody calls methods that there are and that there are not, with bodies of any signature, with paths, names and
-options of any kind, and with messages of which bytes were changed; reads the answers, or not, and comes again when the
-bus has thrown it out. The service is the one of tests/trust/server.py on a bus of its own, without a polkitd: no
-privileged method may be reached. Meanwhile root asks for the State again and again: the longest wait is the outage.
+nobody calls methods that exist and methods that do not, with bodies of any signature, with paths, names and options of
+any kind, and with messages whose bytes were changed; reads the answers, or not, and connects again when the bus has
+ended the connection. The service is tests/trust/server.py on a bus of its own, without a polkitd: no privileged method
+may be reached. Meanwhile root asks for the State again and again: the longest wait is the outage.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable
@@ -32,36 +31,39 @@ from tests import bus as beds
 from tests.bench.figures import Option
 from tests.bus import METHOD_RETURN, REPOSITORY, PrivateBus, RawClient, raw_call
 from tests.daemon import memory_kib
-from tests.nobody import NOBODY
+from tests.nobody import as_nobody
 from tests.patience import eventually
-from tests.trust import server as made
-from tests.trust import table
+from tests.repeated import repeated
+from tests.trust import server, table
+from tests.trust.table import Tally
 
-KIND: Final = "bus"
 FILES: Final = 200
 MORE_KIB: Final = 64 << 10
-ANSWER_S: Final = 60.0
 SILENT_S: Final = 0.2
-PING: Final = raw_call("org.freedesktop.DBus", "/org/freedesktop/DBus", names.PEER, "Ping")
-ANSWERS: Final = b"answers "
 FEWEST: Final = 0.05
-"""The share of messages of which the caller reads an answer, at least: others it does not read."""
+"""The least share of messages whose answers the caller reads."""
 
+PING: Final = raw_call(names.BUS, names.BUS_PATH, names.PEER, "Ping")
 STATE: Final = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.PROPERTIES, "GetAll", "s", names.MANAGER)
-
-INTERFACES: Final = (
-    names.MANAGER, names.JOB, names.PROPERTIES, names.INTROSPECTABLE, names.PEER, "org.freedesktop.DBus.ObjectManager",
-    "org.freedesktop.DBus", "a.b",
-)  # fmt: skip
-MEMBERS: Final = (
-    *("Plan", "ListFiles", "Defragment", "Cancel", "Result", "Pause", "Resume", "Rescan", "Reload"),
-    *("Get", "GetAll", "Set", "Introspect", "Ping", "GetMachineId", "Nothing"),
-)
-SIGNATURES: Final = ("", "s", "o", "u", "t", "ss", "sa{sv}", "a{sv}", "ssv", "as", "v", "ay", "aav", "(ss)", "a{s(ii)}")
-LIKELY: Final = {
+MEMBERS: Final = {
     "Plan": "a{sv}", "ListFiles": "a{sv}", "Defragment": "a{sv}", "Cancel": "o", "Result": "o", "Pause": "t",
-    "Get": "ss", "GetAll": "s", "Set": "ssv",
+    "Resume": "", "Rescan": "", "Reload": "", "Get": "ss", "GetAll": "s", "Set": "ssv", "Introspect": "", "Ping": "",
+    "GetMachineId": "", "Nothing": "",
 }  # fmt: skip
+"""Members, and the signatures of those that exist."""
+
+INTERFACES: Final = {
+    **dict.fromkeys(("Get", "GetAll", "Set"), names.PROPERTIES), "Introspect": names.INTROSPECTABLE,
+    **dict.fromkeys(("Ping", "GetMachineId"), names.PEER), "Nothing": names.JOB,
+    **dict.fromkeys(("a", "b"), "org.freedesktop.DBus.ObjectManager"),
+}  # fmt: skip
+"""The interfaces of members that are not the Manager's, and others."""
+
+SIGNATURES: Final[dict[str, list[str]]] = {
+    "": [], "ss": ["s", "s"], "sa{sv}": ["s", "a{sv}"], "ssv": ["s", "s", "v"],
+    **{one: [one] for one in ("s", "o", "u", "t", "a{sv}", "as", "v", "ay", "aav", "(ss)", "a{s(ii)}")},
+}  # fmt: skip
+"""Signatures, and the complete types in them."""
 
 
 class Caller:
@@ -72,9 +74,9 @@ class Caller:
         self._serial = 2
         self._paths = ["/", names.MANAGER_PATH, names.JOB_PATHS, names.JOB_PATHS + "/1", "/a" * 1000]
 
-    def message(self) -> tuple[bytes, bool]:
-        """The next one, as it goes over the wire, and whether some of its bytes were changed."""
-        data = bytearray(self._call())
+    def make_message(self) -> tuple[bytes, bool]:
+        """Return the next message as it goes over the wire, and whether some of its bytes were changed."""
+        data = bytearray(self._make_call())
         if self._dice.random() < 0.1:
             data[2] = self._dice.randrange(256)  # its flags
         if self._dice.random() >= 0.2:
@@ -83,19 +85,20 @@ class Caller:
             data[self._dice.randrange(len(data))] = self._dice.randrange(256)
         return bytes(data), True
 
-    def _call(self) -> bytes:
+    def _make_call(self) -> bytes:
         self._serial += 1
         pick = self._dice.choice
-        member = pick(MEMBERS)
-        signature = LIKELY.get(member, "") if self._dice.random() < 0.7 else pick(SIGNATURES)
+        member = pick(list(MEMBERS))
+        signature = MEMBERS[member] if self._dice.random() < 0.7 else pick(list(SIGNATURES))
+        fitting = INTERFACES.get(member, names.MANAGER)
         kind = MessageType.METHOD_CALL if self._dice.random() < 0.9 else pick(list(MessageType))
         message = Message(
             destination=names.BUS_NAME,
             path=pick(self._paths),
-            interface=pick(INTERFACES) if self._dice.random() < 0.5 else self._fitting(member),
+            interface=pick([names.MANAGER, "a.b", *INTERFACES.values()]) if self._dice.random() < 0.5 else fitting,
             member=member,
             signature=signature,
-            body=[self._value(one) for one in _split(signature)],
+            body=[self._make_value(one) for one in SIGNATURES[signature]],
             serial=self._serial,
             reply_serial=self._dice.randrange(1, 100),
             error_name="a.b" if kind is MessageType.ERROR else None,
@@ -103,65 +106,51 @@ class Caller:
         )
         return bytes(message._marshall(False))
 
-    def _fitting(self, member: str) -> str:
-        if member in {"Get", "GetAll", "Set"}:
-            return names.PROPERTIES
-        return {"Introspect": names.INTROSPECTABLE}.get(
-            member, names.PEER if member in {"Ping", "GetMachineId"} else names.MANAGER
-        )
-
-    def _value(self, signature: str) -> Any:
+    def _make_value(self, signature: str) -> Any:
         number = self._dice.choice([0, 1, 7, (1 << 31) - 1])
         values: dict[str, Callable[[], Any]] = {
-            "s": self._text,
+            "s": self._make_text,
             "o": lambda: self._dice.choice(self._paths),
             "u": lambda: number,
             "t": lambda: self._dice.choice([number, (1 << 64) - 1, 1 << 63]),
-            "as": lambda: [self._text() for _ in range(self._dice.choice([0, 1, 3, 1001]))],
-            "v": self._variant,
+            "as": lambda: [self._make_text() for _ in range(self._dice.choice([0, 1, 3, 1001]))],
+            "v": self._make_variant,
             "ay": lambda: self._dice.randbytes(self._dice.choice([0, 100, 200_000])),
             "aav": lambda: [[] for _ in range(self._dice.choice([0, 10, 20_000]))],
-            "a{sv}": lambda: {self._option(): self._variant() for _ in range(self._dice.randrange(4))},
+            "a{sv}": lambda: {self._make_option(): self._make_variant() for _ in range(self._dice.randrange(4))},
             "(ss)": lambda: ["a", "b"],
             "a{s(ii)}": lambda: {"a": [1, 2]},
         }
         return values[signature]()
 
-    def _variant(self) -> Variant:
-        options: dict[str, Any] = {"b": True, "s": self._text(), "as": [self._text()], "u": 7, "a{sv}": {}, "ai": [1]}
+    def _make_variant(self) -> Variant:
+        text = self._make_text()
+        options: dict[str, Any] = {"b": True, "s": text, "as": [text], "u": 7, "a{sv}": {}, "ai": [1]}
         signature = self._dice.choice(list(options))
         return Variant(signature, options[signature])
 
-    def _option(self) -> str:
-        return self._dice.choice((*OPTION_SIGNATURES, "after", "x", self._text()))
+    def _make_option(self) -> str:
+        return self._dice.choice((*OPTION_SIGNATURES, "after", "x", self._make_text()))
 
-    def _text(self) -> str:
+    def _make_text(self) -> str:
         texts = (
-            *("", "zstd", names.MANAGER, names.JOB, "State", made.file(0, 0).path, f"{made.TOP}/m/a.journal"),
-            *("/etc/shadow", f"{made.TOP}/../x", "\x1b[31m\n", "\U0001f600", "x" * 5000, "%s%n", "../" * 100),
+            *("", "zstd", names.MANAGER, names.JOB, "State", server.file(0, 0).path, f"{server.TOP}/m/a.journal"),
+            *("/etc/shadow", f"{server.TOP}/../x", "\x1b[31m\n", "\U0001f600", "x" * 5000, "%s%n", "../" * 100),
         )
         return self._dice.choice(texts)
 
 
-def _split(signature: str) -> list[str]:
-    """The whole types of a signature; of those that LIKELY and SIGNATURES have."""
-    return {"ss": ["s", "s"], "sa{sv}": ["s", "a{sv}"], "ssv": ["s", "s", "v"], "": []}.get(signature, [signature])
-
-
 def _is_in(client: RawClient) -> bool:
-    """Whether the bus has not ended the connection for the last message: it answers a call behind it, or is silent.
+    """Return whether the bus has not ended the connection for the last message: it answers a call behind it.
 
-    It is silent where the message said that it is longer than it is. Raises: EOFError, ConnectionError.
+    It is silent where the message stated that it is longer than it is. Raises: EOFError, ConnectionError.
     """
     client.socket.sendall(PING)
     return bool(select.select([client.socket], [], [], SILENT_S)[0]) and client.replies() > 0
 
 
-def send_all(bus: PrivateBus, messages: int, seed: int, progress_fd: int) -> None:
-    """As nobody: send so many; how many were sent, and at the end how many answers came, goes to `progress_fd`."""
-    os.setgroups([])
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
+def send_all(bus: PrivateBus, messages: int, seed: int) -> int:
+    """Send so many messages, on connections of random length. Return the number of answers that were read."""
     dice = random.Random(seed)  # noqa: S311 - repeatable is the point
     caller = Caller(dice)
     sent = answers = 0
@@ -170,55 +159,24 @@ def send_all(bus: PrivateBus, messages: int, seed: int, progress_fd: int) -> Non
             reads = dice.random() < 0.8
             for _ in range(min(dice.choice([1, 100, 2000]), messages - sent)):
                 sent += 1
-                message, changed = caller.message()
+                message, changed = caller.make_message()
                 try:
                     client.socket.sendall(message)
                     while reads and select.select([client.socket], [], [], 0)[0]:
                         answers += client.replies()
                     if changed and not (reads and _is_in(client)):
-                        break  # what came after it would not be read
+                        break  # the bus would not read what comes after it
                 except (EOFError, ConnectionError):
-                    break  # the bus does not want to hear more of this one
+                    break  # the bus has ended the connection
                 except TimeoutError:
                     if reads:
                         raise
-                    break  # the bus waits for us to read
-        if sent % 1000 < 10:
-            os.write(progress_fd, b"%d\n" % sent)
-    os.write(progress_fd, b"%d\n%s%d\n" % (sent, ANSWERS, answers))
-
-
-class Asking(threading.Thread):
-    """Root, who asks for the State every tenth of a second; `longest_s` is the longest wait for an answer."""
-
-    def __init__(self, bus: PrivateBus) -> None:
-        super().__init__(daemon=True)
-        self._bus = bus
-        self.over = threading.Event()
-        self.longest_s = 0.0
-        self.unanswered: list[str] = []
-
-    def run(self) -> None:
-        while not self.over.wait(0.1):
-            began_s = time.monotonic()
-            try:
-                self._ask()
-            except (OSError, EOFError, AssertionError) as error:
-                self.unanswered.append(f"{type(error).__name__}: {error}")
-            self.longest_s = max(self.longest_s, time.monotonic() - began_s)
-
-    def _ask(self) -> None:
-        """Raises: TimeoutError, EOFError, ConnectionError, AssertionError if it is not told."""
-        with RawClient(str(self._bus.socket)) as client:
-            client.socket.settimeout(ANSWER_S)
-            client.send(STATE)
-            while not client.replies():
-                continue
-            assert client.last == METHOD_RETURN, "an error"
+                    break  # the bus waits until answers are read
+    return answers
 
 
 class Served:
-    """tests/trust/server.py as a process, with these words."""
+    """A process of tests/trust/server.py."""
 
     def __init__(self, bus: PrivateBus, log: Path, *words: str) -> None:
         environment = {**os.environ, "DBUS_SYSTEM_BUS_ADDRESS": bus.address, "PYTHONPATH": f"{REPOSITORY}"}
@@ -230,65 +188,65 @@ class Served:
             raise RuntimeError(self.log())
 
     def log(self) -> str:
+        """Return what it has logged."""
         return self._log.read_text(errors="replace")
 
     def rss_kib(self) -> int:
+        """Return its resident size."""
         return memory_kib(self.process.pid)
 
     def stop(self) -> None:
+        """End it by SIGTERM."""
         self.process.send_signal(signal.SIGTERM)
         self.process.wait()
 
 
-def call(asked: Namespace) -> table.Row:
+def find_owner(bus: PrivateBus) -> str:
+    """Return the unique name of the service's connection; "" if it has none."""
+    return bus.call(names.BUS, "GetNameOwner", "s", names.BUS_NAME).stdout
+
+
+def ask_state(bus: PrivateBus) -> float:
+    """Ask for the State as root. Return how many seconds the answer took. Raises: AssertionError, EOFError, OSError."""
+    began_s = time.monotonic()
+    with RawClient(str(bus.socket)) as client:
+        client.send(STATE)
+        while not client.replies():
+            continue
+        assert client.last == METHOD_RETURN, "an error"
+    return time.monotonic() - began_s
+
+
+def attack(asked: Namespace, tally: Tally) -> None:
     """Let nobody send so many messages."""
     unclean: list[str] = []
+    waits_s: list[float] = []
     with ExitStack() as stack:
         bus = stack.enter_context(PrivateBus())
         base = stack.enter_context(tempfile.TemporaryDirectory(prefix="caller-"))
         served = Served(bus, Path(base, "log"), f"{FILES}", "40", "ends")
         stack.callback(served.stop)
-        owner = bus.call("org.freedesktop.DBus", "GetNameOwner", "s", names.BUS_NAME).stdout
-        before_kib = served.rss_kib()
-        asking = Asking(bus)
-        asking.start()
-        readable, writable = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                send_all(bus, asked.messages, asked.seed, writable)
-            except BaseException as error:  # noqa: BLE001 - all of it is told to the parent
-                os.write(writable, f"{type(error).__name__}: {error}\n".encode())
-            finally:
-                os._exit(0)
-        os.close(writable)
-        with os.fdopen(readable) as pipe:
-            lines = pipe.read().splitlines()
-        os.waitpid(child, 0)
-        sent = max((int(line) for line in lines if line.isdigit()), default=0)
-        answers = max((int(line[len(ANSWERS) :]) for line in lines if line.startswith(ANSWERS.decode())), default=0)
-        others = [line for line in lines if not line.isdigit() and not line.startswith(ANSWERS.decode())]
-        unclean += [f"the caller after {sent} messages: {line}" for line in others]
-        if answers < FEWEST * sent:
-            unclean.append(f"{answers} answers to {sent} messages: it is not the service that they came to")
-        asking.over.set()
-        asking.join()
-        if bus.call("org.freedesktop.DBus", "GetNameOwner", "s", names.BUS_NAME).stdout != owner:
+        owner, before_kib = find_owner(bus), served.rss_kib()
+
+        def fail(error: Exception) -> None:
+            unclean.append(f"root got no answer: {error!r}")
+
+        with repeated(lambda: waits_s.append(ask_state(bus)), lambda: 0.1, fail):
+            answers = as_nobody(lambda: send_all(bus, asked.messages, asked.seed))
+        if answers < FEWEST * asked.messages:
+            unclean.append(f"{answers} answers to {asked.messages} messages: they did not reach the service")
+        if find_owner(bus) != owner:
             unclean.append("the service lost its name or its connection")
-        if served.process.poll() is not None:
-            unclean.append(f"the service ended: {served.process.returncode}")
-        elif served.rss_kib() - before_kib > MORE_KIB:
+        if served.rss_kib() - before_kib > MORE_KIB:
             unclean.append(f"the service grew from {before_kib} to {served.rss_kib()} KiB")
         log = served.log()
-    if asking.unanswered:
-        unclean.append(f"{len(asking.unanswered)} questions of root's without an answer: {asking.unanswered[0]}")
-    unclean += [line for line in log.splitlines() if line.startswith(made.PRIVILEGED)]
+    unclean += [line for line in log.splitlines() if line.startswith(server.PRIVILEGED)]
     unclean += [log[-3000:]] if "Traceback" in log else []
-    table.say(f"{sent:,} messages, {answers:,} answers to those who read them")
-    return table.judged(KIND, sent, asked.seed, unclean=unclean, outage_s=asking.longest_s)
+    table.say(f"{answers:,} answers were read")
+    tally.add("bus", unclean=unclean, outage_s=max(waits_s), points=asked.messages)
 
 
-OPTIONS: Final = {"messages": Option(100_000, "that are sent"), "seed": table.SEED}
+OPTIONS: Final = {"messages": Option(100_000, "that are sent")}
 
 if __name__ == "__main__":
-    sys.exit(table.command(__doc__, KIND, call, OPTIONS, missing=beds.missing))
+    sys.exit(table.command(__doc__, attack, OPTIONS, find_obstacle=beds.missing))

@@ -12,7 +12,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -60,16 +60,13 @@ class Claims(NamedTuple):
 
 
 def read_claims(state: Path) -> Claims:
-    """Return the claims of the history in `state`; none if there is no history.
-
-    Raises: sqlite3.DatabaseError if the history is damaged.
-    """
+    """Return the claims of the history in `state`; none if there is no history, or if it is damaged."""
     if not (state / DATABASE).exists():
         return Claims()
     with tempfile.TemporaryDirectory() as copy:
         for path in state.glob(f"{DATABASE}*"):
             shutil.copy(path, copy)
-        with closing(sqlite3.connect(Path(copy) / DATABASE)) as database:
+        with closing(sqlite3.connect(Path(copy) / DATABASE)) as database, suppress(sqlite3.DatabaseError):
             rewrites = "SELECT inode, verb, size_bytes, mtime_ns, extents FROM rewrites ORDER BY when_us"
             done = (
                 "SELECT path, action, extents_after, disk_bytes_after FROM outcomes WHERE result = 'done' ORDER BY id"
@@ -78,6 +75,7 @@ def read_claims(state: Path) -> Claims:
                 tuple(Rewrite(*row) for row in database.execute(rewrites)),
                 tuple(Done(os.fsdecode(path), *row) for path, *row in database.execute(done)),
             )
+    return Claims()
 
 
 def find_false_claims(top: Path, claims: Claims) -> list[str]:

@@ -100,10 +100,6 @@ class Recording:
         """The number of writes and flushes."""
         return len(self._entries)
 
-    def flushes(self) -> int:
-        """How many of them are flushes."""
-        return sum(entry.offset == FLUSH for entry in self._entries)
-
     def number(self, log_bytes: int) -> int:
         """How many were over when the log was so long."""
         return bisect.bisect_right(self._ends, log_bytes)

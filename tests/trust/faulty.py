@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A piece of work in a process of its own, one of whose system calls fails, kills it or brings a signal.
 
-strace(1) counts the calls of each name from when it is attached, and the child begins its work only then. Between
-two calls of getppid(), which nothing else here uses, is what counts as the work's own.
+The child stops itself until strace(1) is attached, which counts the calls of each name from then on. Two calls of
+getppid(), which nothing else here uses, mark the begin and the end of the work.
 """
 
 from __future__ import annotations
@@ -17,21 +17,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-BEGIN: Final = signal.SIGUSR1
 MARK: Final = "getppid"
 ROOM: Final = 1 << 16
 CALL: Final = re.compile(r"([a-z_0-9]+)\(")
-READY: Final = b"\1"
-"""The last byte of the room that the child shares with us, when it is about to wait for BEGIN."""
-
 RAISED: Final = "!"
-"""What is said begins so if the work raised what nobody foresaw."""
+"""The first character of what the work said, if it raised an exception."""
 
 
 class Ended(NamedTuple):
-    """What the work said, "" if it was killed; its calls between the marks, in their order with their count.
+    """What the work said, "" if it was killed; and its calls between the marks, each with its number of its name.
 
-    `met`: the fault happened. `status` is as waitpid(2) gives it, None: it did not end in time.
+    `met`: the fault happened. `status` is that of waitpid(2), or None if the work did not end in time.
     """
 
     said: str
@@ -41,27 +37,16 @@ class Ended(NamedTuple):
     took_s: float
 
 
-def run(
-    work: Callable[[], str],
-    log: Path,
-    fault: str | None = None,
-    *,
-    first: Callable[[], None] = lambda: None,
-    timeout_s: float = 60,
-) -> Ended:
-    """Do `work` in a child with `fault`, as strace's inject= takes it; None only lists its calls.
+def run(work: Callable[[], str], log: Path, fault: str | None = None, *, timeout_s: float = 60) -> Ended:
+    """Do `work` in a child with a `fault`, in the form of strace's inject=; None only lists its calls.
 
-    What the child does `first` is not part of the work.
+    The child's output goes to files next to `log`, which strace writes. Raises: RuntimeError if strace does not attach.
     """
     room = mmap.mmap(-1, ROOM)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {BEGIN})
-    try:
-        child = os.fork()
-        if child == 0:
-            _be_child(first, work, room)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    _until_ready(child, room)
+    child = os.fork()
+    if child == 0:
+        _be_child(work, room, log)
+    os.waitpid(child, os.WUNTRACED)
     words = ["strace", "-p", f"{child}", "-o", os.fspath(log)]
     words += ["-e", "trace=all"] if fault is None else ["-e", f"trace={fault.split(':')[0]}", "-e", f"inject={fault}"]
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as tracer:
@@ -71,48 +56,37 @@ def run(
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             raise RuntimeError(attached + tracer.stderr.read())
-        began = time.monotonic()
-        os.kill(child, BEGIN)
-        status = _wait(child, began + timeout_s)
-        took_s = time.monotonic() - began
+        began_s = time.monotonic()
+        os.kill(child, signal.SIGCONT)
+        status = _wait(child, began_s + timeout_s)
+        took_s = time.monotonic() - began_s
         tracer.stderr.read()
     text = log.read_text(errors="replace")
-    said = room[:-1].rstrip(b"\0").decode(errors="replace")
+    said = room[:].rstrip(b"\0").decode(errors="replace")
     room.close()
     met = "(INJECTED)" in text or "--- SIGTERM " in text or "+++ killed by SIGKILL" in text
-    return Ended(said, _calls(text), met, status, took_s)
+    return Ended(said, _list_calls(text), met, status, took_s)
 
 
-def _be_child(first: Callable[[], None], work: Callable[[], str], room: mmap.mmap) -> None:
+def _be_child(work: Callable[[], str], room: mmap.mmap, log: Path) -> None:
     try:
-        first()
-        room[-1:] = READY
-        signal.sigwait({BEGIN})
+        for descriptor, suffix in ((1, ".out"), (2, ".err")):
+            os.dup2(os.open(log.with_suffix(suffix), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+        os.kill(os.getpid(), signal.SIGSTOP)
         os.getppid()
         try:
             said = work()
-        except BaseException as error:  # noqa: BLE001 - that there is none is what is tested
+        except BaseException as error:  # noqa: BLE001 - that the work raises nothing is what is tested
             said = f"{RAISED}{type(error).__name__}: {error}"
         os.getppid()
-        data = said.encode(errors="replace")[: ROOM - 1]
+        data = said.encode(errors="replace")[:ROOM]
         room[: len(data)] = data
-    except BaseException as error:  # noqa: BLE001 - a child has nobody above it
-        room[:] = f"{RAISED}{error!r}".encode()[: ROOM - 1].ljust(ROOM - 1, b"\0") + READY
     finally:
         os._exit(0)
 
 
-def _until_ready(child: int, room: mmap.mmap) -> None:
-    """Raises: RuntimeError if what it had to do first came to nothing."""
-    while room[-1:] != READY:
-        time.sleep(0.001)
-    if room[:1] != b"\0":
-        os.waitpid(child, 0)
-        raise RuntimeError(room[:-1].rstrip(b"\0").decode())
-
-
 def _wait(child: int, deadline_s: float) -> int | None:
-    """The child's status; None if it had to be killed."""
+    """Return the child's status; None if it had to be killed."""
     while time.monotonic() < deadline_s:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
@@ -123,18 +97,15 @@ def _wait(child: int, deadline_s: float) -> int | None:
     return None
 
 
-def _calls(text: str) -> list[tuple[str, int]]:
-    """Each call between the marks, and the how many-th of its name it is since strace was attached."""
+def _list_calls(text: str) -> list[tuple[str, int]]:
+    """Return each call between the marks, with its number among the calls of its name since strace was attached."""
     counts: dict[str, int] = {}
     found: list[tuple[str, int]] = []
     for line in text.splitlines():
         match = CALL.match(line)
-        if match is None:
+        if match is None or match[1].startswith("syscall_"):  # newer than this strace, which cannot let it fail
             continue
-        name = match[1]
-        if name.startswith("syscall_"):
-            continue  # newer than this strace, which can inject no fault into it
-        counts[name] = counts.get(name, 0) + 1
-        if counts.get(MARK) == 1 and name != MARK:
-            found.append((name, counts[name]))
+        counts[match[1]] = counts.get(match[1], 0) + 1
+        if counts.get(MARK) == 1 and match[1] != MARK:
+            found.append((match[1], counts[match[1]]))
     return found

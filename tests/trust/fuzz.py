@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Coverage-guided fuzzing of every parser: python -m tests.trust.fuzz [--inputs N] [--seed N] [--checks A,B]
+"""Coverage-guided fuzzing of every parser: python -m tests.trust.fuzz [--inputs N] [--seed N] [--checks A B]
 
 atheris (libFuzzer) mutates inputs and keeps those that reach new branches of journalkeeper; each parser
 (tests/trust/parsers.py) is fuzzed in a process of its own, from SEEDS on. The same seed and number make the same
@@ -17,11 +17,10 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from journalkeeper.bus import names
 from tests.bench.figures import Option
@@ -29,8 +28,8 @@ from tests.bus import raw_call
 from tests.journal_files import header, journal
 from tests.trust import table
 from tests.trust.parsers import CHECKS
+from tests.trust.table import Tally
 
-KIND: Final = "fuzz"
 LONGEST: Final = 4096
 """Bytes of an input: more than any of the parsers looks at in one value."""
 
@@ -89,97 +88,55 @@ SEEDS: Final[Mapping[str, Sequence[bytes]]] = {
 }
 
 
-class Ran(NamedTuple):
-    """What became of one parser: how many inputs, the covered branches, the slowest one's seconds, what failed."""
-
-    inputs: int
-    branches: int
-    slowest_s: float
-    failed: str
-
-
-def missing() -> str | None:
-    """Why nothing can be fuzzed here; None if it can."""
+def find_obstacle() -> str | None:
+    """Return the reason why nothing can be fuzzed here, or None."""
     if importlib.util.find_spec("atheris") is None:
         return "atheris is not installed: it has wheels for Python 3.11 to 3.13 on x86-64"
     return None
 
 
-def fuzz(name: str, inputs: int, seed: int) -> Ran:
-    """Give a parser so many inputs."""
+def fuzz(name: str, inputs: int, seed: int, tally: Tally) -> None:
+    """Give a parser so many inputs. Print the command that repeats an input which failed."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as base:
         corpus, found = Path(base, "corpus"), Path(base, "found-")
         corpus.mkdir()
-        for number, data in enumerate(SEEDS.get(name, ())):
+        for number, data in enumerate(SEEDS[name]):
             Path(corpus, f"{number}").write_bytes(data)
         words = [f"-runs={inputs}", f"-seed={seed}", f"-max_len={LONGEST}", f"-timeout={SLOWEST_S}"]
         words += [f"-rss_limit_mb={MEMORY_MIB}", f"-artifact_prefix={found}", "-print_final_stats=1", f"{corpus}"]
-        began_s = time.monotonic()
         child = [sys.executable, "-m", "tests.trust.fuzz_target", name, *words]
         done = subprocess.run(
             child, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False
         )
-        ran_s = time.monotonic() - began_s
         failures = [path.read_bytes() for path in sorted(Path(base).glob("found-*"))]
     said = done.stdout  # a traceback comes on stdout, the rest on stderr
-    count = _number(r"stat::number_of_executed_units: +(\d+)", said)
+    counts = [int(one) for one in re.findall(r"stat::number_of_executed_units: +(\d+)", said)]
     covered = max((int(one) for one in re.findall(r"\bcov: (\d+)", said)), default=0)
-    slowest_s = float(_number(r"stat::slowest_unit_time_sec: +(\d+)", said))
-    rate = f"{count / ran_s:,.0f}/s"
-    table.say(f"{name}: {count:,} inputs, {rate}, {covered} branches, slowest below {slowest_s + 1:.0f} s")
-    failed = ""
-    if failures or done.returncode != 0:
-        what = said[max(0, said.find("Traceback")) :][-3000:]
-        again = "".join(f"\n  {replay_of(name, data)}" for data in failures)
-        failed = f"{name}: exit {done.returncode}{again}\n{what}"
-        table.say(failed)
-    return Ran(count, covered, slowest_s, failed)
-
-
-def _number(pattern: str, text: str) -> int:
-    found = re.search(pattern, text)
-    return int(found[1]) if found else 0
-
-
-def replay_of(name: str, data: bytes) -> str:
-    """The command that gives a parser this one input."""
-    return f"python -m tests.trust.fuzz --replay {name}:{base64.b64encode(data).decode()}"
-
-
-def replay(text: str) -> None:
-    """Give a parser one input. Raises: what the check does."""
-    name, _, data = text.partition(":")
-    CHECKS[name](base64.b64decode(data))
+    slowest_s = max((float(one) for one in re.findall(r"stat::slowest_unit_time_sec: +(\d+)", said)), default=0.0)
+    table.say(f"{name}: {sum(counts):,} inputs, {covered} branches")
+    unclean = [f"python -m tests.trust.fuzz --replay {name}:{base64.b64encode(data).decode()}" for data in failures]
+    if failures or done.returncode != 0 or sum(counts) < inputs:
+        unclean.append(f"exit status {done.returncode}\n{said[max(0, said.find('Traceback')) :][-3000:]}")
+    tally.add(name, unclean=unclean, outage_s=slowest_s, points=sum(counts))
 
 
 OPTIONS: Final = {
     "inputs": Option(1_000_000, "of all parsers together"),
-    "seed": table.SEED,
-    "checks": Option(",".join(CHECKS), "only these"),
+    "checks": Option(list(CHECKS), "only these", str, many=True, choices=CHECKS),
     "replay": Option(None, "NAME:BASE64, one input that failed", str),
 }
 
 
-def attack(asked: Namespace) -> table.Row:
-    """Fuzz every parser with its share, or replay one input."""
+def attack(asked: Namespace, tally: Tally) -> None:
+    """Fuzz every parser with its share of the inputs, or repeat one input, which raises what the check raises."""
     if asked.replay:
-        replay(asked.replay)
-        return table.Row(KIND, 1, 0, 0, 0.0, asked.seed)
-    if reason := missing():
-        return table.nothing_tried(KIND, reason)
-    checks = asked.checks.split(",")
-    whole = sum(SHARES.get(name, 8) for name in checks)
-    shares = [-(-asked.inputs * SHARES.get(name, 8) // whole) for name in checks]
-    ran = [fuzz(name, share, asked.seed) for name, share in zip(checks, shares, strict=True)]
-    unclean = [one for one, share in zip(ran, shares, strict=True) if one.failed or one.inputs < share]
-    slowest_s = max(one.slowest_s for one in ran)
-    return table.Row(KIND, sum(one.inputs for one in ran), 0, len(unclean), slowest_s, asked.seed)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command."""
-    return table.command(__doc__, KIND, attack, OPTIONS, argv)
+        name, _, data = asked.replay.partition(":")
+        CHECKS[name](base64.b64decode(data))
+        return
+    whole = sum(SHARES.get(name, 8) for name in asked.checks)
+    for name in asked.checks:
+        fuzz(name, -(-asked.inputs * SHARES.get(name, 8) // whole), asked.seed, tally)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(table.command(__doc__, attack, OPTIONS, find_obstacle=find_obstacle))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What journalkeeper does while a disk writes down every write and flush, and what had to be on the disk when."""
+"""Work of journalkeeper while a disk records every write and flush, and what had to be on the disk when."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import os
 import pickle
 import random
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,35 +20,35 @@ import pytest
 
 from journalkeeper.engine import Engine
 from journalkeeper.history.record import Record
-from journalkeeper.model import MIB, Kind, Request, Result
-from journalkeeper.model.waiting import Wait
-from journalkeeper.probe import bed as lab
-from journalkeeper.probe.bed import PrivateJournald
+from journalkeeper.model import MIB, Request, Result
+from journalkeeper.probe.bed import PrivateJournald, bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests import hosts
 from tests.btrfs.faults import before_each_call, let_go
-from tests.btrfs.journals import NOW
+from tests.btrfs.journals import NOW, go
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, count_entries, put
+from tests.patience import eventually
+from tests.repeated import repeated
 from tests.trust.cutdisk import recorded
-from tests.trust.inside import rotated
 from tests.trust.wholeness import CONFIG, STATE, Whole, adorn, allocate_ahead, whole
 
 SIZE: Final = 512 * MIB
-COMMIT: Final = "sync --file-system"
 BTRFS_IOC_SYNC: Final = 0x9408
 ACTIVE: Final = Request(active=True, now=True)
 ARCHIVED: Final = Request(archived=True, now=True)
+SETTINGS: Final = ("SystemMaxFileSize=64M", "SystemMaxUse=256M")
 FIELD: Final = "LAB_NUMBER"
 VOLUME: Final = ("uuid-a", 256)
+BATCH: Final = 40
 
 
 @dataclass
 class Marks:
-    """What is known of a recording: lengths of its log, and what had to be on the disk from then on.
+    """Lengths of the log of a recording, and what had to be on the disk from then on.
 
-    `whole` are journal files by their path below the top, `entries` and `rows` are (length, count). `done` is how much
-    of what was tried was carried out.
+    `whole` are journal files by their path below the top, `entries` and `rows` are (length, count). `done` counts the
+    pieces of work that were done.
     """
 
     begun: int = 0
@@ -62,155 +60,124 @@ class Marks:
 
 
 class Stage(NamedTuple):
-    """Where a scenario takes place: the volume's root, and the log of its disk."""
+    """The place of a scenario: the volume's root, and the log of its disk."""
 
     top: Path
     log: Path
     marks: Marks
     dice: random.Random
 
-    @property
-    def state(self) -> Path:
-        """The state directory."""
-        return self.top / STATE
-
     def now(self) -> int:
-        """How long the log is."""
+        """Return the length of the log."""
         return self.log.stat().st_size
 
     def begin(self, *resting: Path) -> None:
-        """Points begin here; these files are at rest and must stay what they are."""
+        """Let points begin here, with these files, which must stay what they are."""
         self.marks.whole = {os.fspath(path.relative_to(self.top)): whole(path) for path in resting}
         run("sync", "--file-system", self.top)
         self.marks.begun = self.now()
 
     def run(self, request: Request) -> None:
-        """Have the engine do it."""
-        engine = Engine(CONFIG, directories=(os.fspath(self.top),), state_directory=os.fspath(self.state))
-        report = engine.run(request, on_progress=lambda _: None, stop=lambda: False)
+        """Let the engine carry out a request."""
+        state = os.fspath(self.top / STATE)
+        report = go(Engine(CONFIG, directories=(os.fspath(self.top),), state_directory=state), request)
         self.marks.done += sum(outcome.result is Result.DONE for outcome in report.outcomes)
 
 
 @cache
-def aged() -> bytes:
-    """What is in a small archive that a journald wrote."""
-    with lab.bed("SystemMaxFileSize=8M", "SystemMaxUse=64M", size="256M") as bed:
-        bed.journald.age(10)
-        return bed.journald.rotate().read_bytes()
+def make_archive(size: str = "512K", flushes: int = 4) -> bytes:
+    """Return the content of an archive of at most this size that a journald wrote."""
+    with bed(f"SystemMaxFileSize={size}", "SystemMaxUse=64M", size="256M") as place:
+        place.journald.age(flushes)
+        return place.journald.rotate().read_bytes()
 
 
-def archives(stage: Stage) -> None:
-    """Datacow archives with space that journald allocated and never wrote, compacted where they are."""
+def rewrite_archives(stage: Stage, *, nocow: bool) -> None:
+    """Compact datacow archives in place, in which space is allocated and not written; or copy NOCOW archives."""
     (stage.top / MACHINE).mkdir()
-    paths = [put(stage.top / MACHINE, aged(), archive_name(number)) for number in range(3)]
+    content = make_archive("8M", 10)
+    paths = [put(stage.top / MACHINE, content, archive_name(number), nocow=nocow) for number in range(3)]
     for path in paths:
-        allocate_ahead(path)
+        if not nocow:
+            allocate_ahead(path)
         adorn(path)
     stage.begin(*paths)
-    with stage.dice.choice((commits, commits_between))(stage):
+    with stage.dice.choice((commit_repeatedly, commit_between))(stage):
         stage.run(NOW)
 
 
-def rewrites(stage: Stage) -> None:
-    """NOCOW archives, each copied to a datacow file that takes its place."""
-    (stage.top / MACHINE).mkdir()
-    paths = [put(stage.top / MACHINE, aged(), archive_name(number), nocow=True) for number in range(3)]
-    for path in paths:
-        adorn(path)
-    stage.begin(*paths)
-    with stage.dice.choice((commits, commits_between))(stage):
-        stage.run(NOW)
-
-
-def ranges(stage: Stage) -> None:
-    """Ranges of the file that a journald writes and syncs at the same time."""
-    with PrivateJournald(stage.top, settings=("SystemMaxFileSize=64M", "SystemMaxUse=256M")) as journald:
+def rewrite_ranges(stage: Stage) -> None:
+    """Rewrite ranges of the file that a journald writes and syncs at the same time."""
+    with PrivateJournald(stage.top, settings=SETTINGS) as journald:
         journald.age(30)
         stage.begin()
-        ending = threading.Event()
-        with ThreadPoolExecutor(1) as pool, commits(stage):
-            logging = pool.submit(_log_until, ending, journald, stage)
-            try:
-                for _ in range(4):
-                    stage.run(ACTIVE)
-            finally:
-                ending.set()
-            logging.result()
+        with commit_repeatedly(stage), repeated(partial(_log, journald, stage), lambda: 0.0):
+            for _ in range(4):
+                stage.run(ACTIVE)
 
 
-def rotation(stage: Stage) -> None:
-    """A journald is made to rotate, and what it archived is compacted, several times; NOCOW files among them."""
-    with PrivateJournald(stage.top, settings=("SystemMaxFileSize=64M", "SystemMaxUse=256M")) as journald:
+def compact_after_rotations(stage: Stage) -> None:
+    """Compact the archives of a journald that rotates several times; some of them are NOCOW."""
+    with PrivateJournald(stage.top, settings=SETTINGS) as journald:
         journald.age(2)
         stage.begin()
-        count = 0
-        with commits(stage):
+        with commit_repeatedly(stage):
             for nocow in (False, False, True, True):
                 run("chattr", "+C" if nocow else "-C", journald.journal)
                 for _ in range(4):
-                    count = _log(journald, stage, count)
-                rotated(journald)
-                stage.marks.done += 1
+                    _log(journald, stage)
+                journald.rotate()
                 stage.run(ARCHIVED)
 
 
-def records(stage: Stage) -> None:
-    """The record of many runs."""
-    with Record(stage.state) as record:
-        rows = 0
-        for _ in range(5):
-            rows = _keep(record, stage, rows, 1)
+def record_runs(stage: Stage) -> None:
+    """Record many runs in the history."""
+    with Record(stage.top / STATE) as record:
+        _record(record, stage, 1)
         stage.begin()
-        with commits(stage):
-            for number in range(2, 14):
+        with commit_repeatedly(stage):
+            for _ in range(12):
                 now_us = time.time_ns() // 1000
                 run_id = record.begin_run(now_us, "defrag")
-                rows = _keep(record, stage, _keep(record, stage, rows, run_id), run_id)
-                record.observe(now_us, hosts.host(hosts.file(Kind.ACTIVE)))
-                record.wait([Wait(f"/j/{number}.journal", now_us, "pressure")], now_us=now_us)
+                _record(record, stage, run_id)
+                _record(record, stage, run_id)
                 record.end_run(run_id, now_us)
                 stage.marks.done += 1
                 record.prune(now_us, 365 * 86400 * 10**6)
 
 
-TAKEN_S: Final = 60.0
-
 SCENARIOS: Final[dict[str, Callable[[Stage], None]]] = {
-    one.__name__: one for one in (archives, rewrites, ranges, rotation, records)
+    "archives": partial(rewrite_archives, nocow=False),
+    "rewrites": partial(rewrite_archives, nocow=True),
+    "ranges": rewrite_ranges,
+    "rotation": compact_after_rotations,
+    "records": record_runs,
 }
 
 
-def _keep(record: Record, stage: Stage, rows: int, run_id: int) -> int:
+def _record(record: Record, stage: Stage, run_id: int) -> None:
+    """Record an outcome. Its row must be there from now on."""
+    rows = len(stage.marks.rows)
     outcome = hosts.outcome(f"/j/{'a' * stage.dice.randrange(1, 2000)}.journal")
     record.outcome(run_id, VOLUME, hosts.done(rows, outcome), time.time_ns() // 1000)
     stage.marks.rows.append((stage.now(), rows + 1))
-    return rows + 1
 
 
-def _log_until(ending: threading.Event, journald: PrivateJournald, stage: Stage) -> None:
-    count = 0
-    while not ending.is_set():
-        count = _log(journald, stage, count)
-
-
-def _log(journald: PrivateJournald, stage: Stage, count: int) -> int:
-    """Have more than `count` entries in the journal, and synced; how many there are."""
+def _log(journald: PrivateJournald, stage: Stage) -> None:
+    """Log a batch of numbered entries, and have journald sync them."""
+    count = BATCH * len(stage.marks.entries)
     before = count_entries(journald.active)
-    for number in range(count + 1, count + 41):
+    for number in range(count + 1, count + BATCH + 1):
         journald.log(f"entry {number} {stage.dice.randbytes(20).hex()}", **{FIELD: f"{number}"})
-    # its queue has room for 512: a sync before it has taken them in would be one of nothing
-    deadline = time.monotonic() + TAKEN_S
-    while count_entries(journald.active) < before + 40:
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    # A sync before journald has taken the entries from its socket would not be one of these entries.
+    assert eventually(lambda: count_entries(journald.active) >= before + BATCH, pause_s=0.002)
     journald.sync()
-    stage.marks.entries.append((stage.now(), count + 40))
-    return count + 40
+    stage.marks.entries.append((stage.now(), count + BATCH))
 
 
 @contextmanager
-def commits_between(stage: Stage) -> Iterator[None]:
-    """Have the volume commit before each call that changes something, in this process: each state becomes durable."""
+def commit_between(stage: Stage) -> Iterator[None]:
+    """Commit the volume before each call that changes something in this process: each state becomes durable."""
     top = os.open(stage.top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def commit() -> None:
@@ -225,10 +192,9 @@ def commits_between(stage: Stage) -> Iterator[None]:
 
 
 @contextmanager
-def commits(stage: Stage) -> Iterator[None]:
-    """Have the volume commit again and again meanwhile, as other programs on it do: at any moment of the work."""
-    pause = stage.dice.choice(("0", "0.005", "0.05"))
-    script = f'while {COMMIT} "$1"; do sleep {pause}; done'
+def commit_repeatedly(stage: Stage) -> Iterator[None]:
+    """Commit the volume again and again during the block, as other programs on it do, at any moment of the work."""
+    script = f'while sync --file-system "$1"; do sleep {stage.dice.choice(("0", "0.005", "0.05"))}; done'
     with subprocess.Popen(["sh", "-c", script, "commits", stage.top]) as process:
         try:
             yield
@@ -236,9 +202,9 @@ def commits(stage: Stage) -> Iterator[None]:
             process.terminate()
 
 
-def record(scenario: str, seed: str, base: Path) -> Path:
-    """Let a scenario take place on a fresh disk below `base`; the log, beside which its marks are."""
-    aged()  # not while the disk is recorded
+def record(scenario: str, seed: str, base: Path) -> None:
+    """Let a scenario take place on a new disk below `base`, which gets its log and its marks."""
+    make_archive("8M", 10)  # before the disk is recorded
     base.mkdir()
     image, log, marks = base / "disk0.img", base / "log", Marks()
     image.touch()
@@ -250,7 +216,6 @@ def record(scenario: str, seed: str, base: Path) -> Path:
             let_go(volume)
         marks.ended = log.stat().st_size
     if not marks.done:
-        raise RuntimeError(f"{scenario}: nothing was done")
+        raise RuntimeError(f"{scenario}: no work was done")
     image.unlink()
     (base / "marks").write_bytes(pickle.dumps(vars(marks)))
-    return log

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Whatever one file's turn or one event raises: the others go on, and it is said once where it was."""
+"""An exception in the work on one file or event: the others go on, and the log names its place once."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,7 +15,7 @@ import pytest
 from journalkeeper.btrfs import inode, placement
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
-from journalkeeper.execute import inplace, runner, upkeep
+from journalkeeper.execute import inplace, runner
 from journalkeeper.execute.pace import Pace, PieceTimes
 from journalkeeper.execute.runner import Runner
 from journalkeeper.execute.verified_file import VerifiedFile
@@ -32,7 +31,6 @@ from journalkeeper.model import (
     Request,
     Result,
     Skip,
-    Verb,
 )
 from journalkeeper.model.errors import FRAMES, WORDS, InternalError, catch_errors
 from journalkeeper.model.run import Done, Found, Report
@@ -48,23 +46,16 @@ from journalkeeper.service.log import RunLog
 from journalkeeper.service.watch import Change, Watch
 from tests import hosts
 from tests.hosts import MACHINE
-from tests.journal_files import archive_name, empty, put
+from tests.journal_files import archive_name, put
 from tests.patience import PATIENCE_S
-from tests.trust.services import listener
-
-CONTENT = empty(size_bytes=1 << 20).ljust(1 << 20, b"\0")
-"""An archive without entries that every check of the header passes."""
+from tests.trust.remote import CONTENT
 
 
 def mistake(*_: object, **__: object) -> NoReturn:
     raise ZeroDivisionError("ours")
 
 
-# What is caught, and how it is said
-
-
-def test_what_a_turn_returns_is_returned() -> None:
-    assert catch_errors(lambda: 42) == 42
+# Which errors are caught, and how they are reported
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("ours"), MemoryError(), RecursionError("deep"), KeyError("x")])
@@ -137,14 +128,14 @@ def test_a_file_that_met_a_mistake_is_left_alone_until_it_changes(
 
 
 class NoAttention:
-    """Nobody minds."""
+    """A throttle that never waits."""
 
     def __call__(self, _piece_us: int) -> None: ...
     def wait_for_sync(self) -> None: ...
 
 
 def do(chosen: Plan) -> list[Outcome]:
-    """What becomes of a plan."""
+    """Carry out a plan, and return the outcomes."""
     hands = Runner(Config(), Flushes(), PieceTimes(), hurry=True, stop=lambda: False)
     seen = Seen((), (), (), ())
     return [done.outcome for _, done in hands.carry_out(chosen, seen, lambda _: None)]
@@ -173,18 +164,6 @@ def test_an_action_that_raises_anything_is_an_outcome_and_the_next_is_done(monke
     assert (first.extents_before, first.extents_after, first.bytes_written) == (9000, 9000, 1000)
     assert first.detail.startswith("ZeroDivisionError: ours in mistake (trust/test_boundary.py:")
     assert "called from _execute (execute/runner.py:" in first.detail
-    assert (second.path, second.result) == (good.path, Result.DONE)
-
-
-def test_a_directory_whose_turn_raises_anything_is_an_outcome_and_the_next_is_done(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    instances = [hosts.instance(directory=f"/j/{name}") for name in ("bad", "good")]
-    bad, good = (Action(one.directory, Verb.SET_NOCOW, Reason.CONFIGURED, one) for one in instances)
-    monkeypatch.setattr(upkeep, "set_nocow", lambda instance: mistake() if instance == instances[0] else None)
-    monkeypatch.setattr(runner, "Throttle", lambda *_: NoAttention())
-    first, second = do(Plan((), (bad, good), ()))
-    assert (first.path, first.result, first.reason) == (bad.path, Result.FAILED, Reason.INTERNAL_ERROR)
     assert (second.path, second.result) == (good.path, Result.DONE)
 
 
@@ -259,16 +238,6 @@ def test_a_run_records_a_mistake_and_does_the_rest(top: Path, tmp_path: Path, mo
     )
 
 
-@pytest.mark.root
-def test_a_record_with_a_newer_versions_word_ends_no_plan_and_no_run(top: Path, tmp_path: Path) -> None:
-    engine = Engine(Config(), directories=(str(top),), state_directory=str(tmp_path / "state"))
-    assert len(go(engine, Request(now=True)).outcomes) == 3
-    with closing(sqlite3.connect(tmp_path / "state/history.db", isolation_level=None)) as connection:
-        connection.execute("UPDATE rewrites SET verb = 'squash' WHERE inode = (SELECT min(inode) FROM rewrites)")
-    for notices in (engine.plan(Request(now=True)).notices, go(engine, Request(now=True)).notices):
-        assert [text for text in notices if "1 row of rewrites was ignored: Past.verb: 'squash'" in text]
-
-
 # Events
 
 
@@ -285,7 +254,8 @@ async def test_an_event_that_raises_anything_has_everything_looked_at(
 
     monkeypatch.setattr(Watch, "_judge", judge_once)
     top = tmp_path / "journal"
-    daemon = Daemon(lambda: Engine(Config(), directories=(str(top),), state_directory=str(tmp_path)), listener(said))
+    engine = partial(Engine, Config(), directories=(str(top),), state_directory=str(tmp_path))
+    daemon = Daemon(engine, lambda _, sentence, *__, **___: said.append(sentence))
     work = asyncio.create_task(daemon.run())
     async with asyncio.timeout(PATIENCE_S):
         while not any("waiting for" in line for line in said):
@@ -302,7 +272,7 @@ async def test_an_event_that_raises_anything_has_everything_looked_at(
 
 def test_a_mistake_is_said_once() -> None:
     said: list[str] = []
-    log = RunLog(listener(said))
+    log = RunLog(lambda _, sentence, *__, **___: said.append(sentence))
     for sentence in ("the outcome's", "the next plan's"):
         log.log("/j/a.journal", 3, sentence, same=Reason.INTERNAL_ERROR)
     assert said == ["the outcome's"]

@@ -13,8 +13,7 @@ import pytest
 from journalkeeper.cli.daemon import RESTART
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.daemon import Daemon
-from tests.patience import eventually
-from tests.trust.services import quiet
+from tests.patience import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -33,18 +32,11 @@ def top() -> Iterator[Path]:
             run("umount", "--lazy", place)
 
 
-def mount_again(top: Path, options: str) -> None:
-    """Change how the directory is mounted: "bind,ro" is this mount only, "ro" its whole filesystem."""
-    run("mount", "-o", f"remount,{options}", top)
-
-
 def test_a_service_ends_with_a_sentence_if_only_its_mount_takes_no_writes_any_more(tmp_path: Path, top: Path) -> None:
-    with quiet(tmp_path, top, may_fail=True) as service:
-        assert service.eventually(lambda: bool(service.said), 30)
-        mount_again(top, "bind,ro")
-        assert service.eventually(lambda: service.status is not None, 30)
-        assert service.status == RESTART
-        assert f"{top} was made or replaced after the service started" in service.lines[-1]
+    with Daemon(tmp_path / "daemon", top).ready() as daemon:
+        run("mount", "-o", "remount,bind,ro", top)
+        assert daemon.process.wait(PATIENCE_S) == RESTART
+        assert daemon.logged(f"{top} was made or replaced after the service started")
 
 
 class Trouble(NamedTuple):

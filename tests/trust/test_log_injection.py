@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,7 @@ import pytest
 from journalkeeper.cli.output import complain
 from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.model.errors import ConfigError, FileError
-from journalkeeper.probe.bed import Bed
-from journalkeeper.service.log import SOCKET, Event, Log
+from journalkeeper.service.log import Log
 from journalkeeper.service.notify import Notify
 
 HOSTILE = {
@@ -51,7 +48,7 @@ def outcome(name: str) -> Outcome:
 
 @NAMES
 def test_no_name_reaches_a_field_of_the_log_raw(journald: socket.socket, name: str) -> None:
-    """JOURNALKEEPER_FILE too: `journalctl -x` puts it into the catalog's text as it is."""
+    """`journalctl -x` puts JOURNALKEEPER_FILE into the catalog's text as it is (catalog_get, replace_var)."""
     log = Log(str(journald.getsockname()))
     done = outcome(name)
     log.say(3, f"{done.path}: rewrite failed {done.detail}", outcome=done)
@@ -65,23 +62,22 @@ def test_no_name_reaches_a_field_of_the_log_raw(journald: socket.socket, name: s
     assert [line for line in lines if line.startswith("JOURNALKEEPER_RESULT=")] == ["JOURNALKEEPER_RESULT=failed"]
 
 
-@NAMES
-def test_no_name_makes_a_second_line_on_stderr(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """systemd takes the priority from the beginning of each line: a name must not begin one."""
+def log_to_stderr(path: str) -> None:
     log = Log(None)
-    log.say(6, f"/j/{name}.journal: defragment done")
+    log.say(6, f"{path}: defragment done")
     log.close()
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert said.startswith("<6>/j/a")
-    assert RAW.search(said.rstrip("\n")) is None
 
 
 @NAMES
-def test_no_name_makes_a_second_line_of_the_command_line(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    complain(str(FileError("open it", f"/j/{name}.journal", 13)))
+@pytest.mark.parametrize("write", [log_to_stderr, lambda path: complain(str(FileError("open it", path, 13)))])
+def test_no_name_makes_a_second_line_on_stderr(
+    capsys: pytest.CaptureFixture[str], name: str, write: Callable[[str], None]
+) -> None:
+    """systemd reads the priority at the beginning of each line of the service's."""
+    write(f"/j/{name}.journal")
     said = capsys.readouterr().err
     assert said.count("\n") == 1
+    assert "/j/a" in said
     assert RAW.search(said.rstrip("\n")) is None
 
 
@@ -100,37 +96,3 @@ def test_a_configuration_file_with_a_newline_in_its_name_is_one_line_a_problem()
     error = ConfigError((("/etc/j.conf.d/a\nforged: 1.conf", 3, "Compress", "no"), ("b.conf", 1, "Active", "no")))
     assert len(error.lines) == len(error.problems)
     assert "\n" not in "".join(error.lines).replace("a\nforged", "")
-
-
-@pytest.mark.root
-@pytest.mark.slow
-def test_the_catalog_shows_no_name_raw(bed: Bed, tmp_path: Path) -> None:
-    """By a real journald, a real catalog, and `journalctl -x`."""
-    log = Log(f"/proc/{bed.journald.pid}/root{SOCKET}")
-    log.say(3, "it failed", outcome=outcome("a\n\x1b[2Jforged"))
-    log.close()
-    bed.journald.sync()
-    units = Path(__file__).parent.parent.parent / "units"
-    database = tmp_path / "database"
-    catalogs = tmp_path / "usr/lib/systemd/catalog"
-    catalogs.mkdir(parents=True)
-    (catalogs / "journalkeeper.catalog").write_bytes((units / "journalkeeper.catalog").read_bytes())
-    subprocess.run(["journalctl", f"--root={tmp_path}", "--update-catalog"], check=True, capture_output=True)
-    (made,) = (tmp_path / "var/lib/systemd/catalog").iterdir()
-    database.write_bytes(made.read_bytes())
-    argv = ["journalctl", f"--file={bed.journald.active}", f"MESSAGE_ID={Event.FAILED}", "--output=json"]
-    said = subprocess.run(argv, check=True, capture_output=True).stdout
-    (entry,) = [json.loads(line) for line in said.splitlines()]
-    assert isinstance(entry["JOURNALKEEPER_FILE"], str), "bytes that journalctl shows as a blob"
-    assert RAW.search(entry["JOURNALKEEPER_FILE"]) is None
-    # what libsystemd puts in place of @JOURNALKEEPER_FILE@ (catalog_get, replace_var)
-    argv = ["unshare", "--mount", "--propagation", "private", "sh", "-ec"]
-    script = 'mkdir -p /var/lib/systemd/catalog; mount -t tmpfs none /var/lib/systemd/catalog; cp "$1" '
-    script += '/var/lib/systemd/catalog/database; exec journalctl --file="$2" --no-pager -x "MESSAGE_ID=$3"'
-    shown = subprocess.run(
-        [*argv, script, "sh", str(database), str(bed.journald.active), str(Event.FAILED)],
-        check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
-    assert "Work on a journal file failed" in shown, "the catalog was not read"
-    assert "\x1b" not in shown
-    assert "\nforged" not in shown

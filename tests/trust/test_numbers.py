@@ -19,7 +19,7 @@ from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests import hosts
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put
-from tests.trust.test_boundary import CONTENT
+from tests.trust.remote import CONTENT
 
 MOST_BYTES = (1 << 63) - 4096
 YEAR_2262_NS = 1 << 63

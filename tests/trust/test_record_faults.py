@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Faults below the record and damage in it: no row is lost, no run ends for good, every refusal is a sentence."""
+"""Faults below the history and damage in it: no row is lost, no run ends for good, every error is a sentence."""
 
 from __future__ import annotations
 
@@ -9,23 +9,20 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from journalkeeper.cli.program import run as command
 from journalkeeper.history.record import Record
-from journalkeeper.history.state import DAEMON_LOCK, Lock
+from journalkeeper.history.state import Lock
 from journalkeeper.model import Kind
 from journalkeeper.model.errors import BusyError, KeeperError
 from journalkeeper.model.recorded import Counters
 from journalkeeper.model.run import Found
 from journalkeeper.model.waiting import Wait
-from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests import hosts
-from tests.patience import eventually
-from tests.trust.services import quiet
 
 VOLUME = ("uuid-a", 256)
 ROWS = 5
@@ -129,26 +126,14 @@ def test_one_row_that_says_nothing_is_ignored_with_a_message(state: Path, change
         assert record.set_aside is None
 
 
-@pytest.mark.parametrize("value", ["'many'", "x'00'", "1.5", "NULL"])
 @pytest.mark.parametrize("column", ["rewrites.extents", "outcomes.run", "runs.began_us", "totals.files", "ever.times"])
-def test_a_value_of_another_type_does_not_get_into_a_table(state: Path, column: str, value: str) -> None:
+def test_a_value_of_another_type_does_not_get_into_a_table(state: Path, column: str) -> None:
     table, _, name = column.partition(".")
     with Record(state) as record:
         record.begin_run(1, "defrag")
         record.observe(1, hosts.host(hosts.file(Kind.ACTIVE)))
     with pytest.raises(sqlite3.IntegrityError):
-        damage(state, f"UPDATE {table} SET {name} = {value}")  # noqa: S608
-
-
-def test_a_path_that_is_no_name_is_ignored_with_a_message(state: Path) -> None:
-    """Only a bad disk can change a column's type."""
-    change = "UPDATE sqlite_schema SET sql = {} WHERE name = 'outcomes'"
-    damage(state, "PRAGMA writable_schema = ON", change.format("replace(sql, 'STRICT', '')"))
-    damage(state, "UPDATE outcomes SET path = 7 WHERE when_us = 2")
-    damage(state, "PRAGMA writable_schema = ON", change.format("sql || ' STRICT'"))
-    with Record(state) as record:
-        assert [entry.when_us for entry in record.history()] == [0, 1, 3, 4]
-        assert "row of outcomes was ignored" in record.ignored[0]
+        damage(state, f"UPDATE {table} SET {name} = 'many'")  # noqa: S608
 
 
 def test_bytes_that_are_no_text_are_shown_as_far_as_they_go(state: Path) -> None:
@@ -244,32 +229,3 @@ def test_a_lock_whose_directory_was_removed_is_taken_anew(tmp_path: Path) -> Non
         assert held.is_held()
         with pytest.raises(BusyError), Lock(tmp_path / "state"):
             pytest.fail("two hold it")
-
-
-def test_a_lock_that_somebody_else_took_meanwhile_is_theirs(tmp_path: Path) -> None:
-    with Lock(tmp_path / "state", DAEMON_LOCK) as first:
-        shutil.rmtree(tmp_path / "state")
-        with Lock(tmp_path / "state", DAEMON_LOCK) as second:
-            assert not first.is_held()
-            with pytest.raises(BusyError):
-                first.renew()
-            assert second.is_held()
-
-
-# two services
-
-
-@pytest.mark.root
-@pytest.mark.slow
-def test_a_service_whose_state_directory_was_removed_and_taken_by_another_ends(tmp_path: Path) -> None:
-    with ScratchVolume("512M") as volume, ExitStack() as services:
-        top = volume.mountpoint / "journal"
-        top.mkdir()
-        first = services.enter_context(quiet(tmp_path, top, may_fail=True))
-        shutil.rmtree(first.state)
-        second = services.enter_context(quiet(tmp_path, top))
-        (top / "0123456789abcdef0123456789abcdef").mkdir()
-        assert eventually(lambda: first.status == 1)
-        assert first.wait() == 1
-        assert "is already at work" in first.lines[-1]
-        assert second.lives

@@ -21,7 +21,6 @@ from journalkeeper.service import backoff, daemon
 from journalkeeper.service.backoff import RETRY_MOST_S, RETRY_S, Backoff
 from journalkeeper.service.watch import Watches
 from tests.hosts import MACHINE
-from tests.trust.services import listener
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -102,7 +101,7 @@ def serve(tmp_path: Path, said: list[str], until: Callable[[daemon.Daemon], bool
         return Engine(Config(), directories=(str(tmp_path / "absent"),), state_directory=str(state), follows=True)
 
     async def main() -> None:
-        service = daemon.Daemon(engine, listener(said))
+        service = daemon.Daemon(engine, lambda _, sentence, *__, **___: said.append(sentence))
         running = asyncio.create_task(service.run())
         end_s = time.monotonic() + timeout_s
         while not until(service) and time.monotonic() < end_s:

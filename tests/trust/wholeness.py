@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What must hold after any fault: every journal file whole, and in order after the next run."""
+"""The oracle of all attacks: after any fault every journal file is whole, and in order after the next run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import struct
 import subprocess
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,8 @@ from journalkeeper.history.record import Record
 from journalkeeper.journald.names import is_leftover
 from journalkeeper.model import MIB, Result
 from journalkeeper.model.errors import KeeperError
-from tests.btrfs.journals import ALWAYS, NOW
+from tests.btrfs.journals import ALWAYS, go
+from tests.trust.claims import find_false_claims, read_claims
 
 NOBODY = 0xFFFFFFFF
 CONFIG = ALWAYS.model_copy(update={"nocow": Nocow(nocow="no")})
@@ -31,7 +33,7 @@ STATE = "state"
 
 
 def adorn(path: Path) -> None:
-    """Give a journal file all that one can bear."""
+    """Give a journal file another owner, an extended attribute and an ACL."""
     os.chown(path, 0, 4)
     os.chmod(path, 0o640)
     os.setxattr(path, "user.crtime_usec", b"12345678")
@@ -39,7 +41,7 @@ def adorn(path: Path) -> None:
 
 
 def allocate_ahead(path: Path) -> None:
-    """Have space in it that was allocated and never written, at two places, as journald's fallocate leaves it."""
+    """Allocate space at two places of the file without writing it, as journald's fallocate does. The times stay."""
     status = path.stat()
     size = -(-status.st_size // MIB) * MIB
     os.truncate(path, size + 16 * MIB)
@@ -50,7 +52,7 @@ def allocate_ahead(path: Path) -> None:
 
 
 class Whole(NamedTuple):
-    """All that a journal file is and bears, but for NOCOW and compression. An ACL is one of the xattrs."""
+    """The content and attributes of a journal file, except NOCOW and compression. An ACL is one of the xattrs."""
 
     sha256: str
     size_bytes: int
@@ -63,7 +65,7 @@ class Whole(NamedTuple):
 
 
 def whole(path: Path) -> Whole:
-    """What `path` is. No other program is asked: this is done after every fault, several times."""
+    """Return the content and attributes of `path`, without another program: this is done after every fault."""
     with open(path, "rb") as file:
         status = os.fstat(file.fileno())
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -80,7 +82,7 @@ def whole(path: Path) -> Whole:
 
 
 def differences(wanted: Whole, path: Path, *, finished: bool) -> list[str]:
-    """What of a journal file is not what it was; its time and our note about it only when a run is over."""
+    """Return a sentence for each difference of a file. Its time and our note about it count if a run has `finished`."""
     try:
         found = whole(path)
     except FileNotFoundError:
@@ -98,40 +100,49 @@ def differences(wanted: Whole, path: Path, *, finished: bool) -> list[str]:
 
 
 def verify_failures(journal: Path) -> list[str]:
-    """What `journalctl --verify` finds wrong in a directory."""
+    """Return the failures that `journalctl --verify` finds in a directory."""
     words = ("journalctl", "--verify", "--directory", journal)
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     return [line for line in done.stderr.splitlines() if "FAIL" in line]
 
 
-class NextRun(NamedTuple):
-    """How the run after a fault went: what it could not do, what is still left after it, and how long it took.
+class Examined(NamedTuple):
+    """What is lost after a fault, what the next run could not do or left behind, and how long that run took."""
 
-    `cleaned`: it had something to remove or to put back.
+    lost: list[str]
+    unclean: list[str]
+    took_s: float
+
+
+def examine(
+    top: Path, wanted: Mapping[str, Whole], rows: int, meanwhile: Callable[[], object] = lambda: None
+) -> Examined:
+    """Look at the files below `top` after a fault, let the engine do its next run, call `meanwhile`, and look again.
+
+    `wanted` contains files by their path below `top`, `rows` is the number of outcomes that the history must have.
     """
 
-    failed: list[str]
-    left: list[str]
-    took_s: float
-    cleaned: bool
+    def compare(*, finished: bool) -> list[str]:
+        found = [line for name, one in wanted.items() for line in differences(one, top / name, finished=finished)]
+        return found + find_false_claims(top, read_claims(top / STATE))
 
-
-def next_run(top: Path, state: Path) -> NextRun:
-    """Have the engine do what it does at its next turn."""
-    began = time.monotonic()
-    engine = Engine(CONFIG, directories=(os.fspath(top),), state_directory=os.fspath(state))
+    lost = compare(finished=False)
+    engine = Engine(CONFIG, directories=(os.fspath(top),), state_directory=os.fspath(top / STATE))
+    began_s = time.monotonic()
     try:
-        report = engine.run(NOW, on_progress=lambda _: None, stop=lambda: False)
+        report = go(engine)
+        unclean = [f"{one.path}: {one.detail}" for one in report.outcomes if one.result is Result.FAILED]
     except KeeperError as error:
-        return NextRun([f"the next run: {error}"], left_in(top), time.monotonic() - began, cleaned=False)
-    took_s = time.monotonic() - began
-    failed = [f"{one.path}: {one.detail}" for one in report.outcomes if one.result is Result.FAILED]
-    cleaned = any("killed run" in line for line in report.notices)
-    return NextRun(failed, left_in(top), took_s, cleaned)
+        unclean = [f"the next run: {error}"]
+    took_s = time.monotonic() - began_s
+    meanwhile()
+    return Examined(
+        lost + compare(finished=True) + record_troubles(top / STATE, rows), unclean + find_leftovers(top), took_s
+    )
 
 
-def left_in(top: Path) -> list[str]:
-    """The temporary files and notes that are there."""
+def find_leftovers(top: Path) -> list[str]:
+    """Return a sentence for each temporary file and each note that is left below `top`."""
     left = []
     for directory, _, names in os.walk(top):
         left += [f"{name} is left" for name in names if is_leftover(name)]
@@ -141,7 +152,7 @@ def left_in(top: Path) -> list[str]:
 
 
 def record_troubles(state: Path, rows: int) -> list[str]:
-    """What is wrong with the record: it opens, was not set aside, and has at least so many outcomes."""
+    """Return a sentence if the history does not open, was set aside, or has fewer outcomes than `rows`."""
     set_aside = [f"{path.name} was set aside" for path in state.glob("history.db.*")]
     try:
         with Record(state, read_only=True) as record:
@@ -150,3 +161,9 @@ def record_troubles(state: Path, rows: int) -> list[str]:
     except KeeperError as error:
         return [*set_aside, str(error)]
     return set_aside + ignored + ([f"{found} of {rows} outcomes are recorded"] if found < rows else [])
+
+
+def read_rows(state: Path) -> int:
+    """Return the number of outcomes in the history."""
+    with Record(state, read_only=True) as record:
+        return len(record.history())

@@ -41,7 +41,7 @@ def test_any_bytes_are_a_value_or_the_error(name: str) -> None:
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_what_the_fuzzer_begins_with_is_a_value_or_the_error(name: str) -> None:
-    for data in fuzz.SEEDS.get(name, ()):
+    for data in fuzz.SEEDS[name]:
         CHECKS[name](data)
 
 
