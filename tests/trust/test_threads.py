@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The worker and the event loop at the same objects, at the worst moment.
 
-tests/trust/threads.py waits for such moments; here they are made.
+tests/trust/soak.py waits for such moments. These tests make them.
 """
 
 from __future__ import annotations
