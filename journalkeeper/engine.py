@@ -34,7 +34,7 @@ from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.intake import ENTRIES_PER_FLUSH, Intake, list_journald_files
 from journalkeeper.observe.observer import Observer, Seen, resolve_path
 from journalkeeper.policy.deferral import remember
-from journalkeeper.policy.plan import plan, with_now
+from journalkeeper.policy.plan import Idle, plan, with_now
 from journalkeeper.policy.window import next_flush_us, windows
 
 DAEMON: Final = "daemon"
@@ -47,10 +47,10 @@ class Memory:
 
     `observer` has a row for each file, which holds as long as the file's device, inode, size, mtime and ctime are the
     same and no run has rewritten the file. `failures` are the last failed actions by (device, inode). `waiting` are the
-    waiting files by path, None before the first run. `past` has the last
-    action on each file by (device, inode), and a key that changes with the files and when a run is added to the
-    history. `seen` is the last look. `newest_run` is the newest run in the history: another process may have added one.
-    `notices` are still to be reported.
+    waiting files by path, None before the first run. `idle` are decisions of the last plan of the service. `past` has
+    the last action on each file by (device, inode), and a key that changes with the files and when a run is added to
+    the history. `seen` is the last look. `newest_run` is the newest run in the history: another process may have added
+    one. `notices` are still to be reported.
     """
 
     observer: Observer
@@ -59,6 +59,7 @@ class Memory:
     piece_times: PieceTimes = field(default_factory=PieceTimes)
     failures: dict[tuple[int, int], Refusal] = field(default_factory=dict)
     waiting: dict[str, Wait] | None = None
+    idle: Idle = field(default_factory=Idle)
     past: tuple[object, dict[tuple[int, int], Past]] = (None, {})
     seen: Seen = field(default=Seen((), (), (), ()))
     notices: list[str] = field(default_factory=list)
@@ -148,14 +149,15 @@ class Engine:
 
         With `marked`, each skip shows whether --now would make it an action.
         """
-        chosen = plan(host, request, self.config)
+        idle = Idle() if marked else self.memory.idle
+        chosen = plan(host, request, self.config, idle)
         watched = not request.hurries and self.config.window.pressure_max_percent < 100
         if watched and chosen.actions:
             busy = load.measure_busy_percent({volume.uuid for volume in host.volumes}, load.LOOK_S)
             host = host._replace(
                 volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
             )
-            chosen = plan(host, request, self.config)
+            chosen = plan(host, request, self.config, idle)
         return host, with_now(chosen, host, request, self.config) if marked else chosen
 
     def run(

@@ -8,13 +8,14 @@ files that it ends are not rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeAlias
 
 from journalkeeper.config import Config
-from journalkeeper.model import Action, Host, JournalFile, Plan, Reason, Request, Skip, Verb, Volume
+from journalkeeper.model import Action, Host, JournalFile, Kind, Past, Plan, Reason, Request, Skip, Verb, Volume
 from journalkeeper.model.errors import InternalError, catch_errors
 from journalkeeper.model.units import format_size
 from journalkeeper.policy import deferral, nocow, rotate
@@ -31,14 +32,35 @@ COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5"
 PUTTING_OFF = frozenset({Reason.SETTLING, Reason.IN_USE, Reason.WINDOW_CLOSED})
 """Vetoes that end without a change by a user. An action that pays is done after that."""
 
+Decision: TypeAlias = tuple[Skip | None, Action | None]
+"""The result of `_judge` for one file."""
+
 UNLESS_IDLE: Final = PUTTING_OFF | {Reason.SHARED}
 """Vetoes whose meaning depends on whether an action would pay. Others are reported without asking that."""
 
 
-def plan(host: Host, request: Request, config: Config) -> Plan:
-    """Return the plan for `host`: an action or a skip for each file and directory, the most rewarding actions first."""
-    cases = Cases(host, request, config)
-    judged = [_judge_file(file, cases) for file in host.files]
+@dataclass
+class Idle:
+    """The decisions of the last plan that neither time nor a retry ends: to leave an archive alone.
+
+    They hold while `basis` is the same: the request, the configuration and the options of the volumes. The decision on
+    one file, by its path, also holds no longer than the file's row and its past.
+    """
+
+    basis: object = None
+    decisions: dict[str, tuple[JournalFile, Past | None, Decision]] = field(default_factory=dict)
+
+
+def plan(host: Host, request: Request, config: Config, idle: Idle | None = None) -> Plan:
+    """Return the plan for `host`: an action or a skip for each file and directory, the most rewarding actions first.
+
+    The plan repeats the decisions in `idle` that still hold, and replaces `idle` by its own. To judge 10,000 files anew
+    takes as long as the look at them.
+    """
+    cases, idle = Cases(host, request, config), idle or Idle()
+    basis = request, config, tuple((volume.device, volume.options) for volume in host.volumes)
+    before, idle.basis, idle.decisions = idle.decisions if idle.basis == basis else {}, basis, {}
+    judged = [_judge_file(file, cases, before, idle) for file in host.files]
     proposed = [action for _, action in judged if action is not None]
     ready = [action for skip, action in judged if action is not None and skip is None]
     answers = _decide_on_directories(proposed, cases) if request.takes_directories else []
@@ -94,18 +116,27 @@ def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) 
     return [answer for answer in (attribute, rotation) if answer is not None]
 
 
-def _judge_file(file: JournalFile, cases: Cases) -> tuple[Skip | None, Action | None]:
-    """Return what `_judge` returns for the file.
+def _judge_file(
+    file: JournalFile, cases: Cases, before: Mapping[str, tuple[JournalFile, Past | None, Decision]], idle: Idle
+) -> Decision:
+    """Return the decision in `before` if it still holds, else what `_judge` returns. Add a lasting one to `idle`.
 
     If a rule raises an error, that file is skipped as INTERNAL_ERROR, and the plan continues.
     """
+    past, known = cases.find_past(file), before.get(file.path)
+    if known is not None and known[0] is file and known[1] == past:
+        idle.decisions[file.path] = known
+        return known[2]
     answer = catch_errors(partial(_judge, cases.build(file)))
     if isinstance(answer, InternalError):
         return Skip(file.path, Reason.INTERNAL_ERROR, answer.detail), None
+    skip, action = answer
+    if action is None and skip is not None and skip.until_us is None and file.kind is not Kind.ACTIVE:
+        idle.decisions[file.path] = file, past, answer
     return answer
 
 
-def _judge(case: Case) -> tuple[Skip | None, Action | None]:
+def _judge(case: Case) -> Decision:
     """Return (skip, action) for one file: a Skip if it is not worked on now, and the action if one pays and is allowed.
 
     Both are returned for an action that is only postponed.
