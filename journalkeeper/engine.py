@@ -38,7 +38,8 @@ from journalkeeper.policy.plan import Idle, plan, with_now
 from journalkeeper.policy.window import next_flush_us, windows
 
 DAEMON: Final = "daemon"
-DAY_S: Final = 24 * 60 * 60.0
+HOUR_S: Final = 60 * 60.0
+DAY_S: Final = 24 * HOUR_S
 
 
 @dataclass
@@ -64,6 +65,7 @@ class Memory:
     seen: Seen = field(default=Seen((), (), (), ()))
     notices: list[str] = field(default_factory=list)
     newest_run: int | None = None
+    observed_s: float = -HOUR_S
     pruned_s: float = -DAY_S
     healthy: bool | None = None  # the last verdict of the service
     began_us: int | None = None  # the start of the service
@@ -188,8 +190,9 @@ class Engine:
             host, chosen = self._plan(self._make_host(seen, record), request, marked=not watching)
             worker = Runner(self.config, self.memory.flushes, self.memory.piece_times, hurry=request.hurries, stop=ends)
             notices = [*remove_leftovers(seen.leftovers), *worker.synchronize(chosen.syncs)]
-            if watching:
-                record.observe(host.now_us, host, every_us=HOUR_US)
+            if watching and time.monotonic() - self.memory.observed_s >= HOUR_S:  # a commit costs 14 I/Os
+                record.observe(host.now_us, host)
+                self.memory.observed_s = time.monotonic()
             outcomes, unrecorded = list[Outcome](), list[str]()
             if chosen.actions or not watching:
                 self.memory.observer.forget(action.path for action in chosen.actions)

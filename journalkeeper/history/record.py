@@ -127,19 +127,16 @@ class Record(Database):
         rows = self._rows(f"SELECT {columns} FROM rewrites WHERE {wanted}", (*volume, json.dumps(list(inodes))))  # noqa: S608 - our words
         return {row["inode"]: past for row in rows if (past := self._parse(Past, "rewrites", row))}
 
-    def observe(self, now_us: int, host: Host, *, every_us: int = 0) -> None:
+    def observe(self, now_us: int, host: Host) -> None:
         """Store each instance's totals and each active file's extents if they changed.
 
-        A row follows its predecessor after `every_us` at the earliest: active files change with every flush, and a
-        commit costs 14 I/Os. Files with a problem are left out.
+        Files with a problem are left out.
         """
         fresh = []
         for table, key, counts in list_rows(now_us, host):
             row = counts._asdict()
             newest = f"SELECT * FROM {table} WHERE {key} = ? ORDER BY id DESC LIMIT 1"  # noqa: S608 - our words
             last = self._rows(newest, (encode(key, row[key]),))
-            if last and 0 <= now_us - last[0]["when_us"] < every_us:
-                continue
             if not last or any(last[0][name] != value for name, value in row.items() if name != "when_us"):
                 fresh.append((table, row))
 

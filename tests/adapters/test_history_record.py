@@ -310,13 +310,6 @@ def test_nothing_is_written_while_nothing_changes(record: Record) -> None:
     assert [(row.when_us, row.extents) for row in record.samples()] == [(1, 10), (3, 11), (4, 10)]
 
 
-@pytest.mark.parametrize(("now_us", "rows"), [(1099, 1), (1100, 2), (999, 2)])
-def test_changes_are_kept_every_so_often_and_when_the_clock_went_back(record: Record, now_us: int, rows: int) -> None:
-    record.observe(1000, host(journal()), every_us=100)
-    record.observe(now_us, host(journal(total=11)), every_us=100)
-    assert len(record.samples()) == len(record.totals()) == rows
-
-
 # Forgetting
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.config import Config, Defrag, Watch, Window
-from journalkeeper.engine import DAEMON, Engine
+from journalkeeper.engine import DAEMON, HOUR_S, Engine
 from journalkeeper.execute import executor, runner
 from journalkeeper.history import state
 from journalkeeper.history.record import NAME, Record
@@ -355,6 +355,22 @@ def test_the_service_reads_the_past_again_after_each_run_that_acted_and_for_othe
     assert reason_of(first) == (Reason.RECORDED, 7)
     away.rename(second)
     assert reason_of(second) == (Reason.RECORDED, 8)
+
+
+def test_the_service_stores_extents_that_changed_once_an_hour(
+    top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path
+) -> None:
+    active, service = put(top / MACHINE, journal_bytes, "system.journal", torn=False), keep()
+
+    def count_samples(extents: int) -> int:
+        scatter(active, MIB // extents)
+        go(service, Request(archived=True), origin=DAEMON)
+        with closing(Record(str(tmp_path / "state"), read_only=True)) as record:
+            return len(record.samples())
+
+    assert [count_samples(2), count_samples(4)] == [1, 1]
+    service.memory.observed_s -= HOUR_S
+    assert count_samples(8) == 2
 
 
 @pytest.fixture
