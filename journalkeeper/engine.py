@@ -115,10 +115,6 @@ class Engine:
         if self._publisher is not None:
             run_bookkeeping(partial(self._publisher.publish_health, healthy=healthy))
 
-    def _list_directories(self, *, watching: bool) -> tuple[str, ...]:
-        """Return the configured directories. `watching` leaves out missing ones, which a look reports as errors."""
-        return tuple(filter(os.path.isdir, self.directories)) if watching else self.directories
-
     def list_missing_directories(self) -> list[str]:
         """Return the configured directories that do not exist."""
         return [directory for directory in self.directories if not os.path.isdir(directory)]
@@ -128,7 +124,7 @@ class Engine:
 
         Raises: NotBtrfsError; FileError for a directory; NeedsRootError if no file may be read.
         """
-        seen = self._see(request, self.directories)
+        seen = self._see(request)
         return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
 
     def plan(self, request: Request) -> Plan:
@@ -141,7 +137,7 @@ class Engine:
     def look_and_plan(self, request: Request) -> tuple[Host, Plan]:
         """Look at the files, and return the host with its history, and the plan for it. Raises: as `plan`."""
         with closing(Record(self.state_directory, read_only=True)) as record:
-            seen = self._see(request, self._list_directories(watching=self._follows))
+            seen = self._see(request)
             host, planned = self._plan(self._make_host(seen, record), request, marked=True)
             self.memory.past = None, {}  # without the lock, another process may be adding to it
             return host, planned._replace(notices=record.ignored)
@@ -184,15 +180,13 @@ class Engine:
             if publisher is not None:
                 stack.push(publisher.publish_failure)
             ends = _stop_on_either(stop, stack.enter_context(state.Lock(self.state_directory)))
-            directories = self._list_directories(watching=watching or self._follows)
-            record = self._open_history(stack, request, directories)
-            seen = self._see(request, directories)
+            record = self._open_history(stack, request)
+            seen = self._see(request)
             host, chosen = self._plan(self._make_host(seen, record), request, marked=not watching)
             worker = Runner(self.config, self.memory.flushes, self.memory.piece_times, hurry=request.hurries, stop=ends)
             notices = [*remove_leftovers(seen.leftovers), *worker.synchronize(chosen.syncs)]
-            if watching and time.monotonic() - self.memory.observed_s >= HOUR_S:  # a commit costs 14 I/Os
-                record.observe(host.now_us, host)
-                self.memory.observed_s = time.monotonic()
+            if watching:
+                self._observe(record, host)
             outcomes, unrecorded = list[Outcome](), list[str]()
             if chosen.actions or not watching:
                 self.memory.observer.forget(action.path for action in chosen.actions)
@@ -214,7 +208,7 @@ class Engine:
         took_s = time.monotonic() - began
         return Report(chosen, tuple(outcomes), written, took_s, said, host, waiting, counters, tuple(unrecorded))
 
-    def _open_history(self, stack: ExitStack, request: Request, directories: tuple[str, ...]) -> Record:
+    def _open_history(self, stack: ExitStack, request: Request) -> Record:
         """Open the history until `stack` ends.
 
         A notice is added if the history is a new one in place of another. The next look opens all files again on which
@@ -224,18 +218,23 @@ class Engine:
         """
         exists = os.path.lexists(os.path.join(self.state_directory, NAME))
         if not exists:
-            self._see(request, directories)
+            self._see(request)
         record = stack.enter_context(Record(self.state_directory))
         stack.callback(lambda: self.memory.notices.extend(record.replacement))
         known, newest = self.memory.newest_run, record.find_newest_run()
         self.memory.newest_run = newest
         if known is not None and not exists:
-            self.memory.past = None, {}
             self.memory.notices.append(f"{record.path}: the history was removed, and a new one was started")
         if known is not None and known != newest:
             # Every run in a new history is new.
             self.memory.observer.forget(record.list_paths_since_run(known if known < newest else 0))
         return record
+
+    def _observe(self, record: Record, host: Host) -> None:
+        """Store changed extent counts once an hour, because each commit costs 14 I/Os."""
+        if time.monotonic() - self.memory.observed_s >= HOUR_S:
+            record.observe(host.now_us, host)
+            self.memory.observed_s = time.monotonic()
 
     def _update_history(
         self, record: Record, host: Host, chosen: Plan, outcomes: list[Outcome], request: Request
@@ -262,21 +261,22 @@ class Engine:
             self.memory.failures = {key: last for key, last in self.memory.failures.items() if key in there}
         record.prune(now, self.config.history.keep_us, host, max_rows=self.config.history.max_rows)
 
-    def _see(self, request: Request, directories: tuple[str, ...]) -> Seen:
+    def _see(self, request: Request) -> Seen:
         """Look at the files that `request` names, or at all files, and replace `memory.seen` by the look.
 
-        With named paths, a command looks at those files alone. The service first looks at all `directories`, for the
-        flush times, keeps that look as `memory.seen`, and returns the named files. It follows no links in the named
-        paths, because any user can send them over the bus.
+        With named paths, a command looks at those files alone. The service first looks at all directories
+        that exist, for the flush times, keeps that look as `memory.seen`, and returns the named files. It follows no
+        links in the named paths, because any user can send them over the bus.
 
-        Raises: NeedsRootError if a look at `directories` finds files and may read none of them.
+        Raises: NeedsRootError if a look at all files finds some and may read none of them.
         """
         now, observer = now_us(), self.memory.observer
         if request.paths and not self._follows:
             return self._add_timing(observer.look_at(map(resolve_path, request.paths), now_us=now))
-        seen = self._add_timing(observer.look(directories, now_us=now))
+        there = tuple(filter(os.path.isdir, self.directories)) if self._follows else self.directories
+        seen = self._add_timing(observer.look(there, now_us=now))
         if seen.files and all(file.problem is Reason.UNREADABLE for file in seen.files):
-            where = " and ".join(directories)
+            where = " and ".join(there)
             raise NeedsRootError(f"the journal files in {where} may be read by root and the group systemd-journal only")
         if not request.paths:
             return seen

@@ -66,8 +66,8 @@ async def _serve_connection(service: Daemon, address: str) -> None:
         undo.callback(dispatcher.close)
         signals = Signals(objects, bus.send, service.log.log_bug)
         undo.callback(signals.close)
-        service.events.followers.append(signals.follow)
-        undo.callback(service.events.followers.remove, signals.follow)
+        service.followers.append(signals.follow)
+        undo.callback(service.followers.remove, signals.follow)
         bus.handle = dispatcher.handle
         if await bus.call(bus_call("RequestName", "su", names.BUS_NAME, 0)) == [IN_QUEUE]:
             words = f"another process has the name {names.BUS_NAME} on the bus; it is ours when that one ends"

@@ -19,7 +19,7 @@ from journalkeeper.bus.contract import Signal, Values, join_signatures
 from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.values import job_values
 from journalkeeper.model import Result, Verb
-from journalkeeper.service.jobs import Changed, Event, JobAdded, JobRemoved
+from journalkeeper.service.jobs import Changed, JobAdded, JobRemoved, Notification
 from journalkeeper.service.snapshot import FileDone, count_reclaimed_bytes
 
 COALESCE_S: Final = 0.25
@@ -47,13 +47,13 @@ class Signals:
         if self._timer is not None:
             self._timer.cancel()
 
-    def follow(self, event: Event) -> None:
-        """Send the signal for an event of the service. An unexpected exception is logged, and costs only this signal.
+    def follow(self, notification: Notification) -> None:
+        """Send the signal for a notification of the service. An unexpected exception is logged, and costs only this signal.
 
         Changed properties are sent COALESCE_S later, together with what else changes meanwhile.
         """
         with self._guard():
-            match event:
+            match notification:
                 case Changed():
                     if self._timer is None:
                         self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._tell)

@@ -27,7 +27,7 @@ from journalkeeper.model import Request
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.policy.window import at
 from journalkeeper.service.backoff import RETRY_S, Backoff
-from journalkeeper.service.jobs import Changed, Ended, Events, Job, Jobs
+from journalkeeper.service.jobs import Changed, Ended, Job, Jobs, Notification
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event, RunLog, Say
 from journalkeeper.service.notify import Notify
 from journalkeeper.service.snapshot import (
@@ -67,15 +67,15 @@ class Daemon:
     """Keeps journals in order until a signal ends it, and does what callers request meanwhile.
 
     `load` makes an engine from the present configuration. `say` logs a sentence with a syslog priority (3 error, 4
-    warning, 6 information) without blocking. Create it in the event loop. `jobs`, `events` and `log` are for the server
-    on the bus.
+    warning, 6 information) without blocking. Create it in the event loop. `jobs`, `followers` and `log` are for the
+    server on the bus. Each follower is called with every notification, and raises nothing.
     """
 
     def __init__(self, load: Callable[[], Engine], say: Say) -> None:
         self._loop = asyncio.get_running_loop()
         self.log = RunLog(say)
-        self.events = Events()
-        self.jobs = Jobs(self._do, self.events, self.log.log_bug)
+        self.followers: list[Callable[[Notification], None]] = []
+        self.jobs = Jobs(self._do, self._tell, self.log.log_bug)
         self._notify = Notify()
         self._stopping = False
         self._state = Snapshot(())
@@ -128,10 +128,9 @@ class Daemon:
                 return
             if time.monotonic() >= self._next_look_s:
                 self._look_at_s = inf
-                await self._worker.run(lock.renew)
                 if self._watches_are_due:
                     await self._renew_watches()
-                await self._look()
+                await self._look(lock)
             elif time.monotonic() >= self._worker.flush_looks.free_at_s:
                 passed = await self._worker.run(self._worker.look_at_flushes)
                 self._look_at_s = 0.0 if passed else self._look_at_s
@@ -158,9 +157,12 @@ class Daemon:
         self._watches_are_due |= bool(watches.problem)
         self._change(unwatched=watches.problem)
 
-    async def _look(self) -> None:
-        """Make one complete run in the worker, store its result, and plan the time of the next look."""
-        message = await self._worker.run(self._worker.look)
+    async def _look(self, lock: state.Lock) -> None:
+        """Make one complete run in the worker, store its result, and plan the time of the next look.
+
+        Raises: as Worker.look; KeeperError if `lock` is lost.
+        """
+        message = await self._worker.run(partial(self._worker.look, lock.renew))
         now_s, wait_s = time.monotonic(), inf
         failed = isinstance(message, Failed) and not message.busy_limit_us
         self._retry.note(now_s, failed=failed or bool(self._watch.watches.problem))
@@ -237,7 +239,7 @@ class Daemon:
         """Update the state with a message of the worker, and publish the new state."""
         match message:
             case FileDone():
-                self.events.publish(message)
+                self._tell(message)
             case Progressed(0, progress):
                 self._notify.status(f"working on {progress.path}")
             case Progressed(number, progress):
@@ -264,7 +266,12 @@ class Daemon:
         if health != before.verdict.health and not self._stopping:
             publish = partial(self._worker.engine.publish_health, healthy={"ok": True, "act": False}.get(health))
             self._worker.run(publish)
-        self.events.publish(Changed())
+        self._tell(Changed())
+
+    def _tell(self, notification: Notification) -> None:
+        """Pass a notification to the followers."""
+        for follow in self.followers:
+            follow(notification)
 
     async def refresh(self) -> None:
         """Check the configuration and the rights, whose changes cause no event, for a caller.

@@ -59,33 +59,24 @@ class JobRemoved(NamedTuple):
     result: str
 
 
-Event = Changed | JobAdded | JobRemoved | FileDone
-
-
-class Events:
-    """The events of the service. Each of `followers` is called with every event, and raises nothing."""
-
-    def __init__(self) -> None:
-        self.followers: list[Callable[[Event], None]] = []
-
-    def publish(self, event: Event) -> None:
-        """Call each follower with an event."""
-        for follow in self.followers:
-            follow(event)
+Notification = Changed | JobAdded | JobRemoved | FileDone
 
 
 class Jobs:
-    """The queue of jobs. `do` carries out a job; events are published to `events`.
+    """The queue of jobs. `do` carries out a job; `tell` is called with each event.
 
     An exception of `do` ends only that job and becomes its error. `complain` logs an unexpected one. `queue` has the
     unfinished jobs, the running one first.
     """
 
     def __init__(
-        self, do: Callable[[Job], Awaitable[Ended]], events: Events, complain: Callable[[str, Exception], None]
+        self,
+        do: Callable[[Job], Awaitable[Ended]],
+        tell: Callable[[Notification], None],
+        complain: Callable[[str, Exception], None],
     ) -> None:
         self._do = do
-        self._events = events
+        self._tell = tell
         self._complain = complain
         self.queue: list[Job] = []
         self._last: tuple[int, Ended] | None = None
@@ -101,7 +92,7 @@ class Jobs:
             raise BusyError(f"{QUEUE_MOST} jobs are queued already; wait for one to end, or cancel some")
         job = Job(next(self._numbers), request)
         self.queue.append(job)
-        self._events.publish(JobAdded(job))
+        self._tell(JobAdded(job))
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work())
         return job
@@ -123,7 +114,7 @@ class Jobs:
             self._end(job, Ended("canceled", error=KeeperError(f"job {number} was canceled before it began")))
         else:
             job.state = "canceling"
-            self._events.publish(Changed())
+            self._tell(Changed())
 
     def find_result(self, number: int) -> Ended:
         """Return the result of job `number`, which must be the job that ended last.
@@ -145,7 +136,7 @@ class Jobs:
         while self.queue:
             job = self.queue[0]
             job.state = "running"
-            self._events.publish(Changed())
+            self._tell(Changed())
             try:
                 ended = await self._do(job)
             except Exception as error:  # noqa: BLE001 - whatever it is, it ends this job only
@@ -157,5 +148,5 @@ class Jobs:
     def _end(self, job: Job, ended: Ended) -> None:
         self.queue.remove(job)
         self._last = job.number, ended
-        self._events.publish(JobRemoved(job, ended.result))
-        self._events.publish(Changed())
+        self._tell(JobRemoved(job, ended.result))
+        self._tell(Changed())

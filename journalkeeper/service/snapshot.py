@@ -159,6 +159,7 @@ class Looked(NamedTuple):
     present: Present
     report: Report
     wait_s: float
+    flushes: FlushesLooked
 
 
 class Failed(NamedTuple):
@@ -231,10 +232,10 @@ def after(state: Snapshot, message: Message) -> Snapshot:
                 state = state._replace(last_run_us=when_us, bytes_written=written, bytes_reclaimed=reclaimed)
             failures = [one for one in before.failures if one.path != outcome.path] + find_failures([outcome])
             present = before._replace(failures=tuple(failures))
-        case Looked(findings, run):
+        case Looked(findings, run, flushes=flushes):
             failing = {one.path: one for one in (*still_failing(before.failures, findings.decided), *run.failures)}
             present = run._replace(failures=tuple(failing.values()), **standing)
-            state = state._replace(working=False, findings=findings)
+            state = state._replace(working=False, findings=findings, **flushes._asdict())
         case NotOnBtrfs(path):
             present = Present(foreign=path, **standing)
             state = state._replace(working=False, findings=None)

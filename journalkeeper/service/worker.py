@@ -139,14 +139,15 @@ class Worker:
         self._post(snapshot.FlushesLooked(*self.engine.windows()))
         return passed
 
-    def look(self) -> snapshot.Looked | snapshot.Failed | snapshot.NotOnBtrfs:
-        """Do one complete run of the service: look at every file, make a plan, and carry it out.
+    def look(self, renew: Callable[[], None]) -> snapshot.Looked | snapshot.Failed | snapshot.NotOnBtrfs:
+        """Call `renew`, and do one complete run: look at every file, make a plan, and carry it out.
 
         Return NotOnBtrfs if no journal directory is on btrfs. Return Failed for any other error, also if they were on
         btrfs in an earlier run. Otherwise return the result as Looked.
 
-        Raises: ReplacedError if a directory was replaced, so that the service has to be started again.
+        Raises: as `renew`; ReplacedError if a directory was replaced, so that the service has to be started again.
         """
+        renew()
         self.cycles += 1
         began_s, self._work_began_cpu_s = time.thread_time(), None
         if self.cycles > 1:  # the first look may take any time
@@ -189,8 +190,7 @@ class Worker:
     def _summarize(self, engine: Engine, report: Report) -> snapshot.Looked:
         """Return the result of a complete run for the event loop, with the seconds until the next run.
 
-        Also look at the flush timers, and post the present windows as FlushesLooked. The wait is 0 if a flush ended or
-        a sync must be requested.
+        Also look at the flush timers. The wait is 0 if a flush ended or a sync must be requested.
 
         Raises: KeeperError if the run did not look at the host.
         """
@@ -208,8 +208,7 @@ class Worker:
         )
         present = present_after_run(plan, outcomes, report.waiting)._replace(unrecorded="; ".join(report.unrecorded))
         wait_s = 0.0 if engine.has_flush_passed() else get_wait_s(report, engine.next_whole_look_us())
-        self._post(snapshot.FlushesLooked(*engine.windows()))
-        return snapshot.Looked(found, present, report, wait_s)
+        return snapshot.Looked(found, present, report, wait_s, snapshot.FlushesLooked(*engine.windows()))
 
     def plan(self, request: Request) -> dict[str, Any]:
         """Return the document of `plan -j`. Raises: KeeperError, OSError as Engine.plan."""

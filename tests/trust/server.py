@@ -16,7 +16,7 @@ from typing import Any
 
 from journalkeeper.bus.server import serve_bus
 from journalkeeper.model import JournalFile, Outcome, Reason, Request, Skip
-from journalkeeper.service.jobs import Ended, Events, Job, Jobs
+from journalkeeper.service.jobs import Ended, Job, Jobs, Notification
 from journalkeeper.service.log import Event, RunLog
 from journalkeeper.service.snapshot import Findings, Snapshot
 from tests import figures, hosts
@@ -56,8 +56,12 @@ class Made:
         skips = {path: Skip(path, Reason.SETTLING, "changed 3s ago") for path in rows}
         self._snapshot = Snapshot((TOP,), findings=Findings(rows, dict(skips), figures.STATUS))
         self._skips = skips
-        self.events = Events()
-        self.jobs = Jobs(self._do, self.events, log.log_bug)
+        self.followers: list[Callable[[Notification], None]] = []
+        self.jobs = Jobs(self._do, self._tell, log.log_bug)
+
+    def _tell(self, notification: Notification) -> None:
+        for follow in self.followers:
+            follow(notification)
 
     async def _do(self, job: Job) -> Ended:
         self._say(f"{PRIVILEGED}job {job.number}")

@@ -15,7 +15,7 @@ from journalkeeper.bus import names, signals
 from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.signals import Signals
 from journalkeeper.model import Outcome, Reason, Request, Result, Verb
-from journalkeeper.service.jobs import Changed, Event, Job, JobAdded, JobRemoved
+from journalkeeper.service.jobs import Changed, Job, JobAdded, JobRemoved, Notification
 from journalkeeper.service.snapshot import FileDone, Snapshot
 
 DONE = Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 900, 400, 100, 1.0)
@@ -39,7 +39,7 @@ class Bench:
     def _complain(self, what: str, error: Exception) -> None:
         raise AssertionError(what) from error
 
-    async def follow(self, *events: Event) -> None:
+    async def follow(self, *events: Notification) -> None:
         """Let the events happen, and wait until the changes are sent together."""
         for event in events:
             self.signals.follow(event)
@@ -63,7 +63,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
         ([Changed()], []),
     ],
 )
-async def test_each_event_has_its_signal(events: list[Event], sent: list[tuple[str, list[Any]]]) -> None:
+async def test_each_event_has_its_signal(events: list[Notification], sent: list[tuple[str, list[Any]]]) -> None:
     bench = Bench()
     await bench.follow(*events)
     assert bench.sent == sent

@@ -9,23 +9,22 @@ import pytest
 
 from journalkeeper.model import Request
 from journalkeeper.model.errors import BusyError, NoSuchJobError
-from journalkeeper.service.jobs import QUEUE_MOST, Ended, Event, Events, Job, JobAdded, JobRemoved, Jobs
+from journalkeeper.service.jobs import QUEUE_MOST, Ended, Job, JobAdded, JobRemoved, Jobs, Notification
 
 
 def request(number: int) -> Request:
     return Request(paths=(f"/{number}",))
 
 
-class Bench(Events):
-    """Jobs that are done when `finish` says so; `heard` is what was published."""
+class Bench:
+    """Jobs that are done when `finish` says so; `heard` is what it notified of."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.heard: list[tuple[str, int]] = []
         self.began: list[int] = []
         self.raises: Exception | None = None
         self._may_end = asyncio.Semaphore(0)
-        self.jobs = Jobs(self._do, self, self._complain)
+        self.jobs = Jobs(self._do, self._hear, self._complain)
 
     async def _do(self, job: Job) -> Ended:
         self.began.append(job.number)
@@ -35,8 +34,8 @@ class Bench(Events):
             raise error
         return Ended("canceled" if job.state == "canceling" else "done", {"number": job.number})
 
-    def publish(self, event: Event) -> None:
-        match event:
+    def _hear(self, notification: Notification) -> None:
+        match notification:
             case JobAdded(job):
                 self.heard.append(("new", job.number))
             case JobRemoved(job, result):

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from journalkeeper.health.evidence import Obstacle, Present
-from journalkeeper.model import Outcome, Plan, Reason, Request, Result, Skip, Verb, Window
+from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb, Window
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
-from journalkeeper.service.jobs import Changed, Event, Events, Job, JobAdded
 from journalkeeper.service.snapshot import (
     Checked,
     Failed,
@@ -74,19 +73,31 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
         ),
         (
             with_present(problem="no btrfs", paused=True)._replace(working=True),
-            Looked(FOUND, Present(failures=(LIMIT,)), REPORT, 1.0),
+            Looked(FOUND, Present(failures=(LIMIT,)), REPORT, 1.0, FlushesLooked((), 0)),
             Snapshot(("/j",), FOUND, present=Present(failures=(LIMIT,), paused=True)),
         ),
         (CALM, FileDone(BAD, 5), with_present(failures=(FAILURE,))),
         (with_present(failures=(FAILURE,)), FileDone(DONE, 5), WORKED),
-        (with_present(failures=(FAILURE,)), Looked(FOUND, Present(), REPORT, 1.0), looked(FOUND)),
-        (with_present(failures=(FAILURE,)), Looked(REFUSED, Present(), REPORT, 1.0), looked(REFUSED, FAILURE)),
-        (with_present(failures=(FAILURE,)), Looked(SETTLES, Present(), REPORT, 1.0), looked(SETTLES, FAILURE)),
+        (with_present(failures=(FAILURE,)), Looked(FOUND, Present(), REPORT, 1.0, FlushesLooked((), 0)), looked(FOUND)),
+        (
+            with_present(failures=(FAILURE,)),
+            Looked(REFUSED, Present(), REPORT, 1.0, FlushesLooked((), 0)),
+            looked(REFUSED, FAILURE),
+        ),
+        (
+            with_present(failures=(FAILURE,)),
+            Looked(SETTLES, Present(), REPORT, 1.0, FlushesLooked((), 0)),
+            looked(SETTLES, FAILURE),
+        ),
         (CALM, FileDone(DONE, 5), WORKED),
         (WORKED, FileDone(DONE, 7), WORKED._replace(last_run_us=7, bytes_written=200, bytes_reclaimed=1000)),
         (CALM, FileDone(DONE._replace(result=Result.SKIPPED), 5), CALM),
         (CALM, Checked("wrong", UNWRITABLE), with_present(configuration="wrong", unwritable=UNWRITABLE)),
-        (with_present(**STANDING), Looked(FOUND, Present(), REPORT, 1.0), looked(FOUND, **STANDING)),
+        (
+            with_present(**STANDING),
+            Looked(FOUND, Present(), REPORT, 1.0, FlushesLooked((), 0)),
+            looked(FOUND, **STANDING),
+        ),
         (
             with_present(**STANDING, busy="x"),
             NotOnBtrfs("/j"),
@@ -98,13 +109,3 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
 )
 def test_each_message_replaces_the_state_as_a_whole(state: Snapshot, message: Message, expected: Snapshot) -> None:
     assert after(state, message) == expected
-
-
-def test_every_follower_is_called_with_each_event() -> None:
-    events, added = Events(), JobAdded(Job(1, Request()))
-    first: list[Event] = []
-    second: list[Event] = []
-    events.followers += [first.append, second.append]
-    events.publish(added)
-    events.publish(Changed())
-    assert first == second == [added, Changed()]
