@@ -131,7 +131,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 def leftovers(ours: tuple[str, ...]) -> list[str]:
-    """Return the mounts, loop devices and processes that this session has left behind."""
+    """Return the mounts and loop devices of paths that begin with one of `ours`."""
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         point = line.split()[4]
@@ -145,7 +145,7 @@ def leftovers(ours: tuple[str, ...]) -> list[str]:
         # attached in another namespace, the path may begin further up
         if any(own in path for own in ours):
             found.append(f"/dev/{device.name} is still attached to {path}")
-    return found + stray_processes()
+    return found
 
 
 def stray_processes() -> list[str]:
@@ -171,7 +171,7 @@ def _nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     yield
     ours = (f"{os.environ['TMPDIR']}/", f"{tmp_path_factory.getbasetemp()}/")
     deadline = time.monotonic() + CLEANUP_S
-    while (found := leftovers(ours)) and time.monotonic() < deadline:
+    while (found := leftovers(ours) + stray_processes()) and time.monotonic() < deadline:
         time.sleep(0.05)
     if found:
         pytest.fail("this test session left behind:\n" + "\n".join(found), pytrace=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""configs/install into a directory: what it writes is listed, and goes again."""
+"""configs/install lists the files that it writes to a directory, and removes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def install(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def files(root: Path) -> set[str]:
-    """Every file and link below `root`, the virtual environment apart."""
+    """Return every file and link below `root`, without the virtual environment."""
     found = (path for path in root.rglob("*") if path.is_symlink() or path.is_file())
     return {f"/{path.relative_to(root)}" for path in found if not path.is_relative_to(root / HOME)}
 
@@ -40,7 +40,7 @@ def files(root: Path) -> set[str]:
         pytest.param(["--root", "{place}", "--uninstall"], 1, "has installed nothing", marks=pytest.mark.root),
     ],
 )
-def test_what_it_cannot_do_is_refused_with_a_reason(tmp_path: Path, words: list[str], status: int, says: str) -> None:
+def test_wrong_words_are_refused_with_a_reason(tmp_path: Path, words: list[str], status: int, says: str) -> None:
     done = install(*(word.format(place=tmp_path) for word in words))
     assert done.returncode == status
     assert says in done.stderr
@@ -52,7 +52,7 @@ def manifest(root: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory, with a blank in its name, that it was installed into."""
+    """Return a directory with a blank in its name, into which it was installed."""
     root = tmp_path_factory.mktemp("an image")
     done = install("--root", root)
     assert done.returncode == 0, done.stderr
@@ -61,7 +61,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.root
 @pytest.mark.slow
-def test_it_lists_what_it_writes(image: Path) -> None:
+def test_the_manifest_lists_every_file(image: Path) -> None:
     listed = [path for path in manifest(image) if not path.endswith("/")]
     assert sorted(listed) == sorted(path for path in files(image) if not path.startswith("/etc/systemd/system/"))
     assert {"/usr/bin/journalkeeper", "/usr/lib/journalkeeper.conf"} <= set(listed)
@@ -69,7 +69,7 @@ def test_it_lists_what_it_writes(image: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.slow
-def test_what_it_installed_runs_from_where_it_is_now(image: Path, tmp_path: Path) -> None:
+def test_the_installed_program_runs_from_its_directory(image: Path, tmp_path: Path) -> None:
     program = image / HOME / "venv/bin/python"
     version = ran(program, "-P", "-m", "journalkeeper", "--version", check=True, cwd=tmp_path)
     assert version.stdout == f"journalkeeper {__version__}\n"
@@ -100,8 +100,9 @@ def test_the_installed_program_runs_nothing_of_a_users(image: Path, tmp_path: Pa
 
 @pytest.mark.root
 @pytest.mark.slow
-def test_an_interrupted_upgrade_leaves_the_last_version_and_the_next_one_leaves_disabled_what_was(image: Path) -> None:
-    """It is killed while pip works, which is nearly all of the time, and takes long because pip works."""
+@pytest.mark.long
+def test_an_interrupted_upgrade_keeps_the_old_version_and_the_next_one_keeps_units_disabled(image: Path) -> None:
+    """It is killed while pip works, and takes long because pip installs it twice."""
     before, listed = files(image), manifest(image)
     inside = image / HOME / "venv.new/bin/pip"
     upgrade = subprocess.Popen(
@@ -130,8 +131,8 @@ def test_an_interrupted_upgrade_leaves_the_last_version_and_the_next_one_leaves_
 
 @pytest.mark.root
 @pytest.mark.slow
-def test_uninstalling_leaves_what_is_the_admins_and_purging_nothing(image: Path) -> None:
-    """The last one of this image."""
+def test_uninstall_leaves_the_admins_files_and_purge_leaves_nothing(image: Path) -> None:
+    """It is the last test of this image."""
     own = image / "etc/journalkeeper.conf"
     own.write_text("[Metrics]\nTextfile=/metrics\n")
     metrics = image / "metrics/journalkeeper.prom"
@@ -151,7 +152,7 @@ def test_uninstalling_leaves_what_is_the_admins_and_purging_nothing(image: Path)
 
 @pytest.mark.root
 @pytest.mark.parametrize("words", [[], ["--uninstall"]])
-def test_what_a_package_has_brought_is_left_to_the_package(tmp_path: Path, words: list[str]) -> None:
+def test_files_of_a_package_are_left_to_the_package(tmp_path: Path, words: list[str]) -> None:
     program = tmp_path / "usr/bin/journalkeeper"
     program.parent.mkdir(parents=True)
     program.write_text("#!/usr/bin/python3\n")
@@ -163,7 +164,7 @@ def test_what_a_package_has_brought_is_left_to_the_package(tmp_path: Path, words
 
 @pytest.mark.root
 def test_an_image_with_another_python_is_refused(tmp_path: Path) -> None:
-    """A root in which `python3` runs and says a version of its own: busybox's sh would do, but is not everywhere."""
+    """The image has a shell with its libraries, and a script in place of python3 that prints another version."""
     place = tmp_path / "usr/bin"
     place.mkdir(parents=True)
     other = place / "python3"
@@ -180,7 +181,7 @@ def test_an_image_with_another_python_is_refused(tmp_path: Path) -> None:
     assert "has Python 3.9" in done.stderr
 
 
-def test_every_row_of_the_table_is_a_pattern_and_a_directory() -> None:
+def test_every_shipped_file_matches_a_pattern_of_the_table() -> None:
     rows = [line.split() for line in (CHECKOUT / "configs/files").read_text().splitlines() if line[:1] not in ("", "#")]
     assert [row for row in rows if len(row) != 2 or not row[1].startswith("/usr/")] == []
     shipped = [*(CHECKOUT / "units").iterdir(), CHECKOUT / "configs/journalkeeper.conf"]

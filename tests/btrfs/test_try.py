@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests import demo
+from tests.conftest import leftovers
 from tests.daemon import CHECKOUT
 from tests.patience import PATIENCE_S, eventually
 
@@ -23,21 +24,8 @@ SMALL = ("--extents", "800", "--iops", "0")
 
 
 def traces(directory: Path) -> list[str]:
-    """Return mounts, loop devices and processes that name `directory`, and the files that are still in it."""
-    found = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(directory) in line]
-    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
-        try:
-            found += [f"{backing}: {text}" for text in [backing.read_text()] if str(directory) in text]
-        except OSError:
-            continue  # cleared while we looked
-    for command in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = command.read_bytes()
-        except OSError:
-            continue  # ended while we looked
-        if str(directory).encode() in words:
-            found.append(words.decode(errors="replace"))
-    return found + [str(path) for path in directory.iterdir()]
+    """Return the mounts, loop devices and files that are in `directory`."""
+    return leftovers((f"{directory}/",)) + [str(path) for path in directory.iterdir()]
 
 
 def settled_traces(directory: Path) -> list[str]:

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A whole Debian host in a container: booted by its own systemd, on a btrfs of its own.
 
-A guest ends with its Guest, whatever happens: its processes, its mounts,
-its loop device, its cgroups (after a SIGKILL of us the processes only; an empty cgroup
-stays, and mounts do unless the mount namespace was ours); and no process that is not its
-own is ever touched.
+With its Guest end the guest's processes, mounts, loop device and cgroups. After a SIGKILL of this process the guest's
+processes end, but an empty cgroup stays, and so do mounts outside of a mount namespace of this process.
 
     with Guest("trixie") as guest:             # 2 s, after 30 s for the first of a release
         guest.boot()                           # 3 s
@@ -13,9 +11,8 @@ own is ever touched.
         guest.reboot()
         print(guest.boot_seconds(), guest.blame()[0])
 
-`nocow` says what /var/log/journal is before the first boot: None is Debian's way (the
-directory gets +C from tmpfiles, but only after the first system.journal was made), True
-is +C from the start, False is datacow for good.
+`nocow` is the state of /var/log/journal before the first boot. None is Debian's way: tmpfiles sets +C on the directory
+after journald has made the first system.journal. True is +C from the start, False is datacow for ever.
 
 It needs root, systemd-container, mmdebstrap, btrfs-progs and zstd. systemd need not run
 here. Where it does, and where cgroup 2 is all there is, start Python by
@@ -55,7 +52,7 @@ UNIT_US = {"min": 60_000_000, "s": 1_000_000, "ms": 1000, "us": 1}
 
 
 def missing() -> str | None:
-    """Why no guest can be booted here, in one line; None if it can."""
+    """Return one line that states why no guest can be booted here; None if it can."""
     for tool, package in base.TOOLS.items():
         if shutil.which(tool) is None:
             return f"{tool} is not installed (package {package})"
@@ -111,27 +108,27 @@ class Guest:
 
     @property
     def root(self) -> Path:
-        """The guest's / as seen from here, whether it runs or not (without its /run, /tmp, /dev)."""
+        """The guest's / on this machine, whether it runs or not (without its /run, /tmp, /dev)."""
         return self.volume.mountpoint / self.name
 
     @property
     def journal(self) -> Path:
-        """The guest's /var/log/journal/MACHINE-ID as seen from here."""
+        """The guest's /var/log/journal/MACHINE-ID on this machine."""
         return self.root / "var/log/journal" / self.machine_id
 
     @property
     def console(self) -> Path:
-        """What the guest wrote on its console since its last boot."""
+        """The file with the output of the guest's console since its last boot."""
         return self.volume.base / f"{self.name}.console"
 
     @property
     def running(self) -> bool:
-        """Whether it is booted, or about to be."""
+        """True if the guest is booted or boots."""
         return self._shelter is not None and self._shelter.running
 
     @property
     def leader(self) -> int:
-        """The process id here of the guest's process 1.
+        """The process id, on this machine, of the guest's process 1.
 
         Raises: RuntimeError if the guest is not booted.
         """
@@ -140,7 +137,7 @@ class Guest:
         return self._leader
 
     def boot(self, timeout_s: float = 300) -> None:
-        """Boot, and wait until multi-user.target and all that was to start with it has.
+        """Boot, and wait until multi-user.target and its units have started.
 
         Raises: RuntimeError with the console's last lines if it does not come up in time.
         """
@@ -173,7 +170,7 @@ class Guest:
         return Shelter(unique, nspawn, volume=place, environment=environment, output=self.console)
 
     def _await_ready(self, ready: socket.socket, shelter: Shelter, timeout_s: float) -> int:
-        """Read nspawn's notifications until the guest's own systemd has finished booting; returns its pid."""
+        """Read nspawn's notifications until the guest's systemd has booted, and return the pid of that systemd."""
         leader = ""
         deadline = time.monotonic() + timeout_s
         while shelter.running and time.monotonic() < deadline:
@@ -202,7 +199,7 @@ class Guest:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in the guest, as root or `user`, with a login's environment.
 
-        It runs beside the guest's units, not in one: say `systemd-run` for that.
+        It runs in no unit of the guest; `systemd-run` starts one.
         Raises: RuntimeError with what it said if it fails and `check` is set; TimeoutExpired.
         """
         done = subprocess.run(
@@ -214,7 +211,7 @@ class Guest:
         return done
 
     def command(self, *argv: str, user: str | None = None) -> list[str]:
-        """The words that run `argv` in the guest, for who wants to start it otherwise than `run` does."""
+        """Return the words that run `argv` in the guest."""
         as_user = [f"--reuid={user}", f"--regid={user}", "--init-groups"] if user else []
         return [
             "nsenter", f"--target={self.leader}", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--",
@@ -232,21 +229,17 @@ class Guest:
         self.run(*argv, text_in=script, timeout_s=3600)
 
     def poweroff(self, *, how: str = "poweroff", timeout_s: float = 300) -> int:
-        """Shut down cleanly and return the exit status of nspawn; `how` is poweroff, halt or reboot.
+        """Shut down cleanly by `systemctl HOW` and return the exit status of nspawn.
 
         Raises: RuntimeError if it does not end in time.
         """
-        self._ask_to_end(how)
-        return self.wait(timeout_s)
-
-    def _ask_to_end(self, how: str) -> None:
-        """Say `systemctl HOW`; it may die or be stopped with all the others before it has answered."""
         try:
             done = self.run("systemctl", how, check=False, timeout_s=10)
-        except subprocess.TimeoutExpired:
-            return  # nsenter stops itself when systemd, killing all others, stops its child
+        except subprocess.TimeoutExpired:  # nsenter stops itself when systemd, killing all others, stops its child
+            return self.wait(timeout_s)
         if done.returncode > 0 and self.running:
             raise RuntimeError(f"{self.name}: systemctl {how}: {done.stderr.strip()}")
+        return self.wait(timeout_s)
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Wait until the guest has shut itself down; returns the exit status of its last nspawn.
@@ -273,33 +266,10 @@ class Guest:
         self.drop_caches()
         self.boot()
 
-    def soft_reboot(self, *, timeout_s: float = 300) -> None:
-        """Restart userspace only, which systemd can since 254, and wait until it is up again.
-
-        Raises: RuntimeError if it is not in time.
-        """
-        before = self._soft_reboots()
-        self._ask_to_end("soft-reboot")
-        deadline = time.monotonic() + timeout_s
-        while self._soft_reboots() in (before, ""):
-            if time.monotonic() > deadline or not self.running:
-                raise RuntimeError(f"guest {self.name} did not soft-reboot:\n{self._last_words()}")
-            time.sleep(0.2)
-        self.run("systemctl", "is-system-running", "--wait", check=False)  # "degraded" is up, too
-        self.run("systemctl", "is-active", "multi-user.target")
-
-    def _soft_reboots(self) -> str:
-        """How often it has; nothing while it does."""
-        try:
-            show = self.run("systemctl", "show", "--property=SoftRebootsCount", "--value", check=False, timeout_s=3)
-        except subprocess.TimeoutExpired:
-            return ""
-        return show.stdout.strip()
-
     def power_cut(self) -> None:
-        """Cut the power: the disk stays as it is at this moment, what was in memory is gone.
+        """Cut the power: the disk stays as it is at this moment, and the content of memory is lost.
 
-        What it models and what not: see tests/guest/disk.py. All of the volume loses power.
+        tests/guest/disk.py describes the model. The whole volume loses power.
         """
         devices = self.volume.devices
         disk.unplug(*devices)
@@ -307,9 +277,9 @@ class Guest:
         self.remount(between=lambda: disk.plug(*devices))
 
     def remount(self, *, between: Callable[[], object] | None = None) -> None:
-        """Mount the volume anew while no guest on it runs, after `between`: nothing of it is cached then.
+        """Call `between` and mount the volume again, with empty caches. No guest on it may run.
 
-        Raises: RuntimeError if it stays mounted in somebody else's mount namespace.
+        Raises: RuntimeError if it stays mounted in another mount namespace.
         """
         self.volume.unmount()
         self.volume.await_release()
@@ -318,13 +288,13 @@ class Guest:
         self.volume.mount()
 
     def boot_seconds(self) -> float:
-        """How long userspace took to boot, as systemd-analyze(1) counts it."""
+        """Return the seconds that userspace took to boot, as systemd-analyze(1) counts them."""
         text = self.run("systemctl", "show", "--property=UserspaceTimestampMonotonic,FinishTimestampMonotonic").stdout
         stamps = dict(line.split("=") for line in text.split())
         return (int(stamps["FinishTimestampMonotonic"]) - int(stamps["UserspaceTimestampMonotonic"])) / 1e6
 
     def blame(self) -> list[tuple[str, float]]:
-        """The units and the seconds each took to start, the slowest first."""
+        """Return the units with the seconds that each took to start, the slowest first."""
         rows = []
         for line in self.run("systemd-analyze", "blame", "--no-pager").stdout.splitlines():
             words = line.split()
@@ -333,7 +303,7 @@ class Guest:
         return rows
 
     def flush_seconds(self) -> float:
-        """What opening the journal took of the boot."""
+        """Return the seconds of the boot that opening the journal took."""
         return dict(self.blame())["systemd-journal-flush.service"]
 
     def copy_in(self, source: str | os.PathLike[str], target: str) -> None:
@@ -354,13 +324,13 @@ class Guest:
         self.volume.throttle(iops)
 
     def drop_caches(self) -> None:
-        """Make the next reads cold ones; while the guest is off, its volume is mounted anew too."""
+        """Empty the page cache; while the guest is off, mount its volume again, too."""
         if not self.running:
             self.remount()
         drop_caches()
 
     def close(self) -> None:
-        """End the guest at once and clean up; its volume goes too, if it is the guest's own."""
+        """End the guest at once, and remove its volume if the guest made it."""
         with ExitStack() as steps:
             if self._owns_volume:
                 steps.callback(self.volume.close)

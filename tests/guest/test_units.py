@@ -13,10 +13,13 @@ import shutil
 import time
 from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 import pytest
 
 from journalkeeper.bus import names
+from journalkeeper.health.finding import word
+from journalkeeper.health.rules import HEALTH
 from journalkeeper.service.log import Event
 from tests.guest import steps
 from tests.guest.conftest import datacow_guest
@@ -67,6 +70,142 @@ def test_a_call_on_the_bus_starts_the_service_only_where_it_is_enabled(guest: Gu
     guest.shell(f"systemctl disable --now {UNIT}")
     assert "not found" in guest.shell(f"{read} 2>&1 || true")
     assert property_of(guest, UNIT, "ActiveState") == "inactive"
+
+
+WORDS = frozenset(map(word, HEALTH))
+
+
+@pytest.fixture
+def enabled(guest: Guest) -> Iterator[Guest]:
+    """Yield the host with the service enabled and running."""
+    guest.run("systemctl", "enable", "--now", UNIT)
+    yield guest
+    guest.run("systemctl", "disable", "--now", UNIT)
+
+
+class Views(NamedTuple):
+    """The verdict in each place that shows it.
+
+    `reasons` are the words of `status -j`, `doctor` those of the problems that doctor finds by the same rules. `bus` is
+    the property Health, and `metric` journalkeeper_healthy; both are None where no service answers.
+    """
+
+    exit_status: int
+    line: str
+    reasons: list[str]
+    doctor: list[str]
+    bus: str | None = None
+    metric: str | None = None
+
+
+def look(guest: Guest) -> Views:
+    """Ask each place once."""
+    status = guest.run("journalkeeper", "status", check=False)
+    document = json.loads(guest.run("journalkeeper", "status", "-j", check=False).stdout)
+    doctor = json.loads(guest.run("journalkeeper", "doctor", "-j").stdout)["findings"]
+    found = [one["rule"] for one in doctor if one["severity"] == "problem" and one["rule"] in WORDS]
+    bus = health_on_the_bus(guest)
+    text = guest.shell(f"cat {COLLECTOR}/journalkeeper.prom || true")
+    metric = re.search(r"(?m)^journalkeeper_healthy (\S+)$", text)
+    return Views(
+        status.returncode,
+        status.stdout.partition("\n\n")[0].replace("\n", " "),
+        [one.partition(":")[0] for one in document["health_reasons"]],
+        found,
+        bus,
+        None if bus is None or metric is None else metric[1],
+    )
+
+
+def health_on_the_bus(guest: Guest) -> str | None:
+    """Return Health; None if the service does not have its name. The call does not start it."""
+    get = f"call {names.BUS_NAME} {names.MANAGER_PATH} org.freedesktop.DBus.Properties Get ss {names.MANAGER} Health"
+    said = guest.shell(f"busctl --json=short --auto-start=no {get} || true")
+    return str(json.loads(said)["data"][0]["data"]) if said else None
+
+
+def is_well(views: Views) -> bool:
+    return views[0] == 0 and views.line.startswith("OK: ") and views[2:] == ([], [], "ok", "1")
+
+
+class Trouble(NamedTuple):
+    """The commands that cause and end a trouble, its rule, the beginning of the line, and bus and metric."""
+
+    cause: str
+    end: str
+    rule: str
+    line: str
+    inside: tuple[str | None, str | None] = (None, None)
+
+
+WRONG = "/etc/journalkeeper.conf.d/wrong.conf"
+TROUBLES = (
+    Trouble(
+        f"systemctl stop {UNIT}",
+        f"systemctl start {UNIT}",
+        "keeper-down",
+        "journalkeeper.service is enabled but does not run",
+    ),
+    Trouble(
+        f"mkdir -p /etc/journalkeeper.conf.d; printf '[Defrag]\\nCompress=gzip\\n' >{WRONG}; systemctl restart {UNIT} || true",
+        f"rm {WRONG}; systemctl restart {UNIT}",
+        "bad-configuration",
+        f"{WRONG}:",
+    ),
+    Trouble(
+        "chattr +i /var/log/journal",
+        "chattr -i /var/log/journal",
+        "directory-unwritable",
+        "The service cannot write to /var/log/journal: its",
+        ("act", "0"),
+    ),
+)
+
+
+@pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.rule)
+def test_every_view_of_the_verdict_agrees_during_a_trouble_and_after_it(enabled: Guest, trouble: Trouble) -> None:
+    """It takes long because each look starts eight commands."""
+    assert eventually(lambda: is_well(look(enabled))), look(enabled)
+    enabled.shell(trouble.cause)
+    try:
+        assert eventually(lambda: trouble.rule in look(enabled).reasons), look(enabled)
+        views = look(enabled)
+        assert (views.exit_status, views.line.startswith(f"Act: {trouble.line}")) == (1, True), views
+        assert views.doctor == views.reasons, views
+        assert (views.bus, views.metric) == trouble.inside, views
+    finally:
+        enabled.shell(trouble.end)
+    assert eventually(lambda: is_well(look(enabled))), look(enabled)
+
+
+def test_the_units_of_the_man_page_report_a_verdict_that_is_not_ok(enabled: Guest) -> None:
+    """The files are those of journalkeeper.service(8). A login shows the verdict, and a check that fails logs it."""
+    page = (steps.CHECKOUT / "configs/man/journalkeeper.service.8.in").read_text()
+    files = dict(re.findall(r"(?m)^\.EX\n# (/etc/(?:systemd|profile\.d)/\S+)\n((?:[^.].*\n)+)", page))
+    assert len(files) == 5
+    for path, text in files.items():
+        place = enabled.root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    timer = "journalkeeper-check.timer"
+    enabled.shell(f"systemctl daemon-reload; systemctl restart {UNIT}; systemctl enable --now {timer}")
+    try:
+        assert eventually(lambda: is_well(look(enabled))), look(enabled)
+        login = ("bash", "--login", "-c", "true")
+        alerts = ("journalctl", "--quiet", "--output=cat", "--priority=err", "--identifier=journalkeeper-alert")
+        enabled.run("systemctl", "start", "journalkeeper-check.service")
+        assert enabled.run(*login, user="user").stdout == ""
+        done = ("journalctl", "--output=cat", "--unit", UNIT, "JOURNALKEEPER_RESULT=done")
+        before = enabled.run(*done).stdout
+        steps.archive(enabled)
+        assert eventually(lambda: len(history(enabled)) > 0)
+        assert enabled.run(*done).stdout == before
+        enabled.run("systemctl", "stop", UNIT)
+        assert enabled.run("systemctl", "start", "journalkeeper-check.service", check=False).returncode == 1
+        assert eventually(lambda: enabled.run(*alerts).stdout.startswith("Act: journalkeeper.service is enabled"))
+        assert enabled.run(*login, user="user").stdout.startswith("Act: journalkeeper.service is enabled")
+    finally:
+        enabled.shell(f"systemctl disable --now {timer}; rm {' '.join(files)}; systemctl daemon-reload")
 
 
 @pytest.mark.parametrize("unit", [UNIT, TIMED])
@@ -206,17 +345,14 @@ def test_the_timers_service_is_skipped_while_the_service_runs(guest: Guest) -> N
     assert "Skipped due to 'exec-condition'" in log_of(guest, TIMED)
 
 
-@pytest.mark.parametrize("how", ["reboot", "soft-reboot"])
-def test_a_fragmented_file_is_not_left_to_the_next_boot(guest: Guest, release: str, how: str) -> None:
+def test_a_fragmented_file_is_not_left_to_the_next_boot(guest: Guest) -> None:
     """It acts while journald runs and writes to /var: its own end is in the journal, and so is the rotation."""
-    if how == "soft-reboot" and release == "bookworm":
-        return  # systemd 252 has none
     guest.run("systemctl", "enable", "--now", "journalkeeper-shutdown.service")
     before = extents(guest)
     guest.age(40)
     aged = extents(guest)["system.journal"]
     assert aged > 4 * AGED
-    guest.soft_reboot() if how == "soft-reboot" else guest.reboot()
+    guest.reboot()
     after = extents(guest)
     made = [name for name in after.keys() - before.keys() if name.startswith("system@")]
     assert made, guest.shell("journalkeeper history; journalkeeper plan --active --now")
