@@ -138,7 +138,6 @@ class Trouble(NamedTuple):
     inside: tuple[str | None, str | None] = (None, None)
 
 
-WRONG = "/etc/journalkeeper.conf.d/wrong.conf"
 TROUBLES = (
     Trouble(
         f"systemctl stop {UNIT}",
@@ -147,10 +146,10 @@ TROUBLES = (
         "journalkeeper.service is enabled but does not run",
     ),
     Trouble(
-        f"mkdir -p /etc/journalkeeper.conf.d; printf '[Defrag]\\nCompress=gzip\\n' >{WRONG}; systemctl restart {UNIT} || true",
-        f"rm {WRONG}; systemctl restart {UNIT}",
+        f"echo Nonsense=1 >>/etc/journalkeeper.conf; systemctl restart {UNIT} || true",
+        f"sed -i '$d' /etc/journalkeeper.conf; systemctl restart {UNIT}",
         "bad-configuration",
-        f"{WRONG}:",
+        "/etc/journalkeeper.conf:",
     ),
     Trouble(
         "chattr +i /var/log/journal",
