@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Made-up hosts, files and outcomes: whole and at peace unless the words say otherwise.
-
-A default passes every rule, so that a test names only what it is about.
-"""
+"""Hosts, files and outcomes for tests. Every rule passes their defaults, so a test names only what it is about."""
 
 from __future__ import annotations
 
@@ -46,12 +43,12 @@ ENDINGS = {
 
 
 def extents(total: int = 1, data_bytes: int = 32 * MIB, **words: Any) -> Extents:
-    """What FIEMAP says of a plain file of 32 MiB."""
+    """Return the extents of a plain file of 32 MiB."""
     return Extents(total=total, data_bytes=data_bytes, **words)
 
 
 def file(kind: Kind = Kind.ARCHIVED, stem: str = "system", **words: Any) -> JournalFile:
-    """A journal file of journald's that has been left alone for a day."""
+    """Return a journal file that was not changed for a day."""
     plain: dict[str, Any] = {
         "path": f"{DIRECTORY}/{stem}{ENDINGS[kind]}",
         "device": DEVICE,
@@ -77,7 +74,7 @@ def file(kind: Kind = Kind.ARCHIVED, stem: str = "system", **words: Any) -> Jour
 
 
 def volume(**words: Any) -> Volume:
-    """One device with 10 GiB free."""
+    """Return a volume of one device with 10 GiB free."""
     plain: dict[str, Any] = {
         "device": DEVICE,
         "uuid": "11111111-2222-3333-4444-555555555555",
@@ -94,7 +91,7 @@ def volume(**words: Any) -> Volume:
 
 
 def instance(**words: Any) -> Instance:
-    """The main journald with its default settings."""
+    """Return the main journald with its default settings."""
     plain: dict[str, Any] = {
         "name": NAME,
         "directory": DIRECTORY,
@@ -112,7 +109,7 @@ def instance(**words: Any) -> Instance:
 
 
 def host(*files: JournalFile, **words: Any) -> Host:
-    """A host with these files, one instance and one volume."""
+    """Return a host with these files, one instance and one volume."""
     plain: dict[str, Any] = {
         "now_us": NOW_US,
         "files": files,
@@ -125,7 +122,7 @@ def host(*files: JournalFile, **words: Any) -> Host:
 
 
 def past(of: JournalFile, **words: Any) -> Past:
-    """The record of a rewrite after which the file has not changed."""
+    """Return the record of a rewrite after which the file has not changed."""
     plain: dict[str, Any] = {
         "verb": Verb.COMPRESS,
         "when_us": NOW_US - MINUTE_US,
@@ -137,12 +134,12 @@ def past(of: JournalFile, **words: Any) -> Past:
 
 
 def known(of: JournalFile, **words: Any) -> dict[tuple[int, int], Past]:
-    """The past of a host that has rewritten this file only."""
+    """Return the past of a host that has rewritten only this file."""
     return {(of.device, of.inode): past(of, **words)}
 
 
 def outcome(path: str = f"{DIRECTORY}/system.journal", **words: Any) -> Outcome:
-    """A compression that was done."""
+    """Return the outcome of a compression."""
     plain: dict[str, Any] = {
         "action": Verb.COMPRESS,
         "result": Result.DONE,
@@ -158,17 +155,17 @@ def outcome(path: str = f"{DIRECTORY}/system.journal", **words: Any) -> Outcome:
 
 
 def done(inode: int = 7, one: Outcome | None = None, **words: Any) -> Done:
-    """An outcome as the history gets it, by default a compression that was done."""
+    """Return an outcome as the history gets it, by default that of a compression."""
     after = Found(inode, size_bytes=66, mtime_ns=55, extents=0)
     return Done(outcome() if one is None else one, after, **words)
 
 
 def case(one: JournalFile, request: Request | None = None, config: Config | None = None, **words: Any) -> Case:
-    """The Case of one file, made as the plan makes it; `words` are the host's."""
+    """Return the Case of one file as the plan makes it; `words` are the host's."""
     return Cases(host(one, **words), request or Request(), config or Config()).build(one)
 
 
 def configured(section: str, **words: Any) -> Config:
-    """The defaults with some directives of one section changed, by field name."""
+    """Return the defaults with changed directives of one section, by field name."""
     config = Config()
     return config.model_copy(update={section: getattr(config, section).model_copy(update=words)})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How tests are spread over the workers of pytest-xdist, and what each worker has of its own.
+"""Spread the tests over the workers of pytest-xdist.
 
-A worker begins with mounts of its own, before it makes any: what it unmounts is then mounted nowhere else.
+Each worker has its own mount namespace from its beginning, so that a volume that it unmounts is mounted nowhere else.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ CLONE_NEWNS, MS_PRIVATE_TREE = 0x00020000, (1 << 18) | (1 << 14)
 """Source: linux/sched.h; MS_PRIVATE | MS_REC of linux/mount.h."""
 
 TOGETHER = ("tests/unit/", "tests/adapters/", "tests/guest/")
-"""Here a whole module goes to one worker: its tests are short, or share a booted guest."""
+"""A whole module of these directories runs in one worker: its tests are short, or share a booted guest."""
 
 RELEASE = re.compile(r"\[(bookworm|trixie)\b")
 
 
 @cache
 def shares_fixture(module: str) -> bool:
-    """Return whether a module makes something once for all of its tests."""
+    """Return whether a module has a fixture of module scope."""
     return 'scope="module"' in Path(module).read_text()
 
 
@@ -43,20 +43,20 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc] # xdist ships no typ
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduler:
-    """Spread tests by our rule whatever --dist says: a module of a booted guest cannot be split."""
+    """Return this scheduler for every --dist, because a module with a booted guest cannot be split."""
     config.option.loadscopereorder = False
     return Scheduler(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give a worker a mount namespace of its own, where root may. Threads that run already stay outside."""
+    """Give a worker of root's a mount namespace. Threads that run already stay outside."""
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(config, "workerinput") and os.geteuid() == 0 and libc.unshare(CLONE_NEWNS) == 0:
         libc.mount(b"none", b"/", None, MS_PRIVATE_TREE, None)  # fails in a chroot, which has nothing to make private
 
 
 def cost(item: pytest.Item) -> int:
-    """Return the place of a test: what takes long begins first, so that no worker waits for it at the end."""
+    """Return the place of a test in the order of a worker. Long tests begin first, so that no worker waits for them."""
     for place, mark in enumerate(("guest", "long", "slow", "root")):
         if item.get_closest_marker(mark):
             return place

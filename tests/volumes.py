@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Images of btrfs volumes, and how full and how cold a volume is."""
+"""Images of btrfs volumes, and the disk usage, extents and caches of files on them."""
 
 from __future__ import annotations
 

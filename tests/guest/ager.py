@@ -20,7 +20,7 @@ STATE_OFFSET, ONLINE = 16, 1
 
 
 def entry(flush: int, number: int) -> bytes:
-    """One message by journald's native protocol."""
+    """Return one message of journald's native protocol."""
     fields = {
         "MESSAGE": f"flush {flush} message {number}: connection from 192.0.2.{number} port {40000 + flush} accepted",
         "PRIORITY": "6",
@@ -32,16 +32,16 @@ def entry(flush: int, number: int) -> bytes:
 
 
 def have_synced(active: Path, journald: int) -> None:
-    """Have journald sync; asked again each second, because an append meanwhile, whosever, takes OFFLINE back."""
+    """Ask journald to sync, and repeat that each second, because an append ends the state OFFLINE."""
     for _ in range(60):
         os.kill(journald, signal.SIGRTMIN + 1)
-        if became(active, online=False, timeout_s=1):
+        if await_state(active, online=False, timeout_s=1):
             return
     raise SystemExit(f"ager: {active} did not become OFFLINE in 60 s")
 
 
-def became(active: Path, *, online: bool, timeout_s: float) -> bool:
-    """Whether the state byte of the active file says so in time: ONLINE once appended to, else once synced."""
+def await_state(active: Path, *, online: bool, timeout_s: float) -> bool:
+    """Wait until the active file is ONLINE (appended to) or OFFLINE (synced); return False if that takes too long."""
     deadline = time.monotonic() + timeout_s
     while True:
         # while it is rotated, there is none for a moment, then an empty one
@@ -71,7 +71,7 @@ def main() -> None:
     for flush in range(asked.flushes):
         for number in range(asked.messages):
             channel.send(entry(flush, number))
-        if not became(active, online=True, timeout_s=60):
+        if not await_state(active, online=True, timeout_s=60):
             raise SystemExit(f"ager: {active} did not become ONLINE in 60 s")
         have_synced(active, journald)
 

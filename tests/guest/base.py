@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The root of a small Debian, made once with mmdebstrap and kept as a tarball.
 
-How this machine reaches its registries (mirrors, proxies, certificates)
-is taken from its own settings when it is needed, and never written in this repository.
+The mirrors, proxies and certificates of the registries come from this machine's own settings.
 
 The tarball is `$XDG_CACHE_HOME/journalkeeper/guest-RELEASE-KEY.tar.zst`, or below
 /var/cache; KEY changes with the package list, and the file it replaces is removed.
@@ -25,7 +24,7 @@ PACKAGES = (
     "python3-dbus-fast", "python3-jinja2",
     "btrfs-progs", "btrfs-compsize", "acl", "attr", "procps", "e2fsprogs", "sudo", "ca-certificates",
 )  # fmt: skip
-"""What a host has that somebody installs journalkeeper on, and what the tests look through."""
+"""The packages of a host on which journalkeeper is installed, and those that the tests use."""
 
 EXTRA = {
     "bookworm": ("usr-is-merged",),  # and not usrmerge, which brings 55 MB of perl
@@ -33,21 +32,21 @@ EXTRA = {
     "sid": ("python3-pydantic", "python3-pyasyncore"),
 }
 SYSTEMD = {"bookworm": 252, "trixie": 257}
-"""The reference hosts, each with its systemd. sid, which changes from day to day, has tests of its own."""
+"""The reference hosts, each with its systemd. test_sid.py tests sid, which changes every day."""
 
 UNREAD = ("/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/man/*")
-"""Left out of the base packages, and of none that is installed later: 60 MB that nobody reads."""
+"""These 60 MB are left out of the base packages, but not of packages that are installed later."""
 
 TOOLS = {"mmdebstrap": "mmdebstrap", "zstd": "zstd", "tar": "tar", "systemd-nspawn": "systemd-container"}
 
 
 def cache() -> Path:
-    """Where tarballs are kept."""
+    """Return the directory of the tarballs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "/var/cache") / "journalkeeper"
 
 
 def tarball(release: str) -> Path:
-    """The tarball of a release's root; made first if there is none (20 s and 60 MB).
+    """Return the tarball of a release's root. Make it if there is none (20 s and 60 MB), and remove older ones.
 
     Raises: RuntimeError with the last words of mmdebstrap if it fails.
     """
@@ -59,7 +58,7 @@ def tarball(release: str) -> Path:
         (cache() / f"guest-{release}.lock").open("w") as lock,
         tempfile.TemporaryDirectory(prefix="guest-", dir=cache()) as temporary,
     ):
-        fcntl.flock(lock, fcntl.LOCK_EX)  # whoever waits here finds it made
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may make it
         if kept.exists():
             return kept
         fresh = Path(temporary) / kept.name
@@ -75,7 +74,7 @@ def tarball(release: str) -> Path:
 
 
 def unpack(packed: Path, root: Path) -> None:
-    """Lay a tarball into the empty directory `root`, with this machine's ways to its registries."""
+    """Unpack a tarball into the empty directory `root`, with this machine's settings for its registries."""
     subprocess.run(["tar", "--zstd", "-xpf", packed, "-C", root, "--xattrs", "--acls"], check=True)
     lend_registries(root)
 
@@ -107,7 +106,7 @@ def _recipe(release: str) -> list[str]:
 
 
 def _mirror(release: str) -> list[str]:
-    """The archive this machine's apt uses, as a sources.list line; nothing where it knows none of Debian's."""
+    """Return the archive that this machine's apt uses, as a line of sources.list; [] if it uses none of Debian's."""
     listed = _output("apt-get", "indextargets", "--format", "$(REPO_URI) $(ORIGIN) $(LABEL)", "Created-By: Packages")
     for line in listed.splitlines():
         uri, _, whose = line.partition(" ")
@@ -117,7 +116,7 @@ def _mirror(release: str) -> list[str]:
 
 
 def _pip_settings() -> str:
-    """pip's settings here that say where packages come from, the environment's over the file's."""
+    """Return pip's settings for its index on this machine. The environment overrides the file."""
     words = ("index-url", "extra-index-url", "trusted-host", "proxy", "cert")
     found = configparser.RawConfigParser()
     found.read("/etc/pip.conf")
@@ -129,7 +128,7 @@ def _pip_settings() -> str:
 
 
 def _output(*argv: str) -> str:
-    """What a command printed; nothing where this machine, not a Debian, lacks it."""
+    """Return the output of a command; "" if this machine does not have the command."""
     if shutil.which(argv[0]) is None:
         return ""
     return subprocess.run(argv, capture_output=True, text=True, check=False).stdout

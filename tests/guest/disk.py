@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Pulling a loop device's disk away under a mounted filesystem, and plugging it in again.
+"""Unplug the disk of a loop device under a mounted filesystem, and plug it in again.
 
-What is not on the disk at the moment of the cut is lost, as with a real one.
-
-The device is shrunk to one sector: every write from that moment on fails, also those that
-the block layer's throttle still holds back, and what was in page caches never arrives.
-This models a disk that keeps what it has said is written (no volatile write cache, or one
-with a battery): it does not model completed writes that a cache loses or reorders, nor a
-sector that is half written.
+The device is shrunk to one sector. From that moment every write fails, also one that the block layer's throttle holds
+back, and the content of page caches is lost. This models a disk that keeps every write that it has acknowledged
+(without a volatile write cache, or with a battery). It does not model acknowledged writes that are lost or reordered,
+nor a sector that is half written.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ SECTOR_BYTES = 512
 
 
 def unplug(*devices: str) -> None:
-    """Let every further read or write of loop devices fail.
+    """Make every further read or write of loop devices fail.
 
     Raises: OSError, EBUSY on a kernel that changes no loop device in use.
     Source: linux/loop.h, struct loop_info64.
@@ -34,7 +31,7 @@ def unplug(*devices: str) -> None:
 
 
 def plug(*devices: str) -> None:
-    """Undo `unplug`, once nothing is mounted from it any more."""
+    """Undo `unplug`. Nothing may be mounted from the devices."""
     for device in devices:
         _limit(device, 0)
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A process namespace and cgroups around one program, so that all it starts ends with it.
+"""A process namespace and cgroups around one program, so that every process that it starts ends with it.
 
-Whatever ends, a command or the thread that started it (even by SIGKILL),
-the kernel kills everything in the shelter, and `kill` returns when nothing of it is left.
+When the program ends, or the thread that started it (even by SIGKILL), the kernel kills every process in the shelter.
 """
 
 from __future__ import annotations
@@ -35,18 +34,17 @@ done
 "$@"
 exit $?
 """
-"""What process 1 of the shelter does, and stays: nspawn for one does not know how to be that.
+"""The script of process 1 of the shelter, because nspawn cannot be process 1.
 
-A mount namespace is a copy: other scratch volumes are let go of, or they would stay mounted
-here, with their caches, after their owners have unmounted them. Their owner may unmount one
-meanwhile, which is seen here, too.
+A mount namespace is a copy. Other scratch volumes are unmounted in it, because they would stay mounted there, with
+their caches, after their owners have unmounted them. An owner may unmount one at the same time.
 """
 
 
 class Shelter:
-    """`argv` running behind walls, in cgroups of its own called `name`, below ours.
+    """`argv` running in its own namespaces, and in cgroups called `name` below those of this process.
 
-    `volume` is where the one scratch volume is mounted that it needs.
+    `volume` is the mount point of the only scratch volume that it needs.
     """
 
     def __init__(
@@ -63,11 +61,11 @@ class Shelter:
 
     @property
     def running(self) -> bool:
-        """Whether the program has not ended."""
+        """True until the program has ended."""
         return self._engine.poll() is None
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Wait for the end, leave no cgroup behind and return the exit status.
+        """Wait for the end, remove the cgroups, and return the exit status.
 
         Raises: subprocess.TimeoutExpired.
         """
@@ -77,7 +75,7 @@ class Shelter:
         return status
 
     def kill(self) -> int:
-        """Kill process 1 of the shelter: the kernel kills the others before it lets it end."""
+        """Kill every process in the shelter, wait for their end, and return the exit status."""
         for pid, (parent, _) in _processes().items():
             if parent == self._engine.pid:
                 os.kill(pid, signal.SIGKILL)
@@ -88,7 +86,7 @@ class Shelter:
             return self.wait()
 
     def pid_of(self, inner: list[str]) -> int:
-        """The pid here of the process whose pids are `inner` in the shelter and in the namespaces below it.
+        """Return the pid, in this namespace, of the process whose pids are `inner` in the shelter and below it.
 
         Raises: LookupError.
         """
@@ -103,7 +101,7 @@ class Shelter:
 
 
 def _processes() -> dict[int, tuple[int, list[str]]]:
-    """Every process here, with its parent and its pids in the namespaces from ours down.
+    """Return every process with its parent and its pids in this namespace and those below it.
 
     Source: proc_pid_status(5), PPid and NSpid.
     """
@@ -118,7 +116,7 @@ def _processes() -> dict[int, tuple[int, list[str]]]:
 
 
 def _own_cgroup(tree: Path) -> Path:
-    """This process's own cgroup in the hierarchy mounted at `tree`."""
+    """Return this process's cgroup in the hierarchy mounted at `tree`."""
     name = "name=systemd" if tree.name == "systemd" else ""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -128,7 +126,7 @@ def _own_cgroup(tree: Path) -> Path:
 
 
 def _remove_cgroup(top: Path) -> None:
-    """Remove a cgroup and those below it; the last process may take a moment to be gone."""
+    """Remove a cgroup and those below it. Wait until the last process in them has ended."""
     for folder, _, _ in os.walk(top, topdown=False):
         deadline = time.monotonic() + 5
         while True:
