@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # shellcheck shell=sh
-# How packages and a virtual environment come to be, for configs/install and for the
-# scripts under tests; sourced, from the checkout's top.
-# Packages come from the distribution where it has them, and everything
-# else goes into a virtual environment; nothing is written into the checkout.
+# Functions that install packages and make a virtual environment, for configs/install and the scripts in tests/.
+# A script sources this file in the top directory of the checkout.
+# Libraries come from the distribution where it has them, and otherwise from PyPI into a virtual environment. Nothing is
+# written into the checkout.
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -14,14 +14,14 @@ die() {
 
 is_root() { [ "$(id -u)" -eq 0 ]; }
 
-# Root's Python loads nothing from a user's directories, whatever `sudo -E` handed on.
+# Root's Python loads nothing from a user's directories, whichever variables `sudo -E` passes.
 if is_root; then
     unset PYTHONPATH PYTHONHOME PYTHONSTARTUP
     export PYTHONNOUSERSITE=1
 fi
 
-# make_work_directory: print the name of a new directory. Root's is below /tmp, where the sticky bit keeps
-# other users from exchanging it; below a TMPDIR that `sudo -E` hands on, its owner could.
+# make_work_directory: print the name of a new directory. Root's is below /tmp, where the sticky bit prevents
+# other users from replacing it. The owner of a TMPDIR that `sudo -E` passes could replace it.
 make_work_directory() {
     if is_root; then unset TMPDIR; fi
     mktemp -d
@@ -37,15 +37,16 @@ package_manager() {
     echo none
 }
 
-# packages WHAT: names of the distribution's packages, one a line.
-# python: the interpreter and the libraries that a pip would have to compile;
-# nice: libraries that pip can fetch as well, so a distribution may lack them or have them
-# too old (NAME>=VERSION);
-# bed: what makes a btrfs and a journald to try things on; guest: what makes and boots a
-# whole Debian, and packaging: what makes and judges packages, both on a Debian or Ubuntu
-# only; build: what `pip install .` by itself compiles with; docs: what judges man pages
-# and completions; trace: what sees journald's system calls and ours; remote: a program of
-# systemd's that writes journals of other hosts (its socket and services stay disabled).
+# packages KIND: print names of the distribution's packages, one on each line. The kinds are:
+#   python     the interpreter, and the libraries that pip would have to compile
+#   nice       libraries that pip can fetch, too, if the distribution's are missing or too old (NAME>=VERSION)
+#   bed        programs that make a btrfs and a journald for tests
+#   guest      programs that make and boot a Debian, on Debian or Ubuntu only
+#   packaging  programs that build and check packages, on Debian or Ubuntu only
+#   build      the compiler and headers that `pip install .` needs
+#   docs       programs that check man pages and completions
+#   trace      strace
+#   remote     systemd-journal-remote, which writes journals of other hosts (its units stay disabled)
 packages() {
     case "$(package_manager) $1" in
     "apt-get python") echo "python3 python3-venv python3-systemd python3-btrfsutil python3-psutil" ;;
@@ -94,7 +95,7 @@ lacking() {
 add_packages() {
     case "$(package_manager)" in
     apt-get)
-        # nobody may be there to answer: a configuration file of the admin's stays as it is
+        # dpkg must not ask: a configuration file that the admin has changed stays as it is
         DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
             -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold "$@" >&2
         ;;
@@ -111,7 +112,7 @@ refresh() {
     esac
 }
 
-# need KIND...: install what is lacking of `packages KIND`; as a user say what to install.
+# need KIND...: install the missing packages of these kinds. As a user, print their names.
 need() {
     # names have no blanks
     # shellcheck disable=SC2046
@@ -128,14 +129,14 @@ need() {
     fi
 }
 
-# offered NAME[>=VERSION]: whether apt has it, and not too old; the others are asked in installing.
+# offered NAME[>=VERSION]: succeed if apt has the package in this version. Other package managers refuse old ones.
 offered() {
     case "$(package_manager) $1" in
     "apt-get "*">="*) dpkg --compare-versions "$(candidate "${1%%>=*}")" ge "${1##*>=}" ;;
     esac
 }
 
-# spelled NAME[>=VERSION]: the word that this package manager takes for it
+# spelled NAME[>=VERSION]: print the package as an argument of this package manager
 spelled() {
     case "$(package_manager) $1" in
     "apt-get "*) echo "${1%%>=*}" ;;
@@ -146,7 +147,7 @@ spelled() {
 
 candidate() { LC_ALL=C apt-cache policy "$1" | sed -n 's/^  Candidate: //p'; }
 
-# whether apt has ever been told what there is
+# has_lists: succeed if apt has lists of packages
 has_lists() {
     for list in /var/lib/apt/lists/*_Packages*; do
         if [ -e "$list" ]; then return; fi
@@ -154,7 +155,7 @@ has_lists() {
     return 1
 }
 
-# wish: install the libraries that pip could fetch too, each only if the distribution has it.
+# wish: install the libraries of the kind "nice" that the distribution has.
 wish() {
     is_root || return 0
     wanted=$(lacking nice)
@@ -162,7 +163,7 @@ wish() {
     [ "$(package_manager)" != apt-get ] || has_lists || refresh
     echo "$wanted" | while read -r name; do
         if offered "$name"; then
-            add_packages "$(spelled "$name")" >/dev/null 2>&1 || : # a distribution without it: pip's business
+            add_packages "$(spelled "$name")" >/dev/null 2>&1 || : # pip fetches it
         fi
     done
 }
@@ -178,21 +179,20 @@ find_python() {
     die "no Python 3.11 or later here"
 }
 
-# What root's pip takes over from the environment, which `sudo -E` hands on from a user: how an
-# index is reached, and no more. A user's pip.conf, PIP_TARGET, PYTHONPATH or TMPDIR would make
-# root's pip write or run what that user likes. What an index then sends is judged by its hash.
+# The variables that root's pip may have from the environment, which `sudo -E` passes from a user: they only tell how
+# to reach an index. With a user's pip.conf, PIP_TARGET, PYTHONPATH or TMPDIR that user could make root's pip write or
+# run any file. The files of an index are checked by their hashes.
 reaching="PATH LANG LC_ALL PYTHONPYCACHEPREFIX
     http_proxy https_proxy no_proxy all_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY
     SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE
     PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_FIND_LINKS PIP_NO_INDEX PIP_PROXY PIP_CERT
     PIP_CLIENT_CERT PIP_DEFAULT_TIMEOUT PIP_TIMEOUT PIP_RETRIES"
 
-# reach COMMAND...: run a command in the environment that pip may have. For root that is a clean
-# one, with the home of root: /etc/pip.conf counts, and root's own pip.conf.
-# $follow, if set, is a function to run the long parts under.
+# reach COMMAND...: run a command in the environment that pip may have. Root's contains only these variables and the home
+# of root, so /etc/pip.conf and root's own pip.conf are read. $follow, if set, is a function that runs the command.
 reach() {
     if is_root; then
-        for reached in $reaching; do # a name that no caller uses: a function's variables are theirs, too
+        for reached in $reaching; do # variables are global: no caller uses this name
             eval "[ -z \"\${$reached+set}\" ] || set -- \"$reached=\$$reached\" \"\$@\""
         done
         set -- env -i "HOME=$(getent passwd 0 | cut -d: -f6)" "$@"
@@ -210,7 +210,7 @@ pip_in() {
     reach "$venv/bin/python" -P -m pip --quiet --disable-pip-version-check "$@"
 }
 
-# pinned DIR NAME WORDS...: install what configs/pins/NAME.txt lists, each file by its hash, built by pinned tools.
+# pinned DIR NAME WORDS...: install the files of configs/pins/NAME.txt by their hashes, built by pinned tools.
 pinned() {
     venv=$1
     list=configs/pins/$2.txt
@@ -219,8 +219,8 @@ pinned() {
     pip_in "$venv" install --require-hashes --no-build-isolation --use-pep517 "$@" --requirement "$list"
 }
 
-# make_program DIR: a virtual environment with journalkeeper, and with the libraries that the
-# distribution lacks or has too old. What builds it is gone afterwards.
+# make_program DIR: make a virtual environment with journalkeeper, and with the libraries that the distribution lacks or
+# has in an old version. The build tools are removed.
 make_program() {
     made=$1
     make_venv "$made" && pinned "$made" build --target "$made/build" || return

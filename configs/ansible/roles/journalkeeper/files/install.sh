@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # Installs from an archive of the source: install.sh ARCHIVE
-# What was installed is kept, for the next play to compare and for uninstall.sh.
+# The archive stays on the host: the next play compares it, and uninstall.sh runs its uninstaller.
 set -eu
 archive=$1
 work=$(mktemp -d /var/tmp/journalkeeper-XXXXXX)

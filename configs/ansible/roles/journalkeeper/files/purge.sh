@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: LGPL-2.1-or-later
-# Removes what stays on a host when journalkeeper's program goes: purge.sh [--list] [ROOT]
-# That is the history, the configuration, drop-ins of the units, the limits for journald of
-# "journalkeeper retention", and the metrics file that a configuration names. Each is printed, and with --list nothing is removed. Directories that
-# are NOCOW stay so, and are named. Also for packages: it needs no program of ours.
+# Removes the files that stay on a host when journalkeeper is removed: purge.sh [--list] [ROOT]
+# They are the history, the configuration, drop-ins of the units, journald's limits of "journalkeeper retention", and the
+# metrics file that a configuration names. Each path is printed. With --list nothing is removed. NOCOW directories stay
+# NOCOW, and are printed. The script needs no file of journalkeeper's, so packages run it, too.
 set -eu
 verb=removed
 if [ "${1:-}" = --list ]; then
@@ -12,7 +12,7 @@ if [ "${1:-}" = --list ]; then
 fi
 root=${1:-}
 
-# values KEY: what files of the configuration say; one that another overrides was in force once
+# values KEY: print the values of all files of the configuration; an overridden one was in force earlier
 values() {
     for place in etc run usr/local/lib usr/lib; do
         for file in "$root/$place/journalkeeper.conf" "$root/$place/journalkeeper.conf.d"/*.conf; do
