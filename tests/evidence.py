@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Made-up evidence: a host of which every part could be looked at, and of which no rule has anything to say."""
+"""Made-up evidence of a host that was examined completely and on which no rule finds anything."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ STORAGE = Storage("auto", persistent_directory=True, flushed=True)
 
 
 def look(*files: JournalFile, foreign: tuple[str, ...] = (), **words: Any) -> Look:
-    """These files on a volume with room; `words` are the host's."""
+    """Return a look at these files on a volume with free space; `words` are fields of the Host."""
     plain: dict[str, Any] = {"volumes": (volume(unallocated_bytes=10 * GIB),)}
     return Look(host(*files, **{**plain, **words}), foreign=foreign)
 
 
 def intake(number: int = 1000, wait_us: int = 500, unit: str = "cron.service") -> tuple[Intake, ...]:
-    """Messages a second apart that waited as long as each other."""
+    """Return messages at intervals of a second, all with the same wait."""
     return tuple(Intake(NOW_US - (number - n) * SECOND_US, wait_us, unit) for n in range(number))
 
 
 def boots(number: int = 5, userspace_s: float = 10, flush_s: float | None = 0.1) -> tuple[Boot, ...]:
-    """The last boots, a day apart."""
+    """Return the last boots, one a day."""
     flush_us = None if flush_s is None else round(flush_s * 1e6)
     return tuple(
         Boot(f"{n:032x}", NOW_US - (number - n) * DAY_US, round(userspace_s * 1e6), flush_us) for n in range(number)
@@ -51,7 +51,7 @@ def boots(number: int = 5, userspace_s: float = 10, flush_s: float | None = 0.1)
 
 
 def journal(**words: Any) -> Journal:
-    """A journal of a thousand entries that was read whole."""
+    """Return a journal of 1,000 entries that was read to its beginning; `words` replace fields."""
     plain: dict[str, Any] = {
         "entries": 1000,
         "oldest_us": NOW_US - 10 * DAY_US,
@@ -68,7 +68,7 @@ def journal(**words: Any) -> Journal:
 
 
 def recorded(**words: Any) -> Recorded:
-    """A record of a host that has nothing to do."""
+    """Return the history of a host without work; `words` replace fields."""
     plain: dict[str, Any] = {
         "counters": Counters(since_us=NOW_US - 30 * DAY_US),
         "entries": (),
@@ -80,7 +80,7 @@ def recorded(**words: Any) -> Recorded:
 
 
 def archives(number: int = 8, ratio: float = 6.0, hours: float = 24, **words: Any) -> tuple[JournalFile, ...]:
-    """Compacted archives of 32 MiB, one each so many hours, and the active file."""
+    """Return an active file, and compacted archives of 32 MiB of which each covers `hours`."""
     plain = file()
     found = [file(Kind.ACTIVE, head_time_us=NOW_US - MINUTE_US, tail_time_us=NOW_US)]
     for n in range(number):
@@ -98,7 +98,7 @@ def archives(number: int = 8, ratio: float = 6.0, hours: float = 24, **words: An
 
 
 def limits(**words: Any) -> Any:
-    """The main instance of this machine, with 512 MiB for its journal."""
+    """Return the main instance of this machine, with 512 MiB for its journal; `words` replace fields."""
     plain: dict[str, Any] = {
         "rotatable": True,
         "system_max_use_bytes": GIB // 2,
@@ -110,7 +110,7 @@ def limits(**words: Any) -> Any:
 
 
 def evidence(**words: Any) -> Evidence:
-    """A healthy host; `words` replace whole parts of the evidence."""
+    """Return the evidence of a healthy host; `words` replace whole parts."""
     plain: dict[str, Any] = {
         "now_us": NOW_US,
         "look": look(*archives(ratio=1.05), instances=(limits(),)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`doctor` and `retention` at the command line: what is written, in which form, and with which exit status."""
+"""`doctor` and `retention` at the command line: their text, their JSON and their exit statuses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Given = Callable[[Evidence], None]
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Given:
-    """Have the commands gather this evidence; the drop-in for journald is below tmp_path."""
+    """Return a function that sets the evidence of the commands; journald's drop-in is below tmp_path."""
     place = str(tmp_path / "journald.conf.d/retention.conf")
     for module in (machine, retention):
         monkeypatch.setattr(module, "RETENTION", place)
@@ -135,7 +135,7 @@ def test_the_json_is_as_its_schema_says(given: Given, typed: Typed, found: Evide
 LONG = look(*archives(ratio=6.4), instances=(limits(),))
 
 
-def test_retention_says_what_is_kept_and_what_could_be(given: Given, typed: Typed) -> None:
+def test_retention_shows_the_present_and_the_possible_history(given: Given, typed: Typed) -> None:
     given(evidence(look=LONG))
     said = typed("retention")
     assert said.status == 0
@@ -148,7 +148,7 @@ def test_retention_says_what_is_kept_and_what_could_be(given: Given, typed: Type
 
 @pytest.fixture
 def effective(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have journald's settings be those of the drop-in."""
+    """Replace journald's settings with those of the drop-in."""
     monkeypatch.setattr(
         "journalkeeper.cli.retention.conf.read_settings",
         lambda: conf.from_assignments(files.parse_file(machine.RETENTION)),
@@ -179,7 +179,7 @@ def test_apply_writes_the_drop_in_once_and_undo_removes_it(given: Given, typed: 
     ],
 )
 def test_apply_is_refused_where_nothing_compacts(given: Given, typed: Typed, units: Any, why: str) -> None:
-    """Else the journal would take all that it is allowed."""
+    """Otherwise the journal would fill the larger limit."""
     given(evidence(look=LONG, units=units))
     said = typed("retention", "--apply")
     assert said.status == 1
@@ -187,7 +187,9 @@ def test_apply_is_refused_where_nothing_compacts(given: Given, typed: Typed, uni
     assert not Path(machine.RETENTION).exists()
 
 
-def test_a_file_that_overrides_it_is_told(given: Given, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_overrides_the_drop_in_is_an_error(
+    given: Given, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given(evidence(look=LONG))
     monkeypatch.setattr("journalkeeper.cli.retention.conf.read_settings", lambda: limits(system_max_use_bytes=5))
     said = typed("retention", "--apply")
@@ -207,7 +209,7 @@ def test_a_link_in_its_place_is_not_written_through(given: Given, typed: Typed, 
     assert other.read_text() == "mine"
 
 
-def test_what_cannot_be_told_ends_with_why(given: Given, typed: Typed) -> None:
+def test_an_unknown_retention_is_an_error_with_the_reason(given: Given, typed: Typed) -> None:
     given(evidence(look=look(*archives(1), instances=(limits(),))))
     said = typed("retention")
     assert said.status == 1

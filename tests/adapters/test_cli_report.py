@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`report -o`: where the page may be written, that it is whole or not there, and what ends it."""
+"""`report -o`: the names that it accepts, the mode of the page, and missing evidence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OLD = "an older page"
 
 @pytest.fixture(autouse=True)
 def collect(monkeypatch: pytest.MonkeyPatch) -> Give:
-    """Have the command be given this evidence, or error."""
+    """Return a function that sets the evidence of the command, or its error."""
 
     def give(some: Callable[[], Evidence]) -> None:
         monkeypatch.setattr(report, "collect_evidence", lambda *_: some())
@@ -31,7 +31,7 @@ def collect(monkeypatch: pytest.MonkeyPatch) -> Give:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the page is to be; there is nothing yet."""
+    """Return a free name for the page."""
     return tmp_path / "page.html"
 
 
@@ -70,7 +70,7 @@ def test_a_part_that_the_page_lacks_is_named(path: Path, typed: Typed, collect: 
     assert is_page(path)
 
 
-def test_what_has_the_name_already_is_refused_and_kept(path: Path, typed: Typed) -> None:
+def test_a_name_that_is_taken_is_refused_and_kept(path: Path, typed: Typed) -> None:
     path.write_text(OLD)
     link = path.with_name("link")
     link.symlink_to("nowhere")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The record survives killed writers, damaged and foreign files, full and read-only disks.
+"""The history survives killed writers, damaged and foreign files, and full and read-only disks.
 
-SQLite is used here directly only to make what a stranger or an accident would leave.
+SQLite is used directly only to make files that another program or an accident would leave.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def kept(directory: Path) -> list[int]:
 
 
 def full(directory: Path, number: int = 100) -> Path:
-    """The file of a record of so many outcomes."""
+    """Return the file of a history with `number` outcomes."""
     with Record(directory) as record:
         keep(record, *range(number))
     return directory / "history.db"
@@ -58,7 +58,7 @@ both = pytest.mark.parametrize("read_only", [True, False], ids=["reader", "write
 
 
 def child(code: str, *arguments: str | Path) -> subprocess.Popen[str]:
-    """Another Python that has `Record`, and `keep` as above."""
+    """Start another Python with `code`, which may use `Record`, `keep`, `kept` and VOLUME."""
     head = "import sys, os; sys.path.insert(0, sys.argv[1]);"
     head += "from test_history_database import keep, Record, kept, VOLUME\n"
     argv: list[str | Path] = [sys.executable, "-c", head + code, os.fspath(Path(__file__).parent), *arguments]
@@ -106,7 +106,7 @@ while True:
 
 
 def half_done(directory: Path) -> None:
-    """Leave what a writer leaves that is killed in the middle of a transaction, its pages half in the file."""
+    """Leave the files of a writer that was killed in a transaction, with half of its pages written."""
     code = """
 def work(connection):
     connection.execute("PRAGMA cache_spill = 1"); connection.execute("PRAGMA cache_size = 5")
@@ -121,7 +121,7 @@ Record(sys.argv[2]).write(work)
 
 
 @both
-def test_a_half_done_transaction_is_undone_by_whoever_comes_next(tmp_path: Path, *, read_only: bool) -> None:
+def test_a_half_done_transaction_is_undone_by_the_next_process(tmp_path: Path, *, read_only: bool) -> None:
     half_done(tmp_path)
     with Record(tmp_path, read_only=read_only) as record:
         assert [(entry.when_us, entry.outcome.detail) for entry in record.history()] == [(n, "") for n in range(20)]
@@ -158,7 +158,7 @@ DAMAGES = [garbage, zeroed_schema, truncated, foreign, newer]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_an_unusable_file_is_set_aside_and_begun_anew(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_an_unusable_file_is_renamed_and_a_new_history_begins(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     damage(file := full(tmp_path))
     before = file.read_bytes()
     with Record(tmp_path) as record:
@@ -175,7 +175,7 @@ def test_an_unusable_file_is_set_aside_and_begun_anew(tmp_path: Path, damage: Ca
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_reader_says_so_and_leaves_an_unusable_file_alone(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_reader_reports_an_unusable_file_and_leaves_it_alone(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     damage(file := full(tmp_path))
     before = file.read_bytes()
     with pytest.raises(KeeperError, match=r"history\.db: the history is (corrupt|foreign|newer); the next run as root"):
@@ -203,7 +203,7 @@ def test_an_outcome_is_kept_when_the_file_was_renamed_under_our_hands(tmp_path: 
 
 
 def test_the_rollback_journal_goes_with_its_database(tmp_path: Path) -> None:
-    """Left behind, it would be rolled into the new one."""
+    """Otherwise SQLite would roll it into the new database."""
     half_done(tmp_path)
     garbage(tmp_path / "history.db")
     with Record(tmp_path) as record:
@@ -249,7 +249,7 @@ except Exception as error: print(type(error).__name__, error.number)
 
 
 @needs_root
-def test_a_read_only_disk_is_told_and_can_be_read(tmp_path: Path) -> None:
+def test_a_read_only_disk_can_be_read_and_a_write_names_it(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", "mode=755") as disk:
         with Record(disk) as record:
             keep(record, 1)
@@ -326,7 +326,7 @@ for round in range(20):
         assert kept(tmp_path / str(number)) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
 
 
-def test_who_is_kept_out_too_long_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_is_held_too_long_is_a_busy_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "BUSY_S", 0.05)
     with Record(tmp_path) as record, closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")

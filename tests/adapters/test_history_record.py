@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the record keeps, and gives back."""
+"""The rows of the history: what is stored, read again, counted and pruned."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def keep(record: Record, *outcomes: Outcome, when_us: int = 100, inode: int = 7,
 
 
 def journal(name: str = "system.journal", *, total: int = 10, **words: Any) -> JournalFile:
-    """An active file of 8 MiB, or an archive of that size."""
+    """Return an active file of 8 MiB in directory /j/m; `words` replace fields."""
     size = {"size_bytes": 8 << 20, "allocated_bytes": 8 << 20, "extents": hosts.extents(total, 8 << 20)}
     named: dict[str, Any] = {"path": f"/j/m/{name}", "inode": 7, "instance": "m", "kind": Kind.ACTIVE, **size, **words}
     return hosts.file(**named)
 
 
 def forget(record: Record, now_us: int, keep_us: int) -> None:
-    """Prune by a clock that a second look confirms."""
+    """Prune twice, so that the second call confirms the clock of the first."""
     record.prune(now_us, keep_us)
     record.prune(now_us + CONFIRM_US, keep_us)
 
@@ -60,14 +60,14 @@ def host(*files: JournalFile) -> Host:
 
 
 def writes(record: Record) -> int:
-    """How often the database was changed: the counter at offset 24 of its file (sqlite.org/fileformat.html)."""
+    """Return how often the database was changed, from offset 24 of its file (sqlite.org/fileformat.html)."""
     return int.from_bytes(Path(record.path).read_bytes()[24:28], "big")
 
 
 # What waits
 
 
-def test_what_waits_is_kept_as_a_whole_and_written_only_where_it_is_another(record: Record) -> None:
+def test_waits_are_replaced_as_a_whole_and_written_only_if_they_changed(record: Record) -> None:
     assert record.waiting() == {}
     waits = [Wait("/j/\udcff.journal", 5, "budget"), Wait("/j/b", 4, "pressure")]
     record.wait(waits, now_us=0)
@@ -228,7 +228,7 @@ def test_a_run_counts_its_own_outcomes(record: Record) -> None:
 # The budget
 
 
-def test_written_counts_whatever_the_result_after_a_moment(record: Record) -> None:
+def test_written_bytes_are_summed_after_a_moment_for_every_result(record: Record) -> None:
     keep(record, outcome(bytes_written=1), when_us=100)
     keep(record, outcome(bytes_written=2, result=Result.FAILED), when_us=101)
     keep(record, outcome(bytes_written=4), when_us=200)
@@ -248,7 +248,7 @@ def test_an_outcome_comes_back_as_it_was(record: Record) -> None:
     assert kept.path == "/j/\udcff\udcfe/\n'x.journal"
 
 
-def test_an_outcome_of_a_lost_run_has_no_door(record: Record) -> None:
+def test_an_outcome_of_a_lost_run_has_no_origin(record: Record) -> None:
     keep(record, outcome(), run=99)
     assert [entry.origin for entry in record.history()] == [""]
 

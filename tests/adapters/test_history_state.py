@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The state directory's lock keeps two executors apart, and outlives nobody."""
+"""The lock of the state directory keeps two executors apart, and ends with its holder."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 
 @contextmanager
-def somebody_holding(directory: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lock until its stdin closes."""
+def hold_in_another_process(directory: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start a process that holds the lock until the block ends."""
     argv = [sys.executable, "-c", HOLD, os.fspath(directory)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=os.getcwd()) as process:
         assert process.stdout is not None
@@ -42,9 +42,9 @@ def somebody_holding(directory: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_the_second_is_told_who_is_first(tmp_path: Path) -> None:
+def test_a_second_holder_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
     with (
-        somebody_holding(tmp_path) as first,
+        hold_in_another_process(tmp_path) as first,
         pytest.raises(BusyError, match=rf"process {first.pid} holds"),
         Lock(tmp_path),
     ):
@@ -61,7 +61,7 @@ def test_the_lock_is_free_after_the_block_and_after_an_error(tmp_path: Path) -> 
 
 
 def test_the_lock_is_free_when_its_holder_is_killed(tmp_path: Path) -> None:
-    with somebody_holding(tmp_path) as first:
+    with hold_in_another_process(tmp_path) as first:
         first.send_signal(signal.SIGKILL)
         first.wait()
         with Lock(tmp_path):
@@ -80,7 +80,7 @@ def test_a_program_that_we_start_does_not_hold_it_for_us(tmp_path: Path) -> None
 
 
 def test_a_holder_that_has_not_said_who_it_is_is_another_process(tmp_path: Path) -> None:
-    with somebody_holding(tmp_path):
+    with hold_in_another_process(tmp_path):
         (tmp_path / "lock").write_text("")
         with pytest.raises(BusyError, match="another process holds"), Lock(tmp_path):
             pytest.fail("both hold it")

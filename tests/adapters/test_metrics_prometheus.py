@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What Prometheus and node_exporter themselves say of our metrics, alerts and dashboard."""
+"""Prometheus and node_exporter accept our metrics, alerts and dashboard."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def promtool(*words: str | Path, said: str | None = None) -> subprocess.Complete
 
 
 def metrics_in(text: str) -> set[str]:
-    """The names of metrics in rules, tests and expressions."""
+    """Return the names of metrics in rules, tests and expressions."""
     return set(re.findall(r"\b(?:journalkeeper|node)_[a-z_]+\b", text))
 
 

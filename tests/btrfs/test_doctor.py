@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What doctor finds where it is made real: two disks, a snapshot, a full volume, a killed journald, late output."""
+"""The findings of `doctor` on real volumes and journals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Captured = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def doctor(capsys: Captured) -> Callable[..., dict[str, Any]]:
-    """What `doctor -j -D DIR` says; the findings by their rules."""
+    """Return a function that runs `doctor -j -D DIR` and returns its answer, with the findings by rule."""
 
     def call(directory: Path, status: int = 0, *words: str) -> dict[str, Any]:
         assert program.run(["doctor", "-j", "-D", str(directory), *words]) == status
@@ -42,7 +42,7 @@ def doctor(capsys: Captured) -> Callable[..., dict[str, Any]]:
 
 
 def instance(volume: ScratchVolume, *, nocow: bool = False) -> Path:
-    """A journal directory of this machine's on a volume."""
+    """Make the journal directory of this machine on a volume, and return it."""
     path = volume.mountpoint / layout.read_machine_id()
     path.mkdir()
     if nocow:
@@ -91,7 +91,7 @@ def test_a_damaged_file_is_a_problem(bed: Bed, doctor: Callable[..., dict[str, A
 
 
 def test_the_waits_in_the_evidence_are_those_of_the_export(bed: Bed) -> None:
-    """journald is stopped now and then, so that some messages wait."""
+    """journald is stopped four times, so that some messages wait."""
     for number in range(1_000):
         if number % 250 == 100:
             bed.journald.sync()  # the queue is empty then, and five fit in, which holds ten at least
@@ -111,7 +111,7 @@ def test_the_waits_in_the_evidence_are_those_of_the_export(bed: Bed) -> None:
 
 
 def by_hand(directory: Path) -> Iterator[int]:
-    """The waits that the journal's own export has."""
+    """Yield the waits in the export of journalctl."""
     for text in run("journalctl", f"--directory={directory}", "--output=export").split("\n\n"):
         fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
         if "_SOURCE_REALTIME_TIMESTAMP" in fields and fields.get("_TRANSPORT") in {"journal", "syslog"}:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Metrics of real runs: what they say, when they are written, and that they are never a run's fault."""
+"""The metrics of real runs: their values, when they are written, and that they make no run fail."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Keep = Callable[..., Engine]
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """The collector's directory."""
+    """Make a directory for the collector, and return it."""
     path = tmp_path / "collector"
     path.mkdir()
     return path
@@ -39,7 +39,7 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def keep(top: Path, out: Path, make_engine: Callable[..., Engine]) -> Keep:
-    """Make an engine of `top` that writes to `out`."""
+    """Return a function that makes an engine of `top` with metrics in `out`."""
     return lambda **words: make_engine(config=configured(top, out), **words)
 
 
@@ -63,7 +63,7 @@ def found(out: Path) -> dict[str, float]:
     return {name: float(value) for name, value in rows.items()}
 
 
-def test_what_a_run_did_is_what_the_metrics_say(keep: Keep, top: Path, out: Path, journal_bytes: bytes) -> None:
+def test_the_metrics_are_those_of_the_run(keep: Keep, top: Path, out: Path, journal_bytes: bytes) -> None:
     archive = put(top / MACHINE, journal_bytes, archive_name(1))
     before = extents(archive)
     report = go(keep())
@@ -128,7 +128,7 @@ def test_numbers_of_something_else_than_this_host_are_not_its_metrics(
     assert os.listdir(out) == []
 
 
-def test_a_run_that_came_to_nothing_is_told_and_counted(keep: Keep, top: Path, out: Path, journal_bytes: bytes) -> None:
+def test_a_failed_run_is_shown_and_counted(keep: Keep, top: Path, out: Path, journal_bytes: bytes) -> None:
     put(top / MACHINE, journal_bytes, archive_name(1))
     engine = keep()
     go(engine)

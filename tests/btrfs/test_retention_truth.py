@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The history that `retention` and `explain` promise, against the one that a real journald keeps.
+"""A real journald keeps the history that `retention` and `explain` promise.
 
-Time is counted in messages, one an hour: so the rate is steady, however busy this machine is.
+Time is counted in messages, one for each hour, so that the rate is steady on a busy machine.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Every rule of doctor on both sides of each of its boundaries."""
+"""Each rule of doctor on both sides of each of its boundaries."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ SHOP = instance(directory=DIRECTORY_SHOP, name="shop", namespace="shop")
 
 
 def answer(rule: str, given: Evidence) -> Finding | Unknown | None:
-    """What one rule says."""
+    """Return the answer of the rule with this word."""
     return findings.answer(RULES[WORDS.index(rule)], given)
 
 
 def finding(rule: str, given: Evidence) -> Finding:
-    """What one rule found."""
+    """Return the finding of the rule with this word; fail if it has none."""
     found = answer(rule, given)
     assert isinstance(found, Finding)
     return found
 
 
 def seen(*files: JournalFile, **words: Any) -> Evidence:
-    """Evidence of a host with these files; `words` are the host's."""
+    """Return evidence with these files; `words` are those of `look`."""
     return evidence(look=look(*files, **words))
 
 
 def read(**words: Any) -> Evidence:
-    """Evidence of a host whose journal is so."""
+    """Return evidence with a journal that has these fields."""
     return evidence(journal=journal(**words))
 
 
 def units(**states: str) -> tuple[Unit, ...]:
-    """The usual units, some in another state: `service="failed/failed/enabled"`, `defrag`, `timer`."""
+    """Return the units of a healthy host, some in another state, such as `service="failed/failed/enabled"`."""
     names = {"service": "journalkeeper.service", "timer": "journalkeeper.timer", "defrag": "journalkeeper-defrag.timer"}
     changed = {}
     for key, text in states.items():
@@ -72,17 +72,17 @@ def units(**states: str) -> tuple[Unit, ...]:
 
 
 def now(**words: Any) -> Evidence:
-    """Evidence of a service whose work is in such a state."""
+    """Return evidence in which the present has these fields."""
     return evidence(present=Present(**words))
 
 
 def ran(hours: float) -> Recorded:
-    """A record whose last run was so long ago."""
+    """Return a history whose last run by hand began that many hours ago."""
     return recorded(last_run=Run(1, "defrag", NOW_US - round(hours * HOUR_US), NOW_US, 1, 0, 0, 9))
 
 
 def down(**states: str) -> Evidence:
-    """Evidence of a host whose service is not on the bus."""
+    """Return evidence of a service that is not on the bus; `states` are those of `units`."""
     return evidence(units=units(**states), service=None)
 
 
@@ -94,7 +94,7 @@ def waiting(days: float) -> tuple[Wait, ...]:
 
 
 def torn(total: int, kind: Kind = Kind.ARCHIVED, problem: Reason | None = None, **words: Any) -> Evidence:
-    """Evidence of a file in so many extents that is not to be compressed; `words` are the evidence's."""
+    """Return evidence of a file in `total` extents, with Compress=no; `words` replace parts of the evidence."""
     config = words.pop("config", Config())
     config = config.model_copy(update={"defrag": config.defrag.model_copy(update={"compress": "no"})})
     one = file(kind, extents=extents(total, per_mib=(total,)), problem=problem)
@@ -102,7 +102,7 @@ def torn(total: int, kind: Kind = Kind.ARCHIVED, problem: Reason | None = None, 
 
 
 def on(**words: Any) -> Evidence:
-    """Evidence of a host whose volume is so."""
+    """Return evidence with a volume that has these fields."""
     return seen(volumes=(volume(**words),))
 
 
@@ -234,7 +234,7 @@ def test_a_healthy_host_passes_every_check() -> None:
 
 
 @pytest.mark.parametrize(("rule", "severity", "given"), FOUND)
-def test_what_is_wrong_is_found(rule: str, severity: Severity, given: Evidence) -> None:
+def test_a_fault_is_found_with_its_figures_and_its_remedy(rule: str, severity: Severity, given: Evidence) -> None:
     found = finding(rule, given)
     assert (found.word, found.severity) == (rule, severity)
     assert found.facts
@@ -244,16 +244,16 @@ def test_what_is_wrong_is_found(rule: str, severity: Severity, given: Evidence) 
 
 
 @pytest.mark.parametrize(("rule", "given"), PASSED)
-def test_what_is_right_passes(rule: str, given: Evidence) -> None:
+def test_a_host_without_the_fault_passes(rule: str, given: Evidence) -> None:
     assert answer(rule, given) is None
 
 
 @pytest.mark.parametrize(("rule", "given"), NOT_MADE)
-def test_what_could_not_be_looked_at_is_unknown(rule: str, given: Evidence) -> None:
+def test_a_rule_that_lacks_evidence_is_unknown(rule: str, given: Evidence) -> None:
     assert isinstance(answer(rule, given), Unknown)
 
 
-def test_of_nothing_that_could_not_be_looked_at_a_check_passes() -> None:
+def test_no_check_passes_without_evidence() -> None:
     parts = [name for name in Evidence._fields if name not in {"now_us", "config_error"}]
     verdict = judge(evidence(**dict.fromkeys(parts, UNSEEN)), RULES)
     assert (verdict.findings, verdict.passed) == ((), ())
@@ -265,7 +265,7 @@ def test_every_rule_is_in_the_tables() -> None:
     assert all((rule.__doc__ or "").splitlines()[0].endswith(".") for rule in RULES)
 
 
-def test_extents_are_told_of_all_files_together_with_where_they_are() -> None:
+def test_fragmented_files_are_summed_and_the_remedy_names_their_directory() -> None:
     files = [file(path=f"{DIRECTORY_SHOP}/{n}.journal", extents=extents(n)) for n in (2000, 3000)]
     here = file(extents=extents(180), path="/j/small.journal")
     found = finding("fragmented", evidence(look=look(*files, here), **UNKEPT))
@@ -295,7 +295,7 @@ def test_problems_come_first() -> None:
     assert [finding.word for finding in verdict.findings] == ["damaged", "not-btrfs"]
 
 
-def test_what_was_lost_is_summed_up_by_unit_and_the_kernel_has_another_remedy() -> None:
+def test_lost_messages_are_summed_by_unit_and_the_kernel_has_another_remedy() -> None:
     lost = [Dropped(NOW_US, unit, n) for unit, n in (("a.service", 5), ("kernel", 20), ("a.service", 6))]
     found = finding("dropped", read(dropped=tuple(lost)))
     assert found.facts == {"messages": 31, "units": ["kernel", "a.service"], "by_unit": ["20", "11"]}

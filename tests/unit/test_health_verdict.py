@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The verdict in words: what the service tells of itself, and what an observer outside adds."""
+"""The verdict of the service on itself, the verdict of `status`, and their sentences."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_headline_of_status(evidence: Evidence, headline: str) -> None:
     assert (found.reasons == []) == (found.health == "ok")
 
 
-def test_what_the_service_says_comes_back_over_the_bus() -> None:
+def test_status_shows_the_verdict_of_the_service_that_it_reads_from_the_bus() -> None:
     here = Present(failures=(FAULT,), unwritable=(("/j", Obstacle.MOUNT),))
     own = judge_present(here, NOW_US)
     live = LIVE._replace(health=own.health, health_reasons=own.reasons)
@@ -125,7 +125,7 @@ TOO_SHORT = Window("m", open=False, closes_at_us=None, reason="too-short")
         (Plan((TOO_SHORT,), (), ()), (), []),
     ],
 )
-def test_what_a_run_leaves_is_judged(plan: Plan, outcomes: tuple[object, ...], words: list[str]) -> None:
+def test_the_verdict_after_a_run(plan: Plan, outcomes: tuple[object, ...], words: list[str]) -> None:
     found = judge_present(present_after_run(plan, outcomes), NOW_US + SECOND_US)  # type: ignore[arg-type]
     assert [one.word for one in found.problems] == words
 

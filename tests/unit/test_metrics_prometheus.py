@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the text says of which facts. Whether Prometheus takes it is in tests/adapters/test_metrics_prometheus.py."""
+"""The text for given facts. tests/adapters/test_metrics_prometheus.py shows it to Prometheus."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests import figures
 
 
 def samples(facts: Facts) -> dict[str, str]:
-    """Each sample's name with its labels, and its value."""
+    """Return the value of each sample, by its name with its labels."""
     return dict(line.rsplit(" ", 1) for line in render(facts).splitlines() if not line.startswith("#"))
 
 
@@ -75,13 +75,13 @@ def test_this_table_leaves_no_sample_out() -> None:
         (figures.FACTS._replace(intake_delay_us=None), "journalkeeper_intake_delay_seconds"),
     ],
 )
-def test_what_is_not_known_is_not_there_nor_is_its_help(facts: Facts, gone: str) -> None:
+def test_an_unknown_number_has_neither_sample_nor_help(facts: Facts, gone: str) -> None:
     assert gone in render(figures.FACTS)
     assert gone not in render(facts)
 
 
 def test_counters_and_states_are_there_from_the_first_run_on() -> None:
-    """An increase is seen from a first value only."""
+    """Prometheus sees an increase only after a first value."""
     found = samples(Facts(succeeded=False, counters=Counters()))
     assert found["journalkeeper_last_run_success"] == "0"
     assert [found[f'journalkeeper_actions_total{{result="{one}"}}'] for one in ("done", "failed", "skipped")] == [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the numbers of a host are, before and after a run."""
+"""The numbers of a host, before and after a run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_ideal_is_not_above_what_a_rewrite_left() -> None:
 
 
 @pytest.mark.parametrize("result", [Result.FAILED, Result.SKIPPED])
-def test_what_was_not_done_does_not(result: Result) -> None:
+def test_a_rewrite_that_was_not_done_changes_no_number(result: Result) -> None:
     found = status(host(), NOTHING, (outcome(result=result),), Config())
     assert (found.sums["extents"], found.sums["disk_bytes"], found.fragmented_files) == (5040, 100, 1)
 

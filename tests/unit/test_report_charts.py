@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The three charts on small records: what they show, what they leave out and report, and what clocks do to them."""
+"""The three charts of small histories: their columns, their notes on missing data, and wrong clocks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The page: one file without scripts or network, small, readable by day and by night, and safe from what it shows."""
+"""The page is one small file without scripts and network, and hostile names cannot change its markup."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_page_has_no_script_and_fetches_nothing() -> None:
     assert policy["content"] == "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def test_every_chart_has_a_table_below_it_and_words_for_who_does_not_see_it() -> None:
+def test_every_chart_has_a_table_below_it_and_a_label_for_screen_readers() -> None:
     found = made()
     drawn = [attributes for tag, attributes in found.elements if tag == "svg" and attributes.get("role") == "img"]
     assert len(drawn) == 3
@@ -91,7 +91,7 @@ def test_every_chart_has_a_table_below_it_and_words_for_who_does_not_see_it() ->
     assert re.findall("figure,table", ",".join(order)) == ["figure,table"] * 3
 
 
-def test_what_could_not_be_looked_at_is_unknown_with_the_reason() -> None:
+def test_each_missing_part_is_unknown_with_the_reason() -> None:
     said = " ".join(made(nothing()).words)
     assert said.count("Unknown: only root may read it.") == 6
     assert "could not be examined: only root may read it" in said
@@ -188,7 +188,7 @@ def test_a_saving_that_is_not_known_is_left_out(counters: Counters | None) -> No
 
 
 def test_the_boots_since_the_installation_count_also_where_older_rows_are_pruned() -> None:
-    """The record's oldest row is of yesterday, the installation nine days ago."""
+    """The oldest row of the history is from yesterday, and the installation was nine days ago."""
     known = recorded(days=1)._replace(counters=Counters(since_us=NOW_US - 9 * DAY_US - HOUR_US))
     assert "in the median of 8 boots." in head(evidence(record=known))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The picture of one file: steps of extents, letters of what lies there, and its width."""
+"""The picture of one file: its heights for extents, its letters for kinds of data, and its width."""
 
 from __future__ import annotations
 

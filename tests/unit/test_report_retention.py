@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How long a history fits the same bytes, and which of journald's limits say so."""
+"""The span of history that fits the same bytes, and the journald limit that ends it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.hosts import DIRECTORY, NOW_US, file, instance
 
 
 def host(*files: JournalFile, storage: Storage = STORAGE, **words: Any) -> Evidence:
-    """Of a host with these files and 512 MiB for its journal; `words` for its limits."""
+    """Return the evidence of a host with these files and 512 MiB for its journal; `words` replace its limits."""
     return evidence(look=look(*files, instances=(limits(**words),)), storage=storage)
 
 
 def kept(
     *, ratio: float = 6.4, hours: float = 24, number: int = 8, storage: Storage = STORAGE, **words: Any
 ) -> Retention:
-    """Of a host with 512 MiB for its journal and archives of 32 MiB, one each so many hours."""
+    """Return the retention of a host with 512 MiB for its journal, and one archive of 32 MiB for each `hours`."""
     return known(host(*archives(number, ratio, hours), storage=storage, **words))
 
 
@@ -50,7 +50,7 @@ def why_unknown(given: Evidence) -> str:
     return found.why
 
 
-def test_what_is_kept_and_what_it_really_takes() -> None:
+def test_the_present_history_and_its_disk_space() -> None:
     """512 MiB at 32 MiB a day are 16 days; 32 MiB of them are active, the rest takes a 6.4th."""
     found = kept()
     assert (found.limit_bytes, found.binds) == (512 * MIB, "SystemMaxUse=512M")
@@ -61,7 +61,7 @@ def test_what_is_kept_and_what_it_really_takes() -> None:
 
 
 def test_the_proposed_limit_takes_no_more_than_the_present_one() -> None:
-    """Beside the active file one full one, 64 MiB, is not compacted yet: 416 MiB times 6.4 are left for the rest."""
+    """The active file and one full file, 96 MiB, are not compacted yet. The other 416 MiB hold 6.4 times as much."""
     found = kept()
     assert found.proposed_use_bytes <= 96 * MIB + 416 * MIB * 6.4 < found.proposed_use_bytes * 1.1
     assert found.proposed_use_bytes % MIB == 0
@@ -109,7 +109,7 @@ def test_a_longer_history_is_advised_where_it_is_half_as_long_again(ratio: float
 
 
 def test_once_applied_it_starts_from_the_bytes_of_before() -> None:
-    """Else each --apply would multiply the limit again."""
+    """Otherwise each --apply would multiply the limit again."""
     first = kept()
     storage = STORAGE._replace(retention_bytes=conf.parse_target(dropin(first)))
     again = kept(storage=storage, system_max_use_bytes=first.proposed_use_bytes)
@@ -150,7 +150,7 @@ def test_a_drop_in_of_somebody_else_has_no_target(text: str) -> None:
         ({"available_bytes": None}, "limits are not known"),
     ],
 )
-def test_what_cannot_be_told_is_said(words: dict[str, Any], why: str) -> None:
+def test_an_unknown_retention_has_a_reason(words: dict[str, Any], why: str) -> None:
     number = words.pop("number", 8)
     assert why in why_unknown(host(*archives(number, 6.4), **words))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One file's and one directory's story: every fact is there or said to be unknown, within the terminal's width."""
+"""The story of a file and of a directory: each fact is shown or unknown, and lines fit the terminal."""
 
 from __future__ import annotations
 
