@@ -252,19 +252,6 @@ def test_a_service_of_another_version_gets_no_work(fake: FakeService, typed: Typ
     assert {member for member, _ in fake.calls} == {"GetAll"}
 
 
-@pytest.fixture
-def user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody without root's rights; the bus is not told."""
-    before = Context.__init__
-
-    def init(context: Context, *words: Any, **named: Any) -> None:
-        before(context, *words, **named)
-        context.privileged = False
-
-    monkeypatch.setattr(Context, "__init__", init)
-
-
-@pytest.mark.usefixtures("user")
 def test_rows_that_the_service_left_out_are_counted(fake: FakeService, typed: Typed) -> None:
     fake.plan = {**PLAN, "omitted": 1234}
     fake.result = json.dumps({**DOCUMENT, "omitted": 1234})

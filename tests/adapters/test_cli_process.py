@@ -14,7 +14,6 @@ import pytest
 
 from journalkeeper import __version__
 from tests.adapters.command import ran
-from tests.nobody import NOBODY
 
 REPOSITORY = Path(__file__).parent.parent.parent
 COMMAND = [sys.executable, "-m", "journalkeeper"]
@@ -139,30 +138,3 @@ def test_a_pager_that_is_not_there_or_ends_at_once_is_no_error(tmp_path: Path) -
     shown, status = on_terminal(CHECK, PATH="/nonexistent")
     assert (shown.startswith("\x1b[4mSECTION"), status) == (True, 0)
     assert on_terminal(CHECK, **make_less(tmp_path, "exit 0")) == ("", 0)
-
-
-@pytest.mark.root
-def test_any_user_gets_help_and_a_status(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
-    program = (
-        # all that it needs is imported before: the user may not be able to read the checkout
-        "import os, sys; from journalkeeper import engine;"
-        "from journalkeeper.config import files, validation; from journalkeeper.history import record;"
-        "from journalkeeper.cli import main, program, scan, status;"
-        f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY});"
-        "sys.exit(main(sys.argv[1:]))"
-    )
-    for words, says in (
-        (["--help"], "examples:"),
-        (["status"], "only root may read the history"),
-    ):
-        done = process([sys.executable, "-c", program, *words], STATE_DIRECTORY=os.fspath(state))
-        assert (done.returncode, done.stderr) == (0, "")
-        assert says in done.stdout
-    done = process([sys.executable, "-c", program, "scan", "-D", f"{state}/below"], STATE_DIRECTORY=os.fspath(state))
-    assert done.returncode == 1
-    assert done.stderr == (
-        "journalkeeper: scan needs root, try sudo: journal files are readable by root and their own users only"
-        f" ({state}/below: Permission denied)\n"
-    )

@@ -431,13 +431,5 @@ def test_status_and_doctor_agree_on_a_service_in_trouble(make_host: Callable[...
     assert health() == 's "act"\n'
     config.write_text(CONFIG)  # no run and no reload is needed for either
     assert eventually(lambda: health() == 's "ok"\n')
-    config.write_text("[Defrag]\nCompress=gzip\n")
-    status, line = verdict(host)
-    assert (status, "Compress" in line) == (1, True), line
-    daemon.send_signal(signal.SIGHUP)
-    config.write_text(CONFIG)
-    assert eventually(lambda: verdict(host)[0] == 0 or "is wrong, and the running values stay" in verdict(host)[1])
-    daemon.send_signal(signal.SIGHUP)
-    assert eventually(lambda: verdict(host)[0] == 0), verdict(host)
     rules = {one["rule"] for one in json.loads(host.does("doctor", "-j").stdout)["findings"]}
     assert not rules & {"bad-configuration", "keeper-down", "keeper-hung"}

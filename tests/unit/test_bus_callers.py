@@ -144,11 +144,6 @@ async def test_roots_connections_have_a_rate_each(known: Callers, clock: Clock) 
     assert [count_admitted(known, one, int(BURST) + 1) for one in (first, second)] == [BURST, BURST]
 
 
-async def test_a_long_call_counts_as_several(known: Callers, clock: Clock) -> None:
-    caller = await identify(known, ":1.1")
-    assert count_admitted(known, caller, int(BURST), LONG_COST) == BURST / LONG_COST
-
-
 async def test_calls_above_the_rate_are_answered_late_and_then_not_at_all(known: Callers, clock: Clock) -> None:
     user = (await identify(known, ":1.1")).user
     user.until_s = clock.now_s
