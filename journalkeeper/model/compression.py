@@ -32,9 +32,7 @@ def parse_compression(text: str) -> Compression | None:
     if text == "no":
         return None
     algorithm, colon, digits = text.partition(":")
-    highest = HIGHEST_LEVEL.get(algorithm)
-    if highest is not None and not colon:
-        return Compression(algorithm)
-    if highest is not None and digits.isascii() and digits.isdigit() and 1 <= int(digits) <= highest:
-        return Compression(algorithm, int(digits))
+    level = int(digits) if digits.isascii() and digits.isdigit() else 0
+    if algorithm in HIGHEST_LEVEL and (not colon or 1 <= level <= HIGHEST_LEVEL[algorithm]):
+        return Compression(algorithm, level or None)
     raise ValueError(f"{text!r} is not a compression; allowed are {ALLOWED}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The sentences for windows, outcomes and totals in all outputs: log, command line, history and report."""
+"""The sentences for windows and outcomes in all outputs: log, command line, history and report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 from typing import Final
 
 from journalkeeper.model import Outcome, Reason, Result, Verb
-from journalkeeper.model.recorded import Counters
 from journalkeeper.model.units import counted, spell_size
 
 WINDOWS: dict[str, str] = {
@@ -83,15 +82,3 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
 def describe_gain(before: int, after: int, expected: int) -> str:
     """Return a sentence on the extents before, after and expected, for a rewrite that saved too few."""
     return f"rewritten without gain: {before} extents before, {after} after, {expected} expected"
-
-
-def describe_saving(counters: Counters, since: str) -> str:
-    """Return the saving as words: "at least 1.2 GiB on disk and 31,415 extents since 2026-11-01"; "" if there is none.
-
-    `since` is a day or an event. "At least" appears if some rewrites were not measured.
-    """
-    size_bytes = max(0, counters.bytes_reclaimed or 0)
-    least = "at least " if counters.unmeasured else ""
-    parts = [f"{least}{spell_size(size_bytes)} on disk"] if size_bytes else []
-    parts += [counted(counters.extents_removed, "extent")] if counters.extents_removed else []
-    return f"{' and '.join(parts)} since {since}" if parts else ""

@@ -60,8 +60,8 @@ Hidden = Annotated[T, Key(hidden=True)]
 Inline = Annotated[T, Key(inline=True)]
 Sometimes = Annotated[T | None, Key(optional=True)]
 
-SIGNATURES: Final[dict[Any, str]] = {bool: "b", int: "t", float: "d", str: "s", list: "as", tuple: "as"}
-"""The D-Bus types of Python's types, where a `Key` has no other."""
+SIGNATURES: Final[dict[Any, str]] = {bool: "b", int: "t", float: "d", list: "as", tuple: "as"}
+"""The D-Bus types of Python's types, where a `Key` has no other; the words of an enumeration are strings."""
 
 UNKNOWN: Final[dict[str, object]] = {"s": "", "as": [], "b": False, "t": 0, "u": 0, "d": 0.0}
 """The value of a property whose value is unknown, by signature."""
@@ -119,8 +119,7 @@ def rows(kind: Any) -> tuple[Row, ...]:
             key, plain = about.name or name, get_origin(bare) or bare
             words = "".join(word.capitalize() for word in key.removesuffix("_bytes").removesuffix("_us").split("_"))
             bus = about.bus or f"{words}{'USec' if key.endswith('_us') else ''}"
-            text = isinstance(plain, type) and issubclass(plain, StrEnum)
-            signature = about.signature or SIGNATURES.get(str if text else plain, "")
+            signature = about.signature or SIGNATURES.get(plain, "s")
             found.append(Row(kind, name, key, hint, nullable, bus, signature, about))
     return tuple(found)
 

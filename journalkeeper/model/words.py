@@ -88,11 +88,7 @@ class Reason(StrEnum):
     SWAPFILE = "swapfile", "The file is in use as swap space and the kernel refuses to move it."
     BAD_HEADER = "bad-header", "The file's header contradicts the file; journalctl --verify --file=PATH shows details."
     UNREADABLE = "unreadable", "The file could not be opened or read with the rights that this process has."
-    FOREIGN_OWNER = (
-        "foreign-owner",
-        "The file does not belong to journald's user, so another program may write to it; or a copy could not get its"
-        " owner, because the service has no CAP_CHOWN. `journalkeeper defrag` by root rewrites it.",
-    )
+    FOREIGN_OWNER = "foreign-owner", "Another user owns the file and may write to it; root's `defrag` rewrites it."
     VANISHED = "vanished", "The file is gone: journald renamed or vacuumed it, or it was never there."
     CHANGED = "changed", "The file changed after the plan was made; the next plan judges it again."
     NOT_ASKED = "not-asked", "The request does not include this kind of file or this path."
@@ -108,7 +104,4 @@ class Reason(StrEnum):
     RETENTION = "retention", "A rotation would make journald delete old entries sooner; a larger SystemMaxUse= helps."
     NO_JOURNALD = "no-journald", "No journald that accepts requests writes to the directory, or it did not rotate."
     TOO_MANY = "too-many", "The directory has too many files: remote and old ones are left out until some are removed."
-    INTERNAL_ERROR = (
-        "internal-error",
-        "Bug in journalkeeper, please report it (traceback in the log). The file is left alone until it changes.",
-    )
+    INTERNAL_ERROR = "internal-error", "Bug in journalkeeper, please report it (see the log). The file is left alone."

@@ -26,9 +26,6 @@ Both are invisible. They take about this long, or as long as the data ...
 COMMIT_MOST_S: Final = 2.0
 """... but at most this long."""
 
-CLOCK_SET_US: Final = 100_000
-"""If the wall clock drifts from the monotonic clock by more than this, it was set."""
-
 NONE_READ: Final = Generations(1 << 64, 0)
 
 
@@ -51,7 +48,6 @@ class Flushes:
         self._actives: dict[str, list[str]] = {}
         self._seen: dict[str, tuple[State, int]] = {}
         """State and mtime (ns) of each active file at the last look, by path."""
-        self._offset_us = 0
         self._news = False
         self._lock = Lock()
 
@@ -99,14 +95,13 @@ class Flushes:
 
         Of an instance, `sync_tells` and `online_since_us` are renewed. The latter is the earliest time (CLOCK_REALTIME)
         at which journald can have started its present flush timer, by the first append after a flush, which makes the
-        file ONLINE. It is None if no timer runs or its start is unknown. Of a file, its state and mtime are renewed.
+        file ONLINE, known within 50 ms. It is None if no timer runs or its start is unknown. Of a file, its state and
+        mtime are renewed.
         """
-        offset_us = self._wall() - self._clock()
-        if abs(offset_us - self._offset_us) > CLOCK_SET_US:  # otherwise a moment is always shown as the same one
-            self._offset_us = offset_us
+        offset_us = round(self._wall() - self._clock(), -5)  # so that each look shows a moment as the same one
         with self._lock:
             spans = {directory: timer.since for directory, timer in self._timers.items()}
-        since_us = {one: None if span is None else self._offset_us + span.earliest_us for one, span in spans.items()}
+        since_us = {one: None if span is None else offset_us + span.earliest_us for one, span in spans.items()}
         actives = [(file, self._seen[file.path]) for file in files if file.path in self._seen]
         return (
             tuple(

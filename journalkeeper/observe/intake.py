@@ -40,18 +40,11 @@ class Intake:
         """By path, the inode of the file and the number of its newest entry that was read."""
 
     def find_worst_us(self, paths: Iterable[str]) -> int | None:
-        """Return the longest intake delay in microseconds of the new entries in `paths`; None without new entries.
+        """Return the longest intake delay in microseconds of the entries added to `paths` since the last call.
 
-        The entries are those of `list_waits_us`.
-        """
-        return max(self.list_waits_us(paths), default=None)
-
-    def list_waits_us(self, paths: Iterable[str]) -> list[int]:
-        """Return the intake delays in microseconds of the entries that were added to `paths` since the last call.
-
-        At most the newest `entries` of all files are read. A file's first call returns nothing. Negative
-        delays, and entries without a time of sending, are left out. The delays are kept for `p99_us`. The
-        entries of a file that cannot be read now are returned by the next call.
+        At most the newest `entries` of all files are read, and in a file's first call none. Negative delays, and
+        entries without a time of sending, are left out. Return None if no entry is left. The delays are kept for
+        `p99_us`. The next call reads the entries of a file that cannot be read now.
         """
         before, self._seen = self._seen, {}
         came = [entry for path in paths for entry in self._read_new(path, before.get(path)) if path in before]
@@ -59,7 +52,7 @@ class Intake:
         waits_us = [entry.realtime_us - entry.source_us for entry in latest if entry.source_us is not None]
         found_us = [wait_us for wait_us in waits_us if wait_us >= 0]
         self._waits_us.extend(found_us)
-        return found_us
+        return max(found_us, default=None)
 
     @property
     def p99_us(self) -> int:

@@ -6,9 +6,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from journalkeeper.model.reasons import describe_saving
 from journalkeeper.model.recorded import Counters
-from journalkeeper.model.units import SECOND_US, TIME_LIMIT_US, format_span
+from journalkeeper.model.units import SECOND_US, TIME_LIMIT_US, counted, format_span, spell_size
 
 UNKNOWN: Final = "unknown"
 
@@ -42,5 +41,14 @@ def seconds(number: float) -> str:
 
 
 def describe_total_saving(counters: Counters) -> str:
-    """Return the saving since the installation, with its day if that is known; "" if there is none."""
-    return describe_saving(counters, "the installation" if counters.since_us is None else day(counters.since_us))
+    """Return the saving as words: "at least 1.2 GiB on disk and 31,415 extents since 2026-11-01"; "" if there is none.
+
+    It counts from the installation, which takes the place of an unknown day. "At least" appears if some rewrites were
+    not measured.
+    """
+    size_bytes = max(0, counters.bytes_reclaimed or 0)
+    least = "at least " if counters.unmeasured else ""
+    parts = [f"{least}{spell_size(size_bytes)} on disk"] if size_bytes else []
+    parts += [counted(counters.extents_removed, "extent")] if counters.extents_removed else []
+    since = "the installation" if counters.since_us is None else day(counters.since_us)
+    return f"{' and '.join(parts)} since {since}" if parts else ""

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.btrfs import fiemap, kernel, placement
-from journalkeeper.config import Config, Defrag
-from journalkeeper.model import MIB, JournalFile, Kind, Reason, Request
+from journalkeeper.model import MIB, JournalFile
 from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
-from tests.btrfs.journals import look, planned
+from tests.btrfs.journals import look
 from tests.forms import STEP, alternating, every_form
 from tests.journal_files import PAGE, count_entries
 from tests.patience import eventually
@@ -70,24 +69,6 @@ def test_a_contiguous_run_is_one_extent_across_batches(place: Path, *, nocow: bo
     assert survey.per_mib == (1,)
     assert survey.data_bytes + survey.unwritten_bytes == STEP
     assert survey.unwritten_bytes >= STEP // 2 - PAGE
-
-
-@pytest.mark.parametrize("nocow", [False, True])
-def test_an_active_file_of_alternating_blocks_gets_no_action(place: Path, journal_bytes: bytes, *, nocow: bool) -> None:
-    path = place / "system.journal"
-    alternating(path, 0, nocow=nocow)
-    with open(path, "r+b", buffering=0) as file:
-        header = bytearray(journal_bytes[:PAGE])
-        header[16] = 0  # OFFLINE
-        file.write(header)
-    run("sync", "-f", path)
-    for config in (Config(), Config(defrag=Defrag(extents_per_mib=3))):
-        plan = planned(path, request=Request(now=True), config=config)
-        assert plan.actions == ()
-        assert [skip.reason for skip in plan.skipped] in ([Reason.IDEAL], [Reason.NO_GAIN])
-    (seen,) = look(path)
-    assert (seen.kind, seen.problem, seen.nocow) == (Kind.ACTIVE, None, nocow)
-    assert seen.extents.total <= 2
 
 
 # dirty files

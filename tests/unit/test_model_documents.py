@@ -63,11 +63,6 @@ def test_scan_has_the_contracts_keys() -> None:
     assert {key: row[key] for key in expected} == expected  # keys may be added
 
 
-def test_a_problem_is_its_reasons_word() -> None:
-    row = to_json(FILE._replace(problem=Reason.BAD_HEADER, problem_detail="in words"))
-    assert json.dumps(row["problem"]) == '"bad-header"'
-
-
 def test_plan_has_the_contracts_keys() -> None:
     action = Action("/j/a", Verb.DEFRAGMENT, Reason.FRAGMENTED, FILE, (Range(0, 4096, 7),), 4096, 7, 1, "zstd")
     action = add_savings(action)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from journalkeeper.model import Outcome, Reason, Result, Verb
-from journalkeeper.model.reasons import describe_outcome, describe_saving, short_name
+from journalkeeper.model.reasons import describe_outcome, short_name
 from journalkeeper.model.recorded import Counters
+from journalkeeper.report.text import describe_total_saving
 from tests import hosts
 
 MAIN = f"/var/log/journal/{'4f' * 16}"
@@ -89,11 +90,14 @@ def test_a_file_of_another_directory_is_named_with_it(path: str, name: str) -> N
         (Counters(), ""),
         (Counters(bytes_reclaimed=0, unmeasured=1), ""),
         (Counters(bytes_reclaimed=-5), ""),
-        (Counters(extents_removed=1), "1 extent since May"),
-        (Counters(extents_removed=1, unmeasured=1), "1 extent since May"),
-        (Counters(bytes_reclaimed=3 << 29, extents_removed=31_415), "1.5 GiB on disk and 31,415 extents since May"),
-        (Counters(bytes_reclaimed=5 << 20, unmeasured=1), "at least 5 MiB on disk since May"),
+        (Counters(extents_removed=1), "1 extent since the installation"),
+        (Counters(extents_removed=1, unmeasured=1), "1 extent since the installation"),
+        (
+            Counters(bytes_reclaimed=3 << 29, extents_removed=31_415),
+            "1.5 GiB on disk and 31,415 extents since the installation",
+        ),
+        (Counters(bytes_reclaimed=5 << 20, unmeasured=1), "at least 5 MiB on disk since the installation"),
     ],
 )
 def test_only_what_was_measured_is_a_saving(counters: Counters, saving: str) -> None:
-    assert describe_saving(counters, "May") == saving
+    assert describe_total_saving(counters) == saving

@@ -13,7 +13,6 @@ import schemas
 from journalkeeper.bus import contract, objects
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.progress import NONE_YET, Progress
 from journalkeeper.model.record import from_properties, parse_record, to_json, to_properties
 from journalkeeper.model.run import Report, job_document, job_report
 from journalkeeper.service.log import make_fields
@@ -77,11 +76,6 @@ def test_a_moment_counts_from_1970_and_a_span_does_not(command: str) -> None:
             assert ("since 1970" in schema["description"]) == (key not in SPANS), key
 
 
-def test_an_outcome_comes_back_as_it_was() -> None:
-    written = json.loads(json.dumps(to_json(OUTCOME)))
-    assert parse_record(Outcome, {**written, "detail": OUTCOME.detail}) == OUTCOME
-
-
 def test_what_an_older_version_did_not_write_is_as_if_nobody_knew_it() -> None:
     written = to_json(OUTCOME)
     del written["unshared_bytes"]
@@ -109,11 +103,6 @@ MANAGER = Manager("1", "ok", [], "idle", "", ["/j"], 3, 9, 4, 1, True, 5, 6, 7, 
 )
 def test_the_service_comes_over_the_bus_as_it_is(manager: Manager) -> None:
     assert from_properties(Manager(), to_properties(manager)) == manager
-
-
-def test_progress_comes_over_the_bus_as_it_is() -> None:
-    now = Progress(1, 2, "/j/a", 3, 4)
-    assert from_properties(NONE_YET, to_properties(now)) == now
 
 
 def test_the_log_has_microseconds_and_nothing_that_is_not_known() -> None:
