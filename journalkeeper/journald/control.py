@@ -93,7 +93,7 @@ def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
             if pid == 0 or uid != 0:
                 raise KeeperError(f"{path}: the listener is not this machine's journald")
             channel.sendall(call)
-            answer = json.loads(_receive(channel))
+            answer = json.loads(channel.recv(ANSWER_BYTES).partition(b"\0")[0])  # journald sends it in one piece
     except TimeoutError as error:
         raise KeeperError(f"{path}: journald did not answer within {timeout_s:g} s; it may still {what}") from error
     except OSError as error:
@@ -103,11 +103,3 @@ def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
     if not isinstance(answer, dict) or "error" in answer:
         why = answer.get("error") if isinstance(answer, dict) else answer
         raise KeeperError(f"{path}: journald refused to {what}: {why}")
-
-
-def _receive(channel: socket.socket) -> bytes:
-    """Read one message from `channel`, and return it without the zero byte at its end."""
-    answer = b""
-    while b"\0" not in answer and len(answer) < ANSWER_BYTES and (part := channel.recv(4096)):
-        answer += part
-    return answer.partition(b"\0")[0]

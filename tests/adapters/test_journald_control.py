@@ -62,7 +62,7 @@ def listen() -> Iterator[Listen]:
         yield start
 
 
-@pytest.mark.parametrize("parts", [(b'{"parameters":{}}\0',), (b"{", b"}", b"\0"), (b"{}\0more",)])
+@pytest.mark.parametrize("parts", [(b'{"parameters":{}}\0',), (b"{}\0more",)])
 @pytest.mark.parametrize(
     ("call", "method", "namespace"),
     [(control.rotate, "Rotate", ""), (control.rotate, "Rotate", "web"), (control.synchronize, "Synchronize", "")],
@@ -93,9 +93,8 @@ def test_any_other_answer_is_an_error(runtime: Path, listen: Listen, parts: tupl
         control.rotate()
 
 
-@pytest.mark.parametrize("parts", [(), (b"{",)])
-def test_silence_is_an_error_after_the_time_given(runtime: Path, listen: Listen, parts: tuple[bytes, ...]) -> None:
-    listen(control.get_socket_path(), *parts, silent=True)
+def test_silence_is_an_error_after_the_time_given(runtime: Path, listen: Listen) -> None:
+    listen(control.get_socket_path(), silent=True)
     with pytest.raises(KeeperError, match=r"did not answer within 0\.2 s"):
         control.rotate(timeout_s=0.2)
 

@@ -13,7 +13,6 @@ from meanings import describe_directive
 from journalkeeper.config import Config
 from journalkeeper.config.directives import Directive, directives
 from journalkeeper.config.files import Assignment, parse_file
-from journalkeeper.config.spec import Form
 from journalkeeper.config.validation import describe, from_assignments
 from journalkeeper.model import GIB, KIB, MIB
 from journalkeeper.model.errors import ConfigError
@@ -76,16 +75,6 @@ def shipped_file() -> str:
 def test_lines_that_only_reset_are_the_defaults() -> None:
     assert from_assignments([]) == Config()
     assert from_assignments(lines("Watch.SettleSec=", "Watch.Directories=  ")) == Config()
-
-
-@pytest.mark.parametrize("one", directives(), ids=lambda one: one.spec.name)
-def test_every_directive_has_its_doc_its_reason_and_a_field_with_the_unit(one: Directive) -> None:
-    snake = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=Per)(?=Mi)", "_", one.spec.name.replace("MiB", "Mib")).lower()
-    unit = {Form.SPAN: "_us", Form.SIZE: "_bytes", Form.PERCENT: "_percent"}.get(one.spec.form, "")
-    assert one.field in (snake.removesuffix("_sec") + unit, snake)
-    assert one.field.endswith(unit) or "bytes" in one.field
-    assert all(text.endswith(".") for text in describe_directive(one))
-    assert (one.spec.form is Form.SPAN) == one.spec.name.endswith("Sec")
 
 
 @pytest.mark.parametrize(
