@@ -48,8 +48,9 @@ class Signals:
             self._timer.cancel()
 
     def follow(self, notification: Notification) -> None:
-        """Send the signal for a notification of the service. An unexpected exception is logged, and costs only this signal.
+        """Send the signal for a notification of the service.
 
+        An unexpected exception is logged, and costs only this signal.
         Changed properties are sent COALESCE_S later, together with what else changes meanwhile.
         """
         with self._guard():

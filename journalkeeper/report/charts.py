@@ -268,8 +268,7 @@ def draw_extents(evidence: Evidence) -> Figure:
         (when(one.when_us), f"{one.extents:,}", f"{one.ideal_extents:,}", f"{one.active_extents:,}", f"{one.files:,}")
         for one in chosen
     )
-    part = f"{len(rows)} of {len(moments):,} notes" if len(rows) < len(moments) else "all notes"
-    table = Table(f"Extents, {part}, the newest first", ("Time", "Extents", "Ideal", "In active files", "Files"), rows)
+    table = Table("Extents over time, the newest first", ("Time", "Extents", "Ideal", "In active files", "Files"), rows)
     notes = _describe_omission(len(record.totals) - len(kept), "note")
     return Figure(name, title, said, Chart(times, levels, layers), table, tuple(notes))
 

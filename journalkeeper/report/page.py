@@ -19,7 +19,7 @@ from journalkeeper.health.finding import Verdict, shorten
 from journalkeeper.model import Plan, Reason, Skip, Sums
 from journalkeeper.model.escape import shown
 from journalkeeper.model.reasons import describe_outcome
-from journalkeeper.model.units import counted, format_size, spell_size
+from journalkeeper.model.units import counted, format_size
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import charts
 from journalkeeper.report.charts import Table
@@ -116,20 +116,11 @@ def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
     if len(newest) < len(entries):
         caption = f"The newest {len(newest)} of {len(entries):,} actions; `journalkeeper history` shows all"
     rows = tuple(
-        (
-            when(entry.when_us),
-            _sizes(entry.outcome.disk_bytes_before, entry.outcome.disk_bytes_after),
-            format_size(entry.outcome.bytes_written),
-            describe_outcome(entry.outcome),
-        )
+        (when(entry.when_us), format_size(entry.outcome.bytes_written), describe_outcome(entry.outcome))
         for entry in newest
     )
-    tables = [Table(caption, ("Time", "On disk", "Written", "Action"), rows, words_last=True)] if entries else []
+    tables = [Table(caption, ("Time", "Written", "Action"), rows, words_last=True)] if entries else []
     return {"done": tables, "undone": "Nothing was done yet."}
-
-
-def _sizes(before: int | None, after: int | None) -> str:
-    return "-" if before is None or after is None else f"{spell_size(before)} → {spell_size(after)}"
 
 
 def _tabulate_plan(plan: Plan | Unknown) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from journalkeeper.health.finding import Answers, advice
 from journalkeeper.journald.conf import TARGET
 from journalkeeper.model import MIB, Instance, JournalFile, Kind, Sums
 from journalkeeper.model.record import Count, Moment, Seconds, Span
-from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, format_size, format_span
+from journalkeeper.model.units import DAY_US, INFINITY_US, format_size, format_span
 
 ARCHIVES: Final = 2
 """The fewest compacted archives from which a ratio is computed."""
@@ -73,8 +73,7 @@ def history(look: Look, storage: Storage) -> Answers:
     if isinstance(found, Unknown):
         yield found
     elif found.proposed_us >= WORTH * found.kept_us and not found.applied:
-        spans = {"kept_s": found.kept_us // SECOND_US, "proposed_s": found.proposed_us // SECOND_US}
-        facts = {**found._asdict(), **spans, "ratio": round(found.ratio, 2)}
+        facts = {**found._asdict(), "ratio": round(found.ratio, 2)}
         del facts["applied"]
         yield advice(sentence(found), "journalkeeper retention --apply", **facts)
 

@@ -114,7 +114,8 @@ def lines(story: Story, width: int) -> list[str]:
     key = [
         line for one in drawn[3:] for line in textwrap.wrap(one, room, initial_indent="  ", subsequent_indent="    ")
     ]
-    known = [("File", _describe_kind(file)), ("Size", _size(file)), ("Extents", _extents(file))]
+    extents = f"{file.extents.total:,}, where {file.ideal_extents:,} would be ideal"
+    known = [("File", _describe_kind(file)), ("Size", _size(file)), ("Extents", extents)]
     rows = [("Price", _price(story)), ("Pinned", _describe_pinned(story))]
     rows += [("Past", text) for text in past(story)]
     rows += [("Decided", text) for text in _list_sentences(story.decision, story.unknown)]
@@ -155,10 +156,6 @@ def _size(file: JournalFile) -> str:
     return said
 
 
-def _extents(file: JournalFile) -> str:
-    return f"{file.extents.total:,}, where {file.ideal_extents:,} would be ideal"
-
-
 def _price(story: Story) -> str:
     price = story.price
     if price.disk_read_seconds is None:
@@ -183,7 +180,10 @@ def past(story: Story) -> list[str]:
     if story.past is None:
         return [f"{UNKNOWN}: {shown(story.unknown['past'])}"]
     newest = story.past[: -MOST_PAST - 1 : -1]
-    said = [_describe_entry(entry) for entry in newest]
+    said = [
+        f"{when(one.when_us)} {shown(describe_outcome(one.outcome))}, by {shown(one.origin) or UNKNOWN}"
+        for one in newest
+    ]
     if len(story.past) > len(newest):
         said.append(f"{counted(len(story.past) - len(newest), 'older action')}; `journalkeeper history` has them")
     if story.samples:
@@ -193,11 +193,6 @@ def past(story: Story) -> list[str]:
             f" at most {max(sample.extents for sample in story.samples):,}"
         )
     return said or ["no entry in the history"]
-
-
-def _describe_entry(entry: Entry) -> str:
-    said = f"{when(entry.when_us)} {shown(describe_outcome(entry.outcome))}"
-    return f"{said}, by {shown(entry.origin)}" if entry.origin else said
 
 
 def explain_decision(decided: Decision | None, window: Window | None, now_us: int) -> ExplainedDecision | None:
