@@ -77,7 +77,7 @@ def main() -> None:
         with dated_back(guest):
             notes = guest.run("journalkeeper", "retention", "--apply").stdout.splitlines()
         guest.run("systemctl", "restart", "systemd-journald")
-        wanted = min(4 * kept, kept + asked.boots)
+        wanted = min(4 * kept, kept + asked.boots - 1)
         kept_after, used_after = live(guest, asked.boots, wanted, keeper=True)
         guest.run("journalctl", "--verify", "--quiet")
     rows = [
