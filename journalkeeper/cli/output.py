@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from journalkeeper.cli.table import Table, render, stack_blocks, wrap_sentence
 from journalkeeper.cli.terminal import DEFAULT_COLUMNS, columns, page, wants_colours
@@ -21,7 +21,6 @@ from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.record import to_json
 
-T = TypeVar("T")
 LEAST_COLUMNS: Final = 40
 Block: TypeAlias = Table[Any] | Sequence[str]
 """A part of a command's text: a table, or sentences."""

@@ -153,8 +153,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
     Raises: UsageError; SystemExit after --help and --version.
     """
-    if words and words[0] == "help":
-        words = [*words[1:2], "--help"]
     args, extras = parser(words).parse_known_args(words, argparse.Namespace(**DEFAULTS))
     # argparse takes a command's PATHs in one piece only, getopt_long anywhere between options
     unknown = [extra for extra in extras if extra.startswith("-")]
