@@ -3,32 +3,11 @@
 
 from __future__ import annotations
 
-from math import inf
-
 RETRY_S = 60.0
-"""The delay of the first retry after a failure ..."""
+"""The delay of the next plan while another process holds what a run needs, or after an action that was not done."""
 
-RETRY_MOST_S = 3600.0
-"""... doubled after each further failure, up to this."""
-
-
-class Backoff:
-    """The time of the next retry: `at_s`, infinite while nothing has failed."""
-
-    def __init__(self) -> None:
-        self._wait_s, self.at_s = 0.0, inf
-
-    def note(self, now_s: float, *, failed: bool) -> None:
-        """Record the result of a try at `now_s`. A success ends the retries.
-
-        After a failure the next retry comes RETRY_S later, doubled with each failure in a row. A try that came before
-        its time does not change the time of the next retry.
-        """
-        if not failed:
-            self._wait_s, self.at_s = 0.0, inf
-        elif self.at_s == inf or now_s >= self.at_s:
-            self._wait_s = min(2 * self._wait_s, RETRY_MOST_S) or RETRY_S
-            self.at_s = now_s + self._wait_s
+FAILED_S = 300.0
+"""The delay of the next look after a look that failed as a whole, or while the kernel refuses a watch."""
 
 
 class CpuShare:

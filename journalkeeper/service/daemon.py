@@ -26,7 +26,7 @@ from journalkeeper.history import state
 from journalkeeper.model import Request
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.policy.window import at
-from journalkeeper.service.backoff import RETRY_S, Backoff
+from journalkeeper.service.backoff import FAILED_S, RETRY_S
 from journalkeeper.service.jobs import Changed, Ended, Job, Jobs, Notification
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event, RunLog, Say
 from journalkeeper.service.notify import Notify
@@ -83,7 +83,6 @@ class Daemon:
         self._watch = Watch()
         self._woken, self._hung_up = asyncio.Event(), asyncio.Event()
         self._look_at_s, self._watches_are_due = 0.0, True
-        self._retry = Backoff()
         self._checking: asyncio.Future[set[str]] | None = None
         self._checked_s = 0.0
         self._turn = asyncio.Lock()
@@ -164,17 +163,17 @@ class Daemon:
         """
         message = await self._worker.run(partial(self._worker.look, lock.renew))
         now_s, wait_s = time.monotonic(), inf
-        failed = isinstance(message, Failed) and not message.busy_limit_us
-        self._retry.note(now_s, failed=failed or bool(self._watch.watches.problem))
         match message:
             case Looked():
                 self.log.log_run(message.report, self._worker.engine.directories, message.findings.missing)
                 wait_s = max(message.wait_s, SOON_S)
-            case Failed(busy_limit_us=limit_us) if limit_us:
-                wait_s = RETRY_S
+            case Failed(busy_limit_us=limit_us):
+                wait_s = RETRY_S if limit_us else FAILED_S
             case NotOnBtrfs(path):  # A mount will cause an event; until then there is nothing to do.
                 self.log.log("foreign", INFO, describe_foreign([path]))
-        self._look_at_s = min(self._look_at_s, now_s + wait_s, self._retry.at_s)
+        if self._watch.watches.problem:
+            wait_s = min(wait_s, FAILED_S)
+        self._look_at_s = min(self._look_at_s, now_s + wait_s)
         self._take(message)
 
     async def _repeat(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
