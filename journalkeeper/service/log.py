@@ -108,8 +108,7 @@ class Log:
             self.lost += 1
 
     def close(self) -> None:
-        """Report lost lines if possible, and close the socket."""
-        self._report_lost()
+        """Close the socket."""
         self._socket.close()
 
     def _report_lost(self) -> bool:

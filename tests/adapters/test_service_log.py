@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import os
 import pty
-import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.model import Outcome, Reason, Result, Verb
-from journalkeeper.probe.bed import Bed
 from journalkeeper.service.log import FIELD_CHARACTERS, SOCKET, Event, Log, to_journald
 
 OUTCOME = Outcome("/j/system@1.journal", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 5992, 40, None, 7, 4096, 1.5)
@@ -126,15 +124,6 @@ def test_a_stuck_journald_blocks_nobody_and_is_told_of_the_loss_later(log: Log, 
     assert (last["MESSAGE"], log.lost) == ("at last", 0)
 
 
-def test_what_was_lost_is_said_at_the_end_if_nothing_else_is(log: Log, journald: socket.socket) -> None:
-    for number in range(MANY):
-        log.say(6, f"line {number}")
-    lost = str(log.lost)
-    drain(journald)
-    log.close()
-    assert received(journald)["JOURNALKEEPER_LOST"] == lost
-
-
 def test_a_journald_that_came_back_is_found(tmp_path: Path, journald: socket.socket, log: Log) -> None:
     log.say(6, "before")
     journald.close()
@@ -188,22 +177,3 @@ def test_journald_is_at_the_end_of_stderr_only_if_the_very_stream_is(
     else:
         monkeypatch.setenv("JOURNAL_STREAM", stream.format(dev=status.st_dev, ino=status.st_ino))
     assert to_journald() == found
-
-
-@pytest.mark.root
-def test_a_stopped_journald_stops_libsystemds_way_of_sending_and_not_ours(bed: Bed) -> None:
-    """Why log.py has a socket of its own."""
-    log = Log(f"/proc/{bed.journald.pid}/root{SOCKET}")
-    os.kill(bed.journald.pid, signal.SIGSTOP)
-    try:
-        blocked = speaking(lambda: bed.journald.log("on a blocking socket, as sd_journal_send() does"))
-        ours = speaking(lambda: log.say(6, "now or never"))
-        ours.join(30)
-        assert not ours.is_alive()
-        assert blocked.is_alive()
-    finally:
-        os.kill(bed.journald.pid, signal.SIGCONT)
-    blocked.join(30)
-    assert not blocked.is_alive()
-    assert log.lost > 0
-    log.close()

@@ -143,11 +143,6 @@ def test_many_appends_are_one_change(top: Path, scene: Scene) -> None:
     assert len(scene.changes) == 1
 
 
-def test_a_flat_directory_of_journals_is_an_instance(tmp_path: Path, watching: Watching) -> None:
-    (tmp_path / "system.journal").write_bytes(b"x")
-    assert watching(tmp_path).after(lambda: append(tmp_path / "system.journal")).appended == {str(tmp_path)}
-
-
 def test_a_directory_that_becomes_an_instance_is_watched_as_one(tmp_path: Path, watching: Watching) -> None:
     scene, active = watching(tmp_path), tmp_path / "system.journal"
     assert scene.after(active.touch).rescan
@@ -171,11 +166,11 @@ STRANGE = "user-\udcff\udcfe.journal"
         (lambda instance: (instance / ACTIVE).unlink(), True, False),
         (lambda instance: append(instance / ACTIVE), False, False),
         (lambda instance: (instance / ACTIVE).chmod(0o600), False, False),
-        (lambda instance: (instance / "notes").touch(), False, False),
+        (lambda instance: (instance / ".journalkeeper-1.tmp").touch(), False, False),  # our work must not wake us
         (lambda instance: (instance.parent / f"{MACHINE}.new").mkdir(), True, True),
         (lambda instance: instance.rename(instance.parent / f"{MACHINE}.new"), True, True),
     ],
-    ids=["new", "user", "not UTF-8", "renamed", "removed", "append", "chmod", "other", "below", "moved"],
+    ids=["new", "user", "not UTF-8", "renamed", "removed", "append", "chmod", "ours", "below", "moved"],
 )
 def test_a_look_is_due_when_a_journal_file_or_a_directory_comes_or_goes(
     top: Path, scene: Scene, doing: Callable[[Path], object], rescan: bool, everything: bool
@@ -184,21 +179,6 @@ def test_a_look_is_due_when_a_journal_file_or_a_directory_comes_or_goes(
     scene.after(lambda: doing(top / MACHINE))
     assert any(change.rescan for change in scene.changes) is rescan
     assert any(change.everything for change in scene.changes) is everything
-
-
-@pytest.mark.parametrize("name", [".journalkeeper-abc.tmp", "fss", "notes.txt", "#system.journal.swp"])
-def test_names_that_are_no_journals_are_not_told(top: Path, name: str, scene: Scene) -> None:
-    """Our own temporary files among them: our work must not wake us."""
-    file = top / MACHINE / name
-    assert scene.after(file.touch, file.unlink) == NOTHING
-
-
-def test_a_name_that_is_not_utf8_does_not_hide_what_follows(top: Path, watching: Watching) -> None:
-    strange = os.fsencode(top / MACHINE) + b"/user-\xff.journal"
-    Path(os.fsdecode(strange)).touch()
-    scene = watching(top)
-    seen = scene.after(lambda: append(strange), lambda: append(top / MACHINE / "system.journal"))
-    assert seen.appended == {str(top / MACHINE)}
 
 
 def test_a_directory_whose_own_name_is_not_utf8_is_watched(tmp_path: Path, watching: Watching) -> None:
@@ -409,10 +389,10 @@ def test_an_instance_keeps_its_events_where_another_path_leads_to_it(tmp_path: P
 # bursts
 
 
-@pytest.mark.parametrize("files", [10_000, QUEUE + 2_000], ids=["burst", "overflow"])
 def test_of_a_burst_nothing_is_missed_and_no_call_takes_more_than_a_buffer(
-    top: Path, watching: Watching, files: int, monkeypatch: pytest.MonkeyPatch
+    top: Path, watching: Watching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    files = QUEUE + 2_000
     scene = watching(top, top.with_name("second"))
     scene.calm_s = 0.6
     calls: list[int] = []
@@ -435,10 +415,9 @@ def test_of_a_burst_nothing_is_missed_and_no_call_takes_more_than_a_buffer(
 
     seen = scene.after(burst)
     assert seen.rescan
-    assert sum(calls) >= min(files, QUEUE)
+    assert sum(calls) >= QUEUE
     assert max(calls) <= READ_BYTES // SMALLEST_EVENT
     listing = layout.list_directory(str(top / MACHINE))
     assert len(listing.journals) + listing.left_out == files + 1
-    if files > QUEUE:
-        assert str(top / MACHINE) in seen.appended, "an append may be among what was lost"
+    assert str(top / MACHINE) in seen.appended, "an append may be among the lost events"
     assert scene.after(lambda: append(top / MACHINE / "system.journal")).appended == {str(top / MACHINE)}

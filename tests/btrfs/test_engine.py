@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.config import Config, Defrag, Watch, Window
+from journalkeeper.config import Config, Defrag, Watch
 from journalkeeper.engine import DAEMON, HOUR_S, Engine
 from journalkeeper.execute import executor, runner
 from journalkeeper.history import state
@@ -105,17 +105,6 @@ def test_a_real_journal_of_every_kind(bed: Bed, keep: Keep) -> None:
     assert [what_became(again)[path.name] for path in (datacow, nocow, unclean)] == [Reason.RECORDED] * 3
 
 
-def test_a_second_run_finds_nothing_to_do_and_says_why(top: Path, keep: Keep, journal_bytes: bytes) -> None:
-    archives(top / MACHINE, journal_bytes, 3)
-    first = go(keep())
-    assert [outcome.result for outcome in first.outcomes] == [Result.DONE] * 3
-    before = files_in(top / MACHINE)
-    second = go(keep())
-    assert (second.outcomes, second.written_bytes, second.notices) == ((), 0, ())
-    assert what_became(second) == dict.fromkeys(before, Reason.RECORDED)
-    assert files_in(top / MACHINE) == before
-
-
 def test_the_command_obeys_another_compression_and_does_the_same_one_once(
     top: Path, journal_bytes: bytes, tmp_path: Path
 ) -> None:
@@ -165,9 +154,6 @@ def test_what_changed_since_is_judged_anew(top: Path, keep: Keep, journal_bytes:
     assert what_became(go(keep())) == {path.name: Reason.FRAGMENTED}
 
 
-LATER = NOW._replace(now=False)
-
-
 def test_an_archive_that_changed_during_a_run_waits_for_the_next(top: Path, keep: Keep, journal_bytes: bytes) -> None:
     (path,) = archives(top / MACHINE, journal_bytes, 1)
 
@@ -214,13 +200,6 @@ def test_the_plan_is_the_run_stopped_before_it_touches_anything(top: Path, keep:
     done = go(keep(), ARCHIVED)
     assert [action.path for action in done.plan.actions] == [action.path for action in planned.actions]
     assert [outcome.path for outcome in done.outcomes] == [action.path for action in planned.actions]
-
-
-def test_without_now_a_young_archive_settles(top: Path, keep: Keep, journal_bytes: bytes) -> None:
-    (path,) = archives(top / MACHINE, journal_bytes, 1)
-    assert what_became(go(keep(), Request())) == {path.name: Reason.SETTLING}
-    settled = Config(watch=Watch(settle_us=0, nocow_settle_us=0), window=Window(pressure_max_percent=100))
-    assert what_became(go(keep(config=settled), Request())) == {path.name: Reason.FRAGMENTED}
 
 
 def test_only_what_was_asked_for(top: Path, keep: Keep, journal_bytes: bytes) -> None:
@@ -283,13 +262,6 @@ def test_a_stop_ends_the_run_at_the_border_of_a_piece(top: Path, keep: Keep, jou
     rest = go(keep())
     assert [outcome.result for outcome in rest.outcomes] == [Result.DONE] * 3
     assert files_in(top / MACHINE) == before
-
-
-def test_a_stop_before_the_first_file_touches_nothing(top: Path, keep: Keep, journal_bytes: bytes) -> None:
-    archives(top / MACHINE, journal_bytes, 2)
-    report = go(keep(), stop=lambda: True)
-    assert [(outcome.reason, outcome.bytes_written) for outcome in report.outcomes] == [(Reason.INTERRUPTED, 0)] * 2
-    assert report.written_bytes == 0
 
 
 # the record
@@ -412,17 +384,6 @@ def test_a_record_that_becomes_full_costs_the_record_and_not_the_report(
     assert (again.outcomes, set(what_became(again).values())) == ((), {Reason.IDEAL})
 
 
-def test_a_damaged_record_is_set_aside_and_the_run_goes_on(
-    top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path
-) -> None:
-    archives(top / MACHINE, journal_bytes, 1)
-    go(keep())
-    (tmp_path / "state/history.db").write_bytes(b"nonsense" * 1000)
-    report = go(keep())
-    assert any("damaged" in text for text in report.notices)
-    assert (report.outcomes, set(what_became(report).values())) == ((), {Reason.IDEAL})
-
-
 @pytest.mark.parametrize("lost", ["damaged", "removed"])
 def test_what_a_run_that_failed_did_not_say_of_the_record_the_next_one_says(
     top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path, lost: str
@@ -486,11 +447,3 @@ def test_who_may_read_no_file_is_told_so(top: Path, journal_bytes: bytes) -> Non
         return "nothing"
 
     assert "may be read by root and the group systemd-journal only" in as_nobody(attempt)
-
-
-def test_a_namespace_is_looked_at_with_its_own_settings(top: Path, keep: Keep, journal_bytes: bytes) -> None:
-    (top / f"{MACHINE}.web").mkdir()
-    (path,) = archives(top / f"{MACHINE}.web", journal_bytes, 1)
-    report = go(keep())
-    assert what_became(report) == {path.name: Reason.FRAGMENTED}
-    assert {window.instance for window in report.plan.windows} == {MACHINE, f"{MACHINE}.web"}

@@ -51,11 +51,6 @@ def a_link(path: Path) -> None:
     path.symlink_to("elsewhere")
 
 
-def a_directory(path: Path) -> None:
-    path.rename(path.with_name("elsewhere"))
-    path.mkdir()
-
-
 def a_fifo(path: Path) -> None:
     path.rename(path.with_name("elsewhere"))
     os.mkfifo(path)
@@ -79,10 +74,6 @@ def grown(path: Path) -> None:
         file.write(b"more")
 
 
-def truncated(path: Path) -> None:
-    os.truncate(path, path.stat().st_size - 8)
-
-
 def touched(path: Path) -> None:
     path.touch()
 
@@ -90,7 +81,7 @@ def touched(path: Path) -> None:
 @FORMS
 @pytest.mark.parametrize(
     "becomes",
-    [another_file, a_link, a_directory, a_fifo, a_socket, a_copy, grown, truncated, touched],
+    [another_file, a_link, a_fifo, a_socket, a_copy, grown, touched],
     ids=lambda function: function.__name__,
 )
 def test_what_is_no_longer_what_was_seen_is_skipped(
@@ -157,16 +148,6 @@ def test_a_file_that_is_open_for_writing_is_in_use(place: Path, journal_bytes: b
     what = action(path)
     with open(path, "r+b"):
         expect(do(what), Result.SKIPPED, Reason.IN_USE)
-    assert do(what).outcome.result is Result.DONE
-
-
-def test_a_file_that_is_only_mapped_for_writing_is_in_use(place: Path, journal_bytes: bytes) -> None:
-    path = put(place, journal_bytes, nocow=True)
-    what = action(path)
-    with open(path, "r+b") as file:
-        mapped = mmap.mmap(file.fileno(), 0)
-    expect(do(what), Result.SKIPPED, Reason.IN_USE)
-    mapped.close()
     assert do(what).outcome.result is Result.DONE
 
 

@@ -13,7 +13,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,10 +22,9 @@ from typing import NamedTuple
 
 import pytest
 
-from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history.record import Record
-from journalkeeper.journald import control, layout
-from journalkeeper.model import Reason, Request, Result
+from journalkeeper.journald import control
+from journalkeeper.model import Reason, Result
 from journalkeeper.model.units import DAY_US
 from journalkeeper.model.waiting import Wait
 from journalkeeper.observe.flushes import Flushes
@@ -34,10 +32,10 @@ from journalkeeper.observe.observer import Observer
 from journalkeeper.probe.bed import Bed, PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.bench.service import calls
-from tests.btrfs.journals import QUICK, go, log_until_online
+from tests.btrfs.journals import QUICK, log_until_online
 from tests.daemon import Daemon
 from tests.hosts import MACHINE
-from tests.journal_files import archive_name, put, put_empty, unclean_name
+from tests.journal_files import archive_name, put, unclean_name
 from tests.load import Load
 from tests.patience import PATIENCE_S, eventually
 from tests.volumes import drop_caches, extents
@@ -334,32 +332,6 @@ def test_a_second_daemon_says_who_is_the_first_and_ends(copies: Copies, serve: C
     assert eventually(lambda: path.name in first.done()), "the first goes on"
 
 
-# journald under our hands
-
-
-def test_journald_restarts_rotates_and_vacuums_under_our_hands(
-    make_bed: Callable[..., Bed], serve: Callable[..., Daemon]
-) -> None:
-    """It takes long because journald ages eight files."""
-    bed = make_bed("SystemMaxFileSize=8M", "SystemMaxFiles=4", sync_interval="2s")
-    journald = bed.journald
-    service = serve(bed.directory).ready()
-    for number in range(8):
-        journald.age(15)
-        journald.log(f"before rotation {number}")
-        journald.rotate()
-        if number == 3:
-            journald.kill()
-            journald.start()
-    assert eventually(lambda: len(service.done()) >= 2)
-    assert eventually(service.sleeps)
-    assert service.process.poll() is None
-    assert all(entry.outcome.result is not Result.FAILED for entry in service.history())
-    found = run("journalctl", "-D", journald.journal, "-q", "-o", "cat", "--grep", "before rotation")
-    assert "before rotation 7" in found
-    run("journalctl", "-D", journald.journal, "--verify")
-
-
 # Bad days
 
 
@@ -403,27 +375,6 @@ def test_a_second_service_in_a_state_directory_made_anew_ends_the_first(
     assert [entry.outcome.result for entry in second.history()] == [Result.DONE]
 
 
-def test_a_corrupt_record_is_set_aside_and_said(copies: Copies, serve: Callable[..., Daemon]) -> None:
-    service = serve(copies.machine.parent).ready()
-    (service.state / "history.db").write_bytes(b"no database " * 1000)
-    path = copies.put()
-    assert eventually(lambda: service.logged("the history was damaged: it was moved to"))
-    assert eventually(lambda: path.name in service.done())
-
-
-def test_a_volume_that_is_read_only_is_left_alone_until_it_is_writable(
-    copies: Copies, serve: Callable[..., Daemon]
-) -> None:
-    """It takes long because the service has to sleep for 3 s."""
-    path = copies.put()
-    run("mount", "-o", "remount,ro", copies.volume.mountpoint)
-    service = serve(copies.machine.parent).ready()
-    assert eventually(service.sleeps)
-    assert service.done() == set()
-    run("mount", "-o", "remount,rw", copies.volume.mountpoint)
-    assert eventually(lambda: path.name in service.done())
-
-
 def test_a_volume_that_goes_away_is_waited_for(copies: Copies, serve: Callable[..., Daemon]) -> None:
     """It takes long because the service has to sleep for 3 s."""
     service = serve(copies.machine.parent).ready()
@@ -455,29 +406,6 @@ def test_on_another_filesystem_it_waits_for_a_mount(
         run("umount", point)
     finally:
         run("umount", point)
-
-
-def test_as_many_files_as_are_looked_at_are_one_look_and_the_next_opens_none(
-    copies: Copies, make_engine: Callable[..., Engine], capsys: pytest.CaptureFixture[str]
-) -> None:
-    os.utime(copies.machine)
-    for number in range(layout.MOST_FILES):
-        put_empty(copies.machine / archive_name(number))
-        os.utime(copies.machine / archive_name(number), (1, 1))
-    os.sync()
-    engine = make_engine(copies.machine.parent)
-    took = []
-    for _ in range(3):
-        time.sleep(1.1)  # what changed within the last second is not remembered
-        began = time.monotonic()
-        report = go(engine, Request(), origin=DAEMON)
-        took.append(time.monotonic() - began)
-        assert len(report.plan.skipped) == layout.MOST_FILES
-    assert engine.memory.observer.opened == layout.MOST_FILES
-    with capsys.disabled():
-        sys.stdout.write(
-            f"\ncycles over {layout.MOST_FILES:,} files: {', '.join(f'{seconds:.2f} s' for seconds in took)}\n"
-        )
 
 
 def test_a_set_clock_does_not_move_the_timer(make_bed: Callable[..., Bed], tmp_path: Path) -> None:
