@@ -13,12 +13,10 @@ import pytest
 
 from journalkeeper.btrfs import fiemap, kernel, placement
 from journalkeeper.model import MIB, JournalFile
-from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import look
 from tests.forms import STEP, alternating, every_form
-from tests.journal_files import PAGE, count_entries
-from tests.patience import eventually
+from tests.journal_files import PAGE
 from tests.volumes import extents, filefrag
 
 pytestmark = pytest.mark.root
@@ -125,19 +123,3 @@ def test_a_kernel_that_does_not_list_dirty_pages_counts_no_page_twice(
     path = place / "system.journal"
     with dirty(path, nocow=True, written=True, every=17), open(path, "rb") as file:
         assert placement.count(file.fileno(), sync=False) == extents(path, sync=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("nocow", [False, True])
-def test_an_active_journal_is_counted_alike_before_and_after_a_flush(place: Path, *, nocow: bool) -> None:
-    run("chattr", "+C" if nocow else "-C", place)
-    with PrivateJournald(place, settings=("SystemMaxFileSize=128M",)) as journald:
-        for flushes, messages in ((0, 40), (5, 40), (5, 2000), (5, 300), (20, 2000)):
-            if flushes:
-                journald.age(flushes)
-            wanted = count_entries(journald.active) + messages
-            for number in range(messages):
-                journald.log(f"message {number}")
-            assert eventually(lambda: count_entries(journald.active) >= wanted)  # noqa: B023 - it is called in this turn only
-            (seen,) = look(journald.active)
-            assert seen.extents.total == pytest.approx(extents(journald.active, sync=True), rel=0.1)

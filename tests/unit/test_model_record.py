@@ -53,29 +53,6 @@ def test_a_published_member_of_an_interface_stays(name: str) -> None:
     assert {member: new[member] for member in kept} == kept
 
 
-SPANS = frozenset(
-    {
-        *("full_span_us", "intake_delay_p99_us", "kept_us", "max_retention_us", "proposed_us", "span_us"),
-        "sync_interval_us",
-    }
-)
-
-
-def keys_of(schema: Any) -> list[tuple[str, Any]]:
-    """Every key that a schema has at any depth, with its own schema."""
-    inside = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else []
-    own = schema.get("properties", {}) if isinstance(schema, dict) else {}
-    return [*own.items(), *(found for one in inside for found in keys_of(one))]
-
-
-@pytest.mark.parametrize("command", schemas.ANSWERS)
-def test_a_moment_counts_from_1970_and_a_span_does_not(command: str) -> None:
-    for key, schema in keys_of(schemas.make_answer_schema(command)):
-        if key.endswith("_us"):
-            assert "icroseconds" in schema["description"], key
-            assert ("since 1970" in schema["description"]) == (key not in SPANS), key
-
-
 def test_what_an_older_version_did_not_write_is_as_if_nobody_knew_it() -> None:
     written = to_json(OUTCOME)
     del written["unshared_bytes"]
