@@ -27,7 +27,7 @@ OFFSETS: Final = {
 """Where the fields of a header are. Source: systemd, src/libsystemd/sd-journal/journal-def.h."""
 
 WIDTHS: Final = {"incompatible": 4, "state": 1}
-"""Of the numbers that do not have eight bytes."""
+"""The widths of the numbers that do not have eight bytes."""
 
 ENTRIES_HEADER_BYTES: Final = 272
 FIRST_ARRAY: Final = 4
@@ -37,17 +37,17 @@ EMPTY_BYTES: Final = 8 << 20
 
 
 def archive_name(number: int = 1, stem: str = "system") -> str:
-    """The name that journald would give an archive."""
+    """Return the name that journald gives an archive."""
     return f"{stem}@{SEQNUM_ID}-{number:016x}-{number:016x}.journal"
 
 
 def unclean_name(number: int = 1) -> str:
-    """The name that journald would give a file that it found not closed."""
+    """Return the name that journald gives a file that was not closed."""
     return f"system@{number:016x}-{number:016x}.journal~"
 
 
 def header(size: int = ENTRIES_HEADER_BYTES, **fields: int | bytes) -> bytes:
-    """A header of so many bytes; the fields that are not given are 0."""
+    """Return a header of `size` bytes. The fields that are not given are 0."""
     data = bytearray(MAGIC.ljust(size, b"\0"))
     for name, value in fields.items():
         given = value if isinstance(value, bytes) else value.to_bytes(WIDTHS.get(name, 8), "little")
@@ -68,13 +68,13 @@ def count_entries(path: Path) -> int:
 
 
 def empty(state: int = ARCHIVED, size_bytes: int = EMPTY_BYTES) -> bytes:
-    """The first page of a journal file of `size_bytes` without an entry."""
+    """Return the first page of a journal file of `size_bytes` without an entry."""
     arena = size_bytes - EMPTY_HEADER_BYTES
     return header(PAGE, state=state, header_size=EMPTY_HEADER_BYTES, arena=arena)
 
 
 def put_empty(path: Path, state: int = ARCHIVED) -> None:
-    """A journal file without an entry: one page, and a hole."""
+    """Write a journal file without an entry to `path`: one page, and a hole."""
     with path.open("wb") as file:
         file.write(empty(state))
         file.truncate(EMPTY_BYTES)
@@ -84,34 +84,34 @@ def put_empty(path: Path, state: int = ARCHIVED) -> None:
 
 
 class _File:
-    """What is written so far; each object lies at a multiple of eight bytes."""
+    """The bytes of a file that is being made; each object is at a multiple of eight bytes."""
 
     def __init__(self, *, compact: bool) -> None:
         self.data = bytearray(ENTRIES_HEADER_BYTES)
         self.compact = compact
 
     def put(self, content: bytes) -> int:
-        """Where it lies now."""
+        """Append an object, and return its offset."""
         self.data += bytes(-len(self.data) % 8)
         at = len(self.data)
         self.data += content
         return at
 
     def field(self, payload: bytes) -> int:
-        """A data object."""
+        """Append a data object, and return its offset."""
         before = COMPACT_DATA_BYTES if self.compact else DATA_BYTES
         head = OBJECT.pack(1, 0, before + len(payload))
         return self.put(head.ljust(before, b"\0") + payload)
 
     def entry(self, seqnum: int, realtime_us: int, fields: Sequence[int]) -> int:
-        """An entry object."""
+        """Append an entry object, and return its offset."""
         items = b"".join(struct.pack("<I", at) if self.compact else struct.pack("<QQ", at, 0) for at in fields)
         head = OBJECT.pack(3, 0, ENTRY_BYTES + len(items)) + struct.pack("<QQ", seqnum, realtime_us)
         return self.put(head.ljust(ENTRY_BYTES, b"\0") + items)
 
 
 def journal(entries: Sequence[tuple[int, int, bytes | None]], *, compact: bool = False) -> bytes:
-    """A file with an entry for each (seqnum, realtime, what the sender's time is said to be).
+    """Return a file with an entry for each (seqnum, realtime, text of the time of sending).
 
     Each entry has two fields, and the arrays hold four entries and then more.
     """
@@ -145,7 +145,7 @@ def journal(entries: Sequence[tuple[int, int, bytes | None]], *, compact: bool =
 
 
 def put(directory: Path, content: bytes, name: str | None = None, *, nocow: bool = False, torn: bool = True) -> Path:
-    """A journal file with this content; `torn`: every page is an extent of its own."""
+    """Write a journal file with this content, and return its path. If `torn`, every page is an extent of its own."""
     path = directory / (archive_name() if name is None else name)
     path.touch()
     run("chattr", "+C" if nocow else "-C", path)
@@ -159,7 +159,7 @@ def put(directory: Path, content: bytes, name: str | None = None, *, nocow: bool
 
 
 def scatter(path: Path, piece_bytes: int = PAGE, *, every: int = 2, end_bytes: int | None = None) -> None:
-    """Write each `every`-th piece of a file anew, up to `end_bytes`: it becomes an extent of its own, elsewhere."""
+    """Write each `every`-th piece of a file again, up to `end_bytes`, so that it becomes an extent of its own."""
     with path.open("r+b", buffering=0) as file:
         end = os.fstat(file.fileno()).st_size if end_bytes is None else end_bytes
         for offset in range(0, end, every * piece_bytes):

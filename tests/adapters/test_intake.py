@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How long messages waited, read from files that others write, cut short, replace or damage meanwhile."""
+"""The intake delay, from files that other processes write, truncate, replace or damage during the look."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Row = tuple[int, int, bytes | None]
 
 
 def row(number: int, wait_us: int = 100) -> Row:
-    """An entry that waited so long."""
+    """Return an entry that waited for `wait_us`."""
     return number, NOW_US + number, b"%d" % (NOW_US + number - wait_us)
 
 
@@ -46,7 +46,7 @@ def test_the_newest_entries_come_first(count: int, compact: bool) -> None:
 
 
 @pytest.mark.parametrize("source", [None, b"", b"-5", b"1e9", b"7 ", b"9" * 21, "\u0663".encode()])
-def test_a_time_that_is_none_is_nobodys(source: bytes | None) -> None:
+def test_a_damaged_time_of_sending_is_none(source: bytes | None) -> None:
     assert newest(journal([(1, 5, source)])) == [Entry(1, 5, None)]
 
 
@@ -69,7 +69,7 @@ def test_a_chain_is_followed_up_to_its_longest_length(empty: int, found: int) ->
     assert len(newest(bytes(data + filled))) == found
 
 
-def test_only_what_came_since_the_last_look_counts(tmp_path: Path) -> None:
+def test_only_entries_since_the_last_call_count(tmp_path: Path) -> None:
     active, rows = tmp_path / "system.journal", [row(1, 9_000_000)]
     active.write_bytes(journal(rows))
     intake, paths = Intake(), [f"{active}", f"{tmp_path}/none.journal"]
@@ -92,8 +92,8 @@ def test_after_a_rotation_all_of_the_new_file_is_new(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rest", [0, 100, 300, 4096])
-def test_a_file_that_is_cut_short_under_a_look_ends_nobody(tmp_path: Path, rest: int) -> None:
-    """Where it is mapped, the kernel sends SIGBUS for that, as for a page that the disk does not give."""
+def test_a_file_that_is_truncated_during_a_look_does_not_end_the_process(tmp_path: Path, rest: int) -> None:
+    """A reader that maps the file would get SIGBUS."""
     active = tmp_path / "system.journal"
     active.write_bytes(journal([row(number) for number in range(1, 3000)]))
     child = os.fork()
@@ -105,7 +105,7 @@ def test_a_file_that_is_cut_short_under_a_look_ends_nobody(tmp_path: Path, rest:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_in_the_path_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there/system.journal").write_bytes(journal([row(1)]))
     (tmp_path / "link").symlink_to("there")
@@ -116,7 +116,7 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
     assert intake.find_worst_us(paths) is None
 
 
-def test_who_owns_remote_tells_nothing_under_any_name() -> None:
+def test_files_of_remote_hosts_do_not_count_under_any_name() -> None:
     own = hosts.file(Kind.ACTIVE)
     theirs = own._replace(path="/var/log/journal/remote/system.journal", instance=layout.REMOTE)
     bad = own._replace(path="/var/log/journal/x/system.journal", problem=Reason.BAD_HEADER)

@@ -18,11 +18,11 @@ from tests.journal_files import put_empty
 
 OFFLINE, ONLINE = 0, 1
 SKEW_US = 10**15
-"""The wall clock is so far before the monotonic clock."""
+"""The difference of the wall clock and the monotonic clock."""
 
 
 class Journal:
-    """An instance with an active file, and one that is gone, on a volume that makes no commit by itself."""
+    """An instance with an active file and a vanished one, on a volume without commits by others."""
 
     def __init__(self, place: Path, patch: pytest.MonkeyPatch, interval_us: int) -> None:
         self.now_us, self.skew_us, self.block, self.generation = 10**12, SKEW_US, 7, 1
@@ -43,7 +43,7 @@ class Journal:
         os.utime(self.path, ns=((self.now_us + self.skew_us) * 1000,) * 2)
 
     def look(self, state: int | None = None, after_us: int = SECOND_US) -> Instance:
-        """Look after this time, at the file in this state; the instance as it is then known."""
+        """Set the file's state, if given, and look `after_us` later. Return the renewed instance."""
         self.now_us += after_us
         if state is not None:
             self.write(state)
@@ -57,17 +57,17 @@ class Journal:
 
 @pytest.fixture
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
-    """A journald that flushes after five minutes."""
+    """Return the journal of a journald that flushes after five minutes."""
     return Journal(tmp_path, monkeypatch, 300 * SECOND_US)
 
 
 @pytest.fixture
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
-    """One that flushes after five seconds, sooner than the kernel by itself."""
+    """Return the journal of a journald that flushes after five seconds, sooner than the kernel."""
     return Journal(tmp_path, monkeypatch, 5 * SECOND_US)
 
 
-def test_an_interval_begins_with_the_append_that_was_heard_and_ends_with_the_flush(journal: Journal) -> None:
+def test_an_interval_begins_with_the_reported_append_and_ends_with_the_flush(journal: Journal) -> None:
     assert journal.look(OFFLINE).online_since_us is None
     assert journal.flushes.needs_plan()
     assert journal.closes_us() is None

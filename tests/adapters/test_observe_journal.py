@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is made of journalctl's answer, and of one that breaks off, by a journalctl that says what it is told."""
+"""The evidence from the journal, from the output of a fake journalctl."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOOT = "a" * 32
 
 
 def entry(back_s: float, **fields: Any) -> dict[str, Any]:
-    """An entry of so long ago."""
+    """Return an entry that journald received `back_s` seconds ago."""
     when_us = NOW_US - round(back_s * 1e6)
     plain = {
         "__REALTIME_TIMESTAMP": str(when_us),
@@ -32,7 +32,7 @@ def entry(back_s: float, **fields: Any) -> dict[str, Any]:
 
 
 def sent(back_s: float, wait_s: float, **fields: Any) -> dict[str, Any]:
-    """One that came by /dev/log after a wait."""
+    """Return an entry from /dev/log that waited for `wait_s`."""
     source = {"_SOURCE_REALTIME_TIMESTAMP": str(NOW_US - round((back_s + wait_s) * 1e6)), "_TRANSPORT": "syslog"}
     return entry(back_s, **source, **fields)
 
@@ -53,7 +53,7 @@ def test_waits_are_the_oldest_first_with_their_units(says: Says) -> None:
     assert (found.entries, found.oldest_us, found.complete) == (3, NOW_US - 3_000_000, True)
 
 
-def test_where_it_stopped_is_said(says: Says, tmp_path: Path) -> None:
+def test_a_limited_reading_has_its_oldest_entries_and_is_not_complete(says: Says, tmp_path: Path) -> None:
     says(entry(1), entry(2), events=[entry(9)])
     found = read(most=2)
     assert (found.entries, found.oldest_us, found.complete) == (2, NOW_US - 2_000_000, False)
@@ -62,8 +62,8 @@ def test_where_it_stopped_is_said(says: Says, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step_s", [3600, 5, -5, -3600])
-def test_a_clock_that_was_set_makes_no_wait(says: Says, step_s: int) -> None:
-    """What was sent before and taken after the step seems to have waited for as long; others count."""
+def test_a_change_of_the_clock_is_no_wait(says: Says, step_s: int) -> None:
+    """An entry that was sent before the step and received after it seems to have waited; other waits count."""
     before = [sent(20 - n, 0.001) for n in range(5)]
     later = [sent(10 - n, 0.002) for n in range(5)]
     for one in later:  # the wall clock jumped, the other did not; the first was sent before
@@ -123,7 +123,7 @@ def test_lost_messages_and_ended_journalds_are_listed_the_oldest_first(says: Say
         {"_SYSTEMD_UNIT": "</script>\n" * 1000, "_TRANSPORT": "syslog", "_SOURCE_REALTIME_TIMESTAMP": "5"},
     ],
 )
-def test_no_entry_ends_it(says: Says, fields: dict[str, Any]) -> None:
+def test_no_damaged_entry_ends_the_reading(says: Says, fields: dict[str, Any]) -> None:
     says(entry(1, **fields), events=[entry(1, **fields)])
     assert read().entries == 1
 
@@ -145,7 +145,7 @@ def test_an_answer_that_breaks_off_is_an_error_with_journalctls_words(says: Says
 @pytest.mark.parametrize(
     ("stderr", "whole"), [("", True), ("Hint: You are currently not seeing messages from other users\n", False)]
 )
-def test_a_part_of_the_journal_is_not_taken_for_the_whole(
+def test_a_part_of_the_journal_is_unknown(
     says: Says, monkeypatch: pytest.MonkeyPatch, stderr: str, *, whole: bool
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -159,10 +159,10 @@ DENIED = "Failed to open /j: Permission denied\n"
 
 @pytest.mark.parametrize("directory", [None, "/j"])
 @pytest.mark.parametrize(("user", "stderr"), [(0, INSUFFICIENT), (1000, INSUFFICIENT), (1000, DENIED)])
-def test_a_reader_without_the_right_is_told(
+def test_a_reader_without_permission_gets_the_reason_or_an_error_for_a_named_directory(
     says: Says, monkeypatch: pytest.MonkeyPatch, user: int, stderr: str, directory: str | None
 ) -> None:
-    """Of the host much else is known; of a directory that was named nothing."""
+    """The host has other evidence, and a named directory has none."""
     monkeypatch.setattr(os, "geteuid", lambda: user)
     says(end="exit 1", stderr=stderr)
     if directory is not None:
@@ -175,7 +175,7 @@ def test_a_reader_without_the_right_is_told(
 
 
 @pytest.mark.parametrize(("user", "error"), [(0, KeeperError), (1000, NeedsRootError)])
-def test_root_whom_the_kernel_refuses_is_not_told_to_be_root(
+def test_a_permission_error_of_root_does_not_ask_for_root(
     says: Says, monkeypatch: pytest.MonkeyPatch, user: int, error: type[Exception]
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: user)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What one look sees, what it leaves alone, and what it remembers."""
+"""One look: its rows, its errors, and the rows that it remembers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def now_us() -> int:
 
 
 def look(top: Path, observer: Observer | None = None, later_s: int = 60) -> Seen:
-    """A look, at a time when all that was just made has been quiet."""
+    """Look `later_s` seconds in the future, when all recent changes are old."""
     return (observer or Observer()).look([str(top)], now_us=now_us() + later_s * 1_000_000)
 
 
@@ -47,7 +47,7 @@ def look_at(*paths: Path | str) -> list[JournalFile]:
 
 
 def at_rest(path: Path) -> bool:
-    """Whether journald, which up to 250 ms after its last append truncates a file to its size, is done with it."""
+    """Return whether journald has made its last change: up to 250 ms after an append it sets the file's size."""
     before = path.stat()
     time.sleep(0.3)
     after = path.stat()
@@ -67,7 +67,7 @@ def top(place: Path, journal_bytes: bytes) -> Path:
 # what is seen
 
 
-def test_a_look_tells_what_the_systems_tools_tell(bed: Bed) -> None:
+def test_a_look_agrees_with_the_systems_tools(bed: Bed) -> None:
     bed.journald.age(20)
     archive = bed.journald.rotate()
     # journald's timer touches it up to 250 ms later
@@ -93,7 +93,7 @@ def test_a_look_tells_what_the_systems_tools_tell(bed: Bed) -> None:
 
 
 def test_looking_changes_nothing(top: Path) -> None:
-    """Neither access times nor what is dirty: FIEMAP without SYNC, O_NOATIME."""
+    """Access times and dirty pages stay: FIEMAP without SYNC, O_NOATIME."""
     path = top / MACHINE / NAMES[2]
     os.utime(path, ns=(1, 2))
     before, stat = bearing(path), path.stat()
@@ -112,7 +112,7 @@ def test_every_kind_has_its_row_in_the_order_of_names(top: Path) -> None:
     assert kinds == dict(zip(NAMES, [Kind.ACTIVE, Kind.ACTIVE, Kind.ARCHIVED, Kind.UNCLEAN], strict=True))
 
 
-def test_what_is_no_journal_is_not_seen(top: Path) -> None:
+def test_files_with_other_names_have_no_row(top: Path) -> None:
     directory = top / MACHINE
     for name in ("notes.txt", "system.journal.bak", "fss", ".journalkeeper-7.tmp"):
         (directory / name).write_bytes(b"x")
@@ -194,7 +194,7 @@ def test_another_filesystem_is_one_clear_error(elsewhere: Path) -> None:
 
 
 @pytest.mark.may_skip
-def test_status_tells_when_no_journal_directory_is_on_btrfs(top: Path, elsewhere: Path) -> None:
+def test_status_reports_that_no_journal_directory_is_on_btrfs(top: Path, elsewhere: Path) -> None:
     here, there, gone = str(top), str(elsewhere), str(elsewhere / "gone")
     assert foreign((there,)) == (there,)
     for mixed in ((here,), (there, here), (here, there), (there, gone), (gone,)):
@@ -207,7 +207,7 @@ def test_status_tells_when_no_journal_directory_is_on_btrfs(top: Path, elsewhere
 
 
 @pytest.mark.may_skip
-def test_one_directory_on_another_filesystem_is_a_row_and_the_others_go_on(top: Path, elsewhere: Path) -> None:
+def test_a_directory_on_another_filesystem_is_a_row_beside_the_others(top: Path, elsewhere: Path) -> None:
     files = Observer().look([str(elsewhere), str(top)], now_us=now_us()).files
     assert [(file.path, file.problem) for file in files if file.problem] == [
         (str(elsewhere / MACHINE), Reason.NOT_BTRFS)
@@ -220,7 +220,7 @@ def test_an_empty_top_on_btrfs_is_no_error(place: Path) -> None:
 
 
 def bad_paths(place: Path, journal_bytes: bytes) -> dict[str, tuple[Reason, Path]]:
-    """One path of each bad kind."""
+    """Return, for each kind of bad path, the expected reason and such a path."""
     for name in ("link.journal", "fifo.journal", "directory.journal", "socket.journal", "device.journal"):
         (place / name).unlink(missing_ok=True)
     (place / "link.journal").symlink_to(put(place, journal_bytes, "target.journal"))
@@ -290,7 +290,7 @@ def test_a_directory_and_a_link_on_another_filesystem_have_their_own_reasons(top
     assert rows[2].problem is Reason.NOT_BTRFS
 
 
-def test_something_mounted_on_a_name_is_not_the_volumes(top: Path, tmp_path: Path) -> None:
+def test_a_mount_on_a_file_is_not_on_the_volume(top: Path, tmp_path: Path) -> None:
     target = top / MACHINE / NAMES[0]
     (tmp_path / "other").write_bytes(b"LPKSHHRH")
     run("mount", "--bind", tmp_path / "other", target)
@@ -309,7 +309,7 @@ def test_many_spellings_of_one_path_are_one_file(top: Path) -> None:
     assert look_at(link / MACHINE / NAMES[0])[0].problem is Reason.VANISHED  # no link is followed unless resolved
 
 
-def test_a_named_file_behind_a_link_is_not_looked_for_by_path(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_file_behind_a_link_is_not_resolved_or_listed(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A link that takes a directory's place during a look must be neither resolved nor listed."""
     link = top / "remote"
     link.symlink_to(top / MACHINE)
@@ -337,7 +337,7 @@ def test_leftovers_are_found_beside_named_files(top: Path) -> None:
 # rights
 
 
-def test_files_that_nobody_may_read_have_a_reason(top: Path) -> None:
+def test_unreadable_files_have_a_reason(top: Path) -> None:
     readable_for(top / MACHINE, 0o755)
     for name, mode in zip(NAMES, (0o644, 0o600, 0o640, 0o604), strict=True):
         (top / MACHINE / name).chmod(mode)
@@ -422,7 +422,7 @@ def test_a_forgotten_file_is_opened_again(top: Path) -> None:
     assert observer.opened == len(NAMES) + 1
 
 
-def test_what_a_snapshot_shares_is_looked_at_once_a_day(place: Path, journal_bytes: bytes) -> None:
+def test_a_shared_file_is_opened_once_a_day(place: Path, journal_bytes: bytes) -> None:
     """Neither a snapshot nor its deletion shows in a file's stat."""
     run("btrfs", "subvolume", "create", place / MACHINE)
     put(place / MACHINE, journal_bytes)
@@ -440,9 +440,7 @@ def test_what_a_snapshot_shares_is_looked_at_once_a_day(place: Path, journal_byt
     assert observer.opened == 2
 
 
-def test_a_snapshot_that_is_mounted_in_the_place_of_its_subvolume_is_looked_at(
-    volume: ScratchVolume, journal_bytes: bytes
-) -> None:
+def test_files_of_a_snapshot_mounted_over_its_subvolume_are_opened(volume: ScratchVolume, journal_bytes: bytes) -> None:
     """It has the same st_dev if nothing else was mounted between, and its files have the same inodes and times."""
     top = volume.mountpoint
 
@@ -464,7 +462,7 @@ def test_a_snapshot_that_is_mounted_in_the_place_of_its_subvolume_is_looked_at(
     assert counted[0] < counted[1]
 
 
-def test_a_file_that_left_is_forgotten(top: Path) -> None:
+def test_a_file_that_was_moved_away_is_forgotten(top: Path) -> None:
     observer = Observer()
     look(top, observer)
     away, path = top / "away", top / MACHINE / NAMES[2]
@@ -475,7 +473,7 @@ def test_a_file_that_left_is_forgotten(top: Path) -> None:
     assert observer.opened == len(NAMES) + 1
 
 
-def test_a_finished_file_is_mapped_after_what_is_on_its_way(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_file_is_synced_before_its_extents_are_counted(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The moment between an fsync's end and btrfs's own worker cannot be provoked: seen once in 60 archives at load 30.
 
     journald's active file is not synced for a look: that would be a flush that journald did not choose.

@@ -73,14 +73,14 @@ def ask(fd: int, path: str) -> int | None:
     return as_nobody(lambda: disk_usage.measure_disk_bytes(fd, path))
 
 
-def test_a_process_without_the_right_is_told_what_compsize_tells(archive: int, unit: Unit) -> None:
+def test_a_process_without_the_right_gets_the_number_of_compsize(archive: int, unit: Unit) -> None:
     assert as_nobody(lambda: read_disk_bytes(archive)) is None
     answer, said = unit.serve(*PROGRAM, question=lambda: ask(archive, unit.path))
     assert answer == read_disk_bytes(archive) == disk_bytes(os.readlink(f"/proc/self/fd/{archive}"))
     assert said == ""
 
 
-def test_a_process_with_the_right_asks_nobody(archive: int) -> None:
+def test_a_process_with_the_right_does_not_ask_the_unit(archive: int) -> None:
     assert disk_usage.measure_disk_bytes(archive, "/nowhere") == read_disk_bytes(archive)
 
 
@@ -101,12 +101,10 @@ def test_a_file_that_the_unit_cannot_measure_has_no_answer_and_an_error_in_the_l
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "\0journalkeeper-test-nobody-listens"])
-def test_without_the_unit_nothing_is_known(archive: int, path: str) -> None:
+def test_without_the_unit_the_disk_usage_is_unknown(archive: int, path: str) -> None:
     assert ask(archive, path) is None
 
 
-def test_a_unit_that_gives_no_answer_is_not_waited_for_for_ever(
-    archive: int, unit: Unit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_wait_for_an_answer_ends(archive: int, unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_usage, "ANSWER_S", 0.2)
     assert ask(archive, unit.path) is None

@@ -88,7 +88,7 @@ def estimate_s(path: Path) -> float:
 
 
 @pytest.mark.parametrize("disk", [plain, throttled, seeking])
-def test_the_price_of_a_cold_read_is_that_of_this_disk(
+def test_the_estimated_cold_read_is_right_on_each_kind_of_disk(
     disk: MakeDisk,
 ) -> None:
     """Takes long on the slow disks: each file is read whole ROUNDS times, 200 to 700 requests at 115 a second."""

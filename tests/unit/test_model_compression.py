@@ -22,7 +22,7 @@ from journalkeeper.model.compression import Compression, parse_compression
         ("zstd:03", Compression("zstd", 3)),
     ],
 )
-def test_what_btrfs_can_do_is_accepted(text: str, compression: Compression | None) -> None:
+def test_compressions_that_btrfs_supports_are_accepted(text: str, compression: Compression | None) -> None:
     assert parse_compression(text) == compression
     assert str(compression or "no") == text.replace(":0", ":")
 
@@ -35,6 +35,6 @@ def test_what_btrfs_can_do_is_accepted(text: str, compression: Compression | Non
         *("zlib:0", "zlib:10", "lzo:1", "lzo:0", "no:1"),
     ],
 )
-def test_anything_else_is_refused_with_what_is_allowed(text: str) -> None:
+def test_another_word_is_refused_with_the_allowed_ones(text: str) -> None:
     with pytest.raises(ValueError, match="is not a compression; allowed are no, lzo, zlib"):
         parse_compression(text)

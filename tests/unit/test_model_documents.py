@@ -82,7 +82,7 @@ def test_plan_has_the_contracts_keys() -> None:
     )
 
 
-def test_what_a_plan_leaves_alone_is_read_back_also_as_an_older_version_wrote_it() -> None:
+def test_skipped_files_of_a_plan_are_read_back_also_from_an_older_version() -> None:
     skip = Skip("/j/b", Reason.SETTLING, "1", until_us=7, now=True)
     assert skips(json.loads(json.dumps(to_json(Plan((), (), (skip,)))))) == (skip,)
     older = {"skipped": [{"path": "/j/b", "reason": "ideal", "detail": "1"}]}
@@ -102,7 +102,7 @@ def test_defrag_has_the_contracts_keys() -> None:
     )
 
 
-def test_a_file_that_the_plan_left_alone_is_an_outcome_with_its_reason_and_extents() -> None:
+def test_a_skipped_file_is_an_outcome_with_its_reason_and_extents() -> None:
     skipped = (Skip("/j/b", Reason.RECORDED, "yesterday"), Skip("/j/gone", Reason.VANISHED, ""))
     seen = FILE._replace(path="/j/b", extents=hosts.extents(7))
     ran = report(skipped=skipped)._replace(host=hosts.host(seen))
@@ -136,7 +136,7 @@ def test_options_select_files_and_directories(
     assert not request_.takes_directories
 
 
-def test_disk_sums_count_only_files_of_which_both_are_known() -> None:
+def test_disk_sums_count_only_files_with_both_numbers() -> None:
     known, half, none = outcome(), outcome(1000, None), outcome(None, None)
     assert disk_sums((known, half, known, none)) == (20, 8)
     assert disk_sums((half, none)) == (None, None)

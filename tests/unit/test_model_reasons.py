@@ -99,5 +99,5 @@ def test_a_file_of_another_directory_is_named_with_it(path: str, name: str) -> N
         (Counters(bytes_reclaimed=5 << 20, unmeasured=1), "at least 5 MiB on disk since the installation"),
     ],
 )
-def test_only_what_was_measured_is_a_saving(counters: Counters, saving: str) -> None:
+def test_only_measured_bytes_are_a_saving(counters: Counters, saving: str) -> None:
     assert describe_total_saving(counters) == saving

@@ -53,7 +53,7 @@ def test_a_published_member_of_an_interface_stays(name: str) -> None:
     assert {member: new[member] for member in kept} == kept
 
 
-def test_what_an_older_version_did_not_write_is_as_if_nobody_knew_it() -> None:
+def test_a_key_that_an_older_version_did_not_write_has_its_default() -> None:
     written = to_json(OUTCOME)
     del written["unshared_bytes"]
     assert parse_record(Outcome, written) == OUTCOME._replace(unshared_bytes=0, detail="")
@@ -65,7 +65,7 @@ def test_what_an_older_version_did_not_write_is_as_if_nobody_knew_it() -> None:
         parse_record(Outcome, written)
 
 
-def test_a_jobs_report_comes_back_with_its_outcomes_and_what_was_left_alone() -> None:
+def test_a_report_is_read_back_from_the_document_of_its_job() -> None:
     skipped = (Skip("/j/b", Reason.SETTLING, "1 s"), Skip("/j", Reason.IDEAL, ""))
     refused = OUTCOME._replace(path="/j", result=Result.SKIPPED, reason=Reason.NO_JOURNALD, detail="nobody answers")
     report = Report(Plan((), (), skipped), (OUTCOME, refused), 14, 1.5, ("the record was damaged",))
@@ -78,11 +78,11 @@ MANAGER = Manager("1", "ok", [], "idle", "", ["/j"], 3, 9, 4, 1, True, 5, 6, 7, 
 @pytest.mark.parametrize(
     "manager", [MANAGER, MANAGER._replace(next_flush_us=None, last_run_us=None, budget_left_bytes=None)]
 )
-def test_the_service_comes_over_the_bus_as_it_is(manager: Manager) -> None:
+def test_the_services_properties_are_read_back(manager: Manager) -> None:
     assert from_properties(Manager(), to_properties(manager)) == manager
 
 
-def test_the_log_has_microseconds_and_nothing_that_is_not_known() -> None:
+def test_the_log_has_microseconds_and_no_unknown_values() -> None:
     fields = make_fields(OUTCOME)
     assert fields["JOURNALKEEPER_DURATION_USEC"] == "250000"
     assert fields["JOURNALKEEPER_FILE"] == "/j/a"

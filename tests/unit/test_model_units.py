@@ -127,5 +127,5 @@ def test_span_is_printed_in_at_most_two_units(span_us: int, accuracy_us: int, te
     assert format_span(span_us, accuracy_us) == text
 
 
-def test_a_span_is_cut_to_the_second_where_nobody_asks_for_more() -> None:
+def test_a_span_is_cut_to_the_second_by_default() -> None:
     assert format_span(25 * SECOND + 123_456) == "25s"

@@ -17,14 +17,14 @@ def plan(*skipped: Skip) -> Plan:
 @pytest.mark.parametrize(
     "reason", [Reason.PRESSURE, Reason.SETTLING, Reason.WINDOW_CLOSED, Reason.BUDGET, Reason.FREE_SPACE, Reason.IN_USE]
 )
-def test_what_is_put_off_waits_from_the_first_time_on_and_for_its_newest_reason(reason: Reason) -> None:
+def test_a_postponed_file_waits_since_the_first_time_and_for_its_newest_reason(reason: Reason) -> None:
     before = waits({}, plan(Skip("/a", Reason.CHANGED, "", puts_off=True)), (), NOW_US)
     assert before == {"/a": Wait("/a", NOW_US, "changed")}
     after = waits(before, plan(Skip("/a", reason, "", puts_off=True)), (), NOW_US + 5)
     assert after == {"/a": Wait("/a", NOW_US, str(reason))}
 
 
-def test_what_is_left_alone_for_good_does_not_wait() -> None:
+def test_a_file_that_needs_nothing_does_not_wait() -> None:
     before = {"/a": Wait("/a", 1, "budget")}
     assert waits(before, plan(Skip("/a", Reason.SHARED, "")), (), NOW_US) == {}
 
@@ -37,7 +37,7 @@ def test_what_is_left_alone_for_good_does_not_wait() -> None:
         (Result.SKIPPED, Reason.PRESSURE, True),
     ],
 )
-def test_a_wait_ends_when_it_is_done_and_not_when_it_was_tried(result: Result, reason: Reason, goes_on: bool) -> None:
+def test_a_wait_ends_with_a_successful_action_only(result: Result, reason: Reason, goes_on: bool) -> None:
     after = waits({"/a": Wait("/a", 1, "budget")}, plan(), (outcome("/a", result=result, reason=reason),), NOW_US)
     assert after == ({"/a": Wait("/a", 1, str(reason))} if goes_on else {})
 
@@ -49,6 +49,6 @@ def test_a_clock_that_was_set_back_makes_no_wait_begin_in_the_future() -> None:
     assert after["/a"].since_us == NOW_US
 
 
-def test_a_day_is_not_long_and_a_moment_more_is() -> None:
+def test_a_wait_of_more_than_a_day_is_long() -> None:
     day, more = Wait("/a", NOW_US - LONG_US, "budget"), Wait("/b", NOW_US - LONG_US - 1, "pressure")
     assert long([day, more], NOW_US) == [more]

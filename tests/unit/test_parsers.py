@@ -37,7 +37,7 @@ def test_any_bytes_are_a_value_or_the_error(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_what_the_fuzzer_begins_with_is_a_value_or_the_error(name: str) -> None:
+def test_seeds_of_the_fuzzer_are_a_value_or_the_error(name: str) -> None:
     for data in fuzz.SEEDS[name]:
         CHECKS[name](data)
 
@@ -54,7 +54,7 @@ near_name = st.lists(
 @PROPERTY
 @given(st.binary(max_size=NAME_LIMIT) | near_name.map(os.fsencode))
 @example(f"system@{'f' * 32}-{'f' * 16}-{'f' * 16}.journal".encode())
-def test_a_name_is_a_journals_or_none(name: bytes) -> None:
+def test_a_name_is_parsed_or_none(name: bytes) -> None:
     parsers.check_name(name)
 
 
