@@ -14,8 +14,8 @@ forms.py            files that lie on the disk in every way that there is
 daemon.py           the service and the commands as processes
 bus.py              a system bus with polkit
 nobody.py           a process with fewer rights
-repeated.py         one thing again and again beside another
-patience.py         waiting for what another process does
+repeat.py           work that is repeated in a thread during a block
+patience.py         wait until another process has done something
 demo.py             what tests/try shows: an archive aged, read and compacted
 load.py             messages by schedule at a bed
 slowdisk.py         a disk image whose every read and write takes its time, and a btrfs on one

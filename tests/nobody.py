@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Being somebody with fewer rights: for a moment, or in a process that does one thing."""
+"""Work with the rights of the user nobody, in this process or in a child process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @contextmanager
 def being_nobody() -> Iterator[None]:
-    """Be nobody, in no group, for a moment."""
+    """Have the effective user and group of nobody, and no other group, during the block. Only root can call this."""
     groups = os.getgroups()
     os.setgroups([])
     os.setegid(NOBODY)
@@ -32,22 +32,22 @@ def being_nobody() -> Iterator[None]:
 
 
 def as_nobody(function: Callable[[], T], groups: Sequence[int] = ()) -> T:
-    """What `function` returns in a child process that is nobody, in `groups`; what fails there fails here."""
+    """Return what `function` returns in a child process of the user nobody with `groups`. Raises: see `in_child`."""
 
     def become() -> None:
         os.setgroups(groups)
         os.setgid(NOBODY)
         os.setuid(NOBODY)
-        # Whoever gives up root may not look into its own /proc/self until it executes a program, or says so.
+        # A process that has given up root cannot read its own /proc/self until it executes a program or asks for it.
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
 
     return in_child(function, become)
 
 
 def in_child(function: Callable[[], T], become: Callable[[], object]) -> T:
-    """What `function` returns in a child process that has called `become`; what fails there fails here.
+    """Return what `function` returns in a child process that has called `become`. The result must be picklable.
 
-    Raises: the OSError that the child raised; AssertionError with any other.
+    Raises: the OSError that the child raised; AssertionError with the text of any other exception, or if it died.
     """
     readable, writable = os.pipe()
     child = os.fork()
@@ -58,7 +58,7 @@ def in_child(function: Callable[[], T], become: Callable[[], object]) -> T:
             answer = function(), None
         except OSError as error:
             answer = None, error
-        except BaseException as error:  # noqa: BLE001 - all of it is told to the parent
+        except BaseException as error:  # noqa: BLE001 - the parent raises it
             answer = None, f"{type(error).__name__}: {error}"
         finally:
             with os.fdopen(writable, "wb") as pipe:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Waiting for what another process does."""
+"""Wait until another process has done something."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 
 PATIENCE_S = 240.0
-"""How long a test waits before it calls a program hung. Longer than any settle time, and nobody waits for it else."""
+"""How long a test waits before it takes a program for hung. A test that passes does not wait so long."""
 
 
 def eventually(true: Callable[[], object], patience_s: float = PATIENCE_S, *, pause_s: float = 0.02) -> bool:
-    """Whether it came true within `patience_s`, looked at each `pause_s`."""
+    """Call `true` every `pause_s` until it returns a true value. Return False if it does not within `patience_s`."""
     deadline = time.monotonic() + patience_s
     while not true():
         if time.monotonic() > deadline:

@@ -33,7 +33,7 @@ from tests.bus import METHOD_RETURN, REPOSITORY, PrivateBus, RawClient, raw_call
 from tests.daemon import memory_kib
 from tests.nobody import as_nobody
 from tests.patience import eventually
-from tests.repeated import repeated
+from tests.repeat import repeat
 from tests.trust import server, table
 from tests.trust.table import Tally
 
@@ -231,7 +231,7 @@ def attack(asked: Namespace, tally: Tally) -> None:
         def fail(error: Exception) -> None:
             unclean.append(f"root got no answer: {error!r}")
 
-        with repeated(lambda: waits_s.append(ask_state(bus)), lambda: 0.1, fail):
+        with repeat(lambda: waits_s.append(ask_state(bus)), lambda: 0.1, fail):
             answers = as_nobody(lambda: send_all(bus, asked.messages, asked.seed))
         if answers < FEWEST * asked.messages:
             unclean.append(f"{answers} answers to {asked.messages} messages: they did not reach the service")

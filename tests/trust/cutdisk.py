@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A disk that writes down what it is told, and what would be on it if the power had gone at some moment.
+"""A disk that records all writes and flushes, and its content after a power cut at any moment.
 
     python -m tests.trust.cutdisk IMAGE LOG     # mounts itself over IMAGE until it is unmounted or stdin ends
 
-The log has every write and every flush from the first on, in the order in which they were answered. What was
-written before a flush is on the disk; of what was written after the last one any part may be, in blocks: a disk
-may keep it in its memory and write it in any order.
+The log contains every write and every flush, in the order in which they were answered. Writes before a flush are on
+the disk. Of the writes after the last flush any part may be there, in blocks: a disk may write them in any order.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ BLOCK: Final = 4096
 
 
 class RecordingDisk(SlowDisk):
-    """As quick as it can; `log` is the descriptor of the log."""
+    """A disk without delays, which appends its writes and flushes to the descriptor `log`."""
 
     def __init__(self, fuse: int, image: int, log: int) -> None:
         super().__init__(fuse, image)
@@ -53,7 +52,7 @@ class RecordingDisk(SlowDisk):
 
 
 def serve(image: Path, log: Path) -> None:
-    """Be the disk in `image` until it is unmounted, or whoever started us is gone."""
+    """Serve the disk in `image` until it is unmounted, or until the process that started this one has ended."""
     held = os.open(image, os.O_RDWR | os.O_CLOEXEC)  # before it is covered
     written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     fuse = mount(image)
@@ -67,7 +66,7 @@ def serve(image: Path, log: Path) -> None:
 
 @contextmanager
 def recorded(image: Path, log: Path) -> Iterator[None]:
-    """`image` as a disk that writes `log` while this lasts; whoever uses it must have let go of it by the end."""
+    """Make `image` a disk that writes `log` during the block. At its end nothing may use the disk any more."""
     with served("tests.trust.cutdisk", image, os.fspath(log)):
         yield
 
@@ -81,7 +80,7 @@ class _Entry(NamedTuple):
 
 
 class Recording:
-    """What was written down in the file `log`, of a disk of `size` bytes that held nothing at first."""
+    """The recording in the file `log` of a disk of `size` bytes that was empty at first."""
 
     def __init__(self, log: Path, size: int) -> None:
         self._size = size
@@ -101,18 +100,18 @@ class Recording:
         return len(self._entries)
 
     def number(self, log_bytes: int) -> int:
-        """How many were over when the log was so long."""
+        """Return the number of writes and flushes in the first `log_bytes` of the log."""
         return bisect.bisect_right(self._ends, log_bytes)
 
     def next_flush(self, at: int) -> int:
-        """How many are over after the first flush that comes after the first `at`; all if none does."""
+        """Return the number of entries up to the first flush behind the first `at`; of all if there is none."""
         flushes = (number for number in range(at, len(self)) if self._entries[number].offset == FLUSH)
         return next(flushes, len(self) - 1) + 1
 
     def cut(self, image: Path, at: int, lost: random.Random | None) -> None:
-        """Put into `image` what is on the disk when the power goes after the first `at` entries.
+        """Write into `image` the content of the disk if the power goes after the first `at` entries.
 
-        Of what was not flushed by then everything is there, or what the dice in `lost` leave.
+        Writes that were not flushed by then are there in full, or with `lost` only a random part of their blocks.
         """
         flushed = max((number for number in range(at) if self._entries[number].offset == FLUSH), default=0)
         kept_share = lost.random() if lost is not None else 1.0

@@ -41,7 +41,7 @@ from tests.btrfs.journals import QUICK, extents
 from tests.daemon import Daemon, journalkeeper
 from tests.journal_files import archive_name, put
 from tests.patience import eventually
-from tests.repeated import repeated
+from tests.repeat import repeat
 from tests.slowdisk import GO, HOLD, on_slow_disk
 from tests.trust import table
 from tests.trust.claims import find_false_claims, read_claims
@@ -331,7 +331,7 @@ def attempt(point: Point) -> tuple[list[str], list[str], float]:
             if not isinstance(error, OSError | KeeperError):  # journald was killed with its volume
                 tried.unclean.append(f"the load: {error!r}")
 
-        with repeated(place.log, lambda: 0.03, fail):
+        with repeat(place.log, lambda: 0.03, fail):
             tried.run()
         if point.fault in SPARED:
             place.journald.sync()

@@ -39,7 +39,7 @@ from tests.btrfs.journals import go
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, empty, put
 from tests.nobody import in_child
-from tests.repeated import repeated
+from tests.repeat import repeat
 from tests.trust import table
 from tests.trust.table import Tally
 from tests.trust.wholeness import Whole, whole
@@ -368,7 +368,7 @@ def attack(asked: Namespace, tally: Tally) -> None:
         victims = place.see_victims()
         service, settling = (Service(place, volume.base / "state") for _ in range(2))
         owner = Owner(random.Random(asked.seed), [f"{path}" for path in place.victims])  # noqa: S311 - repeatable
-        with repeated(service.run, lambda: 0.0, lambda error: service.unclean.append(f"a run ended: {error!r}")):
+        with repeat(service.run, lambda: 0.0, lambda error: service.unclean.append(f"a run ended: {error!r}")):
             lost = in_child(lambda: owner.work(asked.operations), place.become_owner)
         for _ in range(3):
             settling.run()

@@ -29,7 +29,7 @@ from tests.btrfs.journals import NOW, go
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, count_entries, put
 from tests.patience import eventually
-from tests.repeated import repeated
+from tests.repeat import repeat
 from tests.trust.cutdisk import recorded
 from tests.trust.wholeness import CONFIG, STATE, Whole, adorn, allocate_ahead, whole
 
@@ -111,7 +111,7 @@ def rewrite_ranges(stage: Stage) -> None:
     with PrivateJournald(stage.top, settings=SETTINGS) as journald:
         journald.age(30)
         stage.begin()
-        with commit_repeatedly(stage), repeated(partial(_log, journald, stage), lambda: 0.0):
+        with commit_repeatedly(stage), repeat(partial(_log, journald, stage), lambda: 0.0):
             for _ in range(4):
                 stage.run(ACTIVE)
 

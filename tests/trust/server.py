@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The bus's side of the service over made-up files: python -m tests.trust.server FILES LENGTH [ends], until killed.
+"""The bus server of the service with invented files: python -m tests.trust.server FILES LENGTH [ends], until killed.
 
-Each name has LENGTH letters. The owners are the system, the users 1000 and 65534, in turn. A plan that
-names no path never ends, unless `ends` is said; one of /mistake raises what nobody foresaw. What is logged goes
-to stdout, and a line with PRIVILEGED for each call of a method that not everybody may call.
+Each name has LENGTH letters. The owners are the system and the users 1000 and 65534, in turn. A plan without paths
+never ends, unless `ends` is given. A plan or job for a path with "mistake" raises an unexpected exception. The log goes
+to stdout, with a line that begins with PRIVILEGED for each call of a method that polkit must allow.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OWNERS = ("system", "user:1000", "user:65534")
 
 
 def file(number: int, length: int) -> JournalFile:
-    """An archive that everything is known of."""
+    """Return an archive all of whose fields are known."""
     owner = OWNERS[number % len(OWNERS)]
     stem = owner.replace(":", "-").ljust(length, "x") if length else owner.replace(":", "-")
     name = f"{stem}@{number:032x}-{number:016x}-{number:016x}.journal"
@@ -46,7 +46,7 @@ def file(number: int, length: int) -> JournalFile:
 
 
 class Made:
-    """A service that does nothing."""
+    """A service that does no work."""
 
     def __init__(self, files: int, length: int, say: Callable[[str], None], log: RunLog, *, ends: bool) -> None:
         self._say = say

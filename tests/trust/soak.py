@@ -55,7 +55,7 @@ from tests.daemon import Daemon, journalkeeper
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name
 from tests.patience import eventually
-from tests.repeated import repeated
+from tests.repeat import repeat
 from tests.trust import table
 from tests.trust.table import Tally
 from tests.trust.wholeness import find_leftovers, verify_failures
@@ -330,7 +330,7 @@ class Soak:
         def fail(error: Exception) -> None:
             self.unclean.append(f"{act.__name__}: {error!r:.300}")
 
-        return repeated(go, lambda: dice.expovariate(1 / rest_s), fail)
+        return repeat(go, lambda: dice.expovariate(1 / rest_s), fail)
 
     def last(self, seconds: float) -> None:
         """Take figures for so long, unless the service ends."""

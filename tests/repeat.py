@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One thing done again and again beside something else."""
+"""Work that is repeated in a thread during a block."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def repeated(
+def repeat(
     work: Callable[[], object], rest_s: Callable[[], float], failed: Callable[[Exception], object] | None = None
 ) -> Iterator[None]:
-    """`work` in a thread of its own, with a rest before each time, until the block ends.
+    """Call `work` again and again in a thread during the block, with a rest of `rest_s()` seconds before each call.
 
-    What it raises ends it: `failed` is told of that, or the block raises it at its end.
+    An exception of `work` ends the thread. It is passed to `failed`, or without that raised at the end of the block.
     """
     over = threading.Event()
     raised: list[Exception] = []
@@ -23,7 +23,7 @@ def repeated(
         try:
             while not over.wait(rest_s()):
                 work()
-        except Exception as error:  # noqa: BLE001 - nothing that ends the thread is lost
+        except Exception as error:  # noqa: BLE001 - it is passed on
             (failed or raised.append)(error)
 
     thread = threading.Thread(target=go_on, daemon=True)
