@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_hex
 from typing import NamedTuple, TypeAlias
 
 from journalkeeper.execute.whole_file import require_root_only
@@ -101,7 +102,7 @@ def scratch(directory: str) -> Iterator[str]:
     """
     try:
         require_root_only(directory)
-        path = f"{directory}/.journalkeeper-{os.getpid()}"
+        path = f"{directory}/.journalkeeper-{token_hex(8)}"
         with undo_at_end("sh", "-c", 'echo ready; read -r _; rm -rf "$1"', "sh", path):
             os.mkdir(path, 0o700)
             yield path

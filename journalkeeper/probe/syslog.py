@@ -36,7 +36,7 @@ def count_messages(asked: Namespace) -> int:
     """
     count: int = max(1, round(asked.rate * asked.seconds))
     limit = conf.read_rate_limit()
-    if not asked.host or not limit.burst or not limit.interval_us:
+    if not (asked.host and limit.burst and limit.interval_us):
         return count
     half = limit.burst // 2
     if min(count, asked.rate * limit.interval_us / 1e6) > half:
