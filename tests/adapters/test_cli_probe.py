@@ -52,20 +52,20 @@ def _signals_as_before() -> Any:
         ("probe syslog /var/log/journal", "unexpected argument: /var/log/journal"),
     ],
 )
-def test_words_that_make_no_sense_are_a_usage_error_of_one_line(line: str, says: str) -> None:
+def test_a_wrong_argument_is_a_usage_error_of_one_line(line: str, says: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse(line.split())
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_the_bounds_themselves_are_taken() -> None:
+def test_the_bounds_are_valid() -> None:
     args = parse(["probe", "syslog", "--rate", "20000", "--size", "131072", "-D", "/j"])
     assert (args.rate, args.size, args.directory) == (20_000, 131_072, "/j")
     assert parse(["-D", "/j", "probe", "-j", "stream"]).json == "short"
 
 
-def test_a_plain_user_is_told_why_root(monkeypatch: pytest.MonkeyPatch, typed: Typed) -> None:
+def test_a_probe_that_needs_root_names_the_reason(monkeypatch: pytest.MonkeyPatch, typed: Typed) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     for name in ("syslog", "fsync", "stream"):
         said = typed("probe", name)
@@ -84,7 +84,7 @@ def test_a_plain_user_is_told_why_root(monkeypatch: pytest.MonkeyPatch, typed: T
         ("10", "0", "--rate=5001 --seconds=3600", True),
     ],
 )
-def test_on_a_host_at_most_half_of_what_journald_takes_is_sent(
+def test_a_host_gets_at_most_half_of_its_rate_limit(
     burst: str, interval: str, words: str, *, allowed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [("RateLimitBurst", burst), ("RateLimitIntervalSec", interval)]
@@ -117,14 +117,14 @@ def test_a_wait_is_journalds_time_less_the_kernels() -> None:
     assert compute_wait_us(entry(5000, None)) is None
 
 
-def test_what_bears_no_kernels_time_of_a_datagram_is_not_counted() -> None:
+def test_an_entry_without_the_kernels_time_of_a_datagram_does_not_count() -> None:
     found = intake(
         entry(1000), entry(2000, None), entry(3000, 10, _TRANSPORT="stdout"), entry(4000, 7, _TRANSPORT="journal")
     )
     assert found.all.waits_ns() == [1_000_000, 7000]
 
 
-def test_waits_are_told_by_unit() -> None:
+def test_each_unit_has_its_waits() -> None:
     found = intake(entry(1000, 5, _SYSTEMD_UNIT="a.service"), entry(2000, 6), entry(3000, 7, _SYSTEMD_UNIT="a.service"))
     assert {name: series.waits_ns() for name, series in found.units.items()} == {
         "a.service": [5000, 7000],
@@ -133,7 +133,7 @@ def test_waits_are_told_by_unit() -> None:
 
 
 @pytest.mark.parametrize("moved_us", [3600 * SECOND, -3600 * SECOND, 30_000])
-def test_a_wait_across_which_the_clock_was_set_is_left_out_and_that_is_said(moved_us: int) -> None:
+def test_a_wait_across_a_change_of_the_clock_is_left_out_with_a_note(moved_us: int) -> None:
     set_ = entry(10020 * SECOND + moved_us, moved_us + 500) | {"__MONOTONIC_TIMESTAMP": str(10020 * SECOND)}
     after = entry(10021 * SECOND + moved_us, 700) | {"__MONOTONIC_TIMESTAMP": str(10021 * SECOND)}
     found = intake(entry(10010 * SECOND, 300), set_, after)
@@ -144,13 +144,13 @@ def test_a_wait_across_which_the_clock_was_set_is_left_out_and_that_is_said(move
     ]
 
 
-def test_the_first_entry_of_a_boot_is_left_out_where_the_clock_may_have_been_set_while_it_waited() -> None:
+def test_a_long_wait_of_the_first_entry_of_a_boot_is_left_out() -> None:
     waits = [3600 * SECOND, 3600 * SECOND + 5, 9_000]
     found = intake(*(entry(7200 * SECOND + n, wait) for n, wait in enumerate(waits)))
     assert (found.all.waits_ns(), found.unclear) == ([3600 * SECOND * 1000 + 5000, 9_000_000], 1)
 
 
-def test_a_clock_that_ntp_slews_was_not_set() -> None:
+def test_a_clock_that_ntp_slews_is_not_a_change_of_the_clock() -> None:
     later = entry(3610 * SECOND, 500) | {"__MONOTONIC_TIMESTAMP": str(3608 * SECOND + SECOND // 5)}
     assert list(intake(entry(10 * SECOND), later).describe_clock()) == []
 
@@ -187,7 +187,7 @@ def test_the_cause_of_a_stall_lies_before_it_and_can_explain_it(
     assert line.endswith(f": {cause}")
 
 
-def test_messages_that_journald_dropped_are_in_the_verdict_and_fail_the_probe(says: Says, typed: Typed) -> None:
+def test_dropped_messages_are_in_the_verdict_and_fail_the_probe(says: Says, typed: Typed) -> None:
     dropped = entry(3 * SECOND, None, _TRANSPORT="driver", N_DROPPED="1200", MESSAGE="Suppressed 1200 messages from a")
     says(entry(SECOND), dropped, entry(4 * SECOND))
     said = typed("probe", "intake")
@@ -195,7 +195,7 @@ def test_messages_that_journald_dropped_are_in_the_verdict_and_fail_the_probe(sa
     assert said.words.startswith("journald dropped 1,200 messages (RateLimitBurst=). OK: the longest wait, ")
 
 
-def test_a_measurement_of_nothing_says_so() -> None:
+def test_the_verdict_of_an_empty_measurement_names_the_limit() -> None:
     limit = Limit(100_000_000, "X=")
     assert Measurement([Series("all")]).verdict(limit) == "No wait was measured; the limit is 100 ms (X=)."
 
@@ -231,7 +231,7 @@ def test_a_document_has_the_keys_that_the_page_describes(says: Says, typed: Type
     assert {key for key in keys if key not in paragraph} == set()
 
 
-def test_a_signal_that_nohup_has_ignored_stays_so(says: Says, typed: Typed) -> None:
+def test_a_signal_that_nohup_ignores_stays_ignored(says: Says, typed: Typed) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     says(entry(SECOND))
     assert typed("probe", "intake").status == 0
@@ -239,7 +239,7 @@ def test_a_signal_that_nohup_has_ignored_stays_so(says: Says, typed: Typed) -> N
     assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
 
 
-def test_what_journalctl_refuses_is_said(says: Says, typed: Typed) -> None:
+def test_an_error_of_journalctl_is_shown(says: Says, typed: Typed) -> None:
     says(end="exit 1", stderr="no such boot\n")
     assert typed("probe", "intake", "--boot") == (
         1,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper lab` without a lab: what it refuses, and its table."""
+"""`journalkeeper lab` without a volume: its arguments, its table, and its summary."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORST = Row("btrfsmaintenance", 123.456, 99.9, 99.9, 1234.5, 123_456, 9, 10 << 3
 
 
 class Volume(ScratchVolume):
-    """A volume that is only throttled."""
+    """A volume that only has `throttle`."""
 
     def __init__(self, *, can_limit: bool) -> None:
         self.can_limit = can_limit
@@ -47,22 +47,22 @@ class Volume(ScratchVolume):
         ("compare", "/", "--iops=1000000000"),
     ],
 )
-def test_what_makes_no_sense_is_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_argument_is_a_usage_error_of_one_line(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["lab", *words]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert len(words) > 1 or "required: DIR" in error
 
 
-def test_a_directory_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lab", "compare", f"{tmp_path}/none"]) == 1
-    assert f"{tmp_path}/none: no such directory" in capsys.readouterr().err
-
-
-def test_a_file_in_place_of_the_directory_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("name", "says"), [("none", "no such directory"), ("file", "is not a directory")])
+def test_a_path_that_is_no_directory_is_named(
+    name: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").touch()
-    assert main(["lab", "compare", f"{tmp_path}/file"]) == 1
-    assert f"{tmp_path}/file: is not a directory" in capsys.readouterr().err
+    assert main(["lab", "compare", f"{tmp_path}/{name}"]) == 1
+    assert f"{tmp_path}/{name}: {says}" in capsys.readouterr().err
 
 
 def test_a_missing_mkfs_is_named_with_its_package(
@@ -87,7 +87,7 @@ def test_the_table_fits_80_columns_and_names_the_best_with_checksums() -> None:
     assert "250 flushes of 40 messages each in 4 days, on /srv, 150 IOPS." in said
 
 
-def test_the_document_is_what_its_schema_says() -> None:
+def test_the_answer_matches_its_schema() -> None:
     check("lab", to_json(LabAnswer("/srv", None, 250, (WORST,))))
 
 
@@ -105,7 +105,7 @@ def test_the_default_is_150_iops_where_the_kernel_can_limit(asked: int | None, l
     assert compare.find_limit(Volume(can_limit=can_limit), asked) == limit
 
 
-def test_a_limit_that_was_asked_for_and_cannot_be_is_an_error() -> None:
+def test_a_requested_limit_that_the_kernel_cannot_set_is_an_error() -> None:
     with pytest.raises(KeeperError, match="cannot limit"):
         compare.find_limit(Volume(can_limit=False), 500)
 
