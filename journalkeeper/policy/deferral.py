@@ -60,7 +60,7 @@ def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: O
 
 def get_retry_delay_us(reason: Reason, tries: int = 1) -> int:
     """Return the delay after failure number `tries` for `reason` until the action is due again."""
-    return min(AGAIN_US, OUTAGE_US << min(tries - 1, 10)) if reason in OUTAGES else AGAIN_US
+    return min(AGAIN_US, OUTAGE_US << tries - 1) if reason in OUTAGES else AGAIN_US
 
 
 def postpone_retry(path: str, last: Refusal | None, now_us: int) -> Skip | None:

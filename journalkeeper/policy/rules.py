@@ -5,7 +5,8 @@ A single veto is enough, and the first rule's answer is the one that is reported
 cannot be judged (broken, gone, not requested). Rules against harm follow (file still in use, data shared with a
 snapshot), then rules about worth. cost.py decides whether the gain pays, for the files that pass.
 
-A new rule is a function here and its place in RULES. A new reason is a word and a sentence in model/words.py.
+A new rule is a function here and its place in RULES. A new reason is a word and a sentence in model/words.py. A Skip
+of an archive without `until_us` is repeated by later plans until the file changes (plan.Idle).
 """
 
 from __future__ import annotations
@@ -122,6 +123,7 @@ def veto_repeated_rewrite(case: Case) -> Skip | None:
     if missing <= 0:
         return None  # a power cut or a restored backup undid the rewrite of this archive
     if not in_vain:
+        # The sentence names no time, so that a lasting reason reads the same in every look.
         what = f": {past.extents_before} extents became {past.extents}" if past.extents_before else ""
         return _skip(case, Reason.RECORDED, f"rewritten{what}")
     what = describe_gain(past.extents_before, past.extents, past.extents_expected)

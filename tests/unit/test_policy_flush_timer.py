@@ -15,7 +15,6 @@ from journalkeeper.policy.flush_timer import (
     LATE_US,
     LOOK_EVERY_US,
     RARELY_US,
-    SEARCH_EVERY_US,
     SLACK_US,
     FlushTimer,
     Generations,
@@ -249,10 +248,11 @@ def search(made: FlushTimer, moves: list[int], until_us: int, step_us: int, numb
         note_unsynced(made, at_us, block=sum(move <= at_us for move in moves), number=number)
 
 
-def test_an_unknown_timer_is_searched_for() -> None:
-    made = timer()
+@pytest.mark.parametrize(("interval_us", "wait_us"), [(MINUTES_5, S), (10 * S, S // 2)])
+def test_an_unknown_timer_is_searched_for_every_second_or_20_times_an_interval(interval_us: int, wait_us: int) -> None:
+    made = timer(interval_us)
     note_unsynced(made, 10 * S, block=1)
-    assert made.next_look_us(MARGIN) == 10 * S + SEARCH_EVERY_US
+    assert made.next_look_us(MARGIN) == 10 * S + wait_us
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def unknown(interval_us: int = MINUTES_5, at_us: int = 1000 * S, block: int | No
     [
         (unknown(), MINUTES_5 + LATE_US, False),
         (unknown(), MINUTES_5 + LATE_US + 1, True),
-        (unknown(30 * S), 31 * S + 1, True),
+        (unknown(25 * S), 26 * S + 1, True),
         (unknown(24 * S), 100 * S, False),  # found by its flushes
         (unknown(INFINITY_US), MINUTES_5 * 9, False),  # there is no timer
         (unknown(block=None), MINUTES_5 * 9, False),  # NOCOW

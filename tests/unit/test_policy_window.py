@@ -9,7 +9,7 @@ import pytest
 
 from journalkeeper.model import JournalFile, Kind, State, Window
 from journalkeeper.model.units import INFINITY_US, MINUTE_US, SECOND_US
-from journalkeeper.policy.window import at, windows
+from journalkeeper.policy.window import at, next_flush_us, windows
 from tests.hosts import DIRECTORY, NAME, NOW_US, file, instance
 
 MARGIN_US = SECOND_US
@@ -121,3 +121,10 @@ def test_a_flip_in_the_future_is_not_believed() -> None:
 )
 def test_a_window_seen_before_opens_and_closes_by_time_alone(seen: Window, later_us: int, expected: Window) -> None:
     assert at(seen, later_us) == expected
+
+
+def test_the_next_flush_is_the_earliest_that_is_known() -> None:
+    endless = instance(online_since_us=0, sync_interval_us=INFINITY_US)
+    assert next_flush_us((instance(), endless)) == 0
+    later, sooner = (instance(online_since_us=since_us) for since_us in (NOW_US + 1, NOW_US))
+    assert next_flush_us((endless, later, sooner)) == NOW_US + INTERVAL_US
