@@ -17,6 +17,7 @@ fails, or leaves a temporary file or a note. Outage: the time of the work with t
 from __future__ import annotations
 
 import collections
+import io
 import json
 import os
 import random
@@ -25,6 +26,7 @@ import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -148,17 +150,19 @@ def list_points(name: str, calls: Sequence[tuple[str, int]]) -> list[Point]:
 def try_points(names: Sequence[str], tally: Tally, choose: Callable[[list[Point]], list[Point]]) -> None:
     """Try the points that `choose` takes of each flow. A point whose call is not made this time does not count.
 
-    Each flow works once before, so that all modules are imported: no program can answer for a disk from which the
-    interpreter cannot read the program.
+    Each flow works once in this process before, so that all modules are imported: no program can answer for a disk from
+    which the interpreter cannot read the program.
     """
     with ScratchVolume("2G", options="noatime,nodiscard") as volume, tempfile.TemporaryDirectory() as logs:
         content = make_archive()
         for name in names:
             results: collections.Counter[str] = collections.Counter()
             flow = Flow(name, volume.mountpoint / name, content, Path(logs) / name)
-            for _ in range(2):
-                flow.prepare()
-                sound = faulty.run(flow.work, flow.log)
+            flow.prepare()
+            with redirect_stdout(io.StringIO()):
+                flow.work()
+            flow.prepare()
+            sound = faulty.run(flow.work, flow.log)
             if not sound.calls or sound.said.startswith(faulty.RAISED):
                 raise RuntimeError(f"{name} without a fault: {sound}")
             for point in choose(list_points(name, sound.calls)):
