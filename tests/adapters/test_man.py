@@ -10,10 +10,8 @@ import os
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
-import schemas
 
 from journalkeeper import __version__
 from journalkeeper.cli.parser import parse
@@ -21,7 +19,6 @@ from journalkeeper.config import Config, files
 from journalkeeper.config.validation import from_assignments
 from journalkeeper.model import GIB, JournalFile, Kind, Request, Rotation
 from journalkeeper.policy.plan import plan
-from journalkeeper.probe import compare
 from tests import hosts
 from tests.adapters.command import need, ran
 from tests.adapters.pages import CHECKOUT, PAGES, commands, make, rendered
@@ -61,35 +58,6 @@ def test_mandoc_and_man_report_no_error_in_a_page(made: Path, page: str) -> None
 def test_the_changelog_begins_with_this_version() -> None:
     changelog = (CHECKOUT / ".github/CHANGELOG.md").read_text()
     assert re.findall(r"(?m)^## (\d+\.\d+\.\d+) - ", changelog)[0] == __version__
-
-
-def test_the_main_page_fits_on_ten_screens(made: Path) -> None:
-    need("mandoc")
-    shown = ran("mandoc", "-T", "utf8", "-O", "width=78", made / MAIN, check=True).stdout
-    assert len(shown.splitlines()) <= 10 * 24
-
-
-def test_every_key_of_the_json_is_in_the_page(text: dict[str, str]) -> None:
-    def keys_of(schema: Any) -> set[str]:
-        inside = [] if isinstance(schema, str | int) else schema.values() if isinstance(schema, dict) else schema
-        own = schema.get("properties", {}) if isinstance(schema, dict) else {}
-        return {*own}.union(*map(keys_of, inside))
-
-    keys = {*compare.Row._fields}.union(*(keys_of(schemas.make_answer_schema(command)) for command in schemas.ANSWERS))
-    keys |= set(re.findall(r'[{ ]"(\w+)": ', (CHECKOUT / "journalkeeper/cli/lab.py").read_text()))
-    assert {"path", "head_time_us", "bytes_to_write", "closes_at_us", "origin", "allowed"} <= keys
-    # keys that the page describes by other words
-    keys -= {"files", "events_oldest_us", "events_complete"}
-    assert [key for key in keys if not re.search(rf"\b{key}\b", text[JSON])] == []
-
-
-def test_every_variable_that_is_read_is_in_a_page(text: dict[str, str]) -> None:
-    sources = list((CHECKOUT / "journalkeeper").rglob("*.py"))
-    read = {
-        name for path in sources for name in re.findall(r'environ(?:\.get\(|\[| )?"?([A-Z][A-Z_]+)"', path.read_text())
-    }
-    assert {"STATE_DIRECTORY", "NO_COLOR", "JOURNAL_STREAM"} <= read
-    assert [name for name in read if name not in text[MAIN] + text[SERVICE]] == []
 
 
 def shown_configurations() -> dict[str, str]:
