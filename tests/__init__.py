@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tests, and what they share.
+"""The tests, and the modules that they share.
 
-unit        what does no I/O, or fakes it: no root
-adapters    one module against a file, a bus or a program of this machine
-btrfs       real loop btrfs volumes, most with a journald of their own: root
+unit        code without I/O, or with fakes of it: no root
+adapters    one module with a file, a bus or a program of this machine
+btrfs       real loop btrfs volumes, most with their own journald: root
 guest       booted Debian hosts: root
-trust       races, faults, limits and hostile input, at length by hand: python -m tests.trust
-bench       what it costs, by hand: python -m tests.bench.NAME
+trust       races, faults, limits and hostile input; the long forms by hand: python -m tests.trust
+bench       measurements, by hand: python -m tests.bench.NAME
 
 hosts.py            hosts, files and volumes as the policy gets them, without a disk
-journal_files.py    journal files on a disk: names, headers, entries, torn to pieces
-forms.py            files that lie on the disk in every way that there is
+journal_files.py    journal files on a disk: names, headers, entries, fragments
+forms.py            files with every form of extents
 daemon.py           the service and the commands as processes
 bus.py              a system bus with polkit
 nobody.py           a process with fewer rights
@@ -20,11 +20,11 @@ demo.py             what tests/try shows: an archive aged, read and compacted
 load.py             messages by schedule at a bed
 slowdisk.py         a disk image whose every read and write takes its time, and a btrfs on one
 
-mutants.py          what the tests notice: tests/mutants
-parallel.py         which worker runs which test, and in which order
-conftest.py         volumes, beds with a journald, and the check that nothing is left behind
+mutants.py          changes of the code that a test must notice: tests/mutants
+parallel.py         the order of the tests, and the worker of each
+conftest.py         beds with a journald, and the check that a session leaves nothing behind
 btrfs/conftest.py   the shared volume, files and engines on it
-btrfs/journals.py   what a file bears, its plan, work on it, runs of an engine
+btrfs/journals.py   the attributes of a file, its plan, work on it, runs of an engine
 btrfs/faults.py     full volumes, bad blocks, kills and power cuts
-guest/steps.py      what is done to a host and asked of it
+guest/steps.py      commands on a guest
 """

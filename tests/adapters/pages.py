@@ -31,7 +31,7 @@ def make(directory: Path) -> Path:
     return directory
 
 
-def rendered(page: Path) -> str:
+def render(page: Path) -> str:
     """Return the page's text with one line for each paragraph."""
     text = ran("mandoc", "-T", "utf8", "-O", "width=1000", page, check=True).stdout
     return re.sub(r".\x08", "", text).replace("\N{HYPHEN}", "-").replace("\N{MINUS SIGN}", "-")

@@ -21,7 +21,7 @@ from journalkeeper.model import GIB, JournalFile, Kind, Request, Rotation
 from journalkeeper.policy.plan import plan
 from tests import hosts
 from tests.adapters.command import need, ran
-from tests.adapters.pages import CHECKOUT, PAGES, commands, make, rendered
+from tests.adapters.pages import CHECKOUT, PAGES, commands, make, render
 
 MAIN, COMMANDS_PAGE, CONF, JSON, BUS, FIGURES, FLEET, NEWS, REASONS, TRUST, SERVICE = PAGES
 UNITS = [unit for kind in ("service", "timer", "socket") for unit in (CHECKOUT / "units").glob(f"*.{kind}")]
@@ -37,7 +37,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def text(made: Path) -> dict[str, str]:
     """Return the text of every page."""
     need("mandoc")
-    return {page: rendered(made / page) for page in PAGES}
+    return {page: render(made / page) for page in PAGES}
 
 
 def test_a_page_has_the_date_of_its_source(made: Path) -> None:

@@ -35,7 +35,7 @@ def analyze(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return ran("systemd-analyze", *words)
 
 
-def installed(place: Path) -> list[Path]:
+def copy_units(place: Path) -> list[Path]:
     """Copy the units to a directory, with a program in place of journalkeeper, because `verify` looks for it."""
     program = place / "journalkeeper"
     program.write_text("#!/bin/sh\n")
@@ -66,7 +66,7 @@ def commands() -> list[tuple[str, list[str]]]:
 
 
 def test_systemd_accepts_every_unit(tmp_path: Path) -> None:
-    units = installed(tmp_path)
+    units = copy_units(tmp_path)
     done = analyze("verify", "--man=no", *units)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     assert len(units) == 7
@@ -91,7 +91,7 @@ def test_all_services_have_the_same_rights_and_no_more() -> None:
     assert len(rights["journalkeeper.service"]) > 20
 
 
-def generated(script: str, place: Path) -> dict[str, str]:
+def run_generator(script: str, place: Path) -> dict[str, str]:
     """Return the drop-ins that the generator makes on a host that `script` prepares, in mounts of its own."""
     hidden = "mount -t tmpfs tmpfs /var/log; mount -t tmpfs tmpfs /usr/lib/systemd"
     words = ["unshare", "--mount", "--propagation", "private", "sh", "-euc"]
@@ -102,13 +102,13 @@ def generated(script: str, place: Path) -> dict[str, str]:
 
 @pytest.mark.root
 def test_a_host_without_journal_remote_gives_the_service_no_capability(tmp_path: Path) -> None:
-    assert generated("mkdir /var/log/journal", tmp_path) == {}
+    assert run_generator("mkdir /var/log/journal", tmp_path) == {}
 
 
 @pytest.mark.root
 @pytest.mark.parametrize("there", ["touch /usr/lib/systemd/systemd-journal-remote", "mkdir -p /var/log/journal/remote"])
 def test_a_host_with_journal_remote_grants_only_what_its_files_require(tmp_path: Path, there: str) -> None:
-    made = generated(there, tmp_path)
+    made = run_generator(there, tmp_path)
     names = ("journalkeeper.service", "journalkeeper-defrag.service")
     assert sorted(made) == sorted(f"{name}.d/50-remote.conf" for name in names)
     for name in names:

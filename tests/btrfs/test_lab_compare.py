@@ -18,7 +18,7 @@ from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.compare import BOOT_MESSAGES, STRATEGIES
 from journalkeeper.probe.scratch_volume import PREFIX, ScratchVolume
 from tests.answers import check
-from tests.btrfs.test_try import settled_traces
+from tests.btrfs.test_try import await_no_traces
 
 pytestmark = pytest.mark.root
 MIB = 1 << 20
@@ -51,7 +51,7 @@ def test_each_strategy_has_its_effect(tmp_path: Path) -> None:
         assert row["last_s"] > 0
         assert row["wait_s"] > 0
         assert row["written_bytes"] > MIB
-    assert settled_traces(tmp_path) == []
+    assert await_no_traces(tmp_path) == []
 
 
 def test_a_boot_has_two_mebibytes_of_objects_to_flush() -> None:
@@ -85,13 +85,13 @@ def test_a_signal_takes_everything_down(running: subprocess.Popen[str], tmp_path
     assert running.stderr is not None
     assert running.stderr.read() == "journalkeeper: lab was interrupted; nothing was changed\n"
     assert running.wait(30) == 1
-    assert settled_traces(tmp_path) == []
+    assert await_no_traces(tmp_path) == []
 
 
 def test_even_sigkill_leaves_nothing(running: subprocess.Popen[str], tmp_path: Path) -> None:
     running.kill()
     running.wait()
-    assert settled_traces(tmp_path) == []
+    assert await_no_traces(tmp_path) == []
 
 
 def test_it_says_when_there_is_no_space_left() -> None:

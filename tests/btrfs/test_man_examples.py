@@ -56,7 +56,7 @@ class Reader:
         return subprocess.Popen(words, env=ours, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
 
 
-def ended(process: subprocess.Popen[str], *, when: Callable[[], bool]) -> None:
+def end_service(process: subprocess.Popen[str], *, when: Callable[[], bool]) -> None:
     """Wait until `when` is true, and end a service with all of its shell."""
     eventually(lambda: when() or process.poll() is not None, PATIENCE_S)
     os.killpg(process.pid, signal.SIGTERM)
@@ -77,7 +77,7 @@ def test_every_example_succeeds(bed: Bed, tmp_path: Path) -> None:
         service = " daemon" in line
         if service:
             state = tmp_path / ("state" if "$PWD/state" in line else "own")
-            ended(process, when=(state / "history.db").exists)
+            end_service(process, when=(state / "history.db").exists)
         out, err = process.communicate(timeout=PATIENCE_S)
         if service:  # its stderr is its log
             assert process.returncode in {0, -signal.SIGTERM}, err

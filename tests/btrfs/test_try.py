@@ -28,8 +28,8 @@ def traces(directory: Path) -> list[str]:
     return leftovers((f"{directory}/",)) + [str(path) for path in directory.iterdir()]
 
 
-def settled_traces(directory: Path) -> list[str]:
-    """Return what is still there once the kernel has had the time to clear it."""
+def await_no_traces(directory: Path) -> list[str]:
+    """Wait until the kernel has cleared the traces, and return those that are still there after 30 s."""
     eventually(lambda: not traces(directory), 30)
     return traces(directory)
 
@@ -56,7 +56,7 @@ def test_it_shows_a_better_archive_with_the_same_entries(tmp_path: Path, capfd: 
     assert out.count("$ journalkeeper ") == 4
     shown = out.replace(str(tmp_path), "")
     assert [line for line in shown.splitlines() if len(line) > 100 and line[0] != "$"] == []
-    assert settled_traces(tmp_path) == []
+    assert await_no_traces(tmp_path) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
@@ -69,7 +69,7 @@ def test_a_signal_takes_everything_down(
     assert traces(tmp_path)
     demonstration.send_signal(number)
     assert demonstration.wait(PATIENCE_S) == 128 + number
-    assert settled_traces(tmp_path) == []
+    assert await_no_traces(tmp_path) == []
 
 
 CONTAINER = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", "--")
@@ -106,4 +106,4 @@ def test_the_command_leaves_nothing_when_it_is_stopped_while_it_prepares(tmp_pat
         child.terminate()
         child.stdout.read()
         assert child.wait(PATIENCE_S) == 128 + signal.SIGTERM
-    assert settled_traces(tmp_path) == []
+    assert await_no_traces(tmp_path) == []

@@ -62,7 +62,7 @@ def command(control: Control, line: str, *words: str) -> Played:
     return done
 
 
-def touched(host: Guest) -> str:
+def list_changes(host: Guest) -> str:
     """Return the paths that changed on a host since `touch /run/before`, and its units of journalkeeper that run."""
     return host.shell(f"{CHANGES} || true; systemctl list-units --no-legend 'journalkeeper*'")
 
@@ -85,7 +85,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         install, check, play = COMMANDS.splitlines()
         command(control, install)
         checked = command(control, check)
-        changes = [touched(host) for host in hosts]
+        changes = [list_changes(host) for host in hosts]
         yield Fleet(hosts, control, checked, command(control, play, "-v"), changes)
 
 
