@@ -49,8 +49,8 @@ class Reader:
         (self.place / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
         (self.place / "bin" / name).chmod(0o755)
 
-    def types(self, line: str) -> subprocess.Popen[str]:
-        ours = environment(self.place / "own", PATH=f"{self.place}/bin:{os.environ['PATH']}")
+    def types(self, line: str, state: Path | None) -> subprocess.Popen[str]:
+        ours = environment(state, PATH=f"{self.place}/bin:{os.environ['PATH']}")
         words = [*self._enter, "bash", "-o", "pipefail", "-c", f"cd {self.place} && {line}"]
         pipe = subprocess.PIPE
         return subprocess.Popen(words, env=ours, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
@@ -73,15 +73,17 @@ def test_every_example_succeeds(bed: Bed, tmp_path: Path) -> None:
         # the first takes minutes, and tests/btrfs/test_lab_compare.py runs it; the second needs a booted systemd
         if " lab compare " in line or line.endswith(" --host"):
             continue
-        process = reader.types(line.replace("--rate=100 ", "--rate=100 --seconds=1 "))  # and not the default of 30
+        asks_service = " --watch" in line or " pause" in line or line.endswith(" resume")
+        state = tmp_path / ("state" if "$PWD/state" in line else "own")
+        typed = line.replace("--rate=100 ", "--rate=100 --seconds=1 ")  # and not the default of 30
+        process = reader.types(typed, None if asks_service else state)
         service = " daemon" in line
         if service:
-            state = tmp_path / ("state" if "$PWD/state" in line else "own")
             end_service(process, when=(state / "history.db").exists)
         out, err = process.communicate(timeout=PATIENCE_S)
         if service:  # its stderr is its log
             assert process.returncode in {0, -signal.SIGTERM}, err
-        elif " --watch" in line or " pause" in line or line.endswith(" resume"):  # there is no service here
+        elif asks_service:  # there is none here
             assert (process.returncode, out) == (1, ""), line
             assert "the service is not running, or not on D-Bus" in err
         elif " retention" in line and "--undo" not in line:  # tests/guest/test_host.py has enough archives
