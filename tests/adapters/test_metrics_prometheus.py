@@ -81,23 +81,6 @@ def exporter(open_directory: Path) -> Iterator[str]:
             process.terminate()
 
 
-def scraped(address: str) -> dict[str, str]:
-    with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310 - our own exporter
-        lines = answer.read().decode().splitlines()
-    return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-
-
-@pytest.mark.slow
-def test_node_exporter_shows_every_metric_as_it_was_written(open_directory: Path, exporter: str) -> None:
-    write_whole("write", publisher.target(str(open_directory)), render(figures.FACTS), mode=publisher.MODE)
-    found = scraped(exporter)
-    written = dict(line.rsplit(" ", 1) for line in render(figures.FACTS).splitlines() if line[0] != "#")
-    assert {name: float(found[name]) for name in written} == {name: float(value) for name, value in written.items()}
-    assert found["node_textfile_scrape_error"] == "0"
-    (age,) = (name for name in found if name.startswith("node_textfile_mtime_seconds"))
-    assert re.search(r'file="(.*/)?journalkeeper[.]prom"', age)
-
-
 # the alerts
 
 
