@@ -254,7 +254,7 @@ async def test_an_event_that_raises_anything_has_everything_looked_at(
 
     monkeypatch.setattr(Watch, "_judge", judge_once)
     top = tmp_path / "journal"
-    engine = partial(Engine, Config(), directories=(str(top),), state_directory=str(tmp_path))
+    engine = partial(Engine, Config(), directories=(str(top),), state_directory=str(tmp_path), follows=True)
     daemon = Daemon(engine, lambda _, sentence, *__, **___: said.append(sentence))
     work = asyncio.create_task(daemon.run())
     async with asyncio.timeout(PATIENCE_S):
