@@ -59,7 +59,7 @@ def show_decisions(
 
 
 def describe_rest(skipped: Sequence[Skip]) -> str:
-    """Return the end of a summary: "5 files left alone. 2 files wait to settle (SettleSec=); --now does it at once."
+    """Return the end of a summary: "5 files left alone. 2 files wait for free disk space."
 
     The first sentence counts all skips, also when there are none. The second is `describe_waits`, if a file waits, with
     a remark on --now, which counts the files that `Skip.now` marks.

@@ -20,7 +20,7 @@ FAULTS: Final = frozenset({Reason.IO_ERROR, Reason.INTERNAL_ERROR, Reason.TOO_MA
 """Reasons to skip a file or directory that end only when an administrator acts."""
 
 WAITS: Final = {
-    Reason.SETTLING: "to settle (SettleSec=)",
+    Reason.SETTLING: "until the last change is old enough (SettleSec=)",
     Reason.WINDOW_CLOSED: "for journald's next flush",
     Reason.STARTING: "until the service has run for a moment",
     Reason.BUDGET: "for the budget of the day",
@@ -94,7 +94,7 @@ def still_failing(before: Iterable[Skip], decided: Mapping[str, object]) -> list
 
 
 def describe_waits(skipped: Iterable[Skip]) -> str:
-    """Return what files wait for: "3 files wait to settle (SettleSec=), 1 file waits for journald's next flush".
+    """Return what files wait for: "3 files wait for free disk space, 1 file waits for journald's next flush".
 
     Only the skips that postpone work count, the most frequent wait first. The text is empty if there are none.
     """

@@ -257,7 +257,8 @@ def test_nothing_to_do_is_said_only_where_nothing_waits(words: list[str], typed:
     assert said.out.endswith("\n\nNothing to do: 2 files left alone.\n")
     soon = SKIP._replace(until_us=1, now=True, puts_off=True)
     said = typed(*words, engine=FakeEngine(plan=Plan((), (), (whole, soon))))
-    assert said.out.endswith("\n\n2 files left alone. 1 file waits to settle (SettleSec=); --now does it at once.\n")
+    waits = "1 file waits until the last change is old enough (SettleSec=); --now does it at once."
+    assert said.out.endswith(f"\n\n2 files left alone. {waits}\n")
     assert "Nothing to do" not in said.out
 
 

@@ -237,7 +237,8 @@ def test_nobody_sees_the_plan_of_the_service_as_root_sees_its_own(make_host: Cal
         assert user.stdout.splitlines()[0].split() == root.stdout.splitlines()[0].split()
         assert archive in user.stdout
     waiting = host.does("plan", "--archived", nobody=True).stdout.splitlines()[-1]
-    assert waiting == "2 files left alone. 1 file waits to settle (SettleSec=); --now does it at once."
+    waits = "1 file waits until the last change is old enough (SettleSec=); --now does it at once."
+    assert waiting == f"2 files left alone. {waits}"
     document, roots = (json.loads(host.does("plan", "--now", "-j", nobody=nobody).stdout) for nobody in (True, False))
     assert list(document) == list(roots)
     for action in (*document["actions"], *roots["actions"]):

@@ -29,8 +29,9 @@ FULL = skip(Reason.FREE_SPACE, now=False)
         ([skip(Reason.NOT_TAKEN)], "1 file left alone. 1 file waits (not-taken); --now does it at once."),
         (
             [WINDOW, SETTLING, FULL, SETTLING, skip(Reason.IDEAL, puts_off=False)],
-            "5 files left alone. 2 files wait to settle (SettleSec=), 1 file waits for free disk space, 1 file waits"
-            " for journald's next flush; --now does not wait for 3 of them.",
+            "5 files left alone. 2 files wait until the last change is old enough (SettleSec=),"
+            " 1 file waits for free disk space, 1 file waits for journald's next flush;"
+            " --now does not wait for 3 of them.",
         ),
     ],
 )
