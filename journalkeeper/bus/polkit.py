@@ -41,12 +41,11 @@ async def authorize(ask: Ask, caller: Caller, call: Message, method: Method) -> 
     body = [subject, method.action, list_details(method, call.body), flags, ""]
     question = Message(*place, signature="(sa{sv})sa{ss}us", body=body)
     try:
-        ((authorized, challenge, _),) = await asyncio.wait_for(ask(question), PERSON_S if interactive else ANSWER_S)
+        ((authorized, *_),) = await asyncio.wait_for(ask(question), PERSON_S if interactive else ANSWER_S)
     except (CallError, OSError, TimeoutError):
         raise CallError(ACCESS_DENIED, f"polkit does not answer ({method.action}): try as root") from None
     if not authorized:
-        more = "; busctl asks for a password with --allow-interactive-authorization=yes" if challenge else ""
-        raise CallError(ACCESS_DENIED, f"polkit authorization is required ({method.action}){more}")
+        raise CallError(ACCESS_DENIED, f"polkit authorization is required ({method.action})")
 
 
 def list_details(method: Method, body: list[Any]) -> dict[str, str]:

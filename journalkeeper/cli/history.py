@@ -28,15 +28,12 @@ from journalkeeper.cli.context import Context
 from journalkeeper.cli.selection import absolute, add_paths, check_files
 from journalkeeper.cli.table import Column, Table
 from journalkeeper.cli.times import format_time, parse_time_us
-from journalkeeper.cli.wording import COLOURS, describe_outcome, describe_sums
+from journalkeeper.cli.wording import COLOURS, RUN_BY, describe_outcome, describe_sums
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Reason, Result, Skip
 from journalkeeper.model.escape import shown
 from journalkeeper.model.recorded import Entry, Sample
 from journalkeeper.model.units import counted, format_size, spell_size
-
-_RUN_BY: Final = {"": "-", "daemon": "service", "bus": "request"}
-"""The origins of a run whose word in the record is not the one that users know."""
 
 
 class HistoryAnswer(NamedTuple):
@@ -58,7 +55,7 @@ _SAMPLES: Final[tuple[Column[Sample], ...]] = (
 def _columns(width: int | None) -> tuple[Column[Entry], ...]:
     return (
         Column("TIME", lambda entry: format_time(entry.when_us)),
-        Column("RUN BY", lambda entry: shown(_RUN_BY.get(entry.origin, entry.origin))),
+        Column("RUN BY", lambda entry: shown(RUN_BY.get(entry.origin, entry.origin))),
         Column("OUTCOME", lambda entry: describe_outcome(entry.outcome, width), gives="text"),
     )
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -122,4 +123,6 @@ def _remove() -> bool:
         return False
     except OSError as error:
         raise FileError.wrap("remove it", RETENTION, error) from error
+    with suppress(OSError):  # other drop-ins are in it
+        os.rmdir(os.path.dirname(RETENTION))
     return True

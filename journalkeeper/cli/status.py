@@ -29,6 +29,7 @@ from journalkeeper import __version__
 from journalkeeper.bus.unit_states import units
 from journalkeeper.cli.context import ABSENT, Context
 from journalkeeper.cli.times import format_time
+from journalkeeper.cli.wording import RUN_BY
 from journalkeeper.health.evidence import RECENT_US, UNASKED, Evidence, Hung, Look, Recorded, Unknown
 from journalkeeper.health.finding import judge
 from journalkeeper.health.rules import HEALTH
@@ -245,7 +246,7 @@ def _window(live: Manager) -> str:
 
 
 def _run(run: Run) -> str:
-    text = f"{run.origin} at {format_time(run.began_us)}"
+    text = f"{RUN_BY.get(run.origin, run.origin)} at {format_time(run.began_us)}"
     if run.ended_us is None:
         text += ", going on or killed"
     else:

@@ -20,6 +20,9 @@ COLOURS: Final = {Result.DONE: GREEN, Result.SKIPPED: YELLOW, Result.FAILED: RED
 FINE: Final = frozenset({Reason.IDEAL, Reason.RECORDED})
 """Reasons of files that need no action, now or later."""
 
+RUN_BY: Final = {"": "-", "daemon": "service", "bus": "request"}
+"""The origins of a run whose word in the history is not the one that users know."""
+
 _SKIPPED: Final[tuple[Column[Skip], ...]] = (
     Column("SKIPPED", lambda skip: skip.reason),
     Column("DETAIL", lambda skip: shown(skip.detail) or "-", gives="text"),
@@ -48,7 +51,7 @@ def show_decisions(
     tally = Counter(skip.reason for skip in skipped) - Counter(skip.reason for skip in listed)
     fine = ", ".join(f"{number:,} {reason}" for reason, number in sorted(tally.items()))
     folded = (
-        [f"{counted(tally.total(), 'file')} without need of work ({fine}); `journalkeeper plan -v` lists them."]
+        [f"Not listed: {counted(tally.total(), 'file')} without an action ({fine}); `plan -v` lists them."]
         if tally
         else []
     )

@@ -127,8 +127,8 @@ def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> 
     found.sort(key=lambda file: (-file.extents.total, file.path))
     every = Sums.of(found)
     if every.extents - every.ideal_extents >= MANY_EXTENTS:
-        lies = f"{counted(len(found), 'file')} {'lies' if len(found) == 1 else 'lie'} in {every.extents:,} extents"
-        sentence = f"{lies} where {every.ideal_extents:,} would do; `journalkeeper plan` shows the action for each."
+        have = f"{counted(len(found), 'file')} {'has' if len(found) == 1 else 'have'} {every.extents:,} extents"
+        sentence = f"{have} instead of {every.ideal_extents:,}; `journalkeeper plan` shows the action for each file."
         own = any(one.rotatable for one in look.host.instances)
         where = [""] if own else [f" -D {quote(path)}" for path in sorted({file.directory for file in found})]
         remedy = (f"journalkeeper {command}{option}" for command in ("plan", "defrag") for option in where)

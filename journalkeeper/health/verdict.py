@@ -22,7 +22,7 @@ FAULTS: Final = frozenset({Reason.IO_ERROR, Reason.INTERNAL_ERROR, Reason.TOO_MA
 WAITS: Final = {
     Reason.SETTLING: "until the last change is old enough (SettleSec=)",
     Reason.WINDOW_CLOSED: "for journald's next flush",
-    Reason.STARTING: "until the service has run for a moment",
+    Reason.STARTING: "until SettleSec= after the start of the service",
     Reason.BUDGET: "for the budget of the day",
     Reason.PRESSURE: "until the disk is less busy",
     Reason.FREE_SPACE: "for free disk space",

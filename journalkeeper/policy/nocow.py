@@ -24,8 +24,8 @@ from journalkeeper.model.units import format_span
 from journalkeeper.policy.deferral import postpone_retry
 
 UNWANTED: Final = {
-    Reason.REDUNDANT: "its copies can differ unseen",
-    Reason.SNAPSHOTS: "each has the data copied on write once more, and there are no checksums",
+    Reason.REDUNDANT: "no checksum shows which copy is good",
+    Reason.SNAPSHOTS: "its files fragment anyway, without checksums",
 }
 """The reasons for which `auto` prefers datacow files in a directory, each with the disadvantage of NOCOW there."""
 
@@ -76,11 +76,7 @@ def _already(instance: Instance, doubt: tuple[Reason, str] | None) -> Skip | Non
     if doubt is None:
         return None
     reason, what = doubt
-    detail = (
-        f"NOCOW though {what}: {UNWANTED[reason]}; systemd sets it at each boot"
-        " unless /etc/tmpfiles.d/journal-nocow.conf is a link to /dev/null, and chattr -C takes it off new files"
-    )
-    return Skip(instance.directory, reason, detail)
+    return Skip(instance.directory, reason, f"NOCOW, but {what}: {UNWANTED[reason]}; `journalkeeper doctor` helps")
 
 
 def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | None) -> Skip | None:

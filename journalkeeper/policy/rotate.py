@@ -300,7 +300,7 @@ def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
     age_us = question.cases.host.now_us - file.head_time_us
     if question.cases.request.hurries or not 0 <= age_us < apart_us:
         return None
-    detail = f"the file is {format_span(age_us)} old; rotations that save writes are {format_span(apart_us)} apart"
+    detail = f"the file is {format_span(age_us)} old; a file is rotated to save writes after {format_span(apart_us)}"
     return question.skip(Reason.BUDGET, detail, until_us=file.head_time_us + apart_us)
 
 

@@ -139,7 +139,7 @@ def _ratio(files: list[JournalFile]) -> float | Unknown:
         return Unknown("only root can measure the disk space of the archives")
     compacted = sum(file.compressed for file in archives)
     if compacted < ARCHIVES:
-        return Unknown(f"compacted archives: {compacted}; a ratio needs at least {ARCHIVES}")
+        return Unknown(f"the ratio of compression needs {ARCHIVES} compressed archives; there are {compacted}")
     return sum(file.allocated_bytes for file in archives) / max(1, sum(file.disk_bytes or 0 for file in archives))
 
 

@@ -101,7 +101,7 @@ def state(snapshot: Snapshot) -> tuple[str, str]:
     if snapshot.working:
         return "working", ""
     if snapshot.present.paused:
-        return "paused", "a client asked for a pause; Resume ends it"
+        return "paused", "`journalkeeper resume` ends the pause"
     if snapshot.present.problem:
         return "degraded", snapshot.present.problem
     if found is None:

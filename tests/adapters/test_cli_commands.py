@@ -206,7 +206,7 @@ def test_plan_folds_what_is_fine_unless_it_is_asked_for(typed: Typed) -> None:
     done = Skip("/j/abc/r.journal", Reason.RECORDED, "rewritten 1s ago")
     engine = FakeEngine(plan=Plan((), (), (*fine, done, SKIP)))
     folded = typed("plan", engine=engine).out
-    assert "4 files without need of work (3 ideal, 1 recorded); `journalkeeper plan -v` lists them.\n" in folded
+    assert "Not listed: 4 files without an action (3 ideal, 1 recorded); `plan -v` lists them.\n" in folded
     assert "/j/abc/1.journal" not in folded
     assert "settling" in folded
     for word in ("-v", fine[1].path):

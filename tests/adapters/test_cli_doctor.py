@@ -213,7 +213,7 @@ def test_an_unknown_retention_is_an_error_with_the_reason(given: Given, typed: T
     given(evidence(look=look(*archives(1), instances=(limits(),))))
     said = typed("retention")
     assert said.status == 1
-    assert "the retention is unknown: compacted archives: 1" in said.err
+    assert "the retention is unknown: the ratio of compression needs 2 compressed archives; there are 1" in said.err
 
 
 def test_another_directory_is_not_applied_to(typed: Typed) -> None:

@@ -51,7 +51,7 @@ STATES = [
     (CALM._replace(findings=found(WAITS._replace(path=TOP))), "idle", ""),
     (CALM._replace(findings=found()._replace(missing=("/a", "/b"))), "waiting", "waiting for /a and /b to appear"),
     (CALM._replace(present=BAD), "degraded", "no room"),
-    (CALM._replace(present=BAD._replace(paused=True)), "paused", "a client asked for a pause; Resume ends it"),
+    (CALM._replace(present=BAD._replace(paused=True)), "paused", "`journalkeeper resume` ends the pause"),
     (CALM._replace(present=BAD._replace(paused=True), working=True), "working", ""),
 ]
 

@@ -270,7 +270,7 @@ def test_fragmented_files_are_summed_and_the_remedy_names_their_directory() -> N
     here = file(extents=extents(180), path="/j/small.journal")
     found = finding("fragmented", evidence(look=look(*files, here), **UNKEPT))
     assert found.sentence == (
-        "2 files lie in 5,000 extents where 2 would do; `journalkeeper plan` shows the action for each."
+        "2 files have 5,000 extents instead of 2; `journalkeeper plan` shows the action for each file."
     )
     assert found.facts == {
         "files": [files[1].path, files[0].path],

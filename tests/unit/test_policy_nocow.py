@@ -94,7 +94,7 @@ def test_a_directory_that_is_nocow_as_wanted_is_not_spoken_of(word: str, words: 
 def test_auto_warns_of_what_somebody_else_made_nocow_on_data_with_copies() -> None:
     found = skip("auto", nocow=True, redundant=True, data_profile="raid1")
     assert found.reason is Reason.REDUNDANT
-    assert "can differ unseen" in found.detail
+    assert "no checksum shows which copy is good" in found.detail
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_auto_leaves_a_journal_of_which_snapshots_are_taken_datacow_and_yes_does
     warned = decide(instance(nocow=True), volume(), given, config("auto"))
     assert isinstance(warned, Skip)
     assert warned.reason is Reason.SNAPSHOTS
-    assert "chattr -C" in warned.detail
+    assert "doctor" in warned.detail
 
 
 def test_snapshots_of_another_journal_are_no_evidence() -> None:

@@ -443,7 +443,7 @@ def test_the_days_rotations_are_spread_over_it(a_day: int, age_us: int, *, now: 
         assert len(found.actions) == 1
         assert found.wake_at_us == one.head_time_us + 24 * HOUR_US // a_day
         old, every = {4: ("5h 59min", "6h"), 1: ("23h 59min", "1d")}[a_day]
-        says = f"no rotation: the file is {old} old; rotations that save writes are {every} apart"
+        says = f"no rotation: the file is {old} old; a file is rotated to save writes after {every}"
         assert [skip.detail for skip in found.skipped if skip.reason is Reason.BUDGET] == [says]
 
 

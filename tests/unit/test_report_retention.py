@@ -143,7 +143,7 @@ def test_a_drop_in_of_somebody_else_has_no_target(text: str) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ({"number": 1}, "compacted archives: 1"),
+        ({"number": 1}, "needs 2 compressed archives; there are 1"),
         ({"rotatable": False}, "none of the configured directories"),
         ({"namespace": "shop"}, "none of the configured directories"),
         ({"system_max_use_bytes": 0}, "SystemMaxUse= is off"),
@@ -172,7 +172,7 @@ def test_explain_and_retention_agree() -> None:
     ("files", "why"),
     [
         (tuple(one._replace(disk_bytes=None) for one in archives()), "only root can measure"),
-        (tuple(file(inode=number, disk_bytes=1) for number in range(9)), "compacted archives: 0"),
+        (tuple(file(inode=number, disk_bytes=1) for number in range(9)), "needs 2 compressed archives; there are 0"),
     ],
 )
 def test_without_measured_and_compacted_archives_the_ratio_is_unknown(files: tuple[JournalFile, ...], why: str) -> None:
