@@ -55,11 +55,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(_: argparse.Namespace, context: Context) -> int:
-    """Show the value of each directive, and return the exit status.
+    """Show the value of each directive, and return 0.
 
-    If the configuration has errors, the answer with -j contains them, and the status is 1.
+    If the configuration has errors and JSON is requested, the answer contains the errors, and the status is 1.
 
-    Raises: ConfigError with all errors, without -j.
+    Raises: ConfigError with all errors, without JSON; FileError if a file cannot be read.
     """
     output = context.output
     try:

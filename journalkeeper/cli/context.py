@@ -43,9 +43,9 @@ class Context:
         self.now_us = time.time_ns() // 1000
 
     def config(self) -> Config:
-        """Read the configuration: --config FILE, else the search path of journalkeeper.conf.
+        """Return the configuration, read anew: from --config FILE, else from the search path of journalkeeper.conf.
 
-        Raises: ConfigError; OSError for a --config FILE that cannot be read.
+        Raises: ConfigError for wrong lines; FileError for a file that cannot be read.
         """
         given = self._args.config
         found = files.assignments("journalkeeper.conf", subdir="") if given is None else files.parse_file(given)
@@ -73,7 +73,8 @@ class Context:
     def running(self) -> Service | None:
         """Return a connection to the running service, which the caller closes.
 
-        Return None if no service runs, or the command is about another host's journal.
+        Return None if no service runs, if the command is about another host's journal, or if this Context was given an
+        engine.
 
         Raises: HungError if the service does not answer; KeeperError if it refuses.
         """
@@ -82,9 +83,10 @@ class Context:
         return Service.find() if self._engine is None and self.means_service() else None
 
     def read_service(self) -> Manager | Hung | Unknown | None:
-        """Return the running service's own report, or None if no service runs.
+        """Return the running service's own report.
 
-        Return Hung if it does not answer, and Unknown with the reason if it refuses.
+        Return None if no service runs or the command is about another journal. Return Hung if the service does not
+        answer, and Unknown with the reason if it refuses.
         """
         try:
             with self.running() or nullcontext() as service:
@@ -97,7 +99,7 @@ class Context:
     def require_service(self) -> Service:
         """Return a connection to the running service, which the caller closes.
 
-        Raises: UsageError if the options name another journal; KeeperError if no service runs.
+        Raises: UsageError if the options name another journal; KeeperError if no service runs; as `running`.
         """
         if not self.means_service():
             raise UsageError("only the host's service can do this: leave out -D, --config and STATE_DIRECTORY=")
@@ -107,17 +109,22 @@ class Context:
         return service
 
     def means_service(self) -> bool:
-        """Return whether the command is about the host's service: without -D, --config and another state directory."""
+        """Return whether the command is about the host's service.
+
+        Return False with -D, with --config, or with a state directory other than the default.
+        """
         args = self._args
         return args.directory is None and args.config is None and self.state_directory == state.DEFAULT
 
     def service(self, asked: Request) -> Service | None:
         """Return a connection to the running service if the service can carry out `asked`, else None.
 
-        The service must watch the directories of this command's configuration, and the paths must be below them. The
-        service cannot carry out a request before a shutdown, when the bus may be gone, nor one whose paths have
-        more than MOST_CHARACTERS, or are not all ASCII. The caller closes the connection. Without one, the caller
-        uses `engine`. Raises: as `config` and `running`.
+        The service must watch exactly the directories of this command's configuration, and the paths must be below
+        them. The result is None for a request before a shutdown, because the bus may be gone. It is also None for paths
+        that have more than MOST_CHARACTERS in all, or are not all ASCII. The caller closes the connection. Without a
+        connection, the caller uses `engine`.
+
+        Raises: as `config` and `running`.
         """
         tops = self.config().watch.directories
         below = all(path.isascii() and any(_is_below(path, top) for top in tops) for path in asked.paths)
@@ -139,10 +146,12 @@ class Context:
             self.output.note(*record.ignored)
 
     def read_history(self, since_us: int | None, directory: str | None = None) -> Recorded | Unknown:
-        """Return the contents of the history since `since_us`, with the actions in `directory` or in all directories.
+        """Return the contents of the history, with the actions since `since_us` in `directory`.
 
-        None means from its beginning, as for the totals and counters. A missing history is empty. Return Unknown with
-        the reason without the right to read it, or if another process keeps it locked.
+        None means from its beginning, or in all directories. Both arguments choose only the actions: the other parts
+        are about all directories and about the whole history. The written bytes are always those of the last 24 hours.
+        A missing history is empty. Return Unknown with the reason without the right to read it, or if another process
+        keeps it locked.
 
         Raises: KeeperError if it is damaged.
         """
@@ -163,7 +172,9 @@ class Context:
             return Unknown(str(error))
 
     def list_directories(self, *, patient: bool = False) -> tuple[str, ...] | None:
-        """Return the directory of -D, or None without it. With `patient` the directory need not exist.
+        """Return a tuple with the absolute path of -D, or None without -D.
+
+        With `patient` the path is not examined, because the directory may be created later.
 
         Raises: KeeperError for a -D that is no directory; PermissionError (EACCES).
         """
@@ -191,5 +202,8 @@ def _is_below(path: str, top: str) -> bool:
 
 
 def explain_no_directory(path: str) -> str:
-    """Return the error message for a path that is not a directory."""
+    """Return the words for a path that is not a directory.
+
+    They are "is not a directory" if the path exists, else "no such directory".
+    """
     return "is not a directory" if os.path.lexists(path) else "no such directory"

@@ -38,8 +38,9 @@ def options(_parser: argparse.ArgumentParser) -> None:
 def run(_args: argparse.Namespace, context: Context) -> int:
     """Run the service until a signal ends it, and return 0.
 
-    Return RESTART if systemd must start the service again because a journal directory was replaced. Raises:
-    KeeperError if the service cannot run.
+    Return RESTART if systemd must start the service again because a journal directory was replaced.
+
+    Raises: KeeperError if the service cannot run.
     """
     with closing(Log(to_journald())) as log:
         return asyncio.run(_serve(context, log))

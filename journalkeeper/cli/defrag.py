@@ -51,8 +51,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Carry out the plan, in the running service or in this process, and show the outcome for each file.
 
-    With -n only show the plan. The exit status is 1 if a named path is no journal file, also with -n. It is also 1 if
-    an action failed or the run was interrupted.
+    With -n only show the plan. Notices and failures are written to stderr. The exit status is 1 if a named path is no
+    journal file, also with -n. It is also 1 if an action failed or the run was interrupted. Otherwise it is 0.
     """
     asked = request(args)
     if args.dry_run:
@@ -79,9 +79,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _execute(asked: Request, context: Context) -> tuple[Report, dict[str, Any], bool]:
-    """Run `asked` in the service if there is one, else here. Progress is shown, and a signal requests a stop.
+    """Run `asked` in the service if the service can do it, else in this process. Show the progress on a terminal.
 
-    Return the report, its JSON, and whether the run was stopped early.
+    A signal (SIGINT, SIGTERM, SIGHUP) makes the run stop after the present chunk. Return the report, its JSON, and
+    whether the run was stopped early.
     """
     with on_terminal(context.output) as draw:
         hint = "\nStopping after this chunk." if draw.seen else ""

@@ -55,8 +55,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Collect the evidence, apply all rules, show the findings, and return the exit code.
 
-    With a wrong configuration, the evidence contains the error and follows the default configuration. The code is 1 if
-    --check is given and a rule found a problem.
+    If the configuration has errors, the evidence contains them and is collected with the default configuration. The
+    code is 1 if --check is given and a rule found a problem, else 0.
+
+    Raises: KeeperError if journalctl fails midway, or for a -D that is no directory.
     """
     wanted = Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US)
     try:
@@ -75,7 +77,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
 def collect_evidence(context: Context, wanted: Wanted, config: Config | None = None) -> Evidence:
     """Collect the evidence that a command wants, with the running service's own report.
 
-    `config` replaces the configuration on disk.
+    `config` replaces the configuration on disk. A part that cannot be read is Unknown.
+
+    Raises: KeeperError as `gather`; ConfigError if the configuration is read and has errors.
     """
     from journalkeeper.cli.evidence import gather  # noqa: PLC0415 - takes dbus-fast, which the pages are made without
 
@@ -103,15 +107,16 @@ class DoctorAnswer(NamedTuple):
 
 
 def make_answer(verdict: Verdict, journal: Journal | Unknown) -> DoctorAnswer:
-    """Return the answer of `doctor -j`."""
+    """Return the answer of `doctor -j`. Its `journal` is None if the journal could not be read."""
     unknown = tuple(UnjudgedRule(rule, part.why) for rule, part in verdict.unknown)
     return DoctorAnswer(verdict.findings, verdict.passed, unknown, None if isinstance(journal, Unknown) else journal)
 
 
 def lines(verdict: Verdict, evidence: Evidence, output: Output) -> list[str]:
-    """Return the lines of the answer: each finding with its remedies, and a summary of the checks.
+    """Return the lines of the answer: findings with remedies, then a summary of the checks.
 
-    With --no-legend there is no summary.
+    After the summary follow the reasons why checks could not be made, and how far back the journal was read. With
+    --no-legend there are only the findings.
     """
     found: list[str] = []
     for finding in verdict.findings:
@@ -126,7 +131,10 @@ def lines(verdict: Verdict, evidence: Evidence, output: Output) -> list[str]:
 
 
 def _group_by_reason(verdict: Verdict) -> dict[str, list[str]]:
-    """Return the checks that could not be made although root asked, by the reason."""
+    """Return the names of the checks that could not be made, by the reason.
+
+    Checks that need only root are left out, because the summary counts them.
+    """
     found: dict[str, list[str]] = {}
     for rule, part in verdict.unknown:
         if not part.needs_root:
@@ -147,7 +155,10 @@ def _wrap(text: str, first: str, others: str) -> list[str]:
 
 
 def _summary(verdict: Verdict) -> str:
-    """Return the counts: "24 checks passed, 4 suggestions, 1 check needs root: sudo journalkeeper doctor"."""
+    """Return the counts: "24 checks passed, 4 suggestions, 1 check needs root: sudo journalkeeper doctor".
+
+    A count of 0 is left out, except that of the checks that passed.
+    """
     advice, root = len(verdict.findings) - len(verdict.problems), sum(part.needs_root for _, part in verdict.unknown)
     parts = [f"{counted(len(verdict.passed), 'check')} passed"]
     if verdict.problems:

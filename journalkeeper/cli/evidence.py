@@ -27,10 +27,10 @@ ELSEWHERE: Final = Unknown("-D names a directory to which this host's journald d
 def gather(context: Context, wanted: Wanted, config: Config) -> Evidence:
     """Collect the parts of the evidence that `wanted` names, and the running service's own report.
 
-    Parts that were not requested or cannot be read are Unknown. If journald does not write to the named directory (it
-    has no rotatable instance), the parts about this machine and the service are Unknown, too.
+    Parts that were not requested or cannot be read are Unknown. The service's report is None if no service runs. If
+    this host's journald does not write to the directory of -D, `units`, `storage` and `service` are Unknown, too.
 
-    Raises: KeeperError if journalctl fails midway.
+    Raises: KeeperError if journalctl fails midway, or for a -D that is no directory.
     """
     now_us = context.now_us
     record = _read_history(context, wanted)
@@ -64,9 +64,11 @@ def _read_history(context: Context, wanted: Wanted) -> Recorded | Unknown:
 def _look(
     engine: Engine, wanted: Wanted, record: Recorded | Unknown, now_us: int
 ) -> tuple[Look | Unknown, Plan | Unknown]:
-    """Return a new look at the files, and the plan for them if `wanted.plan` is set.
+    """Return a new look at the files, and the plan for them. Unless `wanted.plan` is set, the plan is UNASKED.
 
-    A part that cannot be made is Unknown with the reason. Without btrfs, the look has no files.
+    If the files cannot be looked at, both are Unknown with the reason. If the history is Unknown, the plan is Unknown
+    with the same reason. If the directories are not on btrfs, the look has no files, and its `foreign` names the first
+    such directory.
     """
     plan: Plan | Unknown = UNASKED
     try:

@@ -48,9 +48,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show what is known of a journal file, or of each journal directory at or below the named one.
+    """Show the properties of a journal file, or of each journal directory at or below the named directory.
 
-    Return the exit status: 1 if the path is no journal file.
+    Return the exit status: 1 if the path is no journal file, else 0.
+
+    Raises: KeeperError if the named directory contains no journal directory.
     """
     path = os.path.abspath(args.file)
     if os.path.isdir(path):
@@ -73,7 +75,13 @@ def _show_file(path: str, context: Context) -> int:
 
 
 def _learn(file: JournalFile, now_us: int, context: Context) -> Story:
-    """Collect everything that `explain` shows about a file."""
+    """Collect everything that `explain` shows about a file.
+
+    The pinned bytes, the time of a read, the history and the decision are None if they cannot be read. `unknown` then
+    has the reason.
+
+    Raises: OSError if the file cannot be opened.
+    """
     parts, pinned_bytes, read_s = _read_placement(file.path)
     unknown = {} if read_s is not None else {"disk": UNMEASURED}
     if pinned_bytes is None:
@@ -124,8 +132,8 @@ def _read_past(
 def _decide(asked: Request, context: Context, unknown: dict[str, str]) -> tuple[dict[str, Decision], dict[str, Window]]:
     """Return the decision for each path, and the flush window of each instance.
 
-    If a path has several rows in the plan, its first action counts. If the plan cannot be made, return nothing, with
-    the reason in `unknown`.
+    If a path has several rows in the plan, its first action counts. If the plan cannot be made, return two empty
+    dictionaries, and store the reason in `unknown`.
     """
     try:
         written = make_plan(asked, context)

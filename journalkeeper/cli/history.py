@@ -68,9 +68,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the recorded outcomes and extent counts of the named files and time, and a summary.
+    """Show the recorded outcomes and extent counts of the chosen files and time, and a summary.
 
-    Return the exit status: 1 if nothing is recorded of a named path and it is no journal file.
+    The files are those of PATH or else of -D; by default all files. Return 1 if nothing is recorded of one of these
+    paths, and the path is missing or is no journal file. Such a path is named on stderr. Otherwise return 0.
     """
     paths = absolute(args.paths or ([args.directory] if args.directory else []))
     with context.record() as record:
@@ -88,9 +89,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _find_problem(path: str) -> Reason | None:
-    """Return why `path`, which has no rows, is not in the history: it vanished or is no journal file.
+    """Return why `path` is no journal file: VANISHED, NOT_REGULAR, or NOT_JOURNAL for its name.
 
-    Return None for a journal file or a directory, which may have no rows.
+    Return None for a directory, and for a regular file whose name is that of a journal file. The file is not opened.
     """
     try:
         mode = os.lstat(path).st_mode

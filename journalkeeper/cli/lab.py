@@ -77,7 +77,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Measure the strategies on a scratch volume, show a table with a row for each, and return 0.
 
-    Raises: NeedsRootError for another user than root; UsageError; KeeperError if a tool fails.
+    The process first replaces itself by a new run in a mount namespace of its own, which does the work.
+
+    Raises: NeedsRootError for another user than root; KeeperError if DIR is unsuitable or a tool fails.
     """
     _check(args)
     if not context.privileged:

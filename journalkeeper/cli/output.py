@@ -67,9 +67,10 @@ class Output:
             write("\n".join(lines))
 
     def show(self, document: object, *blocks: Block, legend: Sequence[Block] = (), paged: bool = True) -> None:
-        """Write a command's answer: `document` as JSON, or `blocks` as text with an empty line between them.
+        """Write a command's answer to stdout: with --json only `document`, else only the text.
 
-        --no-legend leaves out the blocks in `legend`, which follow the others.
+        The text is `blocks` and then `legend`, with an empty line between blocks. --no-legend leaves out `legend`, and
+        --quiet leaves out the whole text. `paged` permits a pager for a long text.
         """
         if self.json != "off":
             self.document(document)
@@ -78,18 +79,23 @@ class Output:
         self.lines(stack_blocks([self.format(block) for block in shown_blocks]), paged=paged)
 
     def format(self, block: Block) -> list[str]:
-        """Return the lines of `block`: a table with aligned columns, or sentences that are wrapped to the width."""
+        """Return the lines of `block`: a table with aligned columns, or sentences that are wrapped to the width.
+
+        Nothing is written.
+        """
         if isinstance(block, Table):
             return render(block, legend=self.legend, colours=self.colours, width=self.width)
         return [line for sentence in block for line in wrap_sentence(sentence, self.width)]
 
     def note(self, *texts: str) -> None:
-        """Write a line to stderr for each text, such as a warning that is no part of the answer."""
+        """Write a line to stderr for each text, also with --quiet, such as a warning that is no part of the answer."""
         complain(*texts)
 
 
 def write(text: str) -> None:
-    """Write to stdout and flush at once, so that an error such as a full disk shows here.
+    """Write `text` and a line end to stdout and flush at once, so that an error such as a full disk shows here.
+
+    After an error, stdout leads to /dev/null.
 
     Raises: BrokenPipeError if the reader has gone; KeeperError if the text cannot be written (ENOSPC, EIO).
     """

@@ -84,7 +84,11 @@ COMMANDS = (
 
 
 def between(least: float, most: float, kind: Callable[[str], float] = float) -> Callable[[str], float]:
-    """Return a function that converts an option's text to a `kind` of number, and accepts only `least` to `most`."""
+    """Return a function that converts an option's text to a number from `least` to `most`.
+
+    `kind` converts the text, and may raise ValueError. The function raises ArgumentTypeError for a number outside the
+    range.
+    """
 
     def number(text: str) -> float:
         value = kind(text)
@@ -131,7 +135,10 @@ def split_help(module: ModuleType) -> tuple[str, str]:
 
 
 def parser(words: Sequence[str] | None) -> Parser:
-    """Return the parser for a command line of `words`; for every command if None."""
+    """Return the parser for a command line of `words`; for every command if None.
+
+    A command whose name is not in `words` gets its name and summary, but not its options: its module is not imported.
+    """
     top = Parser(prog="journalkeeper", description=DESCRIPTION, epilog=EPILOG)
     top.add_argument("-V", "--version", action="version", version=f"journalkeeper {__version__}")
     common(top)
@@ -149,9 +156,12 @@ def parser(words: Sequence[str] | None) -> Parser:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line: `command`, the common options, and the options of the command's module.
+    """Return the common options, the name of the command as `command`, and the options of the command's module.
 
-    Raises: UsageError; SystemExit after --help and --version.
+    An option that is not given has its value in DEFAULTS or its module's default. PATHs may stand between options.
+
+    Raises: UsageError for a wrong command line, no command, or an empty name; SystemExit after --help and
+        --version.
     """
     args, extras = parser(words).parse_known_args(words, argparse.Namespace(**DEFAULTS))
     # argparse takes a command's PATHs in one piece only, getopt_long anywhere between options
@@ -169,9 +179,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _refuse_empty_names(args: argparse.Namespace) -> None:
-    """Refuse an empty file name, which an unset shell variable causes: it would be the current directory.
+    """Refuse an empty argument, which an unset shell variable causes: as a file name it would be the current directory.
 
-    The words of a COMMAND may be empty. Raises: UsageError.
+    Raises: UsageError if an argument, or one of several, is empty.
     """
     for name, value in vars(args).items():
         if name != "argv" and (value == "" or (isinstance(value, list) and "" in value)):

@@ -41,7 +41,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Ask the service to pause or to resume its work, and return 0. Raises: KeeperError if no service runs."""
+    """Ask the service to pause or to resume its work, show what it did, and return 0.
+
+    Raises: as `Context.require_service`, such as KeeperError if no service runs; KeeperError if the service
+        refuses.
+    """
     with context.require_service() as service:
         if args.command == "resume":
             service.resume()

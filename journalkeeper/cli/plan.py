@@ -50,9 +50,9 @@ def _extents(name: str) -> Callable[[dict[str, Any]], str]:
 
 
 def _saves(action: dict[str, Any]) -> str:
-    """Return a table cell with the estimated savings, as seconds of a cold read and disk bytes.
+    """Return a table cell with the estimated savings, as seconds of a cold read and disk bytes: "~12s ~3.2M".
 
-    A "-" stands for a saving that is unknown or 0.
+    If the disk bytes are unknown or 0, a "-" takes their place. If both savings are, the cell is "-".
     """
     seconds, disk_bytes = action.get("read_seconds_saved", 0), action.get("disk_bytes_saved", 0)
     if not seconds and not disk_bytes:
@@ -110,9 +110,10 @@ def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
 
 
 def make_plan(asked: Request, context: Context) -> dict[str, Any]:
-    """Return the plan for `asked` as the document of `plan -j`, and write the plan's notices to stderr.
+    """Return the plan for `asked` as the document of `plan -j`.
 
-    The running service makes the plan if it can, otherwise this process.
+    The running service makes the plan if it can, otherwise this process. Notices are written to stderr: those of a plan
+    that this process made, and the number of rows that the service left out.
     """
     service = context.service(asked)
     if service is not None:

@@ -144,9 +144,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Run the probe `args.probe`, show its result, and return the exit code.
 
     A signal (SIGINT, SIGTERM, SIGHUP) ends the probe early, and its result until then is shown. The code is 1 if
-    messages were lost, if the probe had a fault, or after a signal without --follow.
+    messages were lost, if the probe had a fault, or after a signal without --follow; else 0. Faults are written to
+    stderr.
 
-    Raises: NeedsRootError if the probe needs root.
+    Raises: NeedsRootError if the probe needs root; as the probe's `measure`.
     """
     probe = next(row for row in PROBES if row.name == args.probe)
     if probe.needs_root and not context.privileged:

@@ -22,8 +22,10 @@ DONE, FAILED, USAGE = 0, 1, 2
 
 
 def run(words: Sequence[str], engine: Engine | None = None) -> int:
-    """Run the command in `words` and return the exit status, 1 if its output cannot be written.
+    """Run the command in `words` and return the exit status. Errors of the user and of the system go to stderr.
 
+    The status is 0 after --help and --version, and 2 for a UsageError. It is 1 for another error, after Ctrl-C, and if
+    stdout cannot be written. Otherwise it is the status of the command. Only an exception that is a bug is not caught.
     A test can pass an `engine` that is used in place of the host's.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):

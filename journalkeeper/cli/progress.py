@@ -26,8 +26,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def catch_signals(hint: str) -> Iterator[Callable[[], bool]]:
     """Record Ctrl-C, SIGTERM and SIGHUP during the block. Yield a function that returns whether one arrived.
 
-    `hint` is written to stderr at the first signal, unless it is "". A signal that is ignored, as SIGHUP is under
-    nohup(1), stays ignored.
+    The signals do not end the process, and the former handlers return after the block. `hint` is written to stderr at
+    the first signal, unless it is "". A signal that is ignored, as SIGHUP is under nohup(1), stays ignored.
     """
     caught: list[int] = []
 
@@ -47,14 +47,20 @@ def catch_signals(hint: str) -> Iterator[Callable[[], bool]]:
 
 
 def interrupt_on_signals() -> None:
-    """Make SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, unless they are ignored, as by nohup(1)."""
+    """Make SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, for the rest of the process.
+
+    A signal that is ignored, as SIGHUP is under nohup(1), stays ignored.
+    """
     for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
 
 
 class ProgressLine:
-    """Draws Progress on `stream`, if there is one; as a context it erases the line at the end."""
+    """A line on `stream` with the progress of a run. As a context manager it erases the line at the end.
+
+    If `stream` is None, nothing is drawn, and `seen` is False.
+    """
 
     def __init__(self, stream: TextIO | None) -> None:
         self.seen = stream is not None
@@ -92,6 +98,9 @@ def line(progress: Progress, columns: int) -> str:
 
 
 def on_terminal(output: Output) -> ProgressLine:
-    """Return a progress line on stderr. It draws nothing if stderr is no capable terminal or the output is JSON."""
+    """Return a progress line on stderr.
+
+    It draws nothing with --quiet or --json, or if stderr is no terminal that can erase a line (TERM).
+    """
     dumb = os.environ.get("TERM") in {None, "dumb"} or sys.stderr is None or not sys.stderr.isatty()
     return ProgressLine(None if dumb or output.quiet or output.json != "off" else sys.stderr)

@@ -72,7 +72,10 @@ def _compression(text: str) -> str:
 
 
 def request(args: argparse.Namespace) -> Request:
-    """Return the Request that the options of `add_selection` make. Its paths are absolute, and links are kept."""
+    """Return the Request that the options of `add_selection` make. Its `upkeep` is always True.
+
+    Its paths are absolute, and symbolic links in them are kept.
+    """
     return Request(
         absolute(args.paths),
         active=args.active,
@@ -91,10 +94,11 @@ def absolute(paths: list[str]) -> tuple[str, ...]:
 
 
 def check_files(skipped: Sequence[Skip], number: int, paths: tuple[str, ...], context: Context) -> int:
-    """Report on stderr each of the `skipped` files that is no journal file, if the user named `paths`.
+    """Report on stderr each of the `skipped` files that is no journal file, and return the exit status.
 
-    Return 1 if there is one, else 0: the exit status, while the other files are still processed. An unprivileged user
-    sees how many of the `number` files of the command are unreadable.
+    Nothing is reported if the user named no `paths`. The status is 1 if a file was reported, else 0. It concerns only
+    these files: the caller still processes the others. An unprivileged user also sees how many of the `number` files of
+    the command are unreadable.
 
     Raises: NeedsRootError if an unprivileged user can read none of the files.
     """
@@ -112,5 +116,5 @@ def check_files(skipped: Sequence[Skip], number: int, paths: tuple[str, ...], co
 
 
 def list_problems(files: Iterable[JournalFile]) -> list[Skip]:
-    """Return a skip for each file that cannot be judged."""
+    """Return a skip for each file that cannot be judged. The other files are left out."""
     return [Skip(file.path, file.problem, file.problem_detail) for file in files if file.problem is not None]

@@ -92,7 +92,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
 def _watch(context: Context) -> int:
     """Show the status now and after each change that the service reports. Return 0 on Ctrl-C.
 
-    Raises: KeeperError when the service ends.
+    With text output to a terminal, the screen is cleared before each further status.
+
+    Raises: KeeperError if no service runs, or when the service ends; UsageError if the options name another
+        journal.
     """
     with context.require_service() as service:
         _show(context, service.manager)
@@ -107,7 +110,13 @@ def _watch(context: Context) -> int:
 
 
 def _show(context: Context, ask: Ask) -> int:
-    """Show the present status. Return 0 if the verdict is OK or the command is about another journal, else 1."""
+    """Show the present status, with the report of the service that `ask` returns.
+
+    Return 0 if the verdict is OK or the command is about another journal, else 1. Without a verdict, only the facts
+    from the history are shown.
+
+    Raises: as `_collect`.
+    """
     evidence = _collect(context, ask)
     verdict = judge(evidence, HEALTH) if context.means_service() else None
     headline = verdict and verdict.headline(_describe_ok(evidence))
@@ -138,7 +147,7 @@ def _collect(context: Context, ask: Ask) -> Evidence:
 
     With -D, --config or another state directory, only the history is read. If no service runs, the states of the units
     are read from systemd, and the result contains the journal directories if none is on btrfs. A part that cannot be
-    read is Unknown, and an error in the configuration is `config_error`.
+    read is Unknown, and an error in the configuration is `config_error`. `context.now_us` is set to the present time.
 
     Raises: KeeperError if the history is damaged, or for a -D that is no directory; FileError as `foreign`.
     """
@@ -160,7 +169,10 @@ def _collect(context: Context, ask: Ask) -> Evidence:
 
 
 def _describe_ok(evidence: Evidence) -> str:
-    """Return the sentence of a verdict that is OK."""
+    """Return the sentence that follows "OK: ": on the service's state or its files.
+
+    Without a service, the sentence is on the directories that are not on btrfs, or on the last run.
+    """
     live, look = evidence.service, evidence.look
     if isinstance(live, Manager) and live.state == "idle" and live.state_reason:
         return f"{live.state_reason}."
@@ -176,7 +188,9 @@ def _describe_ok(evidence: Evidence) -> str:
 
 
 def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the journal directories `tops` if all exist and none has a file on btrfs, else an empty tuple.
+    """Return `tops` if neither these directories nor the journal directories in them are on btrfs.
+
+    Return () if one of them is on btrfs, is missing, or cannot be opened.
 
     Raises: FileError if one cannot be listed.
     """

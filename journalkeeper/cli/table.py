@@ -26,11 +26,11 @@ T = TypeVar("T")
 
 
 class Column(NamedTuple, Generic[T]):
-    """A heading, its cell of what a row is about, escaped, the side that cells lean to, and what may be done to them
-    where the table is too wide.
+    """A column of a table: its heading, and `cell`, which returns the escaped text of a row.
 
-    A "path" is shortened in its middle, a "text" is wrapped. The longest column should come last: it is not padded.
-    A path in the last column is printed below its row if even the shortened path does not fit.
+    `right` aligns the cells to the right. `gives` is how cells are reduced in a table that is too wide: a "path" is
+    shortened in its middle, a "text" is wrapped, and "" stays. The longest column should come last: it is not padded. A
+    path in the last column is printed below its row if even the shortened path does not fit.
     """
 
     title: str
@@ -40,7 +40,10 @@ class Column(NamedTuple, Generic[T]):
 
 
 def elide(name: str, width: int) -> str:
-    """Return `name` cut in its middle to at most `width` columns. Its end stays, because that distinguishes files."""
+    """Return `name` cut in its middle to at most `width` columns. Its end stays, because that distinguishes files.
+
+    With a `width` of 1 only "…" is left, and nothing with less.
+    """
     if len(name) <= width:
         return name
     if width < 2:
@@ -58,14 +61,14 @@ class Table(NamedTuple, Generic[T]):
 
 
 def paint(text: str, colour: str, *, enabled: bool) -> str:
-    """Return `text` in a colour, if colours are enabled and one is given."""
+    """Return `text` in a colour; unchanged if colours are not enabled or `colour` is ""."""
     return f"\x1b[{colour}m{text}\x1b[0m" if enabled and colour else text
 
 
 def render(table: Table[Any], *, legend: bool, colours: bool, width: int | None = None) -> list[str]:
-    """Return the lines of a table, in at most `width` columns if possible.
+    """Return the lines of a table, in at most `width` columns if possible; None means no limit.
 
-    With `legend` headings come first, unless no column has a title. Without rows there are no lines.
+    With `legend` headings come first, unless no column has a title. Without rows there are no lines, also no headings.
     """
     columns, rows, colour = table
     if not rows:
@@ -96,7 +99,7 @@ def stack_blocks(blocks: list[list[str]]) -> list[str]:
 def wrap_sentence(text: str, width: int | None) -> list[str]:
     """Return a sentence in lines of at most `width` columns, or as one line if `width` is None.
 
-    A longer word has a line of its own.
+    A longer word has a line of its own. An empty sentence is one empty line.
     """
     return (
         [text] if width is None else textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False) or [""]

@@ -26,15 +26,15 @@ def columns() -> int | None:
 
 
 def wants_colours(environ: Mapping[str, str]) -> bool:
-    """Return whether a terminal gets colours: not with TERM=dumb, without TERM, or with a NO_COLOR that has a value."""
+    """Return whether a terminal gets colours: False without TERM, with TERM=dumb, or if NO_COLOR has a value."""
     return not environ.get("NO_COLOR") and environ.get("TERM") not in {None, "dumb"}
 
 
 def page(lines: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Show lines in less, and wait until it ends.
+    """Show lines in less, wait until it ends, and return True. Meanwhile Ctrl-C does not end this process.
 
     Return False and show nothing if less is not installed, if SYSTEMD_PAGER or else PAGER is empty or "cat", or with
-    TERM=dumb.
+    TERM=dumb. Any other value of these variables also means less.
     """
     asked = environ.get("SYSTEMD_PAGER", environ.get("PAGER", "less"))
     if environ.get("TERM") == "dumb" or asked.strip() in {"", "cat"} or shutil.which("less") is None:

@@ -19,9 +19,9 @@ _ANSWER: Final = re.compile(rb"^ *UNIX seconds: @(\d+)(?:\.(\d{6}))?$", re.MULTI
 def parse_time_us(text: str) -> int:
     """Return the argument of --since= or --until= as microseconds since the epoch.
 
-    systemd-analyze(1) takes 7 ms to parse it as journalctl does.
+    systemd-analyze(1) parses the text as journalctl does, which takes 7 ms.
 
-    Raises: ArgumentTypeError with the allowed forms; OSError without systemd-analyze.
+    Raises: ArgumentTypeError with the allowed forms; OSError if systemd-analyze is not installed.
     """
     words = ["systemd-analyze", "timestamp", "--", text]
     done = None if "\0" in text else subprocess.run(words, capture_output=True, check=False)
@@ -32,5 +32,5 @@ def parse_time_us(text: str) -> int:
 
 
 def format_time(time_us: int) -> str:
-    """Return a time in local time to the second, for people."""
+    """Return a time as local time, cut to the second: "2026-11-21 10:00:00"."""
     return datetime.fromtimestamp(time_us // SECOND_US).strftime("%Y-%m-%d %H:%M:%S")

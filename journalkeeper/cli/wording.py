@@ -64,8 +64,8 @@ def show_decisions(
 def describe_rest(skipped: Sequence[Skip]) -> str:
     """Return the end of a summary: "5 files left alone. 2 files wait for free disk space."
 
-    The first sentence counts all skips, also when there are none. The second is `describe_waits`, if a file waits, with
-    a remark on --now, which counts the files that `Skip.now` marks.
+    The first sentence counts all skips, also when there are none. The second is `describe_waits`, if a file waits. If
+    --now would help some of the waiting files, it ends with "--now does it at once", or with their number.
     """
     waiting = [skip for skip in skipped if skip.puts_off]
     said = [f"{counted(len(skipped), 'file')} left alone."]
@@ -77,37 +77,41 @@ def describe_rest(skipped: Sequence[Skip]) -> str:
 
 
 def describe_no_actions(skipped: Sequence[Skip]) -> str:
-    """Return the summary of a plan without actions: nothing to do, or what the files wait for."""
+    """Return the summary of a plan without actions: `describe_rest`, after "Nothing to do: " if no file waits."""
     rest = describe_rest(skipped)
     return rest if any(skip.puts_off for skip in skipped) else f"Nothing to do: {rest}"
 
 
 def describe_outcome(outcome: Outcome, width: int | None) -> str:
-    """Return the sentence on an outcome.
+    """Return the sentence on an outcome, escaped for a terminal.
 
-    A journal file has its `short_name`, and a directory its path. Unless `width` is None, this name is shortened to
-    LEAST_PATH columns, at any width.
+    A journal file has its `short_name`, and a directory its path. Unless `width` is None, this name is cut to
+    LEAST_PATH columns. The number in `width` does not matter.
     """
     name = short_name(outcome.path) if is_on_file(outcome.action) else outcome.path
     return shown(reasons.describe_outcome(outcome, name if width is None else elide(name, LEAST_PATH)))
 
 
 def is_on_file(action: str) -> bool:
-    """Return whether an action is on a file, which has extents, and not on a directory."""
+    """Return whether an action is on a file, which has extents: True for all but set-nocow, also for a rotation."""
     return action != Verb.SET_NOCOW
 
 
 def count_subjects(actions: Collection[str]) -> str:
-    """Return the number of files and directories that `actions` are on: "2 files", "1 file and 1 directory"."""
+    """Return the number of files and directories that `actions` are on: "2 files", "1 file and 1 directory".
+
+    A number of 0 is left out; without actions the text is empty.
+    """
     files = sum(map(is_on_file, actions))
     numbers = ((files, "file"), (len(actions) - files, "directory"))
     return " and ".join(counted(number, noun) for number, noun in numbers if number)
 
 
 def describe_sums(outcomes: Sequence[Outcome]) -> str:
-    """Return the extents and, where all were measured, the disk bytes of files before and after: "9 to 1 extents".
+    """Return the extents and disk bytes of files before and after: "9 to 1 extents, 8 MiB to 576 KiB on disk".
 
-    A rotation removes no extent: the archive has them.
+    Rotations are left out, because a rotation removes no extent: the archive has them. The disk bytes are those of the
+    files that were measured before and after. If there is no such file, the text ends after the extents.
     """
     outcomes = [one for one in outcomes if one.action is not Verb.ROTATE]
     before, after = sum(one.extents_before for one in outcomes), sum(one.extents_after for one in outcomes)

@@ -91,6 +91,8 @@ def _conf_names(directory: str) -> list[str]:
 def parse_file(file: str, *, missing_ok: bool = False) -> list[Assignment]:
     """Return the assignments in a file; [] for /dev/null, and with `missing_ok` for a missing file or dangling link.
 
+    For a directory or a FIFO, return a single wrong line with a fatal problem.
+
     Raises: FileError if it cannot be opened or read (ENOENT, EACCES, EIO, ELOOP).
     """
     try:
@@ -116,7 +118,10 @@ def parse_file(file: str, *, missing_ok: bool = False) -> list[Assignment]:
 
 
 def parse(data: bytes, file: str) -> list[Assignment]:
-    """Return the assignments and wrong lines in `data`, the content of `file`, up to the first fatal problem."""
+    """Return the assignments and wrong lines in `data`, the content of `file`, in their order.
+
+    The list ends with the first fatal problem: a bad section header, or a line that is too long or not UTF-8.
+    """
     found: list[Assignment] = []
     section = ""
     for line, raw in _logical_lines(data):
@@ -164,9 +169,10 @@ def _section(text: str, before: str) -> tuple[str, str]:
 
 
 def _logical_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield each line with its number, without comments; a continued line is joined with a space for the backslash.
+    """Yield each line with its number, without comments. A continued line has a space in place of the backslash.
 
-    A comment between continued lines is skipped and does not end them; a blank line does.
+    Its number is that of its last part. A comment between continued lines is skipped and does not end them; a blank
+    line does.
     """
     data = data.removeprefix(_BOM)
     pending: bytes | None = None

@@ -73,7 +73,10 @@ class Spec(NamedTuple):
         return text + (", or infinity" if self.endless else "")
 
     def format_value(self, value: object) -> str:
-        """Return `value` as text for a configuration file."""
+        """Return `value` as text for a configuration file: "2h", "64M", "yes", "infinity" for None.
+
+        The paths of a tuple are quoted and separated by spaces.
+        """
         match value:
             case None:
                 return "infinity"
@@ -95,10 +98,10 @@ class Spec(NamedTuple):
         return core_schema.no_info_before_validator_function(value, handler.generate_schema(bounded))
 
     def read(self, text: str | list[str]) -> object:
-        """Return the value of a directive's text; the texts in a list are combined. Ranges are not checked.
+        """Return the value of a directive's text. The paths of texts in a list become one tuple without repetitions.
 
-        The value of infinity is None. A boolean word becomes "yes" or "no" where the directive also permits
-        other words.
+        The value of infinity is None. A boolean word becomes "yes" or "no" where the directive also permits other
+        words. Ranges and the words of a directive are not checked here, but by pydantic.
 
         Raises: ValueError with the reason.
         """
@@ -143,14 +146,20 @@ def _count(text: str) -> int:
 
 
 def _absolute(text: str) -> str:
-    """Return the path without redundant slashes and dots; the file system is not read."""
+    """Return the path without redundant slashes and dots; the file system is not read.
+
+    Raises: ValueError for a path that is relative or contains "..".
+    """
     if not text.startswith("/") or ".." in text.split("/"):
         raise ValueError(Form.PATH)
     return "/" + "/".join(name for name in text.split("/") if name not in ("", "."))
 
 
 def _paths(text: str) -> list[str]:
-    """Return the paths in one line; a path with spaces is quoted, as in systemd's lists."""
+    """Return the paths in one line; a path with spaces is quoted, as in systemd's lists.
+
+    Raises: ValueError as `_absolute`, or for a quote that is not closed.
+    """
     return [_absolute(path) for path in split(text)]
 
 

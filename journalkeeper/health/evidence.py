@@ -61,12 +61,14 @@ class Obstacle(StrEnum):
 class Present(NamedTuple):
     """The present state of the service's work, from the service itself or, if it does not run, from the history.
 
-    `looked` is False until the first look is over. `problem` is why the last run as a whole failed. `busy` names
-    what another process has held since `busy_since_us` and runs need; up to `busy_limit_us` that is normal.
-    `configuration` is why the running configuration is not the one on disk. `unwritable` are the directories that the
-    service may not write to. `failures` are the files on which the last action failed, that cannot be looked at, or
-    that wait for free space, and the directories with too many files. `closed` are the instances with waiting files
-    whose window can never open. `foreign` is the directory where a look ended because no journal directory is on btrfs.
+    `looked` is False until the first look is over. `problem` is why the last run as a whole failed. `busy` names what
+    another process has held since `busy_since_us` and runs need; up to `busy_limit_us` that is normal. `configuration`
+    is why the running configuration is not the one on disk. `unwatched` is why a journal directory is not watched, and
+    `unrecorded` why the history could not be written. `unwritable` are the directories that the service may not write
+    to. `failures` are the files on which the last action failed, that cannot be looked at, or that wait for free space.
+    Directories with too many files are among them. `waiting` are the files with delayed or failed actions. `closed` are
+    the instances with waiting files whose window can never open. `foreign` is the directory where a look ended because
+    no journal directory is on btrfs. A text of "" means that there is no such trouble.
     """
 
     looked: bool = True
@@ -205,9 +207,9 @@ def find_unit(units: tuple[Unit, ...], name: str) -> Unit:
 
 
 def is_up(units: tuple[Unit, ...]) -> bool:
-    """Return whether the service runs, will be started by its timer, or is replaced by the timer for `defrag`.
+    """Return whether work on the journal goes on: the service is active or starts, or its timer will start it.
 
-    False if the service has failed.
+    Return False if the service has failed. An active timer for `defrag` replaces the service: then always return True.
     """
     service, timer, instead = (find_unit(units, name) for name in (SERVICE, TIMER, DEFRAG_TIMER))
     running = service.active in {"active", "reloading", "activating"} or timer.sub == "waiting"
@@ -215,11 +217,10 @@ def is_up(units: tuple[Unit, ...]) -> bool:
 
 
 class Storage(NamedTuple):
-    """The storage of this machine's main journald:
+    """The storage of this machine's main journald.
 
-    its Storage=, whether /var/log/journal exists, and whether journald moved there in this boot.
-
-    `retention_bytes` is the disk usage that our drop-in aims at, None without a drop-in.
+    `storage` is its Storage=. `persistent_directory` is whether /var/log/journal exists, and `flushed` whether journald
+    moved there in this boot. `retention_bytes` is the disk usage that our drop-in aims at, None without a drop-in.
     """
 
     storage: str
@@ -254,7 +255,10 @@ class Evidence(NamedTuple):
 
     @property
     def places(self) -> list[tuple[Instance, Volume]] | Unknown:
-        """Each instance whose directory is on btrfs, with its volume; Unknown if there was no look."""
+        """Each instance whose directory is on btrfs, with its volume; Unknown if there was no look.
+
+        Instances elsewhere are left out.
+        """
         if isinstance(self.look, Unknown):
             return self.look
         volumes = {volume.device: volume for volume in self.look.host.volumes}

@@ -129,10 +129,12 @@ def word(rule: Rule) -> str:
 
 
 def answer(rule: Rule, evidence: Evidence) -> Answer | None:
-    """Return the first answer of `rule`; if it has none, Unknown if some files were not looked at, else None.
+    """Return the first answer of `rule`: a Finding that has the rule's word, or Unknown; None if nothing is wrong.
 
-    If the running service reports the same problem about itself, return its line as the finding. The line is not
-    divided into sentence and remedy, because the sentence may contain any text.
+    Return Unknown if a part of the evidence that the rule needs is Unknown. A rule on files or places that found
+    nothing is Unknown, too, if some files could not be looked at. If the running service reports the same problem about
+    itself, the rule is not called, and the service's line becomes the finding. The line is not divided into sentence
+    and remedy, because the sentence may contain any text.
     """
     service, name = evidence.service, word(rule)
     if isinstance(service, Manager) and service.health == "act":
@@ -149,8 +151,8 @@ def answer(rule: Rule, evidence: Evidence) -> Answer | None:
 def supply(function: Callable[..., T], evidence: Evidence) -> T | Unknown:
     """Call `function` with the parts of the evidence that its parameters name, and return its result.
 
-    The parameter `evidence` gets all parts. If another part is Unknown, `function` is not called, and the result is
-    that Unknown.
+    The parameter `evidence` gets all parts. If one of the other parts is Unknown, `function` is not called, and the
+    first such Unknown is the result.
     """
     names = [name for name in function.__annotations__ if name != "return"]
     parts = {name: evidence if name == "evidence" else getattr(evidence, name) for name in names}
@@ -159,7 +161,10 @@ def supply(function: Callable[..., T], evidence: Evidence) -> T | Unknown:
 
 
 def _find_unseen(rule: Rule, look: Look | Unknown) -> Unknown | None:
-    """Return Unknown if a rule on files or their places found nothing and some files could not be looked at."""
+    """Return Unknown if some files could not be looked at, for a rule that found nothing; None if all were.
+
+    Return None also if the rule has neither the parameter `files` nor `places`, or if there was no look.
+    """
     if isinstance(look, Unknown) or not {"files", "places"} & rule.__annotations__.keys():
         return None
     unseen = sum(file.problem in UNSEEN for file in look.host.files)
@@ -181,7 +186,10 @@ def judge(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:
 
 
 def list_names(names: Iterable[str]) -> str:
-    """Return the first LISTED names, shortened, with the number of the others: "a, b, c and 4 more", or "a, b"."""
+    """Return the first LISTED names, shortened, with the number of the others: "a, b, c and 4 more", or "a, b".
+
+    Return "" without names.
+    """
     known = [shorten(name) for name in names]
     rest = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
     return ", ".join(known[:LISTED]) + rest

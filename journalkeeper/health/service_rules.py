@@ -94,7 +94,10 @@ def keeper_down(evidence: Evidence) -> Answers:
 
 
 def _ran_recently(evidence: Evidence) -> bool:
-    """Return whether the newest run in the history is one by hand or by the timer, of the last two days."""
+    """Return whether the newest run in the history was by hand or by the timer, and began in the last two days.
+
+    Return False if the history is Unknown or has no run.
+    """
     last = None if isinstance(evidence.record, Unknown) else evidence.record.last_run
     return last is not None and last.origin != "daemon" and evidence.now_us - last.began_us < LAST_RUN_US
 

@@ -170,7 +170,10 @@ def no_room(places: list[Place]) -> Answers:
 
 
 def _select(places: list[Place], look: Look, reason: Reason) -> list[Place]:
-    """Return the places where Nocow=auto has `reason` to set +C on the directory, or not to set it."""
+    """Return the places where Nocow=auto has `reason` to set +C on the directory, or not to set it.
+
+    The value of Nocow= in the configuration does not matter.
+    """
     decided = [(place, nocow.decide(*place, look.host, Config())) for place in places]
     return [place for place, decision in decided if decision is not None and decision.reason is reason]
 
@@ -188,7 +191,8 @@ def _make_datacow(directories: list[str]) -> tuple[str, ...]:
 def _make_subvolume(look: Look, shared: list[JournalFile]) -> list[str]:
     """Return the commands that move the journal into a subvolume of its own, which snapshots of the root leave out.
 
-    If the journal already has its own subvolume, return the command that lists the snapshots.
+    They are for the first such directory by name. If the journal already has its own subvolume, return the command that
+    lists the snapshots.
     """
     owned = {volume.device for volume in look.host.volumes if volume.own_subvolume}
     tops = [file.path.rsplit("/", 2)[0] for file in shared if file.device not in owned]

@@ -35,15 +35,19 @@ WAITS: Final = {
 
 
 def judge_present(present: Present, now_us: int) -> Verdict:
-    """Return the verdict that the service publishes about itself, from the facts about its last run."""
+    """Return the verdict that the service publishes about itself: the answers of the HEALTH rules on `present`.
+
+    The rules suppose that the service runs, answers and has the installed version.
+    """
     return judge(Evidence(now_us, present=present, service=Manager()), HEALTH)
 
 
 def present(evidence: Evidence) -> Present | Unknown:
     """Return the facts about the last run, from which rules judge the work.
 
-    A running service has judged them itself, so its facts are empty. Without a service, they come from the history.
-    Return Unknown if the service hangs or the history cannot be read.
+    A running service has judged them itself, so only `looked` is filled in. Without its report, the facts are the
+    waiting files and the failed actions of the last run in the history. Return Unknown if the service hangs or the
+    history cannot be read.
     """
     service, record = evidence.service, evidence.record
     if isinstance(service, Manager):
@@ -82,8 +86,8 @@ def find_failures(outcomes: Iterable[Outcome]) -> list[Skip]:
 def still_failing(before: Iterable[Skip], decided: Mapping[str, object]) -> list[Skip]:
     """Return those failures of `before` that still hold after a new plan: `decided` still skips the path.
 
-    A skip counts if it has the same reason as the failure, or only postpones the action. A postponed action does not
-    lack free space any more unless its skip says so.
+    A failure holds if the skip has the same reason. It also holds if the skip only postpones the action, unless the
+    failure was a lack of free space.
     """
     return [
         one

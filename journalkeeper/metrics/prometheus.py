@@ -61,7 +61,7 @@ class Family(NamedTuple):
 
     @property
     def type(self) -> str:
-        """The type of the metric."""
+        """The type of the metric: "counter" if its name ends in _total, else "gauge"."""
         return "counter" if self.name.endswith("_total") else "gauge"
 
 

@@ -65,11 +65,13 @@ class Publisher:
     def show(
         self, seen: tuple[Host, Plan], outcomes: Sequence[Outcome], record: Record, intake_delay_us: int | None
     ) -> None:
-        """Write the metrics after a successful run.
+        """Write the metrics after a successful run: `seen` is the look and the plan of this run.
 
-        `intake_delay_us` is None unless the service made the run.
+        `intake_delay_us` is None unless the service made the run. The file is not touched if its text is the same and
+        less than an hour old.
 
-        Raises: FileError; KeeperError with the remedy.
+        Raises: KeeperError, with the remedy if there is one, if the file cannot be written or the history cannot be
+            read.
         """
         host, plan = seen
         run = record.last_run()
@@ -92,8 +94,9 @@ class Publisher:
     ) -> None:
         """Count a failed run in the history and write the metrics. The signature is that of an ExitStack callback.
 
-        A run without an `error`, or with a BusyError because another run is on, did not fail. Neither did a run on a
-        host without btrfs, unless an earlier run had found btrfs there: the volume is not mounted.
+        Do nothing without an `error`, for a bug, or for a BusyError, because another run is on. Do nothing on a host
+        without btrfs, unless an earlier run had found btrfs there: the volume is not mounted. If the failure cannot be
+        counted or written, `error` gets a note. The exception is not suppressed.
         """
         if not isinstance(error, KeeperError | OSError) or isinstance(error, BusyError):
             return
@@ -114,7 +117,7 @@ class Publisher:
     def publish_health(self, *, healthy: bool | None) -> None:
         """Write the metrics with the service's verdict, if the verdict changed. None stands for an unknown verdict.
 
-        Before the first run of this publisher there are no metrics to write, so the verdict is only kept.
+        Before the first run of this publisher there are no metrics to write: the verdict is stored for the next write.
 
         Raises: as `show`.
         """
@@ -124,6 +127,10 @@ class Publisher:
                 self._write()
 
     def _write(self) -> None:
+        """Write the file if its text changed, it is missing, or the last write is REFRESH_S ago.
+
+        Raises: KeeperError, with the remedy if there is one.
+        """
         text = prometheus.render(self._facts)
         recent = time.monotonic() - self._written_s < REFRESH_S
         if text == self._text and recent and os.path.lexists(self._path):

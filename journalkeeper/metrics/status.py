@@ -42,7 +42,8 @@ class Status(NamedTuple):
 def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) -> Status:
     """Return the numbers of `host` after `plan` led to `outcomes`.
 
-    Files that a rotation made are counted from the next look on.
+    A rewritten file counts with the extents and disk bytes that its outcome measured. A file that could not be judged
+    is only counted. Files that a rotation made are counted from the next look on.
     """
     became = {outcome.path: outcome for outcome in outcomes if outcome.result is Result.DONE}
     known = [file for file in host.files if file.problem is None]

@@ -89,12 +89,12 @@ class InternalError(NamedTuple):
 
 
 def catch_errors(turn: Callable[[], T]) -> T | InternalError:
-    """Return the result of one file's `turn`, or an InternalError with the exception that ended it.
+    """Call `turn`, the work on one file or event. Return its result, or an InternalError with the exception.
 
-    This is the one place that catches any exception: around the turn of one file, and around one event. A turn is short
-    (look at one file, judge it, do one action), so an unforeseen exception costs only that file its turn. It becomes
-    the reason `internal-error`, and the file is left alone until it changes. After such an event all files are looked
-    at.
+    This is the one place that catches any subclass of Exception; KeyboardInterrupt passes. A turn is short (look at one
+    file, judge it, do one action), so an unforeseen exception costs only one file its turn. The caller gives that file
+    the reason `internal-error` and leaves it alone until it changes. After a failed event the caller looks at all
+    files.
     """
     try:
         return turn()

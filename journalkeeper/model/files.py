@@ -146,7 +146,7 @@ class JournalFile(NamedTuple):
 
 
 def ideal_extents(data_bytes: int, *, compressed: bool) -> int:
-    """Return the number of extents that btrfs needs for `data_bytes`.
+    """Return the number of extents that btrfs needs for `data_bytes`; 0 without data.
 
     An extent has at most 128 KiB if `compressed`, else 128 MiB.
     """
@@ -166,7 +166,10 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, files: Sequence[JournalFile]) -> Sums:
-        """Return the number of `files`, and the sums of their extents, sizes and disk bytes."""
+        """Return the number of `files`, and the sums of their extents, sizes and disk bytes.
+
+        The disk bytes are None if those of a file are unknown. Without files all sums are 0.
+        """
         measured = [file.disk_bytes for file in files if file.disk_bytes is not None]
         return cls(
             files=len(files),

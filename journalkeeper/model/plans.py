@@ -82,12 +82,12 @@ class Request(NamedTuple):
 
     @property
     def takes_active(self) -> bool:
-        """True if active files are requested, as always before a shutdown."""
+        """True if active files are requested: always before a shutdown, else unless only `archived` is set."""
         return self.active or self.before_shutdown or not self.archived
 
     @property
     def takes_archived(self) -> bool:
-        """True if archived files are requested."""
+        """True if archived files are requested: with `archived`, or with neither `active` nor `before_shutdown`."""
         return self.archived or not (self.active or self.before_shutdown)
 
     @property
@@ -97,7 +97,7 @@ class Request(NamedTuple):
 
     @property
     def takes_directories(self) -> bool:
-        """True if actions on directories and rotations are requested."""
+        """True if actions on directories and rotations are requested: `upkeep` and active files, without `paths`."""
         return self.upkeep and self.takes_active and not self.paths
 
 

@@ -29,7 +29,7 @@ class Progress(NamedTuple):
 
     @property
     def fraction(self) -> float:
-        """The share of the bytes that is done, 0 to 1."""
+        """The share of the bytes that is done, 0 to 1; 0 if there are no bytes to do."""
         return min(1.0, self.done_bytes / self.total_bytes) if self.total_bytes else 0.0
 
 
@@ -66,7 +66,7 @@ class Meter:
     def add(self, length: int) -> None:
         """Report that `length` more bytes of the present file are done.
 
-        Bytes that are rewritten a second time are not counted: a file never exceeds its length.
+        A file never counts more than its planned bytes, even if some bytes are rewritten a second time.
         """
         self._now = self._now._replace(done_bytes=min(self._now.done_bytes + length, self._end_bytes))
         self._tell(self._now)

@@ -54,8 +54,9 @@ def short_name(path: str) -> str:
 def describe_outcome(outcome: Outcome, name: str = "") -> str:
     """Return the sentence for an outcome: "compressed NAME: 3.7 MiB to 576 KiB on disk, 3,046 to 46 extents".
 
-    `name` replaces the short name of the file, or the path of the directory. Disk sizes appear only if both were
-    measured. Names and details are not escaped.
+    For a failed or skipped action it is "failed to compress NAME (REASON): DETAIL" or "did not compress ...". `name`
+    replaces the short name of the file, or the path of the directory. Disk sizes appear only if both were measured.
+    Names and details are not escaped.
     """
     directory = outcome.action is Verb.SET_NOCOW
     name = name or (outcome.path if directory else short_name(outcome.path))

@@ -105,7 +105,7 @@ def defrag_document(report: Report) -> dict[str, Any]:
 
 
 def job_document(report: Report) -> dict[str, Any]:
-    """Return the answer of Result: the document of `defrag -j`, skipped files, details and notices."""
+    """Return the answer of the bus method Result: the document of `defrag -j`, skipped files, details and notices."""
     return {
         **defrag_document(report),
         "skipped": to_json(report.plan.skipped),

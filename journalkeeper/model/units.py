@@ -140,7 +140,8 @@ def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
     """Return a time span for people in at most two units: "1h 2min", "10min 14s", "infinity".
 
     systemd reads the text, and its own is the same without decimals. Of a longer span, the third unit and units shorter
-    than `accuracy_us` are left out, but the first unit stays: 1.5 s is "1s", or "1s 500ms" with an accuracy of 1 ms.
+    than `accuracy_us` are left out, but the first unit stays: 1.5 s is "1s", or "1s 500ms" with an accuracy of 1 ms. A
+    span of 0 is "0".
     """
     if span_us == INFINITY_US:
         return "infinity"
@@ -155,7 +156,10 @@ def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
 
 
 def counted(number: int, singular: str) -> str:
-    """Return a number with its noun in the right form: "1 file", "9,447 extents", "2 directories"."""
+    """Return a number with its noun in the right form: "1 file", "9,447 extents", "2 directories".
+
+    The plural of a noun in -ry ends in -ries. Any other noun gets an -s.
+    """
     plural = f"{singular[:-1]}ies" if singular.endswith("ry") else f"{singular}s"
     return f"{number:,} {singular if number == 1 else plural}"
 

@@ -77,7 +77,10 @@ class Chart(NamedTuple):
         return round(ROWS * (1 - min(max(height, 0), top) / top), 1)
 
     def path(self, layer: Layer) -> str:
-        """Return a line as the commands of an SVG path with steps of 1. It is interrupted where a height is None."""
+        """Return a line as the commands of an SVG path with steps of 1. It is interrupted where a height is None.
+
+        Return "" if all heights are None.
+        """
         found, pen = [], False
         for column, height in enumerate(layer.heights):
             if height is not None:
@@ -120,7 +123,7 @@ T = TypeVar("T", Totals, Entry, Intake)
 
 
 def _drop_implausible(rows: Iterable[T], now_us: int) -> list[T]:
-    """Return the rows with a plausible time: neither before journald existed nor after now."""
+    """Return the rows with a plausible time: not before 2011, and at most an hour after `now_us`."""
     return [row for row in rows if FIRST_US <= row.when_us <= now_us + HOUR_US]
 
 
@@ -130,7 +133,10 @@ def _describe_omission(number: int, noun: str) -> list[str]:
 
 
 def _choose_levels(high: float, unit: str = "") -> tuple[tuple[float, str], ...]:
-    """Return about four labels of round numbers from 0 to at least `high`: multiples of 1, 2 or 5 times 10^n."""
+    """Return about four labels of round numbers from 0 to at least `high`: multiples of 1, 2 or 5 times 10^n.
+
+    Without a `unit`, numbers that are not whole are left out.
+    """
     step = max(high, 1e-6) / 4
     power = 10.0 ** (ceil(log10(step)) - 1)
     size = next(power * times for times in (1, 2, 5, 10) if power * times >= step * 0.999)
@@ -139,7 +145,7 @@ def _choose_levels(high: float, unit: str = "") -> tuple[tuple[float, str], ...]
 
 
 def _choose_form(times: Sequence[int]) -> Callable[[int], str]:
-    """Return the function that labels times on an axis: by the day, or by the hour if the axis is short."""
+    """Return the function that labels times on an axis: by the day if they span over four days, else by the hour."""
     return day if times[-1] - times[0] > 4 * DAY_US else hour
 
 
@@ -149,7 +155,7 @@ def _divide(low_us: int, high_us: int, most: int) -> range:
 
 
 def _group(times: range, rows: Iterable[T]) -> list[list[T]]:
-    """Return the rows of each of the spans that begin at `times`."""
+    """Return the rows of each of the spans that begin at `times`. Rows outside of all spans are left out."""
     found: list[list[T]] = [[] for _ in times]
     for row in rows:
         if times.start <= row.when_us < times.stop:
@@ -161,10 +167,10 @@ def _group(times: range, rows: Iterable[T]) -> list[list[T]]:
 
 
 def draw_boots(evidence: Evidence) -> Figure:
-    """Return the chart of boots: the time of each, and the part of the journal's flush.
+    """Return the chart of the newest MOST_BOOTS boots: the time of each, and the part of the journal's flush.
 
-    A mark shows when the history began, which is the day of the installation. If the journal is Unknown or contains
-    no boot, the figure has only a sentence with the reason.
+    A mark shows when the history began, which is the day of the installation. A note counts the boots without a known
+    time. If the journal is Unknown or contains no boot, the figure has only a sentence with the reason.
     """
     name, title = "boots", "Boots"
     if isinstance(evidence.journal, Unknown):
@@ -205,7 +211,10 @@ def _describe_time(time_s: float | None) -> str:
 
 
 def _describe_boots(times_s: Sequence[float | None], first: int) -> str:
-    """Return a sentence with the median before and since the boot number `first`, or of all boots."""
+    """Return a sentence with the median before and since the boot number `first`.
+
+    If only one side has a known time, the median is that of all boots. Without any, the sentence states that.
+    """
     before, since = _describe_median(times_s[:first]), _describe_median(times_s[first:])
     if before and since:
         return f"Before journalkeeper a boot took {before}, since then {since}."
@@ -274,7 +283,10 @@ def draw_extents(evidence: Evidence) -> Figure:
 
 
 def sum_instances(rows: Sequence[Totals]) -> list[Totals]:
-    """Return the sums over all instances at each time at which one of them was recorded, by time."""
+    """Return the sums over all instances at each time at which one of them was recorded, by time.
+
+    An instance counts with its newest row until then. The sums have "" as their instance.
+    """
     latest: dict[str, Totals] = {}
     moments: dict[int, Totals] = {}
     for one in sorted(rows, key=lambda row: row.when_us):
@@ -339,5 +351,5 @@ def _tabulate_waits(kept: Sequence[Intake]) -> Iterator[tuple[str, ...]]:
 
 
 def _scale_wait(wait_us: float) -> float:
-    """Return the position of a wait on the logarithmic axis of WAIT_LABELS."""
+    """Return the position of a wait on the logarithmic axis of WAIT_LABELS: 0 for up to 10 us, 1 for 100 us."""
     return max(0.0, log10(max(wait_us, 1)) - 1)

@@ -36,7 +36,10 @@ LONG: Final = 600
 
 
 def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
-    """Return the page of `host`; in UTF-8 it has at most MOST_BYTES."""
+    """Return the HTML page of `host`.
+
+    If it exceeds MOST_BYTES in UTF-8, it lists fewer past actions until it fits, at last none.
+    """
     template = _environment().get_template("page.html")
     content = {**_head(evidence, verdict), **_tabulate_plan(evidence.plan), "host": host}
     rows = MOST_ACTIONS
@@ -156,7 +159,10 @@ def _tabulate_actions(plan: Plan) -> Table:
 
 
 def _tabulate_skips(skipped: Sequence[Skip]) -> Table:
-    """Return a table of the reasons to leave files alone: number of files, and one file as an example."""
+    """Return a table of the reasons to leave files alone: number of files, and one file as an example.
+
+    The reason with the most files comes first.
+    """
     by_reason: dict[Reason, list[Skip]] = {}
     for skip in skipped:
         by_reason.setdefault(skip.reason, []).append(skip)

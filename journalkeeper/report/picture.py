@@ -45,7 +45,7 @@ def level(extents: int, length: int) -> int:
 
 
 def letter(part: Stretch) -> str:
-    """Return the letter for the kind of data that has the most bytes in `part`; a space for an empty part."""
+    """Return the letter for the kind of data that has the most bytes in `part`; a space for a part of length 0."""
     return max(LOOKS, key=lambda look: getattr(part, look.field)).letter if part.length else " "
 
 

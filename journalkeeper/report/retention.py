@@ -95,8 +95,9 @@ def sentence(found: Retention) -> str:
 def retention(look: Look, storage: Storage) -> Retention | Unknown:
     """Return the present and the proposed retention of the main journal, or Unknown with the reason.
 
-    They follow from its compression ratio, its bytes per day, and its limits. It is Unknown if no look found the
-    main journal, if the archives are too few or not measured, or if journald has no limit.
+    They follow from its compression ratio, its bytes per day, and its limits. Return Unknown if `look` contains no
+    directory of this machine's main journald. Return Unknown also if the archives are too few, cover less than a day
+    or are not measured, or if journald's limits are not known or SystemMaxUse= is off.
     """
     main = [one for one in look.host.instances if not one.namespace and one.rotatable]
     if not main:
@@ -193,11 +194,11 @@ def _room_bytes(instance: Instance, files: Sequence[JournalFile]) -> int:
 
 
 def find_limit(instance: Instance, use: int, room: float, by_files: float, rate: float | None) -> tuple[float, str]:
-    """Return (bytes, setting) of the smallest limit, which deletes archives first; (inf, "") without a limit.
+    """Return (bytes, setting) of the smallest limit, which journald reaches first; (inf, "") without a limit.
 
     The setting includes its value, such as "SystemMaxUse=4G". `use` is the limit by SystemMaxUse=, `room` by
     SystemKeepFree=, and `by_files` by SystemMaxFiles=, all in bytes. If `use` is 0, `room` does not count either.
-    `rate` is in bytes per day; without it, MaxRetentionSec= cannot be compared.
+    `rate` is in bytes per day; without it, MaxRetentionSec= is left out.
     """
     limits = []
     if use:

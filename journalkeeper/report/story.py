@@ -91,7 +91,8 @@ def slow_read_s(file: JournalFile) -> float:
 def change(decided: Decision, window: Window | None, now_us: int) -> str:
     """Return a sentence: when the planned action will be done, or when the decision against one can change.
 
-    The sentence is empty if only an event can change the decision: the sentence for its reason names this event.
+    The sentence is empty if --now does not help and only an event can change the decision. The sentence for the reason
+    names this event.
     """
     if decided.action in UPKEEP:
         return "The next run of the service does it; to do it now: `journalkeeper defrag`."
@@ -126,7 +127,7 @@ def lines(story: Story, width: int) -> list[str]:
 def facts(rows: Sequence[tuple[str, str]], width: int | None) -> list[str]:
     """Return the lines of (name, text) rows: each name in a margin, each text wrapped to `width`, unless that is None.
 
-    A name that repeats the one before is left out.
+    A name that repeats the one before is left out. A row with an empty text has no line.
     """
     room, margin = UNLIMITED if width is None else width, " " * INDENT
     wrap = partial(textwrap.wrap, width=room, subsequent_indent=margin, break_on_hyphens=False)
@@ -176,7 +177,11 @@ def _describe_pinned(story: Story) -> str:
 
 
 def past(story: Story) -> list[str]:
-    """Return sentences on the newest actions on the file, the newest first, and on the growth of its extents."""
+    """Return sentences on the MOST_PAST newest actions on the file, the newest first, and on the growth of its extents.
+
+    Older actions are only counted. If the history is unreadable, the only sentence is the reason. If it has no row of
+    the file, the only sentence states that.
+    """
     if story.past is None:
         return [f"{UNKNOWN}: {shown(story.unknown['past'])}"]
     newest = story.past[: -MOST_PAST - 1 : -1]

@@ -13,17 +13,17 @@ UNKNOWN: Final = "unknown"
 
 
 def when(time_us: int) -> str:
-    """Return a local time to the minute; "unknown" if no clock can have shown it."""
+    """Return a local time to the minute: "2026-11-21 10:00". Return "unknown" before 1970 or after the year 9999."""
     return _time(time_us, "%Y-%m-%d %H:%M")
 
 
 def day(time_us: int) -> str:
-    """Return the local day."""
+    """Return the local day: "2026-11-21". Return "unknown" before 1970 or after the year 9999."""
     return _time(time_us, "%Y-%m-%d")
 
 
 def hour(time_us: int) -> str:
-    """Return day and hour without the year, for an axis."""
+    """Return local day and time without the year, for an axis: "11-21 10:00"; "unknown" as for `day`."""
     return _time(time_us, "%m-%d %H:%M")
 
 
@@ -43,8 +43,8 @@ def seconds(number: float) -> str:
 def describe_total_saving(counters: Counters) -> str:
     """Return the saving as words: "at least 1.2 GiB on disk and 31,415 extents since 2026-11-01"; "" if there is none.
 
-    It counts from the installation, which takes the place of an unknown day. "At least" appears if some rewrites were
-    not measured.
+    A part that is 0, negative or unknown is left out. "At least" appears if some rewrites were not measured. The words
+    "the installation" replace an unknown day.
     """
     size_bytes = max(0, counters.bytes_reclaimed or 0)
     least = "at least " if counters.unmeasured else ""
