@@ -81,9 +81,9 @@ class User:
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Count a long call as under way during the block.
+        """Count a long call as under way during the block. Do not wait for a place.
 
-        Raises: CallError if AT_ONCE calls of this user are under way.
+        Raises: CallError (LIMITS_EXCEEDED) if AT_ONCE calls of this user are under way.
         """
         if self.busy >= AT_ONCE:
             raise CallError(LIMITS_EXCEEDED, f"{AT_ONCE} calls are under way already; try again later")
@@ -111,8 +111,8 @@ class Caller:
     def reads(self, owner: str) -> bool:
         """Return whether the caller may see the contents of a journal file of `owner`.
 
-        True for the system's files and the caller's own file. For other users' files, True for root and the journal's
-        groups.
+        True for the files of the system and of remote hosts, and for the caller's own file. For other users' files,
+        True for root and the members of READERS. Until the caller is identified, False for the files of all users.
         """
         return self.reads_all or not owner.startswith(USER_PREFIX) or owner == f"{USER_PREFIX}{self.uid}"
 
@@ -133,9 +133,9 @@ class Callers:
         self._gids = frozenset(_gids(READERS))
 
     def find(self, name: str) -> Caller:
-        """Return the Caller with this connection name; make one if the name is new.
+        """Return the Caller with this connection name; make one without a `uid` if the name is new.
 
-        More than CALLERS_MOST are not stored: the one that called least recently is forgotten.
+        At most CALLERS_MOST are stored. If they are more, forget the caller that called least recently.
         """
         caller = self._known.pop(name, None) or Caller(name)
         self._known[name] = caller
@@ -146,7 +146,9 @@ class Callers:
     def may_wait(self, caller: Caller) -> bool:
         """Return whether one more call of `caller` can be kept until it is served.
 
-        The first call of a connection always can: others' calls cannot keep a new caller from an answer.
+        An identified caller may have CALLS_MOST calls under way. A caller that is not yet identified may have
+        EARLY_MOST, and all of these together EARLY_ALL. The first call of a connection can always wait: others' calls
+        cannot keep a new caller from an answer.
         """
         if caller.uid is not None:
             return caller.calls < CALLS_MOST
@@ -154,7 +156,12 @@ class Callers:
         return not caller.calls or (caller.calls < EARLY_MOST and early < EARLY_ALL)
 
     async def identify(self, caller: Caller) -> None:
-        """Ask the bus for the user and groups of `caller`, and store them in it if the bus knows the caller."""
+        """Ask the bus for the user and groups of `caller`, and store them in it.
+
+        All connections of one user then have the same User, but each connection of root has its own. `reads_all`
+        becomes True for root and for members of READERS. If the bus does not know the caller or does not answer, change
+        nothing.
+        """
         said = await self._values(BUS, "GetConnectionCredentials", caller.name)
         if said is None or "UnixUserID" not in said:
             return
@@ -167,7 +174,9 @@ class Callers:
     def admit(self, user: User, cost: float) -> float | None:
         """Charge `user` for a call of `cost`, and return the delay in seconds before the call is served.
 
-        Return None if the call gets no answer: the user has too many unread bytes, or called too often.
+        Return None if the call gets no answer: the user has more than UNREAD_MOST unread bytes, or would wait longer
+        than LATE_MOST_S. Such a call is not charged. If the last check of the unread bytes is CHECK_S ago, start
+        another one in a task.
         """
         now_s = asyncio.get_running_loop().time()
         if now_s - self._checked_s >= CHECK_S:
@@ -180,7 +189,11 @@ class Callers:
         return max(0.0, until_s - now_s)
 
     async def _find_silent(self) -> None:
-        """Read from the bus how many bytes each user has not read."""
+        """Store in each known user's `unread_bytes` how many bytes of answers the user has not read.
+
+        Ask the bus about the callers only if the bus stores more than UNREAD_MOST bytes that this service sent.
+        Otherwise store 0 for every user. A connection for which the bus gives no number counts as 0.
+        """
         unread: Counter[User] = Counter()
         callers = [caller for caller in self._known.values() if caller.uid is not None]
         if await self._count_kept(self._own, "IncomingBytes") > UNREAD_MOST:
@@ -190,16 +203,19 @@ class Callers:
             caller.user.unread_bytes = unread[caller.user]
 
     async def _count_kept(self, name: str, counter: str) -> int:
-        """Return the bytes that the bus stores for a connection, 0 if unknown.
+        """Return the bytes that the bus stores for the connection `name`, 0 if the bus does not report them.
 
-        The `counter` IncomingBytes counts messages that the connection sent, and OutgoingBytes those that it has not
+        The `counter` IncomingBytes counts messages that the connection sent. OutgoingBytes counts those that it has not
         read.
         """
         said = await self._values(STATS, "GetConnectionStats", name)
         return 0 if said is None or counter not in said else int(said[counter].value)
 
     async def _values(self, interface: str, member: str, name: str) -> dict[str, Any] | None:
-        """Call the bus's method `member` about the connection `name`. Return its answer, or None without one."""
+        """Call the bus's method `member` about the connection `name`, and return its answer.
+
+        Return None if the answer is an error or the connection to the bus ends.
+        """
         try:
             (found,) = await self._ask(Message(BUS, BUS_PATH, interface, member, signature="s", body=[name]))
         except (CallError, OSError):

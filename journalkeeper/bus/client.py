@@ -66,9 +66,13 @@ class Service:
 
     @classmethod
     def find(cls) -> Self | None:
-        """Return the service if its name is on the bus; None if it is not, or if there is no bus.
+        """Connect to the system bus and to its signals of the service, read `found`, and return the service.
 
-        Raises: HungError if it does not answer within ANSWER_S; KeeperError if it refuses.
+        Return None if the service's name is not on the bus. Return None also if there is no bus, or if it refuses or
+        does not answer. The service is never started.
+
+        Raises: HungError if the service does not show its state within ANSWER_S, or the bus stops answering;
+        KeeperError if the service refuses or ends.
         """
         with ExitStack() as undo:
             runner = undo.enter_context(asyncio.Runner())
@@ -98,16 +102,17 @@ class Service:
         self.close()
 
     def manager(self) -> Manager:
-        """Read the present properties of the service from the bus, and return them.
+        """Read the present properties of the service from the bus, and return them. `found` stays unchanged.
 
-        Raises: HungError if the service does not answer within ANSWER_S; KeeperError.
+        Raises: HungError if the service does not answer within ANSWER_S; KeeperError for all other errors.
         """
         return from_properties(Manager(), self._read_properties(names.MANAGER_PATH, names.MANAGER, ANSWER_S))
 
     def plan(self, request: Request) -> dict[str, Any]:
-        """Return the document of `plan -j`.
+        """Return the document of `plan -j` that the service makes for `request`.
 
-        Raises: UsageError, BusyError; KeeperError for a service of another version and all other errors.
+        Raises: UsageError, BusyError; HungError after CALL_S; KeeperError for a service of another version and all
+        other errors.
         """
         self._require_same_version()
         (text,) = self._call("Plan", "a{sv}", options.options(request), patience_s=CALL_S)
@@ -119,11 +124,12 @@ class Service:
     ) -> Answer:
         """Have the service carry out `request` as a job, wait for the end of the job, and return its result.
 
-        `on_progress` receives the job's progress. When `stop` returns True, the job is canceled and ends at a chunk
-        border.
+        There is no limit of time, and polkit may ask the user for a password first. `on_progress` receives the job's
+        progress. When `stop` returns True, cancel the job: it ends at a chunk border, and its result is returned. If
+        the result lacks rows, a notice in `report` contains their number.
 
         Raises: NeedsRootError if polkit refuses; UsageError, BusyError; KeeperError for a service of another version
-            and all other errors.
+        and all other errors. The error of a job that failed as a whole, or was canceled in the queue, is raised, too.
         """
         self._require_same_version()
         (job,) = self._call("Defragment", "a{sv}", options.options(request))
@@ -152,6 +158,8 @@ class Service:
     def pause(self, span_us: int) -> None:
         """Make the service stop its own work for `span_us` microseconds; 0 means until `resume`.
 
+        polkit may ask the user for a password first.
+
         Raises: NeedsRootError if polkit refuses; KeeperError for all other errors.
         """
         self._call("Pause", "t", span_us)
@@ -161,7 +169,9 @@ class Service:
         self._call("Resume")
 
     def wait(self) -> None:
-        """Wait until the service reports a change after the last call, or after `find`.
+        """Wait, without a limit, until the service reports a change after the last call, or after `find`.
+
+        Discard all signals that have arrived.
 
         Raises: KeeperError when the service or the connection to the bus ends.
         """
@@ -178,7 +188,8 @@ class Service:
     def _show_progress(self, job: str, on_progress: Callable[[Progress], None]) -> None:
         """Read the progress of the job at the object path `job`, and pass it to `on_progress`.
 
-        Do nothing if the job has just ended.
+        Pass a Progress of QUEUED if the job waits in the queue. Pass nothing if the number of files is not yet known.
+        Ignore every KeeperError, also a HungError: the job has probably ended, and JobRemoved comes next.
         """
         try:
             now = self._read_properties(job, names.JOB, CALL_S)
@@ -190,9 +201,12 @@ class Service:
             on_progress(from_properties(NONE_YET, now))
 
     def _listen(self) -> None:
-        """Subscribe to the service's signals and to changes of its owner.
+        """Subscribe to the service's signals and to changes of its name's owner, and store them for `_next`.
 
-        Signals of other programs are ignored, because any program can send a signal with the same name.
+        Ignore signals of other programs, because any program can send a signal with the same name. Store None when the
+        connection ends.
+
+        Raises: as `_ask`.
         """
 
         def hear(message: Message) -> None:
@@ -208,9 +222,9 @@ class Service:
             self._ask(bus_call("AddMatch", "s", rule), CALL_S)
 
     def _next(self, patience_s: float | None) -> Message | None:
-        """Wait at most `patience_s` for the next signal, and return it; None if none arrives.
+        """Wait at most `patience_s` for the next signal, and return it. Return None if none arrives. None is no limit.
 
-        Raises: KeeperError if the service has ended or the bus is gone.
+        Raises: KeeperError if the service has ended or the connection to the bus is gone.
         """
         try:
             message = self._runner.run(asyncio.wait_for(self._received.get(), patience_s))
@@ -228,9 +242,11 @@ class Service:
         return {name: value for name, (_, value) in unwrap(values).items()}
 
     def _call(self, member: str, signature: str = "", *body: Any, patience_s: float | None = None) -> list[Any]:
-        """Call a method of the manager object and return its answer.
+        """Call a method of the manager object with `body`, and return the values of its answer.
 
-        Without `patience_s`, polkit may ask the user for a password.
+        Without `patience_s`, polkit may ask the user for a password, and the answer may take any time.
+
+        Raises: as `_ask`.
         """
         where = (self._owner, names.MANAGER_PATH, names.MANAGER, member)
         flags = MessageFlag.NONE if patience_s else MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION
@@ -238,9 +254,10 @@ class Service:
         return self._ask(Message(*where, flags=flags, signature=signature, body=values), patience_s)
 
     def _ask(self, call: Message, patience_s: float | None) -> list[Any]:
-        """Send a call and return its answer.
+        """Send a call and return the values of its answer. With a `patience_s` of None, wait without a limit.
 
-        Raises: the errors of ERRORS; HungError after `patience_s`; KeeperError.
+        Raises: the exception that ERRORS names for an error; HungError after `patience_s`; KeeperError for other errors
+        on the bus, and if the connection ends.
         """
         try:
             return self._runner.run(asyncio.wait_for(self._bus.call(call), patience_s))

@@ -62,7 +62,9 @@ class Connection:
 
     @classmethod
     async def open(cls, address: str, read_most: int = CALL_MOST) -> Self:
-        """Connect to the bus at `address`. Messages longer than `read_most` bytes will be dropped.
+        """Connect to the bus at `address` and store the connection's unique name. Do not limit the time.
+
+        Messages longer than `read_most` bytes will be dropped.
 
         Raises: OSError, EOFError, ValueError or CallError if there is no bus, or if it refuses the connection.
         """
@@ -81,17 +83,21 @@ class Connection:
         return made
 
     def close(self, error: Exception | None = None) -> None:
-        """Close the connection, and discard messages that are not sent yet. `error` is the reason.
+        """Close the connection, and discard messages that are not sent yet.
 
-        The bus then gives the connection's names to their next owners.
+        The bus then gives the connection's names to their next owners. `ended` returns `error`, or a
+        ConnectionResetError without one.
         """
         self._writer.transport.abort()
         self._reader.set_exception(error or ConnectionResetError("the connection was closed"))
 
     async def call(self, message: Message) -> list[Any]:
-        """Call a method, and return the values of its answer.
+        """Call a method, and return the values of its answer. Wait for the answer without a limit.
 
-        Raises: CallError if the answer is an error; OSError when the connection ends.
+        If this task is canceled, a later answer goes to `handle`.
+
+        Raises: CallError if the answer is an error, or if the message is too long; OSError when the connection ends or
+        is closed.
         """
         self.send(message)
         waiting = self._answers[message.serial] = asyncio.get_running_loop().create_future()
@@ -108,11 +114,12 @@ class Connection:
         return list(answer.body)
 
     def send(self, message: Message) -> None:
-        """Send a message after those that are not sent yet.
+        """Send a message after those that are not sent yet. Give the message a serial number if it has none.
 
-        If more than QUEUE_MOST bytes wait, the connection is closed. A closed connection sends nothing.
+        If more than QUEUE_MOST bytes wait, close the connection. A closed connection sends nothing and raises no error.
 
-        Raises: CallError if the message is too long; dbus-fast's errors if its values do not fit their signature.
+        Raises: CallError if the message has more than SENT_MOST bytes; dbus-fast's errors if its values do not fit
+        their signature.
         """
         if not message.serial:
             self._serial += 1
@@ -126,7 +133,11 @@ class Connection:
                 self.close(ConnectionResetError("the bus does not take what is sent"))
 
     async def _read(self, most: int) -> Exception:
-        """Read and pass on messages until the connection ends, and return the error that ended it."""
+        """Read messages and pass each to `_receive` until the connection ends. Return the error that ended it.
+
+        Read and drop each message of more than `most` bytes. Return ConnectionResetError if the bus closed the
+        connection, else the OSError. Close the connection at the end, also if this task is canceled.
+        """
         try:
             while True:
                 head = await self._reader.readexactly(FIXED)
@@ -171,7 +182,10 @@ def marshal(message: Message) -> bytes:
 
 
 def wrap(signature: str, value: Any) -> Any:
-    """Return a value of this signature as dbus-fast takes it. Each variant in `value` is (signature, value)."""
+    """Return a value of this signature as dbus-fast takes it. Each variant in `value` is (signature, value).
+
+    Only v, a{sv} and aa{sv} are converted. A value of any other signature is returned unchanged.
+    """
     if signature == "v":
         return Variant(value[0], wrap(*value))
     if signature == "a{sv}":
@@ -180,19 +194,30 @@ def wrap(signature: str, value: Any) -> Any:
 
 
 def unwrap(value: Any) -> Any:
-    """Return a value that dbus-fast has read; the variants of an a{sv} become pairs of a signature and a value."""
+    """Return a value that dbus-fast has read. The variants of an a{sv} become pairs of a signature and a value.
+
+    A value that is no dict is returned unchanged.
+    """
     return {name: (one.signature, one.value) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 def measure_message(head: bytes) -> int:
-    """Return the length of the message that begins with the FIXED bytes of `head`."""
+    """Return the length in bytes of the message that begins with the FIXED bytes of `head`, from its two length fields.
+
+    Check nothing else. Any first byte but "l" counts as big-endian. The length can exceed every limit.
+    """
     order: Literal["little", "big"] = "little" if head[0] == ord("l") else "big"
     body, fields = (int.from_bytes(head[at : at + 4], order) for at in (4, 12))
     return FIXED + (fields + 7) // 8 * 8 + body
 
 
 def _find_socket(address: str) -> str:
-    """Return the path of the socket in a D-Bus address; an abstract one begins with NUL. Raises: ValueError."""
+    """Return the path of the socket in a D-Bus address, with its escapes decoded. An abstract socket's begins with NUL.
+
+    Only the first of several addresses counts.
+
+    Raises: ValueError if that does not begin with unix:path= or unix:abstract=.
+    """
     found = re.match("unix:(path|abstract)=([^,;]+)", address)
     if found is None:
         raise ValueError(f"{address!r} is no address of a bus at a socket")

@@ -46,9 +46,9 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, call: Message) -> None:
-        """Begin to serve a message if it is a method call. Ignore any other message.
+        """Start a task that serves a message if it is a method call. Ignore any other message.
 
-        Calls for which `Callers.may_wait` has no room are dropped.
+        Drop a call without an answer if `Callers.may_wait` has no room for it.
         """
         caller = self._callers.find(call.sender or "") if call.message_type is MessageType.METHOD_CALL else None
         if caller is not None and self._callers.may_wait(caller):
@@ -63,7 +63,12 @@ class Dispatcher:
             task.cancel()
 
     async def _serve(self, call: Message, caller: Caller) -> None:
-        """Answer a call, unless its caller is not known to the bus or calls too often."""
+        """Identify the caller, wait as long as the rate of its user demands, and answer the call.
+
+        An exception becomes an error as the answer. Log an unexpected one. Raise only CancelledError. Send no answer if
+        the bus does not know the caller. Send none either if the user calls too often or leaves too many bytes unread.
+        At the end, the call no longer counts as under way.
+        """
         try:
             async with caller.turn:
                 if caller.uid is None:
@@ -96,7 +101,11 @@ class Dispatcher:
             self._bus.send(answer)
 
     def _refuse(self, call: Message, error: Exception) -> None:
-        """Answer with an error. An unexpected exception is logged, and its text is kept from the caller."""
+        """Answer with the error, unless the caller wants no answer.
+
+        The text of a CallError or KeeperError is sent as it is. Log any other exception; its answer has the name
+        FAILED. Of its text, send only the kernel's words for an OSError.
+        """
         if isinstance(error, CallError):
             name, text = error.name, str(error)
         elif isinstance(error, KeeperError):

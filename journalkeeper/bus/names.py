@@ -51,7 +51,7 @@ ERRORS: Final[tuple[tuple[type[KeeperError], str], ...]] = (
 
 
 def error_name(error: Exception) -> str:
-    """Return the name of `error` on the bus."""
+    """Return the name of `error` on the bus: that of the first class in ERRORS that fits, FAILED if none does."""
     return next((name for kind, name in ERRORS if isinstance(error, kind)), FAILED)
 
 
@@ -73,7 +73,8 @@ SOCKET: Final = "/run/dbus/system_bus_socket"
 def find_address() -> str:
     """Return the address of the system bus, which may not exist.
 
-    Source: D-Bus specification, "Well-known Message Bus Instances".
+    It is $DBUS_SYSTEM_BUS_ADDRESS if that is set and not empty, else the standard socket. Source: D-Bus specification,
+    "Well-known Message Bus Instances".
     """
     return os.environ.get("DBUS_SYSTEM_BUS_ADDRESS") or f"unix:path={SOCKET}"
 

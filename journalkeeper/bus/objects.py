@@ -43,7 +43,12 @@ _PUBLISHED: Final[defaultdict[str, list[Method]]] = defaultdict(list)
 
 
 def publish(interface: str, takes: Args = (), gives: Args = (), action: str | None = None) -> Callable[[T], T]:
-    """Publish a method in an interface, under its own name in CamelCase and with its docstring as description."""
+    """Return a decorator that publishes a method in `interface`, and returns the method unchanged.
+
+    The method's name on the bus is its own in CamelCase, and its description is its docstring. `takes` and `gives` are
+    the arguments and results. `action` is the polkit action that a call requires; with None, every user may call the
+    method.
+    """
 
     def add(run: T) -> T:
         name = "".join(word.capitalize() for word in run.__name__.split("_"))
@@ -60,7 +65,10 @@ class Objects:
         self._service = service
 
     def tree(self) -> dict[str, tuple[Interface, Callable[[], Values]]]:
-        """Return for each object path the object's own interface, and a function that returns its properties."""
+        """Return for each object path the object's own interface, and a function that returns its properties.
+
+        The objects are the manager and the jobs that are queued or running.
+        """
         manager = MANAGER, lambda: to_values(snapshots.manager(self._service.snapshot()))
         jobs = {
             names.job_path(job.number): (JOB_INTERFACE, partial(job_values, job)) for job in self._service.jobs.queue
@@ -68,19 +76,27 @@ class Objects:
         return {names.MANAGER_PATH: manager, **jobs}
 
     def interfaces(self, path: str) -> tuple[Interface, ...]:
-        """Return the interfaces of the object at `path`; only Peer if there is no object at `path` or below."""
+        """Return the interfaces of the object at `path`: those of the D-Bus standard, then its own.
+
+        Return only Peer and Introspectable for a path that has no object but objects below it. Return only Peer for any
+        other path.
+        """
         tree = self.tree()
         if path in tree:
             return *STANDARD, tree[path][0]
         return STANDARD[:2] if self._children(path) else STANDARD[:1]
 
     def _children(self, path: str) -> tuple[str, ...]:
-        """Return the names of the objects directly below `path`."""
+        """Return the next element of the path of each object below `path`, each one once."""
         above = f"{path.rstrip('/')}/"
         return tuple({one[len(above) :].partition("/")[0]: 0 for one in self.tree() if one.startswith(above)})
 
     def find_method(self, path: str, interface: str, member: str) -> Method:
-        """Return the method with this name. Raises: CallError."""
+        """Return the method `member` of `interface` of the object at `path`.
+
+        Raises: CallError: UnknownObject if no object is at `path` or below; UnknownMethod if the object has no such
+        method.
+        """
         interfaces = self.interfaces(path)
         for one in interfaces:
             for method in one.methods:

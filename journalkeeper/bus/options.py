@@ -25,7 +25,10 @@ LIST_SIGNATURES: Final = {"after": "s"}
 
 
 def options(request: Request) -> dict[str, tuple[str, object]]:
-    """Return the D-Bus options that describe `request`: (signature, value) by name."""
+    """Return the D-Bus options that describe `request`: (signature, value) by name.
+
+    Empty paths, flags that are False, and a compression of None are left out. Paths become ASCII.
+    """
     given: dict[str, tuple[str, object]] = {}
     if request.paths:
         given["paths"] = ("as", [names.to_ascii(path) for path in request.paths])
@@ -38,7 +41,10 @@ def options(request: Request) -> dict[str, tuple[str, object]]:
 def request(given: Mapping[str, tuple[str, Any]], directories: tuple[str, ...]) -> Request:
     """Return the Request that the D-Bus options `given` describe. The options mean the same as on the command line.
 
-    Raises: UsageError with the permitted options or values, or if a path is not below one of `directories`.
+    A path that is given twice counts once. `upkeep` is True. The disk is not read.
+
+    Raises: UsageError with the permitted options or values, or if a path is not in normal form below one of
+    `directories`.
     """
     values = _check(given, OPTION_SIGNATURES)
     if "compress" in values:
@@ -85,7 +91,10 @@ def check_path(path: str, directories: tuple[str, ...]) -> str:
 
 
 def _paths(values: Mapping[str, Any]) -> list[str]:
-    """Return the option "paths", an empty list without it. Raises: UsageError if it is empty or too long."""
+    """Return the option "paths", an empty list without it.
+
+    Raises: UsageError if all paths together have no character, or more than MOST_CHARACTERS.
+    """
     if "paths" not in values:
         return []
     paths: list[str] = values["paths"]

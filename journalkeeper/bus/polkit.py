@@ -26,11 +26,12 @@ ALLOW_USER_INTERACTION: Final = 1
 
 
 async def authorize(ask: Ask, caller: Caller, call: Message, method: Method) -> None:
-    """Ask polkit whether `caller` may do the action that `method`, its `call`, requires. Return if it may.
+    """Ask polkit whether `caller` may do the action that `method` requires. Return if that is allowed.
 
-    `ask` makes a call over the bus. Root is always allowed. A caller that permits it may be asked for a password.
+    `ask` makes a call over the bus, and `call` is the message of the caller. Root is always allowed. polkit may ask the
+    user for a password if `call` permits it. Wait at most PERSON_S then, else ANSWER_S.
 
-    Raises: CallError if polkit refuses or does not answer.
+    Raises: CallError (ACCESS_DENIED) if polkit refuses or does not answer.
     """
     if caller.uid == 0:
         return
@@ -49,9 +50,10 @@ async def authorize(ask: Ask, caller: Caller, call: Message, method: Method) -> 
 
 
 def list_details(method: Method, body: list[Any]) -> dict[str, str]:
-    """Return the details for polkit's rules: the method, its arguments by name, and the known options.
+    """Return the details for polkit's rules as texts: the method, its arguments by name, and the known options.
 
-    A newline in a path is written as \\x0a, so that `paths` has one path in each line.
+    Unknown options are left out. A list has one value in each line, and a newline in a path is written as \\x0a. A
+    boolean is "true" or "false".
     """
     given: dict[str, Any] = {"method": method.name}
     for (name, signature), value in zip(method.takes, body, strict=True):

@@ -33,9 +33,10 @@ IN_QUEUE: Final = 2
 
 
 async def serve_bus(service: Daemon, address: str) -> None:
-    """Serve the bus at `address` until this task is canceled. Connect again after each error, with a growing delay.
+    """Serve the bus at `address` until this task is canceled. Log each error as a warning, and connect again.
 
-    The delay is the first one again after a connection that lasted longer than MOST_S.
+    The delay before that grows from FIRST_S to MOST_S. It is FIRST_S again after a connection that lasted longer than
+    MOST_S.
     """
     wait_s = FIRST_S
     while True:
@@ -55,7 +56,11 @@ async def serve_bus(service: Daemon, address: str) -> None:
 async def _serve_connection(service: Daemon, address: str) -> None:
     """Connect to the bus, and serve calls and send signals until the connection ends.
 
-    Raises: the error that ended the connection.
+    If another process has the bus name, log a warning and wait in the queue for the name. Otherwise, log that the
+    connection is back if its loss was logged. Undo all registrations at the end.
+
+    Raises: the error that ended the connection; TimeoutError if connecting takes longer than CONNECT_S; the errors of
+    `Connection.open`; CallError if the bus refuses the name.
     """
     async with asyncio.timeout(CONNECT_S):
         bus = await Connection.open(address)

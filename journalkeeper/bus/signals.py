@@ -43,15 +43,15 @@ class Signals:
         return {path: values() for path, (_, values) in self._objects.tree().items()}
 
     def close(self) -> None:
-        """Stop sending signals."""
+        """Cancel the signals about changed properties that were not sent yet."""
         if self._timer is not None:
             self._timer.cancel()
 
     def follow(self, notification: Notification) -> None:
         """Send the signal for a notification of the service.
 
-        An unexpected exception is logged, and costs only this signal.
-        Changed properties are sent COALESCE_S later, together with what else changes meanwhile.
+        A FileDone is signaled only if it is a rewrite that succeeded. Changed properties are sent COALESCE_S later,
+        together with all that change meanwhile. Log an unexpected exception; it costs only this signal.
         """
         with self._guard():
             match notification:

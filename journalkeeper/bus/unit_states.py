@@ -20,9 +20,9 @@ PROPERTIES: Final = "Id,ActiveState,SubState,UnitFileState,Result"
 
 
 def units() -> tuple[Unit, ...] | Unknown:
-    """Return the states of journalkeeper's units, also of those that are not installed.
+    """Ask systemctl for the states of journalkeeper's units, and return them, also of those that are not installed.
 
-    If systemd cannot be asked, return Unknown with the reason.
+    If systemd cannot be asked or does not answer within ANSWER_S, return Unknown with the reason.
     """
     words = ("systemctl", "show", f"--property={PROPERTIES}", "--", *OURS)
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "SYSTEMCTL_FORCE_BUS": "1"}

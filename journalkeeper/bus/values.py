@@ -51,7 +51,10 @@ CARRIED: Final[dict[str, Callable[[Any], object]]] = {
 
 
 def to_values(*records: object) -> Values:
-    """Return the D-Bus properties of records. Texts become ASCII."""
+    """Return the D-Bus properties of all `records` together: (signature, value) by name.
+
+    Texts become ASCII, and a Request becomes its options.
+    """
     found: Values = {}
     for record in records:
         plain = to_properties(record)
@@ -70,9 +73,10 @@ def job_values(job: Job) -> Values:
 
 
 def list_files(found: Findings, after: str, reads: Reads) -> list[Values]:
-    """Return the records of at most LISTED_MOST files, sorted by path, that follow the path `after`.
+    """Return the properties of at most LISTED_MOST files, sorted by path, that follow the path `after` ("": all files).
 
-    The list is shorter if the texts exceed TEXT_MOST. Private values are left out of files whose owner `reads` rejects.
+    Paths are compared in ASCII, as `names.to_ascii` writes them. If the texts exceed TEXT_MOST, the list ends earlier,
+    but has at least one file. Private values are left out of files whose owner `reads` rejects.
     """
     shown = ((names.to_ascii(path), path) for path in found.files)
     listed: list[Values] = []
@@ -87,10 +91,10 @@ def list_files(found: Findings, after: str, reads: Reads) -> list[Values]:
 
 
 def _file(row: JournalFile, doing: Doing | None, reads: Reads) -> Values:
-    """Return the properties of a file and of its treatment, by name.
+    """Return the properties of a file and of its treatment, (signature, value) by name.
 
-    Private values are left out if `reads` rejects the file's owner. After a finished action, the extents are the new
-    number.
+    Without a treatment (`doing` is None), its values are those of an unknown treatment. Private values are left out if
+    `reads` rejects the file's owner. After an action that succeeded, Extents is the new number.
     """
     known = to_values(row, Treatment(*(getattr(doing, name, None) for name in Treatment._fields)))
     if isinstance(doing, Outcome) and doing.result is Result.DONE:
@@ -101,9 +105,9 @@ def _file(row: JournalFile, doing: Doing | None, reads: Reads) -> Values:
 def write_document(document: dict[str, Any], reads: Reads) -> str:
     """Return the JSON of `document`, the plan or the result of a job, for a caller.
 
-    For files whose owner `reads` rejects, `detail` and `until_us` of skipped rows are emptied, and the entries of
-    `details` are left out. Their paths and all other rows stay. If the JSON exceeds DOCUMENT_MOST characters, rows are
-    left out, too: see `_leave_out_rows`.
+    `reads` returns whether the caller may see the files of an owner. For all other files, set `detail` of skipped rows
+    to "" and `until_us` to None. Leave out their entries in `details`. Keep their paths and all other rows. If the JSON
+    has more than DOCUMENT_MOST characters, leave out rows, too: see `_leave_out_rows`. `document` stays unchanged.
     """
     skipped = [
         row if reads(_owner(row["path"])) else {**row, "detail": "", "until_us": None}
@@ -140,9 +144,10 @@ def to_json(document: object) -> str:
 
 
 def _owner(path: str) -> str:
-    """Return the owner of the journal file at `path`, from its name alone.
+    """Return the owner of the journal file at `path`, from its name alone: "system", "user:1000" or "remote".
 
-    A name that is no journal file's may be a directory, whose owner counts as an unknown user.
+    A name that is no journal file's counts as "system" if ".journal" is in it. Any other name may be a directory's. It
+    counts as a file of an unknown user, "user:?". Only callers who may read all users' files may read such a file.
     """
     base = posixpath.basename(path)
     name = classify(base)

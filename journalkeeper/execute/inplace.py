@@ -79,11 +79,15 @@ def defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
 
 
 def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
-    """Rewrite all data of an archive in place until `pace` ends. Repeat this for data that the kernel did not move.
+    """Free the unwritten space of an archive, and rewrite all its data in place until `pace` ends.
 
-    Return the number of extents that data with these holes should have, and whether all data moved that should have.
+    Repeat the rewrite up to PASSES times for data that the kernel did not move. Restore the inode flags and the mtime;
+    the ctime changes. If data is left or there are too many extents, read all data to find damaged blocks.
 
-    Raises: as `defragment`.
+    Return the number of extents that data with these holes should have. Also return whether all data moved that should
+    have moved.
+
+    Raises: as `punch_unwritten` and `defragment`; OSError with EIO if a block could not be read.
     """
     flags, compression = inode.get_flags(held.fd), parse_compression(action.compress)
     punch_unwritten(held, pace)

@@ -69,10 +69,13 @@ def _give_owner(copy: int, status: os.stat_result) -> None:
 
 
 def _strip(original: int, copy: int) -> None:
-    """Remove the attributes that directory and mount gave the copy: default ACL, compression, NOCOW, missing checksums.
+    """Remove from `copy` the attributes that its directory or mount gave it.
 
-    Setting NOCOW and clearing it again enables checksums on a mount with nodatasum (fs/btrfs/ioctl.c,
+    Remove every xattr that `original` lacks, such as a default ACL. Clear all inode flags, NOCOW and compression among
+    them. Setting NOCOW and clearing it again enables checksums on a mount with nodatasum (fs/btrfs/ioctl.c,
     btrfs_fileattr_set).
+
+    Raises: Failed if the copy is still NOCOW; OSError.
     """
     for name in set(os.listxattr(copy)) - set(os.listxattr(original)):
         os.removexattr(copy, name)
@@ -141,11 +144,13 @@ def _read_xattrs(fd: int) -> dict[str, bytes]:
 
 
 def _verify(original: int, copy: int, pace: Pace) -> None:
-    """Compare the copy with the original, reading the copy from the disk to check its checksums.
+    """Compare the copy with the original: xattrs, flags, owner, mode, size, mtime, holes and content.
 
-    Holes are compared as ranges, and only data is read, piece by piece. `pace` may end before the last piece.
+    Drop the copy's cached pages first, so that the copy is read from the disk and its checksums are checked. Compare
+    holes as ranges, and read only data, piece by piece. If `pace` ends before the last piece, return without comparing
+    the rest.
 
-    Raises: Failed if they differ.
+    Raises: Failed if the files differ; Refused if one became shorter; OSError.
     """
     os.posix_fadvise(copy, 0, 0, os.POSIX_FADV_DONTNEED)
     wanted, found = _describe(original), _describe(copy)

@@ -80,9 +80,10 @@ def journald_ended(journal: Journal, now_us: int) -> Answers:
 
 
 def _find_unread_events(journal: Journal, now_us: int) -> Answers:
-    """Yield Unknown if journald's own entries that were read do not reach back to RECENT_US before `now_us`.
+    """Yield Unknown if too few of journald's own entries were read to judge the time since RECENT_US before `now_us`.
 
-    Yield nothing if they do, or if they are all that the journal has.
+    They are too few if the journal has more of them and the oldest one that was read is later than that time. Otherwise
+    yield nothing, also if none was read.
     """
     oldest_us = journal.events_oldest_us
     if not journal.events_complete and oldest_us is not None and oldest_us > now_us - RECENT_US:

@@ -55,10 +55,14 @@ def describe_impossible_stat(status: os.stat_result) -> str:
 def read_row(
     place: Directory, name: str, kind: Name | None, status: os.stat_result, *, dir_fd: int, disk_bytes: bool
 ) -> JournalFile:
-    """Open the file `name` in the directory `place`, and return its complete row. An error becomes the row's problem.
+    """Open the file `name` in the directory `place`, and return its complete row.
 
-    `kind` is the kind by the name, and `status` the stat by the name. `dir_fd` is a handle of the directory, on whose
-    filesystem the file must be. With `disk_bytes` the disk usage is measured, too.
+    `kind` is the kind by the name, None if the name is not a journal file's. `status` is the stat by the name. `dir_fd`
+    is a handle of the directory. Write back the dirty pages of a file that is neither active nor ONLINE before the
+    extents are read. Measure the disk usage only with `disk_bytes`; otherwise it is None.
+
+    Return a row with a problem for an OSError or an unfit file. A file is unfit if `kind` is None, if it is not a
+    regular file, or if it is on another filesystem than `dir_fd`. A file with an impossible size or time is unfit, too.
     """
     try:
         require_regular(status)

@@ -48,9 +48,11 @@ class Reading(NamedTuple):
 def advise(reading: Reading, limits: Window) -> Advice:
     """Return the advice for the load in `reading`. `limits` has IntakeDelayMaxSec= and PressureMax=.
 
-    A balance or scrub takes hours and competes for the same extents: GIVE_UP, as after pauses of more than PATIENCE_US.
-    PAUSE while a flush is due or a limit is exceeded, SLOW_DOWN above half of a limit, else GO_ON. An unknown value
-    exceeds no limit, and PressureMax=100% is no limit.
+    - GIVE_UP during a balance or scrub, which takes hours and competes for the same extents, and after pauses of more
+      than PATIENCE_US.
+    - PAUSE while a flush is due or a limit is exceeded.
+    - SLOW_DOWN above half of a limit.
+    - GO_ON otherwise. An unknown value exceeds no limit, and PressureMax=100% is no limit.
     """
     if reading.maintenance or reading.paused_us > PATIENCE_US:
         return Advice.GIVE_UP

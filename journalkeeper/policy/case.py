@@ -39,7 +39,11 @@ class Case(NamedTuple):
 
     @property
     def other_compression(self) -> bool:
-        """True if the request asks for another compression than the last rewrite of this archive used."""
+        """True if the request asks for another compression than the last rewrite of this archive used.
+
+        False if the request names none, for an active or NOCOW file, and without a known rewrite. A request for no
+        compression counts only if the file is compressed.
+        """
         past = self.past
         if self.request.compress is None or not self.at_rest or self.file.nocow:
             return False
@@ -67,17 +71,17 @@ class Cases:
         self._compression = parse_compression(config.defrag.compress if request.compress is None else request.compress)
 
     def find_past(self, file: JournalFile) -> Past | None:
-        """Return the last action on this file's inode, or None.
+        """Return the last action on this file's inode, or None if there was none.
 
-        No action counts if the file was active then and is not active now. This also holds for rotations and for
-        rewrites in place.
+        Return None also if the file was active at that action and is not active now. That holds for every action,
+        rotations and rewrites in place included.
         """
         past = self.host.past.get((file.device, file.inode))
         became_archive = past is not None and past.kind is Kind.ACTIVE and file.kind is not Kind.ACTIVE
         return None if became_archive else past
 
     def build(self, file: JournalFile) -> Case:
-        """Return the Case of one file of the host."""
+        """Return the Case of one file of the host. A file of no known instance has the closed window UNKNOWN."""
         return Case(
             file=file,
             volume=self.volumes.get(file.device),

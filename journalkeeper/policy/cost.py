@@ -29,7 +29,11 @@ NEAR_IDEAL: Final = 1.1
 
 
 def propose(case: Case) -> Action | Skip:
-    """Return the rewrite that pays for this file, or a Skip with the reason why none pays."""
+    """Return the rewrite that pays for this file, or a Skip with the reason why none pays.
+
+    The reason is IDEAL for a file with hardly more extents than the ideal number, else NO_GAIN. For a NOCOW archive,
+    and if the request asks for another compression, a rewrite always pays.
+    """
     return _judge_archive(case) if case.at_rest else _judge_active(case)
 
 
@@ -53,7 +57,12 @@ def _judge_archive(case: Case) -> Action | Skip:
 
 
 def _archive_reason(case: Case, compression: Compression | None) -> Reason | None:
-    """Return the reason why a rewrite of this datacow archive pays, or None if it does not."""
+    """Return the reason why a rewrite of this datacow archive pays, or None if it does not.
+
+    - FRAGMENTED: it removes at least MinExtents= extents, and the file is not near its ideal.
+    - PINNED: it frees at least MinReclaim= bytes that are no readable data.
+    - UNCOMPRESSED: compression is expected to save at least MinReclaim= bytes.
+    """
     file, defrag = case.file, case.config.defrag
     after = _count_extents_after(file, compression)
     if file.extents.total - after >= defrag.min_extents and file.extents.total > after * NEAR_IDEAL:
@@ -91,7 +100,10 @@ def _count_hidden_bytes(file: JournalFile, *, moves: bool) -> int:
 
 
 def _count_extents_after(file: JournalFile, compression: Compression | None) -> int:
-    """Return the number of extents after a rewrite of the whole file; compression can increase it."""
+    """Return the number of extents after a rewrite of the whole file with `compression`.
+
+    Only a file that becomes compressed by the rewrite can have more extents than now.
+    """
     ideal = ideal_extents(file.extents.data_bytes, compressed=compression is not None or file.compressed)
     return ideal if compression is not None and not file.compressed else min(ideal, file.extents.total)
 
@@ -169,7 +181,8 @@ def _join_ranges(file: JournalFile, mibs: list[int]) -> tuple[Range, ...]:
 def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> bool:
     """Return whether a rewrite would pay by MinExtents= or ExtentsPerMiB= if no rule forbade it.
 
-    `after` is the outcome of an action on the file since the look, None if there was none.
+    `after` is the outcome of an action on the file since the look, None if there was none. An archive is judged by the
+    extents that this action left, and an active file after an action counts as whole.
     """
     if file.kind is Kind.ACTIVE:
         return after is None and bool(find_costly_mibs(file, config))

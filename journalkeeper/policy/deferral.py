@@ -39,14 +39,18 @@ MAINTENANCE_US: Final = 10 * MINUTE_US
 
 
 def ignores_budget(request: Request, budget: int) -> bool:
-    """Return whether `request` may exceed `budget` of a day. At a shutdown a budget of 0 still forbids the action."""
+    """Return whether `request` may exceed `budget` of a day, because it hurries.
+
+    At a shutdown a budget of 0 still forbids the action.
+    """
     return request.hurries and not (request.before_shutdown and budget == 0)
 
 
 def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: Outcome, now_us: int) -> None:
     """Store a failed action in `refused` by (device, inode), so that the next plan does not retry it at once.
 
-    A success removes the entry.
+    Count the tries of each inode. A success removes the entry. Failures in PASSING and NO_GAIN change nothing; the
+    history stores NO_GAIN.
     """
     target = action.target
     key = target.device, target.inode
@@ -59,14 +63,18 @@ def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: O
 
 
 def get_retry_delay_us(reason: Reason, tries: int = 1) -> int:
-    """Return the delay after failure number `tries` for `reason` until the action is due again."""
+    """Return the delay after failure number `tries` for `reason` until the action is due again.
+
+    In OUTAGES it is OUTAGE_US, doubled with each try, at most AGAIN_US. For all other reasons it is AGAIN_US.
+    """
     return min(AGAIN_US, OUTAGE_US << tries - 1) if reason in OUTAGES else AGAIN_US
 
 
 def postpone_retry(path: str, last: Refusal | None, now_us: int) -> Skip | None:
-    """Return a Skip with the reason of the `last` failure on `path`, until its retry delay is over; else None.
+    """Return a Skip with the reason of the `last` failure on `path`, until its retry delay is over.
 
-    The delay depends on the reason and on the number of tries: see `get_retry_delay_us`.
+    Return None after that, without a failure, and if the failure has a time after `now_us`. The delay depends on the
+    reason and on the number of tries: see `get_retry_delay_us`.
     """
     if last is None:
         return None
@@ -78,7 +86,10 @@ def postpone_retry(path: str, last: Refusal | None, now_us: int) -> Skip | None:
 
 
 def wait_for_window(path: str, window: Window) -> Skip | None:
-    """Postpone work on files that journald writes until the flush window opens. Return None if it is open."""
+    """Postpone work on files that journald writes until the flush window opens, if that time is known.
+
+    Return None if the window is open.
+    """
     if window.open:
         return None
     detail = f"journald has messages that it has not synced ({window.reason})"
@@ -104,10 +115,11 @@ def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config)
 
 
 def postpone(case: Case) -> Skip | None:
-    """Postpone an action that failed on this file, unless the archive changed since, or while its volume is busy.
+    """Postpone the rewrite of a file until the retry delay after its last failure is over, or while its volume is busy.
 
-    After an internal error, or if another user owns the file, waiting does not help: that Skip has no end. Return None
-    if no reason applies.
+    A failure no longer counts if an archive has changed since then. After an internal error, or if another user owns
+    the file, waiting does not help. That Skip has no end while the file does not change. Return None if no reason
+    applies.
     """
     file, last = case.file, case.refused
     changed = last is not None and (last.size_bytes, last.mtime_ns) != (file.size_bytes, file.mtime_ns)

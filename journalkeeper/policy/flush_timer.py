@@ -129,11 +129,17 @@ class FlushTimer:
 
     @property
     def has_timer(self) -> bool:
-        """True if this journald flushes by a timer."""
+        """True if this journald flushes by a timer: its interval is neither 0 nor infinite."""
         return self.interval_us not in {0, INFINITY_US}
 
     def note_append(self, now_us: int) -> bool:
-        """Record an append that inotify reported. Return True if that changes `next_look_us`."""
+        """Record an append that inotify reported at `now_us`. Return True if that changes `next_look_us`.
+
+        - Without a timer: plan a look RARELY_US later, and return True. Return False if one is planned already.
+        - OFFLINE: start the timer, at most COALESCED_US before `now_us`, and return True.
+        - Otherwise: remember the append for `note_offline`. If a look found the first append before inotify reported
+          it, make the start of the timer more exact and return True. Else return False.
+        """
         if not self.has_timer:
             first = self._untimed_look_us is None
             if first:
@@ -157,9 +163,13 @@ class FlushTimer:
         self._appended_us = None
 
     def note_offline(self, present: frozenset[int], now_us: int) -> bool:
-        """Record a look that found nothing unsynced in the files with the inodes `present`.
+        """Record a look that found nothing unsynced in the files with the inodes `present`. Set the state to OFFLINE.
 
-        Return True if the state changed.
+        If none of the files that were unsynced at the last look is in `present`, journald rotated them away. The timer
+        then continues, so remember its start for the next append. If an append was reported since `begin_look`, start
+        the timer again at that append: the state is ONLINE then.
+
+        Return True if the state was not OFFLINE before this call.
         """
         news = self.state is not State.OFFLINE
         if self._online:
@@ -176,8 +186,15 @@ class FlushTimer:
     def note_unsynced(self, files: dict[int, int | None], now_us: int, volumes: Generations = UNTOLD) -> bool:
         """Record a look that found unsynced `files`: the address of each file's first block, by inode.
 
-        An address of None is no evidence of a flush. `volumes` are the volume's generations at the look. Return True if
-        a flush is over or must be assumed to have been cancelled.
+        A first block that moved since the last look is the sign of a flush. An address of None is no sign. `volumes`
+        are the volume's generations before and after this look. They show whether the volume was committed between the
+        looks: then sync(2) may have moved the block.
+
+        The result depends on the timer before this look:
+        - The files were all synced: the timer started between the last look and this one. Return False.
+        - The start is unknown: a moved block may show it, unless sync(2) may have moved the block. Return False.
+        - The start is known: return True if the flush is over, or did not come in time. Then the timer has started
+          anew. Return False otherwise, also if the timer became unknown.
         """
         synced, self._generation = volumes.after != self._generation, volumes.before
         blocks = {number: block for number, block in files.items() if block is not None}
@@ -199,7 +216,8 @@ class FlushTimer:
     def note_untimed_look(self, now_us: int) -> bool:
         """Record a look at files that no timer syncs. Return True if it was due; the next append plans another.
 
-        systemd-journal-remote syncs by no timer, and closes its files silently.
+        Return False if the planned look is still to come, or none is planned. systemd-journal-remote syncs by no timer,
+        and closes its files silently.
         """
         due = self._untimed_look_us is not None and now_us >= self._untimed_look_us
         if due:
@@ -209,7 +227,9 @@ class FlushTimer:
     def needs_sync(self, now_us: int) -> bool:
         """Return whether to request a sync, because the timer stayed unknown for longer than its interval.
 
-        A short timer shows by its flushes. NOCOW files need no window, because there is nothing to do to them.
+        False if the last request is less than ASK_EVERY_US ago. False also for a timer shorter than KERNEL_EXPIRES_US,
+        which shows by its flushes. False without unsynced datacow files: NOCOW files need no window, because there is
+        nothing to do to them.
         """
         if not self.has_timer or self.interval_us < KERNEL_EXPIRES_US or not self._blocks or self.since is not None:
             return False
@@ -222,27 +242,32 @@ class FlushTimer:
         self._asked_us = now_us
 
     def note_sync(self, before_us: int, now_us: int) -> None:
-        """Record a sync that was requested at `before_us`.
+        """Record a sync that was requested at `before_us` and is over at `now_us`.
 
-        It stopped the timer, and an append up to `now_us` restarted it.
+        It stopped the timer, and an append in this time has started it again. So the state is ONLINE. Forget the
+        addresses of the first blocks.
         """
         self._armed = None
         self._begin(before_us, now_us)
         self._blocks, self._looked_us = {}, now_us
 
     def _begin(self, earliest_us: int, latest_us: int) -> None:
-        """Start the timer at the first append after a flush. After a rotation the timer may still run from before."""
+        """Set the state to ONLINE, and start the timer at the first append after a flush, between the two times.
+
+        If a timer from before a rotation may still run, its start is the earliest time.
+        """
         self._unheard, self._unknown_us = False, None
         if self._armed is not None and latest_us < self._armed.latest_us + self.interval_us + LATE_US:
             earliest_us = self._armed.earliest_us
         self.state, self.since = State.ONLINE, Span(earliest_us, latest_us)
 
     def _accept_flush(self, before_us: int, now_us: int, *, synced: bool) -> None:
-        """Take a moved first block as a flush between `before_us` and `now_us`, if nothing else explains it.
+        """Take a moved first block as a flush between `before_us` and `now_us`, if nothing else explains the move.
 
         `synced` is True if the volume was committed meanwhile: then sync(2) may have moved the block. The kernel's own
-        write-back may have moved it, too. That is ruled out if another move was less than KERNEL_EXPIRES_US ago, or the
-        interval is shorter. In both cases of doubt, only the time of the move is recorded and the timer stays unknown.
+        write-back may have moved it, too. That is impossible if another move was less than KERNEL_EXPIRES_US ago, or if
+        the interval is shorter than that. If the move was a flush, the state is ONLINE and the timer started an
+        interval ago. Otherwise, only the time of the move is recorded and the timer stays unknown.
         """
         soon = self._moved_us is not None and now_us - self._moved_us < KERNEL_EXPIRES_US
         self._moved_us = now_us
@@ -272,10 +297,10 @@ class FlushTimer:
         return False
 
     def _restart(self, since: Span, now_us: int) -> bool:
-        """Restart the timer at `since`, and return True.
+        """Restart the timer at `since`, and return True. Forget the flush that was seen.
 
-        If `since` is too vague to find the next flush, or is more than an interval ago, make the timer unknown
-        and return False.
+        If `since` is too vague to find the next flush, or is more than an interval ago, make the timer unknown and
+        return False.
         """
         self._seen, self._unsure = None, False
         vague = 2 * (since.latest_us - since.earliest_us) > self.interval_us
@@ -289,11 +314,19 @@ class FlushTimer:
         self.state, self.since, self._seen, self._unsure = State.UNKNOWN, None, None, False
 
     def forget_blocks(self) -> None:
-        """Forget the addresses of the first blocks, because a rewrite by this service moved them."""
+        """Forget the addresses of the first blocks, because a rewrite by this service moved them.
+
+        The next look then takes no move for a flush.
+        """
         self._blocks = {}
 
     def may_be_live(self, inode_number: int, age_us: int, now_us: int) -> bool:
-        """Return whether a journald will flush this ONLINE file, which was changed `age_us` ago by the wall clock."""
+        """Return whether a journald will still flush this ONLINE file.
+
+        `age_us` is the time since its last change by the wall clock. True for a change within the timer's interval and
+        LATE_US. If the clock was set, the age is wrong. So it is also True if the file was unsynced at the last look,
+        and the flush of a known timer is not overdue.
+        """
         if age_us <= self.interval_us + LATE_US:
             return True
         # If the clock was set, the age is wrong, and the known timer decides.
@@ -311,15 +344,22 @@ class FlushTimer:
         return 0 if self.since is None else closing_us(self.since.earliest_us, self.interval_us, margin_us) or 0
 
     def is_due(self, margin_us: int, now_us: int) -> bool:
-        """Return whether the next flush is known to be under way, or due within `margin_us`."""
+        """Return whether the next flush is known to be under way, or due within `margin_us`.
+
+        False if the time of the flush is unknown, and if nothing is unsynced.
+        """
         closes_us = self.closes_us(margin_us)
         return bool(closes_us) and now_us >= (closes_us or 0)
 
     def next_look_us(self, margin_us: int) -> int | None:
         """Return when (CLOCK_MONOTONIC) to look at the files again, or None if that needs an event first.
 
-        While a timer runs, that is `margin_us` before its flush is due, when it is due, and repeatedly until it was
-        seen.
+        - Without a timer: the time that `note_append` planned, else None. With one, None if nothing is unsynced.
+        - The interval leaves no window of `margin_us`: RARELY_US after the last look.
+        - The timer's start is unknown: a fraction of the interval after the last look, at most SEARCH_EVERY_US. It is
+          the whole interval, at least RARELY_US, if only NOCOW files are unsynced.
+        - The timer runs: `margin_us` before its flush is due, when it is due, and repeatedly until the flush was seen.
+          After that, when the timer's slack is over.
         """
         if not self.has_timer or self.state is State.OFFLINE:
             return None if self.has_timer else self._untimed_look_us

@@ -33,7 +33,8 @@ UNWANTED: Final = {
 def snapshots(instance: Instance, host: Host) -> bool:
     """Return whether there is evidence that snapshots are taken of this journal.
 
-    That is a file with shared data, unless its own user could have made that reflink, or a recorded rewrite of one.
+    Evidence is a file in the instance's directory with shared data, or a recorded rewrite of shared data. A user's own
+    journal is no evidence, because that user could have made a reflink of it.
     """
     where = instance.directory
     shared = (file for file in host.files if file.extents.shared_bytes and not file.owner.startswith("user:"))
@@ -43,7 +44,8 @@ def snapshots(instance: Instance, host: Host) -> bool:
 def decide(instance: Instance, volume: Volume | None, host: Host, config: Config) -> Action | Skip | None:
     """Return the action that makes the directory NOCOW, or a Skip with the reason against it.
 
-    Return None if NOCOW=no, the directory is not on btrfs, or it is NOCOW as it should be.
+    Return None if NOCOW=no, or if the directory is not on btrfs. For a NOCOW directory return a Skip only if NOCOW=auto
+    prefers datacow files there, else None. Return a Skip also until the retry delay after a failure is over.
     """
     wanted = config.nocow.nocow
     if wanted == "no" or volume is None:
@@ -80,7 +82,11 @@ def _already(instance: Instance, doubt: tuple[Reason, str] | None) -> Skip | Non
 
 
 def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | None) -> Skip | None:
-    """Return a Skip with the reason not to make this directory NOCOW, or None if nothing prevents it."""
+    """Return a Skip with the reason not to make this directory NOCOW, or None if nothing prevents it.
+
+    The reasons are, in this order: the mount option nodatacow, `doubt`, a read-only filesystem, and compression of the
+    directory.
+    """
     where = instance.directory
     if "nodatacow" in volume.options:
         return Skip(where, Reason.IDEAL, "mounted with nodatacow: new files are NOCOW without an attribute")
@@ -102,8 +108,8 @@ def postpone_failed_change(instance: Instance, host: Host) -> Skip | None:
 def postpone_at_start(instance: Instance, host: Host, request: Request, config: Config) -> Skip | None:
     """Postpone +C while the service is younger than SettleSec=, so that an admin can look and object first.
 
-    With +C, new files have no checksums, and an active file is rotated for it. Nothing is postponed with --now, or in a
-    command that makes the plan without the service.
+    With +C, new files have no checksums, and an active file is rotated for it. Return None after that time, with a
+    request that hurries, and in a command that makes the plan without the service.
     """
     wait_us = config.watch.settle_us
     if host.began_us is None or request.hurries or not 0 <= (age_us := host.now_us - host.began_us) < wait_us:

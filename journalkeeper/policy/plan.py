@@ -54,8 +54,9 @@ class Idle:
 def plan(host: Host, request: Request, config: Config, idle: Idle | None = None) -> Plan:
     """Return the plan for `host`: an action or a skip for each file and directory, the most rewarding actions first.
 
-    The plan repeats the decisions in `idle` that still hold, and replaces `idle` by its own. To judge 10,000 files anew
-    takes as long as the look at them.
+    Actions on directories come before those on files, and skips are sorted by path. The plan repeats the decisions in
+    `idle` that still hold, and replaces the content of `idle` by its own. To judge 10,000 files anew takes as long as
+    the look at them.
     """
     cases, idle = Cases(host, request, config), idle or Idle()
     basis = request, config, tuple((volume.device, volume.options) for volume in host.volumes)
@@ -119,9 +120,11 @@ def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) 
 def _judge_file(
     file: JournalFile, cases: Cases, before: Mapping[str, tuple[JournalFile, Past | None, Decision]], idle: Idle
 ) -> Decision:
-    """Return the decision in `before` if it still holds, else what `_judge` returns. Add a lasting one to `idle`.
+    """Return the decision in `before` if it still holds, else what `_judge` returns.
 
-    If a rule raises an error, that file is skipped as INTERNAL_ERROR, and the plan continues.
+    A decision holds while the file's row and its past are the same. Add it to `idle` if it lasts: it leaves an archive
+    alone, and its Skip has no end. If a rule raises an error, that file is skipped as INTERNAL_ERROR, and the plan
+    continues.
     """
     past, known = cases.find_past(file), before.get(file.path)
     if known is not None and known[0] is file and known[1] == past:
@@ -137,9 +140,13 @@ def _judge_file(
 
 
 def _judge(case: Case) -> Decision:
-    """Return (skip, action) for one file: a Skip if it is not worked on now, and the action if one pays and is allowed.
+    """Return (skip, action) for one file. `skip` is the reason not to work on it now, `action` the rewrite that pays.
 
-    Both are returned for an action that is only postponed.
+    - A rule vetoes the file: (the first veto, None). If an action would pay and all vetoes are temporary, `puts_off` of
+      the veto is True.
+    - No action pays, and no rule vetoes the file or the first veto is SHARED: (the Skip of `propose`, None).
+    - The action pays but a retry or a busy disk postpones it: (the Skip with `puts_off`, the action).
+    - The action may be done now: (None, the action). A request that hurries is never postponed.
     """
     against = vetoes(case)
     veto = next(against, None)
@@ -164,7 +171,10 @@ def _is_temporary(skip: Skip) -> bool:
 
 
 def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
-    """Return `made`, the plan for `request`, with `now` set in each skip that would be an action with --now."""
+    """Return `made`, the plan for `request`, with `now` set in each skip that would be an action with --now.
+
+    Make that plan from `host` and `config`. If `request` hurries already, return `made` unchanged.
+    """
     if request.hurries:
         return made
     at_once = plan(host, request._replace(now=True), config)
@@ -179,15 +189,21 @@ def _reward(action: Action) -> tuple[float, str]:
 
 
 def count_available_bytes(volume: Volume) -> int:
-    """Return how many bytes of new data `volume` can still store."""
+    """Return how many bytes of new data `volume` can still store.
+
+    Unallocated space counts by the most device bytes that the data profile needs; an unknown profile counts as single.
+    """
     return volume.free_bytes + volume.unallocated_bytes // COPIES.get(volume.data_profile, 1)
 
 
 def _afford(actions: list[Action], host: Host, request: Request, config: Config) -> tuple[list[Action], list[Skip]]:
     """Return the actions that fit the day's budget and the free space, and a skip for each other action.
 
+    Judge the actions in their order; a later, smaller one may still fit. The reason is FREE_SPACE or BUDGET, with the
+    time of the next try. BytesPerDay=0 has no such time. A request that hurries ignores the budget by `ignores_budget`.
+
     Subvolumes have a st_dev each and share the space of their volume. The space of a file's old extents does not count
-    as free for the next file, because btrfs frees it only at the end of the transaction (fs/btrfs/transaction.c).
+    as free for the next file. btrfs frees it only at the end of the transaction (fs/btrfs/transaction.c).
     """
     budget = config.budget.bytes_per_day
     left = None if budget is None or ignores_budget(request, budget) else budget - host.written_bytes

@@ -123,7 +123,10 @@ class Question:
         return min(use, self.allocated_bytes + max(0, instance.available_bytes - keep_free)) if use else 0
 
     def skip(self, reason: Reason, detail: str, until_us: int | None = None) -> Skip:
-        """Return a reason against the rotation."""
+        """Return a Skip of the instance's directory with the reason against the rotation.
+
+        `until_us` is the time of the next try, None if that is unknown.
+        """
         return Skip(self.instance.directory, reason, detail, until_us)
 
 
@@ -162,7 +165,8 @@ def wait_for_window(question: Question) -> Skip | None:
 def veto_excess_rotations(question: Question) -> Skip | None:
     """Veto a rotation when RotationsPerDay= was reached in the last 24 hours, else return None.
 
-    RotationsPerDay=0 forbids rotations for good. With --now the limit is ignored.
+    The rotations of this plan count. Try again after AGAIN_US. RotationsPerDay=0 forbids rotations for good. A request
+    that hurries ignores the limit, but not 0 at a shutdown.
     """
     allowed = question.cases.config.budget.rotations_per_day
     made = question.cases.host.rotations + question.planned
@@ -184,7 +188,10 @@ def veto_by_retention(question: Question) -> Skip | None:
 
 
 def _find_losses(question: Question) -> Iterator[str]:
-    """Yield the reasons why a rotation would make journald delete entries sooner, by the table above."""
+    """Yield the reasons why a rotation would make journald delete entries sooner, by the module's table.
+
+    Yield one also if journald's limits are unknown.
+    """
     instance, most, full = question.instance, question.kept_bytes, question.full_file_bytes
     after = question.allocated_bytes
     retention_us = instance.max_retention_us
@@ -269,9 +276,11 @@ def _rotate_into_nocow(question: Question) -> Action | Skip | None:
 
 
 def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action | Skip | None:
-    """Return a rotation if it costs less than `actions` on the active files.
+    """Return a rotation if it costs less than `actions` on the active files and the extents that these leave.
 
-    Return a Skip with the reason if a rule forbids a cheaper rotation, and None if none is cheaper.
+    Return None if it is not cheaper, or if rules veto all active files for reasons outside DESPITE. Return a Skip with
+    the reason if a rule forbids or postpones a cheaper rotation. The rotation is listed under the file with the most
+    extents.
     """
     judged = ((file, vetoes(question.cases.build(file))) for file in question.actives)
     files = [file for file, against in judged if all(skip.reason in DESPITE for skip in against)]
@@ -286,7 +295,10 @@ def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action 
 
 
 def wait_for_disk(question: Question) -> Skip | None:
-    """Postpone the additional flush of a rotation while other processes need the disk, except with --now."""
+    """Postpone the additional flush of a rotation while other processes need the disk, as `deferral.wait_for_disk`.
+
+    Return None if they do not, or if the request hurries.
+    """
     if question.cases.request.hurries:
         return None
     where, now_us = question.instance.directory, question.cases.host.now_us
@@ -295,7 +307,11 @@ def wait_for_disk(question: Question) -> Skip | None:
 
 
 def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
-    """Postpone a rotation so that the day's rotations are spread evenly and each gains much, except with --now."""
+    """Postpone a rotation until `file` is as old as a day divided by RotationsPerDay=.
+
+    So each rotation gains much. Return None for an older file, for one that begins in the future, and if the request
+    hurries.
+    """
     apart_us = DAY_US // max(1, question.cases.config.budget.rotations_per_day)
     age_us = question.cases.host.now_us - file.head_time_us
     if question.cases.request.hurries or not 0 <= age_us < apart_us:

@@ -41,13 +41,13 @@ def veto_unrequested(case: Case) -> Skip | None:
 
 
 def veto_unreadable(case: Case) -> Skip | None:
-    """Veto a file that could not be read or judged."""
+    """Veto a file that could not be read or judged, for the problem in its row."""
     problem = case.file.problem
     return None if problem is None else _skip(case, problem, case.file.problem_detail)
 
 
 def veto_other_filesystem(case: Case) -> Skip | None:
-    """Veto a file that is not on btrfs."""
+    """Veto a file without a known btrfs volume."""
     return _skip(case, Reason.NOT_BTRFS, "the file is on another filesystem") if case.volume is None else None
 
 
@@ -72,7 +72,10 @@ def veto_foreign_owner(case: Case) -> Skip | None:
 
 
 def veto_settling(case: Case) -> Skip | None:
-    """Veto an archive that changed within its settle time.
+    """Veto an archive that changed within its settle time: SettleSec=, or NocowSettleSec= for a NOCOW file.
+
+    Return None for an active file, and for any file if the request hurries. The change is the ctime. A ctime in the
+    future counts by its distance, so a file does not wait for a clock that was set back.
 
     journald renames a file first, sets its state to ARCHIVED later, and copies a NOCOW file last.
     """
@@ -92,8 +95,8 @@ def veto_unfinished_archive(case: Case) -> Skip | None:
     """Veto an archive with a state byte other than ARCHIVED, because journald still writes it.
 
     journald sets the byte when the whole file is on the disk, without an inotify event. So the file is checked again:
-    after a minute if it is younger than NocowSettleSec=, else after AGAIN_US. After a day the state is final: its
-    journald was killed before it could set the byte.
+    after a minute if its last change is younger than NocowSettleSec=, else after AGAIN_US. After a day the state is
+    final: its journald was killed before it could set the byte. The veto then has no end.
     """
     if case.file.kind is not Kind.ARCHIVED or case.file.state is State.ARCHIVED:
         return None
@@ -105,11 +108,14 @@ def veto_unfinished_archive(case: Case) -> Skip | None:
 
 
 def veto_repeated_rewrite(case: Case) -> Skip | None:
-    """Veto a second rewrite of a file that did not change, or whose last rewrite saved too little.
+    """Veto another rewrite if the file did not change since the last one, or if the last one saved too little.
 
-    Another compression on request is always allowed. An archive may also be rewritten again if its size or mtime
-    changed. An active file may be rewritten again if the last rewrite saved enough. All other files must have more
-    extents than the last rewrite left, by `_count_worthwhile_extents`.
+    Return None, which allows the rewrite, in each of these cases:
+    - No rewrite is known, or the last action was a rotation.
+    - The request asks for another compression.
+    - The size or mtime of an archive changed.
+    - The last rewrite of an active file saved enough.
+    - The file has at least `_count_worthwhile_extents` more extents than the last rewrite left.
     """
     past, file = case.past, case.file
     if past is None or past.verb is Verb.ROTATE or case.other_compression:
@@ -145,8 +151,9 @@ def _count_worthwhile_extents(case: Case, past: Past) -> int:
 def veto_shared_data(case: Case) -> Skip | None:
     """Veto a rewrite that would store a second copy of data that a snapshot keeps.
 
-    Under AllowUnshare=auto a compressed copy is allowed, because it takes at most a quarter of the space
-    (saving.EXPECTED_RATIO). No event reports that a snapshot was made or deleted, so the veto expires after a day.
+    Return None under AllowUnshare=yes or if the request allows it. Under AllowUnshare=auto a compressed copy of a plain
+    archive is allowed. It takes at most a quarter of the space (saving.EXPECTED_RATIO). No event reports that a
+    snapshot was made or deleted, so the veto expires after a day.
     """
     file, kept_bytes = case.file, case.file.extents.shared_bytes
     becomes_small = case.compression is not None and not file.compressed
@@ -158,7 +165,7 @@ def veto_shared_data(case: Case) -> Skip | None:
 
 
 def veto_closed_window(case: Case) -> Skip | None:
-    """Veto work on an active file while the flush window of its instance is closed."""
+    """Veto work on an active file while the flush window of its instance is closed. Return None for an archive."""
     return None if case.at_rest else deferral.wait_for_window(case.file.path, case.window)
 
 
@@ -179,7 +186,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def vetoes(case: Case) -> Iterator[Skip]:
-    """Yield the Skips of all rules that veto this file, the one to report first."""
+    """Yield the Skips of all RULES that veto this file, the one to report first. After a veto by one of FINAL, stop."""
     for rule in RULES:
         if (skip := rule(case)) is not None:
             yield skip

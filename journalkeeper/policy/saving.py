@@ -55,7 +55,10 @@ def estimate_freed_bytes(action: Action) -> int:
 
 
 def is_useless_rewrite(extents_before: int, extents_expected: int, extents_after: int) -> bool:
-    """Return whether a rewrite saved less than ENOUGH of the expected extents. False if no saving was expected."""
+    """Return whether a rewrite saved less than ENOUGH of the expected extents.
+
+    False if no saving was expected, or if `extents_expected` is 0, which means that it is unknown.
+    """
     expected = extents_before - extents_expected if extents_expected else 0
     return expected > 0 and extents_before - extents_after < expected * ENOUGH
 

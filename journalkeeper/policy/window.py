@@ -39,7 +39,8 @@ def windows(
 ) -> dict[str, Window]:
     """Return the flush window of each instance at `now_us`, by the instance's directory.
 
-    `margin_us` is the time before a flush at which work stops. With `now`, the request does not wait for a flush.
+    `margin_us` is the time before a flush at which work stops. With `now`, the request does not wait for a flush, and
+    every window is open.
     """
     online = [file for file in files if file.kind is Kind.ACTIVE and file.state is State.ONLINE]
     return {
@@ -51,7 +52,11 @@ def windows(
 
 
 def at(seen: Window, now_us: int) -> Window:
-    """Return the window `seen`, computed earlier, as it is at `now_us`: its time to open or close may have come."""
+    """Return the window `seen`, computed earlier, as it is at `now_us`: its time to open or close may have come.
+
+    A window that has closed since then has the reason "flush-due", one that has opened "stale". Otherwise return
+    `seen`.
+    """
     if seen.open and seen.closes_at_us is not None and now_us >= seen.closes_at_us:
         return Window(seen.instance, open=False, closes_at_us=None, reason="flush-due")
     if not seen.open and seen.opens_at_us is not None and now_us >= seen.opens_at_us:
@@ -64,10 +69,15 @@ def _find_window(  # noqa: PLR0911 - one return for each row of the table above
 ) -> Window:
     """Return the flush window of `instance`, whose unsynced files are `online`.
 
-    The reason is one of "now" (the request does not wait),
-    "flushed" (nothing unsynced), "no-timer" (journald syncs at no time of its own), "stale" (unsynced, but not written
-    for a whole interval), "online" (open until the flush is near), "flush-due", "too-short", or "unsynced" (since an
-    unknown time).
+    Its reason is one of these:
+    - "now": open, because the request does not wait.
+    - "flushed": open, because nothing is unsynced.
+    - "no-timer": open, because journald syncs at no time of its own.
+    - "stale": open, because the files were not written for a whole interval.
+    - "online": open until the next flush is near.
+    - "flush-due": closed, because the next flush is near or overdue.
+    - "too-short": closed, because the margins use up the interval.
+    - "unsynced": closed until the files were not written for a whole interval, because the timer's start is unknown.
     """
     name, interval_us = instance.name, instance.sync_interval_us
     if now:
@@ -90,9 +100,9 @@ def _find_window(  # noqa: PLR0911 - one return for each row of the table above
 
 
 def next_flush_us(instances: Iterable[Instance]) -> int:
-    """Return the earliest time (CLOCK_REALTIME) at which any journald is expected to flush.
+    """Return the earliest time (CLOCK_REALTIME) at which any journald is expected to flush; it may have passed.
 
-    Return 0 if no such time is known.
+    Return 0 if no such time is known. An infinite interval has none.
     """
     known = [one.online_since_us + one.sync_interval_us for one in instances if one.online_since_us is not None]
     return min((moment for moment in known if moment < INFINITY_US), default=0)

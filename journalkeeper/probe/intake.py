@@ -119,7 +119,13 @@ class Intake:
 
 
 def rotations_us(directory: str) -> list[int]:
-    """Return the times of rotations: those of the first entries of all system journals but the oldest."""
+    """Return the times of the rotations in ascending order: the first entries of all system journals but the oldest.
+
+    Read the journals in `directory` and everything below it. Skip files that vanish meanwhile or have no valid header.
+    Return [] for fewer than two journals.
+
+    Raises: OSError if another file cannot be read.
+    """
     found = []
     for place, _, names in os.walk(directory):
         for name in names:

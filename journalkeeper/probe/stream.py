@@ -105,7 +105,12 @@ def _follow(where: Target) -> Iterator[tuple[str, Iterator[list[bytes]]]]:
 
 
 def _connect(where: Target, identifier: str) -> socket.socket:
-    """Return a socket that is a program's stdout, connected as by sd_journal_stream_fd(3), but to any journald."""
+    """Return a socket to the stdout socket of the journald of `where`, as sd_journal_stream_fd(3) makes it.
+
+    Each line that is sent becomes a message of `identifier` with the default priority 6. Nothing can be received.
+
+    Raises: OSError if the socket cannot be reached.
+    """
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     channel.connect(os.fspath(where.sockets / "stdout"))
     channel.shutdown(socket.SHUT_RD)

@@ -35,7 +35,7 @@ LOOKS: Final = (
 
 
 def level(extents: int, length: int) -> int:
-    """Return the step, from 0, for `extents` in `length` bytes.
+    """Return the index in HEIGHTS for `extents` in `length` bytes. Each doubling of the extents per MiB adds one step.
 
     >>> [level(extents, MIB) for extents in (0, 1, 2, 3, 4, 127, 128, 256)]
     [0, 0, 1, 1, 2, 6, 7, 7]

@@ -280,7 +280,8 @@ def dropin(found: Retention) -> str:
 def format_limit(size_bytes: int) -> str:
     """Return a size for journald.conf(5), such as "4G", "512M" or "100K".
 
-    The unit is the largest of G, M and K that divides the size. If none does, the size is in bytes, without a unit.
+    The unit is the largest of G, M and K that divides the size. If none does, return the bytes without a unit. Return
+    "0" for 0.
     """
     for suffix, unit in (("G", 1024 * MIB), ("M", MIB), ("K", 1024)):
         if size_bytes and size_bytes % unit == 0:

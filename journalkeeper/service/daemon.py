@@ -89,10 +89,12 @@ class Daemon:
         self._resume: asyncio.TimerHandle | None = None
 
     async def run(self, *beside: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Run the service and the tasks `beside` until SIGTERM or SIGINT. A running action ends between two pieces.
+        """Run the service, and each of `beside` as a task, until SIGTERM or SIGINT. SIGHUP reloads the configuration.
 
-        Raises: BusyError if another daemon has the state directory, now or later; KeeperError without one;
-        ReplacedError if the service has to be started again.
+        At the end, cancel jobs and tasks, and wait for the worker: a running action ends between two pieces.
+
+        Raises: BusyError if another service has the state directory, at the start or later; KeeperError if that
+        directory cannot be made or locked; ReplacedError if the service has to be started again.
         """
         loop = self._loop
         with closing(self._watch), state.Lock(self._worker.engine.state_directory, state.DAEMON_LOCK) as lock:
@@ -116,8 +118,11 @@ class Daemon:
     async def _work(self, lock: state.Lock) -> None:
         """Report readiness. Until stopped, sleep and then look at everything if that is due, else at the flush timers.
 
-        Raises: KeeperError if the state directory was removed and cannot be made or locked again. Without the lock, a
-        second service could run. The service manager makes the directory for the next start.
+        If a flush has ended or a sync must be requested, look at everything next.
+
+        Raises: ReplacedError as Worker.look. KeeperError if the state directory was removed and cannot be made or
+        locked again. Without the lock, a second service could run. The service manager makes the directory for the next
+        start.
         """
         await self._renew_watches()
         self._notify.send("READY=1")
@@ -136,11 +141,17 @@ class Daemon:
 
     @property
     def _next_look_s(self) -> float:
-        """The time of the next look at everything, infinite during a pause."""
+        """The monotonic time of the next look at everything: when it is due and the CPU share of looks permits it.
+
+        It is infinite during a pause.
+        """
         return inf if self._state.present.paused else max(self._look_at_s, self._worker.looks.free_at_s)
 
     async def _sleep(self) -> None:
-        """Sleep until an event or the earliest planned look."""
+        """Sleep until an event, the next look at everything or the next look at the flush timers.
+
+        Do not sleep if one of these is due. A pause delays only the look at everything. Clear the event.
+        """
         flush_us = self._worker.engine.next_flush_look_us()
         flush_s = inf if flush_us is None else max(flush_us / 1e6, self._worker.flush_looks.free_at_s)
         with suppress(TimeoutError):
@@ -148,7 +159,7 @@ class Daemon:
         self._woken.clear()
 
     async def _renew_watches(self) -> None:
-        """Watch all directories anew. If a watch is refused, the next look tries again."""
+        """Watch all directories anew, and publish why one of them is not watched. Then the next look tries again."""
         tops = self._worker.engine.directories
         self._watches_are_due = False  # before the wait: a reload during it requests watches of other directories
         watches = await self._worker.run(partial(watch_directories, tops))
@@ -157,7 +168,10 @@ class Daemon:
         self._change(unwatched=watches.problem)
 
     async def _look(self, lock: state.Lock) -> None:
-        """Make one complete run in the worker, store its result, and plan the time of the next look.
+        """Make one complete run in the worker, log and publish its result, and plan the time of the next look.
+
+        After a failure the next look is FAILED_S later, or RETRY_S if another process holds what the run needs. It is
+        FAILED_S later at most while a watch is refused. After NotOnBtrfs it needs an event.
 
         Raises: as Worker.look; KeeperError if `lock` is lost.
         """
@@ -189,7 +203,12 @@ class Daemon:
                 self.rescan()
 
     async def _heed_change(self) -> None:
-        """Request a look if journal files changed. Wake the main loop for that, and if a flush timer started."""
+        """Wait for the next change that inotify or the mount table reports, and request the work that it needs.
+
+        If journal files appeared or vanished, request a look and wake the main loop. If the changes are unknown or
+        include directories, request new watches, too. Report each append to the flush timer of its directory. An append
+        wakes the main loop only if the time of that timer's next look changes.
+        """
         change = await self._watch.wait()
         flushes = self._worker.engine.memory.flushes
         began = [flushes.note_append(directory) for directory in change.appended]
@@ -200,16 +219,16 @@ class Daemon:
             self._woken.set()
 
     async def _heed_hangup(self) -> None:
-        """Wait for SIGHUP, then reload. A wrong configuration is logged, and the running values stay."""
+        """Wait for SIGHUP, then reload. `reload` logs an error of the configuration, and the running values stay."""
         await self._hung_up.wait()
         self._hung_up.clear()
         with suppress(KeeperError, OSError):  # it is logged
             await self.reload()
 
     async def _feed_watchdog(self) -> None:
-        """Wait for half of the watchdog's time, then send WATCHDOG=1 to the service manager.
+        """Wait for half of the watchdog's time, then send WATCHDOG=1. Without a watchdog, wait forever.
 
-        If the run has made no progress for STUCK_S, also report it as failed; the end of the run corrects that.
+        If a look or run has made no progress for STUCK_S, also publish it as failed. The end of the run corrects that.
         """
         await asyncio.sleep(self._notify.watchdog_s or inf)
         self._notify.send("WATCHDOG=1")
@@ -235,7 +254,11 @@ class Daemon:
         self._loop.call_soon_threadsafe(self._take, message)
 
     def _take(self, message: Message) -> None:
-        """Update the state with a message of the worker, and publish the new state."""
+        """Update the state with a message of the worker, and publish the new state.
+
+        Pass a FileDone to the followers. Show the progress of the service's own run in its status line, and store a
+        job's progress in the job. Checked and FlushesLooked are published only if they change the state.
+        """
         match message:
             case FileDone():
                 self._tell(message)
@@ -252,7 +275,11 @@ class Daemon:
         self._publish(self._state._replace(present=self._state.present._replace(**facts)))
 
     def _publish(self, state: Snapshot) -> None:
-        """Judge the new `state`, and pass the verdict to the service manager, the log, the metrics and the bus."""
+        """Store and judge the new `state`. Pass the verdict to the service manager, the log and the followers.
+
+        Log problems as a warning when they change, and again after a day. Log their end. Write the health metric in the
+        worker when the health changes, unless the service stops.
+        """
         before, self._state = self._state, state._replace(verdict=judge_present(state.present, now_us()))
         state, health = self._state, self._state.verdict.health
         if health != "unknown" and not state.working:
@@ -273,9 +300,11 @@ class Daemon:
             follow(notification)
 
     async def refresh(self) -> None:
-        """Check the configuration and the rights, whose changes cause no event, for a caller.
+        """Check for a caller whether the configuration changed and the directories can be written.
 
-        Check at most every CHECK_S, and do not wait longer than CHECK_WAIT_S for the result.
+        No event reports such changes. Start a new check in a thread if none is running and the last one began at least
+        CHECK_S ago. Wait at most CHECK_WAIT_S for the running one; a longer check continues. The worker posts the
+        result. An error of the check is not raised.
         """
         now_s = time.monotonic()
         if self._checking is None or (self._checking.done() and now_s - self._checked_s >= CHECK_S):
@@ -283,7 +312,10 @@ class Daemon:
         await asyncio.wait({self._checking}, timeout=CHECK_WAIT_S)
 
     def snapshot(self) -> Snapshot:
-        """Return the present state of the service, with the flush windows as of now."""
+        """Return the present state of the service, with the flush windows as of now.
+
+        `working` is True also while a job runs. Directories and budget are those of the running configuration.
+        """
         working = self._state.working or any(job.state != "queued" for job in self.jobs.queue)
         windows = tuple(at(one, now_us()) for one in self._state.windows)
         engine = self._worker.engine
@@ -316,7 +348,7 @@ class Daemon:
     def pause(self, span_us: int) -> None:
         """Stop the service's own work for `span_us` microseconds; 0 means until `resume`. Jobs are still done.
 
-        A new pause replaces the one before.
+        A running action of the service ends between two pieces. A new pause replaces the one before.
         """
         self.resume()
         self._change(paused=True)
@@ -337,7 +369,12 @@ class Daemon:
         self._woken.set()
 
     async def reload(self) -> None:
-        """Read the configuration again. Raises: KeeperError, OSError if it is wrong; the running values stay."""
+        """Read the configuration again, and log and publish the result. Request new watches and a look at everything.
+
+        While it reads, the service manager sees the service as reloading.
+
+        Raises: KeeperError, OSError if the configuration is wrong; then the running values stay.
+        """
         self._notify.send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
             await asyncio.to_thread(self._worker.reload)

@@ -86,7 +86,9 @@ class Jobs:
     def add(self, request: Request) -> Job:
         """Add a job for `request` to the queue, and start the work on the queue. Return the job.
 
-        Raises: BusyError if QUEUE_MOST jobs are queued.
+        The followers receive JobAdded.
+
+        Raises: BusyError if QUEUE_MOST jobs are unfinished, the running one included.
         """
         if len(self.queue) >= QUEUE_MOST:
             raise BusyError(f"{QUEUE_MOST} jobs are queued already; wait for one to end, or cancel some")
@@ -98,16 +100,21 @@ class Jobs:
         return job
 
     def find(self, number: int) -> Job:
-        """Return the unfinished job `number`. Raises: NoSuchJobError."""
+        """Return the queued or running job `number`.
+
+        Raises: NoSuchJobError if the job is over or never existed.
+        """
         for job in self.queue:
             if job.number == number:
                 return job
         raise NoSuchJobError(f"there is no job {number}, or it is over")
 
     def cancel(self, number: int) -> None:
-        """Cancel job `number`. A running job ends at the next chunk border, a queued one at once.
+        """Cancel job `number`. A running job ends at the next chunk border.
 
-        Raises: NoSuchJobError.
+        A queued job ends at once. Its result is "canceled" with a KeeperError, and replaces the result of the last job.
+
+        Raises: NoSuchJobError if the job is over or never existed.
         """
         job = self.find(number)
         if job.state == "queued":
@@ -126,7 +133,7 @@ class Jobs:
         return self._last[1]
 
     async def close(self) -> None:
-        """Cancel all jobs, and wait for the end of the running one."""
+        """Cancel all jobs, and wait for the end of the running one. Queued jobs end at once."""
         for job in [*self.queue]:
             self.cancel(job.number)
         if self._task is not None:

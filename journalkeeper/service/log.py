@@ -76,7 +76,10 @@ class Event(StrEnum):
 
 
 def make_fields(outcome: Outcome) -> dict[str, str]:
-    """Return the fields of an outcome for the log; unknown and empty values are left out."""
+    """Return the fields of an outcome for the log, by names that begin with JOURNALKEEPER_.
+
+    All values are texts. Values that are None or "" are left out.
+    """
     names = {name: name.upper().replace("_US", "_USEC") for name in to_columns(outcome)} | {"path": "FILE"}
     known = {names[name]: one for name, one in to_columns(outcome).items() if one not in {None, ""}}
     return {f"JOURNALKEEPER_{name}": str(one) for name, one in known.items()}
@@ -97,10 +100,10 @@ class Log:
     def say(
         self, priority: int, sentence: str, event: Event = Event.CONDITION, *, outcome: Outcome | None = None
     ) -> None:
-        """Log a sentence with a syslog priority: 3 error, 4 warning, 6 information.
+        """Log a sentence with a syslog priority: 3 error, 4 warning, 6 information. Never wait.
 
-        With an `outcome`, the entry gets its numbers as fields, and its result selects the event. A message that cannot
-        be sent is counted as lost.
+        With an `outcome`, the entry gets its numbers as fields, and its result replaces `event`. If earlier messages
+        were lost, log their number first. A message that cannot be sent is counted in `lost`, and no OSError is raised.
         """
         about = {} if outcome is None else make_fields(outcome)
         kind = event if outcome is None else Event[outcome.result.name]
@@ -112,7 +115,10 @@ class Log:
         self._socket.close()
 
     def _report_lost(self) -> bool:
-        """Log the number of lost messages, if there are any. Return False if that message is lost, too."""
+        """Log the number of lost messages and set it to 0. Return False if that message is lost, too.
+
+        Without lost messages, return True and log nothing.
+        """
         text = f"{self.lost} messages were lost: journald did not take them"
         if self.lost and self._send(WARNING, text, Event.LOST, {"JOURNALKEEPER_LOST": str(self.lost)}):
             self.lost = 0
@@ -133,13 +139,16 @@ class Log:
 
 
 def to_journald() -> str | None:
-    """Return a socket to journald if stderr is connected to journald, as in a unit; else None."""
+    """Return the path of journald's socket if stderr is connected to journald, as in a unit; else None."""
     status = os.fstat(2)
     return SOCKET if os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}" else None
 
 
 def encode(fields: Mapping[str, str]) -> bytes:
-    """Return an entry of the native protocol, with each value on one line."""
+    """Return an entry of the native protocol with one line for each of `fields`.
+
+    Control characters in a value are escaped, and the value is then cut to FIELD_CHARACTERS.
+    """
     return "".join(f"{name}={shown(value)[:FIELD_CHARACTERS]}\n" for name, value in fields.items()).encode()
 
 
@@ -155,7 +164,7 @@ class RunLog:
     ) -> None:
         """Log `sentence`, unless the last sentence about the topic `about` was the same and less than 24 hours ago.
 
-        With `same`, this key is compared instead of the sentence.
+        With `same`, this key is compared instead of the sentence. `outcome` adds its fields, as in `Log.say`.
         """
         last, when_s = self._said.get(about, ("", 0.0))
         if last != (same or sentence) or time.monotonic() - when_s >= SAY_AGAIN_S:
@@ -163,24 +172,35 @@ class RunLog:
             self.say(priority, sentence, outcome=outcome)
 
     def log_end(self, about: str, sentence: str) -> None:
-        """Log `sentence`, which reports the end of a condition, if the condition `about` was logged before."""
+        """Log `sentence`, which reports the end of a condition, if the condition `about` was logged before.
+
+        Forget the condition, so that it is logged again at once when it returns.
+        """
         if self._said.pop(about, None) is not None:
             self.say(INFO, sentence, Event.RECOVERED)
 
     def log_bug(self, what: str, error: Exception) -> None:
-        """Log an unexpected exception with its traceback. `what` is the failure that it caused."""
+        """Log an unexpected exception with its traceback. `what` is the failure that it caused.
+
+        An exception of the same type from the same place in the code is logged once a day.
+        """
         place = f"{type(error).__name__} {traceback.extract_tb(error.__traceback__)[-1:]}"
         trace = "".join(traceback.format_exception(error)).rstrip()
         self.log(f"{BUG}{place}", ERROR, f"{what}: bug in journalkeeper, please report it:\n{trace}", same=place)
 
     def log_job(self, report: Report) -> None:
-        """Log the notices and outcomes of a job."""
+        """Log the notices of a job, and its outcomes except those of failures in PASSING.
+
+        The same sentence about a file or the same notice is logged once a day.
+        """
         self._log_results(report, is_repeated=False)
 
     def log_run(self, report: Report, directories: Iterable[str], missing: tuple[str, ...]) -> None:
         """Log the notices, outcomes and lasting conditions of a run of the service, and forget those that are over.
 
-        Of each file, the same kind of action, or the same reason for none, is logged once a day.
+        Outcomes of failures in PASSING are not logged. Of each file, the same kind of action, or the same reason for
+        none, is logged once a day. Log the directories in `missing` as awaited. When none is missing any more, log that
+        `directories` were found.
         """
         self._log_results(report, is_repeated=True)
         for skip in report.plan.skipped:

@@ -31,7 +31,10 @@ class Notify:
             daemon.notify(message)
 
     def status(self, sentence: str) -> None:
-        """Set the line in `systemctl status`. Control characters are escaped, because each line is a command."""
+        """Set the line in `systemctl status`, unless it is the same as the last one.
+
+        Control characters are escaped, because each line is a command.
+        """
         if sentence != self._said:
             self._said = sentence
             self.send(f"STATUS={shown(sentence)}")

@@ -46,7 +46,7 @@ class Findings(NamedTuple):
 
     @property
     def waits_for(self) -> str:
-        """The sentence of `describe_waits` on the files that wait; directories are left out."""
+        """The sentence of `describe_waits` on the files that wait, "" if none waits. Directories are left out."""
         decided = [one for path, one in self.decided.items() if path in self.files]
         return describe_waits(one for one in decided if isinstance(one, Skip))
 
@@ -117,7 +117,11 @@ def state(snapshot: Snapshot) -> tuple[str, str]:
 
 
 def manager(snapshot: Snapshot) -> Manager:
-    """Return the values of the service's D-Bus properties. Those about files are None before the first look."""
+    """Return the values of the service's D-Bus properties.
+
+    Before the first look, and if no journal is on btrfs, the values about files are None, and the whole budget is left.
+    The total of reclaimed bytes is None also if the history cannot be read.
+    """
     word, reason = state(snapshot)
     known = Manager(
         version=__version__,
@@ -215,7 +219,19 @@ Message = Checked | FlushesLooked | Looked | Failed | FileDone | NotOnBtrfs | Pr
 
 
 def after(state: Snapshot, message: Message) -> Snapshot:
-    """Return the state that follows from `state` and a message of the worker."""
+    """Return the state that follows from `state` and a message of the worker. `state` stays unchanged.
+
+    - Progressed: the service is working if it is its own run. A job's progress changes nothing.
+    - Checked, FlushesLooked: the values of the message replace those of the state.
+    - FileDone: a success is added to the sums of bytes and sets `last_run_us`. The outcome replaces the failures of its
+      path.
+    - Looked: the result replaces the findings and `present`, except for the facts in STANDING and the failures that
+      last.
+    - NotOnBtrfs: no findings, and of `present` only the facts in STANDING stay.
+    - Failed: `problem` is set, or `busy` with its time if another process holds what the run needs. The findings stay.
+
+    After the last three, the service is no longer working.
+    """
     before = present = state.present
     standing = {name: getattr(before, name) for name in STANDING}
     match message:

@@ -103,8 +103,9 @@ class Watches(NamedTuple):
 def watch_directories(tops: tuple[str, ...]) -> Watches:
     """Watch `tops`, the instances' directories below them, and the nearest directory above each, with inotify.
 
-    The directory above is watched so that a `top` that appears or is replaced is noticed. Errors are not raised:
-    `problem` of the result states why one of the directories is not watched. The call can wait for the disk.
+    The directory above is watched so that a `top` that appears or is replaced is noticed. Return the watches, whose
+    `fd` the caller has to close. Errors are not raised: `problem` of the result states why one of the directories is
+    not watched. The call can wait for the disk.
     """
     # pyinotify logs to stderr by a handler of its own; its errors come as exceptions here.
     pyinotify.log.handlers[:] = [logging.NullHandler()]
@@ -129,9 +130,12 @@ def watch_directories(tops: tuple[str, ...]) -> Watches:
 
 
 def _find_wanted(tops: tuple[str, ...]) -> Iterator[tuple[str, Interest]]:
-    """Yield the directories to watch, each one before the search below it.
+    """Yield each directory to watch with its events: those above each of `tops`, the top itself, and its instances.
 
-    If the caller watches each directory at once, an event reports what appears below it during or after the search.
+    A directory is yielded before the search below it. If the caller watches each directory at once, an event reports
+    what appears below it during or after the search. A top that does not exist is not yielded.
+
+    Raises: KeeperError if a top cannot be listed.
     """
     for top in tops:
         # Also above: a directory, or a link to it, that is moved away and made anew is found again.
@@ -145,7 +149,10 @@ def _find_wanted(tops: tuple[str, ...]) -> Iterator[tuple[str, Interest]]:
 
 
 def _find_nearest(path: str) -> Iterator[tuple[str, Interest]]:
-    """Yield the nearest existing directory above `path`, and again while a nearer one has appeared meanwhile."""
+    """Yield the nearest existing directory above `path`, with the name in it that leads to `path`.
+
+    Yield another one while a nearer directory has appeared meanwhile.
+    """
     known = ""
     while True:
         above, name = os.path.split(path)
@@ -158,7 +165,10 @@ def _find_nearest(path: str) -> Iterator[tuple[str, Interest]]:
 
 
 def _add(manager: pyinotify.WatchManager, interests: dict[int, Interest], path: str, interest: Interest) -> str:
-    """Watch the directory at `path`, and return why that is not possible, or ""."""
+    """Watch the directory at `path`, and add `interest` to `interests`. Return why that is not possible.
+
+    Return "" if the directory is watched, or if it has vanished.
+    """
     try:
         handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -191,7 +201,10 @@ class Watch:
         self._loop.add_reader(self._mount_events.fileno(), self._check_mounts)
 
     def use(self, watches: Watches) -> None:
-        """Watch with `watches` from now on. If the kernel refused an inotify instance, keep the old watches."""
+        """Watch with `watches` from now on, and close the old ones. Compare the mount table at once.
+
+        If the kernel refused an inotify instance, keep the old watches with the places and the problem of the new ones.
+        """
         if watches.fd >= 0:
             self._drop()
             self.watches = watches
@@ -210,8 +223,9 @@ class Watch:
     async def wait(self) -> Change:
         """Sleep until an event comes, and COALESCE_S longer. Return the changes of at most READ_BYTES of events.
 
-        The next call returns those of further events. An unexpected exception loses events: then the caller has to make
-        the watches anew, and to look at everything.
+        Return EVERYTHING also if a mount near a journal directory changed. The next call returns the changes of further
+        events. An unexpected exception loses events: then the caller has to make the watches anew, and to look at
+        everything.
         """
         await self._woken.wait()
         await asyncio.sleep(COALESCE_S)
@@ -249,7 +263,11 @@ class Watch:
             return b""
 
     def _judge(self, number: int, mask: int, padded_name: bytes) -> Change:
-        """Return the change that one inotify event reports; NOTHING if the event is about other files."""
+        """Return the change that one inotify event reports; NOTHING if the event is about other files.
+
+        Return EVERYTHING for a directory or a watched name that changed. After an overflow return EVERYTHING with an
+        append to each directory.
+        """
         if mask & pyinotify.IN_Q_OVERFLOW:
             appended = frozenset(one.journals for one in self.watches.interests.values() if one.journals)
             return EVERYTHING | Change(appended)
@@ -265,7 +283,10 @@ class Watch:
         return Change(frozenset({interest.journals})) if journal.kind is Kind.ACTIVE else NOTHING
 
     def _check_mounts(self) -> None:
-        """Read the mount table, and note a change of everything if a mount at or near a journal directory changed."""
+        """Read the mount table. If a mount near a journal directory changed, make `wait` return EVERYTHING.
+
+        Near are mount points at, above and below the directory.
+        """
         self._mount_events.poll(0)
         now = find_mount_lines(self.watches.places)
         if now != self.watches.mounts:

@@ -91,7 +91,10 @@ class Worker:
         self._known_mounts: dict[str, set[str]] = {}
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Call `work` in the worker thread. Return a future of the event loop with its result."""
+        """Call `work` in the worker thread, after all earlier calls. Return a future of the event loop.
+
+        The future has the result or the exception of `work`.
+        """
         return asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def close(self) -> None:
@@ -99,7 +102,7 @@ class Worker:
         self._executor.shutdown()
 
     def reload(self) -> None:
-        """Continue with the configuration on disk. Any thread may call this.
+        """Continue with the configuration on disk and the memory of the old engine. Any thread may call this.
 
         Raises: KeeperError, OSError if the configuration is wrong; then nothing changes.
         """
@@ -109,6 +112,8 @@ class Worker:
 
     def check(self) -> set[str]:
         """Post whether the configuration on disk is the one that runs, and which directories cannot be written.
+
+        Post nothing if a reload replaced the engine meanwhile. A wrong configuration is posted, not raised.
 
         Return the directories that were replaced: the service can no longer write there, although it could when they
         were first checked. Its unit's mounts are made when it starts, so systemd has to start it again. A directory
@@ -132,7 +137,10 @@ class Worker:
         return replaced
 
     def look_at_flushes(self) -> bool:
-        """Look at the flush timers, publish the flush windows, and return whether the service should run now."""
+        """Look at the flush timers, and post the flush windows. Add the CPU time to `flush_looks`.
+
+        Return True if the service should look at everything now: a flush ended, or a sync must be requested.
+        """
         began_s = time.thread_time()
         passed = self.engine.has_flush_passed()
         self.flush_looks.spend(time.thread_time() - began_s, time.monotonic())
@@ -140,12 +148,14 @@ class Worker:
         return passed
 
     def look(self, renew: Callable[[], None]) -> snapshot.Looked | snapshot.Failed | snapshot.NotOnBtrfs:
-        """Call `renew`, and do one complete run: look at every file, make a plan, and carry it out.
+        """Call `renew` and `check`. Then do one complete run: look at every file, make a plan, and carry it out.
 
-        Return NotOnBtrfs if no journal directory is on btrfs. Return Failed for any other error, also if they were on
-        btrfs in an earlier run. Otherwise return the result as Looked.
+        Return Looked with the result. Return NotOnBtrfs if no journal directory is on btrfs and none was in an earlier
+        run. Return Failed for any other KeeperError or OSError of the run. Add the CPU time until the first rewrite to
+        `looks`, except in the first look.
 
-        Raises: as `renew`; ReplacedError if a directory was replaced, so that the service has to be started again.
+        Raises: as `renew`; ReplacedError if a directory was replaced, so that the service has to be started again; all
+        other exceptions.
         """
         renew()
         self.cycles += 1
@@ -171,7 +181,10 @@ class Worker:
                 self.looks.spend(ended_s - began_s, time.monotonic())
 
     def _run(self, engine: Engine, job: int, request: Request, stop: Callable[[], bool], origin: str) -> Report:
-        """Run `engine` for the job with this number, or with 0 for the service itself, and post the progress."""
+        """Run `engine` for the job with this number, or with 0 for the service itself, and post progress and outcomes.
+
+        `stop` returns whether to end between two pieces. `alive_s` is None after the run. Raises: as Engine.run.
+        """
 
         def note_progress(progress: Progress) -> None:
             self.alive_s = time.monotonic()
@@ -211,16 +224,21 @@ class Worker:
         return snapshot.Looked(found, present, report, wait_s, snapshot.FlushesLooked(*engine.windows()))
 
     def plan(self, request: Request) -> dict[str, Any]:
-        """Return the document of `plan -j`. Raises: KeeperError, OSError as Engine.plan."""
+        """Return the document of `plan -j`, and post the flush windows.
+
+        Raises: UsageError as `resolve`; KeeperError, OSError as Engine.plan.
+        """
         engine = self.engine  # a reload may replace it meanwhile
         document: dict[str, Any] = to_json(engine.plan(resolve(request, engine.directories)))
         self._post(snapshot.FlushesLooked(*self.engine.windows()))
         return document
 
     def do(self, job: Job) -> tuple[Ended, Report]:
-        """Carry out a job, and return its result for the caller and the report for the log.
+        """Carry out a job. Return its result for the caller and the report for the log.
 
-        Raises: KeeperError, OSError as Engine.run.
+        The job ends between two pieces if it is canceled or the service stops.
+
+        Raises: UsageError as `resolve`; KeeperError, OSError as Engine.run.
         """
         engine = self.engine  # a reload may replace it meanwhile
         request = resolve(job.request, engine.directories)
@@ -242,9 +260,10 @@ def get_wait_s(report: Report, whole_us: int) -> float:
 
 
 def result(report: Report, request: Request) -> str:
-    """Return the result of a job as a word: "canceled", "failed" or "done".
+    """Return the result of a job as a word.
 
-    A named path that is no journal file is a failure.
+    It is "canceled" if an action was interrupted. It is "failed" if an action failed, or a path that `request` names is
+    no journal file. Else it is "done".
     """
     if any(outcome.reason is Reason.INTERRUPTED for outcome in report.outcomes):
         return "canceled"
@@ -254,6 +273,8 @@ def result(report: Report, request: Request) -> str:
 
 def resolve(request: Request, directories: tuple[str, ...]) -> Request:
     """Return `request` with each path resolved to its place below the real paths of the watched `directories`.
+
+    Links are resolved in the watched directory only, not below it. Paths that are then the same count once.
 
     Raises: UsageError if a path is below none of them.
     """
@@ -269,6 +290,9 @@ def _place(path: str, directories: tuple[str, ...]) -> str:
 
 def find_unwritable(top: str) -> dict[str, Obstacle]:
     """Return why this process may not write to directories with journals: `top`, or else those of its instances.
+
+    Return {} if all can be written. A directory that does not exist or cannot be listed is left out, because the look
+    reports it.
 
     The unit's confinement makes mounts that are read-only although their filesystem is not (Obstacle.MOUNT):
     ReadWritePaths= excepts the directory that is there when the service starts. A directory that replaces it later lies
@@ -288,7 +312,11 @@ def find_unwritable(top: str) -> dict[str, Obstacle]:
 
 
 def _find_obstacle(path: str) -> Obstacle:
-    """Return why this process cannot write to the directory `path`. Raises: OSError if it cannot be opened."""
+    """Return why this process cannot write to the directory `path`.
+
+    A read-only filesystem comes first, then a read-only mount. Else it is ATTRIBUTE if the directory belongs to this
+    user, or OWNER. Raises: OSError if the directory cannot be opened.
+    """
     fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fields = (find_mount_line(fd) or "").split()
