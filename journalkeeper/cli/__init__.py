@@ -9,10 +9,10 @@ import sys
 def main(argv: list[str] | None = None) -> int:
     """Run the command in `argv` (sys.argv without its first word), and return the exit status.
 
-    It is 0 when the command is done. It is 1 when something failed or was interrupted, or the configuration is bad,
-    and 2 for a wrong command line. 75 means that the service must be started again. Nothing is raised for a mistake
-    of the user. The single word --measure is no command of users: it runs the unit that measures disk usage for the
-    service.
+    The status is 0 when the command is done, and 2 for a wrong command line. It is 1 when something failed or was
+    interrupted, or the configuration is bad. 75 means that the service must be started again. A mistake of the user
+    becomes a line on stderr, not an exception. The single word --measure is no command of users: it runs the unit that
+    measures disk usage for the service.
     """
     words = sys.argv[1:] if argv is None else argv
     if words == ["--measure"]:

@@ -54,9 +54,9 @@ class Context:
     def engine(self, config: Config | None = None, *, patient: bool = False) -> Engine:
         """Return the engine that was given, or a new one with `config`, by default the configuration on disk.
 
-        It works on the directories of -D or of the configuration, and measures disk bytes if the user is root. The
-        service needs a `patient` engine: it follows flushes, leaves the measuring to another process, and the
-        directories of -D may be created later.
+        A new engine works on the directories of -D or of the configuration, and measures disk bytes if the user is
+        root. The service needs a `patient` engine: it follows flushes, leaves the measuring to another process, and the
+        directory of -D may be created later.
 
         Raises: as `config`; KeeperError for a -D that is no directory; PermissionError (EACCES).
         """
@@ -76,7 +76,7 @@ class Context:
         Return None if no service runs, if the command is about another host's journal, or if this Context was given an
         engine.
 
-        Raises: HungError if the service does not answer; KeeperError if it refuses.
+        Raises: HungError if the service does not answer; KeeperError if the service refuses.
         """
         from journalkeeper.bus.client import Service  # noqa: PLC0415 - pages are made without dbus-fast
 
@@ -137,9 +137,10 @@ class Context:
 
     @contextmanager
     def record(self) -> Iterator[Record]:
-        """Open the history for reading. At the end, write a note for each table with unreadable rows.
+        """Open the history for reading. After the block, write a note to stderr for each table with unreadable rows.
 
-        Raises: NeedsRootError without the right to read it; KeeperError if it is damaged.
+        Raises: NeedsRootError without the right to read the history; KeeperError if the history is damaged;
+            BusyError if another process keeps it locked.
         """
         with Record(self.state_directory, read_only=True) as record:
             yield record
@@ -191,9 +192,10 @@ class Context:
 
 
 def _is_below(path: str, top: str) -> bool:
-    """Return whether `path` is below `top`, and no directory between them is a symbolic link; False for `top` itself.
+    """Return whether `path` is below `top`, and no directory between the two is a symbolic link.
 
-    The service does not follow such links. `top` and the last part of `path` may be links.
+    Return False for `top` itself. The service does not follow such links. `top` and the last part of `path` may be
+    links.
     """
     way, below = os.path.dirname(path), top.rstrip("/")
     if not path.startswith(f"{below}/"):

@@ -98,9 +98,9 @@ def _execute(asked: Request, context: Context) -> tuple[Report, dict[str, Any], 
 
 
 def _summarize(report: Report) -> str:
-    """Return the summary of a run, or a sentence on the skips if the run had no outcomes.
+    """Return the summary of a run. If the run had no outcomes, return `describe_no_actions`.
 
-    It contains the number of actions by result, the sums of the files before and after, the bytes written, the
+    The summary contains the number of actions by result, the sums of the files before and after, the bytes written, the
     duration, and `describe_rest`.
     """
     outcomes, skipped = report.outcomes, report.plan.skipped

@@ -54,7 +54,10 @@ def gather(context: Context, wanted: Wanted, config: Config) -> Evidence:
 
 
 def _read_history(context: Context, wanted: Wanted) -> Recorded | Unknown:
-    """Return the contents of the history, as `Context.read_history`; Unknown with the reason if it is damaged."""
+    """Return the contents of the history, as `Context.read_history`.
+
+    Return Unknown with the reason also if the history is damaged.
+    """
     try:
         return context.read_history(wanted.since_us, wanted.directory)
     except KeeperError as error:

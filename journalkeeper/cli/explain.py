@@ -62,7 +62,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _show_file(path: str, context: Context) -> int:
-    """Show the story of a file, and return the exit status: 1 if it is no journal file."""
+    """Show the story of a file, and return the exit status: 1 if it is no journal file, else 0.
+
+    For such a file nothing is shown but a note on stderr.
+    """
     asked = Request(paths=(path,))
     host = context.engine().look(asked)
     (file,) = host.files
@@ -105,7 +108,9 @@ def _learn(file: JournalFile, now_us: int, context: Context) -> Story:
 def _read_placement(path: str) -> tuple[tuple[Stretch, ...], int | None, float | None]:
     """Return the placement of the file's data, the bytes that its extents pin, and the seconds of a cold read.
 
-    The pinned bytes are None for an unprivileged user, and the seconds if they cannot be measured.
+    The pinned bytes are None for an unprivileged user. The seconds are None if they cannot be measured.
+
+    Raises: OSError if the file cannot be opened.
     """
     parent, _, name = path.rpartition("/")
     with opening.open_directory(parent or "/") as dir_fd, opening.hold_open(name, dir_fd) as fd:
@@ -116,9 +121,10 @@ def _read_placement(path: str) -> tuple[tuple[Stretch, ...], int | None, float |
 def _read_past(
     file: JournalFile, now_us: int, context: Context, unknown: dict[str, str]
 ) -> tuple[tuple[Entry, ...] | None, tuple[Sample, ...] | None]:
-    """Return the history's rows of the file, the oldest first; None with the reason in `unknown` if it is unreadable.
+    """Return the history's rows of the file, the oldest first: actions and extent counts.
 
-    Rows from before the first entry are about an earlier file of the same name, which became an archive.
+    If the history is unreadable, return (None, None), and store the reason in `unknown`. Rows from before the file's
+    first entry are left out: they are about an earlier file of the same name, which became an archive.
     """
     since_us = file.head_time_us or now_us
     try:

@@ -54,7 +54,7 @@ class Output:
         write(json.dumps(to_json(value), **form))
 
     def lines(self, lines: Sequence[str], *, paged: bool = True) -> None:
-        """Write lines to stdout, or nothing with --quiet.
+        """Write lines to stdout. With --quiet or without lines, write nothing.
 
         Lines that do not fit the terminal go through a pager if `paged` and the options allow it.
         """

@@ -46,10 +46,10 @@ class Command(NamedTuple):
     needs_root: str
 
     def load(self) -> ModuleType:
-        """Import the command's module.
+        """Import the command's module and return it.
 
-        It has `options`, which adds the options that only this command has to a parser, and `run`, which returns the
-        exit status. Its docstring is a line about the module, then the command's help.
+        The module has `options`, which adds the options that only this command has to a parser. It also has `run`,
+        which returns the exit status. The docstring of the module is a line about the module, then the command's help.
         """
         return importlib.import_module(f"journalkeeper.cli.{self.module}")
 
@@ -126,9 +126,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def split_help(module: ModuleType) -> tuple[str, str]:
-    """Return the second paragraph of a command's docstring, which is the description, and all paragraphs after it.
+    """Return the description and the rest of the help in the docstring of a command's module.
 
-    The first paragraph, the title, is left out. The docstring must have two paragraphs.
+    The description is the second paragraph, and the rest is all paragraphs after it, "" if there are none. The first
+    paragraph, the title, is left out.
+
+    Raises: ValueError if the docstring has only one paragraph.
     """
     _, description, *rest = (module.__doc__ or "").split("\n\n")
     return description, "\n\n".join(rest)
@@ -200,7 +203,10 @@ DEFAULTS: Final[dict[str, Any]] = {
 
 
 def common(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every command, which may stand before or after its name; the later one wins."""
+    """Add the options of every command to `parser`.
+
+    They may stand before or after the command's name. If an option is given twice, the later value wins.
+    """
     group = parser.add_argument_group("options of every command")
     add = partial(group.add_argument, default=argparse.SUPPRESS)  # a default would replace a value before the command
     where = "the journal directory (default: Directories= in the configuration, /var/log/journal)"

@@ -96,7 +96,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
-    """Show the plan for `asked`, and return the exit status: 1 if a named path is no journal file.
+    """Show the plan for `asked`. Return 1 if a named path is no journal file, which is reported on stderr, else 0.
 
     Files that need no work are only counted, unless the user named paths or `verbose` is set.
     """
@@ -131,7 +131,10 @@ def make_plan(asked: Request, context: Context) -> dict[str, Any]:
 
 
 def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
-    """Return the summary: what there is to do, what it writes and saves, and what the other files wait for."""
+    """Return the summary: what there is to do, what the actions write and save, and what the other files wait for.
+
+    Without actions, return `describe_no_actions`. A saving of 0 is left out.
+    """
     if not actions:
         return describe_no_actions(skipped)
     verdict = f"{count_subjects([action['action'] for action in actions])} to do"

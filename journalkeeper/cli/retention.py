@@ -86,10 +86,13 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _apply(found: Retention, evidence: Evidence) -> bool:
-    """Write the drop-in that sets the size of the main journal. Return False if the drop-in already has this content.
+    """Write the drop-in that sets the size of the main journal, and return True.
 
-    Raises: KeeperError if no running unit compacts archives; then nothing is written. KeeperError also if another file
-    overrides the drop-in that was just written. FileError if it cannot be written.
+    Write nothing and return False if the drop-in already has this content.
+
+    Raises: KeeperError if no running unit compresses archives, or the units' states are unknown; then nothing is
+        written. KeeperError also if another file overrides the drop-in that was just written. FileError if the drop-in
+        cannot be written.
     """
     if isinstance(evidence.units, Unknown):
         raise KeeperError(

@@ -73,7 +73,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show a table of the journal files with their extents, and a summary.
 
-    Return the exit status: 1 if a named path is no journal file.
+    Return the exit status: 1 if a named path is no journal file, which is reported on stderr, else 0.
     """
     asked = Request(paths=absolute(args.paths))
     host = context.engine().look(asked)
@@ -87,7 +87,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _worst(file: JournalFile) -> tuple[bool, int, str]:
-    """Return a sort key for files: those with a problem first, then by the extents beyond the ideal, the most first."""
+    """Return a sort key for files: first those with a problem, then by the extents beyond the ideal, most first.
+
+    Files that are alike in both are sorted by path.
+    """
     return (not file.problem, file.ideal_extents - file.extents.total, file.path)
 
 

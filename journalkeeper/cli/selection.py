@@ -89,7 +89,7 @@ def request(args: argparse.Namespace) -> Request:
 
 
 def absolute(paths: list[str]) -> tuple[str, ...]:
-    """Return absolute `paths`. A symbolic link is not resolved, because the execution refuses it by its name."""
+    """Return absolute `paths`. Symbolic links are not resolved, because the execution refuses a link by its name."""
     return tuple(os.path.abspath(path) for path in paths)
 
 

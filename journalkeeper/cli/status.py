@@ -208,7 +208,10 @@ def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str]]:
-    """Return (name, text) rows below the verdict, from the history and the service; some texts are empty."""
+    """Return (name, text) rows below the verdict, from the history and the service.
+
+    A text is "" if its fact is not known: the caller leaves out the row.
+    """
     record, live = evidence.record, answer.service
     counters = answer.saving or Counters(bytes_reclaimed=live and live.bytes_reclaimed_total)
     rows = [
@@ -227,7 +230,7 @@ def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str
 
 
 def _list_service_facts(live: Manager | Hung | Unknown | None) -> list[tuple[str, str]]:
-    """Return (name, text) rows with the service's report, or one row that states why there is none.
+    """Return (name, text) rows with the service's report, or one row that states why there is no report.
 
     Return [] if the command is not about the host's service.
     """

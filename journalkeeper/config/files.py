@@ -50,7 +50,9 @@ class Assignment(NamedTuple):
 def assignments(name: str, *, root: str = "/", subdir: str = "systemd") -> list[Assignment]:
     """Return all assignments of the configuration `name` ("journald.conf") in their order: later ones win.
 
-    The files are those of `files`.
+    They are read from the main file and the drop-ins that `files` returns. Wrong lines are among them. A file that
+    vanishes meanwhile is left out.
+
     Raises: FileError with the file or directory that exists and cannot be read (EACCES, EIO, ELOOP).
     """
     found: list[Assignment] = []

@@ -197,12 +197,12 @@ class Unit(NamedTuple):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the unit has failed, also if systemd is about to start it again."""
+        """Whether the unit has failed, also if systemd is about to start it again after a failure."""
         return self.active == "failed" or (self.sub == "auto-restart" and self.result != "success")
 
 
 def find_unit(units: tuple[Unit, ...], name: str) -> Unit:
-    """Return the unit with this name; if systemd does not know the unit, return it as inactive."""
+    """Return the unit with this name. If `units` lacks it, return an inactive unit with this name."""
     return next((unit for unit in units if unit.name == name), Unit(name, "inactive", "dead"))
 
 

@@ -58,7 +58,7 @@ class Finding(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The sentence with the first command of the remedy, as one line."""
+        """The sentence, "Try:" and the first command of the remedy, as one line; only the sentence without a remedy."""
         return f"{self.sentence} Try: {self.remedy[0]}" if self.remedy else self.sentence
 
 
@@ -103,10 +103,10 @@ class Verdict(NamedTuple):
         return problems or [f"{rule}: {part.why}." for rule, part in self.unknown[:1]]
 
     def headline(self, ok: str) -> str:
-        """The verdict in a line for people: "Act: ...", "Unknown: ...", or "OK: " and the sentence `ok`.
+        """Return the verdict in a line for people: "Act: ...", "Unknown: ...", or "OK: " and the sentence `ok`.
 
-        It contains the first problem with its first command, or the first reason why a rule could not be
-        applied.
+        "Act" is followed by the first problem with its first command. "Unknown" is followed by the first reason why a
+        rule could not be applied.
         """
         if self.problems:
             return f"Act: {self.problems[0].line}"
@@ -124,7 +124,7 @@ def advice(sentence: str, *remedy: str, **facts: Fact) -> Finding:
 
 
 def word(rule: Rule) -> str:
-    """Return the fixed word of a rule: its function's name, with hyphens."""
+    """Return the fixed word of a rule: the name of its function, with hyphens in place of underscores."""
     return rule.__name__.replace("_", "-")
 
 

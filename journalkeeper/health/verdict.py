@@ -64,8 +64,9 @@ def present(evidence: Evidence) -> Present | Unknown:
 def present_after_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence[Wait] = ()) -> Present:
     """Return the facts about a finished run that the verdict of the service is judged by.
 
-    They are the failed actions, files without enough free space, directories with too many files, and long waits.
-    Instances whose flush window can never open are added if work waits for them.
+    `failures` are the failed actions, files without enough free space, and directories with too many files: one for
+    each path. `waiting` is stored as it is. `closed` are the instances whose flush window can never open, or () if no
+    file waits for a window.
     """
     failed = [*(skip for skip in plan.skipped if skip.reason in FAULTS), *find_failures(outcomes)]
     failures = {one.path: one for one in failed}
@@ -75,7 +76,7 @@ def present_after_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence
 
 
 def find_failures(outcomes: Iterable[Outcome]) -> list[Skip]:
-    """Return the failed actions among `outcomes` as Skips, except those with a reason in PASSING.
+    """Return a Skip for each failed action among `outcomes`, except for failures with a reason in PASSING.
 
     PASSING are the reasons that end without an administrator, such as a closed window or a busy disk.
     """

@@ -68,7 +68,8 @@ class Family(NamedTuple):
 def _make_families(kind: type, read: Callable[[Facts], object]) -> list[Family]:
     """Return a metric for each published field of the record class `kind` that has a metric's text.
 
-    `read` takes such a record, or a mapping with its keys, from the Facts. It returns None if the record is unknown.
+    `read` returns the record of this class from the Facts, or a mapping with its keys. It returns None if the record is
+    unknown; then the metrics have no samples.
     """
     return [_make_family(row, read) for row in rows(kind) if row.about.metric]
 

@@ -42,7 +42,8 @@ REMEDIES: Final = {
 def target(place: str) -> str:
     """Return the path of the metrics file for the value of Textfile=.
 
-    That is `place` if it ends in .prom, as the collector requires; otherwise `place` is a directory for the file.
+    The path is `place` if it ends in .prom, as the collector requires. Otherwise `place` is a directory, and the path
+    is that of the file NAME in it.
     """
     return place if place.endswith(".prom") else f"{place}/{NAME}"
 
@@ -50,7 +51,8 @@ def target(place: str) -> str:
 class Publisher:
     """The writer of the file that `Textfile=` of `config` names; the history is in `state_directory`.
 
-    `judges` is False in the service, whose verdict knows more than a run: of a pause, or of a read-only directory.
+    With `judges`, the publisher derives the verdict from each run. `judges` is False in the service, which calls
+    `publish_health`: the service's verdict knows more than a run, such as a pause or a read-only directory.
     """
 
     def __init__(self, config: Config, state_directory: str, *, judges: bool) -> None:

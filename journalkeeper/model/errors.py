@@ -70,7 +70,7 @@ class FileError(KeeperError):
 
     @classmethod
     def wrap(cls, doing: str, path: str, error: OSError) -> FileError:
-        """Return a FileError with the errno of `error`."""
+        """Return a FileError with the errno of `error`, or 0 if it has none."""
         return cls(doing, path, error.errno or 0)
 
 
@@ -103,7 +103,10 @@ def catch_errors(turn: Callable[[], T]) -> T | InternalError:
 
 
 def _describe_error(error: Exception) -> str:
-    """Return the exception and the calls that led to it, the innermost first, in one line."""
+    """Return the exception and the calls that led to it, the innermost first, in one line.
+
+    The message is cut to WORDS characters, and only the FRAMES innermost calls are listed.
+    """
     words = " ".join(f"{type(error).__name__}: {error}".split())
     calls = [
         f"{frame.f_code.co_name} ({'/'.join(frame.f_code.co_filename.split('/')[-2:])}:{line})"

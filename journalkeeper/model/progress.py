@@ -38,7 +38,7 @@ NONE_YET: Final = Progress(0, 0, "", 0, 0)
 
 
 class Meter:
-    """A counter of bytes over a whole run that reports each step."""
+    """A counter of bytes over a whole run. It calls `tell` with the Progress at each step."""
 
     def __init__(self, actions: tuple[Action, ...], tell: Callable[[Progress], None]) -> None:
         self._tell = tell
@@ -55,7 +55,7 @@ class Meter:
     def begin(self, action: Action) -> None:
         """Report that the work on the file of `action` begins. All bytes of the file before count as done.
 
-        Do nothing for an action without ranges, such as one on a directory.
+        Do nothing for an action without ranges, such as an action on a directory.
         """
         if not action.ranges:
             return

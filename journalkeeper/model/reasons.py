@@ -42,9 +42,9 @@ MACHINE_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 def short_name(path: str) -> str:
-    """Return the name of the journal file at `path`, without its directory if that is named by a machine id alone.
+    """Return the name of the journal file at `path`, without its directory if a machine id alone names the directory.
 
-    Otherwise the name of the directory precedes it, as for a namespace or remote/.
+    Otherwise the name of the directory precedes it: "ID.NAMESPACE/system.journal", "remote/HOST.journal".
     """
     directory, name = posixpath.split(path)
     parent = posixpath.basename(directory)

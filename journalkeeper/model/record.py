@@ -171,7 +171,7 @@ def parse_record(kind: type[T], written: Mapping[str, Any]) -> T:
 
 
 def bus_rows(kind: type) -> tuple[Row, ...]:
-    """Return the descriptions of those values of a record class that are published as D-Bus properties."""
+    """Return the rows of a record class whose values are published as D-Bus properties, without hidden values."""
     return tuple(row for row in rows(kind) if row.about.bus is not None)
 
 
@@ -202,5 +202,5 @@ def column(name: str) -> str:
 
 
 def to_columns(value: Any) -> dict[str, Any]:
-    """Return all fields of a record by their SQL columns, hidden ones included. Seconds become microseconds."""
+    """Return all fields of a record by their SQL columns, hidden fields included. Seconds become microseconds."""
     return {column(name): round(one * 1e6) if isinstance(one, float) else one for name, one in value._asdict().items()}

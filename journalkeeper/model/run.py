@@ -81,7 +81,10 @@ class DefragAnswer(NamedTuple):
 
 
 def plan_windows(written: Mapping[str, Any]) -> dict[str, Window]:
-    """Return the flush windows in the document of `plan -j`, by instance."""
+    """Return the flush windows in the document of `plan -j`, by instance.
+
+    Raises: KeyError, TypeError, ValueError for the document of an incompatible version.
+    """
     return {instance: parse_record(Window, row) for instance, row in written["window"].items()}
 
 

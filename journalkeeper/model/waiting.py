@@ -27,10 +27,10 @@ class Wait(NamedTuple):
 
 
 def waits(before: Mapping[str, Wait], plan: Plan, outcomes: Sequence[Outcome], now_us: int) -> dict[str, Wait]:
-    """Return the files that wait after a run, by path: the postponed ones of `plan`, and actions that were not done.
+    """Return the files that wait after a run, by path: postponed files of `plan`, and actions that were not done.
 
-    A file that waited `before` keeps the start of its wait. The other waits begin at `now_us`. No wait begins later
-    than `now_us`, even if the clock was set back.
+    An action that failed or was skipped was not done. A file that waited `before` keeps the start of its wait. The
+    other waits begin at `now_us`. No wait begins later than `now_us`, even if the clock was set back.
     """
     reasons = {skip.path: str(skip.reason) for skip in plan.skipped if skip.puts_off}
     reasons |= {outcome.path: str(outcome.reason) for outcome in outcomes if outcome.result is not Result.DONE}

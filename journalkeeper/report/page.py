@@ -90,7 +90,10 @@ def _head(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
 
 
 def _describe_verdict(verdict: Verdict) -> str:
-    """Return the sentence of the first problem with the number of the others, or the counts of the checks."""
+    """Return the sentence of the first problem with the number of the others.
+
+    Without a problem, return the number of checks that passed, and of checks that could not be made.
+    """
     if number := len(verdict.problems):
         more = f" {counted(number - 1, 'more problem')} below." if number > 1 else ""
         return f"{verdict.problems[0].sentence}{more}"
@@ -110,7 +113,10 @@ def _describe_files(evidence: Evidence) -> str:
 
 
 def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
-    """Return the template's values for past actions: the table of the newest `most`, or a sentence without any."""
+    """Return the template's values for past actions: `done` is the table of the newest `most` actions.
+
+    Without actions or history, `done` is empty, and `undone` is the sentence with the reason.
+    """
     if isinstance(evidence.record, Unknown):
         return {"done": (), "undone": f"Unknown: {evidence.record.why}."}
     entries = sorted(evidence.record.entries, key=lambda entry: entry.when_us, reverse=True)
@@ -127,9 +133,9 @@ def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
 
 
 def _tabulate_plan(plan: Plan | Unknown) -> dict[str, Any]:
-    """Return the template's values for the plan: a table of the actions, and one of the files left alone by reason.
+    """Return the template's values for the plan: a table of the actions, and a table of the files left alone.
 
-    If the plan is Unknown or empty, they contain a sentence with the reason.
+    If the plan is Unknown or empty, there is no table, and the value `undecided` is the sentence with the reason.
     """
     if isinstance(plan, Unknown):
         return {"decided": (), "undecided": f"Unknown: {plan.why}."}
@@ -175,7 +181,7 @@ def _tabulate_skips(skipped: Sequence[Skip]) -> Table:
 
 
 def _list_reasons(evidence: Evidence) -> list[Reason]:
-    """Return the reasons of the skips in the plan and of the past actions, in the order of the glossary."""
+    """Return the reasons of the skips in the plan and of the past actions, each once, in the order of Reason."""
     skipped = () if isinstance(evidence.plan, Unknown) else evidence.plan.skipped
     entries = () if isinstance(evidence.record, Unknown) else evidence.record.entries
     occurring = {skip.reason for skip in skipped} | {entry.outcome.reason for entry in entries}

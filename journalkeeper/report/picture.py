@@ -50,7 +50,7 @@ def letter(part: Stretch) -> str:
 
 
 def merge(parts: Sequence[Stretch], columns: int) -> list[Stretch]:
-    """Return `parts` reduced to at most `columns` by adding up neighbours.
+    """Return `parts` reduced to at most `columns` by adding up neighbours; [] without parts.
 
     Each sum has equally many parts; the last may have fewer.
     """

@@ -185,9 +185,9 @@ def _compute(
 
 
 def _room_bytes(instance: Instance, files: Sequence[JournalFile]) -> int:
-    """Return the bytes that the journal may take until SystemKeepFree= is reached, those of its present files included.
+    """Return the bytes that the journal may take until SystemKeepFree= is reached, with those of its present files.
 
-    Source: systemd 257, journald-server.c, determine_space.
+    An unknown size of the free space counts as 0. Source: systemd 257, journald-server.c, determine_space.
     """
     free = (instance.available_bytes or 0) - (instance.system_keep_free_bytes or 0)
     return sum(file.allocated_bytes for file in files) + max(0, free)
@@ -237,7 +237,9 @@ class History(NamedTuple):
 def summarize_history(instance: Instance, files: Sequence[JournalFile]) -> History:
     """Return the present history of a directory and the limit that will end its growth.
 
-    journald counts allocated bytes, and deletes the oldest archive beyond the first limit that is reached.
+    journald counts allocated bytes, and deletes the oldest archive beyond the first limit that is reached. Spans and
+    limits that cannot be computed are None.
+
     Source: journald.conf(5); systemd 252, journal-vacuum.c.
     """
     every, use, known = Sums.of(files), instance.system_max_use_bytes, bytes_per_day(files)
@@ -292,7 +294,7 @@ def format_limit(size_bytes: int) -> str:
 def _round_down(size_bytes: int) -> int:
     """Return a size rounded down to a multiple of a power of two in MiB, because users expect round sizes.
 
-    The power is the smallest one that is at least a twentieth of the size.
+    The power is the smallest that is at least a twentieth of the size. A size below 1 MiB becomes 0.
     """
     step = max(MIB, 1 << (-(-size_bytes // 20) - 1).bit_length())
     return size_bytes // step * step

@@ -84,7 +84,7 @@ class Story(NamedTuple):
 
 
 def slow_read_s(file: JournalFile) -> float:
-    """Return the estimated seconds of a cold read of the file: its extents, each one a request, over READ_IOPS."""
+    """Return the estimated seconds of a cold read of the file: one request per extent, READ_IOPS requests a second."""
     return file.extents.total / READ_IOPS
 
 
@@ -201,10 +201,10 @@ def past(story: Story) -> list[str]:
 
 
 def explain_decision(decided: Decision | None, window: Window | None, now_us: int) -> ExplainedDecision | None:
-    """Return the decision with its sentences, None for None.
+    """Return the decision with its sentences. Return None if `decided` is None.
 
-    They state the action or the reason against one, the explanation, the flush window (unless None), and when the
-    decision can change.
+    The sentences state the action or the reason against one, the explanation, the flush window (unless None), and when
+    the decision can change.
     """
     if decided is None:
         return None
