@@ -121,6 +121,8 @@ def list_directory(directory: str | int) -> Listing:
     leftovers: list[str] = []
     left_out = 0
     for name in (entry.name for entry in _scan(directory)):
+        if name in journals:
+            continue  # readdir(3) may return a file twice that is renamed meanwhile
         kind = classify(name)
         if kind is not None:
             if len(journals) == MOST_FILES and not ranked:

@@ -7,9 +7,11 @@ import errno
 import os
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from journalkeeper.journald import layout
 from journalkeeper.journald.conf import Settings
 from journalkeeper.journald.layout import (
     Directory,
@@ -128,6 +130,18 @@ def test_a_listing_parts_journals_from_leftovers_and_the_rest(tmp_path: Path) ->
         assert found.leftovers == [".journalkeeper-1.tmp"]
         if isinstance(place, int):
             os.close(place)
+
+
+@pytest.mark.parametrize("most", [1, 2, 9])
+def test_a_file_that_is_renamed_during_the_listing_and_read_twice_counts_once(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twice = ["remote-a.journal", "system.journal", "remote-a.journal", "user-1.journal", "system.journal"]
+    monkeypatch.setattr(layout, "MOST_FILES", most)
+    monkeypatch.setattr(layout, "_scan", lambda _: (SimpleNamespace(name=name) for name in twice))
+    found = list_directory("/j")
+    wanted = {1: {"user-1.journal"}, 2: {"system.journal", "user-1.journal"}, 9: set(twice)}
+    assert found.journals.keys() == wanted[most]
 
 
 @pytest.fixture
