@@ -6,6 +6,7 @@ A Case is complete: no rule looks anything up elsewhere.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
 from journalkeeper.config import Config
@@ -69,6 +70,14 @@ class Cases:
         self.windows = windows(host.instances, host.files, host.now_us, margin_us=margin_us, now=request.hurries)
         self.volumes = {volume.device: volume for volume in host.volumes}
         self._compression = parse_compression(config.defrag.compress if request.compress is None else request.compress)
+
+    @cached_property
+    def below(self) -> dict[str, list[JournalFile]]:
+        """The files of each instance, by directory."""
+        below: dict[str, list[JournalFile]] = {}
+        for file in self.host.files:
+            below.setdefault(file.directory, []).append(file)
+        return below
 
     def find_past(self, file: JournalFile) -> Past | None:
         """Return the last action on this file's inode, or None if there was none.

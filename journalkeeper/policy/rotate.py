@@ -84,16 +84,15 @@ class Question:
     cases: Cases
     planned: int
 
-    @cached_property
-    def files(self) -> tuple[JournalFile, ...]:
+    @property
+    def files(self) -> Sequence[JournalFile]:
         """The files of the instance."""
-        return tuple(file for file in self.cases.host.files if file.directory == self.instance.directory)
+        return self.cases.below.get(self.instance.directory, ())
 
     @cached_property
     def actives(self) -> tuple[JournalFile, ...]:
         """The active files, which a rotation turns into archives."""
-        active = filter(is_rotatable, self.cases.host.files)
-        return tuple(file for file in active if file.directory == self.instance.directory)
+        return tuple(filter(is_rotatable, self.files))
 
     @property
     def allocated_bytes(self) -> int:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -452,3 +453,22 @@ def test_redundant_data_says_both_why_it_stays_datacow_and_what_is_done_instead(
     found = decided(host(active(per_mib=100), instances=(young(nocow=False),), volumes=raid1))
     assert rotations(found) == [(SYSTEM, Reason.CHEAPER)]
     assert [reason for reason, _ in said(found)] == [Reason.REDUNDANT]
+
+
+def test_many_instances_do_not_make_all_files_be_gone_through_for_each() -> None:
+    times = 0
+
+    class Files(tuple[JournalFile, ...]):
+        __slots__ = ()
+
+        def __iter__(self) -> Iterator[JournalFile]:
+            nonlocal times
+            times += 1
+            return super().__iter__()
+
+    def count(instances: int) -> int:
+        before, places = times, tuple(young(nocow=False, directory=f"/j/{one}") for one in range(instances))
+        plan(host(instances=places)._replace(files=Files([active()])), UPKEEP, KEEP_DATACOW)
+        return times - before
+
+    assert count(9) == count(1) > 0
