@@ -12,7 +12,6 @@ from journalkeeper.health.finding import Verdict
 from journalkeeper.health.verdict import (
     describe_files,
     describe_foreign,
-    describe_waits,
     find_failures,
     judge_present,
     still_failing,
@@ -33,22 +32,17 @@ STANDING: Final = ("configuration", "unwatched", "unwritable", "paused")
 class Findings(NamedTuple):
     """The result of the last look: the files, and the decision or outcome for each, by path.
 
-    `missing` are the directories that do not exist. `counters` are the totals since the installation, None if they
-    cannot be read.
+    `waits_for` is the sentence of `describe_waits` on the files that wait. `missing` are the directories that do not
+    exist. `counters` are the totals since the installation, None if they cannot be read.
     """
 
     files: Mapping[str, JournalFile]
     decided: Mapping[str, Doing]
     status: Status
+    waits_for: str = ""
     missing: tuple[str, ...] = ()
     intake_p99_us: int = 0
     counters: Counters | None = None
-
-    @property
-    def waits_for(self) -> str:
-        """The sentence of `describe_waits` on the files that wait, "" if none waits. Directories are left out."""
-        decided = [one for path, one in self.decided.items() if path in self.files]
-        return describe_waits(one for one in decided if isinstance(one, Skip))
 
 
 class Snapshot(NamedTuple):

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from journalkeeper.btrfs.volume import find_mount_line
 from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
 from journalkeeper.health.evidence import Obstacle
-from journalkeeper.health.verdict import present_after_run
+from journalkeeper.health.verdict import describe_waits, present_after_run
 from journalkeeper.history.database import RecordLockedError
 from journalkeeper.journald import layout
 from journalkeeper.metrics.status import status
@@ -210,11 +210,13 @@ class Worker:
         host, plan, outcomes = report.host, report.plan, report.outcomes
         if host is None:
             raise KeeperError("the run did not look at the host")
+        files = {file.path: file for file in host.files}
         doings: tuple[snapshot.Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
         found = snapshot.Findings(
-            files={file.path: file for file in host.files},
+            files=files,
             decided={one.path: one for one in doings},
             status=status(host, plan, outcomes, engine.config),
+            waits_for=describe_waits(skip for skip in plan.skipped if skip.path in files),
             missing=tuple(sorted(engine.list_missing_directories())),
             intake_p99_us=engine.memory.intake.p99_us,
             counters=report.counters,

@@ -13,6 +13,7 @@ from journalkeeper.bus import contract, names, objects, options, values
 from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.values import job_values, list_files, write_document
 from journalkeeper.health.evidence import Present
+from journalkeeper.health.verdict import describe_waits
 from journalkeeper.model import Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.progress import Progress
@@ -35,7 +36,7 @@ INSTANCE = hosts.instance(name="m", directory=f"{TOP}/m", sync_interval_us=300)
 def found(*skipped: Skip, outcomes: tuple[Outcome, ...] = ()) -> Findings:
     doings: tuple[Doing, ...] = (*skipped, *outcomes)
     files, decided = {PATH: FILE}, {one.path: one for one in doings}
-    return Findings(files, decided, figures.STATUS._replace(budget_left_bytes=7))
+    return Findings(files, decided, figures.STATUS._replace(budget_left_bytes=7), describe_waits(skipped))
 
 
 WAITS = Skip(PATH, Reason.WINDOW_CLOSED, "soon", until_us=5, puts_off=True)
@@ -48,7 +49,6 @@ STATES = [
     (CALM, "idle", ""),
     (CALM._replace(findings=None), "waiting", "the service has not finished its first look at the files"),
     (CALM._replace(findings=found(WAITS)), "waiting", "1 file waits for journald's next flush"),
-    (CALM._replace(findings=found(WAITS._replace(path=TOP))), "idle", ""),
     (CALM._replace(findings=found()._replace(missing=("/a", "/b"))), "waiting", "waiting for /a and /b to appear"),
     (CALM._replace(present=BAD), "degraded", "no room"),
     (CALM._replace(present=BAD._replace(paused=True)), "paused", "`journalkeeper resume` ends the pause"),

@@ -9,11 +9,14 @@ from unittest.mock import Mock
 
 import pytest
 
+from journalkeeper.config import Config
+from journalkeeper.engine import Engine
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US, HOUR_US, SECOND_US
 from journalkeeper.service import worker
 from journalkeeper.service.backoff import RETRY_S
+from tests import hosts
 
 NOW_US = 1_700_000_000 * SECOND_US
 FAILED = Outcome("/j/a", Verb.COMPRESS, Result.FAILED, Reason.IO_ERROR, 9, 9, None, None, 0, 1.0)
@@ -48,6 +51,17 @@ def test_the_first_moment_at_which_something_can_be_due(
     monkeypatch.setattr(worker, "now_us", lambda: NOW_US)
     report = Report(Plan((), (), skipped), outcomes, 0, 0.0, ())
     assert worker.get_wait_s(report, whole_us) == wait_s
+
+
+def test_what_files_wait_for_is_said_once_for_a_look_and_without_directories(tmp_path: Path) -> None:
+    file = hosts.file()
+    waits = Skip(file.path, Reason.WINDOW_CLOSED, "soon", puts_off=True)
+    plan = Plan((), (), (waits, waits._replace(path=file.directory)))
+    engine = Engine(Config(), directories=(f"{tmp_path}",), state_directory=f"{tmp_path}")
+    made = worker.Worker(lambda: engine, Mock(), Mock(), Mock())
+    found = made._summarize(engine, Report(plan, (), 0, 0.0, (), hosts.host(file))).findings
+    made.close()
+    assert found._replace(decided={}).waits_for == "1 file waits for journald's next flush"
 
 
 def test_a_directory_that_cannot_be_examined_ends_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
