@@ -37,9 +37,7 @@ from journalkeeper.report import story
 from journalkeeper.report.retention import summarize_history
 from journalkeeper.report.story import Decision, DirectoriesAnswer, DirectoryAnswer, ReadPrice, Story
 
-UNMEASURED: Final = (
-    "the read time can be measured only by root, on Linux 6.5 or later, and while no program maps the file"
-)
+UNMEASURED: Final = "a program maps the file, the user is not root, or the kernel is older than Linux 6.5"
 
 
 def options(parser: argparse.ArgumentParser) -> None:

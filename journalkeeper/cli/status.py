@@ -249,7 +249,7 @@ def _list_service_facts(live: Manager | Hung | Unknown | None) -> list[tuple[str
         ("Service", ", ".join(filter(None, [live.state, live.state_reason]))),
         ("Journal", journal),
         ("Window", _window(live)),
-        ("Budget", "no limit" if left is None else f"{spell_size(left)} left for today"),
+        ("Budget", "no limit" if left is None else f"{spell_size(left)} left in these 24 hours"),
         ("Intake", f"delay p99: {format_span(delay_us, 1000)}" if delay_us else ""),
     ]
 

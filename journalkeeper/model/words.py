@@ -72,13 +72,22 @@ class Reason(StrEnum):
     # why it is not
     IDEAL = "ideal", "The file has about as few extents as its data needs; more extents change that."
     RECORDED = "recorded", "The file was already rewritten: an archive is rewritten once, unless it changes."
-    NO_GAIN = "no-gain", "A rewrite costs more than it saves, or saved too little; a lower MinExtents= changes that."
-    WINDOW_CLOSED = "window-closed", "journald will flush this file soon, or may at any moment; --now does not wait."
+    NO_GAIN = (
+        "no-gain",
+        "A rewrite saves too little, or did so before; MinExtents= and ExtentsPerMiB= set the limits.",
+    )
+    WINDOW_CLOSED = (
+        "window-closed",
+        "journald may flush this file soon, so the rewrite waits until then; --now does not wait.",
+    )
     IN_USE = "in-use", "journald or another program still writes to the file, or it serves as a loop device."
-    SHARED = "shared", "A rewrite stores again what a snapshot keeps; AllowUnshare=yes or --allow-unshare permits it."
+    SHARED = (
+        "shared",
+        "A rewrite stores again what a snapshot keeps; AllowUnshare=yes or --allow-unshare permits it.",
+    )
     SETTLING = "settling", "The file changed within SettleSec=: journald may still be copying it; --now does not wait."
     STARTING = "starting", "The service has just started and sets +C only after SettleSec=; --now does not wait."
-    BUDGET = "budget", "Too little is left of the bytes or rotations allowed in 24 hours; --now ignores the budget."
+    BUDGET = "budget", "BytesPerDay= or RotationsPerDay= does not allow it yet; --now ignores both limits."
     PRESSURE = "pressure", "Other programs keep the disk busy; the next try follows when they stop."
     FREE_SPACE = "free-space", "The volume has too little free space for the rewrite, because KeepFree= must remain."
     NOT_BTRFS = "not-btrfs", "The file is not on btrfs; journalkeeper works only on btrfs."
@@ -97,7 +106,10 @@ class Reason(StrEnum):
     IO_ERROR = "io-error", "The kernel reported an error while the file was read or written; see dmesg."
     MISMATCH = "mismatch", "The copy did not equal the original, so the original is kept, at least until it changes."
     REDUNDANT = "redundant", "Only checksums show which copy is good, and +C would end them; Nocow=yes sets it anyway."
-    SNAPSHOTS = "snapshots", "Each snapshot makes btrfs copy NOCOW data once, so +C gains nothing; Nocow=yes sets it."
+    SNAPSHOTS = (
+        "snapshots",
+        "btrfs copies NOCOW data after each snapshot, so +C does not help; Nocow=yes sets it anyway.",
+    )
     COMPRESSION = "compression", "The directory asks for compression (chattr +c or a property), which excludes NOCOW."
     NOT_TAKEN = "not-taken", "NOCOW was set without effect: the kernel ignored it, or a new file did not inherit it."
     ROTATION = "rotation", "journald is asked to rotate, which makes the file an archive."

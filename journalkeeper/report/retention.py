@@ -120,7 +120,9 @@ def bytes_per_day(files: Sequence[JournalFile]) -> float | Unknown:
     span_us = max(tails, default=0) - min(heads, default=0)
     if span_us < LEAST_SPAN_US:
         held = format_span(span_us) if span_us > 0 else "nothing"
-        return Unknown(f"the archives contain {held} of history; a rate needs at least {format_span(LEAST_SPAN_US)}")
+        return Unknown(
+            f"the archives contain {held} of history; the rate of growth needs at least {format_span(LEAST_SPAN_US)}"
+        )
     return sum(file.allocated_bytes for file in archives) * DAY_US / span_us
 
 

@@ -240,8 +240,8 @@ def describe_window(window: Window) -> str:
     if window.open:
         until = f" until {when(window.closes_at_us)}" if window.closes_at_us is not None else ""
         return f"{whose} is open{until}: {reason}."
-    until = f", until {when(window.opens_at_us)} at the latest" if window.opens_at_us is not None else ""
-    return f"{whose} is closed: {reason}{until}."
+    until = f" until {when(window.opens_at_us)} at the latest" if window.opens_at_us is not None else ""
+    return f"{whose} is closed{until}: {reason}."
 
 
 # a directory
