@@ -22,9 +22,12 @@ from journalkeeper.btrfs import fiemap, kernel, writeback
 FIRST_UNITS: Final = 16
 """The requests of the first sample. Its time shows how large the second sample may be."""
 
+LEAST_UNITS: Final = 3 * FIRST_UNITS
+"""The least requests of the second sample: a limited disk answers the first 11 or so at once (blk-throttle)."""
+
 MOST_UNITS: Final = 1024
 MOST_S: Final = 0.4
-"""The time for the second sample, enough for 60 requests at 150 a second."""
+"""The time for the second sample, unless LEAST_UNITS take longer: enough for 60 requests at 150 a second."""
 
 UNIT_BYTES: Final = 512 << 10
 """The contiguous bytes that cost about as much as one seek: 0.1 to 8 ms at 5,000 to 60 MB/s."""
@@ -69,7 +72,7 @@ def estimate_cold_read_s(fd: int) -> float | None:
         clean = [one for one in clean if one not in set(chosen)]
         if goal > FIRST_UNITS or sum(units for _, _, units in clean) < FIRST_UNITS:
             return spent_s * total / units
-        goal = min(max(units * MOST_S / spent_s, FIRST_UNITS + 1), MOST_UNITS)
+        goal = min(max(units * MOST_S / spent_s, LEAST_UNITS), MOST_UNITS)
 
 
 def _list_pieces(fd: int) -> list[Piece]:

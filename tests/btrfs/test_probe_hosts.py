@@ -149,8 +149,9 @@ def test_the_longest_waits_are_as_long_as_journald_was_stopped(bed: Bed) -> None
     assert 0.2 < max(sent.took_ns) / 1e9 < 1.1  # from the moment at which the queue is full
     found = run_probe(intake.measure(Namespace(directory=str(bed.directory), since=None, boot=False, follow=False)))
     assert max(found.series[0].waits_ns()) / 1e9 == pytest.approx(1, rel=0.1)
-    (stall,) = [note for note in found.notes if note.startswith("stall of ")]
-    assert stall.endswith(": a sync, the disk, or journald did not run")
+    stalls = [note for note in found.notes if note.startswith("stall of ")]
+    assert stalls  # more than one on a machine that does other work
+    assert all(stall.endswith(": a sync, the disk, or journald did not run") for stall in stalls)
 
 
 def test_an_fsync_takes_as_long_as_the_disk_is_held() -> None:
