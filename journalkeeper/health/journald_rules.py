@@ -129,7 +129,7 @@ def slow_boot(journal: Journal, record: Recorded) -> Answers:
     if len(slow) >= SLOW_BOOTS:
         flush_us, whole_us = max(slow)
         waited = f"{len(slow)} of the last {counted(len(timed), 'boot')} waited for the journal"
-        sentence = f"{waited}, up to {format_span(flush_us, 100_000)} and more than {SLOW_SHARE:.0%} of the boot."
+        sentence = f"{waited}, up to {format_span(flush_us, 1000)} and more than {SLOW_SHARE:.0%} of the boot."
         remedy = ("systemctl status journalkeeper-shutdown.service", "journalkeeper plan")
         facts: Facts = {"boots": len(timed), "slow_boots": len(slow)}
         yield problem(sentence, *remedy, **facts, worst_flush_us=flush_us, its_userspace_us=whole_us)

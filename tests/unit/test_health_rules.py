@@ -302,6 +302,10 @@ def test_lost_messages_are_summed_by_unit_and_the_kernel_has_another_remedy() ->
     assert [line.split()[0] for line in found.remedy] == ["systemctl", "dmesg"]
 
 
+def test_the_longest_flush_of_a_boot_is_not_cut_to_a_second() -> None:
+    assert "up to 1s 900ms and" in finding("slow-boot", slow(3, 0, flush_s=1.9, userspace_s=5.0)).sentence
+
+
 def test_the_three_units_that_waited_longest_are_named_once_each() -> None:
     waits = [intake(100, n * SECOND_US, unit) for n, unit in enumerate(["a", "b", "c", "d", "d"], 1)]
     found = finding("waits", read(intake=sum(waits, ())))
