@@ -46,12 +46,12 @@ DAY_S: Final = 24 * HOUR_S
 class Memory:
     """The state that outlives a run. A new engine takes it over as a whole when the configuration is read again.
 
-    `observer` has a row for each file, which holds as long as the file's device, inode, size, mtime and ctime are the
-    same and no run has rewritten the file. `failures` are the last failed actions by (device, inode). `waiting` are the
-    waiting files by path, None before the first run. `idle` are decisions of the last plan of the service. `past` has
-    the last action on each file by (device, inode), and a key that changes with the files and when a run is added to
-    the history. `seen` is the last look. `newest_run` is the newest run in the history: another process may have added
-    one. `notices` are still to be reported.
+    `observer` has a row for each file, which holds as long as the file's stat is the same and no run has rewritten the
+    file. `failures` are the last failed actions by (device, inode). `waiting` are the waiting files by path, None
+    before the first run. `idle` are decisions of the last plan of the service. `past` has a key, which changes with the
+    files and each run in the history, and the last action on each file by (device, inode). `seen` is the last look.
+    `newest_run` is the newest run in the history: another process may have added one. `notices` are still to be
+    reported.
     """
 
     observer: Observer
@@ -72,12 +72,12 @@ class Memory:
 
 
 class Engine:
-    """Runs over a set of journal directories.
+    """The runs over a set of journal directories.
 
     `directories` replaces Directories= of `config`, and `state_directory` replaces $STATE_DIRECTORY or
     /var/lib/journalkeeper. journald's configuration is read below `root`. With `disk_bytes` each look also measures the
-    disk usage of each file, which needs root. With `follows` each look covers every file, because flush times that are
-    learned from some files only would be wrong.
+    disk usage of each file, which needs root. With `follows` (the service) each look covers every file, because flush
+    times that are learned from some files only would be wrong. Metrics need `directories` to be those of `config`.
     """
 
     def __init__(
@@ -100,7 +100,10 @@ class Engine:
             self._publisher = Publisher(config, self.state_directory, judges=not follows)
 
     def take_over(self, before: Engine) -> None:
-        """Continue with the memory of `before`, the engine of the configuration that was valid until now."""
+        """Continue with the memory of `before`, the engine of the configuration that was valid until now.
+
+        If metrics are configured, they will contain the remembered verdict on the service's health.
+        """
         self.memory = before.memory
         if self._publisher is not None:
             self._publisher.publish_health(healthy=self.memory.healthy)
@@ -110,17 +113,20 @@ class Engine:
         return (self.config, self.directories) == (other.config, other.directories)
 
     def publish_health(self, *, healthy: bool | None) -> None:
-        """Publish the service's verdict as a metric; None means unknown. An error is left to the next run."""
+        """Remember the service's verdict, and write the metrics if the verdict changed. None means unknown.
+
+        Nothing is written before the first run. A KeeperError is ignored, because the next run reports it.
+        """
         self.memory.healthy = healthy
         if self._publisher is not None:
             run_bookkeeping(partial(self._publisher.publish_health, healthy=healthy))
 
     def list_missing_directories(self) -> list[str]:
-        """Return the configured directories that do not exist."""
+        """Return the directories of this engine that do not exist, or are not directories."""
         return [directory for directory in self.directories if not os.path.isdir(directory)]
 
     def look(self, request: Request) -> Host:
-        """Look once at the files of `request`, without the history, which some readers of journals may not read.
+        """Look once at the files of `request`. Return the host with an empty history, which some users may not read.
 
         Raises: NotBtrfsError; FileError for a directory; NeedsRootError if no file may be read.
         """
@@ -128,14 +134,17 @@ class Engine:
         return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
 
     def plan(self, request: Request) -> Plan:
-        """Look at the files, and return the plan that `run` would carry out now. Nothing is changed.
+        """Look at the files, and return the plan that `run` would carry out now. Nothing on the disk is changed.
 
-        Raises: as `look`; NeedsRootError; KeeperError if the history cannot be read.
+        Raises: as `look`; KeeperError if the history cannot be read, NeedsRootError among them.
         """
         return self.look_and_plan(request)[1]
 
     def look_and_plan(self, request: Request) -> tuple[Host, Plan]:
-        """Look at the files, and return the host with its history, and the plan for it. Raises: as `plan`."""
+        """Look at the files, and return the host with its history, and the plan for it. Nothing on the disk is changed.
+
+        The plan's notices are about rows of the history that cannot be read. Raises: as `plan`.
+        """
         with closing(Record(self.state_directory, read_only=True)) as record:
             seen = self._see(request)
             host, planned = self._plan(self._make_host(seen, record), request, marked=True)
@@ -143,9 +152,10 @@ class Engine:
             return host, planned._replace(notices=record.ignored)
 
     def _plan(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
-        """Return `host` with the measured load of its disks, if work depends on the load, and the plan for it.
+        """Measure the load of the disks, if work depends on it, and return `host` with the load, and the plan for it.
 
-        With `marked`, each skip shows whether --now would make it an action.
+        With `marked`, each skip shows whether --now would make it an action. Decisions of the last plan are then not
+        reused.
         """
         idle = Idle() if marked else self.memory.idle
         chosen = plan(host, request, self.config, idle)
@@ -169,8 +179,8 @@ class Engine:
     ) -> Report:
         """Look, plan, and carry out the plan, until it is done or `stop` returns True between two pieces.
 
-        With `origin` "daemon" a missing directory counts as empty, a run without work leaves no row in the history, and
-        changed extent counts are recorded once an hour.
+        With `origin` "daemon" a missing directory counts as empty, a run without work is not stored, and changed extent
+        counts are stored once an hour. A bookkeeping step that fails only adds a notice to the report.
 
         Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be written.
         """
@@ -209,12 +219,13 @@ class Engine:
         return Report(chosen, tuple(outcomes), written, took_s, said, host, waiting, counters, tuple(unrecorded))
 
     def _open_history(self, stack: ExitStack, request: Request) -> Record:
-        """Open the history until `stack` ends.
+        """Open the history until `stack` ends, and return it. Store its newest run in the memory.
 
-        A notice is added if the history is a new one in place of another. The next look opens all files again on which
-        other processes worked since this engine's last run.
+        Add a notice to the memory if a new history replaces a damaged or removed one. If other processes added runs
+        since this engine's last run, forget the stored rows of their files, so that the next look opens these files.
 
-        Raises: NotBtrfsError before a history is made on a host that needs none.
+        Raises: NotBtrfsError on a host that needs no history, before one is made; KeeperError if the history cannot be
+        opened.
         """
         exists = os.path.lexists(os.path.join(self.state_directory, NAME))
         if not exists:
@@ -231,7 +242,7 @@ class Engine:
         return record
 
     def _observe(self, record: Record, host: Host) -> None:
-        """Store changed extent counts once an hour, because each commit costs 14 I/Os."""
+        """Store extent counts that changed, at most once an hour, because each commit costs 14 I/Os."""
         if time.monotonic() - self.memory.observed_s >= HOUR_S:
             record.observe(host.now_us, host)
             self.memory.observed_s = time.monotonic()
@@ -241,8 +252,9 @@ class Engine:
     ) -> None:
         """Store which files wait and since when, and delete old rows and failures of files that are gone.
 
-        Waits of less than an hour are not stored, because each commit costs 14 I/Os. A run over named files only ends
-        the waits of files that it finished. The service deletes old rows once a day, other runs each time.
+        Waits of less than an hour are not stored, because each commit costs 14 I/Os. A run over named files starts no
+        wait, and only ends the waits of files that it finished. The service deletes old rows once a day, other runs
+        each time.
         """
         now = now_us()
         before = record.waiting() if self.memory.waiting is None or not self._follows else self.memory.waiting
@@ -262,13 +274,13 @@ class Engine:
         record.prune(now, self.config.history.keep_us, host, max_rows=self.config.history.max_rows)
 
     def _see(self, request: Request) -> Seen:
-        """Look at the files that `request` names, or at all files, and replace `memory.seen` by the look.
+        """Look at the files that `request` names, or at all files. Replace `memory.seen` by the look.
 
-        With named paths, a command looks at those files alone. The service first looks at all directories
-        that exist, for the flush times, keeps that look as `memory.seen`, and returns the named files. It follows no
+        For named paths, a command looks at these files alone. The service first looks at all directories that exist,
+        for the flush times. It keeps that look as `memory.seen`, and returns the look at the named files. It follows no
         links in the named paths, because any user can send them over the bus.
 
-        Raises: NeedsRootError if a look at all files finds some and may read none of them.
+        Raises: as Observer.look; NeedsRootError if a look at all files finds files and may read none of them.
         """
         now, observer = now_us(), self.memory.observer
         if request.paths and not self._follows:
@@ -287,7 +299,7 @@ class Engine:
         return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
 
     def _add_timing(self, seen: Seen) -> Seen:
-        """Store `seen` with each instance's flush timer and slowest recent piece as `memory.seen`, and return it."""
+        """Update the flush timers and longest recent pieces in `seen`, store it as `memory.seen`, and return it."""
         instances = self.memory.flushes.look(seen.instances, seen.files)
         get_longest_us = self.memory.piece_times.get_longest_us
         self.memory.seen = seen._replace(
@@ -306,7 +318,8 @@ class Engine:
     def windows(self) -> tuple[tuple[Window, ...], int]:
         """Return the present flush window of each instance, and the earliest time at which a journald will flush.
 
-        They follow from the last look at the flush timers. The time is CLOCK_REALTIME in microseconds, 0 if unknown.
+        They follow from the last look at the flush timers; before the first look there are no windows. The time is
+        CLOCK_REALTIME in microseconds, 0 if unknown.
         """
         instances, files = self.memory.flushes.renew(self.memory.seen.instances, self.memory.seen.files)
         found = windows(instances, files, now_us(), margin_us=self.config.window.margin_us)
@@ -368,7 +381,7 @@ def _read_counters(record: Record) -> Counters | None:
 
 
 def _stop_on_either(stop: Callable[[], bool], lock: state.Lock) -> Callable[[], bool]:
-    """Return a function that is True if `stop` is, or if the lock's file is gone: then another run may have begun."""
+    """Return a function that returns True if `stop` does, or if `lock` was lost: then another run may have begun."""
     return lambda: stop() or not lock.is_held()
 
 

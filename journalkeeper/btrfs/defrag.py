@@ -44,8 +44,8 @@ def defrag_range(fd: int, offset: int, length: int, *, compress: Compression | N
     Without `compress`, the kernel skips extents of at least 256 KiB and extents without a neighbour to join.
 
     With `compress`, the kernel rewrites every written extent of the range at every call, whatever its size, and starts
-    the write-back of the whole file. The call lasts as long as the compression (zstd:15: 0.7 s for 8 MiB). Kernels
-    before 6.15 get no level.
+    the write-back of the whole file. The call lasts as long as the compression (zstd:15: 0.7 s for 8 MiB). A kernel
+    before 6.15 refuses a level; the call is then repeated without the level.
 
     The kernel always skips holes, unwritten extents and dirty pages: sync the file first. A read-only descriptor
     suffices if the caller may write to the file.

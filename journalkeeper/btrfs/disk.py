@@ -56,8 +56,8 @@ def read_disk_bytes(fd: int) -> int | None:
 def read_pinned_bytes(fd: int) -> int | None:
     """Return how many bytes on the disk belong to the file's extents, but to no part of the file; never less than 0.
 
-    btrfs keeps a whole extent while any part of it is in use. For a compressed extent, each part counts in proportion
-    to its uncompressed size. The result is None without CAP_SYS_ADMIN.
+    btrfs keeps a whole extent while any part of it is in use. The used share of a compressed extent is the share of its
+    uncompressed data. Return None without CAP_SYS_ADMIN.
 
     Raises: as `read_disk_bytes`.
     """
@@ -68,11 +68,11 @@ def read_pinned_bytes(fd: int) -> int | None:
 
 
 def _list_references(fd: int) -> Iterator[tuple[int, int, float]]:
-    """Yield, for each part of the file, the address of its extent, the extent's bytes on the disk, and the used ones.
+    """Yield (address of the extent, its bytes on the disk, its used bytes) for each part of the file in an extent.
 
-    Holes and inline data are left out.
+    An extent appears once for each part that refers to it. Holes and inline data are left out.
 
-    Tree 0 is the subvolume that `fd` is in.
+    Raises: OSError: EPERM no CAP_SYS_ADMIN; ENOTTY not on btrfs.
     """
     inode, offset, kind = os.fstat(fd).st_ino, 0, BTRFS_EXTENT_DATA_KEY
     buffer = bytearray(SEARCH.size + BUFFER_BYTES)

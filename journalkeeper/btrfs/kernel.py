@@ -32,7 +32,7 @@ def _raise_error(result: int, _function: object, _arguments: object) -> int:
 
 
 def _declare(name: str, *types: Any) -> Callable[..., int]:
-    """Return the function `name` of libc with these argument types. It raises OSError with the kernel's errno."""
+    """Return the function `name` of libc with these argument types. A negative result raises OSError with its errno."""
     function: Any = _libc[name]
     function.argtypes = types
     function.errcheck = _raise_error
@@ -54,7 +54,7 @@ renameat2 = _declare("renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, c
 
 
 def ioctl(fd: int, request: int, buffer: bytearray) -> None:
-    """Call ioctl(2) on `fd` with a buffer that the kernel reads and writes in place.
+    """Call ioctl(2) on `fd` with a buffer that the kernel reads and changes in place.
 
     Raises: OSError with the kernel's errno; ENOTTY if the filesystem does not know the request.
     """
@@ -62,7 +62,7 @@ def ioctl(fd: int, request: int, buffer: bytearray) -> None:
 
 
 def call_ioctl(fd: int, request: int, layout: Struct, *values: Any) -> tuple[Any, ...]:
-    """Call ioctl(2) with the struct `layout` that contains `values`, and return its fields as the kernel left them.
+    """Call ioctl(2) with the struct `layout` that contains `values`, and return all its fields as the kernel left them.
 
     Raises: as `ioctl`.
     """
@@ -72,10 +72,10 @@ def call_ioctl(fd: int, request: int, layout: Struct, *values: Any) -> tuple[Any
 
 
 def cachestat(fd: int, offset: int, length: int) -> tuple[int, int]:
-    """Return (the number of cached pages, the number of dirty pages and pages in write-back) of a range.
+    """Return two numbers for a range of a file: the cached pages, and the pages that are dirty or in write-back.
 
-    Raises: OSError: ENOSYS the kernel is older than 6.5; EPERM the caller may not write to the file.
-    Source: linux/mman.h, struct cachestat_range and struct cachestat.
+    Raises: OSError: ENOSYS the kernel is older than 6.5; EPERM the caller may not write to the file. Source:
+    linux/mman.h, struct cachestat_range and struct cachestat.
     """
     asked, answer = (ctypes.c_uint64 * 2)(offset, length), (ctypes.c_uint64 * 5)()
     _syscall(CACHESTAT, fd, asked, answer, 0)

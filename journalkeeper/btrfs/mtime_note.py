@@ -25,9 +25,9 @@ MAX_TIME_NS: Final = 1 << 63
 
 
 def make(fd: int, status: os.stat_result) -> None:
-    """Store the mtime of `status` in a note before the work changes it.
+    """Store the mtime of `status` in a note, an xattr of the file, before the work changes the mtime.
 
-    The note contains the mtime and the size of the file, and the present time.
+    The note also contains the size of the file and the present time. It replaces an older note.
 
     Raises: OSError: EACCES, EPERM; EROFS; ENOSPC, EDQUOT.
     """
@@ -35,9 +35,9 @@ def make(fd: int, status: os.stat_result) -> None:
 
 
 def restore(fd: int, status: os.stat_result) -> None:
-    """Set the file's times to those of `status`, and then remove the note.
+    """Set the file's mtime and atime to those of `status`, and then remove the note.
 
-    Raises: OSError: EACCES, EPERM; EROFS.
+    Raises: OSError: EACCES, EPERM; EROFS; ENODATA the file has no note.
     """
     os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
     os.removexattr(fd, NAME)
@@ -45,6 +45,8 @@ def restore(fd: int, status: os.stat_result) -> None:
 
 def read(fd: int) -> bytes | None:
     """Return the file's note, which only a killed run leaves behind, or None if it has none.
+
+    The content is not checked.
 
     Raises: OSError: EACCES, EIO.
     """
@@ -59,8 +61,9 @@ def read(fd: int) -> bytes | None:
 def find_mtime_ns(note: bytes | None, status: os.stat_result) -> int:
     """Return the mtime that a file with this `note` and `status` would have without our own work, in ns.
 
-    That is the mtime in the note if our own work changed it since. Otherwise it is that of `status`, also if
-    journalkeeper cannot have written the note: any user can set the xattr of their file.
+    It is the mtime in the note if our own work changed the file last. Then the file has the size in the note, and its
+    mtime is at most PUNCHING_NS after the note. Otherwise it is the mtime of `status`. That is also so without a note,
+    and if the note is invalid, because any user can set the xattr.
     """
     try:
         mtime_ns, size_bytes, made_ns = map(int, (note or b"").split())
@@ -73,9 +76,10 @@ def find_mtime_ns(note: bytes | None, status: os.stat_result) -> int:
 def apply(fd: int) -> bool:
     """Apply the note: restore the mtime that an interrupted run changed, and remove the note.
 
-    Return whether the mtime was different. A change by another writer since is kept.
+    Return whether the mtime was changed. A change by another writer since is kept, and so is the mtime if the note is
+    invalid.
 
-    Raises: as `restore`; OSError: ENODATA the file has no note.
+    Raises: as `restore`.
     """
     status = os.fstat(fd)
     right_ns = find_mtime_ns(read(fd), status)

@@ -85,8 +85,11 @@ def _predict_places(rows: list[Extent], moving: Sequence[tuple[int, int]], *, no
 def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
     """Return the number of extents of `fd` and its bytes of each kind.
 
-    `total` includes extents behind the end of the file; the byte counts end there. Dirty pages without a place count as
-    data. `per_mib` and `left_per_mib` stay empty for files larger than MAX_FILE_BYTES, because of the memory.
+    With `sync`, dirty pages are written first. Otherwise their places are predicted as in `count`. `total` includes
+    extents behind the end of the file; the byte counts end there. Dirty pages without a place count as data.
+
+    `per_mib` and `left_per_mib` are filled only with `per_mib`, and stay empty for files larger than MAX_FILE_BYTES,
+    because of the memory.
 
     Raises: as `fiemap.map_batches`.
     """
@@ -123,7 +126,7 @@ def _sum_bytes_with(bytes_by_flags: Counter[int], flag: int) -> int:
 def list_stretches(fd: int, *, sync: bool) -> tuple[Stretch, ...]:
     """Return, for each MiB of the file, the bytes of each kind and the number of extents that begin there.
 
-    The result is () for files larger than MAX_FILE_BYTES.
+    The result is () for empty files and for files larger than MAX_FILE_BYTES. `sync` is as in `count`.
 
     Raises: as `survey`.
     """
@@ -156,9 +159,9 @@ def _choose_column(flags: int) -> int:
 
 
 def count(fd: int, *, sync: bool) -> int:
-    """Return the number of extents of `fd`.
+    """Return the number of extents of `fd`, 0 for a file without any.
 
-    With `sync`, dirty pages are written first. Otherwise the places are predicted that a write-back would give them.
+    With `sync`, dirty pages are written first. Otherwise they count at the places that a write-back would give them.
 
     A FIEMAP call that only counts (fm_extent_count 0) would take a fifth of the time. But it counts adjacent written
     and unwritten extents separately, and each dirty page.

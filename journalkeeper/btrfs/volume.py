@@ -81,7 +81,7 @@ class Space(NamedTuple):
 
     @property
     def profile(self) -> str:
-        """The name that mkfs.btrfs gives to the layout of the chunks."""
+        """The name that mkfs.btrfs gives to the layout of the chunks: a name in PROFILES, or "single"."""
         return next((name for bit, name in PROFILES.items() if self.flags & bit), "single")
 
 
@@ -95,7 +95,7 @@ def fs_info(fd: int) -> tuple[str, int]:
 
 
 def dev_info(fd: int, devid: int) -> tuple[int, int] | None:
-    """Return (bytes in chunks, size) of one device in raw bytes; None if no device has that id.
+    """Return (bytes in chunks, size) of one device in raw bytes; None if no device of the volume has this id.
 
     Raises: OSError: ENOTTY not on btrfs.
     """
@@ -109,7 +109,7 @@ def dev_info(fd: int, devid: int) -> tuple[int, int] | None:
 
 
 def space_info(fd: int) -> tuple[Space, ...]:
-    """Return the kinds of chunks of the volume.
+    """Return one Space for each kind of chunks of the volume: data, metadata and system, by profile.
 
     Raises: OSError: ENOTTY not on btrfs.
     """
@@ -133,10 +133,10 @@ def read_generation(fd: int) -> int:
 
 
 def commit_transaction(fd: int) -> None:
-    """Make all extents that were added to files durable. Dirty pages stay dirty, which sync(2) would write.
+    """Commit the volume's transaction, and wait until all extents that were added to files are durable.
 
-    If a commit is under way, the kernel may begin the next one only 30 s later. btrfsutil would not release the
-    interpreter's lock meanwhile.
+    Dirty pages stay dirty; sync(2) would write them. If a commit is under way, the kernel may begin the next one only
+    30 s later. btrfsutil would not release the interpreter's lock meanwhile.
 
     Raises: OSError: EROFS the volume became read-only after an error; EIO.
     """
@@ -146,7 +146,7 @@ def commit_transaction(fd: int) -> None:
 
 
 def require_btrfs(fd: int, path: str) -> None:
-    """Raise NotBtrfsError with `path` if the file or directory `fd` is not on btrfs.
+    """Raise NotBtrfsError with `path` if the file or directory `fd` is not on btrfs; otherwise do nothing.
 
     Raises: NotBtrfsError; OSError if the volume itself fails.
     """
@@ -159,7 +159,9 @@ def require_btrfs(fd: int, path: str) -> None:
 
 
 def read_volume(fd: int) -> Volume:
-    """Return the volume that contains the directory `fd`. Call `require_btrfs` first.
+    """Return the volume that contains the directory `fd`, with its present free space. Call `require_btrfs` first.
+
+    The data profile is that of the largest group of data chunks. Missing devices count nothing.
 
     Raises: OSError: ENOTTY not on btrfs; or the kernel's error if the volume itself fails.
     """
@@ -196,13 +198,19 @@ def _is_own_subvolume(fd: int) -> bool:
 
 
 def read_mount_options(fd: int) -> tuple[str, ...]:
-    """Return the options of the mount through which `fd` was opened, as mount(8) names them; () if not visible here."""
+    """Return the options of the mount through which `fd` was opened, and of its filesystem, as mount(8) names them.
+
+    Return () if the mount is not visible to this process.
+    """
     line = find_mount_line(fd)
     return () if line is None else parse_options(line)
 
 
 def read_mount_lines() -> list[str]:
-    """Return the lines of mountinfo, each with its line feed."""
+    """Return the lines of mountinfo for this process, each with its line feed.
+
+    Bytes that are not UTF-8 become surrogates.
+    """
     # Any user's mount point may contain a carriage return, which the kernel does not escape: it ends no line.
     with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         return list(file)
@@ -219,9 +227,9 @@ def find_mount_line(fd: int) -> str | None:
 
 
 def parse_options(line: str) -> tuple[str, ...]:
-    """Return the options in a line of mountinfo: those of the mount, then those of the filesystem.
+    """Return the options in a line of mountinfo, each once: those of the mount, then those of the filesystem.
 
-    If either has "ro", "rw" is left out.
+    If one of them is "ro", "rw" is left out.
     """
     fields = line.split()
     words = dict.fromkeys([*fields[5].split(","), *fields[-1].split(",")])

@@ -29,8 +29,8 @@ MOST_CALLS = 8192
 def sync_file_range(fd: int, offset: int, length: int) -> None:
     """Write the dirty pages of a range and wait for them, without the inode's lock that fsync(2) takes.
 
-    btrfs places the whole dirty run that overlaps the range, and the file's map shows it only after the whole run is
-    written. So call FIEMAP with `sync` before measuring.
+    A `length` of 0 means up to the end of the file. btrfs places the whole dirty run that overlaps the range, and the
+    file's map shows it only after the whole run is written. So call FIEMAP with `sync` before measuring.
 
     Raises: OSError: EIO, ENOSPC the write-back failed.
     """
@@ -40,6 +40,8 @@ def sync_file_range(fd: int, offset: int, length: int) -> None:
 
 def wait_writeback(fd: int, offset: int, length: int) -> None:
     """Wait for the pages of a range that are in write-back. Other dirty pages stay dirty.
+
+    A `length` of 0 means up to the end of the file.
 
     Raises: as `sync_file_range`.
     """
@@ -60,8 +62,9 @@ def punch_hole(fd: int, offset: int, length: int) -> None:
 def find_dirty_runs(fd: int) -> list[tuple[int, int]] | None:
     """Return (offset, end) of each run of pages that are not yet written back, in the order of the file.
 
-    A range with dirty and clean pages is halved until its parts have only one kind. The list ends early after
-    MOST_CALLS. The result is None if the kernel has no cachestat(2) or the caller may not use it.
+    A range with dirty and clean pages is halved until its parts have only one kind. After MOST_CALLS calls the search
+    ends, and later runs are missing. Return [] if all pages are clean. Return None if the kernel has no cachestat(2) or
+    the caller may not use it.
     """
     runs: list[tuple[int, int]] = []
     pages = -(-os.fstat(fd).st_size // PAGESIZE)

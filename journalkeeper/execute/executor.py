@@ -76,7 +76,12 @@ class Turn:
 
 
 def execute(action: Action, pace: Pace) -> Done:
-    """Execute `action` at `pace` and return its outcome. Errors of one file or directory never raise."""
+    """Execute `action` at `pace` and return its outcome. The errors of one file or directory become the outcome.
+
+    The result is "done" with the action's own reason, or the result and reason of Refused or Failed. After an OSError
+    it is "skipped" if the file vanished, was replaced, or is a swap file; otherwise it is "failed". An unforeseen
+    exception is raised.
+    """
     began = time.monotonic()
     turn = Turn(action)
     result, reason, detail = Result.DONE, action.reason, ""
@@ -95,9 +100,9 @@ def execute(action: Action, pace: Pace) -> Done:
 def _compute_extra_bytes(action: Action, written_bytes: int, after: Found, *, whole: bool) -> int:
     """Return how many bytes the rewrite stored twice: once in the file and once in a snapshot.
 
-    For a `whole` archive with a known disk usage `after`, that is this usage times the share of its data that was
-    shared before. Otherwise it is the planned number, in proportion to the bytes written. It is 0 if the file
-    shared no data, or an unfinished copy was discarded.
+    For a `whole` archive with a known disk usage `after`, this is its disk usage times the share of its data that was
+    shared before. Otherwise it is the planned number, in proportion to the bytes written. It is 0 if the file shared no
+    data, nothing was written, or an unfinished copy was discarded.
     """
     file = action.target
     if not isinstance(file, JournalFile) or not action.unshared_bytes or not written_bytes:
@@ -112,9 +117,11 @@ def _compute_extra_bytes(action: Action, written_bytes: int, after: Found, *, wh
 def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFile, turn: Turn, pace: Pace) -> None:
     """Call `work` to rewrite the file's data, and store the states before and after in `turn`.
 
-    `work` returns the expected number of extents.
+    `work` returns the expected number of extents, which is stored, too. The new extents are made durable even after an
+    error.
 
-    Raises: Refused if the name no longer leads to the file, `pace` ended the work, or too few extents were saved.
+    Raises: Refused if the name no longer leads to the file, `pace` ended the work, or too few extents were saved; the
+    errors of `work` and of `hold`.
     """
     with hold(file, replacing=turn.action.action is Verb.REWRITE) as held:
         turn.before = turn.after = _measure(held)
@@ -136,8 +143,8 @@ def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFil
 def _compact(held: VerifiedFile, action: Action, pace: Pace) -> int:
     """Move all data of an archive to new extents, unless `pace` ends first. Return the expected number of extents.
 
-    The data is rewritten in place. If data that should move then still has its old place, the whole file is
-    replaced by a copy.
+    The data is rewritten in place. If some of the data that should move keeps its old place, a copy replaces the whole
+    file.
 
     Raises: as inplace.compact, look_again and rewrite.rewrite.
     """
@@ -173,10 +180,11 @@ Raises: Refused; OSError.
 def _make_durable(held: VerifiedFile, pace: Pace) -> None:
     """Make the new extents durable, before the history records them.
 
-    SQLite's fsync would make the row durable and not the extents, which a power cut would then take back. An fsync of
-    an active file would write the pages that journald has not flushed: 4 extents became 59 (measured). So the volume
-    commits its transaction, which writes none of them. An fsync by journald would wait for the commit. So there is
-    none if `pace` ended early, because a flush is near; the outcome then is "skipped", and claims no saving.
+    An archive is synced. An active file is not, because an fsync would write the pages that journald has not flushed: 4
+    extents became 59 (measured). Instead the volume commits its transaction, which writes none of these pages.
+
+    There is no commit if nothing was written, or if `pace` ended early. Then a flush is near, and journald's fsync
+    would wait for the commit. The outcome is then "skipped" and claims no saving.
     """
     if held.file.kind is not Kind.ACTIVE:
         os.fsync(held.fd)
@@ -187,7 +195,7 @@ def _make_durable(held: VerifiedFile, pace: Pace) -> None:
 def _has_its_name(held: VerifiedFile) -> bool:
     """Return whether the path still leads to the file, or to the copy that took its place.
 
-    journald may rename an active file within its directory. So the name of an active file is not compared: True means
+    journald may rename an active file within its directory, so its name is not compared. For an active file, True means
     that the path's directory is the same and the file still has a link.
 
     Raises: OSError: ENOENT the path does not exist, or its directory if the file is active.
@@ -200,10 +208,10 @@ def _has_its_name(held: VerifiedFile) -> bool:
 
 
 def _measure(held: VerifiedFile) -> Found:
-    """Return the file's inode, size, mtime, extents and disk bytes.
+    """Return the file's inode, size, mtime, extents and disk bytes; the disk bytes are None if they cannot be measured.
 
-    An active file is not synced, because that would be a flush that journald did not choose. Only for other files
-    is the measuring unit asked: it takes 0.2 s twice, and a window could close meanwhile.
+    An active file is not synced, because that would be a flush that journald did not choose. Only for other files is
+    the measuring unit asked: it takes 0.2 s twice, and a window could close meanwhile.
     """
     fd, active = held.fd, held.file.kind is Kind.ACTIVE
     status, extents = os.fstat(fd), placement.count(fd, sync=not active)

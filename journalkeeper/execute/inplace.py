@@ -64,7 +64,10 @@ Source: fs/btrfs/defrag.c, defrag_get_extent (6.18: `not_found`) and defrag_coll
 
 
 def defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
-    """Defragment ranges of an active file until `pace` ends. Return the expected number of extents.
+    """Defragment ranges of an active file until `pace` ends.
+
+    Return the planned number of extents, also after an early end. Only the dirty pages of these ranges are written.
+    After the last piece, wait a moment for the new extents to appear in the file's map.
 
     Raises: OSError as btrfs.defrag; finished pieces stay finished.
     """
@@ -118,8 +121,8 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
 def _find_left(action: Action, expected: int, before: list[Extent], after: list[Extent]) -> list[tuple[int, int]]:
     """Return (offset, length) of the data that should have moved, but has the same place in `before` and `after`.
 
-    Compression moves all data. Without it the kernel keeps long extents on purpose. That matters only if they pin
-    space or if more extents are left than `expected`, by `is_useless_rewrite`; otherwise the list is empty.
+    Compression must move all data, and so must an action with the reason PINNED. Otherwise the kernel keeps long
+    extents on purpose. Then the list is empty unless more extents are left than `expected`, by `is_useless_rewrite`.
     """
     everything = parse_compression(action.compress) is not None or action.reason is Reason.PINNED
     if everything or is_useless_rewrite(len(before), expected, len(after)):
@@ -130,8 +133,9 @@ def _find_left(action: Action, expected: int, before: list[Extent], after: list[
 def find_same_places(before: list[Extent], after: list[Extent]) -> list[tuple[int, int]]:
     """Return (offset, length) of the data that is at the same address in both maps, in whole blocks.
 
-    Offset and address must both be the same. The address alone proves nothing, because btrfs can reuse the space of
-    data that was moved first.
+    Data counts only if both its file offset and its address are the same. The address alone proves nothing, because
+    btrfs can reuse the space of data that was moved first. Unwritten space and data without an address of its own are
+    ignored.
     """
     found: list[tuple[int, int]] = []
     old, new = (iter([row for row in rows if not row.flags & NOT_PLACED]) for rows in (before, after))
@@ -159,7 +163,10 @@ def _get_origin(row: Extent) -> tuple[bool, int]:
 
 
 def join_near(runs: list[tuple[int, int]]) -> tuple[Range, ...]:
-    """Return the (offset, length) `runs` as ranges. Runs less than NEAR_BYTES apart become one range."""
+    """Return the (offset, length) `runs`, which are sorted by offset, as ranges without gain.
+
+    Runs with a hole of less than NEAR_BYTES between them become one range, which includes the hole.
+    """
     ranges: list[Range] = []
     for offset, length in runs:
         if ranges and offset - (ranges[-1].offset + ranges[-1].length) < NEAR_BYTES:
@@ -171,11 +178,12 @@ def join_near(runs: list[tuple[int, int]]) -> tuple[Range, ...]:
 
 
 def read_through(fd: int, ranges: tuple[Range, ...], pace: Pace) -> None:
-    """Read all rewritten data, to find blocks that the kernel could not read. Stop when `pace` ends.
+    """Read `ranges`, to find blocks that the kernel could not read. Stop at the end of the file, or when `pace` ends.
 
-    If the kernel cannot read a block, it skips the rest of the piece and returns success. Most data is still in memory.
+    If the kernel cannot read a block during a rewrite, it skips the rest of the piece and returns success. The content
+    is discarded. Most data is still in memory.
 
-    Raises: OSError: EIO.
+    Raises: OSError: EIO a block cannot be read.
     """
     for start, length in pace.iterate_reads(ranges):
         offset, end = start, start + length
@@ -184,9 +192,9 @@ def read_through(fd: int, ranges: tuple[Range, ...], pace: Pace) -> None:
 
 
 def _wait_for_extents(fd: int, before: int) -> None:
-    """Wait until the file has fewer than `before` extents and their number no longer falls.
+    """Wait until the file has fewer than `before` extents and two looks find the same number.
 
-    Give up after PLACED_TRIES looks.
+    Give up after PLACED_TRIES looks, PLACED_S apart, without an error.
     """
     last = before
     for _ in range(PLACED_TRIES):
@@ -198,9 +206,12 @@ def _wait_for_extents(fd: int, before: int) -> None:
 
 
 def _defragment_piece(fd: int, offset: int, length: int, compression: Compression | None) -> None:
-    """Defragment one piece of the file, and write back this piece.
+    """Defragment or compress one piece of the file, and write back this piece alone.
 
-    The rest of the file is not written back: only journald flushes an active file.
+    Only journald flushes an active file. Signals are blocked meanwhile. After EAGAIN the piece is tried again,
+    FREEZER_TRIES times in all.
+
+    Raises: OSError as btrfs.defrag.
     """
     with _block_signals():
         for attempt in range(FREEZER_TRIES):
@@ -227,7 +238,10 @@ def punch_unwritten(held: VerifiedFile, pace: Pace) -> None:
     """Free the space that journald allocated and never wrote, until `pace` ends. Each remnant pins its whole 8 MiB.
 
     The space reads as zeros before and after. No program writes to an archive, so the ranges stay unwritten after they
-    were listed. The file's times are restored, by the next run if this one is killed.
+    were listed. The file's mtime and atime are restored. If this process is killed first, the next run restores the
+    mtime.
+
+    Raises: as `open_for_writing`, if there is such space; OSError: ENOSPC, EIO.
     """
     ranges = fiemap.find_unwritten(held.fd, sync=True)
     if not ranges:

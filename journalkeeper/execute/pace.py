@@ -56,8 +56,8 @@ class Pace:
         """Yield (offset, length) in bytes of each piece of `ranges`, for a caller that rewrites it.
 
         A piece has at most `most_bytes`, or the length that fits the disk's speed if that is shorter. When the caller
-        takes the next piece, the one before is timed and counted as written. The iteration ends early when `ask`
-        returns a reason.
+        takes the next piece, the one before is timed, counted as written, and reported to `tell`. The iteration ends
+        early when `ask` returns a reason; `ended` is then that reason.
         """
         for offset, length in self.iterate_reads(ranges, most_bytes):
             began = time.monotonic_ns()
@@ -67,8 +67,9 @@ class Pace:
     def iterate_reads(self, ranges: tuple[Range, ...], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
         """Yield (offset, length) of each piece of `ranges`, for a caller that only reads.
 
-        The pieces are as long as those of `iterate_pieces`. Before each piece `ask` is called, which may sleep;
-        the iteration ends when it returns a reason. No piece is timed or counted as written.
+        The pieces are as long as those of `iterate_pieces`. Before each piece `ask` is called, which may sleep. The
+        iteration ends early when `ask` returns a reason; `ended` is then that reason. No piece is timed or counted as
+        written.
         """
         for part in ranges:
             offset, end = part.offset, part.offset + part.length
@@ -80,7 +81,10 @@ class Pace:
                 offset += length
 
     def can_go_on(self) -> bool:
-        """Ask `ask` whether the next piece may begin. Return False and store the reason in `ended` if not."""
+        """Call `ask` with the expected time of the next piece. Return whether the piece may begin.
+
+        Store the reason of `ask` in `ended`, or None if the piece may begin.
+        """
         self.ended = self.ask(self._expected_us)
         return self.ended is None
 
@@ -98,16 +102,16 @@ class Pace:
 class PieceTimes:
     """The longest time of a recent piece, by directory. Any thread may call `get_longest_us`.
 
-    The time is halved in intervals, so that one stall does not close windows for ever.
+    After each HALVED_S a time counts half as much, so that one stall does not close windows for ever.
     """
 
     def __init__(self) -> None:
         self._pieces: Mapping[str, tuple[int, float]] = {}
 
     def get_longest_us(self, directory: str | None = None) -> int:
-        """Return the longest time of a recent piece in microseconds, of one directory or of all; 0 if there is none.
+        """Return the longest time of a recent piece in microseconds, in `directory`, or in any directory if it is None.
 
-        A time counts only half after each HALVED_S.
+        Return 0 if there is none. After each HALVED_S a time counts half as much as before.
         """
         now_s = time.monotonic()
         return max(
@@ -120,6 +124,9 @@ class PieceTimes:
         )
 
     def add(self, directory: str, took_us: int) -> None:
-        """Record that a piece in `directory` took `took_us`, if no recent piece there took longer."""
+        """Store that a piece in `directory` took `took_us`, unless a recent piece there took as long.
+
+        See `get_longest_us`.
+        """
         if took_us > self.get_longest_us(directory):
             self._pieces = {**self._pieces, directory: (took_us, time.monotonic())}  # another thread may read it

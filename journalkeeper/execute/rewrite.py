@@ -31,10 +31,12 @@ FLAGS_KEPT: Final = inode.FS_SYNC_FL | inode.FS_NODUMP_FL | inode.FS_NOATIME_FL 
 def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
     """Copy `held` to a new datacow file, verify the copy, and exchange it for the original.
 
-    If `pace` ends before the copy is verified, the copy is discarded and the original stays. In both cases, return the
-    expected number of extents: the planned number, or the least that the copy can have if that is more.
+    After the exchange the original is deleted, and `held.fd` is the copy. If `pace` ends before the copy is verified,
+    the copy is discarded and the original stays. In both cases, return the expected number of extents: the planned
+    number, or the least that the copy can have if that is more.
 
-    Raises: Failed if the copy differs from the original; Refused if the original changed meanwhile; OSError.
+    Raises: Failed if the copy differs from the original; Refused if the original changed meanwhile, or its owner cannot
+    be given to the copy; OSError. The original then keeps its name.
     """
     os.fsync(held.fd)
     copy = os.open(".", COPY_FLAGS, 0o600, dir_fd=held.dir_fd)
@@ -56,7 +58,8 @@ def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
 def _give_owner(copy: int, status: os.stat_result) -> None:
     """Give the still empty copy the original's owner and group, if they differ.
 
-    Raises: Refused without CAP_CHOWN, which the service does not have. Files in remote/ have another owner.
+    Raises: Refused (FOREIGN_OWNER) without CAP_CHOWN, which the service does not have. Files in remote/ have another
+    owner.
     """
     made = os.fstat(copy)
     if (made.st_uid, made.st_gid) == (status.st_uid, status.st_gid):
@@ -88,9 +91,11 @@ def _strip(original: int, copy: int) -> None:
 def _copy_data(held: VerifiedFile, copy: int, action: Action, pace: Pace) -> int:
     """Copy the written data piece by piece, and return the smallest number of extents that a whole copy can have.
 
-    The copy gets the size of the original, so that holes stay holes. A property of the copy compresses the data; it
-    is removed at the end. Each piece is written back, but only fsync(2) protects it from a power cut. If `pace`
-    ends early, the copy is incomplete.
+    The copy gets the size of the original, so that holes stay holes. A property of the copy compresses the data; it is
+    removed at the end. Each piece is written back, but only fsync(2) protects it from a power cut. If `pace` ends
+    early, the copy is incomplete, and the returned number is the same.
+
+    Raises: Refused if the original became shorter; OSError.
     """
     compression = parse_compression(action.compress)
     if compression is not None:
@@ -124,7 +129,10 @@ def _write(fd: int, data: bytes, offset: int) -> None:
 
 
 def _copy_attributes(original: int, copy: int, status: os.stat_result) -> None:
-    """Give the copy the original's mode, flags, ACL, other xattrs and times."""
+    """Give the copy the original's mode, FLAGS_KEPT, xattrs (with the ACL) and the times of `status`.
+
+    The mtime note is left out, because it describes only the original inode.
+    """
     os.fchmod(copy, status.st_mode & 0o7777)
     kept = _read_flags(original)
     if kept != _read_flags(copy):
@@ -164,7 +172,10 @@ def _verify(original: int, copy: int, pace: Pace) -> None:
 
 
 def _describe(fd: int) -> dict[str, object]:
-    """Return all that a copy must have in common with its original, except the content."""
+    """Return the attributes that a copy must have in common with its original, by name for an error message.
+
+    The content is not included, but its holes are. Dirty pages are written first.
+    """
     status = os.fstat(fd)
     return {
         "holes": fiemap.find_data(fd, sync=True),
@@ -180,8 +191,11 @@ def _describe(fd: int) -> dict[str, object]:
 def _replace(held: VerifiedFile, copy: int) -> None:
     """Exchange the names of copy and original, and delete the original. Undo the exchange if the original changed.
 
-    The original is compared again after the exchange, when no program can open it by its name any more. That shows
-    writes until then. A program that still has it open for writing is refused, too.
+    The original is compared again after the exchange, when no program can open it by its name any more. So a write
+    until then is found. The original also counts as changed if a program has it open for writing. At the end `held.fd`
+    is the copy.
+
+    Raises: Refused if the original changed; the copy is then deleted. OSError.
     """
     directory, temporary = held.dir_fd, f"{names.TEMPORARY_PREFIX}{held.file.inode}{names.TEMPORARY_SUFFIX}"
     os.link(f"/proc/self/fd/{copy}", temporary, dst_dir_fd=directory, follow_symlinks=True)
@@ -209,8 +223,8 @@ def _undo_exchange(held: VerifiedFile, temporary: str, copy: int) -> None:
 
     If another program replaced the copy at the name meanwhile, its file keeps the name, and the original is deleted.
 
-    Raises: FileNotFoundError if the name was removed meanwhile; the original is deleted, because the removal was
-        meant for it.
+    Raises: FileNotFoundError if the name was removed meanwhile; the original is deleted, because the removal was meant
+    for it.
     """
     try:
         kernel.exchange(held.dir_fd, temporary, held.name)
@@ -224,12 +238,17 @@ def _undo_exchange(held: VerifiedFile, temporary: str, copy: int) -> None:
 
 
 def _is_named(fd: int, name: str, directory: int) -> bool:
-    """Return whether `name` in `directory` leads to the open file."""
+    """Return whether `name` in `directory` leads to the open file. A link is not followed.
+
+    Raises: OSError: ENOENT the name does not exist.
+    """
     return os.path.samestat(os.fstat(fd), os.stat(name, dir_fd=directory, follow_symlinks=False))
 
 
 def _require_no_change(held: VerifiedFile, *, exchanged: bool) -> None:
-    """Refuse if a program changed the original or has it open for writing. After an exchange its ctime is different.
+    """Raise Refused if a program changed the original since `held` was made, or has it open for writing.
+
+    An exchange changes the ctime, so the ctime is compared only if not `exchanged`.
 
     Raises: as `look_again`.
     """

@@ -46,8 +46,8 @@ ENTRIES_EVERY_S: Final = 0.2
 class Runner:
     """The work of one run. It ends between two pieces when `stop` returns True.
 
-    `flushes` and `piece_times` record what was rewritten and how long it took. With `hurry` the work does not wait for
-    flushes.
+    `flushes` receives which files were rewritten, and `piece_times` how long the pieces took. With `hurry` the work
+    does not wait for flushes.
     """
 
     config: Config
@@ -57,7 +57,7 @@ class Runner:
     stop: Callable[[], bool]
 
     def synchronize(self, instances: Sequence[Instance]) -> list[str]:
-        """Ask the journald of each instance to sync, to learn when its next flush is due.
+        """Ask the journald of each instance to sync, to learn when its next flush is due. Skip the rest after a stop.
 
         Return an error sentence for each journald that did not do so.
         """
@@ -75,7 +75,8 @@ class Runner:
     ) -> Iterator[tuple[Action, Done]]:
         """Execute the actions of `chosen` in order, and yield each with its outcome.
 
-        After a stop, the other actions are skipped as interrupted. `seen` is the look from which the plan was made.
+        After a stop, each remaining action is yielded as skipped, with the reason INTERRUPTED. An unforeseen exception
+        becomes a failed outcome with the reason INTERNAL_ERROR. `seen` is the look from which the plan was made.
         """
         meter = Meter(chosen.actions, on_progress)
         for action in chosen.actions:
@@ -95,7 +96,10 @@ class Runner:
             yield action, done
 
     def _execute(self, action: Action, seen: Seen, meter: Meter) -> Done:
-        """Execute one action, and ask the throttle before each piece."""
+        """Execute one action at a pace that a new throttle controls, and return its outcome.
+
+        The longest time of a piece of an active file is added to `piece_times`.
+        """
         throttle = Throttle(self, action, seen)
         pace = Pace(
             most_bytes=self.config.defrag.chunk_bytes,
@@ -110,11 +114,11 @@ class Runner:
         return done
 
     def _choose_piece_us(self, action: Action) -> int | None:
-        """Return how long a piece should take, or None for no limit.
+        """Return how many microseconds a piece of `action` should take, or None for no limit.
 
-        Without hurry, a piece of an archive should end within the margin before journald's flush. Short pieces do no
-        harm to compressed extents, which are short anyway. Without compression short pieces would make short extents,
-        so they have no limit.
+        An active file always has the configured limit. An archive without compression has none, because short pieces
+        would make short extents. A compressed archive has none in a hurry. Otherwise its pieces should end within the
+        margin before journald's flush.
         """
         if action.live:
             return self.config.defrag.chunk_us
@@ -147,8 +151,9 @@ class Throttle:
     def __call__(self, piece_us: int) -> Reason | None:
         """Wait until the next piece may begin, and return None. Return the reason if the action must end instead.
 
-        `piece_us` is the expected time of the piece in microseconds. In a hurry, only a stop ends the action, and
-        nothing waits for the load.
+        `piece_us` is the expected time of the piece in microseconds. The reason is INTERRUPTED after a stop,
+        WINDOW_CLOSED if the window closes too soon, or PRESSURE if the load lasted too long. In a hurry, only a stop
+        ends the action, and nothing waits for the load.
         """
         if not self._runner.hurry and time.monotonic() - self._rested_s > REST_EVERY_S:
             self._rest(REST_S)
@@ -172,9 +177,8 @@ class Throttle:
     def wait_for_sync(self) -> None:
         """Pause for COMMIT_S if the active file was just synced, unless journald's timer caused the sync.
 
-        Only an action on an active file pauses, and not in a hurry. Call this before each piece, and before an outcome
-        is stored. A commit of the history would share the filesystem's log and the I/O with the sync (measured at 500
-        IOPS: 100 ms).
+        An archive, or a hurry, causes no pause. Call this before each piece, and before an outcome is stored. A commit
+        of the history would share the filesystem's log and the I/O with the sync (measured at 500 IOPS: 100 ms).
         """
         if not self._runner.hurry and self._action.live and self._syncs.has_foreign_sync():
             self._rest(COMMIT_S)
@@ -219,7 +223,10 @@ class Throttle:
         )
 
     def _rest(self, length_s: float) -> None:
-        """Sleep for `length_s` seconds, and store how busy other programs kept the disk meanwhile, in percent."""
+        """Sleep for `length_s` seconds, and store how busy other programs kept the disk meanwhile, in percent.
+
+        The next reading uses this percentage once. It is None if the volume's disks are unknown.
+        """
         self._busy_percent = measure_busy_percent((self._uuid,), length_s).get(self._uuid)
         self._rested_s = time.monotonic()
 
@@ -227,9 +234,9 @@ class Throttle:
 def remove_leftovers(paths: Iterable[str]) -> list[str]:
     """Delete the temporary files among `paths`, and restore the mtimes that notes in journal files contain.
 
-    Return a sentence about each path for the report. Call it only under the lock. A temporary file is a copy before its
-    exchange, or an original after it. In both cases the journal's name leads to a whole file (execute.rewrite), so
-    nothing is lost.
+    Return a sentence about each path for the report, also about one that failed. Vanished files have no sentence. Call
+    this only under the lock. A temporary file is a copy before its exchange, or an original after it. In both cases the
+    journal's name leads to a whole file (execute.rewrite), so nothing is lost.
 
     Raises: ValueError for a path that is neither a temporary file of ours nor a journal file.
     """
@@ -249,7 +256,10 @@ def remove_leftovers(paths: Iterable[str]) -> list[str]:
 
 
 def _remove_leftover(name: str, directory: int) -> str:
-    """Delete a temporary file, or apply the note in a journal file. Return what was done."""
+    """Delete a temporary file, or apply the mtime note in a journal file and remove it. Return what was done.
+
+    Raises: OSError; ENODATA if the journal file has no note.
+    """
     if is_leftover(name):
         os.unlink(name, dir_fd=directory)
         return "temporary file of a killed run removed"

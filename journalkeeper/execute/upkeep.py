@@ -38,8 +38,10 @@ LOOK_S: Final = 0.01
 def set_nocow(instance: Instance) -> None:
     """Make the directory NOCOW, so that new files in it inherit NOCOW. Existing files do not change.
 
-    Raises: Refused if the name leads to another directory than at the plan, or compression is enabled for it; Failed;
-    OSError: EPERM not the owner, or immutable; EROFS.
+    The change is durable.
+
+    Raises: Refused if the name leads to another directory than at the plan, or compression is enabled for it; Failed if
+    the kernel did not set the attribute; OSError: EPERM not the owner, or immutable; EROFS.
     """
     with opening.open_directory(instance.directory) as fd:
         status = os.fstat(fd)
@@ -57,13 +59,13 @@ def set_nocow(instance: Instance) -> None:
 
 
 def rotate(target: Rotation, reason: Reason) -> Found:
-    """Ask the journald of an instance to rotate, and wait until the archive is complete.
+    """Ask the journald of an instance to rotate, and wait until the archive is complete, at most FINISHED_S.
 
     Return the state of the new file with the old name. If the new file appears only with the next message, return the
     state of the old one with 0 extents.
 
-    Raises: Refused if no journald writes the file; Failed if journald does not rotate, or the new file should be NOCOW
-    and is not; OSError for the files.
+    Raises: Refused if no journald writes the file, or if new files should become NOCOW and the directory is not; Failed
+    if journald does not rotate, or the new file should be NOCOW and is not; OSError for the files.
     """
     file = target.file
     with hold(file, moving=False) as held:
@@ -89,7 +91,10 @@ def rotate(target: Rotation, reason: Reason) -> Found:
 
 
 def _wait_for_archive(archive: int) -> None:
-    """Wait until journald has synced and marked the archive, or has removed it; at most FINISHED_S."""
+    """Wait until the archive's state is ARCHIVED, which journald sets after a sync, or its last name was removed.
+
+    Give up after FINISHED_S, without an error.
+    """
     deadline_s = time.monotonic() + FINISHED_S
     while (
         header.read_state(archive) is not State.ARCHIVED

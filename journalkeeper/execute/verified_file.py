@@ -28,7 +28,10 @@ BLOCK_DEVICES: Final = "/sys/block"
 
 
 class Refused(Exception):  # noqa: N818 - it is an answer, not an error
-    """The action must not start or continue: the file changed, a program uses it, or the time is over."""
+    """The action must not start or continue: the file changed, a program uses it, or the time is over.
+
+    The outcome is "skipped", with `reason` and `detail`.
+    """
 
     result = Result.SKIPPED
 
@@ -39,14 +42,16 @@ class Refused(Exception):  # noqa: N818 - it is an answer, not an error
 
 
 class Failed(Refused):
-    """The action was carried out, and its result is wrong."""
+    """The action was carried out, and its result is wrong. The outcome is "failed", with `reason` and `detail`."""
 
     result = Result.FAILED
 
 
 class VerifiedFile(NamedTuple):
-    """A verified file: its directory (`dir_fd`), its `name`, the file (`fd`, read-only), its stat at the last look, and
-    its row in the plan (`file`). After an exchange `fd` is the copy that has taken the name.
+    """A file that was opened, and verified to be the file in the plan.
+
+    Its fields are its directory (`dir_fd`), its `name`, the file (`fd`, read-only), its stat at the last look, and its
+    row in the plan (`file`). After an exchange `fd` is the copy that has taken the name.
     """
 
     dir_fd: int
@@ -58,7 +63,9 @@ class VerifiedFile(NamedTuple):
 
 @contextmanager
 def hold(file: JournalFile, *, replacing: bool = False, moving: bool = True) -> Iterator[VerifiedFile]:
-    """Open `file`, check all facts again that the plan relied on, and keep the file open during the block.
+    """Open `file`, check the facts that the plan relied on as `look_again` does, and keep it open during the block.
+
+    `replacing` means that another inode will take the file's place. `moving` means that its data will move on the disk.
 
     Raises: as `look_again`; OSError: ENOENT vanished; ELOOP, ENOTDIR a link is on the way; ENXIO a socket.
     """
@@ -71,9 +78,12 @@ def hold(file: JournalFile, *, replacing: bool = False, moving: bool = True) -> 
 def look_again(held: VerifiedFile, *, replacing: bool, moving: bool = False) -> VerifiedFile:
     """Check that the open file is still as the plan saw it. Return `held` with its present stat.
 
-    `replacing`: another inode will take its place. `moving`: its data will move on the disk.
+    `replacing` means that another inode will take the file's place. `moving` means that its data will move on the disk.
 
-    Raises: Refused if a fact is different now.
+    Raises: Refused in these cases. CHANGED: the file is another one, or no regular file. VANISHED, HARD_LINKED: it has
+    not exactly one name. READ_ONLY: it is immutable or append-only. SHARED: its data would move, and a snapshot has
+    shared it since. For other than active files also CHANGED: another size or mtime. IN_USE: it is no longer in the
+    state archived, or a program writes to it.
     """
     fd, file, status = held.fd, held.file, os.fstat(held.fd)
     if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (file.device, file.inode):
@@ -99,9 +109,10 @@ def look_again(held: VerifiedFile, *, replacing: bool, moving: bool = False) -> 
 def is_only_kept_open(file: JournalFile) -> bool:
     """Return whether the program that has this file open for writing no longer writes, so that work in place is safe.
 
-    journald keeps an archived file open and mapped until its next rotation, which can be weeks away. But it never
-    appends to a file in state ARCHIVED (systemd 252 to 262: process_deferred_closes(), journal_file_set_online()). A
-    loop device may still write.
+    That is so only for an archived file. journald keeps it open and mapped until its next rotation, which can be weeks
+    away. But journald never appends to a file in state ARCHIVED (systemd 252 to 262: process_deferred_closes(),
+    journal_file_set_online()). The result is False if a loop device uses a file of the same name, because that may
+    still write.
     """
     if file.kind is not Kind.ARCHIVED:
         return False
@@ -112,7 +123,8 @@ def is_only_kept_open(file: JournalFile) -> bool:
 def list_loop_files() -> Iterator[str]:
     """Yield the path of the file behind each loop device, as the process that attached it named the file.
 
-    In another mount namespace or chroot, the path can lead elsewhere. Source: losetup(8).
+    Devices without a file are skipped. In another mount namespace or chroot, the path can lead elsewhere. Source:
+    losetup(8).
     """
     for device in os.listdir(BLOCK_DEVICES):
         if device.startswith("loop"):
@@ -128,9 +140,11 @@ def is_being_written(fd: int) -> bool:
     """Return whether a program has the archive `fd` (read-only) open for writing, maps it, or uses it as a loop device.
 
     The check takes a read lease and gives it back at once. The kernel refuses the lease with EAGAIN while the inode's
-    write count is not zero. Never check an active file: journald opens those with O_NONBLOCK, and its open would fail
-    during the microseconds of the lease. The result is False on a filesystem without leases (EINVAL), where only the
-    settle time protects. Without ownership or CAP_LEASE (EACCES) the result is True.
+    write count is not zero. Never check an active file: journald opens active files with O_NONBLOCK, and its open would
+    fail during the microseconds of the lease. The result is False on a filesystem without leases (EINVAL), where only
+    the settle time protects. Without ownership or CAP_LEASE (EACCES) the result is True.
+
+    Raises: OSError for any other errno.
 
     Source: fcntl(2), F_SETLEASE; fs/locks.c, check_conflicting_open.
     """
@@ -150,10 +164,10 @@ def is_being_written(fd: int) -> bool:
 
 @contextmanager
 def open_for_writing(held: VerifiedFile) -> Iterator[int]:
-    """Open the same inode for writing, through /proc so that no name is resolved again.
+    """Open the same inode for writing, yield its descriptor, and close it at the end of the block.
 
-    O_NONBLOCK is necessary: with another program's lease on the file, the call would wait for
-    /proc/sys/fs/lease-break-time.
+    The file is opened through /proc, so that no name is resolved again. O_NONBLOCK is necessary: with another program's
+    lease on the file, the call would wait for /proc/sys/fs/lease-break-time.
 
     Raises: Refused if another program has a lease on the file; OSError: EROFS, EPERM immutable, ETXTBSY.
     """

@@ -25,10 +25,11 @@ CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOE
 def write_whole(doing: str, path: str, text: str, *, mode: int, replace: bool = True, sync: bool = True) -> None:
     """Write `text` to the absolute `path`, with exactly these mode bits; `doing` names the task in errors.
 
-    Without `replace` the name must be free; it belongs to an empty file for a moment. Without `sync` the file may be
-    empty after a power cut.
-    Raises: FileError (EEXIST the name is taken; ENOENT no such directory; EACCES; EISDIR; ENOSPC; EROFS);
-        KeeperError as `open_directory`. The old file is then still there, and no part of the new one.
+    Without `replace` the name must be free; for a moment it then belongs to an empty file. Without `sync` the file may
+    be empty after a power cut.
+
+    Raises: FileError (EEXIST the name is taken; ENOENT no such directory; EACCES; EISDIR; ENOSPC; EROFS); KeeperError
+    as `open_directory`. The old file is then still there, and no part of the new one.
     """
     name = os.path.basename(path)
     new = f".journalkeeper-{secrets.token_hex(8)}.new"
@@ -52,11 +53,12 @@ def write_whole(doing: str, path: str, text: str, *, mode: int, replace: bool = 
 
 @contextmanager
 def open_directory(doing: str, path: str) -> Iterator[int]:
-    """Open the directory that contains the absolute `path`.
+    """Open the directory that contains the absolute `path`, yield its descriptor, and close it at the end of the block.
 
-    No part of the resolved path can be exchanged for a link before it is opened.
+    Links in the directory's path are followed, for root only those that belong to root. No part of the resolved path
+    can be exchanged for a link before it is opened. `doing` names the task in errors.
 
-    Raises: FileError; KeeperError for root, if another user's link is on the way.
+    Raises: FileError if the directory cannot be opened; KeeperError for root, if another user's link is on the way.
     """
     directory = os.path.dirname(path)
     with ExitStack() as stack:
@@ -71,13 +73,13 @@ def open_directory(doing: str, path: str) -> Iterator[int]:
 
 
 def require_root_only(directory: str) -> None:
-    """Refuse, for root, a directory in which another user could exchange the files that root makes there.
+    """Raise KeeperError, for root, if another user could exchange the files that root makes in `directory`.
 
-    The directory and all above it must belong to root. One that everybody may write to must have the sticky bit, so
-    that no user can rename the files of others. Write permission of a group is accepted. For other users nothing is
-    checked.
+    The directory and all above it must belong to root. A directory that everybody may write to must have the sticky
+    bit, so that no user can rename the files of others. Write permission of a group is accepted. For other users
+    nothing is checked.
 
-    Raises: KeeperError; OSError.
+    Raises: KeeperError with the directory at fault; OSError: ENOENT.
     """
     real = Path(os.path.realpath(directory))
     for part in [real, *real.parents] if os.geteuid() == 0 else []:
@@ -91,10 +93,10 @@ def require_root_only(directory: str) -> None:
 
 
 def _resolve_for_root(path: Path) -> Path:
-    """Return `path` without links. It must exist, so that its links form no circle.
+    """Return the absolute `path` without links. It must exist, so that its links form no circle.
 
-    The owner of a directory can exchange its entries at any moment. So only one look says that an entry is a link, and
-    whose, and no part of the way to the entry may be a link.
+    The owner of a directory can exchange its entries at any moment. So a single look finds out whether an entry is a
+    link and who owns it. No part of the way to the entry may be a link.
 
     Raises: KeeperError if a link does not belong to root; OSError.
     """

@@ -61,10 +61,10 @@ class _UnusableError(KeeperError):
 
 
 class Database:
-    """The SQLite file at `path`, with the schema of schema.py. A writer creates the file if necessary.
+    """The SQLite file at `path`, with the schema of schema.py. A writer creates a missing file and migrates an old one.
 
-    `set_aside` is the new path of a damaged file, or None. One thread at a time may use the database. A read-only
-    database that does not exist is empty.
+    A writer renames a damaged or foreign file and starts a new one. `set_aside` is then the new path of the old file,
+    otherwise None. A read-only database that does not exist is empty. One thread at a time may use the database.
     """
 
     def __init__(self, path: str, *, read_only: bool) -> None:
@@ -81,7 +81,7 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Close the file; an open transaction is rolled back."""
+        """Close the file; an open transaction is rolled back. The next `read` or `write` opens the file again."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -89,17 +89,18 @@ class Database:
     def read(self, work: Callable[[Connection], T]) -> T:
         """Call `work` with the open connection, and return its result. `work` may run several times.
 
-        `work` must fetch all rows, because an open cursor blocks writers.
+        `work` must fetch all rows, because an open cursor blocks writers. If the file is damaged or foreign, a writable
+        database renames it and calls `work` on a new one.
 
         Raises: NeedsRootError without the permission; BusyError if the file was locked for BUSY_S; FileError (ENOSPC,
-            EROFS, EIO); KeeperError for a damaged read-only file, and for a number beyond 63 bits.
+        EROFS, EIO); KeeperError for a damaged read-only file, and for a number beyond 63 bits.
         """
         return self._run("read the history", work)
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in a transaction, commit it and return its result; `work` may run several times.
+        """Call `work` in a transaction, commit it and return its result. `work` may run several times, as in `read`.
 
-        Raises: as `read`; then nothing that `work` wrote is in the file.
+        Raises: as `read`; the errors of `work`. Then nothing that `work` wrote is in the file.
         """
 
         def transaction(connection: Connection) -> T:
@@ -110,7 +111,9 @@ class Database:
         return self._run("write the history", transaction)
 
     def _run(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Run `work` on the database. If the file is unusable twice, rename it and run `work` on a new database.
+        """Run `work` on the database, and return its result. `doing` names the task in errors.
+
+        If the file is unusable twice, rename it, and run `work` on a new database. A read-only file is not renamed.
 
         Raises: FileError if the disk cannot read the file; _UnusableError if a read-only or the new file is unusable.
         """
@@ -132,7 +135,10 @@ class Database:
 
     @contextmanager
     def _translate_errors(self, doing: str) -> Iterator[None]:
-        """Raise one of our errors for an error of the block; close the file then, so that the next call reopens it."""
+        """If the block raises an error of the system or of SQLite, close the file and raise one of our errors instead.
+
+        The next call opens the file again.
+        """
         try:
             yield
         except _UnusableError:
@@ -177,7 +183,8 @@ class Database:
     def _version(self, connection: Connection) -> int:
         """Return the schema version of an open database, 0 if it is empty.
 
-        Raises: _UnusableError if it is foreign or of another version; sqlite3.DatabaseError if it is no database.
+        Raises: _UnusableError if it is foreign, newer, or of a version without a migration; sqlite3.DatabaseError if it
+        is no database.
         """
         # One statement, so that no other process's migration falls between.
         application, version, tables = connection.execute(
@@ -214,14 +221,21 @@ class Database:
 
 
 def _open(uri: str) -> Connection:
-    """Return a connection without implicit transactions. In a text, bytes that are not UTF-8 become surrogates."""
+    """Return a connection without implicit transactions.
+
+    When a text is read, bytes that are not UTF-8 become surrogates.
+    """
     connection = sqlite3.connect(uri, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=True)
     connection.text_factory = lambda data: data.decode(errors="surrogateescape")  # twice as fast as os.fsdecode
     return connection
 
 
 def _translate_error(error: Exception, doing: str, path: str) -> KeeperError:
-    """Return the error to raise for a system call's or SQLite's error while we `doing` the file at `path`."""
+    """Return the error to raise for an error of a system call or of SQLite; `doing` is the task on the file at `path`.
+
+    A damaged, foreign or moved file gives _UnusableError, and a locked file RecordLockedError. A lack of permission
+    gives NeedsRootError, except for root. Errors in ERRNO give FileError, all others KeeperError.
+    """
     if isinstance(error, OSError):
         return state.wrap_error(doing, path, error)
     extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
@@ -238,7 +252,10 @@ def _translate_error(error: Exception, doing: str, path: str) -> KeeperError:
 
 
 def _read_through(path: str) -> None:
-    """Read every byte of a database and of its rollback journal. Raises: OSError if the disk cannot read them (EIO)."""
+    """Read every byte of a database and of its rollback journal. A missing file is skipped.
+
+    Raises: OSError if the disk cannot read them (EIO).
+    """
     for name in (path, f"{path}-journal"):
         with suppress(FileNotFoundError), open(name, "rb", buffering=0) as file:
             while file.read(READ_BYTES):

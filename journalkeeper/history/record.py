@@ -56,12 +56,12 @@ VolumeKey = tuple[str, int]
 
 
 class Record(Database):
-    """The history in `directory`, which is created if necessary, unless `read_only` is given.
+    """The history in `directory`. The directory and the file are created if necessary, unless `read_only` is given.
 
-    One thread at a time may use it.
+    A missing history that is opened `read_only` is empty. One thread at a time may use the history.
 
-    Raises, here and in every method: NeedsRootError without the permission; BusyError after 5 s; FileError (ENOSPC,
-        EROFS, EIO); KeeperError for a damaged database that was opened read-only.
+    Raises: in every method: NeedsRootError without the permission; BusyError after 5 s; FileError (ENOSPC, EROFS, EIO);
+    KeeperError for a damaged database that was opened read-only.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, read_only: bool = False) -> None:
@@ -70,7 +70,7 @@ class Record(Database):
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """One sentence for each table with rows that could not be read."""
+        """One sentence for each table with rows that could not be read so far; () if all could be read."""
         return tuple(
             f"{self.path}: {count} {'row' if count == 1 else 'rows'} of {table} {'was' if count == 1 else 'were'}"
             f" ignored: {why} (damaged, or written by a newer version)"
@@ -79,7 +79,7 @@ class Record(Database):
 
     @property
     def replacement(self) -> list[str]:
-        """A notice if the history was damaged and a new one was started, else []."""
+        """A notice if the history was damaged, or of a newer version, and a new one was started; otherwise []."""
         if self.set_aside is None:
             return []
         why = "was written by a newer version" if ".newer-" in self.set_aside else "was damaged"
@@ -90,11 +90,15 @@ class Record(Database):
         return self.write(lambda connection: _insert(connection, "runs", {"origin": origin, "began_us": now_us}))
 
     def end_run(self, run: int, now_us: int) -> None:
-        """Store `now_us` as the end of a run that was not interrupted."""
+        """Store `now_us` as the end of the run with the id `run`. A run that was killed keeps no end."""
         self.write(lambda connection: connection.execute("UPDATE runs SET ended_us = ? WHERE id = ?", (now_us, run)))
 
     def outcome(self, run: int, volume: VolumeKey, done: Done, when_us: int) -> None:
-        """Store an outcome. A rewrite that was done or gained nothing also replaces the past of the file's inode."""
+        """Store the outcome `done` of the run with the id `run`, in one transaction.
+
+        If the action was a rewrite or rotation that was done or gained nothing, its row also replaces the past of the
+        file's inode.
+        """
         outcome = done.outcome
         past = Past(
             outcome.action,
@@ -118,9 +122,10 @@ class Record(Database):
         self.write(keep)
 
     def past(self, volume: VolumeKey, inodes: Iterable[int]) -> dict[int, Past]:
-        """Return the last rewrite or rotation of each of these files, by inode. Damaged rows are left out.
+        """Return the last rewrite or rotation of each of these files of the volume, by inode.
 
-        Others are not read: a host that makes 300 archives a day has the rows of 27,000 deleted ones.
+        A file without one, or with a damaged row, is left out. The rows of other files are not read: a host that makes
+        300 archives a day has the rows of 27,000 deleted ones.
         """
         wanted = "uuid = ? AND subvolume = ? AND inode IN (SELECT value FROM json_each(?))"
         columns = f"inode, {', '.join(Past._fields)}"
@@ -128,7 +133,7 @@ class Record(Database):
         return {row["inode"]: past for row in rows if (past := self._parse(Past, "rewrites", row))}
 
     def observe(self, now_us: int, host: Host) -> None:
-        """Store each instance's totals and each active file's extents if they changed.
+        """Store each instance's totals and each active file's extents, if a count differs from the newest stored row.
 
         Files with a problem are left out.
         """
@@ -148,18 +153,18 @@ class Record(Database):
             self.write(keep)
 
     def sum_written_bytes(self, after_us: int, until_us: int) -> int:
-        """Return the number of bytes written after `after_us`, for the budget.
+        """Return the number of bytes written after `after_us`, up to and including `until_us`; 0 without outcomes.
 
-        Outcomes later than `until_us`, the present time, are left out: they were recorded while the clock was ahead,
-        and would use up the budget of the coming days.
+        The caller gives the present time as `until_us`. Later outcomes were recorded while the clock was ahead, and
+        would use up the budget of the coming days. Damaged numbers are left out.
         """
         wanted = f"SELECT {WRITTEN} FROM outcomes WHERE when_us > ? AND when_us <= ?"  # noqa: S608 - our words
         return self._number(wanted, (after_us, until_us))
 
     def count_rotations(self, when_us: int, until_us: int) -> int:
-        """Return the number of requested rotations from `when_us` to `until_us`.
+        """Return the number of requested rotations from `when_us` to `until_us`, both included.
 
-        Failed ones count, because journald may have made the rotation without an answer. Skipped ones do not.
+        Failed rotations count, because journald may have rotated without an answer. Skipped ones do not.
         """
         wanted = "action = 'rotate' AND result != 'skipped' AND when_us BETWEEN ? AND ?"
         return self._number(f"SELECT count(*) FROM outcomes WHERE {wanted}", (when_us, until_us))  # noqa: S608 - our words
@@ -167,7 +172,7 @@ class Record(Database):
     def list_unsharing_directories(self, now_us: int) -> frozenset[str]:
         """Return the directories in which a file that a snapshot shared was rewritten in the last SNAPSHOTS_US.
 
-        Users' journals are left out, because any user can reflink the own journal.
+        Users' journals (user-UID) are left out, because any user can reflink the own journal.
         """
         rows = self._rows(
             "SELECT DISTINCT path FROM outcomes WHERE unshared_bytes > 0 AND when_us > ?", (now_us - SNAPSHOTS_US,)
@@ -183,8 +188,8 @@ class Record(Database):
     def wait(self, waits: Iterable[Wait], *, now_us: int) -> None:
         """Replace the stored waits with `waits`.
 
-        Nothing is written if the same files wait since the same times. For files that wait for more than a day, which
-        `status` reports, the reasons must be the same, too.
+        Nothing is written if the same files wait since the same times. For a file that has waited for more than a day,
+        the reason must be the same, too, because `status` reports it.
         """
 
         def key(wait: Wait) -> tuple[str, int, str]:
@@ -202,11 +207,14 @@ class Record(Database):
         self.write(keep)
 
     def count_run_failure(self) -> None:
-        """Count a run that failed as a whole."""
+        """Add 1 to the counter of runs that failed as a whole."""
         self.write(lambda connection: connection.execute("UPDATE ever SET times = times + 1 WHERE what = 'failed-run'"))
 
     def counters(self) -> Counters:
-        """Return the totals since the history began, which pruning does not change; zeros if they are damaged."""
+        """Return the totals since the history began, which pruning does not change; zeros if they are damaged.
+
+        `bytes_reclaimed` is None if no action was measured.
+        """
         rows = self._rows("SELECT * FROM ever")
         times = {row["what"]: row["times"] for row in rows}
         sums = {name: sum(row[name] for row in rows) for name in ("bytes_written", "extents_removed", "unmeasured")}
@@ -222,12 +230,17 @@ class Record(Database):
         return self._parse(Counters, "ever", known) or Counters()
 
     def _moments(self) -> dict[str, int]:
-        """Return the times in the table `moments` in microseconds, by name: "installed", "clock", "confirmed"."""
+        """Return the times in the table `moments` in microseconds, by name: "installed", "clock", "confirmed".
+
+        A time that was never stored, or is impossible, is missing.
+        """
         rows = self._rows("SELECT * FROM moments WHERE when_us BETWEEN 0 AND ?", (TIME_LIMIT_US,))
         return {row["what"]: row["when_us"] for row in rows}
 
     def last_run(self) -> Run | None:
-        """Return the run that began last, with its outcomes counted. None if there was none, or its row is damaged."""
+        """Return the run that began last, with its outcomes counted by result. None without a run or if its row is
+        damaged.
+        """
         rows = self._rows(
             f"""SELECT runs.*, count(*) FILTER (WHERE result = 'done') AS done,
                 count(*) FILTER (WHERE result = 'skipped') AS skipped,
@@ -242,7 +255,7 @@ class Record(Database):
         return self._number("SELECT coalesce(max(id), 0) FROM runs")
 
     def list_paths_since_run(self, run: int) -> list[str]:
-        """Return the paths that have an outcome of a run later than `run`."""
+        """Return the paths that have an outcome of a run with a higher id than `run`, each once."""
         return [row["path"] for row in self._rows("SELECT DISTINCT path FROM outcomes WHERE run > ?", (run,))]
 
     def history(
@@ -250,8 +263,8 @@ class Record(Database):
     ) -> list[Entry]:
         """Return the outcomes from `since_us` until before `until_us`, the oldest first.
 
-        None means no limit. `paths` are files and directories, () means all; the same holds for the methods
-        below. Rows that cannot be read are left out, and `ignored` reports them.
+        A time of None means no limit. `paths` are files, and directories for all files below them; () means all. Rows
+        that cannot be read are left out, and `ignored` reports them.
         """
         rows = self._rows_between(ENTRIES, paths, since_us, until_us)
         nested = ({**row, "outcome": {name: row[name] for name in Outcome._fields}} for row in rows)
@@ -262,26 +275,27 @@ class Record(Database):
     ) -> list[Sample]:
         """Return the stored extent counts of active files from `since_us` until before `until_us`, the oldest first.
 
-        Rows that cannot be read are left out, and `ignored` reports them.
+        `paths` and times are as in `history`. Rows that cannot be read are left out, and `ignored` reports them.
         """
         rows = self._rows_between("samples", paths, since_us, until_us)
         return [sample for row in rows if (sample := self._parse(Sample, "samples", row))]
 
     def totals(self, since_us: int | None = None, until_us: int | None = None) -> list[Totals]:
-        """Return the stored totals from `since_us` until before `until_us`, the oldest first.
+        """Return the stored totals from `since_us` until before `until_us`, the oldest first. None means no limit.
 
-        Each row contains the sums over the files of one instance at one moment. Rows that cannot be read are
-        left out.
+        Each row contains the sums over the files of one instance at one moment. Rows that cannot be read are left out,
+        and `ignored` reports them.
         """
         rows = self._rows_between("totals", (), since_us, until_us)
         return [totals for row in rows if (totals := self._parse(Totals, "totals", row))]
 
     def prune(self, now_us: int, keep_us: int, host: Host | None = None, *, max_rows: int | None = None) -> None:
-        """Delete rows older than `keep_us`, and of each table the oldest rows beyond `max_rows`.
+        """Delete rows older than `keep_us`, and the oldest rows of each table beyond `max_rows` (None: no limit).
 
-        A row counts as old only if a later call confirmed the clock: a clock that jumps ahead deletes nothing. The past
-        of a file is deleted only when `host` has not shown the file for `keep_us`, so that an archive is rewritten
-        once.
+        A row counts as old only if a later call confirmed the clock: a clock that jumps ahead deletes nothing. So the
+        first call on a new history deletes nothing by age. The past of a file is not limited by `max_rows`. It is
+        deleted when no `host` has shown the file for `keep_us`, so that an archive is rewritten only once. Without
+        `host`, no file is marked as seen.
         """
         moments = confirm_clock(self._moments(), now_us)
         oldest_us = moments.get("confirmed", -FOREVER_US + keep_us) - keep_us
@@ -304,7 +318,10 @@ class Record(Database):
         self.write(forget)
 
     def _parse(self, kind: type[T], table: str, row: Mapping[str, Any]) -> T | None:
-        """Return the record of class `kind` for a row of `table`; None for an impossible one, which is counted."""
+        """Return the record of class `kind` for a row of `table`.
+
+        Return None for an impossible row, and count it for `ignored`.
+        """
         try:
             return parse_record(kind, row)
         except ValueError as error:
@@ -331,7 +348,7 @@ class Record(Database):
     ) -> list[dict[str, Any]]:
         """Return the rows of `source`, a table or a query, from `since_us` until before `until_us`, the oldest first.
 
-        Their path is one of `paths` or below one. () means all paths.
+        A time of None means no limit. The path of each row is one of `paths` or below one of them; () means all paths.
         """
         values: list[object] = [0 if since_us is None else since_us, FOREVER_US if until_us is None else until_us]
         below = []
@@ -344,14 +361,14 @@ class Record(Database):
         return self._rows(f"SELECT * FROM {source} WHERE {where} ORDER BY when_us, id", values)  # noqa: S608 - our words
 
     def _number(self, statement: str, values: Sequence[object] = ()) -> int:
-        """Return the number that an SQL query selects."""
+        """Return the number in the first column of the first row that an SQL query selects."""
         return self.read(lambda connection: int(connection.execute(statement, values).fetchone()[0]))
 
 
 def run_bookkeeping(task: Callable[[], object], prefix: str = "") -> list[str]:
-    """Call `task` and return its error as a notice, because the files are already rewritten.
+    """Call `task` and return its KeeperError as a list with one notice, because the files are already rewritten.
 
-    `prefix` precedes the error. Return [] if there is none. Errors other than KeeperError are raised.
+    `prefix` precedes the error's text. Return [] if there is no error. Other exceptions are raised.
     """
     try:
         task()
@@ -361,9 +378,10 @@ def run_bookkeeping(task: Callable[[], object], prefix: str = "") -> list[str]:
 
 
 def store_outcome(record: Record, run: int, volumes: Sequence[Volume], device: int, done: Done) -> list[str]:
-    """Store the outcome in the history. Return a notice if the history cannot be written.
+    """Store the outcome in the history. Return [], or a notice if the history cannot be written.
 
-    The file on `device` is already rewritten; without the row, the next look sees a compact file and skips it.
+    `device` is the file's device, one of those in `volumes`. The file is already rewritten. Without the row, the next
+    look sees a compact file and skips it.
     """
     key = next((volume.uuid, volume.subvolume) for volume in volumes if volume.device == device)
     store = partial(record.outcome, run, key, done, time.time_ns() // 1000)
@@ -371,7 +389,7 @@ def store_outcome(record: Record, run: int, volumes: Sequence[Volume], device: i
 
 
 def _insert(connection: Connection, table: str, row: Mapping[str, object]) -> int:
-    """Insert a row with its values by column, or replace the row with the same key. Return the row's id."""
+    """Insert a row, or replace the row with the same key. Return its id, or 0 if the table has none."""
     names, places = ", ".join(row), ", ".join("?" * len(row))
     values = [encode(*item) for item in row.items()]
     statement = f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({places})"  # noqa: S608 - our tables

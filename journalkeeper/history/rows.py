@@ -16,7 +16,11 @@ CONFIRM_US: Final = 12 * HOUR_US
 
 
 def encode(column: str, value: object) -> object:
-    """Return a value as SQLite stores it. Paths are bytes. In a text, bytes that are not UTF-8 are escaped."""
+    """Return a value as SQLite stores it in the column `column`.
+
+    The column "path" is stored as bytes. In any other text, characters that are not valid UTF-8 become backslash
+    escapes. Other values are returned unchanged.
+    """
     if not isinstance(value, str):
         return value
     return os.fsencode(value) if column == "path" else value.encode(errors="backslashreplace").decode()
@@ -25,9 +29,9 @@ def encode(column: str, value: object) -> object:
 def confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
     """Return the moments "clock" and "confirmed", updated for the present time `now_us`.
 
-    "clock" is a time that the clock showed. When CONFIRM_US have passed since, this time becomes "confirmed" and
-    `now_us` becomes "clock". A clock that jumped ahead is usually set back before that. If `now_us` is earlier than
-    either moment, this moment becomes `now_us`.
+    "clock" is a time that the clock showed, at first `now_us`. When CONFIRM_US have passed since, this time becomes
+    "confirmed" and `now_us` becomes "clock". A clock that jumped ahead is usually set back before that. If `now_us` is
+    earlier than either moment, this moment becomes `now_us`. The result lacks "confirmed" until a time was confirmed.
     """
     clock_us, confirmed_us = moments.get("clock", now_us), moments.get("confirmed")
     if now_us - clock_us >= CONFIRM_US:
@@ -39,7 +43,8 @@ def confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
 def list_rows(now_us: int, host: Host) -> list[tuple[str, str, Totals | Sample]]:
     """Return the present totals of each instance and the extents of each active file, as rows to store.
 
-    Each row follows its table and the column of its subject. Files with a problem are left out.
+    Each element is (table, column of the subject, row). Files with a problem are left out, and so are instances without
+    other files.
     """
     below: dict[str, list[JournalFile]] = {}
     for file in host.files:
@@ -57,7 +62,7 @@ def _measure_active(now_us: int, file: JournalFile) -> Sample:
 
 
 def sum_files(now_us: int, instance: str, files: Sequence[JournalFile]) -> Totals:
-    """Return the sums over `files` at the time `now_us`."""
+    """Return the sums over `files` as the totals of `instance` at the time `now_us`. No file is left out."""
     every = Sums.of(files)
     active = sum(file.extents.total for file in files if file.kind is Kind.ACTIVE)
     counts = (every.files, every.extents, every.ideal_extents, active)

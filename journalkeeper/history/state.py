@@ -28,22 +28,26 @@ DAEMON_LOCK = "daemon.lock"
 
 
 def default_directory() -> str:
-    """Return the first directory of $STATE_DIRECTORY (systemd.exec(5), StateDirectory=), or /var/lib/journalkeeper."""
+    """Return the first directory of $STATE_DIRECTORY (systemd.exec(5), StateDirectory=), or DEFAULT without one."""
     return os.environ.get("STATE_DIRECTORY", "").split(":")[0] or DEFAULT
 
 
 def wrap_error(doing: str, path: str, error: OSError) -> KeeperError:
-    """Return the error to raise for a failed system call in the state directory."""
+    """Return the error to raise for a failed system call in the state directory.
+
+    It is NeedsRootError if the caller is not root and lacks the permission (EACCES, EPERM), otherwise FileError.
+    `doing` names the task.
+    """
     if error.errno in (errno.EACCES, errno.EPERM) and os.geteuid() != 0:
         return NeedsRootError(f"{path}: cannot {doing}: {os.strerror(error.errno)}")
     return FileError.wrap(doing, path, error)
 
 
 def make_directory(directory: str | os.PathLike[str]) -> None:
-    """Create the state directory unless it exists.
+    """Create the state directory, and all directories above it, unless they exist.
 
     Raises: NeedsRootError without the permission (EACCES, EPERM); FileError otherwise (EROFS read-only, ENOSPC full,
-        EEXIST or ENOTDIR where a file is in the way).
+    EEXIST or ENOTDIR where a file is in the way).
     """
     try:
         os.makedirs(directory, MODE, exist_ok=True)
@@ -52,12 +56,12 @@ def make_directory(directory: str | os.PathLike[str]) -> None:
 
 
 class Lock:
-    """The lock `name` in `directory`, by default that of the process that executes plans, for use with `with`.
+    """The lock `name` in `directory`, by default the lock of the process that executes plans. Use it with `with`.
 
-    It is held until the `with` block ends or the process dies.
+    It is held until the `with` block ends or the process dies. Directory and file are created if necessary, and stay.
 
-    Raises, when the block is entered: BusyError with the holder's pid if another process holds it (EWOULDBLOCK);
-        NeedsRootError and FileError as in `make_directory`. Source: flock(2).
+    Raises: when the block is entered: BusyError with the holder's pid if another process holds it (EWOULDBLOCK);
+    NeedsRootError and FileError as in `make_directory`. Source: flock(2).
     """
 
     def __init__(self, directory: str | os.PathLike[str], name: str = LOCK_NAME) -> None:
@@ -77,13 +81,16 @@ class Lock:
             self._descriptor = None
 
     def is_held(self) -> bool:
-        """Return whether the lock is still valid: false once its file or directory was removed or replaced."""
+        """Return whether the lock is still valid.
+
+        False before and after the `with` block, and once its file or directory was removed or replaced.
+        """
         return self._descriptor is not None and _leads_to(self._path, self._descriptor)
 
     def renew(self) -> None:
-        """Take the lock at the path again if its file was removed or replaced.
+        """Take the lock at the path again if it is no longer valid; otherwise do nothing.
 
-        Raises: as on entry; BusyError if another process has taken it meanwhile.
+        Raises: as on entry; BusyError if another process has taken it meanwhile. The lock is then not held.
         """
         if not self.is_held():
             self.__exit__(None, None, None)
@@ -91,7 +98,12 @@ class Lock:
 
 
 def _acquire(directory: str | os.PathLike[str], path: str) -> int:
-    """Return a descriptor that holds the lock on the file at `path`; create the file if necessary."""
+    """Return a descriptor that holds the lock on the file at `path`; create the directory and the file if necessary.
+
+    If the file was replaced before it was locked, try again with the new file.
+
+    Raises: as Lock.
+    """
     while True:
         make_directory(directory)
         try:
@@ -107,7 +119,7 @@ def _acquire(directory: str | os.PathLike[str], path: str) -> int:
 
 
 def _leads_to(path: str, descriptor: int) -> bool:
-    """Return whether the file at `path` is the open one."""
+    """Return whether the file at `path` is the open one. False if the path cannot be reached."""
     try:
         there = os.stat(path, follow_symlinks=False)
     except OSError:  # gone, or no longer to be reached

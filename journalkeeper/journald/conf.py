@@ -26,10 +26,10 @@ _COMPACT_FILE_BYTES = (1 << 32) - 1
 
 
 class Settings(NamedTuple):
-    """The settings of one journald that journalkeeper uses. None is journald's computed default, see `fill_defaults`.
+    """The settings of one journald that journalkeeper uses. None stands for a limit that journald computes.
 
-    With `sync_interval_us` 0 or units.INFINITY_US journald never syncs by time. 0 means no limit for
-    `system_max_files`, `max_retention_us` and `max_file_us`.
+    `fill_defaults` replaces each None. With `sync_interval_us` 0 or units.INFINITY_US journald never syncs by time. 0
+    means no limit for `system_max_files`, `max_retention_us` and `max_file_us`.
     """
 
     storage: str = "auto"
@@ -62,7 +62,8 @@ REMOTE = Settings(storage="persistent", sync_interval_us=0)
 def read_settings(namespace: str = "", *, root: str = "/") -> Settings:
     """Return the settings of the main journald or of the journald of `namespace`, from the files below `root`.
 
-    A namespace reads journald@NAMESPACE.conf and its drop-ins, and never journald.conf.
+    A setting without a file, or with an invalid value, has journald's default. A namespace reads
+    journald@NAMESPACE.conf and its drop-ins, and never journald.conf.
 
     Raises: FileError for a file that the caller may not read, although journald may.
     """
@@ -73,14 +74,14 @@ def read_settings(namespace: str = "", *, root: str = "/") -> Settings:
 def from_assignments(rows: list[files.Assignment], namespace: str = "") -> Settings:
     """Return journald's defaults, changed by the assignments in `rows` up to the first fatal row.
 
-    As in journald, an invalid or empty value is ignored, so that the earlier value stays. In a `namespace` the default
-    of Storage= is persistent.
+    As in journald, an invalid or empty value is ignored, so that the earlier value stays. Other sections than [Journal]
+    and unknown keys are ignored. In a `namespace` the default of Storage= is persistent.
     """
     return _apply(rows, _KEYS, Settings(storage="persistent" if namespace else "auto"))
 
 
 def read_rate_limit() -> RateLimit:
-    """Return the rate limit of this host's main journald.
+    """Return the rate limit of this host's main journald: its defaults, changed by valid settings in journald.conf.
 
     Raises: as `read_settings`.
     """
@@ -111,7 +112,8 @@ def _parse_storage(text: str) -> str:
 def _parse_count(text: str) -> int:
     """Return the number in `text`: decimal, or with the prefix 0x, 0o or 0b.
 
-    Raises: ValueError for any other text, and for 2^64 - 1 or more, which journald does not take as a number.
+    Raises: ValueError for any other text, a negative number, and 2^64 - 1 or more, which journald does not take as a
+    number.
     """
     count = int(text, 0)
     if not 0 <= count < U64_MAX:
@@ -174,7 +176,10 @@ TARGET: Final = "# target-bytes="
 
 
 def parse_target(text: str) -> int | None:
-    """Return the disk usage in bytes that a drop-in of ours names as its target; None if it names none."""
+    """Return the disk usage in bytes that a drop-in of ours names as its target, by its first line "# target-bytes=N".
+
+    Return None if there is no such line with a valid number.
+    """
     for line in text.splitlines():
         digits = line.removeprefix(TARGET)
         if digits != line and digits.isdecimal() and len(digits) < 20:

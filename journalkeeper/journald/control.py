@@ -30,7 +30,10 @@ PEER: Final = struct.Struct("=3i")
 
 
 def get_socket_path(namespace: str = "") -> str:
-    """Return the path of the socket on which the journald of `namespace` ("": the main one) takes calls."""
+    """Return the path of the socket on which the journald of `namespace` ("": the main one) takes calls.
+
+    It need not exist.
+    """
     runtime = f"{RUNTIME}.{namespace}" if namespace else RUNTIME
     return f"{runtime}/io.systemd.journal"
 
@@ -39,7 +42,8 @@ def can_be_asked(directory: str, namespace: str = "") -> bool:
     """Return whether a journald that accepts our requests seems to write `directory`. No request is sent.
 
     `directory` must be the same directory as /var/log/journal/ID[.NAMESPACE], where ID is this machine's id. The socket
-    must exist. The main journald must have been flushed to /var; early and late in a boot it writes to /run.
+    must exist. The main journald must have been flushed to /var; early and late in a boot it writes to /run. Return
+    False also if the caller cannot look at these places.
 
     Source: system_journal_open(), server_flushed_flag_is_set(), server_relinquish_var().
     """
@@ -56,10 +60,10 @@ def can_be_asked(directory: str, namespace: str = "") -> bool:
 
 
 def rotate(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
-    """Make journald archive all files of `namespace`, begin new files and vacuum. Wait until it has finished.
+    """Make journald archive all files of `namespace`, begin new files and vacuum. Wait for its answer.
 
-    If a namespace's journald ended for lack of work and its socket unit still exists, the call starts it (not with
-    252).
+    journald may still sync the archives afterwards. If a namespace's journald ended for lack of work and its socket
+    unit still exists, the call starts it (not with 252).
 
     Raises: FileError: ENOENT no such journald, ECONNREFUSED it is not running, EACCES not root; KeeperError if journald
     answers with an error, does not answer within `timeout_s` (it may still rotate), or is not of this machine or
@@ -69,9 +73,9 @@ def rotate(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
 
 
 def synchronize(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
-    """Make journald start to sync all files of `namespace`. This stops its sync timer until the next message.
+    """Make journald start to sync all files of `namespace`, and wait for its answer, not for the end of the sync.
 
-    journald also logs the request.
+    The request stops journald's sync timer until the next message. journald also logs the request.
 
     Raises: as `rotate`.
     """
@@ -82,6 +86,8 @@ def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
     """Send the request `method` to the journald of `namespace`, and check that its answer reports success.
 
     `what` is the verb for error messages, such as "rotate".
+
+    Raises: as `rotate`.
     """
     path = get_socket_path(namespace)
     call = json.dumps({"method": f"io.systemd.Journal.{method}", "parameters": {}}).encode() + b"\0"

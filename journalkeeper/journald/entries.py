@@ -48,8 +48,9 @@ MOST_ENTRY_BYTES: Final = 1 << 15
 
 
 class Entry(NamedTuple):
-    """One entry: its number, when journald received it, and when it was sent (None if the entry does not contain
-    it).
+    """One entry of a journal: its number, and when journald received it.
+
+    `source_us` is when it was sent, or None if the entry does not contain this time.
     """
 
     seqnum: int
@@ -58,7 +59,7 @@ class Entry(NamedTuple):
 
 
 def read_newest(fd: int, behind: int, most: int) -> list[Entry]:
-    """Return at most `most` of the entries with a number above `behind`, the newest first.
+    """Return at most `most` of the entries with a number above `behind`, the newest first; [] if there are none.
 
     Raises: ValueError: the file is not a valid journal; OSError as pread(2).
     """
@@ -79,7 +80,8 @@ def read_newest(fd: int, behind: int, most: int) -> list[Entry]:
 def _find_newest_offsets(fd: int, first: int, count: int, most: int, *, compact: bool) -> Iterator[int]:
     """Yield the offsets of the newest entries in the file, the newest first, at most `most`.
 
-    The first entry array is at `first`; all arrays together contain `count` entries.
+    The first entry array is at `first`; all arrays together contain `count` entries. If the chain has more than
+    MOST_ARRAYS arrays, the entries of the later ones are left out.
 
     Raises: ValueError if an array is damaged; OSError as pread(2).
     """
@@ -101,9 +103,11 @@ def _find_newest_offsets(fd: int, first: int, count: int, most: int, *, compact:
 
 
 def _read_entry(fd: int, offset: int, times: dict[int, int | None], *, compact: bool) -> Entry:
-    """Return the entry at `offset`.
+    """Return the entry at `offset`. Its time of sending is None if none of its fields contains it.
 
     `times` stores the time in each data object that was read, because entries share most data objects.
+
+    Raises: ValueError if the entry or a data object is damaged; OSError as pread(2).
     """
     head = _read(fd, ENTRY_BYTES, offset)
     kind, _, size = OBJECT.unpack_from(head)
@@ -123,7 +127,7 @@ def _read_entry(fd: int, offset: int, times: dict[int, int | None], *, compact: 
 def _read_source_us(fd: int, offset: int, *, compact: bool) -> int | None:
     """Return the sender's time in microseconds from the data object at `offset`.
 
-    Return None if the object is another field or not a number.
+    Return None if the object contains another field, is compressed, or contains no number.
     """
     before = COMPACT_DATA_BYTES if compact else DATA_BYTES
     data = _read(fd, before + SOURCE_BYTES, offset, least=OBJECT.size)
@@ -135,7 +139,7 @@ def _read_source_us(fd: int, offset: int, *, compact: bool) -> int | None:
 
 
 def _read(fd: int, length: int, offset: int, *, least: int | None = None) -> bytes:
-    """Return `length` bytes at `offset`, or at least `least` bytes at the end of the file.
+    """Return `length` bytes at `offset`. With `least`, the end of the file may cut the result to `least` bytes or more.
 
     Raises: ValueError if there are fewer bytes; OSError as pread(2).
     """

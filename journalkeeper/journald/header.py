@@ -38,7 +38,7 @@ def parse(data: bytes, size_bytes: int) -> Header:
 
     If the file has grown since `size_bytes` was read, it looks truncated. `read` handles that.
 
-    Raises: HeaderError.
+    Raises: HeaderError if a field contradicts another field or the size, or `data` is too short or has another magic.
     """
     if len(data) < HEADER_BYTES:
         raise HeaderError(f"only {len(data)} bytes, a header has {HEADER_BYTES}")
@@ -76,10 +76,10 @@ def _check_offset(what: str, offset: int, first: int, last: int) -> None:
 def read(fd: int, size_bytes: int) -> Header:
     """Return the header of an open file that had `size_bytes` a moment ago.
 
-    journald may grow, archive or truncate the file and write its header at the same time. So after an error the header
-    is read once more, with the file's current size.
+    journald may grow, archive or truncate the file and write its header at the same time. So after a HeaderError the
+    header is read once more, with the file's current size.
 
-    Raises: HeaderError; OSError as pread(2), EIO among them.
+    Raises: HeaderError of the second read; OSError as pread(2), EIO among them.
     """
     try:
         return parse(os.pread(fd, HEADER_BYTES, 0), size_bytes)

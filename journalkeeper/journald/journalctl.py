@@ -34,20 +34,20 @@ Entry = dict[str, Any]
 
 @dataclass
 class Journalctl:
-    """A running journalctl. `output` yields its lines, one entry each, and `said` contains its messages on stderr."""
+    """A running journalctl. `output` contains its lines, one entry each, and `said` its messages on stderr."""
 
     child: subprocess.Popen[bytes]
     output: IO[bytes]
     said: IO[bytes]
 
     def wait(self) -> int:
-        """Wait for journalctl to end and return its exit status."""
+        """Wait for journalctl to end. Return its exit status, or the negative number of the signal that killed it."""
         return self.child.wait()
 
     def make_error(self) -> KeeperError:
-        """Wait for journalctl to end, and return an error with its exit status and messages.
+        """Wait for journalctl to end, and return an error with its exit status and messages. Nothing is raised.
 
-        The error is NeedsRootError if journalctl may not read the journal.
+        The error is NeedsRootError if journalctl may not read the journal, otherwise KeeperError.
         """
         status = self.wait()
         self.said.seek(0)
@@ -58,9 +58,10 @@ class Journalctl:
 
 @contextmanager
 def run_journalctl(fields: Sequence[str], *options: str, directory: str | None) -> Iterator[Journalctl]:
-    """Run journalctl and yield it; kill it at the end of the block.
+    """Run journalctl with `options` and yield it; kill it at the end of the block.
 
-    It writes entries with the given fields and the fields that every entry has.
+    It writes one line of JSON for each entry, with the given fields and the fields that every entry has. It reads the
+    journal in `directory`, or the host's if that is None.
 
     Raises: OSError if journalctl cannot be started.
     """
@@ -78,9 +79,10 @@ def run_journalctl(fields: Sequence[str], *options: str, directory: str | None) 
 
 
 def read_entries(fields: Sequence[str], matches: Sequence[str], *, most: int, directory: str | None) -> Iterator[Entry]:
-    """Yield the newest entries that match, the newest first, at most `most`; fields as in `run_journalctl`.
+    """Yield the newest entries that match `matches`, the newest first, at most `most`.
 
-    No field is checked, and each can be missing.
+    `matches` are as in journalctl(1); () means all entries. `fields` and `directory` are as in `run_journalctl`. No
+    field is checked, and each can be missing.
 
     Raises: KeeperError with journalctl's messages if it fails or writes incomplete JSON; NeedsRootError if it may not
     read the journal; OSError if it cannot be started.
@@ -96,6 +98,8 @@ def read_entries(fields: Sequence[str], matches: Sequence[str], *, most: int, di
 
 def can_see_all(directory: str | None) -> bool:
     """Return whether the caller can read the whole journal. journalctl shows other users only their own entries.
+
+    `directory` is as in `run_journalctl`. For root the result is True without a check.
 
     Raises: NeedsRootError if the caller can read nothing; OSError if journalctl cannot be started.
     """
@@ -132,7 +136,7 @@ def _find_denial(messages: str) -> NeedsRootError | None:
 
 
 def parse_text_fields(line: bytes) -> dict[str, str]:
-    """Return the fields of the entry in `line` whose value is one text. Other fields are left out.
+    """Return the fields of the entry in `line` whose value is one text, by name. Other fields are left out.
 
     Raises: ValueError if the line is not JSON.
     """
@@ -140,9 +144,9 @@ def parse_text_fields(line: bytes) -> dict[str, str]:
 
 
 def decode_text(value: Any) -> str:
-    """Return the text of a field's value, or "" if the entry lacks the field.
+    """Return the text of a field's value, or "" if the entry lacks the field or journalctl left out its value.
 
-    Of several values, the first counts. Bytes are decoded as by os.fsdecode.
+    If the field has several values, the first counts. An array of bytes is decoded as by os.fsdecode.
     """
     if isinstance(value, list):
         if all(isinstance(one, int) for one in value):
@@ -152,7 +156,10 @@ def decode_text(value: Any) -> str:
 
 
 def parse_number(value: Any) -> int | None:
-    """Return a field that is a decimal number below 2^63, or None for any other value."""
+    """Return the number in a field's value, or None if it is not a decimal number of at most 18 digits.
+
+    A value that already is an int is returned unchanged.
+    """
     if isinstance(value, int):
         return value
     digits = decode_text(value)

@@ -59,11 +59,11 @@ class Listing(NamedTuple):
 
 
 def find_directories(top: str = TOP) -> list[Directory]:
-    """Return the journal directories at `top`: first `top` itself, then those below it, sorted by name.
+    """Return the journal directories at `top`: first `top` itself, then those below it, sorted by path.
 
-    `top` is left out unless its name is an instance's or it contains journal files. Those below are the first
-    MOST_FILES subdirectories that are named remote or after an instance. Only `top` may be a link. If `top` does
-    not exist, the list is empty.
+    `top` itself counts if it has an instance's name or contains journal files. Below it, at most MOST_FILES
+    subdirectories count, which are named remote or after an instance. They are not searched. Only `top` may be a link.
+    If `top` does not exist, the list is empty.
 
     Raises: FileError if `top` cannot be listed: EACCES, ENOTDIR.
     """
@@ -78,7 +78,7 @@ def find_directories(top: str = TOP) -> list[Directory]:
 
 
 def _scan(directory: str | int) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries of a directory; nothing if it does not exist.
+    """Yield the entries of a directory, unsorted; nothing if it does not exist. A descriptor is accepted, too.
 
     Raises: FileError if the directory cannot be listed.
     """
@@ -92,13 +92,19 @@ def _scan(directory: str | int) -> Iterator[os.DirEntry[str]]:
 
 
 def describe_directory(path: str) -> Directory:
-    """Return the Directory of `path`, which contains journal files whatever its name is."""
+    """Return the Directory of `path`, which contains journal files whatever its name is. The directory is not read.
+
+    If the name is no instance's, `machine_id` and `namespace` are "".
+    """
     name = os.path.basename(path)
     return _parse_directory(path, name) or Directory(path, name, "", "")
 
 
 def _parse_directory(path: str, name: str) -> Directory | None:
-    """Return the Directory at `path` whose last part is `name`, or None if no journald would write there."""
+    """Return the Directory at `path` whose last part is `name`, or None if `name` is neither remote nor an instance's.
+
+    The directory itself is not looked at.
+    """
     if name == REMOTE:
         return Directory(path, name, "", "")
     found = _INSTANCE.match(name)
@@ -110,9 +116,9 @@ def _parse_directory(path: str, name: str) -> Directory | None:
 def list_directory(directory: str | int) -> Listing:
     """Return the journals and leftovers in a directory, unsorted; empty if the directory vanished.
 
-    At most MOST_FILES of each are returned and kept in memory. Of more journals, those with journald's own names come
-    before others, active before archived, new archives before old ones. Only names are read: the caller checks whether
-    each is a regular file.
+    At most MOST_FILES of each are returned, and `left_out` counts the other journals. Journals with journald's own
+    names come before others, active before archived, new archives before old ones. Only names are read: the caller
+    checks whether each is a regular file.
 
     Raises: FileError if the directory cannot be listed: EACCES.
     """
@@ -137,7 +143,10 @@ def list_directory(directory: str | int) -> Listing:
 
 
 def _rank(name: str, kind: Name) -> tuple[bool, bool, int, str]:
-    """Return the place of a journal among those of its directory: not a remote one, active, the time, and its name."""
+    """Return a sort key for a journal; those with the lowest keys are left out of a full listing.
+
+    The key is: has journald's own name, is active, the time in the name, and the name.
+    """
     return kind.owner != "remote", kind.kind is Kind.ACTIVE, kind.realtime_us, name
 
 
@@ -147,8 +156,10 @@ def describe_instance(
     """Return the journald that writes `directory`, with its settings.
 
     The caller gives `device` (st_dev) and `nocow` (the directory's flag). With `space`, missing limits are those that
-    journald computes for such a filesystem. For this machine's directories the settings are read below `root`. Other
-    machines' journals, such as a container's, get systemd's defaults, because their configuration is elsewhere.
+    journald computes for such a filesystem. Without it, they stay None, and so does `available_bytes`.
+
+    For this machine's directories the settings are read below `root`. Other machines' journals, such as a container's,
+    get systemd's defaults, because their configuration is elsewhere. The directory remote/ gets conf.REMOTE.
 
     Raises: FileError for a configuration file that the caller may not read.
     """
@@ -172,7 +183,10 @@ def describe_instance(
 
 
 def read_machine_id(root: str = "/") -> str:
-    """Return this machine's id, 32 lower-case digits, or "" if it has none yet. Source: machine-id(5)."""
+    """Return this machine's id from etc/machine-id below `root`, 32 lower-case digits, or "" without one.
+
+    The content is not checked: during the first boot it can be "uninitialized". Source: machine-id(5).
+    """
     try:
         with open(os.path.join(root, "etc/machine-id"), encoding="ascii", errors="replace") as file:
             return file.read(64).strip()

@@ -26,8 +26,8 @@ class Name(NamedTuple):
     """The parts of a journal file's name.
 
     `owner` is "system", "user:UID" or "remote". Names that journald itself would not use count as "remote", the least
-    trusted. `realtime_us` is the first entry's time of an archived file, the time of the renaming of an unclean file,
-    and else 0.
+    trusted. `realtime_us` is a time from the name: of an archived file the time of its first entry, of an unclean file
+    the time of its renaming. It is 0 if the name contains none.
     """
 
     kind: Kind
@@ -39,8 +39,8 @@ class Name(NamedTuple):
 def classify(name: str) -> Name | None:
     """Return the parts of `name`, or None if it is not the name of a journal file.
 
-    `name` is a directory entry with undecodable bytes as surrogates. A name with journald's suffix that fits neither of
-    its two patterns counts as active, as in journald's vacuum. With a "~" at the end it counts as unclean, because no
+    `name` is a directory entry with undecodable bytes as surrogates. A name that ends in .journal and is not an
+    archive's counts as active, as in journald's vacuum. Every name that ends in .journal~ counts as unclean, because no
     process writes to such files.
 
     Source: systemd 255, journal-vacuum.c journal_directory_vacuum(); sd-journal.c dirent_is_journal_file().

@@ -19,7 +19,10 @@ STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def open_file(name: str, dir_fd: int) -> int:
     """Return a read-only descriptor of the file `name` in a directory; the caller closes it.
 
-    Raises: OSError: ENOENT, EACCES; ELOOP a symbolic link; ENXIO a socket or a FIFO's other end.
+    The access time does not change, unless another user owns the file and the caller is not privileged. The type of the
+    file is not checked.
+
+    Raises: OSError: ENOENT, EACCES; ELOOP a symbolic link; ENXIO a socket.
     """
     try:
         return os.open(name, FLAGS | os.O_NOATIME, dir_fd=dir_fd)
@@ -44,7 +47,7 @@ def hold_open(name: str, dir_fd: int) -> Iterator[int]:
 def open_directory(path: str) -> Iterator[int]:
     """Open a directory, yield its readable descriptor, and close it at the end of the block.
 
-    Each part of the path is opened from the one before, so that no symbolic link can lead to the directory.
+    Each part of the path is opened from the one before. A symbolic link in the path raises an error.
 
     Raises: OSError: ENOENT, EACCES; ENOTDIR a part of the path is a link, or not a directory.
     """

@@ -25,11 +25,12 @@ ANSWER_BYTES: Final = 32
 
 
 def measure_disk_bytes(fd: int, path: str = SOCKET) -> int | None:
-    """Return the disk usage of a file, as compsize(8) counts it. Ask the unit at `path` if this process has no right.
+    """Return the disk usage of the open file `fd` in bytes, as compsize(8) counts it, or None if it cannot be measured.
 
-    The result is None if the unit does not exist, refuses the connection or does not answer within ANSWER_S.
+    Without CAP_SYS_ADMIN, pass `fd` to the unit that listens on the socket `path`. Return None if the unit does not
+    exist, refuses the connection, lacks the capability, or does not answer within ANSWER_S.
 
-    Raises: as disk.read_disk_bytes.
+    Raises: OSError: ENOTTY not on btrfs.
     """
     found = disk.read_disk_bytes(fd)
     if found is not None:
@@ -48,9 +49,8 @@ def measure_disk_bytes(fd: int, path: str = SOCKET) -> int | None:
 def main() -> int:
     """Answer the question on standard input, a connection that a socket unit with Accept=yes passes.
 
-    The question is a byte with the descriptor of a file, and the answer is the file's disk bytes as text. Without
-    CAP_SYS_ADMIN the answer is "None". Return 0, or 1 after an error, which is written to stderr and leaves the
-    question without an answer.
+    The question is a byte with the descriptor of a file. The answer is the file's disk bytes as text, or "None" without
+    CAP_SYS_ADMIN. Return 0. After an OSError write a message to stderr, send no answer, and return 1.
     """
     try:
         with socket.socket(fileno=os.dup(0)) as connection:

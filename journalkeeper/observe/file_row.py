@@ -29,7 +29,7 @@ REASONS: Final = {
 
 
 class UnfitFileError(Exception):
-    """A file is not looked at, for the reason `why`."""
+    """The file cannot be looked at. `why` becomes the problem of its row, and the text the problem's detail."""
 
     def __init__(self, why: Reason, detail: str) -> None:
         super().__init__(detail)
@@ -37,14 +37,18 @@ class UnfitFileError(Exception):
 
 
 def require_regular(status: os.stat_result) -> None:
-    """Raise UnfitFileError unless the stat is a regular file's."""
+    """Raise UnfitFileError with NOT_REGULAR unless the stat is a regular file's."""
     if not stat.S_ISREG(status.st_mode):
         what = {stat.S_IFDIR: "is a directory", stat.S_IFLNK: "is a symbolic link"}
         raise UnfitFileError(Reason.NOT_REGULAR, what.get(stat.S_IFMT(status.st_mode), "not a regular file"))
 
 
 def describe_impossible_stat(status: os.stat_result) -> str:
-    """Return why a stat cannot be a journal file's, or "" if it can. So no sum of its numbers exceeds 63 bits."""
+    """Return why the size or mtime in a stat is impossible for a journal file, or "" if both are possible.
+
+    A size above MAX_FILE_BYTES and a time of MAX_TIME_NS or more are impossible. So no sum of accepted numbers exceeds
+    63 bits.
+    """
     if status.st_size > MAX_FILE_BYTES:
         return f"{format_size(status.st_size)} large: a journal file has at most {format_size(MAX_FILE_BYTES)}"
     if abs(status.st_mtime_ns) >= MAX_TIME_NS:
@@ -63,6 +67,7 @@ def read_row(
 
     Return a row with a problem for an OSError or an unfit file. A file is unfit if `kind` is None, if it is not a
     regular file, or if it is on another filesystem than `dir_fd`. A file with an impossible size or time is unfit, too.
+    Such a row has no measurements. A file with an invalid header keeps its measurements.
     """
     try:
         require_regular(status)
@@ -83,9 +88,12 @@ def read_row(
 
 
 def _read_header(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
-    """Return the row of an open file from its stat and header. A bad header becomes the row's problem.
+    """Return the row of an open file from its stat and header, without extents.
 
-    Raises: OSError: ENOENT, ESTALE the file was removed or changed meanwhile; EIO.
+    An invalid header becomes the problem BAD_HEADER. The mtime is corrected by the file's mtime note, if a killed run
+    left one.
+
+    Raises: OSError: ENOENT the file was removed meanwhile; ESTALE its stat became impossible meanwhile; EIO.
     """
     status = os.fstat(fd)
     if status.st_nlink == 0:
@@ -122,7 +130,8 @@ def _read_header(place: Directory, name: str, kind: Name, fd: int) -> JournalFil
 def build_problem(place: Directory, name: str | None, kind: Name | None, why: Reason, detail: str) -> JournalFile:
     """Return a row without measurements for a file that could not be looked at, with the problem `why`.
 
-    With a `name` of None, the row is about the directory `place` itself.
+    With a `name` of None, the row is about the directory `place` itself. Without a `kind`, the row is that of an active
+    file with the owner "remote".
     """
     kind = kind or UNNAMED
     path = place.path if name is None else f"{place.path.rstrip('/')}/{name}"
@@ -130,7 +139,11 @@ def build_problem(place: Directory, name: str | None, kind: Name | None, why: Re
 
 
 def explain_error(error: Exception) -> tuple[Reason, str]:
-    """Return the reason and the detail for a row's problem, from the error that ended the look at the file."""
+    """Return the reason and the detail for a row's problem, from the error that ended the look at the file.
+
+    An OSError gives its reason in REASONS, or IO_ERROR for any other errno; the detail is the errno's text. Of
+    UnfitFileError and NotBtrfsError, the detail is the error's own text.
+    """
     match error:
         case UnfitFileError():
             return error.why, str(error)

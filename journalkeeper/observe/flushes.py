@@ -55,24 +55,28 @@ class Flushes:
         """Record that inotify reported an append by journald in `directory`.
 
         Return True if `get_next_look_us` may have changed: a flush timer started, or its start became known better.
+        Return False for an unknown directory.
         """
         with self._lock:
             timer = self._timers.get(directory)
             return timer is not None and timer.note_append(self._clock())
 
     def note_rewrite(self, directory: str) -> None:
-        """Record that journalkeeper rewrote an active file in `directory`.
+        """Record that journalkeeper rewrote an active file in `directory`. An unknown directory is ignored.
 
-        Such a rewrite moves the file's first block, which is no sign of a flush then.
+        The stored addresses of first blocks in `directory` are forgotten. Otherwise the moved block would look like a
+        flush.
         """
         with self._lock:
             if directory in self._timers:
                 self._timers[directory].forget_blocks()
 
     def look(self, instances: Iterable[Instance], files: Iterable[JournalFile]) -> tuple[Instance, ...]:
-        """Read the states of all active files in `files`, and return `instances` updated from their flush timers.
+        """Store which instances and active files exist, read the files' states, and return the renewed `instances`.
 
-        `files` must contain the files of all instances. Timers of other instances are forgotten.
+        `renew` describes which fields are renewed. A known instance keeps its flush timer, and a new one gets a timer
+        in an unknown state. The timers of all other instances are forgotten. `files` must contain the files of all
+        instances. Archives, and files with a problem, are ignored.
         """
         known = tuple(instances)
         self._rotatable = frozenset(one.directory for one in known if one.rotatable)
@@ -91,12 +95,12 @@ class Flushes:
     def renew(
         self, instances: Iterable[Instance], files: Iterable[JournalFile]
     ) -> tuple[tuple[Instance, ...], tuple[JournalFile, ...]]:
-        """Return `instances` and the active ones of `files`, as the last look at the flush timers found them.
+        """Return `instances`, and the active files among `files`, with the facts of the last look at the flush timers.
 
-        Of an instance, `sync_tells` and `online_since_us` are renewed. The latter is the earliest time (CLOCK_REALTIME)
-        at which journald can have started its present flush timer, by the first append after a flush, which makes the
-        file ONLINE, known within 50 ms. It is None if no timer runs or its start is unknown. Of a file, its state and
-        mtime are renewed.
+        Of a file, its state and mtime are renewed. Files that the last look did not read are left out. Of an instance,
+        two fields are renewed. `sync_tells` is True if journald should be asked for a sync, because its flush timer
+        stayed unknown for too long. `online_since_us` is the earliest time (CLOCK_REALTIME) at which journald can have
+        started its present flush timer. It is None if no timer runs or its start is unknown.
         """
         offset_us = round(self._wall() - self._clock(), -5)  # so that each look shows a moment as the same one
         with self._lock:
@@ -112,28 +116,38 @@ class Flushes:
         )
 
     def _needs_sync(self, directory: str) -> bool:
-        """Return whether journald should be asked for a sync, because its flush timer stayed unknown for too long."""
+        """Return whether to ask journald for a sync, because its flush timer was unknown for longer than its interval.
+
+        False for a journald that cannot be asked.
+        """
         return directory in self._rotatable and self._timers[directory].needs_sync(self._clock())
 
     def look_again(self, directory: str | None = None) -> None:
-        """Read the states of all known active files again, and update the flush timers.
+        """Read the states of the known active files again, and update the flush timers.
 
-        With `directory`, only the files in this directory are read.
+        A file that cannot be read is skipped. With `directory`, only the files in this directory are read. After a
+        flush whose timer was known, wait until its data is on the disk. The next call of `needs_plan` returns True if a
+        flush ended.
         """
         for one in list(self._timers):
             if directory in {None, one} and self._look(one):
                 self._news = True
 
     def needs_plan(self) -> bool:
-        """Return whether a new plan is due.
+        """Return whether a new plan is due, and forget the events that made it due.
 
-        That is so if a flush ended since the last call, or a journald must be asked for a sync.
+        A plan is due if a flush ended, or `learn` succeeded, since the last call. It also is while a journald should be
+        asked for a sync.
         """
         news, self._news = self._news, False
         return news or any(map(self._needs_sync, self._timers))
 
     def _look(self, directory: str) -> bool:
-        """Read the states of the active files in `directory`, update its timer, and return whether a plan is due."""
+        """Read the states of the active files in `directory`, and update its timer.
+
+        A file that cannot be read is skipped. After a flush whose timer was known, wait until its data is on the disk.
+        Return True if a plan is due: a flush ended, or files that no timer syncs were due for a look.
+        """
         timer = self._timers[directory]
         with self._lock:
             timer.begin_look()
@@ -167,12 +181,13 @@ class Flushes:
         return over or due
 
     def learn(self, directory: str, synchronize: Callable[[], None]) -> None:
-        """Request a sync from the journald of `directory` with `synchronize`, to learn when its next flush is due.
+        """Call `synchronize`, which asks the journald of `directory` for a sync, to learn when its next flush is due.
 
-        The timer counts from the request on, until a look finds that nothing is unsynced. Wait until the data of the
-        sync is on the disk. `needs_plan` returns True afterwards, because work may now be possible.
+        Then wait until the data of the sync is on the disk, and start the flush timer at the request. The next call of
+        `needs_plan` returns True, because work may now be possible.
 
-        Raises: the errors of `synchronize`; then nothing was learned.
+        Raises: the errors of `synchronize`. The timer then stays unknown, and no sync counts as needed for the next
+        hour.
         """
         timer, before_us = self._timers[directory], self._clock()
         timer.note_request(before_us)
@@ -183,7 +198,11 @@ class Flushes:
         self._news = True
 
     def _wait_for_writeback(self, directory: str) -> None:
-        """Wait until the data that the flush has begun to write is on the disk and committed."""
+        """Wait until the pages of the active files that are in write-back are on the disk, and the flush is committed.
+
+        The commit is invisible. So sleep as long as the write-back took: at least COMMIT_S, at most COMMIT_MOST_S. A
+        file that cannot be read is skipped.
+        """
         began_us = self._clock()
         for name in self._actives[directory]:
             try:
@@ -194,25 +213,29 @@ class Flushes:
         time.sleep(min(max(COMMIT_S, (self._clock() - began_us) / 1e6), COMMIT_MOST_S))
 
     def get_closing_us(self, directory: str, margin_us: int) -> int | None:
-        """Return until when (CLOCK_MONOTONIC) work on the active files of `directory` may continue.
+        """Return until when (CLOCK_MONOTONIC, us) work on the active files of `directory` may continue.
 
-        That is `margin_us` before the next flush. Return None if there is no limit: nothing is unsynced, or no timer
-        runs. Return 0, which forbids work, if files are unsynced since an unknown time.
+        That is `margin_us` before the next flush. Return None for no limit: nothing is unsynced, journald has no flush
+        timer, or the directory is unknown. Return 0, which forbids work, if the time of the next flush is unknown or
+        leaves no room for work.
         """
         with self._lock:
             timer = self._timers.get(directory)
             return None if timer is None else timer.closes_us(margin_us)
 
     def is_flush_due(self, margin_us: int) -> bool:
-        """Return whether any journald's flush is under way, or due within `margin_us`."""
+        """Return whether any journald's flush is under way, or due within `margin_us`.
+
+        A flush at an unknown time does not count.
+        """
         with self._lock:
             return any(timer.is_due(margin_us, self._clock()) for timer in self._timers.values())
 
     def get_next_look_us(self, margin_us: int) -> int | None:
-        """Return the earliest time (CLOCK_MONOTONIC) at which a flush timer needs `look_again`.
+        """Return the earliest time (CLOCK_MONOTONIC) at which a flush timer needs `look_again`; it can be in the past.
 
-        A timer needs a look `margin_us` before its flush is due, and until the flush was seen. Return None if none
-        needs a look.
+        A running timer needs a look `margin_us` before its flush is due, and then until the flush was seen. An unknown
+        timer is looked for repeatedly. Return None if no timer needs a look before the next append.
         """
         with self._lock:
             moments = [timer.next_look_us(margin_us) for timer in self._timers.values()]

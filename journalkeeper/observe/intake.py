@@ -29,8 +29,8 @@ KEPT: Final = 1000
 class Intake:
     """The waits of messages for journald, from the newest `entries` entries of active files.
 
-    No file stays open between two calls, because an open file keeps its space after its deletion. In a file that the
-    previous call did not include, old entries do not count: their waits are not our doing.
+    No file stays open between two calls, because an open file keeps its space after its deletion. The entries of a file
+    that is new to a call do not count: journalkeeper cannot have caused their waits.
     """
 
     def __init__(self, entries: int = ENTRIES) -> None:
@@ -40,11 +40,14 @@ class Intake:
         """By path, the inode of the file and the number of its newest entry that was read."""
 
     def find_worst_us(self, paths: Iterable[str]) -> int | None:
-        """Return the longest intake delay in microseconds of the entries added to `paths` since the last call.
+        """Return the longest intake delay in microseconds of the entries added to `paths` since the last call, or None.
 
-        At most the newest `entries` of all files are read, and in a file's first call none. Negative delays, and
-        entries without a time of sending, are left out. Return None if no entry is left. The delays are kept for
-        `p99_us`. The next call reads the entries of a file that cannot be read now.
+        Only the newest `entries` of the constructor count, over all files together. None of them counts in a file that
+        the last call did not name. Negative delays, and entries without a time of sending, are left out. Return None if
+        no entry is left.
+
+        A file that cannot be read is skipped, and the next call counts its entries. The delays are added to those of
+        `p99_us`.
         """
         before, self._seen = self._seen, {}
         came = [entry for path in paths for entry in self._read_new(path, before.get(path)) if path in before]
@@ -60,9 +63,11 @@ class Intake:
         return quantile(sorted(self._waits_us), 990)
 
     def _read_new(self, path: str, before: tuple[int, int] | None) -> list[Entry]:
-        """Return the entries of the file at `path` that were added after `before`, (inode, entry number).
+        """Return the newest entries of the file at `path` that were added after `before`, the newest first.
 
-        Return [] if the file cannot be read.
+        `before` is the file's inode and the number of its last entry that was read. If it is None, or the inode is
+        another one, all entries are new. Store the new pair for the next call. If the file cannot be read, return []
+        and keep `before`.
         """
         directory, _, name = path.rpartition("/")
         seen, seqnum = before or (0, 0)

@@ -48,13 +48,14 @@ AFTER_STEP_US: Final = 30_000_000
 
 
 def read_journal(directory: str | None, most: int, namespaces: Sequence[str]) -> Journal | Unknown:
-    """Return the newest `most` entries of the journal of this host, or of the one in `directory`, as evidence.
+    """Return the newest `most` entries of the journal of this host, or of the journal in `directory`, as evidence.
 
-    Of journald's and PID 1's own entries, another `most` are read. `namespaces` are the journalds whose ends are
-    looked for. Return Unknown with the reason if this user may not read the whole journal, or if journalctl cannot
-    be run.
+    Of journald's and PID 1's own entries, another `most` are read. `namespaces` are the journald instances, besides the
+    main one, whose failures are looked for. Return Unknown with the reason if the caller may not read the whole
+    journal, or if journalctl cannot be run.
 
-    Raises: KeeperError if journalctl fails midway; NeedsRootError if nothing in `directory` may be read.
+    Raises: KeeperError if journalctl fails midway; NeedsRootError if `directory` is given and nothing in it may be
+    read.
     """
     try:
         if not can_see_all(directory):
@@ -93,9 +94,10 @@ def _event_matches(namespaces: Sequence[str]) -> list[str]:
 
 
 def _interpret_events(events: Sequence[Entry]) -> dict[str, Any]:
-    """Return the fields of a Journal about boots, their flushes, lost messages, and ends of journald.
+    """Return the fields of a Journal about boots, their flushes, lost messages, and failures of journald.
 
-    `events` begin with the newest; the values of the fields begin with the oldest.
+    `events` begin with the newest; the values of the fields begin with the oldest. Every boot of an event is listed.
+    Other messages of journald, and flush times in unknown words, are ignored.
     """
     boots: dict[str, dict[str, Any]] = {}
     dropped: list[Dropped] = []
@@ -119,11 +121,10 @@ def _interpret_events(events: Sequence[Entry]) -> dict[str, Any]:
 
 
 def _read_newest(found: Iterable[Entry]) -> tuple[int, int | None, tuple[Intake, ...]]:
-    """Return the number of entries, the time of the oldest one, and the intake delays, the oldest first.
+    """Return the number of entries, the time of the oldest entry, and the intake delays, the oldest first.
 
-    `found` begins with the newest entry. The time is None without entries. Only entries from /dev/log and the
-    native socket that contain the time when they were sent have a delay. Delays that a change of the clock may have
-    made are left out.
+    `found` begins with the newest entry. Without entries the time is None. Only an entry from /dev/log or the native
+    socket with a time of sending has a delay. Delays that a change of the clock may have caused are left out.
     """
     number, oldest_us = 0, None
     taken: list[tuple[Intake, int, str]] = []
@@ -138,11 +139,11 @@ def _read_newest(found: Iterable[Entry]) -> tuple[int, int | None, tuple[Intake,
 
 
 def _leave_out_clock_steps(taken: list[tuple[Intake, int, str]]) -> list[Intake]:
-    """Return the waits, the oldest first, without those that a change of the clock made or may have made.
+    """Return the waits, the oldest first, without those that a change of the clock caused or may have caused.
 
-    Each element of `taken`, which begins with the newest, has CLOCK_REALTIME minus CLOCK_MONOTONIC at its entry,
-    and its boot. A negative wait is always left out. Within AFTER_STEP_US after a step, a wait is left out if it is
-    so long that the step alone can explain it.
+    `taken` begins with the newest. Each element has a wait, CLOCK_REALTIME minus CLOCK_MONOTONIC at its entry, and the
+    entry's boot. A negative wait is always left out. Within AFTER_STEP_US after a clock step, a wait is left out if the
+    step alone can explain its length.
     """
     kept: list[Intake] = []
     before: tuple[int, str] | None = None

@@ -16,10 +16,10 @@ LOOK_S: Final = 0.25
 
 
 def measure_busy_percent(uuids: Iterable[str], length_s: float) -> dict[str, int]:
-    """Sleep for `length_s`, and return for each volume the percentage of this time that its busiest disk was busy.
+    """Sleep for `length_s`, and return for each volume the percentage of this time in which its busiest disk was busy.
 
-    Our own work is already written back before the call, so other programs cause the load. The result leaves out a
-    volume with unknown disks.
+    The caller has written back its own work before, so the load is that of other programs. A volume without known
+    disks, or whose disks have no statistics, is missing in the result.
     """
     names = {uuid: list_disks(uuid) for uuid in uuids}
     began_s, before = time.monotonic(), _read_busy_ms()
@@ -33,6 +33,6 @@ def measure_busy_percent(uuids: Iterable[str], length_s: float) -> dict[str, int
 
 
 def _read_busy_ms() -> dict[str, int]:
-    """Return by name how many milliseconds each block device has been busy since the machine started."""
+    """Return by name how many milliseconds each block device has been busy since the machine started; {} if unknown."""
     counters: dict[str, Any] = disk_io_counters(perdisk=True, nowrap=False) or {}
     return {name: one.busy_time for name, one in counters.items()}

@@ -15,7 +15,10 @@ RETENTION: Final = "/etc/systemd/journald.conf.d/60-journalkeeper-retention.conf
 
 
 def read_storage() -> Storage | Unknown:
-    """Return where the host's main journald stores its journal, or Unknown with the reason."""
+    """Return where the host's main journald stores its journal, and the target of our drop-in.
+
+    Return Unknown with the reason if journald's socket does not exist, or a configuration file cannot be read.
+    """
     if not os.path.exists(control.get_socket_path()):
         return Unknown("no journald runs here")
     try:
@@ -32,7 +35,10 @@ def read_storage() -> Storage | Unknown:
 
 
 def read_retention_bytes() -> int | None:
-    """Return the disk usage that our drop-in for journald aims at, or None without a drop-in. Raises: OSError."""
+    """Return the disk usage that our drop-in for journald aims at. None if there is no drop-in, or it names no target.
+
+    Raises: OSError if the drop-in cannot be read.
+    """
     try:
         with open(RETENTION, encoding="utf-8", errors="replace") as file:
             return conf.parse_target(file.read(4096))

@@ -43,7 +43,7 @@ KEPT_PROBLEMS: Final = frozenset({None, Reason.BAD_HEADER})
 
 
 class Seen(NamedTuple):
-    """The results of one look. `leftovers` are the paths of our temporary files and of files with our mtime note."""
+    """The results of one look. `leftovers` are paths of our temporary files, and of files with an mtime note."""
 
     files: tuple[JournalFile, ...]
     instances: tuple[Instance, ...]
@@ -68,9 +68,11 @@ class _Gathered:
 
 
 class Observer:
-    """Looks at files, and remembers the rows of files that did not change.
+    """A look at files, with a memory of the rows of files that did not change.
 
-    `opened` is the number of files opened so far. `shared_us` is the time when a look last opened all shared files.
+    Journald's configuration is read below `root`. With `with_disk_bytes` each opened file's disk usage is measured,
+    too. `opened` is the number of files opened so far. `shared_us` is the time when a look last opened all shared
+    files.
     """
 
     def __init__(self, root: str = "/", *, with_disk_bytes: bool = False) -> None:
@@ -83,7 +85,7 @@ class Observer:
         self.opened = 0
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Forget the stored rows of `paths`, so that the next look opens these files again."""
+        """Forget the stored rows of `paths`, so that the next look opens these files again. Ignore unknown paths."""
         for path in paths:
             directory, _, name = path.rpartition("/")
             self._kept.get(directory, {}).pop(name, None)
@@ -96,9 +98,12 @@ class Observer:
     def look(self, tops: Iterable[str], *, now_us: int) -> Seen:
         """Look at every journal file below the directories `tops`.
 
-        Once a day, and after the clock was set back, shared files are opened again.
+        A file with an unchanged stat keeps its stored row and is not opened. Once a day, and after the clock was set
+        back, shared files are opened again. If a file or directory cannot be looked at, its row has the problem.
+        Vanished files have no row. Stored rows of directories that are no longer found are forgotten.
 
-        Raises: NotBtrfsError if no directory is on btrfs; FileError if a top is missing or unreadable.
+        Raises: NotBtrfsError if no journal directory is on btrfs, or if a top without journal directories is not on
+        btrfs; FileError if a top is missing, is not a directory, or cannot be listed.
         """
         if not self.shared_us <= now_us < self.next_shared_us:
             self.shared_us = now_us
@@ -122,9 +127,11 @@ class Observer:
         return gathered.build_seen()
 
     def look_at(self, paths: Iterable[str], *, now_us: int) -> Seen:
-        """Look at the files `paths` alone, in their order. Each gets a row, with a problem if it is not a journal file.
+        """Look at the files `paths` alone, in their order, each once.
 
-        `paths` are absolute, and no link in them is followed: see `resolve_path`.
+        Each gets a row, with a problem if it cannot be looked at. `paths` are absolute. A link in them is not followed
+        and becomes a problem: see `resolve_path`. The instances, volumes and leftovers are those of the files'
+        directories. An unchanged file keeps its stored row.
         """
         gathered = _Gathered(now_us)
         for path in dict.fromkeys(paths):
@@ -135,9 +142,9 @@ class Observer:
     def _look_at_place(self, place: Directory, only: str | None, gathered: _Gathered) -> None:
         """Add rows to `gathered`: of the file named `only`, or of all journal files in the directory if `only` is None.
 
-        The file `only` always gets a row, and an error becomes the problem of that row. Otherwise vanished files get no
-        row, and remembered rows of files that are no longer listed are forgotten. An error that concerns the directory,
-        or too many files, then becomes a row of the directory with the problem.
+        The file `only` always gets a row, and an error becomes the problem of that row. Without `only`, vanished files
+        get no row, and stored rows of files that are no longer listed are forgotten. An error that concerns the
+        directory becomes a row of the directory. So does a number of files above MOST_FILES.
         """
         try:
             with opening.open_directory(place.path) as fd:
@@ -163,7 +170,10 @@ class Observer:
     def _list_place(self, place: Directory, fd: int, gathered: _Gathered) -> Listing:
         """Return the listing of a directory. Add its instance, volume and leftovers to `gathered`.
 
-        If the directory was listed in this look, the result is empty.
+        If the directory was listed in this look, the result is empty. If another subvolume is at its path now, its
+        stored rows are forgotten.
+
+        Raises: NotBtrfsError; OSError; FileError for a configuration file of its journald.
         """
         if place.path in gathered.instances:
             return Listing({}, [])
@@ -189,9 +199,10 @@ class Observer:
         return listing
 
     def _look_at_file(self, place: Directory, name: str, dir_fd: int, now_us: int) -> JournalFile:
-        """Return the row of one file: the remembered one if the file's stat is the same, else a new one.
+        """Return the row of one file: the stored row if the file's stat is the same, else a new one.
 
-        A new row is remembered, unless another look could find something else although the stat is the same.
+        An error becomes a problem. A new row is stored, unless a second look at the same stat could have another
+        result: after a problem other than BAD_HEADER, with an mtime note, or within COARSE_NS after a change.
         """
         kept, kind = self._kept[place.path], classify(name)
         try:
@@ -214,7 +225,7 @@ class Observer:
 
 
 def _is_unchanged(file: JournalFile, status: os.stat_result) -> bool:
-    """Return whether a file's stat is the same as when it was opened."""
+    """Return whether device, inode, size, mtime, ctime and link count of a file are the same as in its stored row."""
     now = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_nlink)
     return now == (file.device, file.inode, file.size_bytes, file.mtime_ns, file.ctime_ns, file.links)
 

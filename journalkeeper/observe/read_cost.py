@@ -44,11 +44,11 @@ Piece = tuple[int, int, float]
 
 
 def estimate_cold_read_s(fd: int) -> float | None:
-    """Return the estimated seconds of a cold read of `fd`, from the time that a sample of the file takes.
+    """Return the estimated seconds of a cold read of the whole file `fd`, measured on a sample of the file.
 
-    A first small sample shows how large the second one may be. The time of the second one is scaled to the whole
-    file. If little of the file is left for it, that of the first one is used. The second sample excludes the first
-    one, because the device may have cached it. Both samples are dropped from the page cache before they are read.
+    A small sample shows how large the second one may be. The time of the second sample is scaled to the whole file. If
+    too little of the file is left for a second sample, the time of the first is scaled. Each sample is dropped from the
+    page cache before it is read. The second excludes the first, because the device may have cached it.
 
     Return None if the kernel does not list dirty pages, or if too little of the file can be sampled. That is so if
     programs map it, if its pages are dirty, or if it is empty.
@@ -79,6 +79,7 @@ def _list_pieces(fd: int) -> list[Piece]:
     """Return the pieces of a file's written data, each at most UNIT_BYTES: (offset, length, cost in requests).
 
     The cost is the length in units of UNIT_BYTES, plus 1 unless the piece directly follows the one before on the disk.
+    Unwritten space, and dirty pages without a place on the disk, are left out.
     """
     pieces: list[Piece] = []
     end = 0
@@ -96,7 +97,10 @@ def _list_pieces(fd: int) -> list[Piece]:
 
 
 def _choose_sample(pieces: Sequence[Piece], goal: float) -> list[Piece]:
-    """Return pieces that cost about `goal` requests, from GROUPS places of the file."""
+    """Return pieces that together cost about `goal` requests, from the beginnings of GROUPS equal parts of the list.
+
+    Each part contributes at least one piece if it has any, so the sample can cost more than `goal`.
+    """
     chosen: list[Piece] = []
     for group in range(GROUPS):
         left = goal / GROUPS

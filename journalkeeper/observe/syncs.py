@@ -15,7 +15,7 @@ SYNC_US: Final = 1_000
 
 
 class Syncs:
-    """Detects syncs of the active file at `path` by others, such as journald's for a message of priority crit.
+    """A detector for syncs of the active file at `path` by others, such as journald's for a message of priority crit.
 
     Ask between two pieces of work. Then our own pages are already on the disk, and pages in write-back belong to
     another writer. A first block at a new place also shows a sync, except after the first piece. An append to an
@@ -30,7 +30,9 @@ class Syncs:
     def has_foreign_sync(self) -> bool:
         """Return whether the file was synced since the last call by another cause than journald's timer.
 
-        A sync that is under way is waited for. Its data is on the disk afterwards, but a commit may follow.
+        Wait until a sync that is under way has written its data; a commit may follow. A sync shows in one of three
+        ways: this wait exceeds SYNC_US, the state changed from OFFLINE to ONLINE, or the first block moved. The first
+        two calls ignore the block. Return False if the file cannot be opened.
         """
         try:
             with opening.open_directory(self._directory) as dir_fd, opening.hold_open(self._name, dir_fd) as fd:

@@ -43,7 +43,10 @@ class Measurement:
     losses: list[str] = field(default_factory=list)
 
     def verdict(self, limit: Limit) -> str:
-        """Return the sentences of the verdict: losses, and whether the longest wait exceeds `limit`."""
+        """Return the sentences of the verdict: the losses, then whether the longest judged wait exceeds `limit`.
+
+        The faults are not included.
+        """
         return " ".join([*self.losses, verdict(self.judged or self.series, limit)])
 
 
@@ -54,7 +57,7 @@ Steps: TypeAlias = Generator[Measurement, None, None]
 def schedule(rate: float, count: int) -> Iterator[int]:
     """Sleep until each of `count` planned times, `rate` per second, and yield it (CLOCK_MONOTONIC, ns).
 
-    If the caller is late, the missed times are yielded at once.
+    The first planned time is the start of the iteration. If the caller is late, the missed times are yielded at once.
     """
     began_ns = time.monotonic_ns()
     for number in range(count):
@@ -65,9 +68,9 @@ def schedule(rate: float, count: int) -> Iterator[int]:
 
 
 def sample(series: Series, planned_ns: Iterable[int], call: Callable[[], object]) -> Iterator[None]:
-    """Run `call` at each of the times `planned_ns`, and add its start and duration to `series`.
+    """For each time in `planned_ns`, run `call` at once, add its start and duration to `series`, and yield.
 
-    Yield after each call.
+    The iterable waits for the planned times, as `schedule` does. The errors of `call` are raised.
     """
     for planned in planned_ns:
         began_ns = time.monotonic_ns()
@@ -77,10 +80,10 @@ def sample(series: Series, planned_ns: Iterable[int], call: Callable[[], object]
 
 
 def read_lines(fd: int) -> Iterator[list[bytes]]:
-    """Yield the whole lines that have arrived at a file descriptor, at least every MOMENT_S, until its end.
+    """Yield the whole lines that have arrived at a file descriptor, at least every MOMENT_S, until the end of its data.
 
-    The lines lack their newlines. The list is empty if no line ended in that time. A last line without a newline is
-    lost.
+    The lines lack their newlines. The list is empty if no line was completed in this time. A last line without a
+    newline is lost.
 
     Raises: OSError.
     """
@@ -96,7 +99,9 @@ def read_lines(fd: int) -> Iterator[list[bytes]]:
 
 @contextmanager
 def scratch(directory: str) -> Iterator[str]:
-    """Make a directory in `directory`, yield its path, and remove it at the end of the block.
+    """Make a directory in `directory`, yield its path, and remove it with its content at the end of the block.
+
+    Only its owner can use it. It is removed also if this process is killed.
 
     Raises: FileError, also for an OSError in the block; KeeperError if root would work below a directory of a user.
     """
@@ -128,9 +133,12 @@ class Target(NamedTuple):
 
 @contextmanager
 def target(*, host: bool, directory: str | None) -> Iterator[Target]:
-    """Yield the host's journald, or start a private one with its files in a temporary directory below `directory`.
+    """Yield the journald to measure: with `host` the host's, else a new private one.
 
-    Raises: KeeperError if the host has no journald, or a private one cannot be started.
+    The private one writes to a temporary directory below `directory`, or below SCRATCH if that is None. At the end of
+    the block it is stopped, and its directory is removed.
+
+    Raises: KeeperError if the host has no journald, or a private one cannot be started; FileError as `scratch`.
     """
     if host:
         pid = int(run("systemctl", "show", "--property=MainPID", "--value", "systemd-journald.service"))

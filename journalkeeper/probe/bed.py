@@ -95,10 +95,10 @@ def messages(seed: int = 1) -> Iterator[dict[str, str]]:
 
 
 class PrivateJournald:
-    """A systemd-journald that writes to `directory`/<machine-id>.
+    """A systemd-journald that writes to `directory`/<machine-id>. It runs when the constructor returns.
 
     `sync_interval` and `settings` are as in journald.conf(5). Messages go to its sockets through /proc/PID/root, so the
-    caller needs no namespace of its own.
+    caller needs no namespace of its own. It is stopped at the end of a `with` block, and when this process ends.
 
     Raises: KeeperError with journald's messages if it does not start.
     """
@@ -136,9 +136,9 @@ class PrivateJournald:
         return ("nsenter", f"--target={self.pid}", "--mount", "--root", "--wdns=/", "--")
 
     def start(self, *, flushed: bool = True) -> None:
-        """Start journald, and wait until it takes messages.
+        """Start journald, wait until it takes messages, and log a first message, so that the active file is ONLINE.
 
-        Unless `flushed`, journald keeps its entries in its own /run until `flush`.
+        Unless `flushed`, journald keeps its entries in its own /run until `flush`. It must not be running.
 
         Raises: KeeperError with journald's messages if it does not start.
         """
@@ -154,7 +154,9 @@ class PrivateJournald:
         self.log("lab: journald is up")  # from now on the file is ONLINE
 
     def log(self, message: str, **fields: str) -> None:
-        """Send one message with the native protocol; block like any logger.
+        """Send one message to journald with the native protocol, with further `fields`.
+
+        Block while journald's queue is full.
 
         Raises: OSError if journald is not running.
         """
@@ -167,7 +169,9 @@ class PrivateJournald:
     def sync(self) -> None:
         """Make journald sync its files and wait until the active file is no longer ONLINE.
 
-        A message that arrives after the signal leaves the file ONLINE; then the signal is sent again.
+        A message that arrives after the signal leaves the file ONLINE. So the signal is sent again every AGAIN_S.
+
+        Raises: KeeperError if the file stays ONLINE for a minute, or journald is not running.
         """
         asked_s = -AGAIN_S
 
@@ -182,7 +186,10 @@ class PrivateJournald:
         wait_until(is_synced, "private journald: it did not sync")
 
     def state(self) -> int:
-        """Return the state byte of the active file; OFFLINE if the file does not exist yet."""
+        """Return the state byte of the active file: OFFLINE, ONLINE or ARCHIVED.
+
+        OFFLINE if the file does not exist yet.
+        """
         try:
             return read_state(self.active)
         except FileNotFoundError:
@@ -192,6 +199,8 @@ class PrivateJournald:
         """Log `messages` messages and make journald flush them, `flushes` times.
 
         With `syncs=False` the same messages are logged, but journald is not asked to flush.
+
+        Raises: KeeperError if journald does not take the messages or does not sync within a minute.
         """
         for _ in range(flushes):
             self._log(messages)
@@ -204,7 +213,10 @@ class PrivateJournald:
             self.log(fields.pop("MESSAGE"), **fields)
 
     def rotate(self) -> Path:
-        """Archive the active file and return the archive's path."""
+        """Archive the active file, wait until the archive is complete, and return the archive's path.
+
+        Raises: KeeperError if journalctl fails or the archive is not complete within a minute.
+        """
         before = set(self.journal.iterdir())
         run(*self.inside, "journalctl", "--rotate")
         archive = max(set(self.journal.glob("system@*.journal")) - before)
@@ -212,22 +224,31 @@ class PrivateJournald:
         return archive
 
     def boot(self, messages: int) -> None:
-        """Start journald as a boot does, and log `messages` messages to its journal in /run. See `flush`."""
+        """Start journald as a boot does, and log `messages` messages to its journal in /run, which `flush` moves.
+
+        journald must be stopped before.
+        """
         self.start(flushed=False)
         self._log(messages)
         run(*self.inside, "journalctl", "--sync")
 
     def flush(self) -> None:
-        """Make journald move its runtime journal to `directory`, as systemd-journal-flush.service does at boot."""
+        """Make journald move its runtime journal to `directory`, and wait until it has finished.
+
+        systemd-journal-flush.service does the same at boot. Raises: KeeperError if journalctl fails.
+        """
         run(*self.inside, "journalctl", "--flush")
 
     def kill(self) -> None:
-        """Kill journald, as a power cut would: unsynced files stay ONLINE."""
+        """Kill journald and wait for its end. Unsynced files stay ONLINE, as after a power cut.
+
+        `start` starts journald again.
+        """
         os.kill(self.pid, signal.SIGKILL)
         self.stop()
 
     def stop(self) -> None:
-        """Stop journald cleanly."""
+        """Stop journald cleanly and wait for its end. If it is not running, do nothing. `start` starts it again."""
         self._pid = None
         self._stack.close()
 
@@ -239,7 +260,12 @@ class PrivateJournald:
 
 
 def read_state(path: Path) -> int:
-    """Return the state byte of a journal file; OFFLINE if the file has none yet."""
+    """Return the state byte of a journal file: OFFLINE, ONLINE or ARCHIVED.
+
+    OFFLINE if the file is too short to have one.
+
+    Raises: FileNotFoundError.
+    """
     with path.open("rb") as file:
         return int.from_bytes(os.pread(file.fileno(), 1, STATE_OFFSET), "little")
 
@@ -260,10 +286,12 @@ class Bed(NamedTuple):
 def bed(
     *settings: str, size: str = "1G", sync_interval: str = "5min", options: str = "", parent: str | None = None
 ) -> Iterator[Bed]:
-    """Yield a new btrfs volume with a private journald that writes to it; remove both at the end.
+    """Yield a new btrfs volume with a private journald that writes to it; remove both at the end of the block.
 
-    `settings` are lines for journald.conf(5). `size` (as in truncate(1)) and mount `options` are those of the volume,
-    whose image is in a temporary directory below `parent`.
+    `settings` are lines for journald.conf(5). `size` (as in truncate(1)) and mount `options` are those of the volume.
+    The volume's image is in a temporary directory below `parent`, or below the system's default for None.
+
+    Raises: KeeperError with the error message of the tool that failed.
     """
     with (
         ScratchVolume(size, options=options, parent=parent) as scratch,

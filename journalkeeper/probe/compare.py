@@ -114,11 +114,12 @@ class LabAnswer(NamedTuple):
 
 
 def compare(directory: str, wanted: int, iops: int | None, report: Report) -> LabAnswer:
-    """Simulate days of a host's journal under each strategy, and measure each journal afterwards.
+    """Simulate days of a host's journal under each strategy, and return the measurements of each journal.
 
-    The untouched journal is flushed until its active file has `wanted` extents. Each other journal gets the same number
-    of flushes. `iops` limits the device during each timed step; 0 means no limit. None means DEFAULT_IOPS if the kernel
-    can limit, else no limit. `report` receives the name of each step.
+    The untouched journal is flushed until its active file has `wanted` extents. Each other journal gets about the same
+    number of flushes. `iops` limits the device during each timed step; 0 means no limit. None means DEFAULT_IOPS if the
+    kernel can limit, else no limit. The volumes are made below `directory` and removed. `report` is called with a text
+    on each step.
 
     Raises: KeeperError with the error message of the tool that failed.
     """
@@ -146,9 +147,11 @@ def compare(directory: str, wanted: int, iops: int | None, report: Report) -> La
 
 
 def find_limit(volume: ScratchVolume, iops: int | None) -> int:
-    """Return the limit in IOPS: the requested one, else the default, or 0 if this kernel cannot limit.
+    """Return the limit in IOPS: the requested one, or DEFAULT_IOPS for None, or 0 if this kernel cannot limit.
 
-    Raises: KeeperError if a limit was requested and this kernel cannot limit.
+    The limit is tried on `volume`, and then removed.
+
+    Raises: KeeperError or OSError if a limit was requested and this kernel cannot limit.
     """
     wanted = DEFAULT_IOPS if iops is None else iops
     try:
@@ -162,9 +165,9 @@ def find_limit(volume: ScratchVolume, iops: int | None) -> int:
 
 
 def age_until(place: Bed, wanted: int, report: Report) -> int:
-    """Flush until the active file has `wanted` extents, and return the number of flushes.
+    """Flush until the active file has at least `wanted` extents, and return the number of flushes.
 
-    The number is a multiple of the days that are simulated.
+    The number is a multiple of FLUSHES_A_STEP. `report` is called with the progress after each step.
     """
     flushes = count = 0
     while count < wanted:
@@ -179,8 +182,8 @@ def _live(place: Bed, strategy: Strategy, flushes: int, report: Report) -> None:
     """Simulate DAYS days: make about `flushes` flushes, and run the strategy's acts at their times of day.
 
     Each half-day gets the same number of flushes, and a remainder is dropped. `by_day` runs after each step of at most
-    FLUSHES_A_STEP flushes. `report` receives a text on the progress before each step and each other act. The simulation
-    ends on the last evening, before the act of that night.
+    FLUSHES_A_STEP flushes. `report` is called with the progress before each step, and with "acting" before `at_noon`
+    and `at_night`. The simulation ends on the last evening, before the act of that night.
     """
     half = flushes // (2 * DAYS)
     for number in range(2 * DAYS):
@@ -194,7 +197,12 @@ def _live(place: Bed, strategy: Strategy, flushes: int, report: Report) -> None:
 
 
 def _act(place: Bed, command: str) -> None:
-    """Run one of a strategy's acts, if it has one, with a state directory for journalkeeper."""
+    """Run the shell command `command` in journald's mounts, with a state directory for journalkeeper.
+
+    Do nothing for "".
+
+    Raises: KeeperError if the command fails.
+    """
     if command:
         environment = ("env", f"STATE_DIRECTORY={place.volume.base}", f"PYTHONPATH={PACKAGE}")
         run(*place.journald.inside, *DIE_WITH_US, *environment, "sh", "-c", command)
@@ -206,10 +214,10 @@ def _flush(place: Bed, flushes: int, *, syncs: bool = True) -> None:
 
 
 def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
-    """Measure one strategy, and return its row.
+    """Measure one strategy, and return its row. `iops` limits the device during each timed step; 0 means no limit.
 
-    The order is: two cold reads (the newest entries, then all), the strategy's action of the night, the flush of a
-    boot, and the longest wait of a load while the strategy acts. Extents and disk bytes are counted before the reads.
+    Extents and disk bytes are counted first. Two cold reads follow: of the newest entries, then of all. Then come the
+    strategy's action of the night and the flush of a boot. Last is the longest wait of a load while the strategy acts.
     The flush comes after the reads, because it patches so many old pages that it changes the file.
     """
     volume, journald = place.volume, place.journald
@@ -238,7 +246,10 @@ def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
 
 
 def _read_cold_s(place: Bed, iops: int, lines: str) -> float:
-    """Return the duration in seconds of reading the newest `lines` entries ("all" or a number), none in memory."""
+    """Return the seconds that journalctl needs to read the newest `lines` entries ("all" or a number) from the disk.
+
+    The volume is mounted anew first, so that nothing is in memory. `iops` is as in `slow_s`.
+    """
     command = f'journalctl --quiet --no-pager --directory="$0" --lines={lines} >/dev/null'
     place.volume.remount()
     return slow_s(place.volume, iops, lambda: run("sh", "-c", command, place.journald.journal))
@@ -253,10 +264,11 @@ def _count_extents(path: Path, *, sync: bool = True) -> int:
 def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
     """Return the longest time in seconds that a message of a load waited for journald, as `probe syslog` measures it.
 
-    LOAD_RATE messages are logged per second, after UNSYNCED other ones. After a second, journald is asked to sync its
-    files, unless the strategy has no fsync. Then the strategy acts, and the load continues for two seconds.
+    UNSYNCED messages are logged first, and then LOAD_RATE messages per second. After a second, journald is asked to
+    sync its files, unless the strategy has no fsync. Then the strategy acts, and the load continues for two seconds.
+    `iops` is as in `slow_s`.
 
-    Raises: KeeperError if a message does not arrive in the journal.
+    Raises: KeeperError if a message does not arrive in the journal, or journald or an act fails.
     """
     journald = place.journald
     run("btrfs", "filesystem", "sync", place.volume.mountpoint)  # dirty data of the boot is no part of the load
@@ -283,9 +295,9 @@ def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
 
 
 def slow_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:
-    """Return the duration of `work` in seconds, with the device limited to `iops` (0: no limit).
+    """Call `work`, and return its duration in seconds. Meanwhile the device is limited to `iops`; 0 means no limit.
 
-    journalctl's program is read into memory first.
+    journalctl's program is read into memory first. The limit is removed also after an error of `work`.
     """
     run("journalctl", "--version")
     volume.throttle(iops)

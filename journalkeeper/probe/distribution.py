@@ -33,10 +33,10 @@ class Limit(NamedTuple):
 
 
 class Series:
-    """Timed calls in the order in which they began, in nanoseconds of one clock.
+    """Timed calls in the order in which they were added, in nanoseconds of one clock.
 
-    Waits count from `planned_ns`, the time for which each call was `planned` (open loop), which is its start if there
-    was no plan.
+    A wait lasts from the call's time in `planned_ns` to its end. This is the time for which the call was planned, or
+    its start if there was no plan. `planned` is True if the calls have planned times.
     """
 
     def __init__(self, name: str, *, planned: bool = False) -> None:
@@ -61,7 +61,8 @@ class Series:
 def draw(waits_ns: Iterable[int]) -> list[str]:
     """Return the lines of a histogram, one for each power of two from the shortest to the longest wait.
 
-    Each line has the shortest wait that it counts, the number of waits, and a bar.
+    Each line has the shortest wait that it counts, the number of waits, and a bar. The longest bar has BAR characters.
+    Without waits the list is empty.
     """
     counts = Counter(map(bucket, waits_ns))
     most = max(counts.values(), default=0)
@@ -78,14 +79,14 @@ def bucket(wait_ns: int) -> int:
 
 
 def _bound_s(number: int) -> float:
-    """Return the shortest wait of bucket `number` in seconds."""
+    """Return the shortest wait of bucket `number` in seconds; 0 for bucket -1."""
     return 2**number / 1e6 if number >= 0 else 0.0
 
 
 def stalls(series: Series, least_ns: int) -> list[tuple[int, int]]:
-    """Return (begin, end) in ns of each time during which a wait of at least `least_ns` lasted.
+    """Return (begin, end) in ns of each time during which a wait of at least `least_ns` lasted, in order of time.
 
-    Overlapping times are joined.
+    Overlapping times are joined. Without such waits the list is empty.
     """
     found: list[tuple[int, int]] = []
     waits = zip(series.planned_ns, series.waits_ns(), strict=False)
@@ -98,7 +99,11 @@ def stalls(series: Series, least_ns: int) -> list[tuple[int, int]]:
 
 
 def verdict(all_series: Sequence[Series], limit: Limit) -> str:
-    """Return a sentence: whether the longest wait is within the limit, and the source of the limit."""
+    """Return a sentence: whether the longest wait of all series is within `limit`, and where the limit comes from.
+
+    If not, it names the series with the longest wait and counts its waits over the limit. Without waits it states that
+    none was measured.
+    """
     waits = [(max(series.waits_ns()), series) for series in all_series if series.began_ns]
     if not waits:
         return f"No wait was measured; the limit is {limit}."
@@ -140,7 +145,10 @@ class SeriesAnswer(NamedTuple):
 
 
 def make_answer(series: Series) -> SeriesAnswer:
-    """Return a series as a record for the answer of `probe -j`."""
+    """Return a series as a record for the answer of `probe -j`. Empty buckets are left out.
+
+    `call` has the statistics of the calls' durations; it is None if the series has no planned times.
+    """
     counts = Counter(map(bucket, series.waits_ns()))
     return SeriesAnswer(
         series.name,
@@ -151,7 +159,10 @@ def make_answer(series: Series) -> SeriesAnswer:
 
 
 def compute_statistics(waits_ns: Iterable[int]) -> Statistics:
-    """Return the statistics of waits in ns. A percentile is None if fewer than ABOVE waits are above it."""
+    """Return the statistics of waits in ns, in seconds. A percentile is None if fewer than ABOVE waits are above it.
+
+    Without waits, all values are None except the count and the sum, which are 0.
+    """
     ordered = [wait_ns / 1e9 for wait_ns in sorted(waits_ns)]
     count, total_s = len(ordered), sum(ordered)
     percentiles = (
@@ -162,7 +173,10 @@ def compute_statistics(waits_ns: Iterable[int]) -> Statistics:
 
 
 def format_wait(span_ns: int | None) -> str:
-    """Return a time with three digits: "262 ms", "1.05 s"; "-" for None."""
+    """Return a time with its unit and mostly three digits: "262 ms", "1.05 s", "12.3 us"; "-" for None.
+
+    Nanoseconds have no fraction.
+    """
     if span_ns is None:
         return "-"
     unit, size = next(((unit, size) for unit, size in UNITS if abs(span_ns) >= size), UNITS[-1])

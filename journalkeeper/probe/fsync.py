@@ -32,7 +32,7 @@ LENGTH: Final = 16 << 20
 def journal_directory(asked: Namespace) -> str:
     """Return the directory in which journald writes: this machine's below the chosen journal, if that exists.
 
-    Otherwise return the chosen journal, by default /var/log/journal.
+    Otherwise return the chosen journal: `asked.directory`, or /var/log/journal if it is None.
     """
     directory = str(asked.directory or "/var/log/journal")
     own = f"{directory}/{read_machine_id()}"
@@ -42,7 +42,10 @@ def journal_directory(asked: Namespace) -> str:
 def measure(asked: Namespace) -> Steps:
     """Measure the duration of fsyncs of a file in the journal's directory, alone and with a busy writer.
 
-    The Measurement is yielded first and after each call.
+    `asked` has --rate, --seconds and the directory; each share of BUSY takes --seconds. The Measurement is yielded
+    first and after each call. The temporary files are removed at the end.
+
+    Raises: FileError; KeeperError as `scratch`.
     """
     with scratch(journal_directory(asked)) as place, open(f"{place}/synced", "wb", buffering=0) as file:
         names = [f"fsync, writer {share:.0%} busy" if share else "fsync alone" for share in BUSY]
@@ -71,7 +74,7 @@ def writer(path: str, share: float) -> Iterator[list[float]]:
     """Write and sync the file `path` in a thread during the block, so that this takes `share` of the time.
 
     Yield the list to which the thread adds the duration of each write in seconds. The file is created or emptied first,
-    and is left there at the end. With a share of 0, nothing is written or created.
+    and is left there at the end. With a share of 0, nothing is written or created, and the list stays empty.
 
     Raises: OSError if the file cannot be opened; the thread's OSError (ENOSPC) at the end, unless the block raised.
     """

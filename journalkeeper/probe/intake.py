@@ -53,8 +53,9 @@ class Intake:
     def take(self, entry: Mapping[str, Any]) -> None:
         """Add the intake delay of one journal entry, to all entries and to its unit.
 
-        If the clock may have been set while the entry waited, it is only counted as unclear. journald's own messages on
-        drops and flushes are recorded.
+        An entry without a time of sending, or from another transport than syslog and the native socket, has no delay.
+        If the clock may have been set while the entry waited, the entry is only counted in `unclear`. Messages of
+        priority crit, and journald's own messages on drops and flushes, are recorded.
         """
         taken_us = int(entry["__REALTIME_TIMESTAMP"])
         known = self._watch_clock(entry["_BOOT_ID"], taken_us, int(entry["__MONOTONIC_TIMESTAMP"]))
@@ -77,8 +78,8 @@ class Intake:
     def _watch_clock(self, boot: str, taken_us: int, monotonic_us: int) -> bool:
         """Return whether this entry shows if the wall clock was set since the entry before: True within one boot.
 
-        A change of the wall clock against the monotonic clock is counted in `clock_steps`. After a new boot the
-        monotonic clock began again, so the clocks cannot be compared and the result is False.
+        A change of the wall clock against the monotonic clock is counted in `clock_steps`, and makes waits from before
+        it doubtful. After a new boot, and for the first entry, the clocks cannot be compared, and the result is False.
         """
         before, offset_us, then_us = self._clock
         self._clock = (boot, taken_us - monotonic_us, monotonic_us)
@@ -91,7 +92,10 @@ class Intake:
         return True
 
     def describe_stalls(self, rotations_us: list[int]) -> Iterator[str]:
-        """Yield one line for each of the longest stalls in order of time, with its cause."""
+        """Yield one line for each of the STALLS_SHOWN longest stalls in order of time, with its length, time and cause.
+
+        A stall is a time with waits of at least STALL_NS. `rotations_us` are the times of rotations.
+        """
         found = sorted(stalls(self.all, STALL_NS), key=lambda one: one[0] - one[1])[:STALLS_SHOWN]
         for began_ns, ended_ns in sorted(found):
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began_ns // 10**9))
@@ -99,7 +103,11 @@ class Intake:
             yield f"stall of {span(ended_ns - began_ns)} at {when}: {cause}"
 
     def _find_cause(self, began_us: int, ended_us: int, rotations_us: list[int]) -> str:
-        """Return the action that journald began right before a stall, or that took at least half of it."""
+        """Return the cause of a stall: a boot flush that took at least half of it, else an event right before it.
+
+        The events are a message of priority crit, then a rotation. Without such an event, return a text with the
+        remaining causes.
+        """
         overlaps = (min(ended_us, ended) - max(began_us, began) for began, ended in self.flushes_us)
         if any(overlap * 2 >= ended_us - began_us for overlap in overlaps):
             return "boot flush"
@@ -111,7 +119,7 @@ class Intake:
         return "a sync, the disk, or journald did not run"
 
     def describe_clock(self) -> Iterator[str]:
-        """Yield a sentence if the clock was set, and one if entries were left out because of that."""
+        """Yield a sentence if the clock was set, and one if entries were left out because it may have been set."""
         if self.clock_steps:
             yield f"The clock was set {counted(self.clock_steps, 'time')} meanwhile."
         if self.unclear:
@@ -141,7 +149,10 @@ def rotations_us(directory: str) -> list[int]:
 def measure(asked: Namespace) -> Steps:
     """Measure the intake delay of the entries that --since, --boot and --follow select.
 
-    The Measurement is yielded first and after each batch of entries. Notes and losses are added at the end.
+    The Measurement is yielded first and after each batch of entries. The series of the units, notes and losses are
+    added at the end, also after an error.
+
+    Raises: KeeperError if journalctl fails; OSError if it cannot be started.
     """
     options = [f"--since={asked.since}"] if asked.since else []
     options += ["--boot"] if asked.boot else []

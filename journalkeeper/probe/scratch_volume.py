@@ -64,9 +64,10 @@ read -r _ || :
 
 
 def run(*argv: str | os.PathLike[str], timeout_s: float = 300) -> str:
-    """Run a command and return its standard output.
+    """Run a command and return its standard output. Its standard input is that of this process.
 
-    Raises: KeeperError with the command's error message if it fails.
+    Raises: KeeperError with the command's error message if its exit status is not 0; subprocess.TimeoutExpired after
+    `timeout_s`; OSError if it cannot be started.
     """
     done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False)
     if done.returncode != 0:
@@ -77,10 +78,10 @@ def run(*argv: str | os.PathLike[str], timeout_s: float = 300) -> str:
 
 @contextmanager
 def undo_at_end(*argv: str) -> Iterator[str]:
-    """Run a child process that undoes its own work when the block ends or this process dies. Yield its first line.
+    """Start a command that undoes its own work when the block ends or this process dies. Yield its first line.
 
-    The command prepares, prints a line, and undoes its work when its stdin ends. Ctrl-C does not reach it, and SIGPIPE
-    is ignored in it, because that would end a shell without its trap.
+    The command prepares, prints a line, and undoes its work when its stdin ends. The block's end waits for that. Ctrl-C
+    does not reach the command, and SIGPIPE is ignored in it, because SIGPIPE would end a shell without its trap.
 
     Raises: KeeperError with the command's error message if it ends without a line.
     """
@@ -102,9 +103,9 @@ def undo_at_end(*argv: str) -> Iterator[str]:
 
 
 def wait_until(is_done: Callable[[], bool], complaint: str, timeout_s: float = 60) -> None:
-    """Call `is_done` until it returns True.
+    """Call `is_done` until it returns True, with short pauses.
 
-    Raises: KeeperError with `complaint` after `timeout_s`.
+    Raises: KeeperError with `complaint` and the time if that takes longer than `timeout_s`; the errors of `is_done`.
     """
     deadline_s = time.monotonic() + timeout_s
     pause_s = 0.0005
@@ -116,9 +117,9 @@ def wait_until(is_done: Callable[[], bool], complaint: str, timeout_s: float = 6
 
 
 def isolate() -> None:
-    """Replace this process by a new run of the same command in its own mount namespace. Return in that new run.
+    """Replace this process by a new run of the same command in its own mount namespace. Return only in the new run.
 
-    Otherwise, a namespace that another process makes meanwhile would copy our mounts and keep them mounted.
+    Without isolation, a namespace that another process makes meanwhile would copy our mounts and keep them mounted.
     """
     if os.environ.pop(ISOLATED, None) == str(os.getpid()):
         return
@@ -129,10 +130,10 @@ def isolate() -> None:
 
 
 class ScratchVolume:
-    """A btrfs of `size` (as in truncate(1)) in a temporary directory.
+    """A new btrfs of `size` (as in truncate(1)), mounted with `options` in a temporary directory below `parent`.
 
-    At the end of the block or of this process, it is unmounted and removed. `images` are files of the caller that
-    contain the filesystem; they are kept.
+    At the end of the block or of this process, it is unmounted and removed. With `images`, files of the caller that
+    contain a filesystem, no filesystem is made and these files are kept.
 
     Raises: KeeperError with the error message of the tool that failed.
     """
@@ -162,17 +163,22 @@ class ScratchVolume:
         return self.devices[0]
 
     def mount(self) -> None:
-        """Mount the volume."""
+        """Mount the volume at `mountpoint`. Raises: KeeperError if mount(8) fails."""
         run("mount", "-t", "btrfs", "-o", self.options, self.device, self.mountpoint)
 
     def unmount(self) -> None:
-        """Unmount the volume. A process that holds a file open keeps it in use, see `await_release`."""
+        """Unmount the volume lazily, and return at once.
+
+        While a process holds a file open, it stays in use: see `await_release`.
+        """
         run("umount", "--lazy", self.mountpoint)
 
     def remount(self) -> None:
         """Unmount and mount again, so that neither the volume nor its images are in the page cache.
 
-        Raises: KeeperError if the volume is mounted in another mount namespace, too.
+        The images are synced first. Wait until no process uses the volume.
+
+        Raises: KeeperError if the volume is still in use after 30 s, or cannot be mounted.
         """
         self.unmount()
         self.await_release()
@@ -183,11 +189,11 @@ class ScratchVolume:
         self.mount()
 
     def await_release(self, timeout_s: float = 30) -> None:
-        """Wait until the volume is not mounted in any mount namespace.
+        """Wait until the volume is not mounted in any mount namespace, and no process uses it.
 
         An exclusive open of its device fails while it is mounted (open(2), O_EXCL without O_CREAT).
 
-        Raises: KeeperError if the volume is still mounted after `timeout_s`.
+        Raises: KeeperError if the volume is still mounted after `timeout_s`; OSError if the device cannot be opened.
         """
 
         def is_released() -> bool:
@@ -203,9 +209,9 @@ class ScratchVolume:
         wait_until(is_released, complaint, timeout_s)
 
     def throttle(self, iops: int) -> None:
-        """Limit the device to `iops` reads and `iops` writes per second; 0 removes the limit.
+        """Limit the first device to `iops` reads and `iops` writes per second; 0 removes the limit.
 
-        Raises: KeeperError if the kernel has neither blkio nor io.max.
+        Raises: KeeperError if the kernel has neither blkio nor io.max; OSError if the limit cannot be written.
         """
         if iops == self._iops:
             return
@@ -230,7 +236,7 @@ class ScratchVolume:
         return int(counter) * SECTOR_BYTES - self._counted_before
 
     def close(self) -> None:
-        """Remove the limit of IOPS, unmount, detach and remove the volume."""
+        """Remove the limit of IOPS, unmount the volume, detach its devices, and remove the temporary directory."""
         with self._stack:
             self.throttle(0)
 

@@ -35,7 +35,7 @@ NO_LINE: Final = "`journalctl --follow` shows no new line (Storage=none?)"
 
 
 def measure(asked: Namespace) -> Steps:
-    """Run a program that writes lines to the chosen journald, and time them: see `at`."""
+    """Run a program that writes lines to the chosen journald, and time them: see `at` and `base.target`."""
     with target(host=asked.host, directory=asked.directory) as where:
         yield from at(where, asked)
 
@@ -43,8 +43,9 @@ def measure(asked: Namespace) -> Steps:
 def at(where: Target, asked: Namespace) -> Steps:
     """Run a program with its stdout connected to the journald `where`, and time each line to journald and to a reader.
 
-    The verdict is about the time from journald to the reader. The Measurement is yielded first and meanwhile. Lines
-    that do not arrive are a loss.
+    `asked` has --rate, --seconds and --size. The verdict is about the time from journald to the reader. The Measurement
+    is yielded first and meanwhile. If no line arrives for PATIENCE_S after the program's end, lines that did not arrive
+    become a loss.
 
     Raises: KeeperError if journalctl shows no line at first, or ends.
     """
@@ -84,7 +85,10 @@ def at(where: Target, asked: Namespace) -> Steps:
 
 @contextmanager
 def _follow(where: Target) -> Iterator[tuple[str, Iterator[list[bytes]]]]:
-    """Start a reader of the entries with a new identifier. Yield the identifier and the lines after a first one.
+    """Start a reader of the entries with a new identifier.
+
+    Yield the identifier, and an iterator of the lines after a first one. The first line is sent by this function. The
+    reader ends with the block.
 
     Raises: KeeperError if the first line does not come within PATIENCE_S.
     """

@@ -25,14 +25,17 @@ ARRIVALS_PAUSE_S: Final = 0.2
 
 
 def datagram(tag: str, size_bytes: int, number: int = 0) -> bytes:
-    """Return a syslog(3) message of `size_bytes` from the identifier `tag`, 28 characters, that contains `number`."""
+    """Return a syslog(3) message from the identifier `tag`, with `number`, padded to `size_bytes`.
+
+    A message that is longer without padding is not cut.
+    """
     return f"<14>{time.strftime('%b %e %T')} {tag}: {number:08d} ".ljust(size_bytes, "x").encode()
 
 
 def count_messages(asked: Namespace) -> int:
-    """Return the number of messages to send: on the host, at most half of journald's rate limit for one unit.
+    """Return the number of messages to send: --rate times --seconds, at least 1.
 
-    Raises: UsageError if the host's limit would be exceeded.
+    Raises: UsageError if the messages go to the host's journald and exceed half of its rate limit for one unit.
     """
     count: int = max(1, round(asked.rate * asked.seconds))
     limit = conf.read_rate_limit()
@@ -48,7 +51,10 @@ def count_messages(asked: Namespace) -> int:
 
 
 def measure(asked: Namespace) -> Steps:
-    """Send messages to the chosen journald at the requested rate, and time each one: see `at`."""
+    """Send messages to the chosen journald at the requested rate, and time each one: see `at` and `base.target`.
+
+    Raises: UsageError as `count_messages`; KeeperError.
+    """
     count = count_messages(asked)
     with target(host=asked.host, directory=asked.directory) as where:
         yield from at(where, asked, count)
@@ -59,7 +65,10 @@ def at(where: Target, asked: Namespace, count: int) -> Steps:
 
     The series "until sent" has the duration of each send(2). The other series lasts from the same start to journald's
     own timestamp of the message. Both use CLOCK_MONOTONIC. The Measurement is yielded before the first message and
-    after each one; notes and losses are complete when the generator has ended.
+    after each one.
+
+    The second series, notes and losses are added when the generator ends or is closed. If journald ends, the sending
+    stops, and the Measurement has a fault.
     """
     sent, taken = (Series(f"until {end}", planned=True) for end in ("sent", "journald took it"))
     found = Measurement([sent, taken])
@@ -91,8 +100,9 @@ def at(where: Target, asked: Namespace, count: int) -> Steps:
 def find_arrivals(where: Target, tag: str, count: int, patience_s: float) -> dict[int, int]:
     """Return the time (CLOCK_MONOTONIC, ns) at which journald received each message, by the message's number.
 
-    Wait until `count` have arrived, or none has for `patience_s`. Wall clock times are not compared, because the clock
-    may have been set since the messages were sent.
+    Wait until `count` messages from the identifier `tag` have arrived, or no new one has for `patience_s`. Messages
+    that did not arrive are missing in the result. Wall clock times are not compared, because the clock may have been
+    set since the messages were sent.
     """
     seen: dict[int, int] = {}
     deadline_s = time.monotonic() + patience_s
