@@ -71,13 +71,24 @@ def files(name: str, *, root: str = "/", subdir: str = "systemd") -> list[str]:
     Raises: FileError if a directory cannot be listed.
     """
     places = [os.path.join(root, directory, subdir, name) for directory in PROJECT_DIRS]
-    main = next((place for place in places if os.path.exists(place)), None)
+    main = next((place for place in places if _exists(place)), None)
     dropins: dict[str, str] = {}
     for place in places:
         for entry in _conf_names(place + ".d"):
             dropins.setdefault(entry, os.path.join(place + ".d", entry))
     ordered = [dropins[entry] for entry in sorted(dropins, key=os.fsencode)]
     return ordered if main is None else [main, *ordered]
+
+
+def _exists(file: str) -> bool:
+    """Return whether the file exists. True also if its link cannot be followed: then opening it gives the reason."""
+    try:
+        os.stat(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _conf_names(directory: str) -> list[str]:

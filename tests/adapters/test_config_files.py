@@ -104,6 +104,14 @@ def test_what_may_not_be_read_is_an_error_that_names_it(open_directory: Path, cl
     assert (caught.value.path, caught.value.number) == (str(open_directory / closed), errno.EACCES)
 
 
+def test_a_main_file_whose_link_cannot_be_followed_is_not_missing(tmp_path: Path) -> None:
+    put(tmp_path, "etc/x.conf", "->x.conf")
+    put(tmp_path, "usr/lib/x.conf", "vendor")
+    with pytest.raises(FileError) as caught:
+        values(tmp_path, "x.conf", "")
+    assert (caught.value.path, caught.value.number) == (f"{tmp_path}/etc/x.conf", errno.ELOOP)
+
+
 def cat_config(root: Path) -> list[str]:
     """The values in the order in which systemd-analyze shows them."""
     shown = ran("systemd-analyze", "cat-config", "--root", root, "systemd/journald.conf").stdout
