@@ -108,7 +108,8 @@ def scratch(directory: str) -> Iterator[str]:
     try:
         require_root_only(directory)
         path = f"{directory}/.journalkeeper-{token_hex(8)}"
-        with undo_at_end("sh", "-c", 'echo ready; read -r _; rm -rf "$1"', "sh", path):
+        # systemctl stop sends SIGTERM to every process of a unit
+        with undo_at_end("sh", "-c", 'trap "" TERM; echo ready; read -r _; rm -rf "$1"', "sh", path):
             os.mkdir(path, 0o700)
             yield path
     except OSError as error:

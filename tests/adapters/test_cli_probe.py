@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from journalkeeper.cli import probe as command
@@ -16,7 +19,7 @@ from journalkeeper.config import files
 from journalkeeper.journald.journalctl import compute_wait_us
 from journalkeeper.model.errors import UsageError
 from journalkeeper.probe import syslog
-from journalkeeper.probe.base import Measurement
+from journalkeeper.probe.base import Measurement, scratch
 from journalkeeper.probe.distribution import Limit, Series
 from journalkeeper.probe.intake import Intake
 from tests.adapters.command import Says, Typed
@@ -257,3 +260,13 @@ def test_a_bad_time_is_a_usage_error(typed: Typed) -> None:
 def test_every_probe_has_a_module_and_an_answer_to_help(typed: Typed) -> None:
     for one in command.PROBES:
         assert typed("probe", one.name, "--help").status == 0
+
+
+def test_a_scratch_directory_is_removed_when_a_unit_stops(tmp_path: Path) -> None:
+    """`systemctl stop` sends SIGTERM to every process of the unit, and so to the one that removes the directory."""
+    with scratch(str(tmp_path)) as place:
+        (child,) = psutil.Process().children()
+        child.send_signal(signal.SIGTERM)
+        with suppress(psutil.TimeoutExpired):
+            child.wait(0.2)
+    assert not os.path.exists(place)
