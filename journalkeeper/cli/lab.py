@@ -36,7 +36,7 @@ from journalkeeper.cli.parser import between
 from journalkeeper.cli.progress import interrupt_on_signals, on_terminal
 from journalkeeper.cli.table import Column, Table
 from journalkeeper.execute.whole_file import require_root_only
-from journalkeeper.model.errors import KeeperError, NeedsRootError
+from journalkeeper.model.errors import KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.units import format_size
 from journalkeeper.probe import compare
@@ -94,6 +94,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
+    if args.directory is not None or args.config is not None:
+        raise UsageError("lab makes a journal and a configuration of its own: leave out -D and --config")
     if not os.path.isdir(args.place):
         raise KeeperError(
             f"{args.place}: {explain_no_directory(args.place)}; DIR is a directory on the disk to measure"

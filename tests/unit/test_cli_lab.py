@@ -45,6 +45,8 @@ class Volume(ScratchVolume):
         ("compare", "/", "--extents=15001"),
         ("compare", "/", "--iops=-1"),
         ("compare", "/", "--iops=1000000000"),
+        ("compare", "/", "-D", "/"),
+        ("compare", "/", "--config", "/dev/null"),
     ],
 )
 def test_a_wrong_argument_is_a_usage_error_of_one_line(
