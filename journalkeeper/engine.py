@@ -221,8 +221,9 @@ class Engine:
     def _open_history(self, stack: ExitStack, request: Request) -> Record:
         """Open the history until `stack` ends, and return it. Store its newest run in the memory.
 
-        Add a notice to the memory if a new history replaces a damaged or removed one. If other processes added runs
-        since this engine's last run, forget the stored rows of their files, so that the next look opens these files.
+        If a new history replaces a damaged or removed one, add a notice to the memory, and let `_observe` store extent
+        counts at once. If other processes added runs since this engine's last run, forget the stored rows of their
+        files, so that the next look opens these files.
 
         Raises: NotBtrfsError on a host that needs no history, before one is made; KeeperError if the history cannot be
         opened.
@@ -234,6 +235,8 @@ class Engine:
         stack.callback(lambda: self.memory.notices.extend(record.replacement))
         known, newest = self.memory.newest_run, record.find_newest_run()
         self.memory.newest_run = newest
+        if not exists or record.replacement:
+            self.memory.observed_s = -HOUR_S
         if known is not None and not exists:
             self.memory.notices.append(f"{record.path}: the history was removed, and a new one was started")
         if known is not None and known != newest:

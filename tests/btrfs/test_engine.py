@@ -329,7 +329,7 @@ def test_the_service_reads_the_past_again_after_each_run_that_acted_and_for_othe
     assert reason_of(second) == (Reason.RECORDED, 8)
 
 
-def test_the_service_stores_extents_that_changed_once_an_hour(
+def test_the_service_stores_extents_that_changed_once_an_hour_and_at_once_in_a_new_history(
     top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path
 ) -> None:
     active, service = put(top / MACHINE, journal_bytes, "system.journal", torn=False), keep()
@@ -343,6 +343,10 @@ def test_the_service_stores_extents_that_changed_once_an_hour(
     assert [count_samples(2), count_samples(4)] == [1, 1]
     service.memory.observed_s -= HOUR_S
     assert count_samples(8) == 2
+    (tmp_path / "state" / NAME).unlink()
+    assert count_samples(4) == 1
+    (tmp_path / "state" / NAME).write_bytes(b"nonsense" * 1000)
+    assert count_samples(8) == 1
 
 
 @pytest.fixture
