@@ -184,13 +184,13 @@ def draw_boots(evidence: Evidence) -> Figure:
     times = [boot.first_us for boot in shown]
     first = bisect_right(times, since_us) % len(shown)  # 0 also where all boots are older
     userspace = _make_bars("userspace", "userspace", [boot.userspace_us for boot in shown])
-    flush = _make_bars("flush", "of it, the journal's flush", [boot.flush_us for boot in shown])
+    flush = _make_bars("flush", "the journal's flush, a part of it", [boot.flush_us for boot in shown])
     known_s = [height for height in (*userspace.heights, *flush.heights) if height is not None]
     chart = Chart(
         times=times,
         levels=_choose_levels(max(known_s, default=0.0), " s"),
         layers=(userspace, flush),
-        mark=(first, f"kept since {_choose_form(times)(since_us)}") if first else None,
+        mark=(first, f"journalkeeper since {_choose_form(times)(since_us)}") if first else None,
     )
     columns = list(zip(times, userspace.heights, flush.heights, strict=True))
     rows = tuple(
