@@ -328,13 +328,6 @@ class Engine:
         found = windows(instances, files, now_us(), margin_us=self.config.window.margin_us)
         return tuple(found.values()), next_flush_us(instances)
 
-    def next_whole_look_us(self) -> int:
-        """Return the time (CLOCK_REALTIME, us) from which a look at all files opens every shared file again.
-
-        That is one day after the last look that opened the shared files; 0 before the first one.
-        """
-        return self.memory.observer.next_shared_us
-
     def next_flush_look_us(self) -> int | None:
         """Return when (CLOCK_MONOTONIC) to call `has_flush_passed` next, or None to wait for an event.
 

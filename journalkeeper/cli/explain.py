@@ -33,6 +33,7 @@ from journalkeeper.model.record import parse_record
 from journalkeeper.model.recorded import Entry, Sample
 from journalkeeper.model.run import plan_windows
 from journalkeeper.observe.read_cost import estimate_cold_read_s
+from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import story
 from journalkeeper.report.retention import summarize_history
 from journalkeeper.report.story import Decision, DirectoriesAnswer, DirectoryAnswer, ReadPrice, Story
@@ -90,7 +91,7 @@ def _learn(file: JournalFile, now_us: int, context: Context) -> Story:
     past, samples = _read_past(file, now_us, context, unknown)
     decisions, windows = _decide(Request(paths=(file.path,)), context, unknown)
     window = windows.get(file.instance) if file.kind is Kind.ACTIVE else None
-    slow_s = round(story.slow_read_s(file), 3)
+    slow_s = round(file.extents.total / READ_IOPS, 3)
     return Story(
         file=file,
         picture=parts,

@@ -184,7 +184,7 @@ def _describe_ok(evidence: Evidence) -> str:
     if last is None:
         return "no service runs, and nothing was done yet."
     ago = format_span(max(0, evidence.now_us - last.began_us))
-    return f"no service runs; the last run, {ago} ago ({last.origin}), did not fail."
+    return f"no service runs; the last run, {ago} ago, did not fail."
 
 
 def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
@@ -263,10 +263,7 @@ def _window(live: Manager) -> str:
 
 
 def _run(run: Run) -> str:
-    text = f"{RUN_BY.get(run.origin, run.origin)} at {format_time(run.began_us)}"
-    if run.ended_us is None:
-        text += ", going on or killed"
-    else:
-        text += f", took {format_span(run.ended_us - run.began_us, 1000)}"
+    end = "goes on or was killed" if run.ended_us is None else f"took {format_span(run.ended_us - run.began_us, 1000)}"
     actions = f"{run.done} of {counted(run.done + run.skipped + run.failed, 'action')} done, {run.failed} failed"
-    return f"{text}: {actions}, {spell_size(run.bytes_written)} written"
+    began = f"{RUN_BY.get(run.origin, run.origin)} at {format_time(run.began_us)}"
+    return f"{began}, {end}: {actions}, {spell_size(run.bytes_written)} written"

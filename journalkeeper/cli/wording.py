@@ -50,15 +50,11 @@ def show_decisions(
     listed = [skip for skip in skipped if everything or skip.reason not in FINE]
     tally = Counter(skip.reason for skip in skipped) - Counter(skip.reason for skip in listed)
     fine = ", ".join(f"{number:,} {reason}" for reason, number in sorted(tally.items()))
-    folded = (
-        [f"Not listed: {counted(tally.total(), 'file')} without an action ({fine}); `plan -v` lists them."]
-        if tally
-        else []
-    )
+    unlisted = f"Not listed: {counted(tally.total(), 'file')} without an action ({fine}); `plan -v` lists them."
     occurring = {*others, *(skip.reason for skip in listed)}
     glossary = [f"{reason}: {reason.sentence}" for reason in Reason if reason in occurring]
     left_alone = Table(_SKIPPED, listed, lambda _: GREY)
-    output.show(document, done, left_alone, folded, legend=[glossary, *footer], paged=paged)
+    output.show(document, done, left_alone, [unlisted] if tally else [], legend=[glossary, *footer], paged=paged)
 
 
 def describe_rest(skipped: Sequence[Skip]) -> str:

@@ -18,6 +18,12 @@ from journalkeeper.journald import header, opening
 from journalkeeper.model import Instance, JournalFile, Kind, State
 from journalkeeper.policy.flush_timer import FlushTimer, Generations
 
+ASKED_LOOKS: Final = 20
+ASKED_S: Final = 0.25
+"""The number of looks for the end of a sync on request, and the pause after each. A file that is never OFFLINE was
+appended to during the sync's own fsync, or the disk is so slow that 5 s make no difference.
+"""
+
 COMMIT_S: Final = 0.25
 """After a flush has written its data, btrfs commits, and journald makes a second fsync after it has stored OFFLINE.
 Both are invisible. They take about this long, or as long as the data ...
@@ -183,8 +189,9 @@ class Flushes:
     def learn(self, directory: str, synchronize: Callable[[], None]) -> None:
         """Call `synchronize`, which asks the journald of `directory` for a sync, to learn when its next flush is due.
 
-        Then wait until the data of the sync is on the disk, and start the flush timer at the request. The next call of
-        `needs_plan` returns True, because work may now be possible.
+        Then look at the files until they show the end of the sync, and start the flush timer there. If ASKED_LOOKS
+        looks do not show it, start the timer at the request. The next call of `needs_plan` returns True, because work
+        may now be possible.
 
         Raises: the errors of `synchronize`. The timer then stays unknown, and no sync counts as needed for the next
         hour.
@@ -192,10 +199,15 @@ class Flushes:
         timer, before_us = self._timers[directory], self._clock()
         timer.note_request(before_us)
         synchronize()
-        self._wait_for_writeback(directory)
-        with self._lock:
-            timer.note_sync(before_us, self._clock())
         self._news = True
+        for _ in range(ASKED_LOOKS):
+            self._wait_for_writeback(directory)
+            if self._look(directory):
+                return
+            time.sleep(ASKED_S)
+        with self._lock:
+            if timer.since is None:
+                timer.note_sync(before_us, self._clock())
 
     def _wait_for_writeback(self, directory: str) -> None:
         """Wait until the pages of the active files that are in write-back are on the disk, and the flush is committed.

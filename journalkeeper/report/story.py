@@ -83,11 +83,6 @@ class Story(NamedTuple):
     """What could not be looked at, and why."""
 
 
-def slow_read_s(file: JournalFile) -> float:
-    """Return the estimated seconds of a cold read of the file: one request per extent, READ_IOPS requests a second."""
-    return file.extents.total / READ_IOPS
-
-
 def change(decided: Decision, window: Window | None, now_us: int) -> str:
     """Return a sentence: when the planned action will be done, or when the decision against one can change.
 

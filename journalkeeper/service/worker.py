@@ -222,7 +222,7 @@ class Worker:
             counters=report.counters,
         )
         present = present_after_run(plan, outcomes, report.waiting)._replace(unrecorded="; ".join(report.unrecorded))
-        wait_s = 0.0 if engine.has_flush_passed() else get_wait_s(report, engine.next_whole_look_us())
+        wait_s = 0.0 if engine.has_flush_passed() else get_wait_s(report, engine.memory.observer.next_shared_us)
         return snapshot.Looked(found, present, report, wait_s, snapshot.FlushesLooked(*engine.windows()))
 
     def plan(self, request: Request) -> dict[str, Any]:

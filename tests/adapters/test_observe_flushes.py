@@ -116,19 +116,25 @@ def test_a_block_that_moved_shows_a_flush_unless_we_or_a_sync_moved_it(
     assert (quick.look().online_since_us is not None) is found
 
 
-@pytest.mark.parametrize("state", [ONLINE, OFFLINE])
-def test_an_unknown_timer_counts_from_a_requested_sync_unless_nothing_is_unsynced(journal: Journal, state: int) -> None:
+def test_an_unknown_timer_is_learned_by_a_sync_after_its_interval(journal: Journal) -> None:
     journal.look(ONLINE)
     assert not journal.look(ONLINE, 300 * SECOND_US + LATE_US).sync_tells
     assert journal.look(ONLINE, 1).sync_tells
     assert journal.flushes.needs_plan()
     asked_us = journal.now_us
-    journal.flushes.learn(journal.directory, lambda: journal.write(state))
+    journal.flushes.learn(journal.directory, lambda: journal.write(OFFLINE))
     assert len(journal.waited) == 1, "the data of the sync is waited for"
     assert journal.flushes.needs_plan()
+    assert not journal.look(ONLINE).sync_tells
     assert journal.closes_us() == asked_us + 300 * SECOND_US
-    journal.look(after_us=0)
-    assert journal.closes_us() == (asked_us + 300 * SECOND_US if state == ONLINE else None)
+
+
+def test_a_busy_journal_that_was_online_again_at_once_has_its_timer_from_the_sync(journal: Journal) -> None:
+    journal.look(ONLINE)
+    journal.look(ONLINE, 300 * SECOND_US + LATE_US + 1)
+    asked_us = journal.now_us
+    journal.flushes.learn(journal.directory, lambda: None)
+    assert journal.closes_us() == asked_us + 300 * SECOND_US
     assert not journal.look(ONLINE, 400 * SECOND_US).sync_tells, "it is asked for once in an hour at most"
 
 

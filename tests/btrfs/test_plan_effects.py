@@ -14,6 +14,7 @@ from journalkeeper.engine import Engine
 from journalkeeper.journald import control
 from journalkeeper.model import KIB, MIB, Reason, Request, Result
 from journalkeeper.model.errors import UsageError
+from journalkeeper.observe import flushes
 from journalkeeper.policy.flush_timer import FlushTimer
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
@@ -52,6 +53,7 @@ def test_only_a_run_makes_journald_sync(engine: Engine, monkeypatch: pytest.Monk
     monkeypatch.setattr(control, "can_be_asked", lambda *_: True)
     monkeypatch.setattr(control, "synchronize", asked.append)
     monkeypatch.setattr(FlushTimer, "needs_sync", lambda *_: True)
+    monkeypatch.setattr(flushes, "ASKED_LOOKS", 0)
     assert engine.plan(NOW).syncs
     engine.plan(NOW._replace(paths=(f"{engine.directories[0]}/{MACHINE}/system.journal",)))
     engine.look(NOW)

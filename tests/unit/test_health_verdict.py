@@ -74,7 +74,7 @@ UNREAD = Unknown("only root may read the history", needs_root=True)
         (AGAIN, "Unknown: systemd starts journalkeeper.service again in a moment."),
         (BROKEN, "Act: journalkeeper.service has failed (exit-code): nothing defragments the journal. Try: "),
         (BROKEN._replace(config_error="/etc/a.conf:3: no"), "Act: /etc/a.conf:3: no. Try: journalkeeper check-config"),
-        (BY_HAND, "OK: no service runs; the last run, 1h ago (defrag), did not fail."),
+        (BY_HAND, "OK: no service runs; the last run, 1h ago, did not fail."),
         (BY_HAND._replace(record=recorded(last_run=BY_SERVICE)), "Act: journalkeeper.service is installed and not"),
         (STARTING, "Unknown: journalkeeper.timer starts the service soon after the boot."),
         (BY_HAND._replace(record=FAILED), "Act: /j/a failed: Input/output error. Try: journalkeeper history"),
