@@ -189,6 +189,6 @@ def test_root_measures_only_where_no_user_can_exchange_its_files(
             stack.enter_context(pytest.raises(KeeperError, match=says))
         stack.enter_context(scratch(str(place)))
     if says:
-        args = Namespace(place=str(place), extents=3000, iops=0)
+        args = Namespace(place=str(place), extents=3000, iops=0, directory=None, config=None)
         with pytest.raises(KeeperError, match=says):
             lab._check(args)

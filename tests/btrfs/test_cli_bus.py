@@ -198,10 +198,13 @@ def test_a_defrag_is_done_by_the_service_and_looks_the_same(make_host: Callable[
     assert (by_service.returncode, by_service.stderr) == (0, "")
     host.stop()
     third = host.archive()
-    alone = host.does("defrag", "--archived", "--now", "-j")
-    assert (alone.returncode, alone.stderr) == (0, "")
+    for _ in range(3):  # journald may still change the archive, which is then left for the next run
+        alone = host.does("defrag", "--archived", "--now", "-j")
+        assert (alone.returncode, alone.stderr) == (0, "")
+        one, other = json.loads(by_service.stdout), json.loads(alone.stdout)
+        if rows(other)[0][1] == "done":
+            break
     assert host.doors()[-1] == "defrag"
-    one, other = json.loads(by_service.stdout), json.loads(alone.stdout)
     assert list(one) == list(other)
     assert list(one["totals"]) == list(other["totals"])
     assert {tuple(row) for row in one["outcomes"]} == {tuple(other["outcomes"][0])}
