@@ -109,14 +109,6 @@ MADE_UP = {
     "configs/pins/pinnedthing.txt",  # made by the tests that name these
     "journalkeeper/journalkeeper/__init__.py",
 }
-WORKPLACE = re.compile(
-    "|".join(
-        [
-            *("/wo" + r"rk/(main|shared)", "/op" + "t/jk", "far" + "m-", "issu" + r"es (show|resolved|blocked|note)"),
-            *(r"(files\.python" + r"hosted|py" + r"pi)\.org/simple", "deb.deb" + "ian.org", "TO" + "DO", "FIX" + "ME"),
-        ]
-    )
-)
 
 
 class Source(NamedTuple):
@@ -300,16 +292,6 @@ def short(sources: list[Source]) -> list[str]:
     return found
 
 
-def homeless(sources: list[Source]) -> list[str]:
-    """Complain of names of the place where a file was written, and of work that is put off."""
-    return [
-        f"{source.path}:{number}: {hit.group()}"
-        for source in sources
-        for number, line in enumerate(source.text.splitlines(), 1)
-        if (hit := WORKPLACE.search(line))
-    ]
-
-
 def references(sources: list[Source]) -> list[str]:
     """Complain of a file of this repository that a text names and that does not exist."""
     return [
@@ -328,9 +310,7 @@ def top_level(sources: list[Source]) -> list[str]:
 
 
 Check = Callable[[list[Source]], list[str]]
-CHECKS: tuple[Check, ...] = (
-    *(order, purity, edges, names, docstrings, licensed, short, homeless, references, top_level),
-)
+CHECKS: tuple[Check, ...] = (*(order, purity, edges, names, docstrings, licensed, short, references, top_level),)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -352,7 +332,6 @@ BAD: list[tuple[Check, str, str]] = [
     (licensed, "model/x.py", '"No license."\n'),
     (short, "model/x.py", "def long():\n" + "    pass\n" * FUNCTION_LINES),
     (short, "model/x.py", "x = 1\n" * (MODULE_LINES + 1)),
-    (homeless, "model/x.py", "x = 1\n# TO" + "DO: later"),
     (references, "model/x.py", "# as in tests/unit" + "/test_gone.py"),
 ]
 
