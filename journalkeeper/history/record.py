@@ -170,9 +170,10 @@ class Record(Database):
         return self._number(f"SELECT count(*) FROM outcomes WHERE {wanted}", (when_us, until_us))  # noqa: S608 - our words
 
     def list_unsharing_directories(self, now_us: int) -> frozenset[str]:
-        """Return the directories in which a file that a snapshot shared was rewritten in the last SNAPSHOTS_US.
+        """Return the directories of files that were rewritten in the last SNAPSHOTS_US and shared data with a snapshot.
 
-        Users' journals (user-UID) are left out, because any user can reflink the own journal.
+        Such a rewrite shows that snapshots are taken of the directory. Leave out the journals of users (user-UID),
+        because any user can share the data of this journal by a reflink. Return an empty set if there is no such file.
         """
         rows = self._rows(
             "SELECT DISTINCT path FROM outcomes WHERE unshared_bytes > 0 AND when_us > ?", (now_us - SNAPSHOTS_US,)

@@ -27,11 +27,12 @@ def encode(column: str, value: object) -> object:
 
 
 def confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
-    """Return the moments "clock" and "confirmed", updated for the present time `now_us`.
+    """Return the moments "clock" and "confirmed" for the present time `now_us`. `moments` stays unchanged.
 
-    "clock" is a time that the clock showed, at first `now_us`. When CONFIRM_US have passed since, this time becomes
-    "confirmed" and `now_us` becomes "clock". A clock that jumped ahead is usually set back before that. If `now_us` is
-    earlier than either moment, this moment becomes `now_us`. The result lacks "confirmed" until a time was confirmed.
+    "clock" is a time that the clock showed at an earlier call. Without an earlier call, it is `now_us`. If `now_us` is
+    CONFIRM_US or more after "clock", the old "clock" becomes "confirmed", and `now_us` becomes "clock". A clock that
+    jumped ahead is usually set back before that. The result has no "confirmed" before the first such change. A moment
+    later than `now_us` becomes `now_us`, because the clock was set back.
     """
     clock_us, confirmed_us = moments.get("clock", now_us), moments.get("confirmed")
     if now_us - clock_us >= CONFIRM_US:
@@ -41,10 +42,11 @@ def confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
 
 
 def list_rows(now_us: int, host: Host) -> list[tuple[str, str, Totals | Sample]]:
-    """Return the present totals of each instance and the extents of each active file, as rows to store.
+    """Return the rows to store about the present files, each as (table, column of the subject, row).
 
-    Each element is (table, column of the subject, row). Files with a problem are left out, and so are instances without
-    other files.
+    First comes a row of "totals" for each instance, sorted by name: the sums over its files. Then comes a row of
+    "samples" for each active file: its extents and sizes. Leave out files with a problem. An instance whose files all
+    have a problem has no row.
     """
     below: dict[str, list[JournalFile]] = {}
     for file in host.files:
@@ -62,7 +64,11 @@ def _measure_active(now_us: int, file: JournalFile) -> Sample:
 
 
 def sum_files(now_us: int, instance: str, files: Sequence[JournalFile]) -> Totals:
-    """Return the sums over `files` as the totals of `instance` at the time `now_us`. No file is left out."""
+    """Return the totals of `instance` at the time `now_us`, as sums over all `files`.
+
+    The sums are the number of files, the extents, the ideal extents, the extents of active files, the sizes and the
+    allocated bytes. Files with a problem count, too, so the caller leaves them out.
+    """
     every = Sums.of(files)
     active = sum(file.extents.total for file in files if file.kind is Kind.ACTIVE)
     counts = (every.files, every.extents, every.ideal_extents, active)

@@ -110,10 +110,10 @@ def _parse_storage(text: str) -> str:
 
 
 def _parse_count(text: str) -> int:
-    """Return the number in `text`: decimal, or with the prefix 0x, 0o or 0b.
+    """Return the number in `text`, as `int(text, 0)` reads it: decimal, or with the prefix 0x, 0o or 0b.
 
-    Raises: ValueError for any other text, a negative number, and 2^64 - 1 or more, which journald does not take as a
-    number.
+    Raises: ValueError for any other text, a leading zero ("0755"), a negative number, and 2^64 - 1 or more. journald
+    does not take 2^64 - 1 as a number.
     """
     count = int(text, 0)
     if not 0 <= count < U64_MAX:

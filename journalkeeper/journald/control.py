@@ -83,11 +83,15 @@ def synchronize(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
 
 
 def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
-    """Send the request `method` to the journald of `namespace`, and check that its answer reports success.
+    """Send the request `method`, such as "Rotate", to the journald of `namespace`, and wait for its answer.
 
     `what` is the verb for error messages, such as "rotate".
 
-    Raises: as `rotate`.
+    Raises: FileError if the connection fails: ENOENT, ECONNREFUSED, EACCES without permission; KeeperError in each of
+    these cases:
+    - The listener is not root, or is not of this machine or container. The request is not sent.
+    - The connection or the answer takes longer than `timeout_s`. journald may still execute the request.
+    - The answer is not a JSON object, or reports an error.
     """
     path = get_socket_path(namespace)
     call = json.dumps({"method": f"io.systemd.Journal.{method}", "parameters": {}}).encode() + b"\0"

@@ -80,10 +80,12 @@ def read_newest(fd: int, behind: int, most: int) -> list[Entry]:
 def _find_newest_offsets(fd: int, first: int, count: int, most: int, *, compact: bool) -> Iterator[int]:
     """Yield the offsets of the newest entries in the file, the newest first, at most `most`.
 
-    The first entry array is at `first`; all arrays together contain `count` entries. If the chain has more than
-    MOST_ARRAYS arrays, the entries of the later ones are left out.
+    The first entry array is at `first`; all arrays together contain `count` entries. If the chain ends earlier, yield
+    the entries that it has. If the chain has more than MOST_ARRAYS arrays, leave out the entries of the later arrays,
+    which are the newest. Offsets have 4 bytes in a `compact` file, otherwise 8.
 
-    Raises: ValueError if an array is damaged; OSError as pread(2).
+    Raises, during the iteration: ValueError if an array has a wrong type or size, if it points backwards, or if the
+    file is too short; OSError as pread(2).
     """
     width = 4 if compact else 8
     arrays: list[tuple[int, int]] = []

@@ -97,11 +97,12 @@ def read_entries(fields: Sequence[str], matches: Sequence[str], *, most: int, di
 
 
 def can_see_all(directory: str | None) -> bool:
-    """Return whether the caller can read the whole journal. journalctl shows other users only their own entries.
+    """Return whether the caller can read the whole journal. Return True for root without a check.
 
-    `directory` is as in `run_journalctl`. For root the result is True without a check.
+    journalctl shows other users only their own entries, and writes a hint about this to stderr. Run journalctl, and
+    return False if it writes the hint. Its other failures are ignored. `directory` is as in `run_journalctl`.
 
-    Raises: NeedsRootError if the caller can read nothing; OSError if journalctl cannot be started.
+    Raises: NeedsRootError if the caller may not read the journal at all; OSError if journalctl cannot be started.
     """
     if os.geteuid() == 0:
         return True
@@ -146,7 +147,8 @@ def parse_text_fields(line: bytes) -> dict[str, str]:
 def decode_text(value: Any) -> str:
     """Return the text of a field's value, or "" if the entry lacks the field or journalctl left out its value.
 
-    If the field has several values, the first counts. An array of bytes is decoded as by os.fsdecode.
+    An array of bytes is decoded as by os.fsdecode. If the field has several values, return the first, or "" if the
+    first is an array of bytes.
     """
     if isinstance(value, list):
         if all(isinstance(one, int) for one in value):

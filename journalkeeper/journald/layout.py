@@ -183,9 +183,12 @@ def describe_instance(
 
 
 def read_machine_id(root: str = "/") -> str:
-    """Return this machine's id from etc/machine-id below `root`, 32 lower-case digits, or "" without one.
+    """Return the text of etc/machine-id below `root`, or "" if the file does not exist.
 
-    The content is not checked: during the first boot it can be "uninitialized". Source: machine-id(5).
+    White space around the text is removed. Usually the text is this machine's id, 32 lower-case hexadecimal digits.
+    This is not checked: during the first boot the text can be "uninitialized". Source: machine-id(5).
+
+    Raises: OSError if the file exists but cannot be read.
     """
     try:
         with open(os.path.join(root, "etc/machine-id"), encoding="ascii", errors="replace") as file:

@@ -69,8 +69,9 @@ class Publisher:
     ) -> None:
         """Write the metrics after a successful run: `seen` is the look and the plan of this run.
 
-        `intake_delay_us` is None unless the service made the run. The file is not touched if its text is the same and
-        less than an hour old.
+        Read the last run and the counters from the history `record`. With `judges`, derive the health from the state
+        after this run. Otherwise keep the health of the last `publish_health`. `intake_delay_us` is None unless the
+        service made the run. Do not touch the file if its text is the same and less than an hour old.
 
         Raises: KeeperError, with the remedy if there is one, if the file cannot be written or the history cannot be
             read.
@@ -96,9 +97,12 @@ class Publisher:
     ) -> None:
         """Count a failed run in the history and write the metrics. The signature is that of an ExitStack callback.
 
-        Do nothing without an `error`, for a bug, or for a BusyError, because another run is on. Do nothing on a host
-        without btrfs, unless an earlier run had found btrfs there: the volume is not mounted. If the failure cannot be
-        counted or written, `error` gets a note. The exception is not suppressed.
+        Do nothing unless `error` is a KeeperError or an OSError. Do nothing for a BusyError, because another run is
+        active. Do nothing for a NotBtrfsError before the first successful run of this publisher: the host may have no
+        btrfs. After a successful run, count a NotBtrfsError as a failure, because the volume is no longer mounted.
+
+        The metrics show that the run failed. With `judges`, they also show an unhealthy host. Add a note to `error` if
+        the failure cannot be counted or the metrics cannot be written. Do not suppress the exception.
         """
         if not isinstance(error, KeeperError | OSError) or isinstance(error, BusyError):
             return

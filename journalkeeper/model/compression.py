@@ -25,9 +25,11 @@ class Compression(NamedTuple):
 
 
 def parse_compression(text: str) -> Compression | None:
-    """Return the compression that `text` names; None for "no".
+    """Return the compression that `text` names, or None for "no".
 
-    Raises: ValueError with the permitted words.
+    `text` is an algorithm, or an algorithm and a level, such as "zstd:3".
+
+    Raises: ValueError with the permitted words for any other text. lzo has no level, and other levels begin with 1.
     """
     if text == "no":
         return None

@@ -166,7 +166,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, files: Sequence[JournalFile]) -> Sums:
-        """Return the number of `files`, and the sums of their extents, sizes and disk bytes.
+        """Return the number of `files`, and the sums of extents, ideal extents, sizes, allocated bytes and disk bytes.
 
         The disk bytes are None if those of a file are unknown. Without files all sums are 0.
         """

@@ -87,7 +87,10 @@ class Row(NamedTuple):
 def split_hint(hint: Any) -> tuple[Any, bool, list[Any]]:
     """Return the parts of a type annotation: (type, permits None, metadata).
 
-    The type is without Annotated and without None.
+    The type is without Annotated and without None. The metadata of nested annotations is in one list, the inner first.
+    A union without None is returned unchanged, as a type that does not permit None.
+
+    Raises: ValueError for a union of None and several other types.
     """
     if get_origin(hint) is Annotated:
         bare, nullable, inside = split_hint(get_args(hint)[0])
@@ -127,7 +130,9 @@ def rows(kind: Any) -> tuple[Row, ...]:
 def to_json(value: Any) -> Any:
     """Return a record, or a container of records, as objects for `json.dumps`: dict, list, str, int, float, None.
 
-    Floats are rounded to nine decimals. An optional value that is None is left out.
+    A record becomes a dict of its published values by their keys. The keys of an `inline` record become keys of the
+    record that contains it. An optional value that is None is left out; any other None stays. Floats are rounded to
+    nine decimals. A mapping becomes a dict, and any other container a list.
     """
     if value is None or isinstance(value, str | int):
         return value
@@ -176,7 +181,11 @@ def bus_rows(kind: type) -> tuple[Row, ...]:
 
 
 def to_properties(value: object) -> dict[str, object]:
-    """Return a record's D-Bus properties. An unknown value is the `none` of its Key, else 0 or empty."""
+    """Return the D-Bus properties of a record, by their names. Leave out values that have no property.
+
+    None becomes the `none` of the value's Key. Without a `none`, it becomes "", [], False or 0, by the property's type.
+    A StrEnum becomes a str. All other values stay unchanged.
+    """
     found: dict[str, object] = {}
     for row in bus_rows(type(value)):
         one = getattr(value, row.attribute)
@@ -187,9 +196,10 @@ def to_properties(value: object) -> dict[str, object]:
 
 
 def from_properties(before: T, values: Mapping[str, Any]) -> T:
-    """Return `before` with the values of the D-Bus properties `values`.
+    """Return `before` with the values of the D-Bus properties `values`. Do not check or convert the values.
 
-    A field whose property is missing, as from an older version, keeps its value. The `none` of its Key becomes None.
+    A value that equals the `none` of its Key becomes None. A field whose property is missing, as from an older version,
+    keeps its value. Unknown properties are ignored.
     """
     there = [row for row in bus_rows(type(before)) if row.bus in values]
     known = {row.attribute: None if values[row.bus] == row.about.none else values[row.bus] for row in there}

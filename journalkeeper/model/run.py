@@ -108,7 +108,13 @@ def defrag_document(report: Report) -> dict[str, Any]:
 
 
 def job_document(report: Report) -> dict[str, Any]:
-    """Return the answer of the bus method Result: the document of `defrag -j`, skipped files, details and notices."""
+    """Return the answer of the bus method Result, as objects for `json.dumps`.
+
+    It contains the document of `defrag -j`, and three keys more:
+    - "skipped": the plan's rows of the files that it skipped.
+    - "details": the detail of each outcome by path, without empty details.
+    - "notices": the notices of the run.
+    """
     return {
         **defrag_document(report),
         "skipped": to_json(report.plan.skipped),

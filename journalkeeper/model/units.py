@@ -80,9 +80,11 @@ def parse_size(text: str) -> int:
 
 
 def _split_terms(term: str, text: str, allowed: str) -> list[tuple[str, ...]]:
-    """Return the groups of each match of the pattern `term`; the matches follow each other and are the whole text.
+    """Return the groups of each match of the pattern `term` in `text`. A group that did not match is "".
 
-    Raises: ValueError with `allowed` for any other text.
+    The matches must follow each other and be the whole text.
+
+    Raises: ValueError with `allowed` for any other text, for "", and for a text of more than MAX_TEXT characters.
     """
     terms = list(re.finditer(term, text)) if len(text) <= MAX_TEXT else []
     if not terms or "".join(found[0] for found in terms) != text:
@@ -137,11 +139,11 @@ def spell_size(size_bytes: int) -> str:
 
 
 def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
-    """Return a time span for people in at most two units: "1h 2min", "10min 14s", "infinity".
+    """Return a time span for people in at most two units: "1h 2min", "10min 14s", "infinity". A span of 0 is "0".
 
-    systemd reads the text, and its own is the same without decimals. Of a longer span, the third unit and units shorter
-    than `accuracy_us` are left out, but the first unit stays: 1.5 s is "1s", or "1s 500ms" with an accuracy of 1 ms. A
-    span of 0 is "0".
+    The first unit is the largest one that fits, even if it is shorter than `accuracy_us`. The second is the next one
+    that is not zero, unless it is shorter than `accuracy_us`. The rest is cut off, not rounded: 1.5 s is "1s", or
+    "1s 500ms" with an accuracy of 1 ms. systemd accepts the text, and uses the same words for the units.
     """
     if span_us == INFINITY_US:
         return "infinity"

@@ -50,7 +50,8 @@ def main() -> int:
     """Answer the question on standard input, a connection that a socket unit with Accept=yes passes.
 
     The question is a byte with the descriptor of a file. The answer is the file's disk bytes as text, or "None" without
-    CAP_SYS_ADMIN. Return 0. After an OSError write a message to stderr, send no answer, and return 1.
+    CAP_SYS_ADMIN. Return 0. Without a descriptor, send no answer and return 0. After an OSError write a message to
+    stderr, send no answer, and return 1.
     """
     try:
         with socket.socket(fileno=os.dup(0)) as connection:

@@ -46,8 +46,8 @@ def require_regular(status: os.stat_result) -> None:
 def describe_impossible_stat(status: os.stat_result) -> str:
     """Return why the size or mtime in a stat is impossible for a journal file, or "" if both are possible.
 
-    A size above MAX_FILE_BYTES and a time of MAX_TIME_NS or more are impossible. So no sum of accepted numbers exceeds
-    63 bits.
+    A size above MAX_FILE_BYTES is impossible. An mtime of MAX_TIME_NS or more before or after 1970 is impossible, too.
+    Therefore no sum of accepted numbers exceeds 63 bits.
     """
     if status.st_size > MAX_FILE_BYTES:
         return f"{format_size(status.st_size)} large: a journal file has at most {format_size(MAX_FILE_BYTES)}"

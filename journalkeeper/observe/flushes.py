@@ -58,20 +58,25 @@ class Flushes:
         self._lock = Lock()
 
     def note_append(self, directory: str) -> bool:
-        """Record that inotify reported an append by journald in `directory`.
+        """Record that inotify reported an append by journald in `directory`. Ignore an unknown directory.
 
-        Return True if `get_next_look_us` may have changed: a flush timer started, or its start became known better.
-        Return False for an unknown directory.
+        Return True if `get_next_look_us` may have changed, which is one of these cases:
+        - The append started the flush timer.
+        - A look found the append before inotify reported it, so the start of the timer is now known more exactly.
+        - This journald has no flush timer, and the append is the first that makes a look necessary.
+
+        Otherwise return False, also for an unknown directory.
         """
         with self._lock:
             timer = self._timers.get(directory)
             return timer is not None and timer.note_append(self._clock())
 
     def note_rewrite(self, directory: str) -> None:
-        """Record that journalkeeper rewrote an active file in `directory`. An unknown directory is ignored.
+        """Record that journalkeeper rewrote an active file in `directory`. Ignore an unknown directory.
 
-        The stored addresses of first blocks in `directory` are forgotten. Otherwise the moved block would look like a
-        flush.
+        A look detects a flush by a file's first block that has moved on the disk. A rewrite moves this block, too. So
+        forget the stored addresses of first blocks in `directory`: the next look stores new ones, and takes no move for
+        a flush.
         """
         with self._lock:
             if directory in self._timers:
