@@ -54,10 +54,10 @@ def read_disk_bytes(fd: int) -> int | None:
 
 
 def read_pinned_bytes(fd: int) -> int | None:
-    """Return how many bytes on the disk belong to the file's extents, but to no part of the file; never less than 0.
+    """Return how many bytes on the disk the file's extents occupy although the file does not use them; at least 0.
 
-    btrfs keeps a whole extent while any part of it is in use. The used share of a compressed extent is the share of its
-    uncompressed data. Return None without CAP_SYS_ADMIN.
+    btrfs keeps a whole extent while the file uses any part of it. If the file uses half of the uncompressed data of a
+    compressed extent, half of its bytes on the disk count as used. Return None without CAP_SYS_ADMIN.
 
     Raises: as `read_disk_bytes`.
     """
@@ -68,9 +68,10 @@ def read_pinned_bytes(fd: int) -> int | None:
 
 
 def _list_references(fd: int) -> Iterator[tuple[int, int, float]]:
-    """Yield (address of the extent, its bytes on the disk, its used bytes) for each part of the file in an extent.
+    """Yield (address, bytes, used bytes) of an extent for each part of the file that the extent contains.
 
-    An extent appears once for each part that refers to it. Holes and inline data are left out.
+    `bytes` is the size of the whole extent on the disk. `used bytes` is the share of it that this part uses, and can be
+    a fraction. An extent appears once for each part. Holes and inline data are left out.
 
     Raises: OSError: EPERM no CAP_SYS_ADMIN; ENOTTY not on btrfs.
     """

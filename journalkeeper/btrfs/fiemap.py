@@ -66,13 +66,15 @@ class Extent(NamedTuple):
 def map_batches(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -> Iterator[list[Extent]]:
     """Yield the rows of the map of `fd` from `start` to `end`, in batches of at most BATCH_ROWS. Holes have no rows.
 
-    With `sync` the file's dirty pages are written first. The kernel (seen in 6.18) lists an unwritten extent with dirty
-    pages again from its beginning after every 128 rows, also within a call. This function drops the repeated rows. The
-    kernel never gets past such an extent of more than BATCH_ROWS rows. This function then skips to the next MiB in
-    which another extent begins, and the rows between are missing.
+    With `sync` the file's dirty pages are written first. A batch is never empty.
+
+    The kernel (seen in 6.18) has an error for an unwritten extent with dirty pages. After every 128 rows, also within a
+    call, it lists the rows of the extent from the first one again. Drop these repeated rows. If the extent has more
+    than BATCH_ROWS rows, a call returns no new row. Then continue at the next MiB, until a call returns a new row. The
+    rows in between are missing.
 
     Raises: OSError: EOPNOTSUPP the filesystem has no FIEMAP; EIO, ENOSPC from the write-back that `sync` asks for;
-    EINTR a signal came first; EIO the kernel repeats itself for more than MOST_SKIPS MiB.
+    EINTR a signal came first; EIO no new row after MOST_SKIPS skips in one file.
     """
     seen, skips, more = 0, 0, True
     while more and start < end:
@@ -150,11 +152,14 @@ def find_data(fd: int, *, sync: bool) -> list[tuple[int, int]]:
 
 
 def find_unwritten(fd: int, *, sync: bool) -> list[tuple[int, int]]:
-    """Return (offset, length) of each run that is allocated but unwritten and reads as zeros.
+    """Return (offset, length) of each run that is allocated but unwritten and reads as zeros; [] if there is none.
 
-    The runs consist of whole blocks and can extend beyond the end of the file. A hole that ends within a block would
-    write zeros to the rest of the block, and that rest would keep the whole extent allocated. Only the parts of the
-    file without data are mapped. With `sync` the file's dirty pages are written first.
+    Each run is a row of the map or a part of one, in the order of the file. Adjacent runs are not joined. Map only the
+    parts of the file without data. With `sync` the dirty pages are written first. The file offset of `fd` changes.
+
+    The runs consist of whole blocks and can extend beyond the end of the file, so that a caller can punch them. If a
+    punched hole ended within a block, the kernel would write zeros to the rest of that block. The rest would keep the
+    whole extent allocated.
 
     Raises: as `find_data`.
     """

@@ -61,9 +61,11 @@ def read(fd: int) -> bytes | None:
 def find_mtime_ns(note: bytes | None, status: os.stat_result) -> int:
     """Return the mtime that a file with this `note` and `status` would have without our own work, in ns.
 
-    It is the mtime in the note if our own work changed the file last. Then the file has the size in the note, and its
-    mtime is at most PUNCHING_NS after the note. Otherwise it is the mtime of `status`. That is also so without a note,
-    and if the note is invalid, because any user can set the xattr.
+    A note contains an mtime, a size, and the time when the note was made. Return the mtime in the note if the size is
+    that of `status`, and `status` has an mtime less than PUNCHING_NS after the note was made. An mtime up to COARSE_NS
+    before that time also counts. Our own work then changed the file last.
+
+    Otherwise return the mtime of `status`, also if `note` is None or invalid. Any user can set the xattr.
     """
     try:
         mtime_ns, size_bytes, made_ns = map(int, (note or b"").split())
@@ -76,10 +78,10 @@ def find_mtime_ns(note: bytes | None, status: os.stat_result) -> int:
 def apply(fd: int) -> bool:
     """Apply the note: restore the mtime that an interrupted run changed, and remove the note.
 
-    Return whether the mtime was changed. A change by another writer since is kept, and so is the mtime if the note is
-    invalid.
+    Return whether this call changed the mtime. Keep the mtime if another writer changed the file later, or if the note
+    is invalid. Remove the note in these cases, too.
 
-    Raises: as `restore`.
+    Raises: as `restore` and `read`; so a file without a note raises OSError ENODATA.
     """
     status = os.fstat(fd)
     right_ns = find_mtime_ns(read(fd), status)

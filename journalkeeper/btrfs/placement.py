@@ -29,14 +29,15 @@ NEW_PLACES = 2**63
 
 
 def _mark_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[Extent, bool]]:
-    """Yield the rows of the map of `fd`, each with a flag that an extent begins with it.
+    """Yield (row, begins) for each row of the map of `fd`. `begins` is True if a new extent begins with the row.
 
-    As in filefrag(8), a row continues an extent if it directly follows the row before on the disk. It also does if
-    both rows are as far apart on the disk as in the file. Flags do not matter: alternating written and unwritten
-    blocks are one extent. A compressed row has its uncompressed length, so the next row seldom follows it.
+    The rule is that of filefrag(8). A row continues the extent of the previous row in two cases. It starts on the disk
+    where the previous row ends, or both rows have the same difference between disk address and file offset. The flags
+    of the rows do not matter, so alternating written and unwritten blocks are one extent. A compressed row has its
+    uncompressed length, so the next row seldom starts at its end. The first row always begins an extent.
 
-    With `sync`, dirty pages are written first. Otherwise the rows of dirty pages have the places that a write-back
-    would give them, as `_predict_places` returns them.
+    With `sync`, dirty pages are written first. Otherwise the rows of dirty pages have the disk addresses that a
+    write-back would give them, as `_predict_places` returns them.
     """
     end: int | None = None
     shift: int | None = None
@@ -51,10 +52,13 @@ def _mark_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[Extent, bool]]:
 
 
 def _predict_places(rows: list[Extent], moving: Sequence[tuple[int, int]], *, nocow: bool) -> list[Extent]:
-    """Return the rows as a write-back of the dirty runs `moving` would leave them.
+    """Return the rows with the disk addresses that they would have after a write-back of the dirty runs `moving`.
 
-    A dirty page over unwritten space (DELALLOC) takes the place below it, which continues the row that it touches.
-    A dirty page over data stays in place in a NOCOW file. Every other dirty run moves to a new place as a whole.
+    `moving` has (offset, end) of each run. A row of dirty pages without a disk address (DELALLOC) continues the next
+    row if both touch, else the previous row. It stays as it is if no row touches it, or if that row is shared.
+
+    A row stays in place if it is not shared, and is unwritten or in a NOCOW file. Split any other row at the limits of
+    the dirty runs, and give all dirty parts of a run one new disk address range, beyond those of all real devices.
     """
     predicted: list[Extent] = []
     run = 0
@@ -88,8 +92,9 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
     With `sync`, dirty pages are written first. Otherwise their places are predicted as in `count`. `total` includes
     extents behind the end of the file; the byte counts end there. Dirty pages without a place count as data.
 
-    `per_mib` and `left_per_mib` are filled only with `per_mib`, and stay empty for files larger than MAX_FILE_BYTES,
-    because of the memory.
+    With `per_mib`, also count for each MiB the extents that begin there (`per_mib`). `left_per_mib` counts those of
+    them that are unwritten or follow an unwritten row. Both end with the last MiB in which an extent begins. They are
+    () without `per_mib`, and for files larger than MAX_FILE_BYTES, because of the memory.
 
     Raises: as `fiemap.map_batches`.
     """
@@ -152,7 +157,11 @@ def list_stretches(fd: int, *, sync: bool) -> tuple[Stretch, ...]:
 
 
 def _choose_column(flags: int) -> int:
-    """Return the index of the byte count in Stretch to which a row with `flags` adds its length; 0 is data_bytes."""
+    """Return the number of the byte count in Stretch to which a row with `flags` adds its length.
+
+    0 is data_bytes, 1 compressed_bytes, 2 shared_bytes, 3 both_bytes (compressed and shared), and 4 unwritten_bytes. An
+    unwritten row is always 4. A row with none of these flags is 0.
+    """
     if flags & FIEMAP_EXTENT_UNWRITTEN:
         return 4
     return bool(flags & FIEMAP_EXTENT_ENCODED) + 2 * bool(flags & FIEMAP_EXTENT_SHARED)

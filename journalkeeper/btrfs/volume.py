@@ -109,7 +109,9 @@ def dev_info(fd: int, devid: int) -> tuple[int, int] | None:
 
 
 def space_info(fd: int) -> tuple[Space, ...]:
-    """Return one Space for each kind of chunks of the volume: data, metadata and system, by profile.
+    """Return one Space for each pair of a kind (data, metadata, system) and a profile of which the volume has chunks.
+
+    Return also every other Space that the kernel reports, such as the global reserve.
 
     Raises: OSError: ENOTTY not on btrfs.
     """
@@ -133,10 +135,11 @@ def read_generation(fd: int) -> int:
 
 
 def commit_transaction(fd: int) -> None:
-    """Commit the volume's transaction, and wait until all extents that were added to files are durable.
+    """Commit the btrfs transaction of the volume that contains `fd`, and wait until it is on the disk.
 
-    Dirty pages stay dirty; sync(2) would write them. If a commit is under way, the kernel may begin the next one only
-    30 s later. btrfsutil would not release the interpreter's lock meanwhile.
+    Extents that were added to files before this call are then durable. Dirty pages stay dirty; sync(2) would write
+    them. If another commit is under way, the call can take 30 s or longer. Other threads run meanwhile; they would not
+    run during a call of btrfsutil, which keeps the interpreter's lock.
 
     Raises: OSError: EROFS the volume became read-only after an error; EIO.
     """
@@ -209,7 +212,7 @@ def read_mount_options(fd: int) -> tuple[str, ...]:
 def read_mount_lines() -> list[str]:
     """Return the lines of mountinfo for this process, each with its line feed.
 
-    Bytes that are not UTF-8 become surrogates.
+    Only a line feed ends a line: a carriage return stays within its line. Bytes that are not UTF-8 become surrogates.
     """
     # Any user's mount point may contain a carriage return, which the kernel does not escape: it ends no line.
     with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape", newline="\n") as file:

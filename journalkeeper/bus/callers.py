@@ -81,9 +81,9 @@ class User:
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Count a long call as under way during the block. Do not wait for a place.
+        """Count one more long call of this user as under way during the block.
 
-        Raises: CallError (LIMITS_EXCEEDED) if AT_ONCE calls of this user are under way.
+        Raises: CallError (LIMITS_EXCEEDED) at once, without waiting, if AT_ONCE calls of this user are under way.
         """
         if self.busy >= AT_ONCE:
             raise CallError(LIMITS_EXCEEDED, f"{AT_ONCE} calls are under way already; try again later")
@@ -212,9 +212,9 @@ class Callers:
         return 0 if said is None or counter not in said else int(said[counter].value)
 
     async def _values(self, interface: str, member: str, name: str) -> dict[str, Any] | None:
-        """Call the bus's method `member` about the connection `name`, and return its answer.
+        """Call the bus's method `member` about the connection `name`, and return its answer: a Variant by name.
 
-        Return None if the answer is an error or the connection to the bus ends.
+        Return None if the answer is an error or the connection to the bus ends. Do not limit the time.
         """
         try:
             (found,) = await self._ask(Message(BUS, BUS_PATH, interface, member, signature="s", body=[name]))

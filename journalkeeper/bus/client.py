@@ -169,9 +169,10 @@ class Service:
         self._call("Resume")
 
     def wait(self) -> None:
-        """Wait, without a limit, until the service reports a change after the last call, or after `find`.
+        """Wait, without a limit, until a signal of the service reports a change.
 
-        Discard all signals that have arrived.
+        Return at once if a signal has arrived since the last call of `wait`, or since `find` at the first call. Discard
+        all signals that have arrived, because one look at the service shows all their changes.
 
         Raises: KeeperError when the service or the connection to the bus ends.
         """

@@ -103,8 +103,9 @@ class Dispatcher:
     def _refuse(self, call: Message, error: Exception) -> None:
         """Answer with the error, unless the caller wants no answer.
 
-        The text of a CallError or KeeperError is sent as it is. Log any other exception; its answer has the name
-        FAILED. Of its text, send only the kernel's words for an OSError.
+        For a CallError or KeeperError, send the error's name and its text. Log any other exception, and send the name
+        FAILED with `strerror` of an OSError, or a fixed text for the others. Write all texts in
+        ASCII, and cut them after ERROR_MOST characters.
         """
         if isinstance(error, CallError):
             name, text = error.name, str(error)

@@ -92,10 +92,12 @@ class Objects:
         return tuple({one[len(above) :].partition("/")[0]: 0 for one in self.tree() if one.startswith(above)})
 
     def find_method(self, path: str, interface: str, member: str) -> Method:
-        """Return the method `member` of `interface` of the object at `path`.
+        """Return the method `member` of `interface` of the object at `path`. Both names must match exactly.
 
-        Raises: CallError: UnknownObject if no object is at `path` or below; UnknownMethod if the object has no such
-        method.
+        An empty `interface` matches no method. Every path has the methods of Peer, even without an object. A path that
+        only has objects below it also has those of Introspectable.
+
+        Raises: CallError: for any other method, UnknownObject if no object is at `path` or below, else UnknownMethod.
         """
         interfaces = self.interfaces(path)
         for one in interfaces:

@@ -78,9 +78,10 @@ def _check(given: Mapping[str, tuple[str, Any]], allowed: Mapping[str, str]) -> 
 
 
 def check_path(path: str, directories: tuple[str, ...]) -> str:
-    """Return `path` if it is the normal form of a path below one of `directories`; the disk is not read.
+    """Return `path` if it is absolute, in normal form and below one of `directories`. Do not read the disk.
 
-    Raises: UsageError otherwise.
+    Raises: UsageError otherwise: for one of `directories` itself, for a path that begins with "//", and for a path of
+    LONGEST or more characters.
     """
     plain = len(path) < LONGEST and path.startswith("/") and posixpath.normpath(path) == path
     if not plain or path.startswith("//"):
@@ -91,9 +92,10 @@ def check_path(path: str, directories: tuple[str, ...]) -> str:
 
 
 def _paths(values: Mapping[str, Any]) -> list[str]:
-    """Return the option "paths", an empty list without it.
+    """Return the value of the option "paths", or [] if the option is not given.
 
-    Raises: UsageError if all paths together have no character, or more than MOST_CHARACTERS.
+    Raises: UsageError if the option is an empty list or has only empty paths; or if all paths together have more than
+    MOST_CHARACTERS.
     """
     if "paths" not in values:
         return []

@@ -20,9 +20,10 @@ PROPERTIES: Final = "Id,ActiveState,SubState,UnitFileState,Result"
 
 
 def units() -> tuple[Unit, ...] | Unknown:
-    """Ask systemctl for the states of journalkeeper's units, and return them, also of those that are not installed.
+    """Ask systemctl for the states of journalkeeper's units, and return one Unit for each of them.
 
-    If systemd cannot be asked or does not answer within ANSWER_S, return Unknown with the reason.
+    A unit that is not installed is inactive, and its `enabled` is "". If systemd cannot be asked or does not answer
+    within ANSWER_S, return Unknown with the reason.
     """
     words = ("systemctl", "show", f"--property={PROPERTIES}", "--", *OURS)
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "SYSTEMCTL_FORCE_BUS": "1"}

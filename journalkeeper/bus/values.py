@@ -91,10 +91,11 @@ def list_files(found: Findings, after: str, reads: Reads) -> list[Values]:
 
 
 def _file(row: JournalFile, doing: Doing | None, reads: Reads) -> Values:
-    """Return the properties of a file and of its treatment, (signature, value) by name.
+    """Return the D-Bus properties of a file and of the action on the file: (signature, value) by name.
 
-    Without a treatment (`doing` is None), its values are those of an unknown treatment. Private values are left out if
-    `reads` rejects the file's owner. After an action that succeeded, Extents is the new number.
+    `doing` is the decision about the file or the outcome. If `doing` is None, Action, Reason and Detail are "". If
+    `doing` is the Outcome of an action that succeeded, Extents is the number after the action. Leave out the keys in
+    PRIVATE if `reads(owner)` is False for the file's owner.
     """
     known = to_values(row, Treatment(*(getattr(doing, name, None) for name in Treatment._fields)))
     if isinstance(doing, Outcome) and doing.result is Result.DONE:
@@ -105,9 +106,12 @@ def _file(row: JournalFile, doing: Doing | None, reads: Reads) -> Values:
 def write_document(document: dict[str, Any], reads: Reads) -> str:
     """Return the JSON of `document`, the plan or the result of a job, for a caller.
 
-    `reads` returns whether the caller may see the files of an owner. For all other files, set `detail` of skipped rows
-    to "" and `until_us` to None. Leave out their entries in `details`. Keep their paths and all other rows. If the JSON
-    has more than DOCUMENT_MOST characters, leave out rows, too: see `_leave_out_rows`. `document` stays unchanged.
+    `reads(owner)` returns whether the caller may see the files of `owner`. If it returns False, hide the details of the
+    owner's files. Set `detail` of their rows in `skipped` to "" and `until_us` to None, and leave out their entries in
+    `details`. Keep their paths and all other rows.
+
+    If the JSON has more than DOCUMENT_MOST characters, leave out rows, too, as `_leave_out_rows` does. `document` stays
+    unchanged.
     """
     skipped = [
         row if reads(_owner(row["path"])) else {**row, "detail": "", "until_us": None}
