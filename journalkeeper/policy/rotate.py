@@ -342,9 +342,11 @@ def _is_copied_on_write(file: JournalFile) -> bool:
 def price_of_rotation(question: Question, threshold: int) -> float:
     """Return the cost of a rotation in bytes, for comparison with `price_without_rotation`.
 
-    The bytes are those of new hash tables, of copies of NOCOW files, and of the later compaction of the archives. The
-    compaction counts although every archive is compacted once, because this rotation brings it forward. Each extent
-    that a cold reader then reads adds MIB / `threshold` bytes.
+    The cost is the sum of these bytes over all active files of the instance:
+    - the hash tables of the new file.
+    - a copy of the file's data, if the file is NOCOW.
+    - the later compaction of the archive. It counts because this rotation brings it forward.
+    - MIB / `threshold` for each of the YOUNG_EXTENTS + FILE_EXTENTS extents that a cold reader then reads.
     """
     extents = len(question.actives) * (YOUNG_EXTENTS + FILE_EXTENTS)
     compacted = sum(file.extents.data_bytes * EXPECTED_RATIO for file in question.actives)

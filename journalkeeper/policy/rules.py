@@ -30,7 +30,10 @@ def _skip(case: Case, reason: Reason, detail: str) -> Skip:
 
 
 def veto_unrequested(case: Case) -> Skip | None:
-    """Veto a file of a kind that the request or the configuration leaves out."""
+    """Veto an active or archived file if the request or the configuration leaves out files of this kind.
+
+    The reason is NOT_ASKED in both cases, and the detail names the one that applies. The request is checked first.
+    """
     active = case.file.kind is Kind.ACTIVE
     if not (case.request.takes_active if active else case.request.takes_archived):
         return _skip(case, Reason.NOT_ASKED, f"the request does not include {case.file.kind} files")
@@ -52,7 +55,10 @@ def veto_other_filesystem(case: Case) -> Skip | None:
 
 
 def veto_read_only(case: Case) -> Skip | None:
-    """Veto a file whose volume has the mount option "ro": the filesystem or this process's mount of it is read-only."""
+    """Veto a file whose volume has the mount option "ro". Return None if the volume is unknown.
+
+    Either the filesystem is read-only, or this process has a read-only mount of it.
+    """
     if case.volume is None or "ro" not in case.volume.options:
         return None
     return _skip(case, Reason.READ_ONLY, "the filesystem is read-only, or mounted so for this process")
@@ -65,7 +71,11 @@ def veto_hard_links(case: Case) -> Skip | None:
 
 
 def veto_foreign_owner(case: Case) -> Skip | None:
-    """Veto a file that root does not own, unless it belongs to systemd-journal-remote."""
+    """Veto a file that root does not own.
+
+    Return None for a file that its name assigns to systemd-journal-remote, whatever user owns it. This includes any
+    name that journald itself would not use.
+    """
     if case.file.uid == 0 or case.file.owner == "remote":
         return None
     return _skip(case, Reason.FOREIGN_OWNER, f"the file belongs to user {case.file.uid}, journald's belong to root")
@@ -92,11 +102,13 @@ def veto_settling(case: Case) -> Skip | None:
 
 
 def veto_unfinished_archive(case: Case) -> Skip | None:
-    """Veto an archive with a state byte other than ARCHIVED, because journald still writes it.
+    """Veto an archive whose header has another state than ARCHIVED, because journald may still write it.
 
-    journald sets the byte when the whole file is on the disk, without an inotify event. So the file is checked again:
-    after a minute if its last change is younger than NocowSettleSec=, else after AGAIN_US. After a day the state is
-    final: its journald was killed before it could set the byte. The veto then has no end.
+    journald sets this state when the whole file is on the disk, and no inotify event reports that. So the Skip has the
+    time of the next check:
+    - in a minute, if its last change is younger than NocowSettleSec=.
+    - in AGAIN_US, if its last change is younger than a day.
+    - no time, if its last change is older. journald was killed before it could set the state.
     """
     if case.file.kind is not Kind.ARCHIVED or case.file.state is State.ARCHIVED:
         return None
@@ -140,7 +152,7 @@ def _count_worthwhile_extents(case: Case, past: Past) -> int:
     """Return by how many extents a file must have grown since its last rewrite to be rewritten again.
 
     For an archive that is MinExtents=. For an active file it is ExtentsPerMiB= for each MiB that the last rewrite
-    wrote, rounded up to whole MiB.
+    wrote. A part of a MiB counts as a whole one, and at least one MiB counts.
     """
     defrag = case.config.defrag
     if case.at_rest:
@@ -149,11 +161,11 @@ def _count_worthwhile_extents(case: Case, past: Past) -> int:
 
 
 def veto_shared_data(case: Case) -> Skip | None:
-    """Veto a rewrite that would store a second copy of data that a snapshot keeps.
+    """Veto a rewrite of a file that shares data with a snapshot, because it would store a second copy of the data.
 
-    Return None under AllowUnshare=yes or if the request allows it. Under AllowUnshare=auto a compressed copy of a plain
-    archive is allowed. It takes at most a quarter of the space (saving.EXPECTED_RATIO). No event reports that a
-    snapshot was made or deleted, so the veto expires after a day.
+    Return None under AllowUnshare=yes, or if the request allows the copy. Under AllowUnshare=auto, return None if the
+    rewrite compresses an archive that is not compressed yet. Such a copy takes about EXPECTED_RATIO of the data's size.
+    The veto expires after a day, because no event reports that a snapshot was made or deleted.
     """
     file, kept_bytes = case.file, case.file.extents.shared_bytes
     becomes_small = case.compression is not None and not file.compressed
@@ -186,7 +198,10 @@ RULES: tuple[Rule, ...] = (
 
 
 def vetoes(case: Case) -> Iterator[Skip]:
-    """Yield the Skips of all RULES that veto this file, the one to report first. After a veto by one of FINAL, stop."""
+    """Yield the Skip of each rule that vetoes this file, in the order of RULES.
+
+    The first Skip has the reason to report. Stop after a veto by a rule in FINAL. Yield nothing if no rule vetoes.
+    """
     for rule in RULES:
         if (skip := rule(case)) is not None:
             yield skip

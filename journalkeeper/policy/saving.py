@@ -37,10 +37,11 @@ def add_savings(action: Action) -> Action:
 
 
 def estimate_freed_bytes(action: Action) -> int:
-    """Return the bytes that the action is expected to free on the disk. Data that a snapshot keeps is not freed.
+    """Return an estimate of the bytes that the action frees on the disk. The estimate is never negative.
 
-    If the disk was not asked, the estimate uses the least that the file can occupy; a fragmented file often occupies
-    twice that. It is 0 for an active file, because the bytes that its ranges pin are unknown, and for a directory.
+    Data that a snapshot keeps is not freed. The size after the action assumes EXPECTED_RATIO for compressed data. If
+    the disk usage was not measured, use the least that the file can occupy. A fragmented file often occupies twice as
+    much. Return 0 for a directory. Return 0 for an active file, because the bytes that its ranges pin are unknown.
     """
     file = action.target
     if not isinstance(file, JournalFile) or file.kind is Kind.ACTIVE:

@@ -39,8 +39,9 @@ def windows(
 ) -> dict[str, Window]:
     """Return the flush window of each instance at `now_us`, by the instance's directory.
 
-    `margin_us` is the time before a flush at which work stops. With `now`, the request does not wait for a flush, and
-    every window is open.
+    A window depends on the instance's timer and on its active files with the state ONLINE, as in `_find_window`.
+    Without such a file the window is open. `margin_us` is the time before a flush at which work stops. With `now`, the
+    request does not wait for a flush, and every window is open.
     """
     online = [file for file in files if file.kind is Kind.ACTIVE and file.state is State.ONLINE]
     return {
@@ -69,15 +70,22 @@ def _find_window(  # noqa: PLR0911 - one return for each row of the table above
 ) -> Window:
     """Return the flush window of `instance`, whose unsynced files are `online`.
 
-    Its reason is one of these:
+    Its reason is the first of these that applies:
     - "now": open, because the request does not wait.
     - "flushed": open, because nothing is unsynced.
-    - "no-timer": open, because journald syncs at no time of its own.
+    - "no-timer": open, because the interval is 0 or infinite.
+
+    If the timer's start is unknown or after `now_us`, the reason is one of these:
     - "stale": open, because the files were not written for a whole interval.
-    - "online": open until the next flush is near.
-    - "flush-due": closed, because the next flush is near or overdue.
+    - "unsynced": closed until "stale" applies, or until the start if that is earlier.
+
+    If the timer's start is known, the reason is one of these, however old the files are:
     - "too-short": closed, because the margins use up the interval.
-    - "unsynced": closed until the files were not written for a whole interval, because the timer's start is unknown.
+    - "flush-due": closed, because the next flush is near or overdue.
+    - "online": open until the next flush is near.
+
+    A flush is near when the time left is at most `margin_us` plus the time of the slowest piece. Only "online" has a
+    time to close. Only "unsynced" has a time to open.
     """
     name, interval_us = instance.name, instance.sync_interval_us
     if now:

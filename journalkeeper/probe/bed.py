@@ -73,8 +73,9 @@ read -r _ || :
 def messages(seed: int = 1) -> Iterator[dict[str, str]]:
     """Yield the fields of journal entries like those of a web service, endlessly; the same seed gives the same entries.
 
-    A journal fragments because old pages are patched everywhere, not because of bytes. So some fields are new in every
-    message, and some return after a thousand others. MESSAGE is always present.
+    Each entry has MESSAGE and six fields LAB_*. LAB_REQUEST, LAB_PATH and LAB_TRACE have new values in almost every
+    entry. The values of LAB_USER, LAB_PEER and LAB_SESSION are chosen at random from a limited set. When such a value
+    returns, journald changes old pages in all parts of the file. This fragments a journal, not the number of bytes.
     """
     dice = random.Random(seed)  # noqa: S311 (repeatable is the point, and nothing is secret)
     while True:
@@ -198,9 +199,11 @@ class PrivateJournald:
     def age(self, flushes: int, messages: int = 40, *, syncs: bool = True) -> None:
         """Log `messages` messages and make journald flush them, `flushes` times.
 
-        With `syncs=False` the same messages are logged, but journald is not asked to flush.
+        Before each flush, wait until the active file is ONLINE. With `syncs=False` the same messages are logged, but
+        journald is not asked to flush. Later calls continue the sequence of messages.
 
-        Raises: KeeperError if journald does not take the messages or does not sync within a minute.
+        Raises: OSError if journald is not running; KeeperError if the file does not become ONLINE or is not synced
+        within a minute.
         """
         for _ in range(flushes):
             self._log(messages)
@@ -224,9 +227,12 @@ class PrivateJournald:
         return archive
 
     def boot(self, messages: int) -> None:
-        """Start journald as a boot does, and log `messages` messages to its journal in /run, which `flush` moves.
+        """Start journald as a boot does, log `messages` messages, and wait until journald has written them.
 
-        journald must be stopped before.
+        journald writes them to a journal in its own /run, not to `directory`. `flush` moves them to `directory`.
+        journald must not be running before.
+
+        Raises: KeeperError if journald does not start, or journalctl fails.
         """
         self.start(flushed=False)
         self._log(messages)

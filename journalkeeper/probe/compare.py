@@ -181,9 +181,12 @@ def age_until(place: Bed, wanted: int, report: Report) -> int:
 def _live(place: Bed, strategy: Strategy, flushes: int, report: Report) -> None:
     """Simulate DAYS days: make about `flushes` flushes, and run the strategy's acts at their times of day.
 
-    Each half-day gets the same number of flushes, and a remainder is dropped. `by_day` runs after each step of at most
-    FLUSHES_A_STEP flushes. `report` is called with the progress before each step, and with "acting" before `at_noon`
-    and `at_night`. The simulation ends on the last evening, before the act of that night.
+    A day has two halves. Each half has the same number of flushes, and the remainder of the division is left out. The
+    flushes are made in steps of at most FLUSHES_A_STEP. Before each step, call `report` with the progress. After each
+    step, run `by_day`. Between two halves, call `report` with "acting". Then run `at_noon` after a first half, or
+    `at_night` after a second half. The simulation ends after the last half, without its `at_night`.
+
+    Raises: KeeperError if journald or an act fails.
     """
     half = flushes // (2 * DAYS)
     for number in range(2 * DAYS):
@@ -216,9 +219,15 @@ def _flush(place: Bed, flushes: int, *, syncs: bool = True) -> None:
 def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
     """Measure one strategy, and return its row. `iops` limits the device during each timed step; 0 means no limit.
 
-    Extents and disk bytes are counted first. Two cold reads follow: of the newest entries, then of all. Then come the
-    strategy's action of the night and the flush of a boot. Last is the longest wait of a load while the strategy acts.
-    The flush comes after the reads, because it patches so many old pages that it changes the file.
+    The steps are, in this order:
+    - Stop journald, and count extents and disk bytes of all files.
+    - Time a cold read of the newest ten entries, and one of all entries.
+    - Run the strategy's `at_night`, without a limit and untimed. Count the extents of the active file and the bytes
+      that were written to the volume so far.
+    - Time the flush of a boot. It comes after the reads, because it changes many old pages of the file.
+    - Measure the longest wait while the strategy acts, with `measure_wait_s`.
+
+    `report` is called before each timed step. journald runs at the end.
     """
     volume, journald = place.volume, place.journald
     journald.stop()
@@ -248,7 +257,10 @@ def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
 def _read_cold_s(place: Bed, iops: int, lines: str) -> float:
     """Return the seconds that journalctl needs to read the newest `lines` entries ("all" or a number) from the disk.
 
-    The volume is mounted anew first, so that nothing is in memory. `iops` is as in `slow_s`.
+    The volume is mounted anew first, so that nothing is in memory. journald must be stopped before, because it would
+    keep the volume in use. `iops` is as in `slow_s`.
+
+    Raises: KeeperError if the volume stays in use, or journalctl fails.
     """
     command = f'journalctl --quiet --no-pager --directory="$0" --lines={lines} >/dev/null'
     place.volume.remount()
@@ -262,11 +274,11 @@ def _count_extents(path: Path, *, sync: bool = True) -> int:
 
 
 def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
-    """Return the longest time in seconds that a message of a load waited for journald, as `probe syslog` measures it.
+    """Return the longest time in seconds from a message's planned time of sending until journald received it.
 
-    UNSYNCED messages are logged first, and then LOAD_RATE messages per second. After a second, journald is asked to
-    sync its files, unless the strategy has no fsync. Then the strategy acts, and the load continues for two seconds.
-    `iops` is as in `slow_s`.
+    UNSYNCED messages are logged first. Then a load of LOAD_RATE messages per second begins, as `probe syslog` sends it.
+    After a second, journald is asked to sync its files, unless the strategy has `syncs=False`. Then all three acts of
+    the strategy run, and the load continues for two seconds. `iops` limits the device during the load, as in `slow_s`.
 
     Raises: KeeperError if a message does not arrive in the journal, or journald or an act fails.
     """

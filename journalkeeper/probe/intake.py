@@ -53,9 +53,14 @@ class Intake:
     def take(self, entry: Mapping[str, Any]) -> None:
         """Add the intake delay of one journal entry, to all entries and to its unit.
 
-        An entry without a time of sending, or from another transport than syslog and the native socket, has no delay.
-        If the clock may have been set while the entry waited, the entry is only counted in `unclear`. Messages of
-        priority crit, and journald's own messages on drops and flushes, are recorded.
+        Add nothing for an entry without a time of sending, or from another transport than syslog and the native socket.
+        Only count the entry in `unclear` in each of these cases:
+        - The delay is negative.
+        - The entry was sent before the last change of the wall clock.
+        - The delay exceeds STEP_US, and the entry is the first of its boot.
+
+        Also record the times of messages of priority crit or higher, whatever their transport. From journald's own
+        messages record the number of dropped messages and the times of flushes.
         """
         taken_us = int(entry["__REALTIME_TIMESTAMP"])
         known = self._watch_clock(entry["_BOOT_ID"], taken_us, int(entry["__MONOTONIC_TIMESTAMP"]))
@@ -76,10 +81,11 @@ class Intake:
             series.add((taken_us - wait) * 1000, wait * 1000)
 
     def _watch_clock(self, boot: str, taken_us: int, monotonic_us: int) -> bool:
-        """Return whether this entry shows if the wall clock was set since the entry before: True within one boot.
+        """Return True if the previous entry is of the same boot, so that a change of the wall clock can be noticed.
 
-        A change of the wall clock against the monotonic clock is counted in `clock_steps`, and makes waits from before
-        it doubtful. After a new boot, and for the first entry, the clocks cannot be compared, and the result is False.
+        If the wall clock moved against the monotonic clock between the two entries, count this in `clock_steps`. Then
+        mark all messages sent before this entry as doubtful. A difference that adjtime(3) can explain does not count.
+        For the first entry, and for the first of a new boot, return False and count nothing.
         """
         before, offset_us, then_us = self._clock
         self._clock = (boot, taken_us - monotonic_us, monotonic_us)

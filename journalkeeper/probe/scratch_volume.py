@@ -211,6 +211,9 @@ class ScratchVolume:
     def throttle(self, iops: int) -> None:
         """Limit the first device to `iops` reads and `iops` writes per second; 0 removes the limit.
 
+        The limit is written to io.max of this process's cgroup, or else to the root group of blkio. No process is moved
+        to another cgroup. Do nothing if `iops` is already the limit.
+
         Raises: KeeperError if the kernel has neither blkio nor io.max; OSError if the limit cannot be written.
         """
         if iops == self._iops:

@@ -41,13 +41,16 @@ def measure(asked: Namespace) -> Steps:
 
 
 def at(where: Target, asked: Namespace) -> Steps:
-    """Run a program with its stdout connected to the journald `where`, and time each line to journald and to a reader.
+    """Run a program that writes lines to the journald `where`, and measure how long each line takes.
 
-    `asked` has --rate, --seconds and --size. The verdict is about the time from journald to the reader. The Measurement
-    is yielded first and meanwhile. If no line arrives for PATIENCE_S after the program's end, lines that did not arrive
-    become a loss.
+    One time is from the program to journald, the other from journald to a reader. The verdict is about the second.
+    `asked` has --rate, --seconds and --size.
 
-    Raises: KeeperError if journalctl shows no line at first, or ends.
+    Yield the Measurement before the program starts. Yield the same object again after each group of lines, and at least
+    every MOMENT_S. Stop when all lines have arrived. Stop also if no line arrives for PATIENCE_S after the program's
+    end, and then store the number of missing lines as a loss. End the program in any case.
+
+    Raises: KeeperError if journalctl does not show the first test line, or if journalctl ends.
     """
     count = max(1, round(asked.rate * asked.seconds))
     pad = max(0, asked.size - len(f"{time.monotonic_ns()} \n"))
@@ -85,12 +88,12 @@ def at(where: Target, asked: Namespace) -> Steps:
 
 @contextmanager
 def _follow(where: Target) -> Iterator[tuple[str, Iterator[list[bytes]]]]:
-    """Start a reader of the entries with a new identifier.
+    """Start `journalctl --follow` for the entries of a new identifier, and wait until it shows a test line.
 
-    Yield the identifier, and an iterator of the lines after a first one. The first line is sent by this function. The
-    reader ends with the block.
+    This function sends the test line itself. Yield the identifier, and an iterator over journalctl's later output, as
+    `read_lines` returns it. journalctl is killed at the end of the block.
 
-    Raises: KeeperError if the first line does not come within PATIENCE_S.
+    Raises: KeeperError if the test line is not shown within PATIENCE_S; OSError if journald cannot be reached.
     """
     tag = f"journalkeeper-probe-{token_hex(4)}"
     with _connect(where, tag) as channel:

@@ -66,7 +66,10 @@ class Chart(NamedTuple):
 
     @property
     def labels(self) -> list[tuple[int, str]]:
-        """At most LABELS columns, at even distances, each with the label of its time."""
+        """The labels of the time axis: at most LABELS pairs of a column's number and the text of its time.
+
+        The columns are at about even distances, and include the first and the last. `times` must not be empty.
+        """
         last = len(self.times) - 1
         chosen = sorted({last * part // (LABELS - 1) for part in range(LABELS)})
         return [(column, _choose_form(self.times)(self.times[column])) for column in chosen]
@@ -77,9 +80,10 @@ class Chart(NamedTuple):
         return round(ROWS * (1 - min(max(height, 0), top) / top), 1)
 
     def path(self, layer: Layer) -> str:
-        """Return a line as the commands of an SVG path with steps of 1. It is interrupted where a height is None.
+        """Return the commands of an SVG path that draws the layer as a stepped line.
 
-        Return "" if all heights are None.
+        Each column is one unit wide, and has a horizontal line at its height. A vertical line joins neighbouring
+        columns. A height of None leaves a gap. Return "" if all heights are None.
         """
         found, pen = [], False
         for column, height in enumerate(layer.heights):
@@ -99,7 +103,11 @@ class Table(NamedTuple):
     words_last: bool = False
 
     def side(self, column: int) -> str:
-        """Return the CSS classes of a column's cells: "left", "right", or "left long" for a last column of words."""
+        """Return the CSS classes of a column's cells: "left long", "left" or "right".
+
+        With `words_last`, the last column has "left long", even if it is one of the first `left` columns. Otherwise
+        those have "left", and the others have "right".
+        """
         if self.words_last and column == len(self.heads) - 1:
             return "left long"
         return "left" if column < self.left else "right"
@@ -133,9 +141,10 @@ def _describe_omission(number: int, noun: str) -> list[str]:
 
 
 def _choose_levels(high: float, unit: str = "") -> tuple[tuple[float, str], ...]:
-    """Return about four labels of round numbers from 0 to at least `high`: multiples of 1, 2 or 5 times 10^n.
+    """Return about four heights of round numbers with their labels, from 0 to at least `high`.
 
-    Without a `unit`, numbers that are not whole are left out.
+    The heights are multiples of 1, 2 or 5 times 10^n. A label is the number with `unit`. Without a `unit`, numbers that
+    are not whole are left out. If `high` is 0, return only the height 0.
     """
     step = max(high, 1e-6) / 4
     power = 10.0 ** (ceil(log10(step)) - 1)
@@ -167,10 +176,11 @@ def _group(times: range, rows: Iterable[T]) -> list[list[T]]:
 
 
 def draw_boots(evidence: Evidence) -> Figure:
-    """Return the chart of the newest MOST_BOOTS boots: the time of each, and the part of the journal's flush.
+    """Return the chart of the newest MOST_BOOTS boots: the userspace time of each, and the part of the journal's flush.
 
-    A mark shows when the history began, which is the day of the installation. A note counts the boots without a known
-    time. If the journal is Unknown or contains no boot, the figure has only a sentence with the reason.
+    A mark shows the first boot after the history began. There is no mark if the history is Unknown, or if all boots are
+    on one side of its beginning. A note counts the boots without a known time. If the journal is Unknown or contains no
+    boot, the figure has only a sentence with the reason.
     """
     name, title = "boots", "Boots"
     if isinstance(evidence.journal, Unknown):
@@ -302,8 +312,9 @@ def sum_instances(rows: Sequence[Totals]) -> list[Totals]:
 def draw_intake(evidence: Evidence) -> Figure:
     """Return the chart of the waits for journald over time: the median, the 99th percentile and the longest wait.
 
-    Entries with an implausible time are left out, and a note reports their number. If the journal is Unknown or no
-    message has the time at which it was sent, the figure has only a sentence with the reason.
+    Entries dated before 2011 or more than an hour after now are left out, and a note reports their number. Another note
+    reports that the journal was not read to its beginning. If the journal is Unknown, or no entry is left, the figure
+    has only a sentence with the reason.
     """
     name, title, journal = "intake", "Intake delay", evidence.journal
     if isinstance(journal, Unknown):

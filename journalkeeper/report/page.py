@@ -113,9 +113,11 @@ def _describe_files(evidence: Evidence) -> str:
 
 
 def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
-    """Return the template's values for past actions: `done` is the table of the newest `most` actions.
+    """Return the template's values for past actions.
 
-    Without actions or history, `done` is empty, and `undone` is the sentence with the reason.
+    `done` is a list with one table of the newest `most` actions, the newest first. Its caption has the number of all
+    actions if some are left out. `done` is empty if there are no actions or the history is Unknown. The page then shows
+    `undone`, a sentence with the reason.
     """
     if isinstance(evidence.record, Unknown):
         return {"done": (), "undone": f"Unknown: {evidence.record.why}."}
@@ -133,9 +135,11 @@ def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
 
 
 def _tabulate_plan(plan: Plan | Unknown) -> dict[str, Any]:
-    """Return the template's values for the plan: a table of the actions, and a table of the files left alone.
+    """Return the template's values for the plan.
 
-    If the plan is Unknown or empty, there is no table, and the value `undecided` is the sentence with the reason.
+    `decided` is a list of up to two tables: the actions, then the files left alone. A table without rows is left out.
+    `decided` is empty if the plan is Unknown or has neither. The page then shows `undecided`, a sentence with the
+    reason.
     """
     if isinstance(plan, Unknown):
         return {"decided": (), "undecided": f"Unknown: {plan.why}."}
