@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The sentences for windows and outcomes in all outputs: log, command line, history and report."""
+"""The sentences for outcomes in all outputs: log, command line, history and report."""
 
 from __future__ import annotations
 
@@ -9,18 +9,6 @@ from typing import Final
 
 from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.model.units import counted, spell_size
-
-WINDOWS: dict[str, str] = {
-    "now": "the request does not wait for a flush",
-    "flushed": "journald has flushed all entries",
-    "no-timer": "journald does not flush by a timer",
-    "stale": "journald has not written for a whole SyncIntervalSec=",
-    "online": "the next flush is far enough away",
-    "flush-due": "journald will flush soon",
-    "too-short": "SyncIntervalSec= leaves too little time between two flushes",
-    "unsynced": "the time of the next flush is unknown",
-}
-"""The words for the state of a flush window, by its reason."""
 
 NO_JOURNAL: Final = frozenset(
     {Reason.VANISHED, Reason.NOT_JOURNAL, Reason.NOT_REGULAR, Reason.BAD_HEADER, Reason.NOT_BTRFS, Reason.UNREADABLE}

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.model import JournalFile, Reason, Stretch, Sums, Verb, Window
 from journalkeeper.model.escape import shown
-from journalkeeper.model.reasons import WINDOWS, describe_outcome
+from journalkeeper.model.reasons import describe_outcome
 from journalkeeper.model.record import Count, Hidden, Inline, Moment, Seconds, Span
 from journalkeeper.model.recorded import Entry, Sample
 from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, counted, format_size, format_span
@@ -226,6 +226,19 @@ def _list_sentences(decision: ExplainedDecision | None, unknown: Mapping[str, st
     if decision is not None:
         return decision.sentences
     return [f"{UNKNOWN}: {shown(unknown['decision'])}" if "decision" in unknown else "nothing: it is not in the plan"]
+
+
+WINDOWS: dict[str, str] = {
+    "now": "the request does not wait for a flush",
+    "flushed": "journald has flushed all entries",
+    "no-timer": "journald does not flush by a timer",
+    "stale": "journald has not written for a whole SyncIntervalSec=",
+    "online": "the next flush is far enough away",
+    "flush-due": "journald will flush soon",
+    "too-short": "SyncIntervalSec= leaves too little time between two flushes",
+    "unsynced": "the time of the next flush is unknown",
+}
+"""The words for the state of a flush window, by its reason."""
 
 
 def describe_window(window: Window) -> str:
