@@ -106,12 +106,14 @@ class Flushes:
     def renew(
         self, instances: Iterable[Instance], files: Iterable[JournalFile]
     ) -> tuple[tuple[Instance, ...], tuple[JournalFile, ...]]:
-        """Return `instances`, and the active files among `files`, with the facts of the last look at the flush timers.
+        """Return `instances`, and the active files among `files`, with the results of the last look.
 
-        Of a file, its state and mtime are renewed. Files that the last look did not read are left out. Of an instance,
-        two fields are renewed. `sync_tells` is True if journald should be asked for a sync, because its flush timer
-        stayed unknown for too long. `online_since_us` is the earliest time (CLOCK_REALTIME) at which journald can have
-        started its present flush timer. It is None if no timer runs or its start is unknown.
+        Replace the state and mtime of each file. Leave out archives and files that the last look did not read. Replace
+        two fields of each instance. `sync_tells` is True if journald should be asked for a sync, because its flush
+        timer stayed unknown for too long. `online_since_us` is the earliest time (CLOCK_REALTIME) at which the running
+        flush timer can have started. It is None if no timer runs or its start is unknown.
+
+        Raises: KeyError for an instance that the last call of `look` did not name.
         """
         offset_us = round(self._wall() - self._clock(), -5)  # so that each look shows a moment as the same one
         with self._lock:
@@ -157,7 +159,8 @@ class Flushes:
         """Read the states of the active files in `directory`, and update its timer.
 
         A file that cannot be read is skipped. After a flush whose timer was known, wait until its data is on the disk.
-        Return True if a plan is due: a flush ended, or files that no timer syncs were due for a look.
+        Return True if a plan is due. That is so after a flush, and after a look that `note_append` planned for a
+        journald without a flush timer.
         """
         timer = self._timers[directory]
         with self._lock:

@@ -81,9 +81,10 @@ def read_journal(directory: str | None, most: int, namespaces: Sequence[str]) ->
 
 
 def _event_matches(namespaces: Sequence[str]) -> list[str]:
-    """Return the journalctl matches for the messages that `_interpret_events` needs.
+    """Return the arguments of journalctl that select the messages that `_interpret_events` needs.
 
-    They are PID 1's messages on boots and on journalds that ended, and journald's own messages.
+    They select PID 1's messages on the end of a start-up, on a host or in a container, and on a failure of one of the
+    journald units. They also select all messages with _TRANSPORT=driver, which journald itself writes.
     """
     journalds = [JOURNALD, *(f"systemd-journald@{name}.service" for name in namespaces)]
     return [
@@ -94,10 +95,11 @@ def _event_matches(namespaces: Sequence[str]) -> list[str]:
 
 
 def _interpret_events(events: Sequence[Entry]) -> dict[str, Any]:
-    """Return the fields of a Journal about boots, their flushes, lost messages, and failures of journald.
+    """Return the fields `boots`, `dropped` and `ended` of a Journal: boots, lost messages, and failures of journald.
 
-    `events` begin with the newest; the values of the fields begin with the oldest. Every boot of an event is listed.
-    Other messages of journald, and flush times in unknown words, are ignored.
+    `events` begin with the newest; the values of the fields begin with the oldest. Each boot ID among `events` becomes
+    a Boot with the time of its first event. Its flush time and its userspace start-up time are set if a message
+    contains them; the first message counts. Other messages, and flush times that cannot be parsed, are ignored.
     """
     boots: dict[str, dict[str, Any]] = {}
     dropped: list[Dropped] = []
@@ -142,8 +144,9 @@ def _leave_out_clock_steps(taken: list[tuple[Intake, int, str]]) -> list[Intake]
     """Return the waits, the oldest first, without those that a change of the clock caused or may have caused.
 
     `taken` begins with the newest. Each element has a wait, CLOCK_REALTIME minus CLOCK_MONOTONIC at its entry, and the
-    entry's boot. A negative wait is always left out. Within AFTER_STEP_US after a clock step, a wait is left out if the
-    step alone can explain its length.
+    entry's boot. A negative wait is always left out. A clock step is a change of that difference by more than STEP_US
+    within a boot, forward or back. Until AFTER_STEP_US after a step, also leave out each wait that is longer than the
+    step minus STEP_US. Shorter waits are kept.
     """
     kept: list[Intake] = []
     before: tuple[int, str] | None = None

@@ -129,9 +129,9 @@ class Observer:
     def look_at(self, paths: Iterable[str], *, now_us: int) -> Seen:
         """Look at the files `paths` alone, in their order, each once.
 
-        Each gets a row, with a problem if it cannot be looked at. `paths` are absolute. A link in them is not followed
-        and becomes a problem: see `resolve_path`. The instances, volumes and leftovers are those of the files'
-        directories. An unchanged file keeps its stored row.
+        Each gets a row, with a problem if it cannot be looked at. `paths` must be absolute and without symbolic links;
+        `resolve_path` makes such paths. A link is not followed and becomes a problem. The instances, volumes and
+        leftovers are those of the files' directories. An unchanged file keeps its stored row.
         """
         gathered = _Gathered(now_us)
         for path in dict.fromkeys(paths):
@@ -144,7 +144,8 @@ class Observer:
 
         The file `only` always gets a row, and an error becomes the problem of that row. Without `only`, vanished files
         get no row, and stored rows of files that are no longer listed are forgotten. An error that concerns the
-        directory becomes a row of the directory. So does a number of files above MOST_FILES.
+        directory becomes a row of the directory. At most MOST_FILES files get rows. If there are more, a row of the
+        directory with the problem TOO_MANY follows.
         """
         try:
             with opening.open_directory(place.path) as fd:
@@ -201,8 +202,9 @@ class Observer:
     def _look_at_file(self, place: Directory, name: str, dir_fd: int, now_us: int) -> JournalFile:
         """Return the row of one file: the stored row if the file's stat is the same, else a new one.
 
-        An error becomes a problem. A new row is stored, unless a second look at the same stat could have another
-        result: after a problem other than BAD_HEADER, with an mtime note, or within COARSE_NS after a change.
+        An error becomes the problem of the row, also if the file vanished or our code fails. Store a new row only if it
+        has no problem or BAD_HEADER. Do not store a row whose file carries a note of its mtime (`mtime_noted`), or
+        changed in the last COARSE_NS: the same stat could then hide a later change.
         """
         kept, kind = self._kept[place.path], classify(name)
         try:

@@ -46,12 +46,13 @@ Piece = tuple[int, int, float]
 def estimate_cold_read_s(fd: int) -> float | None:
     """Return the estimated seconds of a cold read of the whole file `fd`, measured on a sample of the file.
 
-    A small sample shows how large the second one may be. The time of the second sample is scaled to the whole file. If
-    too little of the file is left for a second sample, the time of the first is scaled. Each sample is dropped from the
-    page cache before it is read. The second excludes the first, because the device may have cached it.
+    The speed of a small sample limits the size of a second sample, so that its read takes about MOST_S. The time of the
+    second sample is scaled to the whole file. If too little of the file is left for a second sample, the time of the
+    first is scaled. Each sample is dropped from the page cache before it is read. The second excludes the first,
+    because the device may have cached it.
 
-    Return None if the kernel does not list dirty pages, or if too little of the file can be sampled. That is so if
-    programs map it, if its pages are dirty, or if it is empty.
+    Return None if the kernel does not list dirty pages. Return None also if too little of the file can be sampled: the
+    file is empty, its pages are dirty, or programs map it.
 
     Raises: OSError: EIO.
     """

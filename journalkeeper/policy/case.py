@@ -42,8 +42,9 @@ class Case(NamedTuple):
     def other_compression(self) -> bool:
         """True if the request asks for another compression than the last rewrite of this archive used.
 
-        False if the request names none, for an active or NOCOW file, and without a known rewrite. A request for no
-        compression counts only if the file is compressed.
+        False if the request does not mention compression. False for an active or NOCOW file, and for an archive that
+        the history does not list as rewritten. If the request asks for no compression, False also for an uncompressed
+        file.
         """
         past = self.past
         if self.request.compress is None or not self.at_rest or self.file.nocow:
@@ -73,7 +74,7 @@ class Cases:
 
     @cached_property
     def below(self) -> dict[str, list[JournalFile]]:
-        """The files of each instance, by directory."""
+        """The files of the host, by directory. A directory without files has no key."""
         below: dict[str, list[JournalFile]] = {}
         for file in self.host.files:
             below.setdefault(file.directory, []).append(file)

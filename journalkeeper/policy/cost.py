@@ -59,8 +59,9 @@ def _judge_archive(case: Case) -> Action | Skip:
 def _archive_reason(case: Case, compression: Compression | None) -> Reason | None:
     """Return the reason why a rewrite of this datacow archive pays, or None if it does not.
 
-    - FRAGMENTED: it removes at least MinExtents= extents, and the file is not near its ideal.
-    - PINNED: it frees at least MinReclaim= bytes that are no readable data.
+    The first of these that applies is returned:
+    - FRAGMENTED: it removes at least MinExtents= extents, and more than NEAR_IDEAL times as many exist as remain.
+    - PINNED: it frees at least MinReclaim= bytes on the disk that hold none of the file's data.
     - UNCOMPRESSED: compression is expected to save at least MinReclaim= bytes.
     """
     file, defrag = case.file, case.config.defrag
@@ -79,9 +80,9 @@ def _archive_reason(case: Case, compression: Compression | None) -> Reason | Non
 def _estimate_tail_bytes(file: JournalFile) -> int:
     """Return the bytes that a plain archive occupies behind its end, and that a rewrite frees.
 
-    With a known disk usage, that is what exceeds the file's data. Otherwise it is the rest of journald's last
-    allocation (FALLOCATE_BYTES). This is too much for a file whose last block was written once more; such a file is
-    rewritten once for a smaller gain.
+    With a known disk usage, that is the excess over the file's data, at least 0. Otherwise it is the distance from the
+    file's size to the next multiple of FALLOCATE_BYTES, journald's unit of allocation. That is an overestimate if the
+    last block was written again. Such a file is rewritten once for a smaller gain.
     """
     if file.disk_bytes is not None:
         return max(0, file.disk_bytes - file.extents.data_bytes)
@@ -181,8 +182,8 @@ def _join_ranges(file: JournalFile, mibs: list[int]) -> tuple[Range, ...]:
 def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> bool:
     """Return whether a rewrite would pay by MinExtents= or ExtentsPerMiB= if no rule forbade it.
 
-    `after` is the outcome of an action on the file since the look, None if there was none. An archive is judged by the
-    extents that this action left, and an active file after an action counts as whole.
+    `after` is the outcome of an action on the file since the look, None if there was none. An archive is then judged by
+    the extents that the action left. For an active file with such an outcome, return False.
     """
     if file.kind is Kind.ACTIVE:
         return after is None and bool(find_costly_mibs(file, config))

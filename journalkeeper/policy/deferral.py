@@ -49,8 +49,8 @@ def ignores_budget(request: Request, budget: int) -> bool:
 def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: Outcome, now_us: int) -> None:
     """Store a failed action in `refused` by (device, inode), so that the next plan does not retry it at once.
 
-    Count the tries of each inode. A success removes the entry. Failures in PASSING and NO_GAIN change nothing; the
-    history stores NO_GAIN.
+    Count the failures of each inode. A success removes the entry. A failure with the reason NO_GAIN or one in PASSING
+    leaves `refused` as it is: the history stores NO_GAIN, and those in PASSING do not last.
     """
     target = action.target
     key = target.device, target.inode
@@ -117,9 +117,9 @@ def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config)
 def postpone(case: Case) -> Skip | None:
     """Postpone the rewrite of a file until the retry delay after its last failure is over, or while its volume is busy.
 
-    A failure no longer counts if an archive has changed since then. After an internal error, or if another user owns
-    the file, waiting does not help. That Skip has no end while the file does not change. Return None if no reason
-    applies.
+    Ignore the failure of an archive that has changed since then. If the failure was an internal error, or another user
+    still owns the file, waiting does not help. Return a Skip without a time of retry then, until the file changes.
+    Return None if no reason applies.
     """
     file, last = case.file, case.refused
     changed = last is not None and (last.size_bytes, last.mtime_ns) != (file.size_bytes, file.mtime_ns)

@@ -225,11 +225,11 @@ class FlushTimer:
         return due
 
     def needs_sync(self, now_us: int) -> bool:
-        """Return whether to request a sync, because the timer stayed unknown for longer than its interval.
+        """Return whether to request a sync, because the timer's start was unknown for its interval and LATE_US more.
 
-        False if the last request is less than ASK_EVERY_US ago. False also for a timer shorter than KERNEL_EXPIRES_US,
-        which shows by its flushes. False without unsynced datacow files: NOCOW files need no window, because there is
-        nothing to do to them.
+        False without a timer, or if the last request is less than ASK_EVERY_US ago. False also for an interval shorter
+        than KERNEL_EXPIRES_US, because looks at the files find such a timer's flushes. False without unsynced datacow
+        files: NOCOW files need no window, because there is nothing to do to them.
         """
         if not self.has_timer or self.interval_us < KERNEL_EXPIRES_US or not self._blocks or self.since is not None:
             return False
@@ -244,8 +244,9 @@ class FlushTimer:
     def note_sync(self, before_us: int, now_us: int) -> None:
         """Record a sync that was requested at `before_us` and is over at `now_us`.
 
-        It stopped the timer, and an append in this time has started it again. So the state is ONLINE. Forget the
-        addresses of the first blocks.
+        The sync stopped the timer, and an append between the two times started it again. So set the state to ONLINE,
+        with a start between them. Forget a timer from before a rotation, and where the files' first blocks were on the
+        disk.
         """
         self._armed = None
         self._begin(before_us, now_us)
@@ -299,8 +300,8 @@ class FlushTimer:
     def _restart(self, since: Span, now_us: int) -> bool:
         """Restart the timer at `since`, and return True. Forget the flush that was seen.
 
-        If `since` is too vague to find the next flush, or is more than an interval ago, make the timer unknown and
-        return False.
+        If `since` is wider than half the interval, or begins an interval or more before `now_us`, make the timer
+        unknown and return False.
         """
         self._seen, self._unsure = None, False
         vague = 2 * (since.latest_us - since.earliest_us) > self.interval_us
@@ -323,9 +324,9 @@ class FlushTimer:
     def may_be_live(self, inode_number: int, age_us: int, now_us: int) -> bool:
         """Return whether a journald will still flush this ONLINE file.
 
-        `age_us` is the time since its last change by the wall clock. True for a change within the timer's interval and
-        LATE_US. If the clock was set, the age is wrong. So it is also True if the file was unsynced at the last look,
-        and the flush of a known timer is not overdue.
+        `age_us` is the time since the file's last change by the wall clock. Return True if it is at most the timer's
+        interval plus LATE_US. If the clock was set, a greater age can be wrong. So return True also if the last look
+        found the file unsynced, and the flush of a timer with a known start is at most LATE_US overdue.
         """
         if age_us <= self.interval_us + LATE_US:
             return True

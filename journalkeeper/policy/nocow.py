@@ -44,8 +44,9 @@ def snapshots(instance: Instance, host: Host) -> bool:
 def decide(instance: Instance, volume: Volume | None, host: Host, config: Config) -> Action | Skip | None:
     """Return the action that makes the directory NOCOW, or a Skip with the reason against it.
 
-    Return None if NOCOW=no, or if the directory is not on btrfs. For a NOCOW directory return a Skip only if NOCOW=auto
-    prefers datacow files there, else None. Return a Skip also until the retry delay after a failure is over.
+    Return None if NOCOW=no, or if the directory is not on btrfs. If the directory is NOCOW already, return None, or a
+    Skip if NOCOW=auto finds a reason for datacow files there. After a failure, return a Skip until the retry delay is
+    over.
     """
     wanted = config.nocow.nocow
     if wanted == "no" or volume is None:
@@ -57,7 +58,10 @@ def decide(instance: Instance, volume: Volume | None, host: Host, config: Config
 
 
 def _doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str] | None:
-    """Return (reason, detail) why NOCOW=auto leaves this directory datacow; None if auto makes it NOCOW."""
+    """Return (reason, detail) why NOCOW=auto leaves this directory datacow; None if auto makes it NOCOW.
+
+    The reasons are, in this order: REDUNDANT, if btrfs stores data more than once, and SNAPSHOTS by `snapshots`.
+    """
     if volume.redundant:
         return Reason.REDUNDANT, f"data is {volume.data_profile}"
     if snapshots(instance, host):

@@ -54,9 +54,10 @@ class Idle:
 def plan(host: Host, request: Request, config: Config, idle: Idle | None = None) -> Plan:
     """Return the plan for `host`: an action or a skip for each file and directory, the most rewarding actions first.
 
-    Actions on directories come before those on files, and skips are sorted by path. The plan repeats the decisions in
-    `idle` that still hold, and replaces the content of `idle` by its own. To judge 10,000 files anew takes as long as
-    the look at them.
+    Actions on directories come before those on files, and skips are sorted by path. A file that a planned rotation
+    archives gets no action of its own. The plan also contains each instance's window, and the instances to ask for a
+    sync. Decisions in `idle` are used again if the request, the configuration, the volumes and the file are unchanged.
+    Afterwards `idle` contains the lasting decisions of this plan only.
     """
     cases, idle = Cases(host, request, config), idle or Idle()
     basis = request, config, tuple((volume.device, volume.options) for volume in host.volumes)
@@ -102,7 +103,8 @@ def _decide_on_directories(proposed: Sequence[Action], cases: Cases) -> list[Act
 def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) -> list[Action | Skip]:
     """Return the answer about the attribute +C, then the answer about a rotation, without those that are None.
 
-    If +C is postponed because the service has just started, this Skip is the only answer.
+    If +C is postponed because the service has just started, this Skip is the only answer. The rotation is decided for
+    NOCOW files if new files become NOCOW and NOCOW=auto does not object (UNWANTED).
     """
     instance, cases = question.instance, question.cases
     volume = cases.volumes.get(instance.device)
@@ -122,9 +124,9 @@ def _judge_file(
 ) -> Decision:
     """Return the decision in `before` if it still holds, else what `_judge` returns.
 
-    A decision holds while the file's row and its past are the same. Add it to `idle` if it lasts: it leaves an archive
-    alone, and its Skip has no end. If a rule raises an error, that file is skipped as INTERNAL_ERROR, and the plan
-    continues.
+    A decision holds while `file` is the same object and its past is equal. Store the decision in `idle` if it is about
+    an archive, has no action, and has a Skip without a time of retry. If a rule raises an error, return a Skip with
+    INTERNAL_ERROR and do not store it, so that the plan continues.
     """
     past, known = cases.find_past(file), before.get(file.path)
     if known is not None and known[0] is file and known[1] == past:
@@ -199,11 +201,12 @@ def count_available_bytes(volume: Volume) -> int:
 def _afford(actions: list[Action], host: Host, request: Request, config: Config) -> tuple[list[Action], list[Skip]]:
     """Return the actions that fit the day's budget and the free space, and a skip for each other action.
 
-    Judge the actions in their order; a later, smaller one may still fit. The reason is FREE_SPACE or BUDGET, with the
-    time of the next try. BytesPerDay=0 has no such time. A request that hurries ignores the budget by `ignores_budget`.
+    Judge the actions in their order; a later, smaller one may still fit. The skip is FREE_SPACE until SPACE_US from
+    now, or BUDGET until AGAIN_US from now. With BytesPerDay=0, BUDGET has no end. A request for which `ignores_budget`
+    is True is limited by the free space alone.
 
-    Subvolumes have a st_dev each and share the space of their volume. The space of a file's old extents does not count
-    as free for the next file. btrfs frees it only at the end of the transaction (fs/btrfs/transaction.c).
+    All subvolumes of a volume share its space, though each has its own st_dev. The space of a file's old extents does
+    not count as free for the next file. btrfs frees it only at the end of the transaction (fs/btrfs/transaction.c).
     """
     budget = config.budget.bytes_per_day
     left = None if budget is None or ignores_budget(request, budget) else budget - host.written_bytes

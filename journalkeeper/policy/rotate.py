@@ -112,8 +112,9 @@ class Question:
     def kept_bytes(self) -> int | None:
         """The bytes that archives may take before journald deletes some: 0 without limit, None if unknown.
 
-        journald uses the larger of this and of the size that it found when it started, which is not visible from
-        outside. Source: cache_space_refresh(), journald-server.c.
+        This is SystemMaxUse=, or less if the allocated bytes and the free space above SystemKeepFree= are less.
+        journald itself never uses less than the size that it found when it started, which is not visible from outside.
+        Source: cache_space_refresh(), journald-server.c.
         """
         instance = self.instance
         use, keep_free = instance.system_max_use_bytes, instance.system_keep_free_bytes
@@ -164,8 +165,8 @@ def wait_for_window(question: Question) -> Skip | None:
 def veto_excess_rotations(question: Question) -> Skip | None:
     """Veto a rotation when RotationsPerDay= was reached in the last 24 hours, else return None.
 
-    The rotations of this plan count. Try again after AGAIN_US. RotationsPerDay=0 forbids rotations for good. A request
-    that hurries ignores the limit, but not 0 at a shutdown.
+    The rotations of this plan count. Try again after AGAIN_US. With RotationsPerDay=0 the Skip has no end. A request
+    that hurries ignores the limit, also a limit of 0. Before a shutdown, a limit of 0 still forbids the rotation.
     """
     allowed = question.cases.config.budget.rotations_per_day
     made = question.cases.host.rotations + question.planned
@@ -187,9 +188,10 @@ def veto_by_retention(question: Question) -> Skip | None:
 
 
 def _find_losses(question: Question) -> Iterator[str]:
-    """Yield the reasons why a rotation would make journald delete entries sooner, by the module's table.
+    """Yield each reason why a rotation would make journald delete entries sooner.
 
-    Yield one also if journald's limits are unknown.
+    The reasons are the rows of the table in this module's docstring. If journald's size limit is unknown, yield that as
+    a reason too, and check only the rows that do not need it.
     """
     instance, most, full = question.instance, question.kept_bytes, question.full_file_bytes
     after = question.allocated_bytes
@@ -237,10 +239,10 @@ def _find_veto(question: Question) -> Skip | None:
 def decide_rotation(question: Question, proposed: Sequence[Action], *, nocow: bool) -> Action | Skip | None:
     """Return the rotation of the instance, a Skip with the reason against it, or None if no rotation is wanted.
 
-    With `nocow` (new files become NOCOW, as the configuration demands), an active datacow file is rotated whatever
-    that costs. Without such a file, or if a rule forbids its rotation, the costs decide. They are those of a
-    rotation, and those of `proposed`, the actions on the instance's files, with the extents that these leave.
-    `puts_off` of a Skip is True if its reason ends without a user: a closed window, a budget, a busy disk.
+    With `nocow` (new files become NOCOW, as the configuration demands), first try to rotate an active datacow file at
+    any cost. If there is none, or a rule forbids it, rotate if that costs less than `proposed`, the actions on files,
+    and the extents that they leave. Without such a rotation, a Skip of the first try is returned before one of the
+    second. `puts_off` of a Skip is True if its reason ends by itself: a closed window, a budget, a busy disk.
     """
     answer = _rotate_into_nocow(question) if nocow else None
     if not isinstance(answer, Action):
@@ -277,9 +279,9 @@ def _rotate_into_nocow(question: Question) -> Action | Skip | None:
 def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action | Skip | None:
     """Return a rotation if it costs less than `actions` on the active files and the extents that these leave.
 
-    Return None if it is not cheaper, or if rules veto all active files for reasons outside DESPITE. Return a Skip with
-    the reason if a rule forbids or postpones a cheaper rotation. The rotation is listed under the file with the most
-    extents.
+    Ignore active files with a veto whose reason is not in DESPITE. Return None if no file is left, or if the rotation
+    is not cheaper. Return a Skip with the reason if a rule forbids or postpones a cheaper rotation. The rotation's path
+    is that of the file with the most extents.
     """
     judged = ((file, vetoes(question.cases.build(file))) for file in question.actives)
     files = [file for file, against in judged if all(skip.reason in DESPITE for skip in against)]
@@ -322,9 +324,10 @@ def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
 def price_without_rotation(question: Question, actions: Sequence[Action], threshold: int) -> float:
     """Return the cost of leaving the active files unrotated, in bytes.
 
-    The bytes are those that `actions` write. Each extent that the active files then have adds MIB / `threshold`
-    bytes, because the configuration permits rewriting a MiB to remove `threshold` extents. Before a shutdown, each
-    system journal that is copied on write counts LAST_EXTENTS more, which the last messages will add.
+    Add up the bytes that `actions` write, and MIB / `threshold` bytes for each extent. These are the extents that
+    `actions` are expected to leave, and the present extents of all other active files. The configuration permits
+    rewriting a MiB to remove `threshold` extents. Before a shutdown, add LAST_EXTENTS for each system journal that is
+    copied on write, because the last messages will add them.
     """
     chosen = {action.path for action in actions}
     left = sum(file.extents.total for file in question.actives if file.path not in chosen)
