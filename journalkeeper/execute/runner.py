@@ -116,9 +116,9 @@ class Runner:
     def _choose_piece_us(self, action: Action) -> int | None:
         """Return how many microseconds a piece of `action` should take, or None for no limit.
 
-        An active file always has the configured limit. An archive without compression has none, because short pieces
-        would make short extents. A compressed archive has none in a hurry. Otherwise its pieces should end within the
-        margin before journald's flush.
+        An active file always has the configured limit, `config.defrag.chunk_us`. An archive that will not be compressed
+        has no limit, because short pieces would make short extents. An archive that will be compressed has the limit
+        `config.window.margin_us`, so that a piece ends before journald's flush. With `hurry` it has none.
         """
         if action.live:
             return self.config.defrag.chunk_us
@@ -232,13 +232,15 @@ class Throttle:
 
 
 def remove_leftovers(paths: Iterable[str]) -> list[str]:
-    """Delete the temporary files among `paths`, and restore the mtimes that notes in journal files contain.
+    """Delete temporary files of a killed run, and restore the mtimes that the run noted in journal files.
 
-    Return a sentence about each path for the report, also about one that failed. Vanished files have no sentence. Call
-    this only under the lock. A temporary file is a copy before its exchange, or an original after it. In both cases the
-    journal's name leads to a whole file (execute.rewrite), so nothing is lost.
+    The name of each path decides: delete a temporary file, and apply the note (an extended attribute) of a journal
+    file. Return one sentence per path for the report, also for a failure, which does not end the loop. A vanished path
+    has no sentence. Call this only under the lock. A temporary file is a copy before its exchange, or an original after
+    it. In both cases the journal's name leads to a whole file (execute.rewrite), so nothing is lost.
 
-    Raises: ValueError for a path that is neither a temporary file of ours nor a journal file.
+    Raises: ValueError at the first path that is neither a temporary file of ours nor a journal file. The paths before
+    it are already done.
     """
     said: list[str] = []
     for path in paths:
@@ -256,7 +258,10 @@ def remove_leftovers(paths: Iterable[str]) -> list[str]:
 
 
 def _remove_leftover(name: str, directory: int) -> str:
-    """Delete a temporary file, or apply the mtime note in a journal file and remove it. Return what was done.
+    """Delete a temporary file, or apply and remove the mtime note of a journal file. Return what was done.
+
+    `directory` is the descriptor of its directory. The note is an extended attribute. If the note is invalid, or
+    another writer changed the file later, only remove the note and say so.
 
     Raises: OSError; ENODATA if the journal file has no note.
     """

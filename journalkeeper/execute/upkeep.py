@@ -59,13 +59,13 @@ def set_nocow(instance: Instance) -> None:
 
 
 def rotate(target: Rotation, reason: Reason) -> Found:
-    """Ask the journald of an instance to rotate, and wait until the archive is complete, at most FINISHED_S.
+    """Ask the journald of an instance to rotate, and wait at most FINISHED_S until the archive's state is ARCHIVED.
 
-    Return the state of the new file with the old name. If the new file appears only with the next message, return the
-    state of the old one with 0 extents.
+    A timeout of this wait is no error. Return inode, size, mtime and extents of the new file with the old name. If the
+    new file appears only with the next message, return the old file's values from the plan with 0 extents.
 
-    Raises: Refused if no journald writes the file, or if new files should become NOCOW and the directory is not; Failed
-    if journald does not rotate, or the new file should be NOCOW and is not; OSError for the files.
+    Raises: Refused as `hold`, if no journald writes the file, or if `reason` is BORN_DATACOW and the directory is not
+    NOCOW. Failed if journald does not rotate, or if the new file should be NOCOW and is not. OSError for the files.
     """
     file = target.file
     with hold(file, moving=False) as held:

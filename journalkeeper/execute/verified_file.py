@@ -109,10 +109,13 @@ def look_again(held: VerifiedFile, *, replacing: bool, moving: bool = False) -> 
 def is_only_kept_open(file: JournalFile) -> bool:
     """Return whether the program that has this file open for writing no longer writes, so that work in place is safe.
 
-    That is so only for an archived file. journald keeps it open and mapped until its next rotation, which can be weeks
-    away. But journald never appends to a file in state ARCHIVED (systemd 252 to 262: process_deferred_closes(),
-    journal_file_set_online()). The result is False if a loop device uses a file of the same name, because that may
-    still write.
+    Call this for a file that a program has open for writing; the function does not check that. The result is always
+    False for files that are not archived by their name. journald keeps an archive open and mapped until its next
+    rotation, which can be weeks away. But journald never appends to a file in state ARCHIVED (systemd 252 to 262:
+    process_deferred_closes(), journal_file_set_online()). The caller must check the state.
+
+    The result is False if the file behind a loop device has the same name (without its directory), because the device
+    may still write.
     """
     if file.kind is not Kind.ARCHIVED:
         return False

@@ -25,8 +25,9 @@ CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOE
 def write_whole(doing: str, path: str, text: str, *, mode: int, replace: bool = True, sync: bool = True) -> None:
     """Write `text` to the absolute `path`, with exactly these mode bits; `doing` names the task in errors.
 
-    Without `replace` the name must be free; for a moment it then belongs to an empty file. Without `sync` the file may
-    be empty after a power cut.
+    Without `replace` the name must be free; for a moment it then belongs to an empty file. With `sync` the content is
+    on the disk before the name leads to it. Without `sync` the file may be empty after a power cut. The directory is
+    never synced, so the old file may return after a power cut.
 
     Raises: FileError (EEXIST the name is taken; ENOENT no such directory; EACCES; EISDIR; ENOSPC; EROFS); KeeperError
     as `open_directory`. The old file is then still there, and no part of the new one.
@@ -93,10 +94,11 @@ def require_root_only(directory: str) -> None:
 
 
 def _resolve_for_root(path: Path) -> Path:
-    """Return the absolute `path` without links. It must exist, so that its links form no circle.
+    """Return the absolute `path` with all symbolic links resolved. Follow only links that belong to root.
 
-    The owner of a directory can exchange its entries at any moment. So a single look finds out whether an entry is a
-    link and who owns it. No part of the way to the entry may be a link.
+    The caller must know that `path` exists; so its links form no circle. Check each part from the root on. Open its
+    parent directory without following links, then examine the part once with lstat(2). One call must report both the
+    kind and the owner, because the owner of a directory can exchange its entries at any moment.
 
     Raises: KeeperError if a link does not belong to root; OSError.
     """

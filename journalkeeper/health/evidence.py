@@ -207,9 +207,11 @@ def find_unit(units: tuple[Unit, ...], name: str) -> Unit:
 
 
 def is_up(units: tuple[Unit, ...]) -> bool:
-    """Return whether work on the journal goes on: the service is active or starts, or its timer will start it.
+    """Return whether work on the journal goes on: by the service, or by the timer that runs `defrag` in its place.
 
-    Return False if the service has failed. An active timer for `defrag` replaces the service: then always return True.
+    Return True if the timer for `defrag` is active, whatever the state of the service. Otherwise return False if the
+    service has failed, also if systemd is about to start it again. Otherwise return True if the service is active,
+    reloads or starts, or if the timer of the service waits. A unit that `units` lacks is inactive.
     """
     service, timer, instead = (find_unit(units, name) for name in (SERVICE, TIMER, DEFRAG_TIMER))
     running = service.active in {"active", "reloading", "activating"} or timer.sub == "waiting"

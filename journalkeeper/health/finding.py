@@ -131,10 +131,12 @@ def word(rule: Rule) -> str:
 def answer(rule: Rule, evidence: Evidence) -> Answer | None:
     """Return the first answer of `rule`: a Finding that has the rule's word, or Unknown; None if nothing is wrong.
 
-    Return Unknown if a part of the evidence that the rule needs is Unknown. A rule on files or places that found
-    nothing is Unknown, too, if some files could not be looked at. If the running service reports the same problem about
-    itself, the rule is not called, and the service's line becomes the finding. The line is not divided into sentence
-    and remedy, because the sentence may contain any text.
+    If the running service's health is "act", and one of its reasons begins with the rule's word, do not call the rule.
+    Return a problem with the rest of that reason as its sentence, and without a remedy. The reason may contain a
+    remedy, but its text does not show where the sentence ends.
+
+    Return Unknown if a part of the evidence that the rule needs is Unknown. Return Unknown also if a rule on files or
+    places found nothing, and some files could not be looked at.
     """
     service, name = evidence.service, word(rule)
     if isinstance(service, Manager) and service.health == "act":

@@ -40,8 +40,9 @@ SLOW_US: Final = SECOND_US
 def dropped(journal: Journal, now_us: int) -> Answers:
     """Messages of the last week never reached the journal, because of a unit's rate limit or a full kernel buffer.
 
-    The check reports a problem from the first lost message on. Without one, it is Unknown if the entries that were
-    read do not reach back a week.
+    The check reports one problem for all units, from the first lost message on. Without one, it is Unknown if only some
+    entries of journald were read, and the oldest of them is less than a week old. A young journal that was read
+    completely gives no answer.
     """
     lost: Counter[str] = Counter()
     for one in journal.dropped:
@@ -66,8 +67,9 @@ def dropped(journal: Journal, now_us: int) -> Answers:
 def journald_ended(journal: Journal, now_us: int) -> Answers:
     """journald crashed or was killed, for example by its watchdog: messages that it had not written are lost.
 
-    The check reports a problem for one such end in the last week. Without one, it is Unknown if the entries that were
-    read do not reach back a week.
+    The check reports one problem with the number of such ends in the last week, from the first on. Without one, it is
+    Unknown if only some entries of journald were read, and the oldest of them is less than a week old. A young journal
+    that was read completely gives no answer.
     """
     recent = [one.result for one in journal.ended if one.when_us >= now_us - RECENT_US]
     if recent:
@@ -118,8 +120,9 @@ def waits(journal: Journal) -> Answers:
 def slow_boot(journal: Journal, record: Recorded) -> Answers:
     """Boots since the installation wait for the journal: its flush takes more than a fifth of them.
 
-    A flush of less than 1 s does not count. The check reports a problem if this is so in 3 or more of the last 5
-    boots with known times. It is Unknown if fewer than 3 boots since the installation have known times.
+    The share is that of the boot's time in userspace. A flush of less than 1 s does not count. The check reports a
+    problem if 3 or more of the last 5 boots were slow. Only boots with known times since the installation count. It is
+    Unknown if there are fewer than 3 such boots, or if the history does not show the time of the installation.
     """
     since_us = None if record.counters is None else record.counters.since_us
     boots = [boot for boot in journal.boots if since_us is not None and boot.first_us >= since_us]

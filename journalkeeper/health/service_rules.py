@@ -42,8 +42,9 @@ UNWRITABLE: Final = {
 def bad_configuration(evidence: Evidence) -> Answers:
     """The configuration on disk is wrong, or is not the one that runs.
 
-    The check reports one problem, which names the error. Without one, it is Unknown if the service does not answer,
-    or if no service runs and the history cannot be read.
+    The check reports one problem with the error text. The error is `config_error`, for the configuration on disk, or
+    else `present.configuration`, for a service that still runs with an older one. Without an error, the check is
+    Unknown if the service does not answer, or if no service runs and the history cannot be read.
     """
     present = evidence.present
     wrong = evidence.config_error or (not isinstance(present, Unknown) and present.configuration)
@@ -56,10 +57,17 @@ def bad_configuration(evidence: Evidence) -> Answers:
 def keeper_down(evidence: Evidence) -> Answers:
     """Neither the service nor the timer that replaces it runs, so nothing keeps the journal in order.
 
-    The check also reports a problem if the service runs and is not on the system bus. A missing or disabled service
-    is no problem if the newest run, by hand or by the timer, began in the last two days. On a host without journals
-    on btrfs nothing is a problem. The check is Unknown while systemd is about to start the service. It is also
-    Unknown if the states of the units cannot be read, unless there was such a run.
+    The check finds nothing if the service answers or hangs on the bus, or if the look found journals only outside
+    btrfs. Otherwise a run is recent if it is the newest in the history, was not by the service, and began in the last
+    two days.
+
+    Unknown: the states of the units cannot be read and no run is recent, or systemd is about to start a service that
+    has not failed.
+
+    Problem: the service runs and is not on the system bus, has failed, or is enabled and does not run. A missing or
+    disabled service is a problem if no run is recent.
+
+    Nothing is wrong in all other cases, for example if the timer that replaces the service is active.
     """
     look, units = evidence.look, evidence.units
     elsewhere = not isinstance(look, Unknown) and bool(look.foreign) and not look.host.instances
@@ -109,7 +117,11 @@ def keeper_hung(service: Manager | Hung | None) -> Answers:
 
 
 def keeper_old(service: Manager | Hung | None) -> Answers:
-    """The running service is of another version than the installed program."""
+    """The running service is of another version than the installed program.
+
+    The check reports one problem. It finds nothing if no service runs, if the service does not answer, or if the
+    service does not report its version.
+    """
     if isinstance(service, Manager) and service.version not in {None, __version__}:
         sentence = f"The running service is still version {service.version}, and {__version__} is installed."
         yield problem(sentence, RESTART, version=service.version)
@@ -118,7 +130,8 @@ def keeper_old(service: Manager | Hung | None) -> Answers:
 def keeper_failing(present: Present) -> Answers:
     """The last run as a whole failed.
 
-    The check is Unknown until the first look is over.
+    The check reports one problem with the error of the run, even before the first look is over. Failures of single
+    files do not count here. Without an error, it is Unknown until the service has finished its first look at the files.
     """
     if present.problem:
         yield problem(f"{present.problem}.", LOG, problem=present.problem)
@@ -146,7 +159,11 @@ def directory_unwatched(present: Present) -> Answers:
 
 
 def directory_unwritable(present: Present) -> Answers:
-    """The service may not write to a journal directory."""
+    """The service may not write to a journal directory.
+
+    The check reports one problem, which names all such directories. Its reason and its remedy are those of the first
+    directory: a read-only filesystem, ReadWritePaths= of the unit, the owner, or the mode or an attribute.
+    """
     if present.unwritable:
         paths, (why, remedy) = [path for path, _ in present.unwritable], UNWRITABLE[present.unwritable[0][1]]
         sentence = f"The service cannot write to {list_names(paths)}: {why}."
@@ -176,7 +193,11 @@ def files_failing(present: Present) -> Answers:
 
 
 def volume_full(present: Present) -> Answers:
-    """The volume has too little free space for an action that pays."""
+    """The volume has too little free space for an action that pays.
+
+    An action pays if the plan would contain it with enough free space. The check reports one problem with all files
+    that were not rewritten for lack of space. The detail and the remedy are those of the first file.
+    """
     if lacking := [one for one in present.failures if one.reason is Reason.FREE_SPACE]:
         first, count, where = lacking[0], counted(len(lacking), "file"), quote(dirname(lacking[0].path))
         sentence = f"The volume has too little free space to rewrite {count}: {first.detail} for {first.path}."
@@ -185,7 +206,11 @@ def volume_full(present: Present) -> Answers:
 
 
 def keeper_starved(present: Present, now_us: int) -> Answers:
-    """Files with work that pays have waited for more than a day: for a budget, an idle disk, or a flush window."""
+    """Files with work that pays have waited for more than a day: for a budget, an idle disk, or a flush window.
+
+    Files whose action failed or was skipped count, too, if they are among `present.waiting`. The check reports one
+    problem for all files, with their number, the longest wait and all reasons.
+    """
     if waits := long(present.waiting, now_us):
         oldest_us, reasons = now_us - waits[0].since_us, sorted({wait.reason for wait in waits})
         have = f"{counted(len(waits), 'file')} {'has' if len(waits) == 1 else 'have'} waited"
@@ -195,7 +220,10 @@ def keeper_starved(present: Present, now_us: int) -> Answers:
 
 
 def window_closed(present: Present) -> Answers:
-    """A file waits for a flush window that can never open, because the flush interval is too short."""
+    """A file waits for a flush window that can never open, because the flush interval is too short.
+
+    The check reports one problem, which names all instances where this is so.
+    """
     if present.closed:
         short = f"SyncIntervalSec= of {list_names(present.closed)} leaves too little time for work between two flushes"
         yield problem(f"{short}, and files wait for work.", "journalkeeper plan", instances=list(present.closed))

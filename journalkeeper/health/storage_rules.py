@@ -79,7 +79,8 @@ def not_btrfs(look: Look) -> Answers:
 def nocow_redundant(places: list[Place], look: Look) -> Answers:
     """A directory is NOCOW on a volume that keeps copies. Without checksums the good copy cannot be identified.
 
-    The check gives advice for the profiles dup, raid1, raid10, raid1c3, raid1c4, raid5 and raid6.
+    The check gives one advice for all such directories. The profiles are dup, raid1, raid10, raid1c3, raid1c4, raid5
+    and raid6.
     """
     if found := [place for place in _select(places, look, Reason.REDUNDANT) if place[0].nocow]:
         where = [one.directory for one, _ in found]
@@ -91,7 +92,8 @@ def nocow_redundant(places: list[Place], look: Look) -> Answers:
 def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
     """A directory is NOCOW and snapshots are taken of it. Each snapshot makes its data copy-on-write once more.
 
-    The check gives advice if the volume keeps one copy of the data. On other volumes nocow-redundant does.
+    The check gives one advice for all such directories on volumes that keep one copy of the data. For a volume that
+    keeps more copies, nocow_redundant gives the advice instead.
     """
     shared = [one.directory for one, _ in _select(places, look, Reason.SNAPSHOTS) if one.nocow]
     if shared:
@@ -102,9 +104,9 @@ def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
 def pinned_by_snapshots(files: Files, look: Look) -> Answers:
     """Snapshots keep the data of journal files: deleting a file frees no space until they are deleted.
 
-    The check gives advice if snapshots keep at least 16 MiB in all. The remedy moves the journal into a subvolume of
-    its own, which snapshots of the root leave out. If the journal already has its own subvolume, the remedy lists the
-    snapshots.
+    The check gives one advice if snapshots share at least 16 MiB with the files in all. The remedy moves the journal
+    into a subvolume of its own, which snapshots of the root leave out. If all these files are already in such a
+    subvolume, the remedy lists the snapshots, for the administrator to delete.
     """
     shared = [file for file in files if file.extents.shared_bytes]
     total = sum(file.extents.shared_bytes for file in shared)
@@ -117,9 +119,10 @@ def pinned_by_snapshots(files: Files, look: Look) -> Answers:
 def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> Answers:
     """Files have many more extents than they need, and no service works on them.
 
-    The check gives advice if the files that need work have, together, at least 300 extents more than the ideal. A
-    service at work leaves files fragmented for a while: they settle, or a flush is near. keeper-starved reports the
-    files that it leaves for too long.
+    The check gives one advice if the files that need work have, together, at least 300 extents more than the ideal. It
+    finds nothing while a service works: the service answers and is not paused, or `is_up` is true for the units. Such a
+    service leaves files fragmented for a while: they settle, or a flush is near. keeper_starved reports the files that
+    it leaves for too long. A paused service, or unit states that cannot be read, count as no service.
     """
     live, units = evidence.service, evidence.units
     at_work = not live.paused if isinstance(live, Manager) else not isinstance(units, Unknown) and is_up(units)
@@ -150,8 +153,9 @@ def damaged(files: Files) -> Answers:
 def no_room(places: list[Place]) -> Answers:
     """A volume has no room for a new chunk and little in its old ones, even if df(1) shows free space.
 
-    The check reports a problem if data or metadata has less than 64 MiB, together with the space outside of chunks.
-    Only the first volume with a finding is reported.
+    The check reports a problem for each volume with too little space. Add the free space in chunks of data to the space
+    outside of chunks, and likewise for metadata. Less than 64 MiB in one of the sums is too little. `answer` uses only
+    the first volume.
     """
     for one, volume in places:
         unallocated, metadata = volume.unallocated_bytes, volume.metadata_free_bytes
@@ -191,8 +195,9 @@ def _make_datacow(directories: list[str]) -> tuple[str, ...]:
 def _make_subvolume(look: Look, shared: list[JournalFile]) -> list[str]:
     """Return the commands that move the journal into a subvolume of its own, which snapshots of the root leave out.
 
-    They are for the first such directory by name. If the journal already has its own subvolume, return the command that
-    lists the snapshots.
+    The commands are for the first directory by name that holds journal directories with files of `shared`, such as
+    /var/log/journal. Files that are already in a journal's own subvolume do not count. If all are, return one command
+    instead, which lists the snapshots.
     """
     owned = {volume.device for volume in look.host.volumes if volume.own_subvolume}
     tops = [file.path.rsplit("/", 2)[0] for file in shared if file.device not in owned]

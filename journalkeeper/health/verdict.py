@@ -45,9 +45,11 @@ def judge_present(present: Present, now_us: int) -> Verdict:
 def present(evidence: Evidence) -> Present | Unknown:
     """Return the facts about the last run, from which rules judge the work.
 
-    A running service has judged them itself, so only `looked` is filled in. Without its report, the facts are the
-    waiting files and the failed actions of the last run in the history. Return Unknown if the service hangs or the
-    history cannot be read.
+    If the service runs and answers, it has already judged its facts. Then set only `looked`, which is False if its
+    health is unknown. If the service hangs, return Unknown with the reason.
+
+    If no service runs, return the waiting files and the failed actions of the last run from the history. Without a run,
+    use the failed actions of all entries. Return Unknown if the history cannot be read.
     """
     service, record = evidence.service, evidence.record
     if isinstance(service, Manager):
@@ -85,10 +87,11 @@ def find_failures(outcomes: Iterable[Outcome]) -> list[Skip]:
 
 
 def still_failing(before: Iterable[Skip], decided: Mapping[str, object]) -> list[Skip]:
-    """Return those failures of `before` that still hold after a new plan: `decided` still skips the path.
+    """Return the failures of `before` that remain after a new plan, in the same order.
 
-    A failure holds if the skip has the same reason. It also holds if the skip only postpones the action, unless the
-    failure was a lack of free space.
+    `decided` has the plan's decision for each path. A failure remains if the decision is a Skip with the same reason.
+    It also remains if the Skip only delays an action (`puts_off`), unless the failure was a lack of free space. A
+    failure ends if its path has an action or no decision.
     """
     return [
         one

@@ -113,9 +113,11 @@ class Database:
     def _run(self, doing: str, work: Callable[[Connection], T]) -> T:
         """Run `work` on the database, and return its result. `doing` names the task in errors.
 
-        If the file is unusable twice, rename it, and run `work` on a new database. A read-only file is not renamed.
+        If the file is unusable, open it again and retry once. If it is still unusable, rename it, and run `work` on a
+        new database. A read-only database is not renamed.
 
-        Raises: FileError if the disk cannot read the file; _UnusableError if a read-only or the new file is unusable.
+        Raises: FileError if the disk cannot read the file, also for a read-only database; _UnusableError if a read-only
+        or the new file is unusable; other errors as `_translate_error`.
         """
         with suppress(_UnusableError):
             return self._run_once(doing, work)
@@ -135,9 +137,10 @@ class Database:
 
     @contextmanager
     def _translate_errors(self, doing: str) -> Iterator[None]:
-        """If the block raises an error of the system or of SQLite, close the file and raise one of our errors instead.
+        """Close the file if the block raises an error of the system or of SQLite, and raise one of our errors instead.
 
-        The next call opens the file again.
+        An _UnusableError also closes the file, and is raised unchanged. An OverflowError counts as an error of SQLite.
+        Other exceptions leave the file open. After a close, the next call opens the file again.
         """
         try:
             yield
@@ -149,13 +152,14 @@ class Database:
             raise _translate_error(error, doing, self.path) from error
 
     def _connect(self) -> Connection:
-        """Open the file, or an empty database in memory for a reader of a missing file. Return the connection.
+        """Open the file and return the connection, which is also stored in `_connection`.
 
-        A writer creates a missing file. An older schema is migrated: in the file, or for a reader in a copy in
-        memory. A reader changes no rows, but rolls back the transaction of a killed writer if it may write to
-        the file.
+        A writer creates a missing file, and migrates an older schema in the file. A reader of a missing file gets an
+        empty database in memory. A reader of an older schema gets a migrated copy in memory. A reader changes no rows.
+        But if it may write to the file, SQLite rolls back the unfinished transaction of a killed writer.
 
-        Raises: _UnusableError if the file is foreign or of a newer version; OSError; sqlite3.DatabaseError.
+        Raises: _UnusableError if the file is foreign or of a newer version; OSError; sqlite3.DatabaseError. A
+        connection that is already open then remains in `_connection`: the caller closes it.
         """
         # SQLite opens the file read-only if it may not write. A reader who may write
         # rolls back the transaction of a killed writer.
@@ -208,10 +212,12 @@ class Database:
             connection.execute(f"PRAGMA user_version = {VERSION}")
 
     def _move_aside(self, why: str) -> None:
-        """Rename the file, then its rollback journal.
+        """Close the file. Rename it to "PATH.WHY-TIME" (UTC), then its rollback journal, if there is one.
 
-        The order matters. SQLite deletes a journal without a database, but would roll the old journal into a new
-        database of the same name.
+        Store the new name in `set_aside`. The order matters. SQLite deletes a journal without a database, but would
+        roll the old journal into a new database of the same name.
+
+        Raises: OSError if the file cannot be renamed.
         """
         self.close()
         self.set_aside = f"{self.path}.{why}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"

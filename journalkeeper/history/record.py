@@ -96,8 +96,8 @@ class Record(Database):
     def outcome(self, run: int, volume: VolumeKey, done: Done, when_us: int) -> None:
         """Store the outcome `done` of the run with the id `run`, in one transaction.
 
-        If the action was a rewrite or rotation that was done or gained nothing, its row also replaces the past of the
-        file's inode.
+        A trigger adds the outcome to the counters. A rewrite or rotation that succeeded (DONE), or has the reason
+        NO_GAIN, also replaces the stored past of the file's inode.
         """
         outcome = done.outcome
         past = Past(
@@ -189,8 +189,8 @@ class Record(Database):
     def wait(self, waits: Iterable[Wait], *, now_us: int) -> None:
         """Replace the stored waits with `waits`.
 
-        Nothing is written if the same files wait since the same times. For a file that has waited for more than a day,
-        the reason must be the same, too, because `status` reports it.
+        Write nothing if the same files are stored with the same times. If a file has waited for more than a day, a new
+        reason is written, too, because `status` reports it.
         """
 
         def key(wait: Wait) -> tuple[str, int, str]:
@@ -293,10 +293,10 @@ class Record(Database):
     def prune(self, now_us: int, keep_us: int, host: Host | None = None, *, max_rows: int | None = None) -> None:
         """Delete rows older than `keep_us`, and the oldest rows of each table beyond `max_rows` (None: no limit).
 
-        A row counts as old only if a later call confirmed the clock: a clock that jumps ahead deletes nothing. So the
-        first call on a new history deletes nothing by age. The past of a file is not limited by `max_rows`. It is
-        deleted when no `host` has shown the file for `keep_us`, so that an archive is rewritten only once. Without
-        `host`, no file is marked as seen.
+        Ages count from a confirmed clock: a time that an earlier call saw and a call at least CONFIRM_US later
+        confirmed. So a clock that jumps ahead deletes nothing, and neither does the first call on a new history, by
+        age. The past of a file is not limited by `max_rows`. Mark the files of `host`, if given, as seen at `now_us`.
+        Delete a past whose file was not seen for `keep_us`; until then, no archive is rewritten twice.
         """
         moments = confirm_clock(self._moments(), now_us)
         oldest_us = moments.get("confirmed", -FOREVER_US + keep_us) - keep_us
