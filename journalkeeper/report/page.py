@@ -102,7 +102,11 @@ def _describe_verdict(verdict: Verdict) -> str:
 
 
 def _describe_files(evidence: Evidence) -> str:
-    """Return a sentence on the journal files, or on the reason why they could not be examined."""
+    """Return a sentence with the number, size, disk usage and extents of the journal files.
+
+    The sentence also names the ideal number of extents and the time of the look. The disk usage is UNKNOWN if it was
+    not measured. Without files the numbers are 0. If there was no look, return a sentence with the reason instead.
+    """
     if isinstance(evidence.look, Unknown):
         return f"The journal files could not be examined: {evidence.look.why}."
     every = Sums.of(evidence.look.host.files)

@@ -59,9 +59,13 @@ def merge(parts: Sequence[Stretch], columns: int) -> list[Stretch]:
 
 
 def lines(parts: Sequence[Stretch], width: int) -> list[str]:
-    """Return the picture of a file, at most `width` wide, and a key to its signs; "(empty)" for an empty file.
+    """Return the lines of a file's picture: two lines of columns, an empty line, and the key to their signs.
 
-    The first line shows the extents of each part, the second its kind of data. After an empty line follows the key.
+    Add up neighbouring parts so that there are at most `width` columns. The height in the first line shows the extents
+    per MiB of a column; a column that is all hole is a space. The letter in the second line names its most frequent
+    kind of data. The key lists the heights and the kinds of data that occur. Its lines can be longer than `width`.
+
+    For an empty file, return only "(empty)", cut to `width`.
     """
     if not parts:
         return ["(empty)"[:width]]

@@ -66,8 +66,9 @@ class Retention(NamedTuple):
 def history(look: Look, storage: Storage) -> Answers:
     """Compacted archives leave room for a longer history, which journald does not use: it counts uncompressed bytes.
 
-    The check gives advice if the history could be at least 1.5 times as long and `journalkeeper retention --apply`
-    was not used. It is Unknown if the compression ratio, the bytes per day or journald's limits are not known.
+    The check gives advice if the history could be at least 1.5 times as long. It finds nothing if the gain is smaller,
+    or if the drop-in of `journalkeeper retention --apply` exists. It is Unknown if the compression ratio, the bytes per
+    day or journald's limits are not known.
     """
     found = retention(look, storage)
     if isinstance(found, Unknown):
@@ -133,9 +134,10 @@ def _mean_bytes(files: Sequence[JournalFile]) -> float:
 
 
 def _ratio(files: list[JournalFile]) -> float | Unknown:
-    """Return the allocated bytes of all archives divided by the bytes that they occupy on the disk.
+    """Return how many times smaller the archives are on the disk: their allocated bytes divided by their disk bytes.
 
-    Return Unknown if the disk bytes of an archive were not measured, or fewer than ARCHIVES archives are compressed.
+    All archives count in both sums. Return Unknown if the disk bytes of an archive were not measured. Return Unknown
+    also if fewer than ARCHIVES archives are compressed, which means that btrfs compressed at least half of their data.
     """
     archives = [file for file in files if file.kind is not Kind.ACTIVE]
     if any(file.disk_bytes is None for file in archives):
@@ -149,9 +151,14 @@ def _ratio(files: list[JournalFile]) -> float | Unknown:
 def _compute(
     instance: Instance, files: list[JournalFile], ratio: float, rate: float, target: int | None
 ) -> Retention | Unknown:
-    """Return the present retention, and the one proposed for the compression `ratio` and `rate`, in bytes per day.
+    """Return the present and the proposed retention for the compression `ratio` and the `rate` in bytes per day.
 
-    `target` is the disk usage that an earlier drop-in aimed at, None without one. Return Unknown if limits are unknown.
+    `target` is the disk usage that an earlier drop-in aimed at, None without one. Without it, aim at SystemMaxUse=, or
+    at the space that SystemKeepFree= leaves if that is less. The proposed SystemMaxUse= is the aim multiplied by
+    `ratio`, except for a reserve for files that are not compacted yet. SystemMaxFiles= becomes large enough for that,
+    at least MAX_FILES. SystemMaxFileSize= stays.
+
+    Return Unknown if a limit or the free space is not known, or if SystemMaxUse= is off.
     """
     use, keep_free = instance.system_max_use_bytes, instance.system_keep_free_bytes
     largest, available = instance.system_max_file_size_bytes, instance.available_bytes
@@ -198,9 +205,10 @@ def _room_bytes(instance: Instance, files: Sequence[JournalFile]) -> int:
 def find_limit(instance: Instance, use: int, room: float, by_files: float, rate: float | None) -> tuple[float, str]:
     """Return (bytes, setting) of the smallest limit, which journald reaches first; (inf, "") without a limit.
 
-    The setting includes its value, such as "SystemMaxUse=4G". `use` is the limit by SystemMaxUse=, `room` by
-    SystemKeepFree=, and `by_files` by SystemMaxFiles=, all in bytes. If `use` is 0, `room` does not count either.
-    `rate` is in bytes per day; without it, MaxRetentionSec= is left out.
+    The setting includes its value, such as "SystemMaxUse=4G". The limits in bytes are `use` by SystemMaxUse=, `room` by
+    SystemKeepFree=, and `by_files` by SystemMaxFiles=. If `use` is 0, leave out `use` and `room`. If `by_files` or
+    SystemMaxFiles= is 0, leave out `by_files`. The limit by MaxRetentionSec= is the bytes that `rate` (bytes per day)
+    makes in that time. Leave it out if it is 0 or infinite, or without a `rate`.
     """
     limits = []
     if use:

@@ -103,7 +103,11 @@ def change(decided: Decision, window: Window | None, now_us: int) -> str:
 
 
 def lines(story: Story, width: int) -> list[str]:
-    """Return the lines that `explain` shows about a file, at most `width` characters wide, except for its path."""
+    """Return the lines that `explain` shows about a file, wrapped to `width` characters, or to 40 if `width` is less.
+
+    Only the path is not wrapped. Empty lines separate four blocks: the path; kind, size and extents; the picture with
+    its key, if there is one; price, pins, past actions and the decision. If there is no decision, show the reason.
+    """
     file, room = story.file, max(width, 40)
     drawn = picture.lines(story.picture, room - 2) if story.picture else []
     chart = [f"  {line}".rstrip() for line in drawn[:2]]

@@ -116,12 +116,13 @@ class Daemon:
     # -- When it works -------------------------------------------------------------------------
 
     async def _work(self, lock: state.Lock) -> None:
-        """Report readiness. Until stopped, sleep and then look at everything if that is due, else at the flush timers.
+        """Make the watches and report readiness. Then sleep and do the work that is due, until the service stops.
 
-        If a flush has ended or a sync must be requested, look at everything next.
+        If a look at everything is due, first make new watches if they were requested. Otherwise look at the flush
+        timers. If a flush has ended or a sync must be requested, look at everything next.
 
         Raises: ReplacedError as Worker.look. KeeperError if the state directory was removed and cannot be made or
-        locked again. Without the lock, a second service could run. The service manager makes the directory for the next
+        locked again, because a second service could then run. The service manager makes the directory for the next
         start.
         """
         await self._renew_watches()
@@ -159,7 +160,11 @@ class Daemon:
         self._woken.clear()
 
     async def _renew_watches(self) -> None:
-        """Watch all directories anew, and publish why one of them is not watched. Then the next look tries again."""
+        """Make new watches of all directories in the worker, and replace the old ones.
+
+        Publish why a directory is not watched, "" if all are. After such a problem, the next look makes the watches
+        again.
+        """
         tops = self._worker.engine.directories
         self._watches_are_due = False  # before the wait: a reload during it requests watches of other directories
         watches = await self._worker.run(partial(watch_directories, tops))
@@ -168,10 +173,11 @@ class Daemon:
         self._change(unwatched=watches.problem)
 
     async def _look(self, lock: state.Lock) -> None:
-        """Make one complete run in the worker, log and publish its result, and plan the time of the next look.
+        """Make one complete run in the worker, log and publish its result, and set the time of the next look.
 
-        After a failure the next look is FAILED_S later, or RETRY_S if another process holds what the run needs. It is
-        FAILED_S later at most while a watch is refused. After NotOnBtrfs it needs an event.
+        The delay is that of the result, at least SOON_S. After a failure it is FAILED_S, or RETRY_S if another process
+        holds what the run needs. While a watch is refused, it is at most FAILED_S. After NotOnBtrfs, only an event
+        causes a look. If an event requested an earlier look during the run, that time stays.
 
         Raises: as Worker.look; KeeperError if `lock` is lost.
         """
@@ -275,10 +281,11 @@ class Daemon:
         self._publish(self._state._replace(present=self._state.present._replace(**facts)))
 
     def _publish(self, state: Snapshot) -> None:
-        """Store and judge the new `state`. Pass the verdict to the service manager, the log and the followers.
+        """Judge the new `state`, and store it with its verdict. Tell the followers that the state changed.
 
-        Log problems as a warning when they change, and again after a day. Log their end. Write the health metric in the
-        worker when the health changes, unless the service stops.
+        Set the status line to the headline, unless the service works or the health is unknown. Log problems as a
+        warning if other rules report them than before, and again after a day. Log their end when the health is "ok". If
+        the health changed, write the health metric in the worker, unless the service stops.
         """
         before, self._state = self._state, state._replace(verdict=judge_present(state.present, now_us()))
         state, health = self._state, self._state.verdict.health
@@ -327,7 +334,8 @@ class Daemon:
     async def plan(self, request: Request) -> dict[str, Any]:
         """Return the document of `plan -j` for a caller. Raises: KeeperError, OSError as Engine.plan.
 
-        One plan is made at a time, with a rest after it, because every user may ask and the worker has its own work.
+        Make one plan at a time, because every user may ask and the worker has its own work. Return it at once, but let
+        the next plan wait for REST times as long as this one took, at most REST_MOST_S.
         """
         await self._turn.acquire()
         began_s = time.monotonic()
@@ -369,9 +377,10 @@ class Daemon:
         self._woken.set()
 
     async def reload(self) -> None:
-        """Read the configuration again, and log and publish the result. Request new watches and a look at everything.
+        """Read the configuration again in a thread, and log and publish the result. A running action continues.
 
-        While it reads, the service manager sees the service as reloading.
+        In any case, request new watches and a look at everything. A success also clears the list of unwritable
+        directories. While it reads, the service manager sees the service as reloading.
 
         Raises: KeeperError, OSError if the configuration is wrong; then the running values stay.
         """

@@ -110,9 +110,11 @@ class Jobs:
         raise NoSuchJobError(f"there is no job {number}, or it is over")
 
     def cancel(self, number: int) -> None:
-        """Cancel job `number`. A running job ends at the next chunk border.
+        """Cancel job `number`, and notify the followers.
 
-        A queued job ends at once. Its result is "canceled" with a KeeperError, and replaces the result of the last job.
+        A queued job ends at once. Its result "canceled", with a KeeperError, replaces the result of the job that ended
+        last. The followers receive JobRemoved and Changed. A running job gets the state "canceling", and the followers
+        receive Changed. It ends at the next chunk border.
 
         Raises: NoSuchJobError if the job is over or never existed.
         """

@@ -76,9 +76,11 @@ class Event(StrEnum):
 
 
 def make_fields(outcome: Outcome) -> dict[str, str]:
-    """Return the fields of an outcome for the log, by names that begin with JOURNALKEEPER_.
+    """Return the fields of an outcome for the log, as texts by name.
 
-    All values are texts. Values that are None or "" are left out.
+    A name is JOURNALKEEPER_ and the SQL column in capitals. The column `path` becomes JOURNALKEEPER_FILE, and _US in a
+    name becomes _USEC. Times in seconds are given in microseconds. Leave out values that are None or "". Keep a value
+    of 0.
     """
     names = {name: name.upper().replace("_US", "_USEC") for name in to_columns(outcome)} | {"path": "FILE"}
     known = {names[name]: one for name, one in to_columns(outcome).items() if one not in {None, ""}}
@@ -196,11 +198,14 @@ class RunLog:
         self._log_results(report, is_repeated=False)
 
     def log_run(self, report: Report, directories: Iterable[str], missing: tuple[str, ...]) -> None:
-        """Log the notices, outcomes and lasting conditions of a run of the service, and forget those that are over.
+        """Log the notices and outcomes of a service's run, its skips for a reason in LASTING_REASONS, and `missing`.
 
-        Outcomes of failures in PASSING are not logged. Of each file, the same kind of action, or the same reason for
-        none, is logged once a day. Log the directories in `missing` as awaited. When none is missing any more, log that
-        `directories` were found.
+        Do not log failures with a reason in PASSING. Log a topic again only after a day, or if its content changed. The
+        content of a file's outcome is the kind of a successful action, or else the reason; its numbers do not count.
+
+        The directories in `missing` are logged as awaited. When none is missing any more, log that `directories` were
+        found. Forget notices that did not return and files that are not in the plan, so that they are logged at once
+        when they return. Keep the topics in LASTING and the bugs.
         """
         self._log_results(report, is_repeated=True)
         for skip in report.plan.skipped:

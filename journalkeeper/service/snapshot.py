@@ -66,9 +66,10 @@ class Snapshot(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """The verdict in one line. If it is OK, the number of files and what they wait for follow.
+        """The verdict in one line: "Act: ..." with the first problem, "Unknown: ..." with the reason, or "OK: ...".
 
-        Before the first look the sentence of `state` takes their place.
+        After "OK: " follow the number of files and the reasons why files wait. Without findings, the sentence of
+        `state` replaces them: before the first look, or if no journal is on btrfs.
         """
         if self.findings is None:
             return self.verdict.headline(f"{state(self)[1]}.")
@@ -215,16 +216,17 @@ Message = Checked | FlushesLooked | Looked | Failed | FileDone | NotOnBtrfs | Pr
 def after(state: Snapshot, message: Message) -> Snapshot:
     """Return the state that follows from `state` and a message of the worker. `state` stays unchanged.
 
-    - Progressed: the service is working if it is its own run. A job's progress changes nothing.
-    - Checked, FlushesLooked: the values of the message replace those of the state.
-    - FileDone: a success is added to the sums of bytes and sets `last_run_us`. The outcome replaces the failures of its
-      path.
-    - Looked: the result replaces the findings and `present`, except for the facts in STANDING and the failures that
-      last.
-    - NotOnBtrfs: no findings, and of `present` only the facts in STANDING stay.
-    - Failed: `problem` is set, or `busy` with its time if another process holds what the run needs. The findings stay.
+    - Progressed: set `working` if it is the service's own run. A job's progress changes nothing.
+    - Checked: replace these facts in `present`. FlushesLooked: replace the windows and the next flush.
+    - FileDone: remove the failures of its path, and add the outcome if it is one of `find_failures`. A success also
+      adds to the sums of bytes and sets `last_run_us`.
+    - Looked: replace the findings, the windows and `present`. Keep the facts in STANDING, and the old failures that
+      `still_failing` returns.
+    - NotOnBtrfs: remove the findings. Of `present` keep only the facts in STANDING, and set `foreign`.
+    - Failed: set `problem` and clear `busy`. If another process holds what the run needs, set `busy` and clear
+      `problem`; `busy_since_us` is the time of the first such failure in a row. The findings stay.
 
-    After the last three, the service is no longer working.
+    The last three also set `working` to False.
     """
     before = present = state.present
     standing = {name: getattr(before, name) for name in STANDING}

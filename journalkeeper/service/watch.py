@@ -104,8 +104,10 @@ def watch_directories(tops: tuple[str, ...]) -> Watches:
     """Watch `tops`, the instances' directories below them, and the nearest directory above each, with inotify.
 
     The directory above is watched so that a `top` that appears or is replaced is noticed. Return the watches, whose
-    `fd` the caller has to close. Errors are not raised: `problem` of the result states why one of the directories is
-    not watched. The call can wait for the disk.
+    `fd` the caller has to close. `fd` is -1 if the kernel refused an inotify instance.
+
+    A failure is not raised: `problem` of the result states the last one. If a directory cannot be watched, the others
+    still are. If a top cannot be listed, the directories after it are not watched. The call can wait for the disk.
     """
     # pyinotify logs to stderr by a handler of its own; its errors come as exceptions here.
     pyinotify.log.handlers[:] = [logging.NullHandler()]
@@ -132,10 +134,13 @@ def watch_directories(tops: tuple[str, ...]) -> Watches:
 def _find_wanted(tops: tuple[str, ...]) -> Iterator[tuple[str, Interest]]:
     """Yield each directory to watch with its events: those above each of `tops`, the top itself, and its instances.
 
-    A directory is yielded before the search below it. If the caller watches each directory at once, an event reports
-    what appears below it during or after the search. A top that does not exist is not yielded.
+    If links lead to a top, yield the nearest directory above the link and the one above its target. A directory can be
+    yielded twice. A top that does not exist is not yielded.
 
-    Raises: KeeperError if a top cannot be listed.
+    A directory is yielded before the search below it. If the caller watches each directory at once, an event reports
+    what appears below it during or after the search.
+
+    Raises, during the iteration: KeeperError if a top cannot be listed.
     """
     for top in tops:
         # Also above: a directory, or a link to it, that is moved away and made anew is found again.
@@ -149,9 +154,10 @@ def _find_wanted(tops: tuple[str, ...]) -> Iterator[tuple[str, Interest]]:
 
 
 def _find_nearest(path: str) -> Iterator[tuple[str, Interest]]:
-    """Yield the nearest existing directory above `path`, with the name in it that leads to `path`.
+    """Yield the nearest existing directory above `path`, with an interest in the name in it that leads to `path`.
 
-    Yield another one while a nearer directory has appeared meanwhile.
+    Then search again, because a nearer directory can appear before the caller watches the first one. Yield each new
+    result, and stop when the search finds the same directory as before.
     """
     known = ""
     while True:
@@ -221,11 +227,11 @@ class Watch:
         os.close(self._mountinfo)
 
     async def wait(self) -> Change:
-        """Sleep until an event comes, and COALESCE_S longer. Return the changes of at most READ_BYTES of events.
+        """Sleep until an event comes, and COALESCE_S longer. Then read at most READ_BYTES of events.
 
-        Return EVERYTHING also if a mount near a journal directory changed. The next call returns the changes of further
-        events. An unexpected exception loses events: then the caller has to make the watches anew, and to look at
-        everything.
+        Return the sum of their changes, NOTHING if they are about other files. It includes EVERYTHING if a mount at,
+        above or below a journal directory changed. The next call returns the changes of the events that are left. An
+        unexpected exception loses events: then the caller has to make the watches anew, and to look at everything.
         """
         await self._woken.wait()
         await asyncio.sleep(COALESCE_S)
@@ -263,10 +269,16 @@ class Watch:
             return b""
 
     def _judge(self, number: int, mask: int, padded_name: bytes) -> Change:
-        """Return the change that one inotify event reports; NOTHING if the event is about other files.
+        """Return the change that one inotify event reports.
 
-        Return EVERYTHING for a directory or a watched name that changed. After an overflow return EVERYTHING with an
-        append to each directory.
+        - The queue overflowed: EVERYTHING, with all journal directories in `appended`.
+        - The directory vanished, moved or was unmounted, or a name in `Interest.names` changed: EVERYTHING.
+        - The event is about a subdirectory of a journal directory: EVERYTHING.
+        - A journal file appeared, vanished or was renamed: only `rescan` is True.
+        - An active journal file was modified: `appended` has its directory.
+        - Another event, such as a modified archive: NOTHING.
+
+        Raises: KeyError if no watch has this `number`.
         """
         if mask & pyinotify.IN_Q_OVERFLOW:
             appended = frozenset(one.journals for one in self.watches.interests.values() if one.journals)
@@ -296,7 +308,10 @@ class Watch:
 
 
 def _explain(error: Exception, limit: str) -> str:
-    """Return the kernel's error text from a message of pyinotify, the value of a limit, and how to raise the limit.
+    """Return a text with the kernel's error, the value of an inotify limit, and the command that doubles it.
+
+    `error` is an exception of pyinotify, and `limit` is a file name in LIMITS. The text is such as "No space left on
+    device (ENOSPC); fs.inotify.max_user_watches is 8192; raise it: sysctl fs.inotify.max_user_watches=16384".
 
     Raises: OSError if the file of the limit cannot be read.
     """

@@ -113,12 +113,13 @@ class Worker:
     def check(self) -> set[str]:
         """Post whether the configuration on disk is the one that runs, and which directories cannot be written.
 
-        Post nothing if a reload replaced the engine meanwhile. A wrong configuration is posted, not raised.
+        Post an error of the configuration as a text, and do not raise it. Post nothing if a reload replaced the engine
+        during the check. The returned set is the same in that case.
 
-        Return the directories that were replaced: the service can no longer write there, although it could when they
-        were first checked. Its unit's mounts are made when it starts, so systemd has to start it again. A directory
-        that was read-only at its first check is no such directory, because a new start would change nothing. Any thread
-        may call this.
+        Return the directories that were made or replaced after the service started. Such a directory lies on a
+        read-only mount (Obstacle.MOUNT), but did not at the first check of its top directory. Only a new start of the
+        service can make it writable. Leave out directories with another obstacle, such as a read-only filesystem. The
+        first check stays stored after a reload. Any thread may call this.
         """
         engine = self.engine  # a reload may replace it meanwhile
         try:
@@ -183,7 +184,9 @@ class Worker:
     def _run(self, engine: Engine, job: int, request: Request, stop: Callable[[], bool], origin: str) -> Report:
         """Run `engine` for the job with this number, or with 0 for the service itself, and post progress and outcomes.
 
-        `stop` returns whether to end between two pieces. `alive_s` is None after the run. Raises: as Engine.run.
+        `stop` returns whether to end between two pieces. Each progress sets `alive_s` to the present time; after the
+        run it is None. The first progress since a look began stores the CPU time, because `look` counts only the time
+        before it. Raises: as Engine.run.
         """
 
         def note_progress(progress: Progress) -> None:
@@ -291,15 +294,15 @@ def _place(path: str, directories: tuple[str, ...]) -> str:
 
 
 def find_unwritable(top: str) -> dict[str, Obstacle]:
-    """Return why this process may not write to directories with journals: `top`, or else those of its instances.
+    """Return the journal directories that this process may not write to, each with the reason; {} if there are none.
 
-    Return {} if all can be written. A directory that does not exist or cannot be listed is left out, because the look
-    reports it.
+    If `top` is one of them, return only `top`, otherwise those of its instances' directories. Leave out a directory
+    that does not exist, and the instances of a `top` that cannot be listed, because the look reports them. Leave out
+    remote/: each file there that belongs to another user has the reason foreign-owner.
 
-    The unit's confinement makes mounts that are read-only although their filesystem is not (Obstacle.MOUNT):
-    ReadWritePaths= excepts the directory that is there when the service starts. A directory that replaces it later lies
-    on the read-only mount below. remote/ is left out: each file there that belongs to another user has the reason
-    foreign-owner.
+    The reason Obstacle.MOUNT comes from the unit's confinement. systemd mounts the file system read-only for the
+    service, except the directories in ReadWritePaths= that exist when it starts. A directory that replaces one of them
+    later is on the read-only mount.
     """
     places = [top]
     with suppress(KeeperError):  # the look reports it
@@ -314,10 +317,13 @@ def find_unwritable(top: str) -> dict[str, Obstacle]:
 
 
 def _find_obstacle(path: str) -> Obstacle:
-    """Return why this process cannot write to the directory `path`.
+    """Return the reason why this process cannot write to the directory `path`. The caller knows that it cannot.
 
-    A read-only filesystem comes first, then a read-only mount. Else it is ATTRIBUTE if the directory belongs to this
-    user, or OWNER. Raises: OSError if the directory cannot be opened.
+    Return the first that applies: FILESYSTEM if the filesystem is read-only, MOUNT if only its mount is, OWNER if the
+    directory belongs to another user. Otherwise return ATTRIBUTE, because an attribute such as chattr +i is left as the
+    cause.
+
+    Raises: OSError if the directory cannot be opened.
     """
     fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
