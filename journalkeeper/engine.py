@@ -152,10 +152,13 @@ class Engine:
             return host, planned._replace(notices=record.ignored)
 
     def _plan(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
-        """Measure the load of the disks, if work depends on it, and return `host` with the load, and the plan for it.
+        """Return the plan for `host`, and `host` with the load of its disks if the load was measured.
 
-        With `marked`, each skip shows whether --now would make it an action. Decisions of the last plan are then not
-        reused.
+        Measure the load only if the plan has actions that may wait for an idle disk. A request that hurries does not
+        wait, nor does any with PressureMax=100%. The measurement takes LOOK_S; then make the plan again with the load.
+
+        With `marked`, each skip shows whether --now would make it an action. Then ignore `memory.idle`, which has the
+        decisions of the last plan, and leave it unchanged.
         """
         idle = Idle() if marked else self.memory.idle
         chosen = plan(host, request, self.config, idle)
@@ -179,6 +182,7 @@ class Engine:
     ) -> Report:
         """Look, plan, and carry out the plan, until it is done or `stop` returns True between two pieces.
 
+        First remove the leftovers of a killed run. Write the metrics, except for named paths and before a shutdown.
         With `origin` "daemon" a missing directory counts as empty, a run without work is not stored, and changed extent
         counts are stored once an hour. A bookkeeping step that fails only adds a notice to the report.
 
@@ -255,9 +259,9 @@ class Engine:
     ) -> None:
         """Store which files wait and since when, and delete old rows and failures of files that are gone.
 
-        Waits of less than an hour are not stored, because each commit costs 14 I/Os. A run over named files starts no
-        wait, and only ends the waits of files that it finished. The service deletes old rows once a day, other runs
-        each time.
+        Waits of less than an hour are not stored, because each commit costs 14 I/Os. If `request` names files, start no
+        wait, delete no failures, and end only the waits of files with the result DONE. The service deletes old rows and
+        failures once a day, other runs each time.
         """
         now = now_us()
         before = record.waiting() if self.memory.waiting is None or not self._follows else self.memory.waiting
@@ -277,11 +281,15 @@ class Engine:
         record.prune(now, self.config.history.keep_us, host, max_rows=self.config.history.max_rows)
 
     def _see(self, request: Request) -> Seen:
-        """Look at the files that `request` names, or at all files. Replace `memory.seen` by the look.
+        """Look at the files that `request` names, or at all files. Return the look.
 
-        For named paths, a command looks at these files alone. The service first looks at all directories that exist,
-        for the flush times. It keeps that look as `memory.seen`, and returns the look at the named files. It follows no
-        links in the named paths, because any user can send them over the bus.
+        - No named paths: look at all files. The service leaves out missing directories. Store the look in
+          `memory.seen`.
+        - Named paths in a command: resolve links in the directories' paths (`resolve_path`), and look at these files
+          alone. Store this look in `memory.seen`.
+        - Named paths in the service (`follows`): first look at all files, for the flush times. Store that look in
+          `memory.seen`, with the volumes of the named files. Then look at the named files, and return only this look.
+          Follow no links in the named paths, because any user can send them over the bus.
 
         Raises: as Observer.look; NeedsRootError if a look at all files finds files and may read none of them.
         """
@@ -302,7 +310,10 @@ class Engine:
         return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
 
     def _add_timing(self, seen: Seen) -> Seen:
-        """Update the flush timers and longest recent pieces in `seen`, store it as `memory.seen`, and return it."""
+        """Update the flush timers from the look `seen`. Store `seen` with the timing in `memory.seen`, and return it.
+
+        The timing of an instance is its flush timer, and the longest time of a recent piece in its directory.
+        """
         instances = self.memory.flushes.look(seen.instances, seen.files)
         get_longest_us = self.memory.piece_times.get_longest_us
         self.memory.seen = seen._replace(
@@ -329,10 +340,11 @@ class Engine:
         return tuple(found.values()), next_flush_us(instances)
 
     def next_flush_look_us(self) -> int | None:
-        """Return when (CLOCK_MONOTONIC) to call `has_flush_passed` next, or None to wait for an event.
+        """Return when (CLOCK_MONOTONIC, us) to call `has_flush_passed` next. The time can be in the past.
 
         A flush is the sync of an active file by journald's timer (SyncIntervalSec=). A call is due shortly before the
-        next flush of any instance, and again until the flush was seen.
+        next flush of any instance, and again until the flush was seen. If the time of a flush is unknown, calls are due
+        repeatedly. Return None if no call is due before the next append to a file.
         """
         return self.memory.flushes.get_next_look_us(
             self.config.window.margin_us + self.memory.piece_times.get_longest_us()

@@ -127,9 +127,11 @@ def _fit_widths(
 
 
 def _lines(columns: tuple[Column[Any], ...], widths: list[int], cells: tuple[str, ...], *, below: bool) -> list[str]:
-    """Return the lines of one table row. A wrapped sentence needs several lines.
+    """Return the lines of one table row, each cell padded to its width.
 
-    With `below`, the last cell, a path, gets a line of its own.
+    Shorten a longer path, and wrap a longer sentence. Other cells stay whole. A wrapped sentence needs several lines,
+    in which the other cells are blank. With `below`, put the last cell, a path, on a line of its own after these lines.
+    Indent this line by two spaces.
     """
     parts = [_cut_cell(column, width, cell) for column, width, cell in zip(columns, widths, cells, strict=True)]
     paths = parts.pop() if below else []

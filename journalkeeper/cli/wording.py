@@ -58,10 +58,11 @@ def show_decisions(
 
 
 def describe_rest(skipped: Sequence[Skip]) -> str:
-    """Return the end of a summary: "5 files left alone. 2 files wait for free disk space."
+    """Return the end of a summary: "5 files left alone. 2 files wait for free disk space; --now does it at once."
 
-    The first sentence counts all skips, also when there are none. The second is `describe_waits`, if a file waits. If
-    --now would help some of the waiting files, it ends with "--now does it at once", or with their number.
+    The first sentence counts all skips, also when there are none. If a file waits, the second sentence is
+    `describe_waits`. If --now would help all waiting files, the second sentence ends with "; --now does it at once". If
+    --now would help only some of them, it ends with "; --now does not wait for N of them".
     """
     waiting = [skip for skip in skipped if skip.puts_off]
     said = [f"{counted(len(skipped), 'file')} left alone."]

@@ -62,12 +62,16 @@ def assignments(name: str, *, root: str = "/", subdir: str = "systemd") -> list[
 
 
 def files(name: str, *, root: str = "/", subdir: str = "systemd") -> list[str]:
-    """Return the main file and the drop-ins of the configuration `name`, in reading order.
+    """Return the paths of the main file and the drop-ins of the configuration `name`, in reading order.
 
-    The main file is the first NAME in PROJECT_DIRS/`subdir`. Drop-ins are NAME.d/*.conf of all directories, sorted by
-    name. Of drop-ins with equal names, the one in the first directory counts. So an empty file or a link to /dev/null
-    hides later ones. Links are followed as the kernel does, also out of `root`. Before 256, journald itself read the
-    main file only from /etc.
+    The main file is the first NAME that exists in a directory `root`/PROJECT_DIRS/`subdir`, such as /etc/systemd.
+    Without a main file, return the drop-ins alone. All these directories are searched for every version of journald,
+    although journald before 256 read the main file only from /etc.
+
+    Drop-ins are NAME.d/*.conf of all these directories, sorted by name. Of drop-ins with equal names, only the one in
+    the first directory is returned. So an empty file or a link to /dev/null hides later ones. Links are followed as the
+    kernel does, also out of `root`.
+
     Raises: FileError if a directory cannot be listed.
     """
     places = [os.path.join(root, directory, subdir, name) for directory in PROJECT_DIRS]
@@ -81,7 +85,10 @@ def files(name: str, *, root: str = "/", subdir: str = "systemd") -> list[str]:
 
 
 def _exists(file: str) -> bool:
-    """Return whether the file exists. True also if its link cannot be followed: then opening it gives the reason."""
+    """Return whether the file exists. Return False for a dangling link, or if a parent is not a directory.
+
+    Return True after any other error of stat(2), such as ELOOP or EACCES. Opening the file then gives the reason.
+    """
     try:
         os.stat(file)
     except (FileNotFoundError, NotADirectoryError):
@@ -92,7 +99,12 @@ def _exists(file: str) -> bool:
 
 
 def _conf_names(directory: str) -> list[str]:
-    """Return the names of the drop-ins in a directory; [] if the directory does not exist."""
+    """Return the names of the drop-ins in a directory. They end in ".conf", and hidden files are left out.
+
+    Return [] if the directory does not exist or is not a directory.
+
+    Raises: FileError if the directory cannot be listed for another reason.
+    """
     try:
         return [entry for entry in os.listdir(directory) if entry.endswith(".conf") and not entry.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
@@ -173,7 +185,11 @@ def _decode(raw: bytes) -> tuple[str, str]:
 
 
 def _section(text: str, before: str) -> tuple[str, str]:
-    """Return the section that a header line opens and "", or the section before and the problem."""
+    """Return the section's name in a header line, and "". `text` is the line, which begins with "[".
+
+    Return the section `before` and the problem if the line does not end in "]". Do the same if the name contains
+    quotes, backslashes or control characters. An unknown section is no problem here.
+    """
     if not text.endswith("]"):
         return before, "a section header is [NAME]"
     if _UNSAFE_IN_SECTION.search(text):
@@ -182,10 +198,12 @@ def _section(text: str, before: str) -> tuple[str, str]:
 
 
 def _logical_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield each line with its number, without comments. A continued line has a space in place of the backslash.
+    """Yield the number and the text of each line except comments. Blank lines are yielded, and white space is kept.
 
-    Its number is that of its last part. A comment between continued lines is skipped and does not end them; a blank
-    line does.
+    A line that ends in an odd number of backslashes continues in the next line. A space replaces the last backslash.
+    The joined line has the number of its last part. A comment between two parts is skipped and does not end the line. A
+    blank line or the end of the file ends it. A joined line of MAX_LINE_BYTES or more is not continued. A byte order
+    mark at the beginning is removed.
     """
     data = data.removeprefix(_BOM)
     pending: bytes | None = None

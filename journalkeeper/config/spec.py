@@ -64,7 +64,10 @@ class Spec(NamedTuple):
 
     @property
     def allowed(self) -> str:
-        """A sentence part that lists the permitted values."""
+        """The permitted values for an error message: "a time span such as 10s or 1h 30min, from 1s to 1d, or infinity".
+
+        The text is the form, then the permitted words, the range and "or infinity", where the directive has them.
+        """
         text = str(self.form)
         if self.words:
             text += " " + ", ".join(self.words)
@@ -89,7 +92,11 @@ class Spec(NamedTuple):
         return str(value)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Return pydantic's schema for the field: our `read` converts text, then pydantic checks type and range."""
+        """Return pydantic's schema for the field: our `read` converts text, then pydantic checks type and range.
+
+        `read` receives only a text or a list; pydantic gets any other value unchanged. Without a `high` limit, pydantic
+        checks no range.
+        """
 
         def value(given: object) -> object:
             return self.read(given) if isinstance(given, str | list) else given
@@ -98,12 +105,14 @@ class Spec(NamedTuple):
         return core_schema.no_info_before_validator_function(value, handler.generate_schema(bounded))
 
     def read(self, text: str | list[str]) -> object:
-        """Return the value of a directive's text. The paths of texts in a list become one tuple without repetitions.
+        """Return the value of a directive's text. pydantic later checks the range and the permitted words.
 
-        The value of infinity is None. A boolean word becomes "yes" or "no" where the directive also permits other
-        words. Ranges and the words of a directive are not checked here, but by pydantic.
+        - A list has the texts of a directive with paths. Return all their paths as one tuple without repetitions.
+        - Return None for "infinity", if the directive permits it.
+        - If the permitted words include "yes" and "no", return one of these for another boolean word, such as "true".
+        - Otherwise return the text as a value of the directive's form, such as a number, a bool or a word.
 
-        Raises: ValueError with the reason.
+        Raises: ValueError with the reason, if the text does not have the directive's form.
         """
         if isinstance(text, list):
             return tuple(dict.fromkeys(path for line in text for path in _paths(line)))

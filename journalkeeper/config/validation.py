@@ -40,7 +40,10 @@ class Shown(NamedTuple):
 
 
 def describe(config: Config) -> list[Shown]:
-    """Return every directive with its value, in the order of journalkeeper.conf."""
+    """Return a row for every directive, in the order of journalkeeper.conf.
+
+    A row has the section, the name, the value as text, and whether that is the default value.
+    """
     shown = []
     for one in directives():
         value = one.spec.format_value(_value(config, one))
@@ -51,11 +54,12 @@ def describe(config: Config) -> list[Shown]:
 def from_assignments(assignments: Iterable[Assignment]) -> Config:
     """Return the configuration that the lines of all files give, in the order in which they apply.
 
-    A later line wins, an empty line resets to the default, and the paths of a list add up. An overridden value is not
-    checked, so a drop-in can correct an earlier file.
+    A later line wins, an empty value resets to the default, and the paths of a list add up. An overridden value is not
+    checked, so a drop-in can correct an earlier file. A line with a `problem`, fatal or not, always is an error. So is
+    a line with an unknown section or directive.
 
-    Raises: ConfigError with every problem: unknown section or directive, bad value, value out of range, values that
-        contradict each other.
+    Raises: ConfigError with every problem, in the order of the lines: a line with a problem, unknown section or
+        directive, bad value, value out of range, values that contradict each other.
     """
     lines: dict[Directive, list[Assignment]] = {}
     problems: list[Problem] = []
@@ -90,9 +94,12 @@ def _value(config: Config, directive: Directive) -> Any:
 
 
 def _unknown(line: Assignment) -> str:
-    """Return why the section or key of `line` is unknown, with the nearest known word and all allowed words.
+    """Return why the section or key of `line` is unknown.
 
-    For a known key in the wrong section, return the section in which it belongs.
+    - For an unknown section, name the nearest section, if one is similar, and all allowed sections.
+    - For a line without a section, say that it stands before the first section, and name all allowed sections.
+    - For a key of another section, name only the section in which the key belongs.
+    - For any other key, name the nearest key of the section, if one is similar, and all keys of the section.
     """
     sections = list(dict.fromkeys(one.section for one in directives()))
     if line.section not in sections:
@@ -110,9 +117,10 @@ def _unknown(line: Assignment) -> str:
 
 
 def _validate(lines: dict[Directive, list[Assignment]]) -> tuple[Config, list[Problem]]:
-    """Return the configuration that the valid lines give, and a problem for each other line.
+    """Return the configuration that the valid lines give together, and a problem for each other line.
 
-    Each line is validated on its own, because only some lines of a list of paths may be wrong.
+    First validate each line in a configuration of its own, because only some lines of a list of paths may be wrong. A
+    directive without a valid line has its default.
     """
     problems: list[Problem] = []
     good: dict[Directive, list[Assignment]] = {}

@@ -117,11 +117,12 @@ def _compute_extra_bytes(action: Action, written_bytes: int, after: Found, *, wh
 def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFile, turn: Turn, pace: Pace) -> None:
     """Call `work` to rewrite the file's data, and store the states before and after in `turn`.
 
-    `work` returns the expected number of extents, which is stored, too. The new extents are made durable even after an
-    error.
+    Also store the expected number of extents, which `work` returns. Even after an error of `work`, make the new extents
+    durable, and measure the state after.
 
-    Raises: Refused if the name no longer leads to the file, `pace` ended the work, or too few extents were saved; the
-    errors of `work` and of `hold`.
+    Raises: Refused: VANISHED if the name no longer leads to the file, the reason of `pace` if it ended the work,
+        NO_GAIN for a rewrite that `is_useless_rewrite`. OSError ENOENT if the path does not exist. The errors of
+        `work`, and of `hold`, which opens the file and checks it.
     """
     with hold(file, replacing=turn.action.action is Verb.REWRITE) as held:
         turn.before = turn.after = _measure(held)
@@ -180,11 +181,12 @@ Raises: Refused; OSError.
 def _make_durable(held: VerifiedFile, pace: Pace) -> None:
     """Make the new extents durable, before the history records them.
 
-    An archive is synced. An active file is not, because an fsync would write the pages that journald has not flushed: 4
-    extents became 59 (measured). Instead the volume commits its transaction, which writes none of these pages.
+    Always sync an archive, even if nothing was written. Do not sync an active file, because an fsync would write the
+    pages that journald has not flushed: 4 extents became 59 (measured). Instead commit the volume's transaction, which
+    writes none of these pages.
 
-    There is no commit if nothing was written, or if `pace` ended early. Then a flush is near, and journald's fsync
-    would wait for the commit. The outcome is then "skipped" and claims no saving.
+    For an active file, do nothing if nothing was written, or if `pace` ended early. After such an end a flush is near,
+    and journald's fsync would wait for the commit. The outcome is then "skipped" and claims no saving.
     """
     if held.file.kind is not Kind.ACTIVE:
         os.fsync(held.fd)
@@ -210,8 +212,9 @@ def _has_its_name(held: VerifiedFile) -> bool:
 def _measure(held: VerifiedFile) -> Found:
     """Return the file's inode, size, mtime, extents and disk bytes; the disk bytes are None if they cannot be measured.
 
-    An active file is not synced, because that would be a flush that journald did not choose. Only for other files is
-    the measuring unit asked: it takes 0.2 s twice, and a window could close meanwhile.
+    Sync the file before the extents are counted, unless it is active: journald did not choose such a flush. Without
+    CAP_SYS_ADMIN, ask the measuring unit, another process, for the disk bytes, unless the file is active. Its two
+    answers, before and after the work, take 0.2 s each, and the flush window could close meanwhile.
     """
     fd, active = held.fd, held.file.kind is Kind.ACTIVE
     status, extents = os.fstat(fd), placement.count(fd, sync=not active)

@@ -121,8 +121,10 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
 def _find_left(action: Action, expected: int, before: list[Extent], after: list[Extent]) -> list[tuple[int, int]]:
     """Return (offset, length) of the data that should have moved, but has the same place in `before` and `after`.
 
-    Compression must move all data, and so must an action with the reason PINNED. Otherwise the kernel keeps long
-    extents on purpose. Then the list is empty unless more extents are left than `expected`, by `is_useless_rewrite`.
+    The maps `before` and `after` are those of the whole file, and so is the result: the action's ranges do not limit
+    it. Compression must move all data, and so must an action with the reason PINNED. In other cases the kernel keeps
+    long extents on purpose. Then return [], unless the rewrite saved too few of the `expected` extents
+    (`is_useless_rewrite`).
     """
     everything = parse_compression(action.compress) is not None or action.reason is Reason.PINNED
     if everything or is_useless_rewrite(len(before), expected, len(after)):
@@ -163,9 +165,10 @@ def _get_origin(row: Extent) -> tuple[bool, int]:
 
 
 def join_near(runs: list[tuple[int, int]]) -> tuple[Range, ...]:
-    """Return the (offset, length) `runs`, which are sorted by offset, as ranges without gain.
+    """Return the (offset, length) `runs`, which are sorted by offset, as ranges. Return () if there are no runs.
 
-    Runs with a hole of less than NEAR_BYTES between them become one range, which includes the hole.
+    Runs with a hole of less than NEAR_BYTES between them become one range, which includes the hole. The number of
+    extents in each range is set to 0, because it is not needed.
     """
     ranges: list[Range] = []
     for offset, length in runs:
@@ -178,10 +181,10 @@ def join_near(runs: list[tuple[int, int]]) -> tuple[Range, ...]:
 
 
 def read_through(fd: int, ranges: tuple[Range, ...], pace: Pace) -> None:
-    """Read `ranges`, to find blocks that the kernel could not read. Stop at the end of the file, or when `pace` ends.
+    """Read `ranges` after a rewrite and discard the content, to find blocks that the kernel could not read.
 
-    If the kernel cannot read a block during a rewrite, it skips the rest of the piece and returns success. The content
-    is discarded. Most data is still in memory.
+    The rewrite does not report such a block: the kernel skips the rest of the piece and returns success. Most reads are
+    quick, because the data is still in the page cache. Stop at the end of the file, or when `pace` ends.
 
     Raises: OSError: EIO a block cannot be read.
     """
@@ -206,12 +209,12 @@ def _wait_for_extents(fd: int, before: int) -> None:
 
 
 def _defragment_piece(fd: int, offset: int, length: int, compression: Compression | None) -> None:
-    """Defragment or compress one piece of the file, and write back this piece alone.
+    """Defragment or compress one piece of the file. Then write back this piece alone, and wait for the end.
 
-    Only journald flushes an active file. Signals are blocked meanwhile. After EAGAIN the piece is tried again,
-    FREEZER_TRIES times in all.
+    Do not sync the whole file, because only journald may flush an active file. Block all signals during the
+    defragmentation. Repeat it at once after EAGAIN, at most FREEZER_TRIES times in all.
 
-    Raises: OSError as btrfs.defrag.
+    Raises: OSError as btrfs.defrag, with EAGAIN after the last try; as `sync_file_range`.
     """
     with _block_signals():
         for attempt in range(FREEZER_TRIES):

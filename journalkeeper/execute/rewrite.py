@@ -189,13 +189,15 @@ def _describe(fd: int) -> dict[str, object]:
 
 
 def _replace(held: VerifiedFile, copy: int) -> None:
-    """Exchange the names of copy and original, and delete the original. Undo the exchange if the original changed.
+    """Exchange the names of copy and original, and delete the original. At the end `held.fd` is the copy.
 
-    The original is compared again after the exchange, when no program can open it by its name any more. So a write
-    until then is found. The original also counts as changed if a program has it open for writing. At the end `held.fd`
-    is the copy.
+    Give the copy a temporary name, sync it, and check that the original did not change. Then exchange the two names.
+    The original now has the temporary name, so no program can open it by its own name any more. Check it once more, to
+    find a write until the exchange. The original also counts as changed if a program has it open for writing.
 
-    Raises: Refused if the original changed; the copy is then deleted. OSError.
+    Raises: Refused if the original changed or another file took its name; the exchange is undone by `_undo_exchange`,
+        and the copy is deleted. The errors of `_undo_exchange`. OSError: up to the exchange the copy's name is deleted.
+        After it the exchange stays, and the original may keep the temporary name until the next run removes leftovers.
     """
     directory, temporary = held.dir_fd, f"{names.TEMPORARY_PREFIX}{held.file.inode}{names.TEMPORARY_SUFFIX}"
     os.link(f"/proc/self/fd/{copy}", temporary, dst_dir_fd=directory, follow_symlinks=True)
@@ -219,12 +221,13 @@ def _replace(held: VerifiedFile, copy: int) -> None:
 
 
 def _undo_exchange(held: VerifiedFile, temporary: str, copy: int) -> None:
-    """Exchange the two names again, and delete the copy.
+    """Exchange the two names again, and delete the copy. Before the call, the copy has the file's name.
 
-    If another program replaced the copy at the name meanwhile, its file keeps the name, and the original is deleted.
+    The original, which has the name `temporary`, gets its name back. If another program replaced the copy at the file's
+    name meanwhile, its file keeps this name. Then delete the original, because the program meant to replace it.
 
-    Raises: FileNotFoundError if the name was removed meanwhile; the original is deleted, because the removal was meant
-    for it.
+    Raises: FileNotFoundError if a program removed the file's name meanwhile; the original is deleted, because the
+        removal was meant for it. OSError.
     """
     try:
         kernel.exchange(held.dir_fd, temporary, held.name)

@@ -76,7 +76,9 @@ class Runner:
         """Execute the actions of `chosen` in order, and yield each with its outcome.
 
         After a stop, each remaining action is yielded as skipped, with the reason INTERRUPTED. An unforeseen exception
-        becomes a failed outcome with the reason INTERNAL_ERROR. `seen` is the look from which the plan was made.
+        becomes a failed outcome with the reason INTERNAL_ERROR, which counts the bytes written until then. After an
+        action on an active file or a directory, call `note_rewrite`, so that no look takes a moved block for a flush.
+        `seen` is the look from which the plan was made.
         """
         meter = Meter(chosen.actions, on_progress)
         for action in chosen.actions:
@@ -98,7 +100,9 @@ class Runner:
     def _execute(self, action: Action, seen: Seen, meter: Meter) -> Done:
         """Execute one action at a pace that a new throttle controls, and return its outcome.
 
-        The longest time of a piece of an active file is added to `piece_times`.
+        After the work, pause if another program just synced the active file (`wait_for_sync`). For an active file, add
+        the longest time of its pieces to `piece_times`, which ignores it if a recent piece in the directory took as
+        long.
         """
         throttle = Throttle(self, action, seen)
         pace = Pace(
@@ -191,8 +195,11 @@ class Throttle:
     def _is_closed(self, piece_us: int) -> bool:
         """Return whether the flush window of an active file closes before a piece of `piece_us` would end.
 
-        The state of the flush timer is read again first. A time limit of the action (`not_after_us`) counts, too.
-        Always False for an archive, which has no window.
+        Return False for an archive, which has no window. Return True if the piece would end after the action's
+        `not_after_us`; the flush timer is not read then. Otherwise forget the stored places of first blocks in the
+        directory, because this rewrite moved them. Then read the files' states again, which updates the flush timer.
+
+        Return False if no flush is expected. Return True if the time of the next flush is unknown or leaves no time.
         """
         action = self._action
         if not action.live:
