@@ -52,13 +52,15 @@ class Context:
         return validation.from_assignments(found)
 
     def engine(self, config: Config | None = None, *, patient: bool = False) -> Engine:
-        """Return the engine that was given, or a new one with `config`, by default the configuration on disk.
+        """Return the engine that this Context was given, else a new one.
 
-        A new engine works on the directories of -D or of the configuration, and measures disk bytes if the user is
-        root. The service needs a `patient` engine: it follows flushes, leaves the measuring to another process, and the
-        directory of -D may be created later.
+        A given engine ignores `config` and `patient`. A new engine works with `config`, by default the configuration on
+        disk. It works on the directories of -D or of the configuration, and measures disk bytes if the user is root.
+        With `patient`, which only the service sets, the engine follows flushes and measures no disk bytes. The
+        directory of -D need not exist then.
 
-        Raises: as `config`; KeeperError for a -D that is no directory; PermissionError (EACCES).
+        Raises: as `config`; without `patient`, KeeperError for a -D that is no directory, and PermissionError for a -D
+            that cannot be examined.
         """
         from journalkeeper.engine import Engine  # noqa: PLC0415 - pages are made without its libraries
 
@@ -99,7 +101,8 @@ class Context:
     def require_service(self) -> Service:
         """Return a connection to the running service, which the caller closes.
 
-        Raises: UsageError if the options name another journal; KeeperError if no service runs; as `running`.
+        Raises: UsageError with -D, --config, or a state directory other than the default; KeeperError if no service
+            runs, or if the service refuses; HungError if the service does not answer.
         """
         if not self.means_service():
             raise UsageError("only the host's service can do this: leave out -D, --config and STATE_DIRECTORY=")
@@ -147,14 +150,16 @@ class Context:
             self.output.note(*record.ignored)
 
     def read_history(self, since_us: int | None, directory: str | None = None) -> Recorded | Unknown:
-        """Return the contents of the history, with the actions since `since_us` in `directory`.
+        """Return the contents of the history, with the actions since `since_us` on files in `directory`.
 
-        None means from its beginning, or in all directories. Both arguments choose only the actions: the other parts
-        are about all directories and about the whole history. The written bytes are always those of the last 24 hours.
-        A missing history is empty. Return Unknown with the reason without the right to read it, or if another process
-        keeps it locked.
+        None for `since_us` means from the beginning; None for `directory` means in all directories. These arguments
+        restrict only the actions. All other parts are about all directories, and the written bytes are those of the
+        last 24 hours.
 
-        Raises: KeeperError if it is damaged.
+        A missing history is empty. If the user may not read the history, return Unknown with `needs_root`. If another
+        process keeps the history locked, return Unknown with the reason.
+
+        Raises: KeeperError if the history is damaged.
         """
         try:
             with self.record() as record:

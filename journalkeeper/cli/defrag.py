@@ -51,8 +51,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Carry out the plan, in the running service or in this process, and show the outcome for each file.
 
-    With -n only show the plan. Notices and failures are written to stderr. The exit status is 1 if a named path is no
-    journal file, also with -n. It is also 1 if an action failed or the run was interrupted. Otherwise it is 0.
+    With -n only show the plan. Notices and failures are written to stderr. The exit status is 1 if a named path cannot
+    be examined as a journal file (NO_JOURNAL), also with -n. It is also 1 if an action failed or the run was
+    interrupted. Otherwise it is 0.
+
+    Raises: NeedsRootError if an unprivileged user can read none of the files.
     """
     asked = request(args)
     if args.dry_run:

@@ -25,12 +25,14 @@ ELSEWHERE: Final = Unknown("-D names a directory to which this host's journald d
 
 
 def gather(context: Context, wanted: Wanted, config: Config) -> Evidence:
-    """Collect the parts of the evidence that `wanted` names, and the running service's own report.
+    """Collect the evidence for a command. A part that cannot be read is Unknown with the reason.
 
-    Parts that were not requested or cannot be read are Unknown. The service's report is None if no service runs. If
-    this host's journald does not write to the directory of -D, `units`, `storage` and `service` are Unknown, too.
+    The plan and the journal are UNASKED unless `wanted` asks for them. The other parts are always read. The service's
+    report is None if no service runs. With -D, unless the look shows that this host's journald writes to the directory,
+    `units`, `storage` and `service` are ELSEWHERE, which is Unknown.
 
-    Raises: KeeperError if journalctl fails midway, or for a -D that is no directory.
+    Raises: KeeperError if journalctl fails midway, or for a -D that is no directory; NeedsRootError if nothing in -D
+        may be read; PermissionError for a -D that cannot be examined.
     """
     now_us = context.now_us
     record = _read_history(context, wanted)
@@ -54,9 +56,9 @@ def gather(context: Context, wanted: Wanted, config: Config) -> Evidence:
 
 
 def _read_history(context: Context, wanted: Wanted) -> Recorded | Unknown:
-    """Return the contents of the history, as `Context.read_history`.
+    """Return the contents of the history since `wanted.since_us`, in `wanted.directory`. They are always read.
 
-    Return Unknown with the reason also if the history is damaged.
+    Return Unknown with the reason if the history may not be read, is locked, or is damaged. No KeeperError is raised.
     """
     try:
         return context.read_history(wanted.since_us, wanted.directory)
@@ -67,11 +69,11 @@ def _read_history(context: Context, wanted: Wanted) -> Recorded | Unknown:
 def _look(
     engine: Engine, wanted: Wanted, record: Recorded | Unknown, now_us: int
 ) -> tuple[Look | Unknown, Plan | Unknown]:
-    """Return a new look at the files, and the plan for them. Unless `wanted.plan` is set, the plan is UNASKED.
+    """Look at the files, and return the look and the plan. The plan is UNASKED unless `wanted.plan` is set.
 
-    If the files cannot be looked at, both are Unknown with the reason. If the history is Unknown, the plan is Unknown
-    with the same reason. If the directories are not on btrfs, the look has no files, and its `foreign` names the first
-    such directory.
+    If the look or the plan fails, both are Unknown with the reason. If the plan is wanted and `record` is Unknown, only
+    the plan becomes that Unknown. The look's `foreign` lists directories that are not on btrfs. If no journal directory
+    is on btrfs, the look has no files, `foreign` has only the first directory, and the plan is UNASKED.
     """
     plan: Plan | Unknown = UNASKED
     try:

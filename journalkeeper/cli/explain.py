@@ -61,9 +61,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _show_file(path: str, context: Context) -> int:
-    """Show the story of a file, and return the exit status: 1 if it is no journal file, else 0.
+    """Show the story of a file, and return 0.
 
-    For such a file nothing is shown but a note on stderr.
+    If the file is missing, is no journal file, or is not on btrfs (NO_JOURNAL), show nothing. Then write a note to
+    stderr, and return 1. This also applies to a file that root cannot read.
+
+    Raises: NeedsRootError if an unprivileged user cannot read the file; OSError if it cannot be opened later.
     """
     asked = Request(paths=(path,))
     host = context.engine().look(asked)
@@ -105,11 +108,13 @@ def _learn(file: JournalFile, now_us: int, context: Context) -> Story:
 
 
 def _read_placement(path: str) -> tuple[tuple[Stretch, ...], int | None, float | None]:
-    """Return the placement of the file's data, the bytes that its extents pin, and the seconds of a cold read.
+    """Return the placement of the file's data, the pinned bytes, and the estimated seconds of a cold read.
 
-    The pinned bytes are None for an unprivileged user. The seconds are None if they cannot be measured.
+    Pinned bytes are disk space that the file's extents occupy although the file does not use it. They are None for an
+    unprivileged user. A cold read is a read of the whole file that is not in the page cache. Its seconds are scaled
+    from a sample that is really read; they are None if the sample cannot be read cold.
 
-    Raises: OSError if the file cannot be opened.
+    Raises: OSError if the file or its directory cannot be opened.
     """
     parent, _, name = path.rpartition("/")
     with opening.open_directory(parent or "/") as dir_fd, opening.hold_open(name, dir_fd) as fd:
@@ -152,9 +157,11 @@ def _decide(asked: Request, context: Context, unknown: dict[str, str]) -> tuple[
 def _show_directories(path: str, context: Context) -> int:
     """Show each instance whose journal directory is `path` or below it, and return 0.
 
-    The caller must make `context` for `path`, as with -D: `path` itself serves only for the error.
+    The caller must make `context` for `path`, as with -D: `path` itself serves only for the error. If some files are
+    unreadable for an unprivileged user, write their number to stderr. If the plan cannot be made, show the instances
+    without decisions and windows, and with the reason.
 
-    Raises: KeeperError if there is none.
+    Raises: KeeperError if there is no journal directory; NeedsRootError if an unprivileged user can read no file.
     """
     host = context.engine().look(Request())
     check_files(list_problems(host.files), len(host.files), (), context)

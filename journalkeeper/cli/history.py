@@ -91,7 +91,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
 def _find_problem(path: str) -> Reason | None:
     """Return why `path` is no journal file: VANISHED, NOT_REGULAR, or NOT_JOURNAL for its name.
 
-    Return None for a directory, and for a regular file whose name is that of a journal file. The file is not opened.
+    A symbolic link is NOT_REGULAR, also if it points to a journal file. Return None for a directory, and for a regular
+    file whose name is that of a journal file. The file is not opened.
+
+    Raises: OSError if the path cannot be examined: EACCES, ELOOP.
     """
     try:
         mode = os.lstat(path).st_mode

@@ -65,7 +65,11 @@ _COLUMNS: Final[tuple[Column[compare.Row], ...]] = (
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for the measurement and its directory, and the options --extents and --iops."""
+    """Add two required arguments and two options.
+
+    The arguments are the measurement, which can only be `compare`, and the directory DIR. The options are --extents and
+    --iops, each a number in a fixed range. Without --iops its value is None.
+    """
     parser.add_argument("what", choices=("compare",), metavar="compare", help="what is measured")
     parser.add_argument("place", metavar="DIR", help="a directory on the disk in question, such as /var/tmp")
     extents, iops = between(EXTENTS_LEAST, EXTENTS_MOST, int), between(0, 1_000_000, int)
@@ -117,7 +121,8 @@ def _summarize(compared: compare.LabAnswer) -> str:
 def _verdict(compared: compare.LabAnswer) -> str:
     """Return sentences that name the strategy with the shortest boot flush, and compare waits with and without fsync.
 
-    Without a limit of IOPS, the sentence states that the strategies cannot be ranked.
+    If this strategy has no checksums, also name the fastest strategy that has them. "no fsync" is only compared, and
+    never named as the fastest. Without a limit of IOPS, return a single sentence: the strategies cannot be ranked.
     """
     if not compared.iops:
         return "Without a limit of IOPS the times are too short to rank the strategies."

@@ -52,7 +52,8 @@ def _extents(name: str) -> Callable[[dict[str, Any]], str]:
 def _saves(action: dict[str, Any]) -> str:
     """Return a table cell with the estimated savings, as seconds of a cold read and disk bytes: "~12s ~3.2M".
 
-    If the disk bytes are unknown or 0, a "-" takes their place. If both savings are, the cell is "-".
+    If only the disk bytes are 0 or unknown, write "-" for them: "~12s -". If only the seconds are 0 or missing, write
+    "~0" for them: "~0 ~3.2M". If neither is known or above 0, return "-".
     """
     seconds, disk_bytes = action.get("read_seconds_saved", 0), action.get("disk_bytes_saved", 0)
     if not seconds and not disk_bytes:
@@ -61,7 +62,11 @@ def _saves(action: dict[str, Any]) -> str:
 
 
 def _range(action: dict[str, Any]) -> str:
-    """Return a table cell: which part of the file is rewritten, or "-" for an action on a directory."""
+    """Return a table cell that shows which part of the file the action rewrites.
+
+    Return "-" for an action that rewrites no range, such as set-nocow. Return "whole file" if the ranges contain all
+    extents of the file. Otherwise return "SIZE at OFFSET" for one range, and "N ranges" for several.
+    """
     ranges = action["ranges"]
     if not ranges:
         return "-"
@@ -96,9 +101,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
-    """Show the plan for `asked`. Return 1 if a named path is no journal file, which is reported on stderr, else 0.
+    """Show the plan for `asked`, and return the exit status.
 
-    Files that need no work are only counted, unless the user named paths or `verbose` is set.
+    Return 1 if a named path cannot be examined as a journal file (NO_JOURNAL), and report it on stderr. Otherwise
+    return 0. Files that need no work are only counted, unless the user named paths or `verbose` is set.
+
+    Raises: NeedsRootError if an unprivileged user can read none of the files.
     """
     document = make_plan(asked, context)
     skipped, actions = skips(document), document["actions"]

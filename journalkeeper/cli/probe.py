@@ -141,13 +141,14 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Run the probe `args.probe`, show its result, and return the exit code.
+    """Run the probe `args.probe`, show its result, and return the exit status.
 
-    A signal (SIGINT, SIGTERM, SIGHUP) ends the probe early, and its result until then is shown. The code is 1 if
-    messages were lost, if the probe had a fault, or after a signal without --follow; else 0. Faults are written to
-    stderr.
+    SIGINT, SIGTERM or SIGHUP ends the probe early. The values until then are shown, with a note. Write the reasons why
+    the figures cannot be trusted (`faults`) to stderr. Return 1 if there is such a reason, if messages did not arrive,
+    or if a signal ended a probe without --follow. Otherwise return 0.
 
-    Raises: NeedsRootError if the probe needs root; as the probe's `measure`.
+    Raises: NeedsRootError if the probe needs root; ConfigError and FileError as `Context.config`; errors of the probe's
+        function `measure`; KeyboardInterrupt for a signal before the first values.
     """
     probe = next(row for row in PROBES if row.name == args.probe)
     if probe.needs_root and not context.privileged:
@@ -194,10 +195,11 @@ class ProbeAnswer(NamedTuple):
 
 
 def text(found: Measurement, answer: ProbeAnswer, output: Output) -> list[list[str]]:
-    """Return the blocks of text that show a measurement: verdict, histograms, and table.
+    """Return the blocks of text that show a measurement: the verdict, histograms, and a table.
 
-    Each series that the verdict covers has a histogram. Each series has a row in the table, and a second row if its
-    calls were planned: the first counts from the planned time, the second from the beginning of the call.
+    There is a histogram for each series that the verdict is about and that has values. The table has a row for each
+    series. If the calls of a series had planned times, the row counts each wait from the planned time. A second row,
+    "since the call", then counts from the start of the call.
     """
     judged = found.judged or found.series
     histograms = [[series.name, *draw(series.waits_ns())] for series in judged if series.began_ns]

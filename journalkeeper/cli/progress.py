@@ -24,10 +24,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def catch_signals(hint: str) -> Iterator[Callable[[], bool]]:
-    """Record Ctrl-C, SIGTERM and SIGHUP during the block. Yield a function that returns whether one arrived.
+    """Record SIGINT (Ctrl-C), SIGTERM and SIGHUP during the block. Yield a function that returns whether one arrived.
 
-    The signals do not end the process, and the former handlers return after the block. `hint` is written to stderr at
-    the first signal, unless it is "". A signal that is ignored, as SIGHUP is under nohup(1), stays ignored.
+    The signals do not end the process. After the block, the former handlers are restored. At the first signal, write
+    `hint` to stderr, unless it is "". A signal that the process ignores, as SIGHUP under nohup(1), stays ignored.
     """
     caught: list[int] = []
 
@@ -47,9 +47,9 @@ def catch_signals(hint: str) -> Iterator[Callable[[], bool]]:
 
 
 def interrupt_on_signals() -> None:
-    """Make SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, for the rest of the process.
+    """Make SIGINT (Ctrl-C), SIGTERM and SIGHUP raise KeyboardInterrupt for the rest of the process.
 
-    A signal that is ignored, as SIGHUP is under nohup(1), stays ignored.
+    A signal that the process ignores, as SIGHUP under nohup(1), stays ignored.
     """
     for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:

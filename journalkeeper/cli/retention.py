@@ -61,10 +61,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Show the present and the proposed retention of the main journal, and return 0.
 
     With --apply, also write the drop-in for journald if it has other content. With --undo, only remove the drop-in if
-    it exists.
+    it exists. Do not make journald apply a change: the output names the command for that.
 
-    Raises: UsageError for -D with --apply or --undo; KeeperError if the retention is unknown; FileError if the
-        drop-in cannot be written or removed; as `_apply`.
+    Raises: UsageError for -D with --apply or --undo; KeeperError if the retention is unknown; FileError if the drop-in
+        cannot be written or removed; as `_apply`.
     """
     if args.directory is not None and (args.apply or args.undo):
         raise UsageError("--apply and --undo change the settings of this host's journald; leave out -D")
@@ -86,13 +86,13 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _apply(found: Retention, evidence: Evidence) -> bool:
-    """Write the drop-in that sets the size of the main journal, and return True.
+    """Write the drop-in for journald that sets SystemMaxUse= to the proposed size, and return True.
 
-    Write nothing and return False if the drop-in already has this content.
+    Return False and write nothing if the drop-in already has this content.
 
-    Raises: KeeperError if no running unit compresses archives, or the units' states are unknown; then nothing is
-        written. KeeperError also if another file overrides the drop-in that was just written. FileError if the drop-in
-        cannot be written.
+    Raises: KeeperError, before anything is written, if none of journalkeeper's units is active, or if their states are
+        unknown. KeeperError also if another file overrides the drop-in, which then stays on disk. FileError if the
+        drop-in cannot be read or written.
     """
     if isinstance(evidence.units, Unknown):
         raise KeeperError(

@@ -71,9 +71,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show a table of the journal files with their extents, and a summary.
+    """Show a table of the journal files with their extents, and a summary. Return the exit status.
 
-    Return the exit status: 1 if a named path is no journal file, which is reported on stderr, else 0.
+    Return 1 if a named path cannot be examined as a journal file (NO_JOURNAL), and report it on stderr. Otherwise
+    return 0.
+
+    Raises: NeedsRootError if an unprivileged user can read none of the files.
     """
     asked = Request(paths=absolute(args.paths))
     host = context.engine().look(asked)
@@ -95,7 +98,12 @@ def _worst(file: JournalFile) -> tuple[bool, int, str]:
 
 
 def _summarize(files: tuple[JournalFile, ...], fragmented: int) -> str:
-    """Return the summary: "1 of 3 journal files is fragmented. In total 9,447 extents (ideal 3), 45 MiB, ..." """
+    """Return the summary of a scan: how many files are fragmented, and the totals of extents and bytes.
+
+    An example is "1 of 3 journal files is fragmented. In total 9,447 extents (ideal 3), 45 MiB, 40 MiB on disk." A hint
+    at `journalkeeper plan` follows. If none is fragmented, the text begins with "No file is fragmented:" and has no
+    hint. Without files, return "No journal files found." The disk usage is left out if no file has one.
+    """
     if not files:
         return "No journal files found."
     every = Sums.of(files)

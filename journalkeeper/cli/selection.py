@@ -33,9 +33,10 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add PATH… and the options that choose files (--active, --archived) and conditions (--now, --compress, ...).
+    """Add the arguments that `plan` and `defrag` share to `parser`.
 
-    `plan` and `defrag` share them.
+    These are PATH…, --active, --archived, --now, --compress, --allow-unshare and --before-shutdown. None excludes
+    another. --upkeep is accepted for old units; it is not in the help and has no effect.
     """
     add_paths(parser)
     parser.add_argument("--active", action="store_true", help="only files that journald writes to")
@@ -94,13 +95,16 @@ def absolute(paths: list[str]) -> tuple[str, ...]:
 
 
 def check_files(skipped: Sequence[Skip], number: int, paths: tuple[str, ...], context: Context) -> int:
-    """Report on stderr each of the `skipped` files that is no journal file, and return the exit status.
+    """Report the files that cannot be examined, and return the exit status.
 
-    Nothing is reported if the user named no `paths`. The status is 1 if a file was reported, else 0. It concerns only
-    these files: the caller still processes the others. An unprivileged user also sees how many of the `number` files of
-    the command are unreadable.
+    If the user named `paths`, write a line to stderr for each of the `skipped` files with a reason in NO_JOURNAL. Such
+    a file is missing, no journal file, unreadable, or not on btrfs. Return 1 if there is such a line, else 0. The
+    caller still processes the other files.
 
-    Raises: NeedsRootError if an unprivileged user can read none of the files.
+    For an unprivileged user, also write to stderr how many files are unreadable, even without `paths`. `number` is the
+    number of all files that the command looked at.
+
+    Raises: NeedsRootError if an unprivileged user can read none of these files.
     """
     note = context.output.note
     unreadable = sum(skip.reason is Reason.UNREADABLE for skip in skipped)

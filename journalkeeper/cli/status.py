@@ -83,7 +83,13 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the status, once or with --watch until Ctrl-C, and return the exit status: 1 if the verdict is not OK."""
+    """Show the status, and return the exit status: 1 if the verdict is not OK, else 0.
+
+    Return 0 also if the command is about another journal, which has no verdict. With --watch, show the status again
+    after each change, and return 0 on Ctrl-C whatever the verdict is.
+
+    Raises: as `_collect`; with --watch as `_watch`.
+    """
     if args.watch:
         return _watch(context)
     return _show(context, context.read_service)
@@ -145,11 +151,15 @@ def _show(context: Context, ask: Ask) -> int:
 def _collect(context: Context, ask: Ask) -> Evidence:
     """Collect the evidence for the status from the history, the configuration and the service.
 
-    With -D, --config or another state directory, only the history is read. If no service runs, the states of the units
-    are read from systemd, and the result contains the journal directories if none is on btrfs. A part that cannot be
-    read is Unknown, and an error in the configuration is `config_error`. `context.now_us` is set to the present time.
+    Set `context.now_us` to the present time. With -D, --config or another state directory, read only the history.
+    Otherwise `ask` returns the service's report, or None if no service runs. In that case, read the states of the units
+    from systemd. If no journal directory is on btrfs either, `look` contains the directories in `foreign`.
 
-    Raises: KeeperError if the history is damaged, or for a -D that is no directory; FileError as `foreign`.
+    An error in the configuration does not stop this: its text is in `config_error`, and no directories are examined. A
+    part that cannot be read is Unknown.
+
+    Raises: KeeperError if the history is damaged, or for a -D that is no directory; FileError if a directory cannot be
+        listed.
     """
     now_us = context.now_us = time.time_ns() // 1000
     evidence = Evidence(now_us, record=context.read_history(now_us - RECENT_US))
@@ -169,9 +179,12 @@ def _collect(context: Context, ask: Ask) -> Evidence:
 
 
 def _describe_ok(evidence: Evidence) -> str:
-    """Return the sentence that follows "OK: ": on the service's state or its files.
+    """Return the sentence that follows "OK: ".
 
-    Without a service, the sentence is on the directories that are not on btrfs, or on the last run.
+    - A service that runs: the reason for its state if it is idle, else the number of its files and what they wait for.
+    - No service, and directories that are not on btrfs: the sentence names them.
+    - No service otherwise: how long ago the last run was, or that nothing was done yet. An unreadable history also
+      counts as nothing done.
     """
     live, look = evidence.service, evidence.look
     if isinstance(live, Manager) and live.state == "idle" and live.state_reason:
@@ -230,9 +243,11 @@ def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str
 
 
 def _list_service_facts(live: Manager | Hung | Unknown | None) -> list[tuple[str, str]]:
-    """Return (name, text) rows with the service's report, or one row that states why there is no report.
+    """Return (name, text) rows with the service's report: its state, journal, window, budget and intake delay.
 
-    Return [] if the command is not about the host's service.
+    A text is "" if its fact is not known. Return a single row "Service" with the reason if no service runs, or if it
+    hangs or refuses. A service that has not finished its first look also has only this row. Return [] for UNASKED: the
+    command is then not about the host's service.
     """
     if live == UNASKED:
         return []
@@ -255,7 +270,11 @@ def _list_service_facts(live: Manager | Hung | Unknown | None) -> list[tuple[str
 
 
 def _window(live: Manager) -> str:
-    """Return a text: whether the flush window for files that journald writes is open, and when that changes."""
+    """Return a text: whether the flush window for files that journald writes is open, and when that changes.
+
+    An open window closes shortly before journald's next flush, and a closed one opens after it. If the time of that
+    flush is unknown, return "open", or "closed; opens after journald's next flush".
+    """
     flush = format_time(live.next_flush_us) if live.next_flush_us else ""
     if live.window_open:
         return f"open; closes shortly before journald's next flush at {flush}" if flush else "open"
