@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -25,7 +25,6 @@ from journalkeeper.metrics.publisher import Publisher
 from journalkeeper.model import Host, Outcome, Past, Plan, Reason, Refusal, Request, Result, Window
 from journalkeeper.model.errors import KeeperError, NeedsRootError
 from journalkeeper.model.progress import Progress
-from journalkeeper.model.recorded import Counters
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import Wait, waits
@@ -162,8 +161,7 @@ class Engine:
         """
         idle = Idle() if marked else self.memory.idle
         chosen = plan(host, request, self.config, idle)
-        watched = not request.hurries and self.config.window.pressure_max_percent < 100
-        if watched and chosen.actions:
+        if chosen.actions and not request.hurries and self.config.window.pressure_max_percent < 100:
             busy = load.measure_busy_percent({volume.uuid for volume in host.volumes}, load.LOOK_S)
             host = host._replace(
                 volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
@@ -183,8 +181,8 @@ class Engine:
         """Look, plan, and carry out the plan, until it is done or `stop` returns True between two pieces.
 
         First remove the leftovers of a killed run. Write the metrics, except for named paths and before a shutdown.
-        With `origin` "daemon" a missing directory counts as empty, a run without work is not stored, and changed extent
-        counts are stored once an hour. A bookkeeping step that fails only adds a notice to the report.
+        With `origin` "daemon" a run without work is not stored, and changed extent counts are stored once an hour. A
+        bookkeeping step that fails only adds a notice to the report.
 
         Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be written.
         """
@@ -215,7 +213,9 @@ class Engine:
             worst_us = self.memory.intake.find_worst_us(list_journald_files(host.files)) if watching else None
             if publisher is not None:
                 notices += run_bookkeeping(partial(publisher.show, (host, chosen), outcomes, record, worst_us))
-            counters = _read_counters(record)
+            counters = None
+            with suppress(KeeperError):
+                counters = record.counters()
         waiting = tuple(self.memory.waiting.values()) if self.memory.waiting and watching else ()
         written = sum(outcome.bytes_written for outcome in outcomes)
         said, self.memory.notices = (*self.memory.notices, *notices, *record.ignored, *unrecorded), []
@@ -358,14 +358,7 @@ class Engine:
         }
         key = record.find_newest_run(), here
         if self.memory.past[0] != key:
-            self.memory.past = (
-                key,
-                {
-                    (device, inode): past
-                    for device, (volume, inodes) in here.items()
-                    for inode, past in record.past(volume, inodes).items()
-                },
-            )
+            self.memory.past = key, record.list_past(here)
         return Host(
             now_us=now,
             files=seen.files,
@@ -378,14 +371,6 @@ class Engine:
             unshared=record.list_unsharing_directories(now),
             began_us=self.memory.began_us,
         )
-
-
-def _read_counters(record: Record) -> Counters | None:
-    """Return the numbers, costs and savings of all actions since the history began; None if it cannot be read."""
-    try:
-        return record.counters()
-    except KeeperError:
-        return None
 
 
 def _stop_on_either(stop: Callable[[], bool], lock: state.Lock) -> Callable[[], bool]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import struct
 from typing import NamedTuple
 from uuid import UUID
@@ -217,6 +218,17 @@ def read_mount_lines() -> list[str]:
     # Any user's mount point may contain a carriage return, which the kernel does not escape: it ends no line.
     with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         return list(file)
+
+
+def find_mount_lines(places: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the lines of mountinfo with a mount point at, above or below one of `places`, which are absolute."""
+    return tuple(line for line in read_mount_lines() if any(_concerns(line, place) for place in places))
+
+
+def _concerns(line: str, place: str) -> bool:
+    # A line of mountinfo has octal escapes for blanks and backslashes (proc(5)).
+    point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split(" ")[4])
+    return os.path.commonpath((point, place)) in {point, place}
 
 
 def find_mount_line(fd: int) -> str | None:

@@ -20,7 +20,7 @@ from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.values import job_values
 from journalkeeper.model import Result, Verb
 from journalkeeper.service.jobs import Changed, JobAdded, JobRemoved, Notification
-from journalkeeper.service.snapshot import FileDone, count_reclaimed_bytes
+from journalkeeper.service.snapshot import FileDone
 
 COALESCE_S: Final = 0.25
 
@@ -66,7 +66,7 @@ class Signals:
                     self._say(contract.JOB_REMOVED, job.number, names.job_path(job.number), result)
                 case FileDone(outcome, _) if outcome.result is Result.DONE and outcome.action in REWRITES:
                     numbers = (outcome.extents_before, outcome.extents_after, outcome.bytes_written)
-                    path, reclaimed_bytes = names.to_ascii(outcome.path), count_reclaimed_bytes(outcome)
+                    path, reclaimed_bytes = names.to_ascii(outcome.path), outcome.reclaimed_bytes
                     self._say(contract.FILE_DEFRAGMENTED, path, *numbers, reclaimed_bytes)
 
     def _tell(self) -> None:

@@ -119,6 +119,7 @@ def _summarize(report: Report) -> str:
     verdict = f"{subjects} done" if not others else f"{len(done)} of {subjects} done, {', '.join(others)}"
     facts = [describe_sums(files)] if (files := [one for one in done if is_on_file(one.action)]) else []
     facts.append(f"{spell_size(report.written_bytes)} written in {format_seconds(report.duration_s, MS_US)}")
-    rotated = any(one.action is Verb.ROTATE for one in done)
-    next_step = " The rotated file is an archive now; the next `journalkeeper defrag --now` compacts it."
-    return f"{verdict}: {', '.join(facts)}.{next_step * rotated} {describe_rest(skipped)}"
+    summary = f"{verdict}: {', '.join(facts)}."
+    if any(one.action is Verb.ROTATE for one in done):
+        summary += " The rotated file is an archive now; the next `journalkeeper defrag --now` compacts it."
+    return f"{summary} {describe_rest(skipped)}"

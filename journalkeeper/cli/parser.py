@@ -187,7 +187,7 @@ def _refuse_empty_names(args: argparse.Namespace) -> None:
     Raises: UsageError if an argument, or one of several, is empty.
     """
     for name, value in vars(args).items():
-        if name != "argv" and (value == "" or (isinstance(value, list) and "" in value)):
+        if value == "" or (isinstance(value, list) and "" in value):
             raise UsageError(f"the argument {name} is empty (a variable that is not set?); see journalkeeper --help")
 
 

@@ -36,7 +36,8 @@ def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
     number, or the least that the copy can have if that is more.
 
     Raises: Failed if the copy differs from the original; Refused if the original changed meanwhile, or its owner cannot
-    be given to the copy; OSError. The original then keeps its name.
+    be given to the copy; OSError. The original then keeps its name, except after an OSError that follows the exchange:
+    see `_replace`.
     """
     os.fsync(held.fd)
     copy = os.open(".", COPY_FLAGS, 0o600, dir_fd=held.dir_fd)

@@ -132,6 +132,17 @@ class Record(Database):
         rows = self._rows(f"SELECT {columns} FROM rewrites WHERE {wanted}", (*volume, json.dumps(list(inodes))))  # noqa: S608 - our words
         return {row["inode"]: past for row in rows if (past := self._parse(Past, "rewrites", row))}
 
+    def list_past(self, files: Mapping[int, tuple[VolumeKey, list[int]]]) -> dict[tuple[int, int], Past]:
+        """Return the result of `past` for files of several volumes, by (device, inode).
+
+        `files` has, for each st_dev, the key of its volume and the inodes of the files.
+        """
+        return {
+            (device, inode): past
+            for device, (volume, inodes) in files.items()
+            for inode, past in self.past(volume, inodes).items()
+        }
+
     def observe(self, now_us: int, host: Host) -> None:
         """Store each instance's totals and each active file's extents, if a count differs from the newest stored row.
 

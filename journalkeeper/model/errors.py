@@ -93,8 +93,7 @@ def catch_errors(turn: Callable[[], T]) -> T | InternalError:
 
     This is the one place that catches any subclass of Exception; KeyboardInterrupt passes. A turn is short (look at one
     file, judge it, do one action), so an unforeseen exception costs only one file its turn. The caller gives that file
-    the reason `internal-error` and leaves it alone until it changes. After a failed event the caller looks at all
-    files.
+    the reason `internal-error` and leaves it alone in this run. After a failed event the caller looks at all files.
     """
     try:
         return turn()

@@ -76,15 +76,6 @@ class Snapshot(NamedTuple):
         return self.verdict.headline(describe_files(self.findings.status.files, self.findings.waits_for))
 
 
-def count_reclaimed_bytes(outcome: Outcome) -> int:
-    """Return how many bytes on the disk the action freed.
-
-    Return 0 if that is unknown, if the file grew, or if a snapshot keeps the old data.
-    """
-    before, after = outcome.disk_bytes_before, outcome.disk_bytes_after
-    return 0 if before is None or after is None or outcome.unshared_bytes else max(0, before - after)
-
-
 def state(snapshot: Snapshot) -> tuple[str, str]:
     """Return (word, sentence) for the state of the service: working, paused, degraded, waiting or idle.
 
@@ -240,7 +231,7 @@ def after(state: Snapshot, message: Message) -> Snapshot:
         case FileDone(outcome, when_us):
             if outcome.result is Result.DONE:
                 written = state.bytes_written + outcome.bytes_written
-                reclaimed = state.bytes_reclaimed + count_reclaimed_bytes(outcome)
+                reclaimed = state.bytes_reclaimed + outcome.reclaimed_bytes
                 state = state._replace(last_run_us=when_us, bytes_written=written, bytes_reclaimed=reclaimed)
             failures = [one for one in before.failures if one.path != outcome.path] + find_failures([outcome])
             present = before._replace(failures=tuple(failures))

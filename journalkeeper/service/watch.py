@@ -18,15 +18,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import select
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import pyinotify
 
-from journalkeeper.btrfs.volume import MOUNTINFO, read_mount_lines
+from journalkeeper.btrfs.volume import MOUNTINFO, find_mount_lines
 from journalkeeper.journald import layout, names
 from journalkeeper.model import Kind
 from journalkeeper.model.errors import FileError, KeeperError
@@ -238,7 +238,10 @@ class Watch:
         self._woken.clear()
         change = EVERYTHING if self._remounted else NOTHING
         self._remounted = False
-        data, offset = self._read(), 0
+        data, offset = b"", 0
+        with suppress(BlockingIOError):
+            if self.watches.fd >= 0:
+                data = os.read(self.watches.fd, READ_BYTES)
         while offset < len(data):
             number, mask, _, length = EVENT.unpack_from(data, offset)
             offset += EVENT.size + length
@@ -260,13 +263,6 @@ class Watch:
     def _wake(self) -> None:
         self._loop.remove_reader(self.watches.fd)  # until the events are read
         self._woken.set()
-
-    def _read(self) -> bytes:
-        """Return at most READ_BYTES of inotify events, b"" if there are none."""
-        try:
-            return os.read(self.watches.fd, READ_BYTES) if self.watches.fd >= 0 else b""
-        except BlockingIOError:
-            return b""
 
     def _judge(self, number: int, mask: int, padded_name: bytes) -> Change:
         """Return the change that one inotify event reports.
@@ -319,14 +315,3 @@ def _explain(error: Exception, limit: str) -> str:
     with open(f"{LIMITS}/{limit}", encoding="ascii") as file:
         value = int(file.read())
     return f"{text}; fs.inotify.{limit} is {value}; raise it: sysctl fs.inotify.{limit}={2 * value}"
-
-
-def find_mount_lines(places: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the lines of mountinfo with a mount point at, above or below one of `places`, which are absolute."""
-    return tuple(line for line in read_mount_lines() if any(_concerns(line, place) for place in places))
-
-
-def _concerns(line: str, place: str) -> bool:
-    # A line of mountinfo has octal escapes for blanks and backslashes (proc(5)).
-    point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split(" ")[4])
-    return os.path.commonpath((point, place)) in {point, place}

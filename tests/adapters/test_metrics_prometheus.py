@@ -170,6 +170,11 @@ def ask(api: str, path: str, **parameters: str) -> Any:
         return None
 
 
+def evaluate(api: str, panel: str) -> Any:
+    """The rows that a panel's expression gives for all hosts."""
+    return ask(api, "query", query=panel.replace("$job", ".*").replace("$instance", ".*"))["result"]
+
+
 def count_samples(api: str, metric: str) -> int:
     """Return how often Prometheus has scraped a metric of its one host; 0 before the first time."""
     found = ask(api, "query", query=f"{metric}[1m]")
@@ -186,11 +191,9 @@ def test_a_real_prometheus_answers_every_panel_and_sees_an_unhealthy_host(
     assert eventually(lambda: count_samples(prometheus, "journalkeeper_healthy") > 2)
     for panel in dashboard()["panels"]:
         for wanted in panel["targets"]:
-            query = wanted["expr"].replace("$job", ".*").replace("$instance", ".*")
-            found = ask(prometheus, "query", query=query)["result"]
+            found = evaluate(prometheus, wanted["expr"])
             assert [row for row in found if not math.isnan(float(row["value"][1]))], panel["title"]
     (unhealthy,) = (panel for panel in dashboard()["panels"] if panel["title"] == "Not healthy")
-    query = unhealthy["targets"][0]["expr"].replace("$job", ".*").replace("$instance", ".*")
-    assert ask(prometheus, "query", query=query)["result"][0]["value"][1] == "1"
+    assert evaluate(prometheus, unhealthy["targets"][0]["expr"])[0]["value"][1] == "1"
     pending = {alert["labels"]["alertname"] for alert in ask(prometheus, "alerts")["alerts"]}
     assert "JournalkeeperFailing" in pending

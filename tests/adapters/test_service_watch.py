@@ -13,9 +13,10 @@ from typing import NamedTuple
 import pyinotify
 import pytest
 
+from journalkeeper.btrfs.volume import find_mount_lines
 from journalkeeper.journald import layout
 from journalkeeper.probe.scratch_volume import run
-from journalkeeper.service.watch import COALESCE_S, READ_BYTES, Change, Watch, find_mount_lines, watch_directories
+from journalkeeper.service.watch import COALESCE_S, READ_BYTES, Change, Watch, watch_directories
 from tests.hosts import MACHINE
 
 Watching = Callable[..., "Scene"]

@@ -193,8 +193,8 @@ def test_a_jobs_document_that_is_too_long_lacks_outcomes_and_details() -> None:
 )
 def test_only_what_is_known_to_be_less_was_reclaimed(before: int | None, after: int | None, reclaimed: int) -> None:
     outcome = DONE._replace(disk_bytes_before=before, disk_bytes_after=after)
-    assert snapshots.count_reclaimed_bytes(outcome) == reclaimed
-    assert snapshots.count_reclaimed_bytes(outcome._replace(unshared_bytes=1)) == 0
+    assert outcome.reclaimed_bytes == reclaimed
+    assert outcome._replace(unshared_bytes=1).reclaimed_bytes == 0
 
 
 @pytest.mark.parametrize(
