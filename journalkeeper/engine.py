@@ -2,8 +2,8 @@
 """One run: observe, plan, execute, record.
 
 Data flows one way: one look, one plan made from it, and one outcome for each action, which is recorded before the next
-action begins. `plan` is a `run` that stops before it touches a file. A file that changed since the look gets the
-outcome `changed` and waits for the next plan.
+action begins. `look_and_plan` is a `run` that stops before it touches a file. A file that changed since the look gets
+the outcome `changed` and waits for the next plan.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -25,6 +25,7 @@ from journalkeeper.metrics.publisher import Publisher
 from journalkeeper.model import Host, Outcome, Past, Plan, Reason, Refusal, Request, Result, Window
 from journalkeeper.model.errors import KeeperError, NeedsRootError
 from journalkeeper.model.progress import Progress
+from journalkeeper.model.recorded import Counters
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import Wait, waits
@@ -132,17 +133,12 @@ class Engine:
         seen = self._see(request)
         return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
 
-    def plan(self, request: Request) -> Plan:
-        """Look at the files, and return the plan that `run` would carry out now. Nothing on the disk is changed.
+    def look_and_plan(self, request: Request) -> tuple[Host, Plan]:
+        """Look at the files, and return the host with its history, and the plan that `run` would carry out now.
+
+        Nothing on the disk is changed. The plan's notices are about rows of the history that cannot be read.
 
         Raises: as `look`; KeeperError if the history cannot be read, NeedsRootError among them.
-        """
-        return self.look_and_plan(request)[1]
-
-    def look_and_plan(self, request: Request) -> tuple[Host, Plan]:
-        """Look at the files, and return the host with its history, and the plan for it. Nothing on the disk is changed.
-
-        The plan's notices are about rows of the history that cannot be read. Raises: as `plan`.
         """
         with closing(Record(self.state_directory, read_only=True)) as record:
             seen = self._see(request)
@@ -213,9 +209,7 @@ class Engine:
             worst_us = self.memory.intake.find_worst_us(list_journald_files(host.files)) if watching else None
             if publisher is not None:
                 notices += run_bookkeeping(partial(publisher.show, (host, chosen), outcomes, record, worst_us))
-            counters = None
-            with suppress(KeeperError):
-                counters = record.counters()
+            counters = _read_counters(record)
         waiting = tuple(self.memory.waiting.values()) if self.memory.waiting and watching else ()
         written = sum(outcome.bytes_written for outcome in outcomes)
         said, self.memory.notices = (*self.memory.notices, *notices, *record.ignored, *unrecorded), []
@@ -358,7 +352,7 @@ class Engine:
         }
         key = record.find_newest_run(), here
         if self.memory.past[0] != key:
-            self.memory.past = key, record.list_past(here)
+            self.memory.past = key, record.past(here)
         return Host(
             now_us=now,
             files=seen.files,
@@ -371,6 +365,14 @@ class Engine:
             unshared=record.list_unsharing_directories(now),
             began_us=self.memory.began_us,
         )
+
+
+def _read_counters(record: Record) -> Counters | None:
+    """Return the numbers, costs and savings of all actions since the history began; None if it cannot be read."""
+    try:
+        return record.counters()
+    except KeeperError:
+        return None
 
 
 def _stop_on_either(stop: Callable[[], bool], lock: state.Lock) -> Callable[[], bool]:

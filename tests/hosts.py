@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from journalkeeper.config import Config
+from journalkeeper.history.record import Record
 from journalkeeper.model import (
     GIB,
     MIB,
@@ -119,6 +121,11 @@ def host(*files: JournalFile, **words: Any) -> Host:
         "written_bytes": 0,
     }
     return Host(**{**plain, **words})
+
+
+def read_past(record: Record, volume: tuple[str, int], inodes: Iterable[int]) -> dict[int, Past]:
+    """The last actions on these files of one volume, by inode."""
+    return {inode: past for (_, inode), past in record.past({0: (volume, list(inodes))}).items()}
 
 
 def past(of: JournalFile, **words: Any) -> Past:

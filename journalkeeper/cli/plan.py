@@ -132,7 +132,7 @@ def make_plan(asked: Request, context: Context) -> dict[str, Any]:
                 f"{document['omitted']:,} rows do not fit the service's answer; name a PATH to see its row"
             )
         return document
-    plan = context.engine().plan(asked)
+    _, plan = context.engine().look_and_plan(asked)
     context.output.note(*plan.notices)
     made: dict[str, Any] = to_json(plan)
     return made

@@ -230,9 +230,9 @@ class Outcome(NamedTuple):
 
     @property
     def reclaimed_bytes(self) -> int:
-        """How many bytes on the disk the action freed.
+        """The bytes on the disk that the action freed.
 
-        The number is 0 if that is unknown, if the file grew, or if a snapshot keeps the old data.
+        0 if they are unknown, if the file grew, or if a snapshot keeps the old data.
         """
         before, after = self.disk_bytes_before, self.disk_bytes_after
         return 0 if before is None or after is None or self.unshared_bytes else max(0, before - after)

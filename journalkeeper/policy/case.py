@@ -73,6 +73,19 @@ class Cases:
         self._compression = parse_compression(config.defrag.compress if request.compress is None else request.compress)
 
     @cached_property
+    def rotatable(self) -> dict[str, list[JournalFile]]:
+        """The active files that a rotation archives, by directory. A directory without such files has no key.
+
+        They have names that journald itself uses. Files with other names, such as those of systemd-journal-remote, have
+        the owner "remote" and are not rotated.
+        """
+        rotatable: dict[str, list[JournalFile]] = {}
+        for file in self.host.files:
+            if file.kind is Kind.ACTIVE and file.owner != "remote":
+                rotatable.setdefault(file.directory, []).append(file)
+        return rotatable
+
+    @cached_property
     def below(self) -> dict[str, list[JournalFile]]:
         """The files of the host, by directory. A directory without files has no key."""
         below: dict[str, list[JournalFile]] = {}

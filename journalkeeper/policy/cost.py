@@ -188,6 +188,8 @@ def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> b
     if file.kind is Kind.ACTIVE:
         return after is None and bool(find_costly_mibs(file, config))
     total = file.extents.total if after is None else after.extents_after
+    if total < config.defrag.min_extents:
+        return False  # a rewrite cannot save so many; most files end here
     whole = ideal_extents(file.extents.data_bytes, compressed=becomes_compressed(file, config))
     return total - whole >= config.defrag.min_extents and total > whole * NEAR_IDEAL
 

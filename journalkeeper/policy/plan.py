@@ -22,7 +22,6 @@ from journalkeeper.policy import deferral, nocow, rotate
 from journalkeeper.policy.case import Case, Cases
 from journalkeeper.policy.cost import propose
 from journalkeeper.policy.deferral import AGAIN_US, SPACE_US, ignores_budget
-from journalkeeper.policy.rotate import is_rotatable
 from journalkeeper.policy.rules import vetoes
 from journalkeeper.policy.saving import add_savings
 
@@ -68,9 +67,7 @@ def plan(host: Host, request: Request, config: Config, idle: Idle | None = None)
     answers = _decide_on_directories(proposed, cases) if request.takes_directories else []
     of_directories = [answer for answer in answers if isinstance(answer, Action)]
     rotated = {action.target.directory: action.path for action in of_directories if action.action is Verb.ROTATE}
-    ends = {
-        file.path: rotated[file.directory] for file in filter(is_rotatable, host.files) if file.directory in rotated
-    }
+    ends = {file.path: last for directory, last in rotated.items() for file in cases.rotatable.get(directory, ())}
     skipped = [skip for skip, _ in judged if skip is not None and ends.get(skip.path) != skip.path]
     skipped += [answer for answer in answers if isinstance(answer, Skip)]
     skipped += [

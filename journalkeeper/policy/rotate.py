@@ -27,10 +27,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
-from journalkeeper.model import MIB, Action, Instance, JournalFile, Kind, Reason, Rotation, Skip, Verb
+from journalkeeper.model import MIB, Action, Instance, JournalFile, Reason, Rotation, Skip, Verb
 from journalkeeper.model.units import DAY_US, INFINITY_US, format_size, format_span
 from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Cases
@@ -89,10 +88,10 @@ class Question:
         """The files of the instance."""
         return self.cases.below.get(self.instance.directory, ())
 
-    @cached_property
-    def actives(self) -> tuple[JournalFile, ...]:
+    @property
+    def actives(self) -> Sequence[JournalFile]:
         """The active files, which a rotation turns into archives."""
-        return tuple(filter(is_rotatable, self.files))
+        return self.cases.rotatable.get(self.instance.directory, ())
 
     @property
     def allocated_bytes(self) -> int:
@@ -128,14 +127,6 @@ class Question:
         `until_us` is the time of the next try, None if that is unknown.
         """
         return Skip(self.instance.directory, reason, detail, until_us)
-
-
-def is_rotatable(file: JournalFile) -> bool:
-    """Return whether a rotation archives `file`: it is active and has a name that journald itself uses.
-
-    Files with other names, such as those of systemd-journal-remote, have the owner "remote" and are not rotated.
-    """
-    return file.kind is Kind.ACTIVE and file.owner != "remote"
 
 
 def veto_without_journald(question: Question) -> Skip | None:

@@ -234,7 +234,7 @@ class Worker:
         Raises: UsageError as `resolve`; KeeperError, OSError as Engine.plan.
         """
         engine = self.engine  # a reload may replace it meanwhile
-        document: dict[str, Any] = to_json(engine.plan(resolve(request, engine.directories)))
+        document: dict[str, Any] = to_json(engine.look_and_plan(resolve(request, engine.directories))[1])
         self._post(snapshot.FlushesLooked(*self.engine.windows()))
         return document
 

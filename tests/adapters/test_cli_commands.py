@@ -82,9 +82,6 @@ class FakeEngine(Engine):
             raise self.error
         return Host(0, self.files, (), (), {}, 0)
 
-    def plan(self, request: Request) -> Plan:
-        return self.look_and_plan(request)[1]
-
     def look_and_plan(self, request: Request) -> tuple[Host, Plan]:
         return self.look(request), self.answer
 

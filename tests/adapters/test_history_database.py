@@ -25,7 +25,7 @@ from journalkeeper.history import database
 from journalkeeper.history.record import Record
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
-from tests.hosts import done
+from tests.hosts import done, read_past
 from tests.nobody import being_nobody
 
 VOLUME = ("uuid-a", 256)
@@ -100,7 +100,7 @@ while True:
         known = found[-1] + 1
     with Record(tmp_path) as record:
         assert record.set_aside is None
-        assert len(record.past(VOLUME, range(known + 1))) == known
+        assert len(read_past(record, VOLUME, range(known + 1))) == known
     with closing(sqlite3.connect(tmp_path / "history.db")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 

@@ -20,6 +20,7 @@ from journalkeeper.model.recorded import Counters, Run, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import LONG_US, Wait
 from tests import hosts
+from tests.hosts import read_past
 from tests.journal_files import archive_name
 
 VOLUME = ("uuid-a", 256)
@@ -142,7 +143,7 @@ def test_the_history_of_0_1_0_is_converted(tmp_path: Path, *, read_only: bool) -
         assert [(one.origin, one.outcome.path, one.outcome.unshared_bytes) for one in record.history()] == [
             ("bus", "/a", 0), ("bus", "/a", 0), ("bus", "/a", 700),
         ]  # fmt: skip
-        assert record.past(VOLUME, range(200)) == {7: Past(Verb.COMPRESS, 100, 66, 55, 40)}
+        assert read_past(record, VOLUME, range(200)) == {7: Past(Verb.COMPRESS, 100, 66, 55, 40)}
         counted = Counters(done=13, skipped=4, failed_runs=2, bytes_written=8000, extents_removed=1480, unmeasured=1)
         assert record.counters() == counted._replace(bytes_reclaimed=800 - 250 + 70, since_us=HOST_US)
         assert [row.allocated_bytes for row in record.totals()] == [6]
@@ -164,7 +165,7 @@ def test_damaged_numbers_of_0_1_0_do_not_keep_its_history_from_being_opened(
     with closing(sqlite3.connect(tmp_path / NAME)) as connection:
         connection.executescript(f"{V0_1_0}{ROWS} UPDATE {table} SET {name} = {value}")  # noqa: S608
     with Record(tmp_path) as record:
-        assert record.past(VOLUME, [7]).keys() == {7}
+        assert read_past(record, VOLUME, [7]).keys() == {7}
         assert record.counters().done == (13 if table == "outcomes" else 0)
         assert record.set_aside is None
 
@@ -188,8 +189,9 @@ def test_a_rewrite_that_was_done_or_in_vain_is_the_past_of_its_inode(
 ) -> None:
     keep(record, one, compress="zstd:9", kind=Kind.ARCHIVED, extents_expected=40)
     past = Past(one.action, 100, 66, 55, one.extents_after, 5000, 40, 1000, "zstd:9", Kind.ARCHIVED)
-    assert record.past(VOLUME, [6, 7, 8]) == ({7: past} if remembered else {})
-    assert record.past(("uuid-b", 256), [7]) == record.past(("uuid-a", 257), [7]) == record.past(VOLUME, [8]) == {}
+    assert read_past(record, VOLUME, [6, 7, 8]) == ({7: past} if remembered else {})
+    others = [("uuid-b", 256), ("uuid-a", 257)]
+    assert [read_past(record, other, [7]) for other in others] == [{}, {}]
     assert len(record.history()) == 1
 
 
@@ -206,7 +208,7 @@ def test_the_last_rewrite_counts(record: Record) -> None:
     keep(record, outcome(), when_us=100)
     keep(record, outcome(action=Verb.DEFRAGMENT), when_us=200)
     keep(record, outcome(result=Result.FAILED), when_us=300)
-    assert {inode: (past.verb, past.when_us) for inode, past in record.past(VOLUME, range(200)).items()} == {
+    assert {inode: (past.verb, past.when_us) for inode, past in read_past(record, VOLUME, range(200)).items()} == {
         7: (Verb.DEFRAGMENT, 200)
     }
 
@@ -321,11 +323,11 @@ def test_prune_forgets_what_is_older(record: Record) -> None:
     forget(record, 1100, 1000)
     assert [entry.when_us for entry in record.history()] == [100]
     assert [row.when_us for row in record.samples()] == [row.when_us for row in record.totals()] == [100]
-    assert list(record.past(VOLUME, range(200))) == [100]
+    assert list(read_past(record, VOLUME, range(200))) == [100]
     forget(record, 1101, 1000)
     assert record.last_run() is None
     assert not [*record.history(), *record.samples(), *record.totals()]
-    assert record.past(VOLUME, range(200)) == {}
+    assert read_past(record, VOLUME, range(200)) == {}
 
 
 DAYS_AHEAD = 90 * DAY_US
@@ -361,7 +363,7 @@ def test_prune_keeps_the_newest_rows(record: Record) -> None:
     record.prune(now_us=10, keep_us=1000, max_rows=3)
     assert [entry.when_us for entry in record.history()] == [7, 8, 9]
     assert [row.when_us for row in record.samples()] == [row.when_us for row in record.totals()] == [7, 8, 9]
-    assert len(record.past(VOLUME, range(200))) == 1
+    assert len(read_past(record, VOLUME, range(200))) == 1
 
 
 def test_prune_writes_nothing_when_nothing_is_due(record: Record) -> None:
@@ -378,7 +380,7 @@ def test_the_past_of_a_file_that_is_still_there_is_not_forgotten(record: Record)
     there = host(journal(inode=7))
     for day in range(1, 200):
         record.prune(day * DAY_US, 90 * DAY_US, there)
-    assert {inode: past.when_us for inode, past in record.past(VOLUME, range(200)).items()} == {7: 0}
+    assert {inode: past.when_us for inode, past in read_past(record, VOLUME, range(200)).items()} == {7: 0}
 
 
 def test_a_file_is_marked_as_seen_once_a_day(record: Record) -> None:
@@ -396,7 +398,7 @@ def test_a_file_is_marked_as_seen_once_a_day(record: Record) -> None:
 def test_a_record_that_is_not_there_is_empty_for_a_reader(tmp_path: Path) -> None:
     with Record(tmp_path / "state", read_only=True) as record:
         assert record.last_run() is None
-        assert record.past(VOLUME, range(200)) == {}
+        assert read_past(record, VOLUME, range(200)) == {}
         assert record.sum_written_bytes(0, 1) == 0
         assert not record.history()
         assert not (tmp_path / "state").exists()

@@ -396,18 +396,18 @@ def test_of_a_burst_nothing_is_missed_and_no_call_takes_more_than_a_buffer(
     files = QUEUE + 2_000
     scene = watching(top, top.with_name("second"))
     scene.calm_s = 0.6
-    calls: list[int] = []
-    read, judge = scene.watch._read, scene.watch._judge
+    calls = [0]
+    listen, judge = scene.watch._listen, scene.watch._judge
 
-    def count_read() -> bytes:
+    def count_call() -> None:
         calls.append(0)
-        return read()
+        listen()
 
     def count_event(number: int, mask: int, name: bytes) -> Change:
         calls[-1] += 1
         return judge(number, mask, name)
 
-    monkeypatch.setattr(scene.watch, "_read", count_read)
+    monkeypatch.setattr(scene.watch, "_listen", count_call)
     monkeypatch.setattr(scene.watch, "_judge", count_event)
 
     def burst() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -195,7 +195,7 @@ def test_a_rewrite_that_the_kernel_made_nothing_of_is_not_repeated(top: Path, ke
 def test_the_plan_is_the_run_stopped_before_it_touches_anything(top: Path, keep: Keep, journal_bytes: bytes) -> None:
     archives(top / MACHINE, journal_bytes, 2)
     before = files_in(top / MACHINE)
-    planned = keep().plan(ARCHIVED)
+    _, planned = keep().look_and_plan(ARCHIVED)
     assert files_in(top / MACHINE) == before
     done = go(keep(), ARCHIVED)
     assert [action.path for action in done.plan.actions] == [action.path for action in planned.actions]
@@ -302,9 +302,9 @@ def test_the_service_reads_the_past_again_after_each_run_that_acted_and_for_othe
     reads: list[object] = []
     past = Record.past
 
-    def note(record: Record, volume: tuple[str, int], inodes: Iterable[int]) -> dict[int, Past]:
-        reads.append(volume)
-        return past(record, volume, inodes)
+    def note(record: Record, files: Any) -> dict[tuple[int, int], Past]:
+        reads.append(files)
+        return past(record, files)
 
     monkeypatch.setattr(Record, "past", note)
     service, other = keep(), keep()
@@ -317,13 +317,13 @@ def test_the_service_reads_the_past_again_after_each_run_that_acted_and_for_othe
     assert reason_of(first) == (Reason.FRAGMENTED, 1)
     assert reason_of(first) == (Reason.RECORDED, 2)
     assert reason_of(first) == (Reason.RECORDED, 2)
-    service.plan(NOW)
+    service.look_and_plan(NOW)
     assert reason_of(first) == (Reason.RECORDED, 3)
     second = put(top / MACHINE, journal_bytes, archive_name(2))
     go(other)
     assert reason_of(second) == (Reason.RECORDED, 5)
     away = second.rename(top / "away")
-    service.plan(NOW)
+    service.look_and_plan(NOW)
     assert reason_of(first) == (Reason.RECORDED, 7)
     away.rename(second)
     assert reason_of(second) == (Reason.RECORDED, 8)
@@ -435,7 +435,7 @@ def test_the_service_plans_and_works_while_one_of_its_directories_is_away(
     """A disk that comes later, or another machine's share."""
     (path,) = archives(top / MACHINE, journal_bytes, 1)
     engine = make_engine(place / "nowhere", top, follows=True)
-    assert [action.path for action in engine.plan(NOW).actions] == [str(path)]
+    assert [action.path for action in engine.look_and_plan(NOW)[1].actions] == [str(path)]
     assert what_became(go(engine)) == {path.name: Reason.FRAGMENTED}
 
 

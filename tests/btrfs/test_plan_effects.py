@@ -54,8 +54,8 @@ def test_only_a_run_makes_journald_sync(engine: Engine, monkeypatch: pytest.Monk
     monkeypatch.setattr(control, "synchronize", asked.append)
     monkeypatch.setattr(FlushTimer, "needs_sync", lambda *_: True)
     monkeypatch.setattr(flushes, "ASKED_LOOKS", 0)
-    assert engine.plan(NOW).syncs
-    engine.plan(NOW._replace(paths=(f"{engine.directories[0]}/{MACHINE}/system.journal",)))
+    assert engine.look_and_plan(NOW)[1].syncs
+    engine.look_and_plan(NOW._replace(paths=(f"{engine.directories[0]}/{MACHINE}/system.journal",)))
     engine.look(NOW)
     go(engine, stop=lambda: True)
     assert asked == []
@@ -69,10 +69,10 @@ def test_a_directory_that_became_a_link_after_it_was_checked_leads_nowhere(engin
     sub = top / "remote" / "sub"
     (name,) = os.listdir(sub)
     checked = worker.resolve(Request(paths=(f"{sub}/{name}",), now=True), engine.directories)
-    assert [action.path for action in engine.plan(checked).actions] == [f"{sub}/{name}"]
+    assert [action.path for action in engine.look_and_plan(checked)[1].actions] == [f"{sub}/{name}"]
     sub.rename(top / "remote" / "moved")
     sub.symlink_to(top.parent / "elsewhere")
-    found = engine.plan(checked)
+    _, found = engine.look_and_plan(checked)
     assert found.actions == ()
     assert [skip.path for skip in found.skipped] == [f"{sub}/{name}"]
     with pytest.raises(UsageError, match="not below"):

@@ -17,7 +17,7 @@ from journalkeeper.model.run import Report
 from journalkeeper.policy.plan import plan as planned
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests import hosts
-from tests.hosts import MACHINE
+from tests.hosts import MACHINE, read_past
 from tests.journal_files import archive_name, put
 from tests.trust.remote import CONTENT
 
@@ -92,7 +92,7 @@ def test_a_time_after_2262_is_left_alone_and_the_rest_is_recorded(top: Path, eng
     assert again.notices == ()
     with Record(engine.state_directory) as record:
         (volume,) = again.host.volumes if again.host else ()
-        (past,) = record.past((volume.uuid, volume.subvolume), [path.stat().st_ino]).values()
+        (past,) = read_past(record, (volume.uuid, volume.subvolume), [path.stat().st_ino]).values()
         assert past.mtime_ns == YEAR_2262_NS - 1
 
 

@@ -23,6 +23,7 @@ from journalkeeper.model.recorded import Counters
 from journalkeeper.model.run import Found
 from journalkeeper.model.waiting import Wait
 from tests import hosts
+from tests.hosts import read_past
 
 VOLUME = ("uuid-a", 256)
 ROWS = 5
@@ -119,7 +120,7 @@ def test_one_row_that_says_nothing_is_ignored_with_a_message(state: Path, change
     damage(state, f"UPDATE rewrites SET {change.format(word='verb', number='extents')} WHERE inode = 2")  # noqa: S608
     damage(state, f"UPDATE outcomes SET {change.format(word='action', number='extents_before')} WHERE when_us = 2")  # noqa: S608
     with Record(state) as record:
-        assert record.past(VOLUME, range(5)).keys() == {0, 1, 3, 4}
+        assert read_past(record, VOLUME, range(5)).keys() == {0, 1, 3, 4}
         assert [entry.when_us for entry in record.history()] == [0, 1, 3, 4]
         about = [f"{record.path}: 1 row of {table} was ignored" for table in ("rewrites", "outcomes")]
         assert [said.startswith(start) for said, start in zip(record.ignored, about, strict=True)] == [True, True]
