@@ -155,9 +155,10 @@ class Objects:
     async def plan(self, call: Call, given: Values) -> str:
         """Show what a job with these options would do now, as `journalkeeper plan -j` writes it: a JSON document.
 
-        The options are those of Defragment. The answer waits while files are looked at or rewritten. The detail of
-        another user's file is empty. A document that would be too long for one answer lacks rows, those of files
-        without work first, and omitted counts the missing rows; option paths shows them.
+        The options are those of Defragment. The answer waits while files are looked at or rewritten, and for other
+        plans. The detail of another user's file is empty. A document that would be too long for one answer lacks rows,
+        those of files without work first, and omitted counts the missing rows; option paths shows them. Error
+        LimitsExceeded: 8 long calls of the user are under way.
         """
         request = options.request(given, self._service.snapshot().directories)
         with call.caller.user.place():

@@ -84,8 +84,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
 def _execute(asked: Request, context: Context) -> tuple[Report, dict[str, Any], bool]:
     """Run `asked` in the service if the service can do it, else in this process. Show the progress on a terminal.
 
-    A signal (SIGINT, SIGTERM, SIGHUP) makes the run stop after the present chunk. Return the report, its JSON, and
-    whether the run was stopped early.
+    A signal (SIGINT, SIGTERM, SIGHUP) makes the run stop after the present chunk; in the service it cancels the job.
+    Return the report, the document of `defrag -j`, and whether a signal ended the run early.
+
+    Raises: as `Context.service`, then `Service.defragment` (also if the job was canceled in the queue) or `Engine.run`.
+    An error of the service does not lead to a run in this process.
     """
     with on_terminal(context.output) as draw:
         hint = "\nStopping after this chunk." if draw.seen else ""

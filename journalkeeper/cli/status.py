@@ -116,10 +116,11 @@ def _watch(context: Context) -> int:
 
 
 def _show(context: Context, ask: Ask) -> int:
-    """Show the present status, with the report of the service that `ask` returns.
+    """Show the present status, and return the exit status.
 
-    Return 0 if the verdict is OK or the command is about another journal, else 1. Without a verdict, only the facts
-    from the history are shown.
+    About the host's service (`means_service`), show the verdict, and facts from the history and from the service's
+    report, which `ask` returns. Return 0 if the verdict is OK, else 1. About another journal there is no verdict: do
+    not call `ask`, show only facts from the history, and return 0.
 
     Raises: as `_collect`.
     """

@@ -117,12 +117,14 @@ def _compute_extra_bytes(action: Action, written_bytes: int, after: Found, *, wh
 def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFile, turn: Turn, pace: Pace) -> None:
     """Call `work` to rewrite the file's data, and store the states before and after in `turn`.
 
-    Also store the expected number of extents, which `work` returns. Even after an error of `work`, make the new extents
-    durable, and measure the state after.
+    Also store the expected number of extents, which `work` returns. After `work`, even after an error, make the new
+    extents durable and measure the state after. An active file is not made durable if nothing was written, or if `pace`
+    ended the work (`_make_durable`).
 
-    Raises: Refused: VANISHED if the name no longer leads to the file, the reason of `pace` if it ended the work,
-        NO_GAIN for a rewrite that `is_useless_rewrite`. OSError ENOENT if the path does not exist. The errors of
-        `work`, and of `hold`, which opens the file and checks it.
+    Raises: The errors of `hold`, which opens the file and checks it, and of `work`. After the work: Refused VANISHED if
+    the name no longer leads to the file, or OSError ENOENT if the path does not exist; else Refused with the reason of
+    `pace` if it ended the work; else Refused NO_GAIN if the rewrite `is_useless_rewrite`. The data then stays
+    rewritten.
     """
     with hold(file, replacing=turn.action.action is Verb.REWRITE) as held:
         turn.before = turn.after = _measure(held)

@@ -84,11 +84,12 @@ def defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
 def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
     """Free the unwritten space of an archive, and rewrite all its data in place until `pace` ends.
 
-    Repeat the rewrite up to PASSES times for data that the kernel did not move. Restore the inode flags and the mtime;
-    the ctime changes. If data is left or there are too many extents, read all data to find damaged blocks.
+    Repeat the rewrite up to PASSES times for data that the kernel did not move. Add the bytes of the data, without
+    holes, to `pace.written_bytes`. Restore the inode flags and the mtime, also after an error; the ctime changes. If
+    data is left or there are too many extents, and `pace` has not ended, read all data to find damaged blocks.
 
-    Return the number of extents that data with these holes should have. Also return whether all data moved that should
-    have moved.
+    Return (expected, moved): the number of extents that data with these holes should have, and whether all data moved
+    that should have moved (`_find_left`).
 
     Raises: as `punch_unwritten` and `defragment`; OSError with EIO if a block could not be read.
     """
@@ -99,20 +100,22 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
     runs = fiemap.find_data(held.fd, sync=False)
     expected = max(action.extents_expected, least_extents(runs, compressed=compression is not None))
     ranges, left = join_near(runs), runs
-    for number in range(PASSES):
-        done_before, reached = pace.written_bytes, 0
-        # A later pass moves the rest, because it writes each cluster back before the next one.
-        for offset, length in pace.iterate_pieces(ranges, most_bytes=LEAST_BYTES if number else None):
-            _defragment_piece(held.fd, offset, length, compression)
-            reached = offset + length
-        pace.written_bytes = done_before + sum(min(size, reached - at) for at, size in left if at < reached)
-        after = fiemap.list_extents(held.fd, sync=True)
-        left = _find_left(action, expected, before, after)
-        if not left or pace.ended is not None:
-            break
-        ranges = join_near(left)
-    if inode.get_flags(held.fd) != flags:  # the kernel sets NOCOMPRESS when a piece did not become smaller
-        inode.set_flags(held.fd, flags)
+    try:
+        for number in range(PASSES):
+            done_before, reached = pace.written_bytes, 0
+            # A later pass moves the rest, because it writes each cluster back before the next one.
+            for offset, length in pace.iterate_pieces(ranges, most_bytes=LEAST_BYTES if number else None):
+                _defragment_piece(held.fd, offset, length, compression)
+                reached = offset + length
+            pace.written_bytes = done_before + sum(min(size, reached - at) for at, size in left if at < reached)
+            after = fiemap.list_extents(held.fd, sync=True)
+            left = _find_left(action, expected, before, after)
+            if not left or pace.ended is not None:
+                break
+            ranges = join_near(left)
+    finally:
+        if inode.get_flags(held.fd) != flags:  # the kernel sets NOCOMPRESS when a piece did not become smaller
+            inode.set_flags(held.fd, flags)
     if pace.ended is None and (left or len(after) > expected * WORSE):
         read_through(held.fd, join_near(runs), pace)
     return expected, not left
@@ -155,10 +158,10 @@ def find_same_places(before: list[Extent], after: list[Extent]) -> list[tuple[in
 
 
 def _get_origin(row: Extent) -> tuple[bool, int]:
-    """Return a value that is equal for all rows of one extent.
+    """Return (compressed, origin), which is equal for all rows of FIEMAP that belong to one extent.
 
-    For a compressed extent FIEMAP gives each row the address of its beginning. Otherwise the value is the distance of
-    address and file offset.
+    The origin of a compressed extent is its address, which FIEMAP gives to each of its rows. The origin of another
+    extent is the row's address minus the row's file offset.
     """
     encoded = bool(row.flags & fiemap.FIEMAP_EXTENT_ENCODED)
     return encoded, row.physical if encoded else row.physical - row.logical

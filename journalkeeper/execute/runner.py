@@ -241,10 +241,14 @@ class Throttle:
 def remove_leftovers(paths: Iterable[str]) -> list[str]:
     """Delete temporary files of a killed run, and restore the mtimes that the run noted in journal files.
 
-    The name of each path decides: delete a temporary file, and apply the note (an extended attribute) of a journal
-    file. Return one sentence per path for the report, also for a failure, which does not end the loop. A vanished path
-    has no sentence. Call this only under the lock. A temporary file is a copy before its exchange, or an original after
-    it. In both cases the journal's name leads to a whole file (execute.rewrite), so nothing is lost.
+    The name of each path decides. A temporary file is deleted. From a journal file, the note (an extended attribute) is
+    removed, and the mtime is restored unless the note is invalid or another writer changed the file later.
+
+    Return one sentence per path for the report, also for a failure, which does not end the loop. A journal file without
+    a note is a failure. A vanished path has no sentence. Call this only under the lock.
+
+    A temporary file is a copy before its exchange, or an original after it. In both cases the journal's name leads to a
+    whole file (execute.rewrite), so nothing is lost.
 
     Raises: ValueError at the first path that is neither a temporary file of ours nor a journal file. The paths before
     it are already done.

@@ -208,6 +208,6 @@ def shorten(text: str, longest: int = NAME_CHARACTERS) -> str:
 def free_space(where: str) -> tuple[str, ...]:
     """Return two shell commands that free disk space: one deletes old journal entries, one lists snapshots to delete.
 
-    `where` is a directory on the volume, quoted for the shell; only the second command names it.
+    The second command names the directory `where` on the volume. The caller must have quoted `where` for the shell.
     """
     return ("journalctl --vacuum-size=256M", f"btrfs subvolume list -s {where}   # btrfs subvolume delete SNAPSHOT")

@@ -153,7 +153,11 @@ def record_unwritten(present: Present) -> Answers:
 
 
 def directory_unwatched(present: Present) -> Answers:
-    """A journal directory exists and is not watched."""
+    """A journal directory exists and is not watched.
+
+    The check reports one problem with the last failure: a directory that cannot be watched or listed, or an inotify
+    instance that the kernel refused. Only the service itself can find this problem.
+    """
     if present.unwatched:
         yield problem(f"{present.unwatched}.", LOG, error=present.unwatched)
 

@@ -64,11 +64,12 @@ def present(evidence: Evidence) -> Present | Unknown:
 
 
 def present_after_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence[Wait] = ()) -> Present:
-    """Return the facts about a finished run that the verdict of the service is judged by.
+    """Return the facts about a finished run from which the rules of health make the service's verdict.
 
-    `failures` are the failed actions, files without enough free space, and directories with too many files: one for
-    each path. `waiting` is stored as it is. `closed` are the instances whose flush window can never open, or () if no
-    file waits for a window.
+    `failures` are the plan's skips with a reason in FAULTS, such as too little free space or too many files, and the
+    failed actions as in `find_failures`. Each path has one entry: a failed action replaces a skip. `waiting` is stored
+    as it is and has no other effect. `closed` are the instances whose flush window can never open, if the plan
+    postpones any action because a window is closed, else ().
     """
     failed = [*(skip for skip in plan.skipped if skip.reason in FAULTS), *find_failures(outcomes)]
     failures = {one.path: one for one in failed}

@@ -189,10 +189,11 @@ class Record(Database):
         return {wait.path: wait for row in rows if (wait := self._parse(Wait, "waiting", row))}
 
     def wait(self, waits: Iterable[Wait], *, now_us: int) -> None:
-        """Replace the stored waits with `waits`.
+        """Replace the stored waits with `waits`, if they differ.
 
-        Write nothing if the same files are stored with the same times. If a file has waited for more than a day, a new
-        reason is written, too, because `status` reports it.
+        They differ if the paths or the beginnings of the waits are not the same. For a file that has waited for more
+        than a day, they also differ if its reason is another one, because `status` reports it. Otherwise write nothing,
+        and keep the stored reasons. If `waits` has a path twice, the later wait counts.
         """
 
         def key(wait: Wait) -> tuple[str, int, str]:

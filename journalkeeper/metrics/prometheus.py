@@ -66,10 +66,11 @@ class Family(NamedTuple):
 
 
 def _make_families(kind: type, read: Callable[[Facts], object]) -> list[Family]:
-    """Return a metric for each published field of the record class `kind` that has a metric's text.
+    """Return a metric for each published field of the record class `kind` whose Key has a text for a metric.
 
-    `read` returns the record of this class from the Facts, or a mapping with its keys. It returns None if the record is
-    unknown; then the metrics have no samples.
+    `read` returns the values from the Facts: a record of this class, or a mapping from the fields' JSON keys to values.
+    Each metric has one sample, without labels. Its value is None if the field is None or missing, or if `read` returns
+    None. A field in microseconds becomes a metric in seconds.
     """
     return [_make_family(row, read) for row in rows(kind) if row.about.metric]
 

@@ -64,9 +64,10 @@ class Meter:
         self._tell(self._now)
 
     def add(self, length: int) -> None:
-        """Report that `length` more bytes of the present file are done.
+        """Add `length` bytes to the done bytes of the present file, and call `tell` with the new Progress.
 
-        A file never counts more than its planned bytes, even if some bytes are rewritten a second time.
+        A file never counts more than its planned bytes, even if some bytes are rewritten a second time. `tell` is
+        called at every call, even if the sum stays the same.
         """
         self._now = self._now._replace(done_bytes=min(self._now.done_bytes + length, self._end_bytes))
         self._tell(self._now)

@@ -108,10 +108,12 @@ class Flushes:
     ) -> tuple[tuple[Instance, ...], tuple[JournalFile, ...]]:
         """Return `instances`, and the active files among `files`, with the results of the last look.
 
-        Replace the state and mtime of each file. Leave out archives and files that the last look did not read. Replace
-        two fields of each instance. `sync_tells` is True if journald should be asked for a sync, because its flush
-        timer stayed unknown for too long. `online_since_us` is the earliest time (CLOCK_REALTIME) at which the running
-        flush timer can have started. It is None if no timer runs or its start is unknown.
+        Each file gets the state and mtime that the last look read. Archives, and files that the look did not read, are
+        left out. Each instance gets two fields:
+        - `sync_tells`: True if journald should be asked for a sync, because the state of its flush timer stayed unknown
+          for too long. False for a journald that cannot be asked.
+        - `online_since_us`: the earliest time (CLOCK_REALTIME) at which the running flush timer can have started. None
+          if no timer runs or its start is unknown.
 
         Raises: KeyError for an instance that the last call of `look` did not name.
         """

@@ -65,9 +65,10 @@ class Intake:
     def _read_new(self, path: str, before: tuple[int, int] | None) -> list[Entry]:
         """Return the newest entries of the file at `path` that were added after `before`, the newest first.
 
-        `before` is the file's inode and the number of its last entry that was read. If it is None, or the inode is
-        another one, all entries are new. Store the new pair for the next call. If the file cannot be read, return []
-        and keep `before`.
+        At most `entries` of the constructor are returned. `before` is the file's inode and the sequence number of the
+        newest entry that was read. If it is None, or the inode is another one, all entries count as added. Store the
+        new pair for the next call. If the file cannot be read or is no valid journal, store `before` again, unless it
+        is None, and return [].
         """
         directory, _, name = path.rpartition("/")
         seen, seqnum = before or (0, 0)

@@ -96,11 +96,13 @@ class Observer:
         return self.shared_us + SHARED_US
 
     def look(self, tops: Iterable[str], *, now_us: int) -> Seen:
-        """Look at every journal file below the directories `tops`.
+        """Look at the journal files below the directories `tops`.
 
         A file with an unchanged stat keeps its stored row and is not opened. Once a day, and after the clock was set
         back, shared files are opened again. If a file or directory cannot be looked at, its row has the problem.
-        Vanished files have no row. Stored rows of directories that are no longer found are forgotten.
+        Vanished files have no row. In each directory at most MOST_FILES files have rows; if there are more, a row of
+        the directory has the problem TOO_MANY. Stored rows of files and directories that are no longer found are
+        forgotten.
 
         Raises: NotBtrfsError if no journal directory is on btrfs, or if a top without journal directories is not on
         btrfs; FileError if a top is missing, is not a directory, or cannot be listed.

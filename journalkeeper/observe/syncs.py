@@ -28,11 +28,16 @@ class Syncs:
         self._state = State.UNKNOWN
 
     def has_foreign_sync(self) -> bool:
-        """Return whether the file was synced since the last call by another cause than journald's timer.
+        """Return whether another program, or journald without its timer, synced the file since the last call.
 
-        Wait until a sync that is under way has written its data; a commit may follow. A sync shows in one of three
-        ways: this wait exceeds SYNC_US, the state changed from OFFLINE to ONLINE, or the first block moved. The first
-        two calls ignore the block. Return False if the file cannot be opened.
+        The cause of a sync is not visible. The caller asks while no flush by the timer is due, and after its own
+        pages are on the disk. First wait until pages in write-back are on the disk; the commit of their sync may still
+        follow. Each of these signs shows a sync:
+        - The wait took longer than SYNC_US.
+        - The state changed from OFFLINE to ONLINE since the last call.
+        - The first block moved since the last call. The first two calls ignore this sign.
+
+        Return False if the file cannot be opened or read.
         """
         try:
             with opening.open_directory(self._directory) as dir_fd, opening.hold_open(self._name, dir_fd) as fd:

@@ -253,9 +253,11 @@ class FlushTimer:
         self._blocks, self._looked_us = {}, now_us
 
     def _begin(self, earliest_us: int, latest_us: int) -> None:
-        """Set the state to ONLINE, and start the timer at the first append after a flush, between the two times.
+        """Set the state to ONLINE, with a timer that started between the two times.
 
-        If a timer from before a rotation may still run, its start is the earliest time.
+        journald starts the timer at the first append after a flush. But a rotation does not stop a timer: if a timer
+        from before a rotation (`_armed`) may still run, the span begins with the earliest start of that timer. Clear
+        `_unheard` and `_unknown_us`.
         """
         self._unheard, self._unknown_us = False, None
         if self._armed is not None and latest_us < self._armed.latest_us + self.interval_us + LATE_US:
@@ -317,7 +319,8 @@ class FlushTimer:
     def forget_blocks(self) -> None:
         """Forget the addresses of the first blocks, because a rewrite by this service moved them.
 
-        The next look then takes no move for a flush.
+        A moved first block is the sign of a flush. The next look has no address to compare, so it does not mistake the
+        rewrite for a flush.
         """
         self._blocks = {}
 

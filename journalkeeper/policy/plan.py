@@ -100,8 +100,10 @@ def _decide_on_directories(proposed: Sequence[Action], cases: Cases) -> list[Act
 def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) -> list[Action | Skip]:
     """Return the answer about the attribute +C, then the answer about a rotation, without those that are None.
 
-    If +C is postponed because the service has just started, this Skip is the only answer. The rotation is decided for
-    NOCOW files if new files become NOCOW and NOCOW=auto does not object (UNWANTED).
+    If +C is postponed because the service has just started, this Skip is the only answer. Otherwise
+    `decide_rotation` always answers, too: rotate if that costs less than the `proposed` actions on files. If new files
+    become NOCOW, also by this +C, it first tries to rotate an active datacow file at any cost, unless NOCOW=auto
+    prefers datacow files there (UNWANTED).
     """
     instance, cases = question.instance, question.cases
     volume = cases.volumes.get(instance.device)

@@ -268,11 +268,15 @@ def _rotate_into_nocow(question: Question) -> Action | Skip | None:
 
 
 def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action | Skip | None:
-    """Return a rotation if it costs less than `actions` on the active files and the extents that these leave.
+    """Return a rotation of the instance if it costs less than leaving its active files unrotated.
 
-    Ignore active files with a veto whose reason is not in DESPITE. Return None if no file is left, or if the rotation
-    is not cheaper. Return a Skip with the reason if a rule forbids or postpones a cheaper rotation. The rotation's path
-    is that of the file with the most extents.
+    A rotation has its price by `price_of_rotation`. Without it, `actions` on the active files are carried out, and
+    extents are left (`price_without_rotation`). Actions on files with a veto whose reason is not in DESPITE do not
+    count.
+
+    Return None if each active file has such a veto, or if the rotation is not cheaper. Return a Skip with the reason if
+    a rule forbids or postpones a cheaper rotation, also while the disk is busy or the file is young. Of the files
+    without such a veto, the one with the most extents gives the rotation its path.
     """
     judged = ((file, vetoes(question.cases.build(file))) for file in question.actives)
     files = [file for file, against in judged if all(skip.reason in DESPITE for skip in against)]

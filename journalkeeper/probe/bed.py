@@ -130,9 +130,12 @@ class PrivateJournald:
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """The command prefix that runs a command with journald's mounts and our own root directory.
+        """The command prefix that runs a command in journald's mount namespace and root directory, in "/".
 
-        Without --root, nsenter would leave a chroot, because the root of the mounts is outside of it.
+        journald has inherited our root directory. Without --root, the command would get the root of the namespace. That
+        is another directory if we run in a chroot.
+
+        Raises: KeeperError if journald is not running.
         """
         return ("nsenter", f"--target={self.pid}", "--mount", "--root", "--wdns=/", "--")
 
@@ -241,7 +244,9 @@ class PrivateJournald:
     def flush(self) -> None:
         """Make journald move its runtime journal to `directory`, and wait until it has finished.
 
-        systemd-journal-flush.service does the same at boot. Raises: KeeperError if journalctl fails.
+        systemd-journal-flush.service does the same at boot.
+
+        Raises: KeeperError if journalctl fails; subprocess.TimeoutExpired after 300 s.
         """
         run(*self.inside, "journalctl", "--flush")
 

@@ -43,14 +43,16 @@ def measure(asked: Namespace) -> Steps:
 def at(where: Target, asked: Namespace) -> Steps:
     """Run a program that writes lines to the journald `where`, and measure how long each line takes.
 
-    One time is from the program to journald, the other from journald to a reader. The verdict is about the second.
-    `asked` has --rate, --seconds and --size.
+    Measure two times for each line: from the program to journald, and from journald to a reader (`journalctl
+    --follow`). The verdict is about the second. `asked` has --rate (lines per second), --seconds and --size (bytes of a
+    line).
 
     Yield the Measurement before the program starts. Yield the same object again after each group of lines, and at least
     every MOMENT_S. Stop when all lines have arrived. Stop also if no line arrives for PATIENCE_S after the program's
-    end, and then store the number of missing lines as a loss. End the program in any case.
+    end, and then store the number of missing lines as a loss. End the program and journalctl in any case.
 
-    Raises: KeeperError if journalctl does not show the first test line, or if journalctl ends.
+    Raises: KeeperError if journalctl does not show the first test line, or if journalctl ends; OSError if journald
+    cannot be reached.
     """
     count = max(1, round(asked.rate * asked.seconds))
     pad = max(0, asked.size - len(f"{time.monotonic_ns()} \n"))

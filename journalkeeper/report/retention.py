@@ -153,12 +153,16 @@ def _compute(
 ) -> Retention | Unknown:
     """Return the present and the proposed retention for the compression `ratio` and the `rate` in bytes per day.
 
+    `ratio` is how many times smaller archives are on the disk. `files` must contain an archive, and `rate` must not be
+    0.
+
     `target` is the disk usage that an earlier drop-in aimed at, None without one. Without it, aim at SystemMaxUse=, or
     at the space that SystemKeepFree= leaves if that is less. The proposed SystemMaxUse= is the aim multiplied by
     `ratio`, except for a reserve for files that are not compacted yet. SystemMaxFiles= becomes large enough for that,
     at least MAX_FILES. SystemMaxFileSize= stays.
 
-    Return Unknown if a limit or the free space is not known, or if SystemMaxUse= is off.
+    Return Unknown if SystemMaxUse=, SystemKeepFree=, SystemMaxFileSize= or the free space is not known, or if
+    SystemMaxUse= is off.
     """
     use, keep_free = instance.system_max_use_bytes, instance.system_keep_free_bytes
     largest, available = instance.system_max_file_size_bytes, instance.available_bytes

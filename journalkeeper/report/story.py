@@ -289,8 +289,9 @@ class DirectoriesAnswer(NamedTuple):
 def directory_lines(place: DirectoryAnswer, unknown: Mapping[str, str], width: int) -> list[str]:
     """Return the lines that `explain` shows about a directory, at most `width` characters wide, except for its path.
 
-    `unknown` has the reason for a missing decision, under "decision". Other parts that are not known are shown as
-    unknown.
+    The path is first. Then follow the instance, journald's settings, the flush window, the files and their extents, the
+    span of the history, its strictest limit, and the decision. Parts that are not known are shown as unknown. Without a
+    decision, show the reason, which `unknown` has under "decision", or else that the directory is not in the plan.
     """
     space = f" of namespace {shown(place.namespace)}" if place.namespace else ""
     who = "its journald accepts" if place.rotatable else "no journald accepts"

@@ -132,13 +132,16 @@ def watch_directories(tops: tuple[str, ...]) -> Watches:
 
 
 def _find_wanted(tops: tuple[str, ...]) -> Iterator[tuple[str, Interest]]:
-    """Yield each directory to watch with its events: those above each of `tops`, the top itself, and its instances.
+    """Yield each directory to watch, with the events that matter in it.
 
-    If links lead to a top, yield the nearest directory above the link and the one above its target. A directory can be
-    yielded twice. A top that does not exist is not yielded.
+    For each of `tops` these are, in this order:
+    - the nearest existing directory above `top`, for the name in it that leads to `top` (`_find_nearest`).
+    - the same for the target of `top`, which differs only if a link leads to it.
+    - the target, and the journal directories in it, for all journal files. If the target does not exist, these are left
+      out.
 
-    A directory is yielded before the search below it. If the caller watches each directory at once, an event reports
-    what appears below it during or after the search.
+    A directory can be yielded twice. It is yielded before the search below it. If the caller watches each directory at
+    once, an event reports what appears below it during or after the search.
 
     Raises, during the iteration: KeeperError if a top cannot be listed.
     """
@@ -207,9 +210,13 @@ class Watch:
         self._loop.add_reader(self._mount_events.fileno(), self._check_mounts)
 
     def use(self, watches: Watches) -> None:
-        """Watch with `watches` from now on, and close the old ones. Compare the mount table at once.
+        """Watch with the inotify instance of `watches` from now on, and close the old instance.
 
-        If the kernel refused an inotify instance, keep the old watches with the places and the problem of the new ones.
+        If the kernel refused a new instance, keep the old instance and its watches, and take only the places, the
+        mounts and the problem from `watches`.
+
+        In both cases read the mount table at once. If it differs from the mounts in `watches`, `wait` returns
+        EVERYTHING.
         """
         if watches.fd >= 0:
             self._drop()

@@ -206,9 +206,10 @@ class Worker:
     def _summarize(self, engine: Engine, report: Report) -> snapshot.Looked:
         """Return the result of a complete run for the event loop, with the seconds until the next run.
 
-        Also look at the flush timers. The wait is 0 if a flush ended or a sync must be requested.
+        Also look at the flush timers. If a flush ended or a sync must be requested, the next run is due in 0 seconds.
+        Otherwise the time is that of `get_wait_s`, which can be negative.
 
-        Raises: KeeperError if the run did not look at the host.
+        Raises: KeeperError if `report` has no host.
         """
         host, plan, outcomes = report.host, report.plan, report.outcomes
         if host is None:

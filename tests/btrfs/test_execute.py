@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.btrfs import fiemap, placement, writeback
+from journalkeeper.btrfs import fiemap, inode, placement, writeback
 from journalkeeper.model import MIB, Range, Reason, Request, Result, Verb
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
@@ -261,6 +261,18 @@ def test_what_does_not_become_smaller_leaves_no_mark(place: Path, journal_bytes:
     before = bearing(path)
     assert do(action(path)).outcome.result is Result.DONE
     assert bearing(path) == before
+
+
+def test_an_error_after_that_leaves_no_mark_either(
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes
+) -> None:
+    volume, mark = make_volume("512M"), os.urandom(4096)
+    content = journal_bytes[:MIB] + os.urandom(MIB) + mark + journal_bytes[2 * MIB + len(mark) :]
+    path = put(volume.mountpoint, content)
+    spoil(volume, mark)
+    assert how(do(action(path), chunk_bytes=MIB)) == (Result.FAILED, Reason.IO_ERROR)
+    with open(path, "rb") as file:
+        assert not inode.get_flags(file.fileno()) & inode.FS_NOCOMP_FL
 
 
 # how it ends
