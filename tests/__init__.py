@@ -5,7 +5,7 @@ unit        code without I/O, or with fakes of it: no root
 adapters    one module with a file, a bus or a program of this machine
 btrfs       real loop btrfs volumes, most with their own journald: root
 guest       booted Debian hosts: root
-trust       races, faults, limits and hostile input; the long forms by hand: python -m tests.trust
+trust       races, faults and hostile input; the long forms by hand: python -m tests.trust
 bench       measurements, by hand: python -m tests.bench.NAME
 
 hosts.py            hosts, files and volumes as the policy gets them, without a disk

@@ -28,7 +28,7 @@ from tests.btrfs.journals import QUICK, extents
 from tests.bus import REPOSITORY, PrivateBus
 from tests.daemon import Daemon
 from tests.hosts import MACHINE
-from tests.journal_files import archive_name, put
+from tests.journal_files import put
 from tests.patience import eventually
 from tests.volumes import drop_caches
 
@@ -160,21 +160,6 @@ def test_the_signals_of_one_defragmentation_come_in_order(
     assert read(bus, "BytesWritten") == written
 
 
-def test_one_path_is_one_file(
-    bus: PrivateBus, machine: Path, serve: Callable[..., Daemon], journal_bytes: bytes
-) -> None:
-    first, second = (put(machine, journal_bytes, archive_name(number)) for number in (1, 2))
-    before = extents(second)
-    serve()
-    assert eventually(lambda: looked(bus, 2))
-    job = job_of(bus, "2", "now", "b", "true", "paths", "as", "1", f"{first}")
-    assert eventually(lambda: over(bus, job))
-    assert extents(first) < before / 10
-    assert extents(second) == before
-    assert looked(bus, 2)
-    assert [one["Extents"]["data"] for one in call(bus, "ListFiles", "a{sv}", "0")][1] == before
-
-
 def slow_job(bus: PrivateBus, machine: Path, volume: ScratchVolume, content: bytes) -> tuple[Path, str]:
     """A job that takes its time, and is at work."""
     path = put(machine, content)
@@ -239,21 +224,6 @@ def test_a_pause_holds_the_services_own_work_and_no_job(
     assert eventually(lambda: not read(bus, "Paused"))
     assert eventually(lambda: extents(path) < before / 10)
     assert eventually(lambda: read(bus, "LastRunUSec") > 0)
-
-
-def test_a_link_that_leads_out_of_the_directories_is_not_followed(
-    bus: PrivateBus, machine: Path, serve: Callable[..., Daemon], journal_bytes: bytes
-) -> None:
-    elsewhere = machine.parent.parent / "elsewhere"
-    elsewhere.mkdir()
-    path = put(elsewhere, journal_bytes)
-    before = extents(path)
-    (machine / "link").symlink_to(elsewhere)
-    serve()
-    job = job_of(bus, "2", "now", "b", "true", "paths", "as", "1", f"{machine}/link/{path.name}")
-    assert eventually(lambda: over(bus, job))
-    assert f'"path":"{machine}/link/{path.name}","reason":"vanished"' in bus.gdbus("Result", job).stdout
-    assert extents(path) == before
 
 
 # What the documentation shows

@@ -187,14 +187,6 @@ def test_a_new_active_file_has_no_past_of_the_one_before(tmp_path: Path) -> None
         assert (after["past"], after["samples"]) == ([], [])
 
 
-def test_a_directory_tells_its_instance_and_its_history(commands: Commands) -> None:
-    (one,) = commands.json("explain", commands.directory)["directories"]
-    assert one["directory"] == str(active(commands).parent)
-    assert one["retention"]["files"] == 2
-    assert one["retention"]["oldest_us"] < one["retention"]["newest_us"]
-    assert "History:" in commands("explain", commands.directory).stdout
-
-
 @pytest.mark.parametrize(
     ("path", "words"),
     [

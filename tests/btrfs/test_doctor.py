@@ -4,20 +4,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from journalkeeper.cli import program
-from journalkeeper.health.evidence import Journal
 from journalkeeper.journald import layout
 from journalkeeper.model import MIB
-from journalkeeper.observe.journal import read_journal
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.journal_files import archive_name, put
@@ -88,31 +83,3 @@ def test_a_damaged_file_is_a_problem(bed: Bed, doctor: Callable[..., dict[str, A
     bad.parent.mkdir()
     bad.write_bytes(b"LPKSHHRX" + bytes(4096))
     assert doctor(bed.directory, 1, "--check")["findings"]["damaged"]["facts"] == {"files": [str(bad)]}
-
-
-def test_the_waits_in_the_evidence_are_those_of_the_export(bed: Bed) -> None:
-    """journald is stopped four times, so that some messages wait."""
-    for number in range(1_000):
-        if number % 250 == 100:
-            bed.journald.sync()  # the queue is empty then, and five fit in, which holds ten at least
-            os.kill(bed.journald.pid, signal.SIGSTOP)
-            for _ in range(5):
-                bed.journald.log("waits")
-            time.sleep(0.05)
-            os.kill(bed.journald.pid, signal.SIGCONT)
-        bed.journald.log(f"message {number}")
-    bed.journald.sync()
-    journal = read_journal(str(bed.directory), 50_000, ())
-    assert isinstance(journal, Journal)
-    waits = sorted(one.wait_us for one in journal.intake)
-    assert waits == sorted(by_hand(bed.directory))
-    assert len(waits) >= 1_020
-    assert waits[-1] >= 50_000
-
-
-def by_hand(directory: Path) -> Iterator[int]:
-    """Yield the waits in the export of journalctl."""
-    for text in run("journalctl", f"--directory={directory}", "--output=export").split("\n\n"):
-        fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-        if "_SOURCE_REALTIME_TIMESTAMP" in fields and fields.get("_TRANSPORT") in {"journal", "syslog"}:
-            yield int(fields["__REALTIME_TIMESTAMP"]) - int(fields["_SOURCE_REALTIME_TIMESTAMP"])

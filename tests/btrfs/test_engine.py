@@ -19,17 +19,16 @@ from journalkeeper.execute import executor, runner
 from journalkeeper.history import state
 from journalkeeper.history.record import NAME, Record
 from journalkeeper.model import KIB, MIB, Outcome, Past, Reason, Request, Result, Verb
-from journalkeeper.model.errors import BusyError, FileError, NeedsRootError, NotBtrfsError
+from journalkeeper.model.errors import BusyError, FileError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import run
 from tests.btrfs.faults import fill
-from tests.btrfs.journals import NOW, Bearing, bearing, export, extents, go, readable_for
+from tests.btrfs.journals import NOW, Bearing, bearing, export, extents, go
 from tests.daemon import journalkeeper
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put, scatter, unclean_name
-from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root
 
@@ -144,14 +143,6 @@ def test_with_the_record_lost_nothing_is_rewritten_either(
     assert (again.outcomes, again.written_bytes) == ((), 0)
     assert set(what_became(again).values()) == {Reason.IDEAL}
     assert len(what_became(again)) == 3
-
-
-def test_what_changed_since_is_judged_anew(top: Path, keep: Keep, journal_bytes: bytes) -> None:
-    (path,) = archives(top / MACHINE, journal_bytes, 1)
-    go(keep())
-    put(path.parent, journal_bytes, path.name)
-    path.touch()
-    assert what_became(go(keep())) == {path.name: Reason.FRAGMENTED}
 
 
 def test_an_archive_that_changed_during_a_run_waits_for_the_next(top: Path, keep: Keep, journal_bytes: bytes) -> None:
@@ -412,18 +403,6 @@ def test_what_a_run_that_failed_did_not_say_of_the_record_the_next_one_says(
 # what cannot be
 
 
-@pytest.mark.may_skip
-def test_another_filesystem_is_said_and_nothing_recorded(tmp_path: Path, keep: Keep, journal_bytes: bytes) -> None:
-    elsewhere = tmp_path / "elsewhere" / MACHINE
-    elsewhere.mkdir(parents=True)
-    if run("stat", "-f", "-c", "%T", elsewhere).strip() == "btrfs":
-        pytest.skip("the machine's temporary files are on btrfs")
-    (elsewhere / "system.journal").write_bytes(journal_bytes)
-    with pytest.raises(NotBtrfsError):
-        go(keep(elsewhere.parent))
-    assert not (tmp_path / "state" / NAME).exists()
-
-
 def test_a_missing_directory_is_an_error(keep: Keep, place: Path) -> None:
     with pytest.raises(FileError, match="No such file"):
         go(keep(place / "nowhere"))
@@ -437,17 +416,3 @@ def test_the_service_plans_and_works_while_one_of_its_directories_is_away(
     engine = make_engine(place / "nowhere", top, follows=True)
     assert [action.path for action in engine.look_and_plan(NOW)[1].actions] == [str(path)]
     assert what_became(go(engine)) == {path.name: Reason.FRAGMENTED}
-
-
-def test_who_may_read_no_file_is_told_so(top: Path, journal_bytes: bytes) -> None:
-    (path,) = archives(top / MACHINE, journal_bytes, 1)
-    readable_for(path, 0o640)
-
-    def attempt() -> str:
-        try:
-            Engine(Config(), directories=(str(top),), state_directory="/nonexistent").look(Request())
-        except NeedsRootError as error:
-            return str(error)
-        return "nothing"
-
-    assert "may be read by root and the group systemd-journal only" in as_nobody(attempt)

@@ -278,21 +278,6 @@ def test_an_error_after_that_leaves_no_mark_either(
 # how it ends
 
 
-def test_a_stop_at_the_border_of_a_piece_leaves_the_rest(place: Path, journal_bytes: bytes) -> None:
-    path = put(place, journal_bytes)
-    before, done_bytes = bearing(path), 0
-
-    def tell(length: int) -> None:
-        nonlocal done_bytes
-        done_bytes += length
-
-    done = do(action(path), stop=lambda: done_bytes >= 2 * MIB, tell=tell, chunk_bytes=MIB)
-    assert how(done) == (Result.SKIPPED, Reason.INTERRUPTED)
-    assert done.outcome.bytes_written == done_bytes == 2 * MIB
-    assert 300 < done.outcome.extents_after < done.outcome.extents_before - 300
-    assert bearing(path) == before
-
-
 def test_a_stopped_rewrite_leaves_the_original_alone(place: Path, journal_bytes: bytes) -> None:
     path = put(place, journal_bytes, nocow=True)
     before, pieces = bearing(path), [0]

@@ -319,6 +319,3 @@ def test_nothing_is_lost_of_what_is_logged_while_the_active_file_is_defragmented
     assert get_value == [f"number {number}" for number in numbers]
     bed.journald.stop()
     subprocess.run(["journalctl", "--verify", f"--file={bed.journald.active}"], check=True, capture_output=True)
-
-
-# readers

@@ -71,14 +71,6 @@ def test_what_a_stall_cost_a_message_is_in_the_journal(bed: Bed) -> None:
     assert next_delay(bed, intake) < worst_us
 
 
-def test_a_rotation_between_two_looks_is_no_error(bed: Bed) -> None:
-    intake = Intake()
-    intake.find_worst_us([str(bed.journald.active)])
-    bed.journald.rotate()
-    intake.find_worst_us([str(bed.journald.active)])
-    assert after_stall(bed, 0.3, intake) > 200_000
-
-
 def test_a_real_scrub_and_a_real_balance_are_seen_while_they_go_on(
     make_volume: Callable[..., ScratchVolume],
 ) -> None:

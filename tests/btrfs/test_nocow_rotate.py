@@ -31,8 +31,8 @@ from journalkeeper.model import Action, Instance, Plan, Reason, Request, Result,
 from journalkeeper.observe.observer import Observer
 from journalkeeper.policy.plan import plan
 from journalkeeper.probe.bed import ARCHIVED, Bed, PrivateJournald
-from journalkeeper.probe.scratch_volume import ScratchVolume, run
-from tests.btrfs.journals import FORMS, do, go, how, is_nocow
+from journalkeeper.probe.scratch_volume import run
+from tests.btrfs.journals import FORMS, do, how, is_nocow
 from tests.daemon import journalkeeper
 from tests.journal_files import archive_name
 from tests.patience import eventually
@@ -41,7 +41,6 @@ pytestmark = pytest.mark.root
 """A user of nothing but this test, whom journald gives a journal."""
 
 Run = Callable[..., dict[str, Any]]
-MakeEngine = Callable[..., Engine]
 Answers = Callable[[Callable[[], object]], None]
 
 
@@ -114,21 +113,6 @@ def test_the_directory_becomes_nocow_and_the_file_of_the_first_boot_is_rotated_o
     run("journalctl", "--verify", "-D", journald.journal)
 
 
-def test_data_with_copies_stays_datacow_and_is_said_to(make_volume: Callable[..., ScratchVolume], keep: Run) -> None:
-    with PrivateJournald(make_volume("512M", profile="raid1").mountpoint) as journald:
-        journald.sync()
-        found = keep(journald)
-        assert what(found) == []
-        assert reasons(found, journald.journal) == ["redundant"]
-        assert not is_nocow(journald.journal)
-        assert archives(journald) == []
-        assert [row[1:] for row in what(keep(journald, conf="[Nocow]\nNocow=yes\n"))] == [
-            ("set-nocow", "done", "configured"),
-            ("rotate", "done", "born-datacow"),
-        ]
-        assert is_nocow(journald.active)
-
-
 def test_as_many_rotations_as_are_allowed_take_no_entry_away(make_bed: Callable[..., Bed], keep: Run) -> None:
     """Rotated whenever it pays, until it is refused: the entry that was the oldest still is."""
     journald = make_bed("SystemMaxUse=64M", "SystemMaxFileSize=8M").journald
@@ -174,20 +158,6 @@ def test_what_a_snapshot_shares_is_rotated_away_and_compacted_beside_it(bed: Bed
     found = keep(journald)
     assert what(found) == []
     assert reasons(found, journald.journal) == ([] if nocow else ["snapshots"])
-
-
-def test_outside_of_its_namespace_journald_is_not_asked(bed: Bed, make_engine: MakeEngine) -> None:
-    """As who passes -D of another machine's journal: the attribute is set, the journald here is not bothered."""
-    bed.journald.sync()
-    engine = make_engine(bed.directory)
-    for _ in range(2):
-        report = go(engine, Request(upkeep=True))
-        assert Verb.ROTATE not in {outcome.action for outcome in report.outcomes}
-    assert [skip.reason for skip in report.plan.skipped if skip.path == str(bed.journald.journal)] == [
-        Reason.NO_JOURNALD
-    ]
-    assert is_nocow(bed.journald.journal)
-    assert archives(bed.journald) == []
 
 
 # What comes to nothing

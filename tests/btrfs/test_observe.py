@@ -112,43 +112,6 @@ def test_every_kind_has_its_row_in_the_order_of_names(top: Path) -> None:
     assert kinds == dict(zip(NAMES, [Kind.ACTIVE, Kind.ACTIVE, Kind.ARCHIVED, Kind.UNCLEAN], strict=True))
 
 
-def test_files_with_other_names_have_no_row(top: Path) -> None:
-    directory = top / MACHINE
-    for name in ("notes.txt", "system.journal.bak", "fss", ".journalkeeper-7.tmp"):
-        (directory / name).write_bytes(b"x")
-    seen = look(top)
-    assert len(seen.files) == len(NAMES)
-    assert seen.leftovers == (f"{directory}/.journalkeeper-7.tmp",)
-
-
-def test_namespaces_and_remote_are_instances_of_their_own(top: Path, journal_bytes: bytes) -> None:
-    for name in (f"{MACHINE}.web", "remote", "not-an-instance"):
-        (top / name).mkdir()
-    put(top / f"{MACHINE}.web", journal_bytes, "system.journal")
-    put(top / "remote", journal_bytes, "remote-192.0.2.1.journal")
-    put(top / "not-an-instance", journal_bytes, "system.journal")
-    seen = look(top)
-    assert {(one.name, one.namespace) for one in seen.instances} == {
-        (MACHINE, ""),
-        (f"{MACHINE}.web", "web"),
-        ("remote", ""),
-    }
-    assert {(file.instance, file.owner) for file in seen.files} == {
-        (MACHINE, "system"),
-        (MACHINE, "user:1000"),
-        (f"{MACHINE}.web", "system"),
-        ("remote", "remote"),
-    }
-
-
-def test_a_top_may_be_a_link_and_what_is_below_it_may_not(top: Path) -> None:
-    link = top.with_name(f"{top.name}-link")
-    link.symlink_to(top)
-    assert look(link).files == look(top / MACHINE).files == look(top).files
-    (top / MACHINE.replace("0", "f")).symlink_to(MACHINE)
-    assert len(look(top).files) == len(NAMES)
-
-
 def test_overlapping_tops_give_each_file_one_row(top: Path) -> None:
     tops = [str(top), str(top / MACHINE), f"{top}/"]
     files = Observer().look(tops, now_us=now_us()).files
@@ -320,12 +283,6 @@ def test_a_named_file_behind_a_link_is_not_resolved_or_listed(top: Path, monkeyp
     monkeypatch.setattr(os, "readlink", refuse)
     monkeypatch.setattr(os, "scandir", refuse)
     assert look_at(link / NAMES[0])[0].problem is Reason.VANISHED
-
-
-def test_names_that_are_not_utf8_are_seen(top: Path, journal_bytes: bytes) -> None:
-    name = os.fsdecode(b"odd-\xff.journal")
-    put(top / MACHINE, journal_bytes, name, torn=False)
-    assert f"{top / MACHINE}/{name}" in {file.path for file in look(top).files}
 
 
 def test_leftovers_are_found_beside_named_files(top: Path) -> None:

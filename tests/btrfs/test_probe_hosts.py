@@ -60,30 +60,6 @@ def run_probe(steps: Steps) -> Measurement:
     return found
 
 
-def children(pid: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
-def test_a_kill_leaves_no_process_and_no_directory(
-    start_probe: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
-    process = start_probe("syslog", "--seconds=60", f"--directory={tmp_path}")
-    assert eventually(lambda: len(children(process.pid)) == 2)  # one removes the directory, one is journald
-    assert list(tmp_path.iterdir()) != []
-    below = children(process.pid)
-    process.kill()
-    process.wait()
-    assert eventually(lambda: all(map(gone, below)))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_ctrl_c_shows_the_values_so_far(start_probe: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
     process = start_probe("syslog", "--seconds=60", "-j", f"--directory={tmp_path}")
     assert eventually(

@@ -7,13 +7,11 @@ runs by. Nothing is timed: what must happen is waited for, what must not is look
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -23,21 +21,16 @@ from typing import NamedTuple
 import pytest
 
 from journalkeeper.history.record import Record
-from journalkeeper.journald import control
 from journalkeeper.model import Reason, Result
 from journalkeeper.model.units import DAY_US
 from journalkeeper.model.waiting import Wait
-from journalkeeper.observe.flushes import Flushes
-from journalkeeper.observe.observer import Observer
-from journalkeeper.probe.bed import Bed, PrivateJournald
+from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
-from tests.bench.service import calls
-from tests.btrfs.journals import QUICK, log_until_online
+from tests.btrfs.journals import QUICK
 from tests.daemon import Daemon
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put, unclean_name
-from tests.load import Load
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import eventually
 from tests.volumes import drop_caches, extents
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -74,34 +67,6 @@ def copies(make_volume: Callable[..., ScratchVolume], journal_bytes: bytes) -> C
     machine = volume.mountpoint / "journal" / MACHINE
     machine.mkdir(parents=True)
     return Copies(volume, machine, journal_bytes)
-
-
-class Talk:
-    """Bursts of messages, with a silence after each in which a flush leaves the file OFFLINE."""
-
-    def __init__(self, journald: PrivateJournald) -> None:
-        self._journald = journald
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._talk)
-        self.bursts = 0
-
-    def _talk(self) -> None:
-        for number in itertools.count():
-            if self._end.wait(1.3):
-                return
-            for message in range(60):
-                self._journald.log(
-                    f"burst {number} message {message}", LAB_BURST=f"{number}-{message}-{os.urandom(4).hex()}"
-                )
-            self.bursts += 1
-
-    def __enter__(self) -> Talk:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
 
 
 # What it does
@@ -180,75 +145,6 @@ def test_what_journal_remote_wrote_and_closed_silently_is_done_without_another_e
     assert eventually(lambda: path.name in service.done())
 
 
-def test_none_of_our_work_overlaps_a_flush_of_journalds(
-    make_bed: Callable[..., Bed], serve: Callable[..., Daemon], tmp_path: Path
-) -> None:
-    """strace on both: fsyncs of journald's timer against our ioctls and syncs."""
-    bed = make_bed("SystemMaxFileSize=64M", sync_interval="3s")
-    journald = bed.journald
-    journald.age(60)
-    ours, theirs, main_thread = tmp_path / "ours", tmp_path / "theirs", journald.pid
-    trace = ("strace", "-f", "-ttt", "-T", "-o")
-    follower = subprocess.Popen(
-        (*trace, theirs, "-e", "trace=fsync", "-p", str(journald.pid)), stderr=subprocess.DEVNULL
-    )
-    try:
-        words = (*trace, os.fspath(ours), "-e", "trace=ioctl,sync_file_range,fsync")
-        service = serve(INSIDE, wrapper=(*journald.inside, *words))
-        with Talk(journald) as talk:
-            assert eventually(lambda: talk.bursts >= 20)
-        (daemon,) = map(
-            int, Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children").read_text().split()
-        )
-        os.kill(daemon, signal.SIGTERM)
-        assert service.process.wait(PATIENCE_S) == 0
-    finally:
-        follower.terminate()
-        follower.wait()
-    # the first append to an OFFLINE file syncs in the main thread: no timer, and nobody can know of it before
-    flushes = [call for call in calls(theirs, "fsync") if call.thread != main_thread]
-    work = [
-        call
-        for call in calls(ours, r"DEFRAG_RANGE|sync_file_range")
-        if ", 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE)" not in call.words
-    ]
-    assert len(flushes) >= 5
-    assert work, "it did nothing"
-    overlaps = [(flush, call) for flush in flushes for call in work if flush.overlaps(call)]
-    assert not overlaps
-
-
-def test_the_timer_of_a_journald_that_is_never_at_rest_is_learned_by_one_sync(
-    make_bed: Callable[..., Bed], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bed = make_bed("SystemMaxFileSize=64M", sync_interval="30s")
-    journald = bed.journald
-    monkeypatch.setattr(control, "RUNTIME", f"/proc/{journald.pid}/root/run/systemd/journal")
-    flushes, observer = Flushes(), Observer()
-
-    def known() -> bool:
-        seen = observer.look([os.fspath(journald.journal)], now_us=time.time_ns() // 1000)
-        (instance,) = flushes.look((seen.instances[0]._replace(rotatable=True),), seen.files)
-        if instance.sync_tells:
-            assert flushes.needs_plan(), "it is time for a plan"
-            flushes.learn(instance.directory, control.synchronize)
-        return instance.online_since_us is not None
-
-    journald.age(2)
-    with Load(bed, 50):  # no look ever finds such a journal OFFLINE
-        assert not known()
-        assert eventually(known)
-        for _ in range(20):
-            known()
-    assert asked_to_sync(journald) <= 1, "or the kernel's own write-back told it sooner"
-
-
-def asked_to_sync(journald: PrivateJournald) -> int:
-    """How many syncs journald was asked for, by its own words."""
-    found = run("journalctl", "--quiet", "--output=cat", "--directory", journald.journal, "_PID=" + str(journald.pid))
-    return found.count("request to sync")
-
-
 def test_nothing_happens_and_nothing_wakes(make_bed: Callable[..., Bed], serve: Callable[..., Daemon]) -> None:
     """It takes long because the service has to sleep for 3 s several times, and for 5 s."""
     bed = make_bed(sync_interval="2s")
@@ -321,17 +217,6 @@ def test_a_reload_takes_new_values_and_keeps_the_old_ones_where_they_are_wrong(
     assert heard == ["READY=1", *["RELOADING=1", "READY=1"] * 3]
 
 
-def test_a_second_daemon_says_who_is_the_first_and_ends(copies: Copies, serve: Callable[..., Daemon]) -> None:
-    first = serve(copies.machine.parent).ready()
-    second = serve(copies.machine.parent)
-    assert second.process.wait(PATIENCE_S) == 1
-    second.stop()
-    (line,) = second.log().splitlines()
-    assert f"process {first.process.pid}" in line
-    path = copies.put()
-    assert eventually(lambda: path.name in first.done()), "the first goes on"
-
-
 # Bad days
 
 
@@ -375,19 +260,6 @@ def test_a_second_service_in_a_state_directory_made_anew_ends_the_first(
     assert [entry.outcome.result for entry in second.history()] == [Result.DONE]
 
 
-def test_a_volume_that_goes_away_is_waited_for(copies: Copies, serve: Callable[..., Daemon]) -> None:
-    """It takes long because the service has to sleep for 3 s."""
-    service = serve(copies.machine.parent).ready()
-    run("umount", "--lazy", copies.volume.mountpoint)
-    try:
-        assert eventually(lambda: service.logged("to appear"))
-        assert eventually(service.sleeps)
-    finally:
-        copies.volume.mount()
-    path = copies.put()
-    assert eventually(lambda: path.name in service.done())
-
-
 def test_on_another_filesystem_it_waits_for_a_mount(
     tmp_path: Path, copies: Copies, serve: Callable[..., Daemon]
 ) -> None:
@@ -406,26 +278,3 @@ def test_on_another_filesystem_it_waits_for_a_mount(
         run("umount", point)
     finally:
         run("umount", point)
-
-
-def test_a_set_clock_does_not_move_the_timer(make_bed: Callable[..., Bed], tmp_path: Path) -> None:
-    bed = make_bed(sync_interval="1h")
-    bed.journald.sync()
-    skew_us = 0
-
-    def wall_us() -> int:
-        return time.time_ns() // 1000 + skew_us
-
-    flushes, observer = Flushes(wall=wall_us), Observer()
-    seen = observer.look([f"{bed.directory}"], now_us=wall_us())
-    flushes.look(seen.instances, seen.files)
-    log_until_online(bed.journald, "now it is online")
-    # the instance's settings are this machine's own: what matters is that a timer runs
-    (instance,) = flushes.look(seen.instances, seen.files)
-    assert instance.online_since_us is not None
-    due_us = flushes.get_closing_us(instance.directory, 0)
-    for skew_us in (10**13, -(10**13)):
-        (again,) = flushes.look(seen.instances, seen.files)
-        assert again.online_since_us is not None
-        assert abs(again.online_since_us - skew_us - instance.online_since_us) < 1_000_000
-        assert flushes.get_closing_us(instance.directory, 0) == due_us

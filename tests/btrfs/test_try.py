@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -91,19 +90,3 @@ def test_help_and_refusals_come_before_the_build(words: tuple[str, ...], status:
             Path(place, tool).symlink_to(str(shutil.which(tool)))
         done = subprocess.run(words, cwd=CHECKOUT, env={"PATH": place}, capture_output=True, text=True, check=False)
     assert (done.returncode, says in done.stdout + done.stderr) == (status, True), done.stdout + done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_the_command_leaves_nothing_when_it_is_stopped_while_it_prepares(tmp_path: Path) -> None:
-    """It takes long because the command makes a virtual environment first."""
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(
-        [CHECKOUT / "tests/try", *SMALL], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as child:
-        assert child.stdout is not None
-        assert any("virtual environment" in line for line in child.stdout), "it ended too early"
-        child.terminate()
-        child.stdout.read()
-        assert child.wait(PATIENCE_S) == 128 + signal.SIGTERM
-    assert await_no_traces(tmp_path) == []

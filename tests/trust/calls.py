@@ -48,7 +48,7 @@ from tests.trust.scenarios import make_archive
 from tests.trust.table import Tally
 from tests.trust.wholeness import STATE, Whole, adorn, allocate_ahead, examine, read_rows, whole
 
-ERRNOS: Final = ("EIO", "ENOSPC", "EINTR", "EAGAIN", "EPERM", "EBUSY", "ENOMEM", "EDQUOT", "EROFS")
+ERRNOS: Final = ("EIO", "ENOSPC", "EINTR", "EAGAIN", "EPERM", "EBUSY", "ENOMEM", "EMFILE", "EDQUOT", "EROFS")
 SIGNALS: Final = ("SIGKILL", "SIGTERM")
 CANNOT_FAIL: Final = frozenset(
     {"munmap", "mprotect", "madvise", "futex", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "getpid", "gettid"}

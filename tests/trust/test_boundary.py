@@ -15,17 +15,13 @@ import pytest
 from journalkeeper.btrfs import inode, placement
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
-from journalkeeper.execute import inplace, runner
-from journalkeeper.execute.pace import Pace, PieceTimes
-from journalkeeper.execute.runner import Runner
+from journalkeeper.execute import inplace
+from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import VerifiedFile
 from journalkeeper.model import (
     Action,
     Extents,
     Kind,
-    Outcome,
-    Plan,
-    Range,
     Reason,
     Refusal,
     Request,
@@ -33,10 +29,9 @@ from journalkeeper.model import (
     Skip,
 )
 from journalkeeper.model.errors import FRAMES, WORDS, InternalError, catch_errors
-from journalkeeper.model.run import Done, Found, Report
+from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US
-from journalkeeper.observe.flushes import Flushes
-from journalkeeper.observe.observer import Observer, Seen
+from journalkeeper.observe.observer import Observer
 from journalkeeper.policy import rules
 from journalkeeper.policy.case import Case
 from journalkeeper.policy.plan import plan as planned
@@ -124,50 +119,7 @@ def test_a_file_that_met_a_mistake_is_left_alone_until_it_changes(
     assert len(found.actions) == (not left)
 
 
-# Doing
-
-
-class NoAttention:
-    """A throttle that never waits."""
-
-    def __call__(self, _piece_us: int) -> None: ...
-    def wait_for_sync(self) -> None: ...
-
-
-def do(chosen: Plan) -> list[Outcome]:
-    """Carry out a plan, and return the outcomes."""
-    hands = Runner(Config(), Flushes(), PieceTimes(), hurry=True, stop=lambda: False)
-    seen = Seen((), (), (), ())
-    return [done.outcome for _, done in hands.carry_out(chosen, seen, lambda _: None)]
-
-
-def action(stem: str) -> Action:
-    file = hosts.file(stem=stem, extents=hosts.extents(9000))
-    (found,) = planned(hosts.host(file), Request(), Config()).actions
-    return found
-
-
-def test_an_action_that_raises_anything_is_an_outcome_and_the_next_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    bad, good = action("bad"), action("good")
-
-    def pretend(what: Action, pace: Pace) -> Done:
-        if what == bad:
-            assert list(pace.iterate_pieces((Range(0, 1000, 1),))) == [(0, 1000)]
-            mistake()
-        outcome = Outcome(what.path, what.action, Result.DONE, what.reason, 9000, 1, None, None, 1, 0.0)
-        return Done(outcome, Found(1, 1, 1, 1))
-
-    monkeypatch.setattr(runner, "execute", pretend)
-    monkeypatch.setattr(runner, "Throttle", lambda *_: NoAttention())
-    first, second = do(Plan((), (bad, good), ()))
-    assert (first.path, first.result, first.reason) == (bad.path, Result.FAILED, Reason.INTERNAL_ERROR)
-    assert (first.extents_before, first.extents_after, first.bytes_written) == (9000, 9000, 1000)
-    assert first.detail.startswith("ZeroDivisionError: ours in mistake (trust/test_boundary.py:")
-    assert "called from _execute (execute/runner.py:" in first.detail
-    assert (second.path, second.result) == (good.path, Result.DONE)
-
-
-# On real files
+# Doing, on real files
 
 
 @pytest.fixture
@@ -226,6 +178,9 @@ def test_a_run_records_a_mistake_and_does_the_rest(top: Path, tmp_path: Path, mo
     monkeypatch.setattr(inplace, "compact", fail)
     report = go(engine)
     became = {os.path.basename(outcome.path): outcome.reason for outcome in report.outcomes}
+    (bug,) = [outcome for outcome in report.outcomes if outcome.reason is Reason.INTERNAL_ERROR]
+    assert (bug.result, bug.extents_before) == (Result.FAILED, bug.extents_after)
+    assert bug.detail.startswith("ZeroDivisionError: ours in mistake (trust/test_boundary.py:")
     assert became == {
         archive_name(1): Reason.FRAGMENTED,
         archive_name(2): Reason.INTERNAL_ERROR,

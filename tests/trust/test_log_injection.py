@@ -15,7 +15,6 @@ from journalkeeper.cli.output import complain
 from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.model.errors import ConfigError, FileError
 from journalkeeper.service.log import Log
-from journalkeeper.service.notify import Notify
 
 HOSTILE = {
     "newline": "a\n<0>kernel: forged",
@@ -79,17 +78,6 @@ def test_no_name_makes_a_second_line_on_stderr(
     assert said.count("\n") == 1
     assert "/j/a" in said
     assert RAW.search(said.rstrip("\n")) is None
-
-
-@NAMES
-def test_no_name_orders_the_service_manager_about(
-    journald: socket.socket, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setenv("NOTIFY_SOCKET", str(journald.getsockname()))
-    Notify().status(f"working on /j/{name}.journal")
-    said = journald.recv(65536).decode()
-    assert said.startswith("STATUS=working on /j/a")
-    assert RAW.search(said) is None
 
 
 def test_a_configuration_file_with_a_newline_in_its_name_is_one_line_a_problem() -> None:

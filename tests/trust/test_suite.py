@@ -14,8 +14,8 @@ from tests.trust import table
 from tests.trust.__main__ import KINDS, TABLE
 
 SEED = 20261122
-KERNEL = ("powercuts", "outages", "limits")
-"""Attacks that need FUSE or a memory cgroup of version 1."""
+KERNEL = ("powercuts", "outages")
+"""Attacks that need FUSE."""
 
 
 @pytest.mark.root
