@@ -23,8 +23,8 @@ require_mounts() {
 }
 
 # borrow DIRECTORY PROGRAM PACKAGE...: PROGRAM below DIRECTORY/usr/bin, out of the first PACKAGE of
-# the distribution that has it, which is unpacked and not installed: prometheus and its exporter
-# would be services on this machine from then on. Only apt can; elsewhere, and without a network,
+# the distribution that has it, which is unpacked and not installed: prometheus would be
+# a service on this machine from then on. Only apt can; elsewhere, and without a network,
 # the tests that need the program say so.
 borrow() {
     shelf=$1

@@ -317,25 +317,3 @@ CHECKS: tuple[Check, ...] = (*(order, purity, edges, names, docstrings, licensed
 def test_the_repository_passes(check: Check) -> None:
     complaints = check(repository())
     assert not complaints, "\n".join(complaints)
-
-
-BAD: list[tuple[Check, str, str]] = [
-    (order, "policy/rules.py", "from ..observe import observer"),
-    (order, "helpers.py", ""),
-    (purity, "policy/rules.py", "from time import monotonic"),
-    (purity, "report/page.py", "from datetime import datetime\ndatetime.now()"),
-    (purity, "policy/rules.py", "open('/etc/passwd')"),
-    (edges, "execute/x.py", "import ctypes"),
-    (edges, "observe/x.py", f"MAGIC = {next(iter(WORDS_ONLY_IN))!r}"),
-    (names, "model/x.py", "def kept_files(): pass"),
-    (docstrings, "model/x.py", '"What nobody reads."'),
-    (licensed, "model/x.py", '"No license."\n'),
-    (short, "model/x.py", "def long():\n" + "    pass\n" * FUNCTION_LINES),
-    (short, "model/x.py", "x = 1\n" * (MODULE_LINES + 1)),
-    (references, "model/x.py", "# as in tests/unit" + "/test_gone.py"),
-]
-
-
-@pytest.mark.parametrize(("check", "path", "text"), BAD)
-def test_a_bad_source_is_found(check: Check, path: str, text: str) -> None:
-    assert len(check([Source(f"{PACKAGE}/{path}", text)])) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 from tests.adapters.command import ran
@@ -26,8 +27,9 @@ PAGES = (
 
 
 def make(directory: Path) -> Path:
-    """Run configs/man/make as on 2 January 1970, and return `directory`, which it writes to."""
-    ran(CHECKOUT / "configs/man/make", directory, check=True, env={**os.environ, "SOURCE_DATE_EPOCH": "86400"})
+    """Run configs/man/make with this Python, and return `directory`, which it writes to."""
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "86400", "PYTHON": sys.executable}
+    ran(CHECKOUT / "configs/man/make", directory, check=True, env=environment)
     return directory
 
 

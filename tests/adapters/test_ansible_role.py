@@ -22,8 +22,6 @@ from tests import ansible
 from tests.adapters.command import ran
 from tests.ansible import CHECKOUT, COLLECTION, ROLE, Control, Played, program
 
-PAGE = (COLLECTION / "README.md").read_text()
-
 
 def regenerate(collection: Path) -> subprocess.CompletedProcess[str]:
     """Check the generated files of a collection."""
@@ -138,10 +136,3 @@ def test_check_config_accepts_the_drop_in_and_a_wrong_one_does_not_replace_it(co
 def test_yamllint_passes(control: Control) -> None:
     done = run_on_copy(control, "yamllint", "--strict", ".")
     assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_readme_shows_the_playbook_of_the_collections_page() -> None:
-    """tests/guest/test_ansible.py runs it."""
-    blocks = re.findall(r"(?ms)^```yaml\n(.*?)^```$", (CHECKOUT / "README.md").read_text())
-    (own,) = re.findall(r"(?ms)^```yaml\n(.*?)^```$", PAGE)
-    assert {block for block in blocks if "journalkeeper.journalkeeper" in block} <= {own}

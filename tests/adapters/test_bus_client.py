@@ -28,7 +28,7 @@ from journalkeeper.cli.output import Output
 from journalkeeper.cli.parser import parse
 from journalkeeper.cli.selection import request
 from journalkeeper.history import state
-from journalkeeper.model import Reason, Request
+from journalkeeper.model import Request
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.progress import Progress
 from tests.adapters.command import Typed
@@ -139,16 +139,6 @@ def defragmented(*, stop: Callable[[], bool] = lambda: False) -> tuple[client.An
 
 
 pytestmark = pytest.mark.root
-
-
-def test_a_jobs_document_becomes_the_report_of_a_run(fake: FakeService) -> None:
-    answer, _ = defragmented()
-    assert [outcome.path for outcome in answer.report.outcomes] == [ROW["path"]]
-    assert [(skip.path, skip.reason) for skip in answer.report.plan.skipped] == [(LEFT["path"], Reason.SETTLING)]
-    assert (answer.report.written_bytes, answer.report.notices) == (1 << 20, ("the record was damaged",))
-    assert list(answer.document) == ["outcomes", "totals"]
-    assert not answer.canceled
-    assert fake.given("Defragment") == {"now": True}
 
 
 def test_progress_is_told_as_the_job_gets_on(fake: FakeService) -> None:
@@ -297,16 +287,6 @@ def test_a_state_directory_of_ones_own_is_not_the_services(
 ) -> None:
     monkeypatch.setenv("STATE_DIRECTORY", os.fspath(tmp_path / "own"))
     assert not asked()
-
-
-def test_status_marks_a_service_of_another_version_and_what_it_does_not_know(fake: FakeService, typed: Typed) -> None:
-    fake.manager["Version"] = "9"
-    said = typed("status")
-    assert said.status == 1
-    assert said.words.startswith("Act: The running service is still version 9, and ")
-    assert "Service: idle\n" in said.out
-    service = json.loads(typed("status", "-j").out)["service"]
-    assert (service["state"], service["next_flush_us"], service["paused"]) == ("idle", None, None)
 
 
 def test_a_service_that_does_not_answer_is_hung_and_the_record_is_shown(fake: FakeService, typed: Typed) -> None:

@@ -216,11 +216,7 @@ WRONG = [
     ((f"{names.PROPERTIES}.Set", names.MANAGER, "Paused", "<true>"), "UnknownMethod"),
     ((f"{names.PROPERTIES}.GetAll", "x" * 1000), "UnknownInterface"),
     (("Cancel", "/org/journalkeeper1/job/77"), "org.journalkeeper1.Error.NoSuchJob"),
-    (("Result", "/org/journalkeeper1/job/77"), "org.journalkeeper1.Error.NoSuchJob"),
-    (("Cancel", "/"), "org.journalkeeper1.Error.NoSuchJob"),
     (("Defragment", "{'paths': <['/etc/passwd']>}"), "org.journalkeeper1.Error.InvalidArgument"),
-    (("Defragment", "{'paths': <['system.journal']>}"), "org.journalkeeper1.Error.InvalidArgument"),
-    (("Defragment", "{'sideways': <true>}"), "org.journalkeeper1.Error.InvalidArgument"),
     (("ListFiles", "{'before': <'x'>}"), "org.journalkeeper1.Error.InvalidArgument"),
     (("ListFiles", "{}"), "org.journalkeeper1.Error.Busy"),
 ]

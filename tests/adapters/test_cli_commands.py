@@ -237,26 +237,15 @@ def test_defrag_shows_what_became_of_every_file(typed: Typed) -> None:
 
 
 def test_defrag_with_nothing_to_do_says_why_for_each_file_and_is_done(typed: Typed) -> None:
-    said = typed("defrag", engine=FakeEngine(plan=Plan((), (), (SKIP,))))
-    assert said.status == 0
-    assert said.out.endswith("\nNothing to do: 1 file left alone.\n")
+    for word in ("plan", "defrag"):
+        said = typed(word, engine=FakeEngine(plan=Plan((), (), (SKIP,))))
+        assert said.status == 0
+        assert said.out.endswith("\nNothing to do: 1 file left alone.\n")
     [row] = typed("defrag", "-j", engine=FakeEngine(plan=Plan((), (), (SKIP._replace(path=FILE.path),)))).document[
         "outcomes"
     ]
     keys = ("result", "reason", "extents_before", "bytes_written")
     assert [row[key] for key in keys] == ["skipped", "settling", 9_447, 0]
-
-
-@pytest.mark.parametrize("words", [["plan"], ["defrag"], ["defrag", "-n"]])
-def test_nothing_to_do_is_said_only_where_nothing_waits(words: list[str], typed: Typed) -> None:
-    whole = SKIP._replace(reason=Reason.IDEAL)
-    said = typed(*words, engine=FakeEngine(plan=Plan((), (), (whole, SKIP))))
-    assert said.out.endswith("\n\nNothing to do: 2 files left alone.\n")
-    soon = SKIP._replace(until_us=1, now=True, puts_off=True)
-    said = typed(*words, engine=FakeEngine(plan=Plan((), (), (whole, soon))))
-    waits = "1 file waits until the last change is old enough (SettleSec=); --now does it at once."
-    assert said.out.endswith(f"\n\n2 files left alone. {waits}\n")
-    assert "Nothing to do" not in said.out
 
 
 @pytest.mark.parametrize("word", ["plan", "defrag"])

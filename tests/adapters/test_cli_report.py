@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,22 +79,3 @@ def test_a_name_that_is_taken_is_refused_and_kept(path: Path, typed: Typed) -> N
         assert "cannot write the report: File exists" in said.err
     assert (path.read_text(), link.is_symlink()) == (OLD, True)
     assert names(path.parent) == ["link", "page.html"]
-
-
-@pytest.mark.root
-def test_only_its_owner_may_read_the_page_and_no_link_of_a_user_leads_root_elsewhere(path: Path, typed: Typed) -> None:
-    elsewhere = path.with_name("elsewhere")
-    elsewhere.mkdir()
-    home = path.with_name("home")
-    home.mkdir()
-    os.chown(home, 12345, 12345)
-    (home / "link").symlink_to(elsewhere)
-    os.chown(home / "link", 12345, 12345, follow_symlinks=False)
-    for way in (home / "link", home / "link" / ".." / "link"):
-        said = typed("report", "-o", f"{way}/page.html")
-        assert said.status == 1
-        assert "is a link of user 12345, which root does not follow" in said.err
-    assert names(elsewhere) == []
-    os.chown(home / "link", 0, 0, follow_symlinks=False)
-    assert typed("report", "-o", f"{home}/link/page.html").status == 0
-    assert (elsewhere / "page.html").stat().st_mode & 0o777 == 0o600

@@ -8,7 +8,7 @@ import os
 import pty
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,18 +52,6 @@ def drain(journald: socket.socket) -> list[dict[str, str]]:
     except BlockingIOError:
         journald.settimeout(60)
         return found
-
-
-def speaking(speak: Callable[[], None]) -> threading.Thread:
-    """A thread that speaks MANY times."""
-
-    def many() -> None:
-        for _ in range(MANY):
-            speak()
-
-    speaker = threading.Thread(target=many, daemon=True)
-    speaker.start()
-    return speaker
 
 
 def test_a_sentence_bears_priority_event_and_identifier(log: Log, journald: socket.socket) -> None:
@@ -112,7 +100,13 @@ def test_a_long_value_is_cut_so_that_it_can_be_sent(log: Log, journald: socket.s
 
 def test_a_stuck_journald_blocks_nobody_and_is_told_of_the_loss_later(log: Log, journald: socket.socket) -> None:
     """The queue is full after a few; whoever waited for room would wait for ever here."""
-    speaker = speaking(lambda: log.say(6, "a line"))
+
+    def speak() -> None:
+        for _ in range(MANY):
+            log.say(6, "a line")
+
+    speaker = threading.Thread(target=speak, daemon=True)
+    speaker.start()
     speaker.join(30)
     assert not speaker.is_alive()
     taken = drain(journald)

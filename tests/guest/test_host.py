@@ -155,17 +155,6 @@ def test_this_systemd_accepts_every_installed_unit(guest: Guest, unit: str) -> N
         guest.run("systemd-analyze", "security", "--no-pager", f"--threshold={EXPOSURE}", unit)
 
 
-def test_every_user_reads_the_state_and_only_root_calls_rescan(guest: Guest) -> None:
-    guest.run("journalkeeper", "status", user="user")
-    code, said = bus(guest, "get-property", "State", user="user")
-    assert code == 0
-    assert said.split('"')[1] in STATES
-    code, said = bus(guest, "call", "Rescan", user="user")
-    assert code != 0
-    assert "enied" in said or "equired" in said, said
-    assert bus(guest, "call", "Rescan") == (0, "")
-
-
 def test_a_namespace_is_compacted_like_the_main_journal(guest: Guest) -> None:
     guest.run("systemd-run", "--quiet", "--wait", f"--property=LogNamespace={SHOP}", "echo", "open")
     guest.run("systemctl", "start", f"systemd-journald@{SHOP}.service")

@@ -180,36 +180,6 @@ def test_every_view_of_the_verdict_agrees_during_a_trouble_and_after_it(enabled:
     assert eventually(lambda: is_well(look(enabled))), look(enabled)
 
 
-def test_the_units_of_the_man_page_report_a_verdict_that_is_not_ok(enabled: Guest) -> None:
-    """The files are those of journalkeeper.service(8). A login shows the verdict, and a check that fails logs it."""
-    page = (steps.CHECKOUT / "configs/man/journalkeeper.service.8.in").read_text()
-    files = dict(re.findall(r"(?m)^\.EX\n# (/etc/(?:systemd|profile\.d)/\S+)\n((?:[^.].*\n)+)", page))
-    assert len(files) == 5
-    for path, text in files.items():
-        place = enabled.root / path.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
-    timer = "journalkeeper-check.timer"
-    enabled.shell(f"systemctl daemon-reload; systemctl restart {UNIT}; systemctl enable --now {timer}")
-    try:
-        assert eventually(lambda: is_well(look(enabled))), look(enabled)
-        login = ("bash", "--login", "-c", "true")
-        alerts = ("journalctl", "--quiet", "--output=cat", "--priority=err", "--identifier=journalkeeper-alert")
-        enabled.run("systemctl", "start", "journalkeeper-check.service")
-        assert enabled.run(*login, user="user").stdout == ""
-        done = ("journalctl", "--output=cat", "--unit", UNIT, "JOURNALKEEPER_RESULT=done")
-        before = enabled.run(*done).stdout
-        steps.archive(enabled)
-        assert eventually(lambda: len(history(enabled)) > 0)
-        assert enabled.run(*done).stdout == before
-        enabled.run("systemctl", "stop", UNIT)
-        assert enabled.run("systemctl", "start", "journalkeeper-check.service", check=False).returncode == 1
-        assert eventually(lambda: enabled.run(*alerts).stdout.startswith("Act: journalkeeper.service is enabled"))
-        assert enabled.run(*login, user="user").stdout.startswith("Act: journalkeeper.service is enabled")
-    finally:
-        enabled.shell(f"systemctl disable --now {timer}; rm {' '.join(files)}; systemctl daemon-reload")
-
-
 @pytest.mark.parametrize("unit", [UNIT, TIMED])
 def test_under_its_confinement_a_unit_compresses_measures_and_writes_metrics(guest: Guest, unit: str) -> None:
     """compsize outside of the guest measures the same. The unit that measures leaves no message of systemd's."""
@@ -339,12 +309,6 @@ def test_systemctl_reloads_it_and_fails_where_the_configuration_is_wrong(guest: 
     reloaded = ("journalctl", "--output=cat", f"MESSAGE_ID={Event.RELOADED}")
     assert eventually(lambda: guest.run(*reloaded, check=False).stdout != "")
     assert property_of(guest, UNIT, "MainPID") == pid
-
-
-def test_the_timers_service_is_skipped_while_the_service_runs(guest: Guest) -> None:
-    guest.run("systemctl", "start", UNIT)
-    guest.run("systemctl", "start", TIMED)
-    assert "Skipped due to 'exec-condition'" in log_of(guest, TIMED)
 
 
 def test_a_fragmented_file_is_not_left_to_the_next_boot(guest: Guest) -> None:

@@ -18,7 +18,6 @@ from journalkeeper.model import Kind, Outcome, Plan, Reason, Request, Result, Sk
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
-from journalkeeper.policy.window import next_flush_us
 from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.jobs import Job
 from journalkeeper.service.snapshot import Doing, Findings, Snapshot
@@ -30,7 +29,6 @@ TOP = "/var/log/journal"
 PATH = f"{TOP}/m/system.journal"
 FILE = hosts.file(Kind.ACTIVE, path=PATH, instance="m", extents=hosts.extents(50))
 DONE = Outcome(PATH, Verb.DEFRAGMENT, Result.DONE, Reason.FRAGMENTED, 50, 3, 90, 40, 77, 0.1)
-INSTANCE = hosts.instance(name="m", directory=f"{TOP}/m", sync_interval_us=300)
 
 
 def found(*skipped: Skip, outcomes: tuple[Outcome, ...] = ()) -> Findings:
@@ -99,15 +97,6 @@ def test_what_is_not_known_is_nothing_and_no_budget_is_endless() -> None:
     assert set(numbers.values()) == {0}
     assert manager(CALM)["BudgetLeft"] == 7
     assert manager(Snapshot((TOP,), budget_bytes=9))["BudgetLeft"] == 9  # before the first look
-
-
-@pytest.mark.parametrize(
-    ("since_us", "interval_us", "next_us"), [(None, 300, 0), (1000, 300, 1300), (1, (1 << 64) - 1, 0)]
-)
-def test_the_next_flush_is_an_interval_after_the_first_append(
-    since_us: int | None, interval_us: int, next_us: int
-) -> None:
-    assert next_flush_us((INSTANCE._replace(online_since_us=since_us, sync_interval_us=interval_us),)) == next_us
 
 
 def test_a_file_is_listed_with_what_is_done_about_it() -> None:

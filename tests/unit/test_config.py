@@ -180,16 +180,6 @@ def test_an_unknown_name_is_reported_with_the_nearest(text: str, said: str) -> N
     assert said in what
 
 
-def test_a_line_that_is_no_assignment_is_a_problem(tmp_path: Path) -> None:
-    file = tmp_path / "x.conf"
-    file.write_text("[Watch]\nSettleSec=1s\nnonsense\n")
-    with pytest.raises(ConfigError) as caught:
-        from_assignments(parse_file(str(file)))
-    ((name, line, key, what),) = caught.value.problems
-    assert (name, line, key) == (str(file), 3, "nonsense")
-    assert "KEY=VALUE" in what
-
-
 def test_a_later_assignment_wins_and_an_empty_one_resets() -> None:
     assert from_assignments(lines("Watch.SettleSec=1", "Watch.SettleSec=2")).watch.settle_us == 2 * SECOND_US
     assert from_assignments(lines("Watch.SettleSec=1", "Watch.SettleSec=")).watch.settle_us == 60 * SECOND_US

@@ -16,44 +16,39 @@ def samples(facts: Facts) -> dict[str, str]:
     return dict(line.rsplit(" ", 1) for line in render(facts).splitlines() if not line.startswith("#"))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        (f'build_info{{version="{__version__}"}}', "1"),
-        ("healthy", "1"),
-        ("last_run_success", "1"),
-        ("last_run_timestamp_seconds", "1700000000.000001"),
-        ("run_failures_total", "3"),
-        ('actions_total{result="done"}', "5"),
-        ('actions_total{result="failed"}', "2"),
-        ('actions_total{result="skipped"}', "4"),
-        ("written_bytes_total", "1000"),
-        ("reclaimed_bytes", "800"),
-        ("removed_extents_total", "600"),
-        ("files", "7"),
-        ("problem_files", "1"),
-        ("fragmented_files", "2"),
-        ('skipped_files{reason="shared"}', "2"),
-        ('skipped_files{reason="budget"}', "1"),
-        ("extents", "5040"),
-        ("ideal_extents", "300"),
-        ("active_extents", "40"),
-        ("size_bytes", "11"),
-        ("allocated_bytes", "12"),
-        ("shared_bytes", "13"),
-        ("disk_bytes", "14"),
-        ("budget_bytes", "15"),
-        ("budget_left_bytes", "0"),
-        ("window_open", "1"),
-        ("intake_delay_seconds", "0.250000"),
-    ],
-)
-def test_every_number_has_its_sample(name: str, value: str) -> None:
-    assert samples(figures.FACTS)[f"journalkeeper_{name}"] == value
+SAMPLES = {
+    f'build_info{{version="{__version__}"}}': "1",
+    "healthy": "1",
+    "last_run_success": "1",
+    "last_run_timestamp_seconds": "1700000000.000001",
+    "run_failures_total": "3",
+    'actions_total{result="done"}': "5",
+    'actions_total{result="failed"}': "2",
+    'actions_total{result="skipped"}': "4",
+    "written_bytes_total": "1000",
+    "reclaimed_bytes": "800",
+    "removed_extents_total": "600",
+    "files": "7",
+    "problem_files": "1",
+    "fragmented_files": "2",
+    'skipped_files{reason="shared"}': "2",
+    'skipped_files{reason="budget"}': "1",
+    "extents": "5040",
+    "ideal_extents": "300",
+    "active_extents": "40",
+    "size_bytes": "11",
+    "allocated_bytes": "12",
+    "shared_bytes": "13",
+    "disk_bytes": "14",
+    "budget_bytes": "15",
+    "budget_left_bytes": "0",
+    "window_open": "1",
+    "intake_delay_seconds": "0.250000",
+}
 
 
-def test_this_table_leaves_no_sample_out() -> None:
-    assert len(samples(figures.FACTS)) == 27
+def test_every_number_has_its_sample() -> None:
+    assert samples(figures.FACTS) == {f"journalkeeper_{name}": value for name, value in SAMPLES.items()}
 
 
 @pytest.mark.parametrize(

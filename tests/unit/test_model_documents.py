@@ -8,10 +8,9 @@ import os
 
 import pytest
 
-from journalkeeper.model import Action, Outcome, Plan, Range, Reason, Request, Result, Skip, Verb, Window
+from journalkeeper.model import Outcome, Plan, Reason, Request, Result, Skip, Verb
 from journalkeeper.model.record import to_json
 from journalkeeper.model.run import Report, defrag_document, disk_sums, skips
-from journalkeeper.policy.saving import add_savings
 from tests import hosts
 
 FILE = hosts.file(
@@ -37,51 +36,6 @@ def report(*outcomes: Outcome, skipped: tuple[Skip, ...] = ()) -> Report:
     return Report(Plan((), (), skipped), outcomes, sum(one.bytes_written for one in outcomes), 1.5, ())
 
 
-def test_scan_has_the_contracts_keys() -> None:
-    row = to_json(FILE)
-    expected = {
-        "path": "/j/\udcff.journal",
-        "device": 49,
-        "inode": 258,
-        "kind": "archived",
-        "owner": "user:1000",
-        "instance": "abc",
-        "state": "archived",
-        "size_bytes": 8 << 20,
-        "allocated_bytes": 7 << 20,
-        "disk_bytes": None,
-        "extents": 5000,
-        "ideal_extents": 56,
-        "shared_bytes": 4096,
-        "compressed": True,
-        "nocow": False,
-        "entries": 12,
-        "head_time_us": 1,
-        "tail_time_us": 2,
-        "problem": None,
-    }
-    assert {key: row[key] for key in expected} == expected  # keys may be added
-
-
-def test_plan_has_the_contracts_keys() -> None:
-    action = Action("/j/a", Verb.DEFRAGMENT, Reason.FRAGMENTED, FILE, (Range(0, 4096, 7),), 4096, 7, 1, "zstd")
-    action = add_savings(action)
-    plan = Plan(
-        (Window("abc", open=True, closes_at_us=9, reason="flushed"),), (action,), (Skip("/j/b", Reason.IDEAL, "1"),)
-    )
-    text = json.dumps(to_json(plan))
-    assert text == (
-        '{"actions": [{"path": "/j/a", "action": "defragment", "reason": "fragmented",'
-        ' "ranges": [{"offset": 0, "length": 4096, "extents": 7}], "bytes_to_write": 4096,'
-        ' "extents_before": 7, "extents_expected": 1, "unshared_bytes": 0, "disk_bytes_saved": 2356955,'
-        ' "read_seconds_saved": 0.04}],'
-        ' "skipped": [{"path": "/j/b", "reason": "ideal", "detail": "1", "until_us": null, "now": false,'
-        ' "puts_off": false}],'
-        ' "window": {"abc": {"instance": "abc", "open": true, "closes_at_us": 9, "reason": "flushed",'
-        ' "opens_at_us": null}}}'
-    )
-
-
 def test_skipped_files_of_a_plan_are_read_back_also_from_an_older_version() -> None:
     skip = Skip("/j/b", Reason.SETTLING, "1", until_us=7, now=True)
     assert skips(json.loads(json.dumps(to_json(Plan((), (), (skip,)))))) == (skip,)
@@ -89,17 +43,6 @@ def test_skipped_files_of_a_plan_are_read_back_also_from_an_older_version() -> N
     assert skips(older) == (Skip("/j/b", Reason.IDEAL, "1"),)
     with pytest.raises(ValueError, match="moonlight"):
         skips({"skipped": [{"path": "/j/b", "reason": "moonlight", "detail": "1"}]})
-
-
-def test_defrag_has_the_contracts_keys() -> None:
-    text = json.dumps(defrag_document(report(outcome())))
-    assert text == (
-        '{"outcomes": [{"path": "/j/a", "action": "compress", "result": "done", "reason": "fragmented",'
-        ' "extents_before": 100, "extents_after": 3, "disk_bytes_before": 10, "disk_bytes_after": 4,'
-        ' "bytes_written": 4096, "duration_s": 0.25, "unshared_bytes": 0}],'
-        ' "totals": {"files": 1, "done": 1, "skipped": 0, "failed": 0, "extents_before": 100, "extents_after": 3,'
-        ' "disk_bytes_before": 10, "disk_bytes_after": 4, "bytes_written": 4096, "duration_s": 1.5}}'
-    )
 
 
 def test_a_skipped_file_is_an_outcome_with_its_reason_and_extents() -> None:

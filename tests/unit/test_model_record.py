@@ -15,7 +15,6 @@ from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.record import from_properties, parse_record, to_json, to_properties
 from journalkeeper.model.run import Report, job_document, job_report
-from journalkeeper.service.log import make_fields
 from tests.unit.test_bus_contract import shapes
 
 PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text())
@@ -80,13 +79,3 @@ MANAGER = Manager("1", "ok", [], "idle", "", ["/j"], 3, 9, 4, 1, True, 5, 6, 7, 
 )
 def test_the_services_properties_are_read_back(manager: Manager) -> None:
     assert from_properties(Manager(), to_properties(manager)) == manager
-
-
-def test_the_log_has_microseconds_and_no_unknown_values() -> None:
-    fields = make_fields(OUTCOME)
-    assert fields["JOURNALKEEPER_DURATION_USEC"] == "250000"
-    assert fields["JOURNALKEEPER_FILE"] == "/j/a"
-    assert fields["JOURNALKEEPER_DETAIL"] == "the disk fails"
-    assert "JOURNALKEEPER_DISK_BYTES_AFTER" not in fields
-    assert "JOURNALKEEPER_DETAIL" not in make_fields(OUTCOME._replace(detail=""))
-    assert make_fields(OUTCOME._replace(bytes_written=0))["JOURNALKEEPER_BYTES_WRITTEN"] == "0"

@@ -12,14 +12,14 @@ import struct
 from contextlib import suppress
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journalkeeper.journald import conf, header
+from journalkeeper.journald import header
 from journalkeeper.model.units import U64_MAX
 from tests import journal_files
 from tests.trust import fuzz, parsers
-from tests.trust.parsers import CHECKS, NAME_LIMIT
+from tests.trust.parsers import CHECKS
 
 PROPERTY = settings(
     max_examples=int(os.environ.get("JOURNALKEEPER_EXAMPLES", "200")), deadline=None, print_blob=True, database=None
@@ -40,22 +40,6 @@ def test_any_bytes_are_a_value_or_the_error(name: str) -> None:
 def test_seeds_of_the_fuzzer_are_a_value_or_the_error(name: str) -> None:
     for data in fuzz.SEEDS[name]:
         CHECKS[name](data)
-
-
-near_name = st.lists(
-    st.sampled_from(
-        ["system", "user-", "remote-", "@", "-", "~", ".journal", ".journal~", "\udcff", "\n", "0", "f" * 16, "F" * 32]
-    )
-    | st.text("0123456789abcdefxyz@-~.", max_size=40),
-    max_size=9,
-).map("".join)
-
-
-@PROPERTY
-@given(st.binary(max_size=NAME_LIMIT) | near_name.map(os.fsencode))
-@example(f"system@{'f' * 32}-{'f' * 16}-{'f' * 16}.journal".encode())
-def test_a_name_is_parsed_or_none(name: bytes) -> None:
-    parsers.check_name(name)
 
 
 fields = st.one_of(st.sampled_from([0, 8, 16, 208, 240, 1 << 20, 1 << 55, 1 << 63, U64_MAX]), st.integers(0, U64_MAX))
@@ -79,39 +63,6 @@ def test_a_header_is_sound_or_an_error(data: bytes, size_bytes: int) -> None:
         header.read_state(fd)
     finally:
         os.close(fd)
-
-
-near_value = st.one_of(
-    *(st.text(letters, max_size=60) for letters in ("0123456789.KMGTPEB +-\n", "0123456789. hminsudywofty\u00b5+-")),
-    st.text("zstdliobn:0123456789", max_size=12),
-    st.just("infinity"),
-)
-
-
-@PROPERTY
-@given(st.text(max_size=60) | near_value)
-def test_a_size_a_span_or_a_word_is_a_value_or_a_value_error(text: str) -> None:
-    parsers.check_value(text.encode(errors="replace"))
-
-
-lines = st.lists(
-    st.binary(max_size=80)
-    | st.sampled_from(
-        [b"[Journal]", b"[Defrag]", b"[Budget]", b"[", b"\\", b"#", b"SyncIntervalSec=", b"\0", b"\xff=\xff"]
-    )
-    | st.builds(
-        lambda key, value: key.encode() + b"=" + value,
-        st.sampled_from([*conf._KEYS, "Compress", "BytesPerDay", "MinExtents", "Directories"]),
-        st.binary(max_size=40) | st.text("0123456789KMGTPEx.smhd ", max_size=20).map(str.encode),
-    ),
-    max_size=12,
-).map(b"\n".join)
-
-
-@PROPERTY
-@given(lines, st.integers(0, U64_MAX))
-def test_a_configuration_is_settings_or_its_error(data: bytes, volume_bytes: int) -> None:
-    parsers.check_configuration(volume_bytes.to_bytes(8, "little") + data)
 
 
 extent = st.builds(

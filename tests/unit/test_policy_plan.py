@@ -197,8 +197,8 @@ def any_host(seed: int) -> tuple[Host, Request, Config]:
     return host(*files, past=rewritten, volumes=volumes, written_bytes=dice.randrange(BUDGET)), request, Config()
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_every_file_is_in_the_plan_exactly_once(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(100))
+def test_every_file_is_in_the_plan_exactly_once_and_no_plan_spends_more_than_there_is(seed: int) -> None:
     given, request, config = any_host(seed)
     found = plan(given, request, config)
     planned = [action.path for action in found.actions] + [skip.path for skip in found.skipped]
@@ -211,17 +211,10 @@ def test_every_file_is_in_the_plan_exactly_once(seed: int) -> None:
         assert 0 <= action.bytes_to_write <= file.size_bytes
         ends = [(part.offset, part.offset + part.length) for part in action.ranges]
         assert all(0 <= begin < end <= file.size_bytes for begin, end in ends)
-
-
-@pytest.mark.parametrize("seed", range(200))
-def test_no_plan_spends_more_than_there_is(seed: int) -> None:
-    given, request, config = any_host(seed)
-    found = plan(given, request, config)
     spent = sum(action.bytes_to_write for action in found.actions)
     room = max(count_available_bytes(one) for one in given.volumes) - config.budget.keep_free_bytes
     assert spent <= max(0, room)
-    if not request.now:
-        assert spent <= max(0, BUDGET - given.written_bytes)
+    assert request.now or spent <= max(0, BUDGET - given.written_bytes)
 
 
 # what time brings
@@ -299,7 +292,7 @@ def test_a_shared_file_that_needs_nothing_waits_for_no_snapshot() -> None:
     assert reasons(plan_of(torn)) == [Reason.SHARED]
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(50))
 def test_no_file_that_time_gives_an_action_sleeps(seed: int) -> None:
     given, request, config = any_host(seed)
     dice = random.Random(-seed)  # noqa: S311 - repeatable
@@ -317,7 +310,7 @@ def test_no_file_that_time_gives_an_action_sleeps(seed: int) -> None:
             return
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(20))
 def test_the_order_of_the_files_does_not_matter(seed: int) -> None:
     given, request, config = any_host(seed)
     shuffled = list(given.files)
@@ -325,7 +318,7 @@ def test_the_order_of_the_files_does_not_matter(seed: int) -> None:
     assert plan(given, request, config) == plan(given._replace(files=tuple(shuffled)), request, config)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(100))
 def test_repeated_decisions_are_those_of_a_new_plan(seed: int) -> None:
     given, request, config = any_host(seed)
     dice, idle = random.Random(-seed), Idle()  # noqa: S311 - repeatable

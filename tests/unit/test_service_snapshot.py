@@ -37,7 +37,6 @@ BAD = DONE._replace(result=Result.FAILED, reason=Reason.IO_ERROR, detail="EIO")
 FAILURE = Skip("/j/a", Reason.IO_ERROR, "EIO")
 LIMIT = Skip("/j", Reason.TOO_MANY, "9 more")
 REFUSED = FOUND._replace(decided={"/j/a": Skip("/j/a", Reason.IO_ERROR, "tried 1min ago")})
-SETTLES = FOUND._replace(decided={"/j/a": Skip("/j/a", Reason.SETTLING, "changed", puts_off=True)})
 UNWRITABLE = (("/j", Obstacle.OWNER),)
 STANDING: dict[str, Any] = {"configuration": "wrong", "unwatched": "no space", "unwritable": UNWRITABLE, "paused": True}
 """What a run does not change."""
@@ -83,11 +82,6 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
             with_present(failures=(FAILURE,)),
             Looked(REFUSED, Present(), REPORT, 1.0, FlushesLooked((), 0)),
             looked(REFUSED, FAILURE),
-        ),
-        (
-            with_present(failures=(FAILURE,)),
-            Looked(SETTLES, Present(), REPORT, 1.0, FlushesLooked((), 0)),
-            looked(SETTLES, FAILURE),
         ),
         (CALM, FileDone(DONE, 5), WORKED),
         (WORKED, FileDone(DONE, 7), WORKED._replace(last_run_us=7, bytes_written=200, bytes_reclaimed=1000)),
