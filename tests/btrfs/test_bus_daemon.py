@@ -192,23 +192,6 @@ def test_jobs_wait_for_each_other_and_a_cancel_ends_between_two_chunks(
         assert hashlib.sha256(path.read_bytes()).hexdigest() == digest
 
 
-def test_a_bus_that_restarts_finds_the_job_still_at_work(
-    volume: ScratchVolume, machine: Path, tmp_path: Path, journal_bytes: bytes
-) -> None:
-    with PrivateBus() as own, Daemon(tmp_path, machine.parent, own, WATCH_ONLY) as daemon:
-        path, job = slow_job(own, machine, volume, journal_bytes)
-        before = extents(path)
-        own.stop()
-        assert eventually(lambda: "cannot connect to the system bus" in daemon.log())
-        own.start()
-        assert eventually(lambda: own.has(names.BUS_NAME))
-        assert read(own, "State", job, names.JOB) == "running"
-        volume.throttle(0)
-        assert eventually(lambda: over(own, job))
-        assert json.loads(call(own, "Result", "o", job))["totals"]["done"] == 1
-        assert extents(path) < before / 10
-
-
 def test_a_pause_holds_the_services_own_work_and_no_job(
     bus: PrivateBus, machine: Path, serve: Callable[..., Daemon], journal_bytes: bytes
 ) -> None:

@@ -18,7 +18,7 @@ from journalkeeper.engine import DAEMON, HOUR_S, Engine
 from journalkeeper.execute import executor, runner
 from journalkeeper.history import state
 from journalkeeper.history.record import NAME, Record
-from journalkeeper.model import KIB, MIB, Outcome, Past, Reason, Request, Result, Verb
+from journalkeeper.model import KIB, MIB, Past, Reason, Request, Result, Verb
 from journalkeeper.model.errors import BusyError, FileError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
@@ -256,25 +256,6 @@ def test_a_stop_ends_the_run_at_the_border_of_a_piece(top: Path, keep: Keep, jou
 
 
 # the record
-
-
-def recorded(directory: Path) -> list[Outcome]:
-    with closing(Record(str(directory), read_only=True)) as record:
-        return [entry.outcome for entry in record.history()]
-
-
-def test_every_outcome_is_in_the_history(top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path) -> None:
-    archives(top / MACHINE, journal_bytes, 2)
-    report = go(keep())
-    kept = recorded(tmp_path / "state")
-    assert [(one.path, one.result, one.bytes_written, one.extents_after) for one in kept] == [
-        (one.path, one.result, one.bytes_written, one.extents_after) for one in report.outcomes
-    ]
-    with closing(Record(str(tmp_path / "state"), read_only=True)) as record:
-        last = record.last_run()
-    assert last is not None
-    assert (last.done, last.bytes_written) == (2, report.written_bytes)
-    assert last.ended_us is not None
 
 
 def test_two_runs_at_once_are_not_possible(top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path) -> None:

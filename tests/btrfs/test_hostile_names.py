@@ -27,7 +27,7 @@ NAMES = (
     b"\r OK: all fine.journal~",
     b"\n\x1b[2J.txt",
 )
-FORMS = ("--json=off", "--json=short", "--json=pretty")
+FORMS = ("--json=off", "--json=short")
 COMMANDS = (
     *(("scan",), ("plan",), ("defrag", "-n"), ("defrag", "--now"), ("history",), ("doctor",), ("retention",)),
     *(("status",), ("explain", "{place}")),

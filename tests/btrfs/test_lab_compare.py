@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -14,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.probe.bed import PrivateJournald
-from journalkeeper.probe.compare import BOOT_MESSAGES, STRATEGIES
+from journalkeeper.probe.compare import STRATEGIES
 from journalkeeper.probe.scratch_volume import PREFIX, ScratchVolume
 from tests.answers import check
 from tests.btrfs.test_try import await_no_traces
@@ -52,20 +50,6 @@ def test_each_strategy_has_its_effect(tmp_path: Path) -> None:
         assert row["wait_s"] > 0
         assert row["written_bytes"] > MIB
     assert await_no_traces(tmp_path) == []
-
-
-def test_a_boot_has_two_mebibytes_of_objects_to_flush() -> None:
-    with ScratchVolume() as volume, PrivateJournald(volume.mountpoint) as journald:
-        journald.stop()
-        journald.boot(BOOT_MESSAGES)
-        runtime = Path(f"/proc/{journald.pid}/root/run/log/journal", journald.journal.name, "system.journal")
-        header = struct.unpack_from("<5Q", runtime.read_bytes(), 104)  # both tables, and the last object
-        table, table_bytes, _, _, tail = header
-        assert 1.9 * MIB < tail - (table + table_bytes) < 2.1 * MIB
-        before = journald.active.stat().st_size
-        journald.flush()
-        assert not runtime.exists()
-        assert journald.active.stat().st_size >= before
 
 
 @pytest.fixture

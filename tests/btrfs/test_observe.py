@@ -236,23 +236,6 @@ def test_each_bad_path_has_its_reason_and_the_others_go_on(place: Path, journal_
     ]
 
 
-@pytest.mark.may_skip
-def test_a_directory_and_a_link_on_another_filesystem_have_their_own_reasons(top: Path, elsewhere: Path) -> None:
-    mounted, link = elsewhere / "mounted", elsewhere / "link.journal"
-    mounted.mkdir()
-    link.symlink_to(top / MACHINE / NAMES[0])
-    run("mount", "--bind", top, mounted)
-    try:
-        rows = look_at(mounted, link, elsewhere / MACHINE / "system.journal")
-    finally:
-        run("umount", mounted)
-    assert [(row.problem, row.problem_detail) for row in rows[:2]] == [
-        (Reason.NOT_REGULAR, "is a directory"),
-        (Reason.NOT_REGULAR, "is a symbolic link"),
-    ]
-    assert rows[2].problem is Reason.NOT_BTRFS
-
-
 def test_a_mount_on_a_file_is_not_on_the_volume(top: Path, tmp_path: Path) -> None:
     target = top / MACHINE / NAMES[0]
     (tmp_path / "other").write_bytes(b"LPKSHHRH")

@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ import pytest
 from tests import demo
 from tests.conftest import leftovers
 from tests.daemon import CHECKOUT
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import eventually
 
 pytestmark = pytest.mark.root
 SMALL = ("--extents", "800", "--iops", "0")
@@ -33,14 +31,6 @@ def await_no_traces(directory: Path) -> list[str]:
     return traces(directory)
 
 
-@pytest.fixture
-def demonstration(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    argv = [sys.executable, demo.__file__, "--directory", str(tmp_path)]
-    with subprocess.Popen([*argv, "--extents", "100000"], stdout=subprocess.PIPE, text=True) as child:
-        yield child
-        child.kill()
-
-
 def test_it_shows_a_better_archive_with_the_same_entries(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     argv = [sys.executable, demo.__file__, "--directory", str(tmp_path), *SMALL]
     done = subprocess.run(argv, check=False)
@@ -55,19 +45,6 @@ def test_it_shows_a_better_archive_with_the_same_entries(tmp_path: Path, capfd: 
     assert out.count("$ journalkeeper ") == 4
     shown = out.replace(str(tmp_path), "")
     assert [line for line in shown.splitlines() if len(line) > 100 and line[0] != "$"] == []
-    assert await_no_traces(tmp_path) == []
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_a_signal_takes_everything_down(
-    demonstration: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
-) -> None:
-    assert demonstration.stdout is not None
-    assert demonstration.stdout.readline()
-    assert "loop" in demonstration.stdout.readline()
-    assert traces(tmp_path)
-    demonstration.send_signal(number)
-    assert demonstration.wait(PATIENCE_S) == 128 + number
     assert await_no_traces(tmp_path) == []
 
 

@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from journalkeeper.cli.daemon import RESTART
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.daemon import Daemon
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -30,13 +29,6 @@ def top() -> Iterator[Path]:
             yield place
         finally:
             run("umount", "--lazy", place)
-
-
-def test_a_service_ends_with_a_sentence_if_only_its_mount_takes_no_writes_any_more(tmp_path: Path, top: Path) -> None:
-    with Daemon(tmp_path / "daemon", top).ready() as daemon:
-        run("mount", "-o", "remount,bind,ro", top)
-        assert daemon.process.wait(PATIENCE_S) == RESTART
-        assert daemon.logged(f"{top} was made or replaced after the service started")
 
 
 class Trouble(NamedTuple):

@@ -16,9 +16,8 @@ import pytest
 
 from journalkeeper.cli.program import run as command
 from journalkeeper.history.record import Record
-from journalkeeper.history.state import Lock
 from journalkeeper.model import Kind
-from journalkeeper.model.errors import BusyError, KeeperError
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.recorded import Counters
 from journalkeeper.model.run import Found
 from journalkeeper.model.waiting import Wait
@@ -216,17 +215,3 @@ def test_a_damaged_wait_is_left_out_and_said(state: Path, row: str) -> None:
     with Record(state) as record:
         assert record.waiting() == {"/j/a.journal": Wait("/j/a.journal", 5, "pressure")}
         assert len(record.ignored) == 1
-
-
-# The state directory
-
-
-def test_a_lock_whose_directory_was_removed_is_taken_anew(tmp_path: Path) -> None:
-    with Lock(tmp_path / "state") as held:
-        assert held.is_held()
-        shutil.rmtree(tmp_path / "state")
-        assert not held.is_held()
-        held.renew()
-        assert held.is_held()
-        with pytest.raises(BusyError), Lock(tmp_path / "state"):
-            pytest.fail("two hold it")
