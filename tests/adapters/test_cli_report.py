@@ -48,6 +48,7 @@ def test_the_page_is_written_and_nothing_beside_it(path: Path, typed: Typed) -> 
     assert said.out.startswith(f"Wrote {path}: ")
     assert is_page(path)
     assert names(path.parent) == ["page.html"]
+    assert path.stat().st_mode & 0o777 == 0o600, "only its owner may read the page"
     path.unlink()
     document = typed("report", "-o", f"{path}", "-j").document
     assert document == {"path": f"{path}", "size_bytes": path.stat().st_size}

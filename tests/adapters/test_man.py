@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli.parser import parse
-from journalkeeper.config import Config, files
-from journalkeeper.config.validation import from_assignments
 from tests.adapters.command import need, ran
 from tests.adapters.pages import CHECKOUT, PAGES, commands, make
 
@@ -36,23 +34,6 @@ def test_mandoc_and_man_report_no_error_in_a_page(made: Path, page: str) -> None
     read = ran("man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", made / page, check=True, env=environment)
     assert read.stderr == ""
     assert "\N{HYPHEN}\n" not in read.stdout, "names are not broken"
-
-
-def shown_configurations() -> dict[str, str]:
-    """Return every block of a page that is a configuration file, by its first line, which is the file's name."""
-    texts = [template.read_text() for template in (CHECKOUT / "configs/man").glob("*.in")]
-    bodies = [body for text in texts for body in re.findall(r"(?ms)^\.EX\n(.*?)^\.EE$", text)]
-    return {body.splitlines()[0]: body for body in bodies if body.startswith("# /etc/journalkeeper.conf")}
-
-
-def read_configuration(place: Path, name: str) -> Config:
-    (place / "shown.conf").write_text(shown_configurations()[name])
-    return from_assignments(files.parse_file(str(place / "shown.conf")))
-
-
-@pytest.mark.parametrize("name", shown_configurations())
-def test_a_configuration_in_a_page_is_valid(tmp_path: Path, name: str) -> None:
-    assert read_configuration(tmp_path, name) != Config()
 
 
 README = re.findall(r"(?m)(?:`(?:sudo )?|^sudo )journalkeeper( [^`#\n]+)", (CHECKOUT / "README.md").read_text())

@@ -129,6 +129,15 @@ def test_an_unknown_timer_is_learned_by_a_sync_after_its_interval(journal: Journ
     assert journal.closes_us() == asked_us + 300 * SECOND_US
 
 
+def test_a_busy_journal_that_was_online_again_at_once_has_its_timer_from_the_sync(journal: Journal) -> None:
+    journal.look(ONLINE)
+    journal.look(ONLINE, 300 * SECOND_US + LATE_US + 1)
+    asked_us = journal.now_us
+    journal.flushes.learn(journal.directory, lambda: None)
+    assert journal.closes_us() == asked_us + 300 * SECOND_US
+    assert not journal.look(ONLINE, 400 * SECOND_US).sync_tells, "it is asked for once in an hour at most"
+
+
 @pytest.mark.parametrize(("set_by_us", "moved"), [(49_000, False), (51_000, True)])
 def test_the_shown_time_moves_only_with_a_clock_that_was_set(journal: Journal, set_by_us: int, moved: bool) -> None:
     journal.look(OFFLINE)

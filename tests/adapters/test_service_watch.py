@@ -393,7 +393,6 @@ def test_an_instance_keeps_its_events_where_another_path_leads_to_it(tmp_path: P
 def test_of_a_burst_nothing_is_missed_and_no_call_takes_more_than_a_buffer(
     top: Path, watching: Watching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = QUEUE + 2_000
     scene = watching(top, top.with_name("second"))
     scene.calm_s = 0.6
     calls = [0]
@@ -411,14 +410,14 @@ def test_of_a_burst_nothing_is_missed_and_no_call_takes_more_than_a_buffer(
     monkeypatch.setattr(scene.watch, "_judge", count_event)
 
     def burst() -> None:
-        for number in range(files):
-            os.close(os.open(top / MACHINE / f"user-{number}.journal", os.O_CREAT | os.O_WRONLY))
+        active, other = top / MACHINE / "system.journal", top / MACHINE / "user-1.journal"
+        for _ in range(QUEUE // 4 + 500):  # two events of each rename
+            active.rename(other)
+            other.rename(active)
 
     seen = scene.after(burst)
     assert seen.rescan
     assert sum(calls) >= QUEUE
     assert max(calls) <= READ_BYTES // SMALLEST_EVENT
-    listing = layout.list_directory(str(top / MACHINE))
-    assert len(listing.journals) + listing.left_out == files + 1
     assert str(top / MACHINE) in seen.appended, "an append may be among the lost events"
     assert scene.after(lambda: append(top / MACHINE / "system.journal")).appended == {str(top / MACHINE)}

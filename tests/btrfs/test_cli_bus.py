@@ -333,10 +333,7 @@ def test_a_pause_and_its_end(make_host: Callable[..., Host]) -> None:
 
 
 def test_status_and_every_plan_show_one_window(make_host: Callable[..., Host]) -> None:
-    """The service learns by its events alone what the plans look up: the states follow, and nobody asks between.
-
-    It takes long because it starts some thirty commands.
-    """
+    """The service learns by its events alone what the plans look up: the states follow, and nobody asks between."""
     host = make_host()
     journald = host.bed.journald
 
