@@ -34,7 +34,6 @@ from journalkeeper.cli.wording import (
     describe_rest,
     describe_sums,
     format_seconds,
-    is_on_file,
     show_decisions,
 )
 from journalkeeper.model import Outcome, Reason, Request, Result, Verb
@@ -120,9 +119,9 @@ def _summarize(report: Report) -> str:
     ]
     subjects = count_subjects([outcome.action for outcome in outcomes])
     verdict = f"{subjects} done" if not others else f"{len(done)} of {subjects} done, {', '.join(others)}"
-    facts = [describe_sums(files)] if (files := [one for one in done if is_on_file(one.action)]) else []
+    facts = [describe_sums(done)] if any(one.bytes_written for one in done) else []
     facts.append(f"{spell_size(report.written_bytes)} written in {format_seconds(report.duration_s, MS_US)}")
     summary = f"{verdict}: {', '.join(facts)}."
     if any(one.action is Verb.ROTATE for one in done):
-        summary += " The rotated file is an archive now; the next `journalkeeper defrag --now` compacts it."
+        summary += " The rotated file is an archive now; the next `journalkeeper defrag --now` compresses it."
     return f"{summary} {describe_rest(skipped)}"

@@ -155,7 +155,7 @@ def _wrap(text: str, first: str, others: str) -> list[str]:
 
 
 def _summary(verdict: Verdict) -> str:
-    """Return the counts: "24 checks passed, 4 suggestions, 1 check needs root: sudo journalkeeper doctor".
+    """Return the counts: "24 checks passed, 4 suggestions, 1 check needs root (sudo journalkeeper doctor)".
 
     A count of 0 is left out, except that of the checks that passed.
     """
@@ -165,10 +165,10 @@ def _summary(verdict: Verdict) -> str:
         parts.append(counted(len(verdict.problems), "problem"))
     if advice:
         parts.append(counted(advice, "suggestion"))
-    if other := len(verdict.unknown) - root:
-        parts.append(f"{counted(other, 'check')} could not be made")
     if root:
-        parts.append(f"{counted(root, 'check')} {'needs' if root == 1 else 'need'} root: sudo journalkeeper doctor")
+        parts.append(f"{counted(root, 'check')} {'needs' if root == 1 else 'need'} root (sudo journalkeeper doctor)")
+    if other := len(verdict.unknown) - root:
+        parts.append(f"{counted(other, 'check')} could not be made:")
     return ", ".join(parts)
 
 

@@ -90,7 +90,7 @@ def _learn(file: JournalFile, now_us: int, context: Context) -> Story:
     parts, pinned_bytes, read_s = _read_placement(file.path)
     unknown = {} if read_s is not None else {"disk": UNMEASURED}
     if pinned_bytes is None:
-        unknown["pinned"] = "only root may ask"
+        unknown["pinned"] = "only root can measure it"
     past, samples = _read_past(file, now_us, context, unknown)
     decisions, windows = _decide(Request(paths=(file.path,)), context, unknown)
     window = windows.get(file.instance) if file.kind is Kind.ACTIVE else None

@@ -28,10 +28,11 @@ from journalkeeper.cli.context import Context
 from journalkeeper.cli.selection import absolute, add_paths, check_files
 from journalkeeper.cli.table import Column, Table
 from journalkeeper.cli.times import format_time, parse_time_us
-from journalkeeper.cli.wording import COLOURS, RUN_BY, describe_outcome, describe_sums
+from journalkeeper.cli.wording import COLOURS, describe_outcome, describe_sums
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Reason, Result, Skip
 from journalkeeper.model.escape import shown
+from journalkeeper.model.reasons import RUN_BY
 from journalkeeper.model.recorded import Entry, Sample
 from journalkeeper.model.units import counted, format_size, spell_size
 
@@ -82,9 +83,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
     wrong = [Skip(path, why, "nothing is recorded of it") for path in unknown if (why := _find_problem(path))]
     status = check_files(wrong, len(paths), paths, context)
     outcomes = Table(_columns(output.width), entries, lambda entry: COLOURS[entry.outcome.result])
-    output.show(
-        HistoryAnswer(entries, samples), outcomes, Table(_SAMPLES, samples), legend=[[_summarize(entries, samples)]]
-    )
+    title = ["Extents of the active files over time:"] if samples and output.legend else []
+    blocks = (outcomes, title, Table(_SAMPLES, samples))
+    output.show(HistoryAnswer(entries, samples), *blocks, legend=[[_summarize(entries, samples)]])
     return status
 
 
@@ -109,7 +110,7 @@ def _find_problem(path: str) -> Reason | None:
 
 def _summarize(entries: list[Entry], samples: list[Sample]) -> str:
     if not entries:
-        return f"{counted(len(samples), 'sample')}, nothing was rewritten." if samples else "Nothing is recorded."
+        return "Nothing was rewritten." if samples else "Nothing is recorded."
     done = [entry.outcome for entry in entries if entry.outcome.result is Result.DONE]
     text = f"{len(done)} of {counted(len(entries), 'action')} done: {describe_sums(done)}"
     return f"{text}, {spell_size(sum(entry.outcome.bytes_written for entry in entries))} written."

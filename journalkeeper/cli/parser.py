@@ -70,7 +70,7 @@ COMMANDS = (
     Command("plan", "show what would be done to each file and why, or why not", "plan", _READS_FILES),
     Command("defrag", "do what `plan` shows", "defrag", _REWRITES_FILES),
     Command("history", "show past actions and extent counts", "history", _READS_STATE),
-    Command("explain", "describe one file: its placement, price, past, and decision", "explain", _READS_FILES),
+    Command("explain", "describe one file: its placement, read time, history, and plan", "explain", _READS_FILES),
     Command("report", "write one page with charts: boots, extents, waits, actions", "report", _READS_FILES),
     Command("doctor", "show what is wrong or risky on this host, with remedies", "doctor", _READS_FILES),
     Command("retention", "show how long a history fits the disk space, or set it", "retention", _SETS_JOURNALD),

@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 from journalkeeper.cli.context import Context
 from journalkeeper.model.record import Span
-from journalkeeper.model.units import format_span, parse_span_us
+from journalkeeper.model.units import parse_span_us
+from journalkeeper.report.text import when
 
 
 class PauseAnswer(NamedTuple):
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
             answer, text = PauseAnswer(paused=False), "Resumed: the service works again."
         else:
             service.pause(args.span)
-            until = f"for {format_span(args.span)}" if args.span else "until `journalkeeper resume`"
+            until = f"until {when(context.now_us + args.span)}" if args.span else "until `journalkeeper resume`"
             answer = PauseAnswer(paused=True, span_us=args.span or None)
             text = f"Paused {until}: the service works only on request."
     context.output.show(answer, [text])

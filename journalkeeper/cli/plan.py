@@ -6,7 +6,7 @@ The plan also shows how many bytes would be written, and when journald's next fl
 active files. Nothing is changed. While the service runs, the service makes the plan.
 
 columns: EXTENTS, now; EXPECTED, extents afterwards (a compressed file has one for each 128 KiB); WRITES,
-bytes before compression; SAVES, the time of a cold read and the space on the disk; PART, "whole file" or
+bytes before compression; SAVES TIME, of a cold read; SAVES DISK, space on the disk; PART, "whole file" or
 the range to rewrite
 
 examples:
@@ -49,16 +49,9 @@ def _extents(name: str) -> Callable[[dict[str, Any]], str]:
     return lambda action: str(action[name]) if is_on_file(action["action"]) else "-"
 
 
-def _saves(action: dict[str, Any]) -> str:
-    """Return a table cell with the estimated savings, as seconds of a cold read and disk bytes: "~12s ~3.2M".
-
-    If only the disk bytes are 0 or unknown, write "-" for them: "~12s -". If only the seconds are 0 or missing, write
-    "~0" for them: "~0 ~3.2M". If neither is known or above 0, return "-".
-    """
-    seconds, disk_bytes = action.get("read_seconds_saved", 0), action.get("disk_bytes_saved", 0)
-    if not seconds and not disk_bytes:
-        return "-"
-    return f"~{format_seconds(seconds)} {f'~{format_size(disk_bytes)}' if disk_bytes else '-'}"
+def _estimate(text: str) -> str:
+    """Return a table cell with an estimated saving: "~12s". Return "-" if the saving is 0 or unknown."""
+    return "-" if text in {"0", "0B"} else f"~{text}"
 
 
 def _range(action: dict[str, Any]) -> str:
@@ -83,7 +76,8 @@ _ACTIONS: Final[tuple[Column[dict[str, Any]], ...]] = (
     Column("EXTENTS", _extents("extents_before"), right=True),
     Column("EXPECTED", _extents("extents_expected"), right=True),
     Column("WRITES", lambda action: format_size(action["bytes_to_write"]), right=True),
-    Column("SAVES", _saves, right=True, gives="text"),
+    Column("SAVES TIME", lambda action: _estimate(format_seconds(action.get("read_seconds_saved", 0))), right=True),
+    Column("SAVES DISK", lambda action: _estimate(format_size(action.get("disk_bytes_saved", 0))), right=True),
     Column("PART", _range, gives="text"),
     Column("PATH", lambda action: shown(action["path"]), gives="path"),
 )
@@ -151,7 +145,7 @@ def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
         before, after = (sum(action[f"extents_{when}"] for action in actions) for when in ("before", "expected"))
         facts = [f"{spell_size(sum(action['bytes_to_write'] for action in actions))} to write"]
         if twice := sum(action.get("unshared_bytes", 0) for action in actions):
-            facts.append(f"~{spell_size(twice)} of it in addition to a snapshot's")
+            facts.append(f"~{spell_size(twice)} of it stored twice because of a snapshot")
         facts.append(f"{before:,} to ~{after:,} extents")
         if saved_s := sum(action.get("read_seconds_saved", 0) for action in actions):
             facts.append(f"a cold read is ~{format_seconds(saved_s)} shorter at {READ_IOPS} IOPS")

@@ -199,7 +199,7 @@ def text(found: Measurement, answer: ProbeAnswer, output: Output) -> list[list[s
 
     There is a histogram for each series that the verdict is about and that has values. The table has a row for each
     series. If the calls of a series had planned times, the row counts each wait from the planned time. A second row,
-    "since the call", then counts from the start of the call.
+    "the call alone", then counts from the start of the call.
     """
     judged = found.judged or found.series
     histograms = [[series.name, *draw(series.waits_ns())] for series in judged if series.began_ns]
@@ -207,7 +207,7 @@ def text(found: Measurement, answer: ProbeAnswer, output: Output) -> list[list[s
     for series in answer.series:
         rows.append((series.name, series.waits))
         if series.call is not None:
-            rows.append(("  since the call", series.call))
+            rows.append(("  the call alone", series.call))
     return [[answer.verdict], *histograms, output.format(Table(_COLUMNS, rows))]
 
 

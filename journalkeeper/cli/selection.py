@@ -21,7 +21,7 @@ NEXT: Final = {
     Reason.VANISHED: "`journalkeeper scan` lists the journal files",
     Reason.NOT_JOURNAL: "`journalkeeper scan` lists the journal files",
     Reason.NOT_REGULAR: "name the files themselves, or a journal directory with -D",
-    Reason.BAD_HEADER: "`journalctl --verify --file=PATH` says more",
+    Reason.BAD_HEADER: "`journalctl --verify --file=PATH` shows more",
     Reason.UNREADABLE: "try sudo; for root, check the mount",
 }
 """The next step for a named path that is no readable journal file."""

@@ -29,9 +29,8 @@ from journalkeeper import __version__
 from journalkeeper.bus.unit_states import units
 from journalkeeper.cli.context import ABSENT, Context
 from journalkeeper.cli.times import format_time
-from journalkeeper.cli.wording import RUN_BY
 from journalkeeper.health.evidence import RECENT_US, UNASKED, Evidence, Hung, Look, Recorded, Unknown
-from journalkeeper.health.finding import judge
+from journalkeeper.health.finding import FIRST_LOOK, judge
 from journalkeeper.health.rules import HEALTH
 from journalkeeper.health.verdict import describe_files, describe_foreign, present
 from journalkeeper.journald import layout, opening
@@ -39,6 +38,7 @@ from journalkeeper.model import Host
 from journalkeeper.model.errors import KeeperError, NotBtrfsError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.manager import Manager
+from journalkeeper.model.reasons import RUN_BY
 from journalkeeper.model.record import Count, Sometimes
 from journalkeeper.model.recorded import Counters, Run, Totals
 from journalkeeper.model.units import counted, format_span, spell_size
@@ -255,35 +255,37 @@ def _list_service_facts(live: Manager | Hung | Unknown | None) -> list[tuple[str
     if not isinstance(live, Manager):
         return [("Service", ABSENT if live is None else live.why)]
     if live.health == "unknown":  # it has counted nothing yet
-        return [("Service", "the service has not finished its first look at the files")]
-    journal = f"{' and '.join(live.directories or ())}, {counted(live.files or 0, 'file')}, "
-    journal += f"{counted(live.extents or 0, 'extent')} ({live.active_extents or 0:,} in active files), "
-    journal += f"{live.fragmented_files or 0:,} fragmented"
+        return [("Service", FIRST_LOOK.why)]
+    journal = f"{' and '.join(live.directories or ())}: {counted(live.files or 0, 'file')}, "
+    journal += f"{live.fragmented_files or 0:,} of them fragmented; {counted(live.extents or 0, 'extent')}, "
+    journal += f"{live.active_extents or 0:,} of them in active files"
     left = live.budget_left_bytes
     delay_us = live.intake_delay_p99_us
     return [
         ("Service", ", ".join(filter(None, [live.state, live.state_reason]))),
         ("Journal", journal),
         ("Window", _window(live)),
-        ("Budget", "no limit" if left is None else f"{spell_size(left)} left in these 24 hours"),
-        ("Intake", f"delay p99: {format_span(delay_us, 1000)}" if delay_us else ""),
+        ("Budget", "no limit" if left is None else f"{spell_size(left)} may still be written (BytesPerDay=)"),
+        ("Intake", f"new messages wait {format_span(delay_us, 1000)} for journald (p99)" if delay_us else ""),
     ]
 
 
 def _window(live: Manager) -> str:
     """Return a text: whether the flush window for files that journald writes is open, and when that changes.
 
-    An open window closes shortly before journald's next flush, and a closed one opens after it. If the time of that
-    flush is unknown, return "open", or "closed; opens after journald's next flush".
+    An open window closes shortly before journald's next flush, and a closed one opens after it. The time of that flush
+    is left out if it is unknown.
     """
     flush = format_time(live.next_flush_us) if live.next_flush_us else ""
     if live.window_open:
-        return f"open; closes shortly before journald's next flush at {flush}" if flush else "open"
-    return f"closed; opens after journald's flush at {flush}" if flush else "closed; opens after journald's next flush"
+        until = f", until shortly before journald's next flush at {flush}" if flush else ""
+        return f"open: some active files may be rewritten{until}"
+    return f"closed: active files wait for journald's next flush{f' at {flush}' if flush else ''}"
 
 
 def _run(run: Run) -> str:
-    end = "goes on or was killed" if run.ended_us is None else f"took {format_span(run.ended_us - run.began_us, 1000)}"
-    actions = f"{run.done} of {counted(run.done + run.skipped + run.failed, 'action')} done, {run.failed} failed"
-    began = f"{RUN_BY.get(run.origin, run.origin)} at {format_time(run.began_us)}"
+    end = "running, or was killed" if run.ended_us is None else f"took {format_span(run.ended_us - run.began_us, 1000)}"
+    number = run.done + run.skipped + run.failed
+    actions = f"{run.done} of {counted(number, 'action')} done, {run.failed} failed" if number else "no action"
+    began = f"{format_time(run.began_us)} by {RUN_BY.get(run.origin, run.origin)}"
     return f"{began}, {end}: {actions}, {spell_size(run.bytes_written)} written"

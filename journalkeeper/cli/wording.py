@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from journalkeeper.cli.output import Block, Output
 from journalkeeper.cli.table import GREEN, GREY, LEAST_PATH, RED, YELLOW, Column, Table, elide
-from journalkeeper.health.verdict import describe_waits
+from journalkeeper.health.finding import list_names
+from journalkeeper.health.verdict import describe_waits, find_noun
 from journalkeeper.model import Outcome, Reason, Result, Skip, Verb, reasons
 from journalkeeper.model.escape import shown
 from journalkeeper.model.reasons import short_name
@@ -19,9 +20,6 @@ from journalkeeper.model.units import SECOND_US, counted, format_span, spell_siz
 COLOURS: Final = {Result.DONE: GREEN, Result.SKIPPED: YELLOW, Result.FAILED: RED}
 FINE: Final = frozenset({Reason.IDEAL, Reason.RECORDED})
 """Reasons of files that need no action, now or later."""
-
-RUN_BY: Final = {"": "-", "daemon": "service", "bus": "request"}
-"""The origins of a run whose word in the history is not the one that users know."""
 
 _SKIPPED: Final[tuple[Column[Skip], ...]] = (
     Column("SKIPPED", lambda skip: skip.reason),
@@ -60,22 +58,27 @@ def show_decisions(
 def describe_rest(skipped: Sequence[Skip]) -> str:
     """Return the end of a summary: "5 files left alone. 2 files wait for free disk space; --now does it at once."
 
-    The first sentence counts all skips, also when there are none. If a file waits, the second sentence is
-    `describe_waits`. If --now would help all waiting files, the second sentence ends with "; --now does it at once". If
-    --now would help only some of them, it ends with "; --now does not wait for N of them".
+    The first sentence counts the files and directories. If a file waits, the second sentence is `describe_waits`. If
+    --now would help all waiting files, the second sentence ends with "; --now does it at once". If --now would help
+    only some of them, it ends with their names: "; --now does system.journal at once".
     """
     waiting = [skip for skip in skipped if skip.puts_off]
-    said = [f"{counted(len(skipped), 'file')} left alone."]
+    said = [f"{_count_nouns({skip.path: find_noun(skip) for skip in skipped}.values()) or '0 files'} left alone."]
     if waiting:
-        helped = sum(skip.now for skip in waiting)
-        rest = "does it at once" if helped == len(waiting) else f"does not wait for {helped:,} of them"
-        said.append(f"{describe_waits(waiting)}{f'; --now {rest}' if helped else ''}.")
+        helped = dict.fromkeys(elide(short_name(skip.path), LEAST_PATH) for skip in waiting if skip.now)
+        what = "it" if all(skip.now for skip in waiting) else list_names(helped)
+        said.append(f"{describe_waits(waiting)}{f'; --now does {what} at once' if helped else ''}.")
     return " ".join(said)
+
+
+def _count_nouns(nouns: Iterable[str]) -> str:
+    """Return "2 files and 1 directory" for these nouns, the files first; "" without nouns."""
+    return " and ".join(counted(number, noun) for noun, number in sorted(Counter(nouns).items(), reverse=True))
 
 
 def describe_no_actions(skipped: Sequence[Skip]) -> str:
     """Return the summary of a plan without actions: `describe_rest`, after "Nothing to do: " if no file waits."""
-    rest = describe_rest(skipped)
+    rest = describe_rest(skipped) if skipped else "no journal file was found."
     return rest if any(skip.puts_off for skip in skipped) else f"Nothing to do: {rest}"
 
 
@@ -99,9 +102,7 @@ def count_subjects(actions: Collection[str]) -> str:
 
     A number of 0 is left out; without actions the text is empty.
     """
-    files = sum(map(is_on_file, actions))
-    numbers = ((files, "file"), (len(actions) - files, "directory"))
-    return " and ".join(counted(number, noun) for number, noun in numbers if number)
+    return _count_nouns("file" if is_on_file(action) else "directory" for action in actions)
 
 
 def describe_sums(outcomes: Sequence[Outcome]) -> str:

@@ -68,7 +68,8 @@ class Present(NamedTuple):
     to. `failures` are the files on which the last action failed, that cannot be looked at, or that wait for free space.
     Directories with too many files are among them. `waiting` are the files with delayed or failed actions. `closed` are
     the instances with waiting files whose window can never open. `foreign` is the directory where a look ended because
-    no journal directory is on btrfs. A text of "" means that there is no such trouble.
+    no journal directory is on btrfs. `paused` is when a pause ends: "until 2026-11-24 01:10". A text of ""
+    means that there is no such trouble.
     """
 
     looked: bool = True
@@ -84,7 +85,7 @@ class Present(NamedTuple):
     failures: tuple[Skip, ...] = ()
     waiting: tuple[Wait, ...] = ()
     closed: tuple[str, ...] = ()
-    paused: bool = False
+    paused: str = ""
 
 
 class Wanted(NamedTuple):

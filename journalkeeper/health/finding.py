@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 from journalkeeper.health.evidence import Evidence, Look, Unknown
 from journalkeeper.model import Reason
@@ -29,6 +29,9 @@ NAME_CHARACTERS = 60
 
 UNSEEN = frozenset({Reason.UNREADABLE, Reason.IO_ERROR, Reason.INTERNAL_ERROR, Reason.TOO_MANY})
 """Reasons for which a file was not looked at although it exists."""
+
+FIRST_LOOK: Final = Unknown("the service has just started and has not yet examined all files")
+"""The answer of a rule that needs the result of the service's first look at the files."""
 
 Fact = int | float | str | list[str] | None
 Facts = dict[str, Fact]
@@ -170,7 +173,7 @@ def _find_unseen(rule: Rule, look: Look | Unknown) -> Unknown | None:
     if isinstance(look, Unknown) or not {"files", "places"} & rule.__annotations__.keys():
         return None
     unseen = sum(file.problem in UNSEEN for file in look.host.files)
-    return Unknown(f"{counted(unseen, 'file')} of {len(look.host.files):,} could not be looked at") if unseen else None
+    return Unknown(f"{counted(unseen, 'file')} of {len(look.host.files):,} could not be examined") if unseen else None
 
 
 def judge(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:

@@ -15,7 +15,7 @@ from typing import Final
 
 from journalkeeper import __version__
 from journalkeeper.health.evidence import SERVICE, TIMER, Evidence, Hung, Obstacle, Present, Unknown, find_unit, is_up
-from journalkeeper.health.finding import Answers, Facts, free_space, list_names, problem
+from journalkeeper.health.finding import FIRST_LOOK, Answers, Facts, free_space, list_names, problem
 from journalkeeper.model import Reason
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, counted, format_span
@@ -34,7 +34,7 @@ UNWRITABLE: Final = {
         "systemctl edit journalkeeper.service   # [Service] ReadWritePaths={}",
     ),
     Obstacle.OWNER: ("it belongs to another user", "chown root {}"),
-    Obstacle.ATTRIBUTE: ("its mode or an attribute forbids it", "lsattr -d {}"),
+    Obstacle.ATTRIBUTE: ("it is immutable, or its mode forbids it", "chattr -ia {0}; chmod u+rwx {0}"),
 }
 """The reason and the remedy for each obstacle. Without CAP_DAC_OVERRIDE root may not write where another user owns."""
 
@@ -89,16 +89,16 @@ def keeper_down(evidence: Evidence) -> Answers:
         elif service.active == "active" and evidence.service is None:
             yield problem("journalkeeper.service runs but is not on the system bus.", *remedy, **facts)
     elif service.has_failed:
-        again = "; systemd starts it again" if service.sub == "auto-restart" else ""
-        what = f"has failed ({service.result or service.sub}){again}"
+        again = "; systemd will start it again" if service.sub == "auto-restart" else ""
+        what = f"has failed ({service.result or service.sub}{again})"
     elif "enabled" in {service.enabled, timer.enabled}:
         what, remedy = "is enabled but does not run", ["systemctl start journalkeeper.service"]
     elif not recent and service.enabled:
-        what, remedy = "is installed and not enabled", ["systemctl enable --now journalkeeper.service"]
+        what, remedy = "is installed but not enabled", ["systemctl enable --now journalkeeper.service"]
     elif not recent:
         what, remedy = "is not installed", ["journalkeeper defrag"]
     if what:
-        yield problem(f"journalkeeper.service {what}: nothing defragments the journal.", *remedy, **facts)
+        yield problem(f"journalkeeper.service {what}, so nothing defragments the journal.", *remedy, **facts)
 
 
 def _ran_recently(evidence: Evidence) -> bool:
@@ -136,7 +136,7 @@ def keeper_failing(present: Present) -> Answers:
     if present.problem:
         yield problem(f"{present.problem}.", LOG, problem=present.problem)
     elif not present.looked:
-        yield Unknown("the service has not finished its first look at the files")
+        yield FIRST_LOOK
 
 
 def record_locked(present: Present, now_us: int) -> Answers:
@@ -239,4 +239,4 @@ def keeper_paused(present: Present) -> Answers:
     The check reports a problem until the service is resumed.
     """
     if present.paused:
-        yield problem("The service is paused.", "journalkeeper resume", paused="yes")
+        yield problem(f"The service is paused {present.paused}.", "journalkeeper resume", paused="yes")

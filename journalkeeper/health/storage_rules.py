@@ -14,7 +14,7 @@ from journalkeeper.health.evidence import Evidence, Look, Storage, Unknown, is_u
 from journalkeeper.health.finding import Answers, Facts, advice, free_space, list_names, problem
 from journalkeeper.model import MIB, Instance, JournalFile, Reason, Sums, Volume
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.units import counted, format_size
+from journalkeeper.model.units import counted, spell_size
 from journalkeeper.policy import nocow
 from journalkeeper.policy.cost import is_fragmented
 from journalkeeper.policy.saving import READ_IOPS
@@ -111,7 +111,7 @@ def pinned_by_snapshots(files: Files, look: Look) -> Answers:
     shared = [file for file in files if file.extents.shared_bytes]
     total = sum(file.extents.shared_bytes for file in shared)
     if total >= PINNED_BYTES:
-        held = f"Snapshots keep {format_size(total)} of {counted(len(shared), 'journal file')}"
+        held = f"Snapshots keep {spell_size(total)} of {counted(len(shared), 'journal file')}"
         sentence = f"{held}: journald cannot free that space, and each rewrite stores an additional copy."
         yield advice(sentence, *_make_subvolume(look, shared), shared_bytes=total, files=len(shared))
 
@@ -147,7 +147,7 @@ def damaged(files: Files) -> Answers:
     if paths := [file.path for file in files if file.problem in {Reason.BAD_HEADER, Reason.NOT_JOURNAL}]:
         number = counted(len(paths), "damaged journal file")
         remedy = (f"journalctl --verify --file={quote(path)}" for path in paths[:5])
-        yield problem(f"{number}: {list_names(paths)}. Readers cannot see all its entries.", *remedy, files=list(paths))
+        yield problem(f"{number}: {list_names(paths)}. Some entries are unreadable.", *remedy, files=list(paths))
 
 
 def no_room(places: list[Place]) -> Answers:
@@ -161,8 +161,8 @@ def no_room(places: list[Place]) -> Answers:
         unallocated, metadata = volume.unallocated_bytes, volume.metadata_free_bytes
         if min(volume.free_bytes, metadata) + unallocated < ROOM_BYTES:
             kind, where = "data" if volume.free_bytes < metadata else "metadata", quote(one.directory)
-            sentence = f"The volume of {one.directory} has {format_size(unallocated)} unallocated,"
-            sentence += f" {format_size(volume.free_bytes)} free for data and {format_size(metadata)} for metadata:"
+            sentence = f"The volume of {one.directory} has {spell_size(unallocated)} unallocated,"
+            sentence += f" {spell_size(volume.free_bytes)} free for data and {spell_size(metadata)} for metadata:"
             remedy = (*free_space(where), f"btrfs filesystem usage {where}", f"btrfs balance start {BALANCE} {where}")
             facts: Facts = {
                 "directory": one.directory,

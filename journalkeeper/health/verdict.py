@@ -12,6 +12,7 @@ from journalkeeper.health.finding import Verdict, judge
 from journalkeeper.health.rules import HEALTH
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip
 from journalkeeper.model.manager import Manager
+from journalkeeper.model.reasons import NO_JOURNAL
 from journalkeeper.model.units import counted
 from journalkeeper.model.waiting import Wait
 from journalkeeper.policy.deferral import PASSING
@@ -22,14 +23,14 @@ FAULTS: Final = frozenset({Reason.IO_ERROR, Reason.INTERNAL_ERROR, Reason.TOO_MA
 WAITS: Final = {
     Reason.SETTLING: "until the last change is old enough (SettleSec=)",
     Reason.WINDOW_CLOSED: "for journald's next flush",
-    Reason.STARTING: "until SettleSec= after the start of the service",
-    Reason.BUDGET: "for the budget of the day",
+    Reason.STARTING: "until the service has run for SettleSec=",
+    Reason.BUDGET: "for the daily budget (BytesPerDay= or RotationsPerDay=)",
     Reason.PRESSURE: "until the disk is less busy",
     Reason.FREE_SPACE: "for free disk space",
     Reason.IN_USE: "for programs to stop writing",
     Reason.INTERNAL_ERROR: "until it changes",
-    Reason.READ_ONLY: "for the right to write: the file is immutable (lsattr), or its filesystem is read-only",
-    Reason.FOREIGN_OWNER: "for `journalkeeper defrag` by root: it does not belong to journald's user",
+    Reason.READ_ONLY: "until the file is writable: it is immutable (chattr -i), or its filesystem is read-only",
+    Reason.FOREIGN_OWNER: "for root to run `journalkeeper defrag`, because another user owns it",
 }
 """What a file waits for, by reason; of other waits the reason itself is shown."""
 
@@ -107,11 +108,17 @@ def describe_waits(skipped: Iterable[Skip]) -> str:
 
     Only the skips that postpone work count, the most frequent wait first. The text is empty if there are none.
     """
-    ends = Counter(WAITS.get(skip.reason, f"({skip.reason})") for skip in skipped if skip.puts_off)
+    waits = ((WAITS.get(skip.reason, f"({skip.reason})"), find_noun(skip)) for skip in skipped if skip.puts_off)
     return ", ".join(
-        f"{counted(number, 'file')} {'waits' if number == 1 else 'wait'} {end}"
-        for end, number in sorted(ends.items(), key=lambda pair: (-pair[1], pair[0]))
+        f"{counted(number, noun)} {'waits' if number == 1 else 'wait'} {end}"
+        for (end, noun), number in sorted(Counter(waits).items(), key=lambda pair: (-pair[1], pair[0]))
     )
+
+
+def find_noun(skip: Skip) -> str:
+    """Return "directory" for a skip of +C or of a rotation, which has the path of a directory; else "file"."""
+    is_file = skip.reason in NO_JOURNAL or skip.path.endswith((".journal", ".journal~"))
+    return "file" if is_file else "directory"
 
 
 def describe_foreign(paths: Sequence[str]) -> str:

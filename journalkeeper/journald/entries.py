@@ -65,7 +65,7 @@ def read_newest(fd: int, behind: int, most: int) -> list[Entry]:
     """
     magic, _, flags, count, first = HEADER.unpack(_read(fd, HEADER.size, 0))
     if magic != MAGIC:
-        raise ValueError("no journal file: wrong magic")
+        raise ValueError("not a journal file: wrong magic number")
     compact = bool(flags & COMPACT)
     times: dict[int, int | None] = {}
     found: list[Entry] = []

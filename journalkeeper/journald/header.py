@@ -47,7 +47,7 @@ def parse(data: bytes, size_bytes: int) -> Header:
         tail_object, objects, entries, entry_array, head_time, tail_time,
     ) = _LAYOUT.unpack_from(data)  # fmt: skip
     if magic != MAGIC:
-        raise HeaderError("no journal file: wrong magic")
+        raise HeaderError("not a journal file: wrong magic number")
     if state >= len(_STATES):
         raise HeaderError(f"unknown state {state}")
     end = header_size + arena_size

@@ -26,6 +26,9 @@ UNDONE: Final = {verb: verb.value for verb in Verb} | {Verb.REWRITE: "copy", Ver
 
 WHY_NOCOW: Final = {Reason.NO_REDUNDANCY: "single copy, no snapshots", Reason.CONFIGURED: "Nocow=yes"}
 
+RUN_BY: Final = {"": "-", "daemon": "service", "bus": "request"}
+"""The origins of a run whose word in the history is not the one that users know."""
+
 MACHINE_ID: Final = re.compile("[0-9a-f]{32}")
 
 
@@ -64,7 +67,7 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
             sizes = f"{spell_size(outcome.disk_bytes_before)} to {spell_size(outcome.disk_bytes_after)} on disk"
             facts.insert(0, sizes)
         if outcome.unshared_bytes:
-            facts.append(f"{spell_size(outcome.unshared_bytes)} stored in addition to a snapshot's")
+            facts.append(f"{spell_size(outcome.unshared_bytes)} stored twice because of a snapshot")
     return f"{DONE[outcome.action]} {name}: {', '.join(facts)}"
 
 

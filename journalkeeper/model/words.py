@@ -64,10 +64,10 @@ class Reason(StrEnum):
     UNCOMPRESSED = "uncompressed", "The archive is stored plain and will be smaller on disk once it is compressed."
     PINNED = "pinned", "The file occupies disk space with old data that it no longer contains."
     NOCOW_ARCHIVE = "nocow-archive", "The archive is NOCOW: a copy without NOCOW is compressed and has checksums."
-    NO_REDUNDANCY = "no-redundancy", "The volume has one copy of its data: +C prevents no repair, only fragmentation."
+    NO_REDUNDANCY = "no-redundancy", "The volume has one copy of its data, so +C costs no repair and avoids fragments."
     CONFIGURED = "configured", "The configuration requires it."
-    BORN_DATACOW = "born-datacow", "The file is older than +C of its directory; a rotation makes a NOCOW file."
-    CHEAPER = "cheaper", "A rotation costs less than slow reads or repeated rewrites: an archive is rewritten once."
+    BORN_DATACOW = "born-datacow", "The file is older than +C of its directory; after a rotation the new one is NOCOW."
+    CHEAPER = "cheaper", "A rotation costs less than slow reads or repeated rewrites of the active file."
     ASKED = "asked", "The archive has another compression than --compress= requests."
     # why it is not
     IDEAL = "ideal", "The file has about as few extents as its data needs; more extents change that."
@@ -78,14 +78,14 @@ class Reason(StrEnum):
     )
     WINDOW_CLOSED = (
         "window-closed",
-        "journald may flush this file soon, so the rewrite waits until then; --now does not wait.",
+        "journald may soon flush its messages to this file; the rewrite waits for that, --now does not.",
     )
     IN_USE = "in-use", "journald or another program still writes to the file, or it serves as a loop device."
     SHARED = (
         "shared",
-        "A rewrite stores again what a snapshot keeps; AllowUnshare=yes or --allow-unshare permits it.",
+        "A snapshot keeps the same data: a rewrite stores it twice; AllowUnshare=yes or --allow-unshare permits that.",
     )
-    SETTLING = "settling", "The file changed within SettleSec=: journald may still be copying it; --now does not wait."
+    SETTLING = "settling", "The file changed less than SettleSec= ago; journald may still use it. --now does not wait."
     STARTING = "starting", "The service has just started and sets +C only after SettleSec=; --now does not wait."
     BUDGET = "budget", "BytesPerDay= or RotationsPerDay= does not allow it yet; --now ignores both limits."
     PRESSURE = "pressure", "Other programs keep the disk busy; the next try follows when they stop."
@@ -114,6 +114,6 @@ class Reason(StrEnum):
     NOT_TAKEN = "not-taken", "NOCOW was set without effect: the kernel ignored it, or a new file did not inherit it."
     ROTATION = "rotation", "journald is asked to rotate, which makes the file an archive."
     RETENTION = "retention", "A rotation would make journald delete old entries sooner; a larger SystemMaxUse= helps."
-    NO_JOURNALD = "no-journald", "No journald that accepts requests writes to the directory, or it did not rotate."
+    NO_JOURNALD = "no-journald", "The directory has no journald that accepts requests, or journald did not rotate."
     TOO_MANY = "too-many", "The directory has too many files: remote and old ones are left out until some are removed."
     INTERNAL_ERROR = "internal-error", "Bug in journalkeeper, please report it (see the log). The file is left alone."

@@ -92,7 +92,7 @@ def wait_for_window(path: str, window: Window) -> Skip | None:
     """
     if window.open:
         return None
-    detail = f"journald has messages that it has not synced ({window.reason})"
+    detail = f"journald has not yet flushed its newest messages ({window.reason})"
     return Skip(path, Reason.WINDOW_CLOSED, detail, until_us=window.opens_at_us)
 
 

@@ -96,7 +96,7 @@ def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | No
         return Skip(where, Reason.IDEAL, "mounted with nodatacow: new files are NOCOW without an attribute")
     if doubt is not None:
         reason, what = doubt
-        return Skip(where, reason, f"{what}: new files stay datacow, with checksums")
+        return Skip(where, reason, f"{what}: new files stay copy on write, with checksums")
     if "ro" in volume.options:
         return Skip(where, Reason.READ_ONLY, "the filesystem is mounted read-only")
     if instance.compressed:

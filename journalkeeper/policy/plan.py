@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from journalkeeper.config import Config
 from journalkeeper.model import Action, Host, JournalFile, Kind, Past, Plan, Reason, Request, Skip, Verb, Volume
 from journalkeeper.model.errors import InternalError, catch_errors
-from journalkeeper.model.units import format_size
+from journalkeeper.model.units import spell_size
 from journalkeeper.policy import deferral, nocow, rotate
 from journalkeeper.policy.case import Case, Cases
 from journalkeeper.policy.cost import propose
@@ -216,12 +216,12 @@ def _afford(actions: list[Action], host: Host, request: Request, config: Config)
     for action in actions:
         need, uuid = action.bytes_to_write, uuids[action.target.device]
         if need > room[uuid]:
-            space = f"{format_size(need)} are needed, {format_size(max(0, room[uuid]))} are to spare"
+            space = f"{spell_size(need)} are needed, {spell_size(max(0, room[uuid]))} are to spare"
             skipped.append(Skip(action.path, Reason.FREE_SPACE, space, host.now_us + SPACE_US, puts_off=True))
         elif budget == 0 and not ignores_budget(request, budget):
             skipped.append(Skip(action.path, Reason.BUDGET, "BytesPerDay=0: nothing is rewritten"))
         elif left is not None and need > left:
-            money = f"{format_size(need)} to write, {format_size(max(0, left))} are left of today's budget"
+            money = f"{spell_size(need)} to write, {spell_size(max(0, left))} are left of today's budget"
             skipped.append(Skip(action.path, Reason.BUDGET, money, host.now_us + AGAIN_US, puts_off=True))
         else:
             chosen.append(action)

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from journalkeeper.model import MIB, Action, Instance, JournalFile, Reason, Rotation, Skip, Verb
-from journalkeeper.model.units import DAY_US, INFINITY_US, format_size, format_span
+from journalkeeper.model.units import DAY_US, INFINITY_US, format_span, spell_size
 from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Cases
 from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
@@ -193,19 +193,19 @@ def _find_losses(question: Question) -> Iterator[str]:
     if most is None:
         yield "journald's limits are not known"
     if most and after + full > most:
-        more = f"archives would take {format_size(after)}, and {format_size(full)} more soon"
-        yield f"{more}; journald keeps {format_size(most)}"
+        more = f"archives would take {spell_size(after)}, and {spell_size(full)} more soon"
+        yield f"{more}; journald keeps {spell_size(most)}"
     early = max(0, len(question.files) - -(-after // full))
     tables = early * (full // TABLE_SHARE)
     if most and tables > most * TABLES_MOST:
-        taken = f"their hash tables take {format_size(tables)} of the {format_size(most)} that journald keeps"
+        taken = f"their hash tables take {spell_size(tables)} of the {spell_size(most)} that journald keeps"
         yield f"{early} files were ended early, {taken}; with a smaller SystemMaxFileSize= they take less"
     unused = sum(file.allocated_bytes - file.extents.data_bytes for file in question.actives)
     beyond = (after - unused) % full
     sooner = min(beyond, full - beyond)
     if most and full * FULL_FILES > most and sooner > most * STEP_MOST:
-        loss = f"would delete one {format_size(sooner)} sooner; with a smaller SystemMaxFileSize= it keeps more"
-        yield f"journald keeps only {most // full} files of {format_size(full)} and {loss}"
+        loss = f"would delete one {spell_size(sooner)} sooner; with a smaller SystemMaxFileSize= it keeps more"
+        yield f"journald keeps only {most // full} files of {spell_size(full)} and {loss}"
     if instance.system_max_files and not most:
         yield f"SystemMaxFiles={instance.system_max_files} alone decides what journald keeps"
     files = len(question.files) + len(question.actives) - (after - (most or 0)) // full
@@ -260,9 +260,9 @@ def _rotate_into_nocow(question: Question) -> Action | Skip | None:
     name = file.path.rpartition("/")[2]
     past = question.cases.host.past.get((file.device, file.inode))
     if past is not None and past.verb is Verb.ROTATE:
-        return question.skip(Reason.NOT_TAKEN, f"{name} came of a rotation and is datacow all the same")
+        return question.skip(Reason.NOT_TAKEN, f"{name} is new after a rotation and is still not NOCOW")
     if not question.cases.config.nocow.rotate_to_apply:
-        detail = f"{name} stays datacow until journald rotates it (RotateToApply=no)"
+        detail = f"{name} is not NOCOW until journald rotates it (RotateToApply=no)"
         return question.skip(Reason.NOT_ASKED, detail)
     return _find_veto(question) or _make_rotation(question, file, Reason.BORN_DATACOW)
 

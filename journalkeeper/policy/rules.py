@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from journalkeeper.model import MIB, Kind, Past, Reason, Skip, State, Verb
 from journalkeeper.model.reasons import describe_gain
-from journalkeeper.model.units import DAY_US, MINUTE_US, format_size, format_span
+from journalkeeper.model.units import DAY_US, MINUTE_US, format_span, spell_size
 from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case
 from journalkeeper.policy.cost import count_second_copy_bytes
@@ -171,8 +171,8 @@ def veto_shared_data(case: Case) -> Skip | None:
     becomes_small = case.compression is not None and not file.compressed
     if kept_bytes == 0 or case.allow_unshare == "yes" or (case.allow_unshare == "auto" and becomes_small):
         return None
-    again = format_size(count_second_copy_bytes(file, case.compression))
-    detail = f"{again} would be stored beside the {format_size(kept_bytes)} that a snapshot keeps"
+    again = spell_size(count_second_copy_bytes(file, case.compression))
+    detail = f"a rewrite stores {again} more, because a snapshot keeps {spell_size(kept_bytes)} of the file"
     return Skip(file.path, Reason.SHARED, detail, until_us=case.now_us + DAY_US)
 
 

@@ -19,7 +19,7 @@ from journalkeeper.health.finding import Verdict, shorten
 from journalkeeper.model import Plan, Reason, Skip, Sums
 from journalkeeper.model.escape import shown
 from journalkeeper.model.reasons import describe_outcome
-from journalkeeper.model.units import counted, format_size
+from journalkeeper.model.units import counted, format_size, spell_size
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import charts
 from journalkeeper.report.charts import Table
@@ -111,8 +111,8 @@ def _describe_files(evidence: Evidence) -> str:
         return f"The journal files could not be examined: {evidence.look.why}."
     every = Sums.of(evidence.look.host.files)
     disk, extents = every.disk_bytes, counted(every.extents, "extent")
-    said = f"{counted(every.files, 'file')} of {format_size(every.size_bytes)}"
-    said += f", on disk {UNKNOWN if disk is None else format_size(disk)}"
+    said = f"{counted(every.files, 'file')} of {spell_size(every.size_bytes)}"
+    said += f", on disk {UNKNOWN if disk is None else spell_size(disk)}"
     return f"{said}, in {extents} where {every.ideal_extents:,} would be ideal, at {when(evidence.now_us)}."
 
 
@@ -185,7 +185,7 @@ def _tabulate_skips(skipped: Sequence[Skip]) -> Table:
         for reason, some in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
     )
     heads = ("Reason", "Files", "For example")
-    return Table(f"{counted(len(skipped), 'file')} left alone", heads, rows, words_last=True)
+    return Table(f"Left alone: {counted(len({skip.path for skip in skipped}), 'path')}", heads, rows, words_last=True)
 
 
 def _list_reasons(evidence: Evidence) -> list[Reason]:

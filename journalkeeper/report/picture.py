@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from journalkeeper.model import MIB, Stretch
-from journalkeeper.model.units import format_size
+from journalkeeper.model.units import spell_size
 
 HEIGHTS: Final = "▁▂▃▄▅▆▇█"
 
@@ -79,10 +79,10 @@ def lines(parts: Sequence[Stretch], width: int) -> list[str]:
 
 def _key(parts: Sequence[Stretch], columns: list[Stretch], steps: set[int]) -> list[str]:
     whole = _sum(parts)
-    wide = f"each column {format_size(columns[0].length)}" if len(columns) > 1 else "one column"
+    wide = f"each column {spell_size(columns[0].length)}" if len(columns) > 1 else "one column"
     counts = [f"{HEIGHTS[step]} {_count(step)}" for step in sorted(steps)]
     kinds = [
-        f"{look.letter} {look.name}, {format_size(getattr(whole, look.field))}"
+        f"{look.letter} {look.name}, {spell_size(getattr(whole, look.field))}"
         for look in LOOKS
         if getattr(whole, look.field)
     ]

@@ -19,7 +19,7 @@ from journalkeeper.health.finding import Answers, advice
 from journalkeeper.journald.conf import TARGET
 from journalkeeper.model import MIB, Instance, JournalFile, Kind, Sums
 from journalkeeper.model.record import Count, Moment, Seconds, Span
-from journalkeeper.model.units import DAY_US, INFINITY_US, format_size, format_span
+from journalkeeper.model.units import DAY_US, INFINITY_US, format_size, format_span, spell_size
 
 ARCHIVES: Final = 2
 """The fewest compacted archives from which a ratio is computed."""
@@ -84,12 +84,12 @@ def sentence(found: Retention) -> str:
 
     A limit by SystemMaxUse= itself is not mentioned.
     """
-    now = f"{found.binds} keeps {format_span(found.kept_us)} in {format_size(found.disk_bytes)} of disk space"
+    now = f"{found.binds} keeps {format_span(found.kept_us)} in {spell_size(found.disk_bytes)} of disk space"
     then = (
         f"SystemMaxUse={format_limit(found.proposed_use_bytes)} would keep about {format_span(found.proposed_us)} in"
-        f" {format_size(found.proposed_disk_bytes)}"
+        f" {spell_size(found.proposed_disk_bytes)}"
     )
-    binds = f", then bound by {found.proposed_binds}" if found.proposed_binds else ""
+    binds = f", and {found.proposed_binds} would then limit it" if found.proposed_binds else ""
     return f"{now}; {then}{binds}."
 
 
@@ -121,9 +121,7 @@ def bytes_per_day(files: Sequence[JournalFile]) -> float | Unknown:
     span_us = max(tails, default=0) - min(heads, default=0)
     if span_us < LEAST_SPAN_US:
         held = format_span(span_us) if span_us > 0 else "nothing"
-        return Unknown(
-            f"the archives contain {held} of history; the rate of growth needs at least {format_span(LEAST_SPAN_US)}"
-        )
+        return Unknown(f"the archives cover {held}; their growth is known from {format_span(LEAST_SPAN_US)} on")
     return sum(file.allocated_bytes for file in archives) * DAY_US / span_us
 
 
@@ -144,7 +142,7 @@ def _ratio(files: list[JournalFile]) -> float | Unknown:
         return Unknown("only root can measure the disk space of the archives")
     compacted = sum(file.compressed for file in archives)
     if compacted < ARCHIVES:
-        return Unknown(f"the ratio of compression needs {ARCHIVES} compressed archives; there are {compacted}")
+        return Unknown(f"the compression ratio is known from {ARCHIVES} compressed archives on; there are {compacted}")
     return sum(file.allocated_bytes for file in archives) / max(1, sum(file.disk_bytes or 0 for file in archives))
 
 

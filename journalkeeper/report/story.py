@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 
 from journalkeeper.model import JournalFile, Reason, Stretch, Sums, Verb, Window
 from journalkeeper.model.escape import shown
-from journalkeeper.model.reasons import describe_outcome
+from journalkeeper.model.reasons import RUN_BY, describe_outcome
 from journalkeeper.model.record import Count, Hidden, Inline, Moment, Seconds, Span
 from journalkeeper.model.recorded import Entry, Sample
-from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, counted, format_size, format_span
+from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, counted, format_span, spell_size
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import picture
 from journalkeeper.report.retention import History
@@ -90,16 +90,16 @@ def change(decided: Decision, window: Window | None, now_us: int) -> str:
     names this event.
     """
     if decided.action in UPKEEP:
-        return "The next run of the service does it; to do it now: `journalkeeper defrag`."
+        return "The next run of the service does it; `journalkeeper defrag` does it now."
     if decided.action:
         if window is not None and window.closes_at_us is not None:
             return f"The next run before {when(window.closes_at_us)}, when the window closes, does it."
-        return "The next run does it, unless the file changes before or other programs keep the disk busy."
-    at_once = "at once with `journalkeeper defrag --now`"
+        return "The next run does it, unless the file changes first or other programs keep the disk busy."
+    at_once = "`journalkeeper defrag --now` does not wait."
     if decided.until_us is None:
-        return f"The decision can change {at_once}." if decided.now else ""
+        return at_once if decided.now else ""
     left = format_span(max(SECOND_US, decided.until_us - now_us))
-    return f"The decision can change in {left}, at {when(decided.until_us)}{f', or {at_once}' if decided.now else ''}."
+    return f"This can change in {left}, at {when(decided.until_us)}.{f' {at_once}' if decided.now else ''}"
 
 
 def lines(story: Story, width: int) -> list[str]:
@@ -116,9 +116,9 @@ def lines(story: Story, width: int) -> list[str]:
     ]
     extents = f"{file.extents.total:,}, where {file.ideal_extents:,} would be ideal"
     known = [("File", _describe_kind(file)), ("Size", _size(file)), ("Extents", extents)]
-    rows = [("Price", _price(story)), ("Pinned", _describe_pinned(story))]
-    rows += [("Past", text) for text in past(story)]
-    rows += [("Decided", text) for text in _list_sentences(story.decision, story.unknown)]
+    rows = [("Reading", _price(story)), ("Old data", _describe_pinned(story))]
+    rows += [("History", text) for text in past(story)]
+    rows += [("Plan", text) for text in _list_sentences(story.decision, story.unknown)]
     blocks = [[shown(file.path)], facts(known, room), [*chart, *key], facts(rows, room)]
     return [line for block in blocks if block for line in ("", *block)][1:]
 
@@ -141,15 +141,15 @@ def facts(rows: Sequence[tuple[str, str]], width: int | None) -> list[str]:
 def _describe_kind(file: JournalFile) -> str:
     form = "NOCOW" if file.nocow else "compressed" if file.compressed else "copy on write"
     state = "" if file.state.value in {file.kind.value, "unknown"} else f" ({file.state})"
-    said = f"{file.kind}{state}, {form}, of {shown(file.owner)}, instance {shown(file.instance)}, inode {file.inode}"
+    said = f"{file.kind}{state} journal of {shown(file.owner)}, {form}; {shown(file.instance)}, inode {file.inode}"
     if file.problem is not None:
         said += f"; {file.problem}: {shown(file.problem_detail)}"
     return said
 
 
 def _size(file: JournalFile) -> str:
-    disk = UNKNOWN if file.disk_bytes is None else format_size(file.disk_bytes)
-    said = f"{format_size(file.size_bytes)}, {format_size(file.allocated_bytes)} allocated, on disk {disk}"
+    disk = UNKNOWN if file.disk_bytes is None else spell_size(file.disk_bytes)
+    said = f"{spell_size(file.size_bytes)}, {spell_size(file.allocated_bytes)} allocated, {disk} on disk"
     if file.entries:
         said += f"; {counted(file.entries, 'entry')}"
         said += f" from {when(file.head_time_us)} to {when(file.tail_time_us)}"
@@ -162,7 +162,7 @@ def _price(story: Story) -> str:
         return f"{UNKNOWN}: {shown(story.unknown['disk'])}"
     slow = f"{seconds(price.read_seconds)} on a disk of {READ_IOPS} reads a second"
     here = seconds(price.disk_read_seconds)
-    return f"a cold read takes {here} on this disk, estimated from a sample just read; {slow}"
+    return f"{here} with cold caches on this disk, estimated from a sample just read; {slow}"
 
 
 def _describe_pinned(story: Story) -> str:
@@ -170,9 +170,8 @@ def _describe_pinned(story: Story) -> str:
     if pinned is None:
         return f"{UNKNOWN}: {shown(story.unknown['pinned'])}"
     if not pinned:
-        return "nothing: all of the file's disk space is its own data"
-    size = format_size(pinned)
-    return f"{size} of disk space with old data of the file: btrfs frees an extent only when all of it is unused"
+        return "none: the file uses all of its disk space"
+    return f"{spell_size(pinned)} on disk that the file no longer uses: btrfs frees an extent only as a whole"
 
 
 def past(story: Story) -> list[str]:
@@ -185,11 +184,11 @@ def past(story: Story) -> list[str]:
         return [f"{UNKNOWN}: {shown(story.unknown['past'])}"]
     newest = story.past[: -MOST_PAST - 1 : -1]
     said = [
-        f"{when(one.when_us)} {shown(describe_outcome(one.outcome))}, by {shown(one.origin) or UNKNOWN}"
+        f"{when(one.when_us)} {shown(describe_outcome(one.outcome))}, by {shown(RUN_BY.get(one.origin, one.origin))}"
         for one in newest
     ]
     if len(story.past) > len(newest):
-        said.append(f"{counted(len(story.past) - len(newest), 'older action')}; `journalkeeper history` has them")
+        said.append(f"{counted(len(story.past) - len(newest), 'older action')}: see `journalkeeper history`")
     if story.samples:
         first, last = story.samples[0], story.samples[-1]
         said.append(
@@ -212,11 +211,11 @@ def explain_decision(decided: Decision | None, window: Window | None, now_us: in
         if decided.extents_before or decided.bytes_to_write:
             said[0] += (
                 f": {decided.extents_before:,} to about {counted(decided.extents_expected, 'extent')},"
-                f" {format_size(decided.bytes_to_write)} to write;"
+                f" {spell_size(decided.bytes_to_write)} to write;"
                 f" saves {seconds(decided.read_seconds_saved)} of a cold read at {READ_IOPS} reads a second"
             )
         if decided.disk_bytes_saved:  # 0 where it is not known before
-            said[0] += f" and about {format_size(decided.disk_bytes_saved)} on disk"
+            said[0] += f" and about {spell_size(decided.disk_bytes_saved)} on disk"
     else:
         said = [f"left alone ({decided.reason})" + (f": {shown(decided.detail)}" if decided.detail else "")]
     said.append(decided.reason.sentence)
@@ -229,7 +228,7 @@ def _list_sentences(decision: ExplainedDecision | None, unknown: Mapping[str, st
     """Return the sentences on the decision, or a single sentence that states why there is no decision."""
     if decision is not None:
         return decision.sentences
-    return [f"{UNKNOWN}: {shown(unknown['decision'])}" if "decision" in unknown else "nothing: it is not in the plan"]
+    return [f"{UNKNOWN}: {shown(unknown['decision'])}" if "decision" in unknown else "nothing to do"]
 
 
 WINDOWS: dict[str, str] = {
@@ -237,10 +236,10 @@ WINDOWS: dict[str, str] = {
     "flushed": "journald has flushed all entries",
     "no-timer": "journald does not flush by a timer",
     "stale": "journald has not written for a whole SyncIntervalSec=",
-    "online": "the next flush is far enough away",
+    "online": "journald's next flush is not near",
     "flush-due": "journald will flush soon",
     "too-short": "SyncIntervalSec= leaves too little time between two flushes",
-    "unsynced": "the time of the next flush is unknown",
+    "unsynced": "journald may flush at any time",
 }
 """The words for the state of a flush window, by its reason."""
 
@@ -304,7 +303,7 @@ def directory_lines(place: DirectoryAnswer, unknown: Mapping[str, str], width: i
         ("Files", f"{counted(every.files, 'file')}, {extents}"),
         ("History", _describe_history(place.retention)),
         ("Limit", _describe_limit(place.retention)),
-        *(("Decided", text) for text in _list_sentences(place.decision, unknown)),
+        *(("Plan", text) for text in _list_sentences(place.decision, unknown)),
     ]
     return [shown(place.directory), "", *facts(rows, width)]
 
@@ -319,17 +318,17 @@ def _describe_history(kept: History) -> str:
     if kept.oldest_us is None or kept.newest_us is None:
         return "no entries"
     span = format_span(max(0, kept.newest_us - kept.oldest_us))
-    disk = UNKNOWN if kept.disk_bytes is None else format_size(kept.disk_bytes)
+    disk = UNKNOWN if kept.disk_bytes is None else spell_size(kept.disk_bytes)
     said = f"{span}, from {when(kept.oldest_us)} to {when(kept.newest_us)}"
-    return f"{said}; {format_size(kept.allocated_bytes)} as journald counts, {disk} on disk"
+    return f"{said}; {spell_size(kept.allocated_bytes)} as journald counts, {disk} on disk"
 
 
 def _describe_limit(kept: History) -> str:
     if kept.binding is None:
         return "no limit" if kept.max_use_bytes == 0 else UNKNOWN
-    said = f"{kept.binding} is reached first: {counted(kept.files, 'file')} of {kept.max_files:,}"
+    said = f"{kept.binding} will be reached first; now {kept.files:,} of {counted(kept.max_files, 'file')}"
     if kept.max_use_bytes:
-        said += f", {format_size(kept.allocated_bytes)} of {format_size(kept.max_use_bytes)}"
+        said += f", {spell_size(kept.allocated_bytes)} of {spell_size(kept.max_use_bytes)}"
     if kept.max_retention_us not in {0, INFINITY_US}:
         said += f", at most {format_span(kept.max_retention_us)}"
     if kept.full_span_us is not None:

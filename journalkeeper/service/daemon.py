@@ -26,6 +26,7 @@ from journalkeeper.history import state
 from journalkeeper.model import Request
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.policy.window import at
+from journalkeeper.report.text import when
 from journalkeeper.service.backoff import FAILED_S, RETRY_S
 from journalkeeper.service.jobs import Changed, Ended, Job, Jobs, Notification
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event, RunLog, Say
@@ -247,7 +248,7 @@ class Daemon:
 
         That is so when the service stops, during a pause, and while a job is in the queue.
         """
-        return self._stopping or self._state.present.paused or bool(self.jobs.queue)
+        return self._stopping or bool(self._state.present.paused or self.jobs.queue)
 
     def _end(self) -> None:
         self._stopping = True
@@ -359,7 +360,7 @@ class Daemon:
         A running action of the service ends between two pieces. A new pause replaces the one before.
         """
         self.resume()
-        self._change(paused=True)
+        self._change(paused=f"until {when(now_us() + span_us)}" if span_us else "until it is resumed")
         if span_us:
             self._resume = self._loop.call_later(span_us / 1e6, self.resume)
 
@@ -368,7 +369,7 @@ class Daemon:
         if self._resume is not None:
             self._resume.cancel()
         if self._state.present.paused:
-            self._change(paused=False)
+            self._change(paused="")
             self.rescan()
 
     def rescan(self) -> None:
@@ -391,7 +392,7 @@ class Daemon:
             self.log.say(INFO, "the configuration was read again", Event.RELOADED)
         except (KeeperError, OSError) as error:
             self._change(configuration=f"{WRONG}: {error}")
-            self.log.say(ERROR, f"configuration not reloaded, the running values stay: {error}", Event.NOT_RELOADED)
+            self.log.say(ERROR, f"configuration not reloaded, the old settings stay: {error}", Event.NOT_RELOADED)
             raise
         finally:
             self.rescan()

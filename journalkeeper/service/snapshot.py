@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.health.evidence import Obstacle, Present
-from journalkeeper.health.finding import Verdict
+from journalkeeper.health.finding import FIRST_LOOK, Verdict
 from journalkeeper.health.verdict import (
     describe_files,
     describe_foreign,
@@ -87,16 +87,12 @@ def state(snapshot: Snapshot) -> tuple[str, str]:
     if snapshot.working:
         return "working", ""
     if snapshot.present.paused:
-        return "paused", "`journalkeeper resume` ends the pause"
+        return "paused", f"{snapshot.present.paused}; `journalkeeper resume` ends the pause"
     if snapshot.present.problem:
         return "degraded", snapshot.present.problem
     if found is None:
         foreign = snapshot.present.foreign
-        return (
-            ("idle", describe_foreign([foreign]))
-            if foreign
-            else ("waiting", "the service has not finished its first look at the files")
-        )
+        return ("idle", describe_foreign([foreign])) if foreign else ("waiting", FIRST_LOOK.why)
     if found.missing:
         return "waiting", f"waiting for {' and '.join(found.missing)} to appear"
     return ("waiting", found.waits_for) if found.waits_for else ("idle", "")
@@ -122,7 +118,7 @@ def manager(snapshot: Snapshot) -> Manager:
         bytes_written=snapshot.bytes_written,
         bytes_reclaimed=snapshot.bytes_reclaimed,
         budget_left_bytes=snapshot.budget_bytes,
-        paused=snapshot.present.paused,
+        paused=bool(snapshot.present.paused),
     )
     found = snapshot.findings
     if found is None:

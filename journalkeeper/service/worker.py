@@ -52,8 +52,8 @@ journald's last change to a file that it archives comes up to 250 ms after its l
 BUSY_US: Final[dict[type[Exception], int]] = {BusyError: HOUR_US, RecordLockedError: MINUTE_US}
 """How long it is normal that another process holds what a run needs, by the run's error."""
 
-WRONG: Final = "The configuration on disk is wrong, and the running values stay"
-DIFFERENT: Final = "The configuration on disk is not the one that runs"
+WRONG: Final = "The configuration on disk is wrong, so the service keeps its old settings"
+DIFFERENT: Final = "The configuration on disk was changed, and the service still runs with the old one"
 
 T = TypeVar("T")
 

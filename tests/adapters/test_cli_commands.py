@@ -150,15 +150,15 @@ LEFT_ALONE = (
     "SKIPPED   DETAIL          PATH\n"
     "settling  changed 1s ago  /j/abc/b\\x1b[2J.journal\n"
     "\n"
-    "settling: The file changed within SettleSec=: journald may still be copying it; --now does not wait.\n"
+    "settling: The file changed less than SettleSec= ago; journald may still use it. --now does not wait.\n"
     "\n"
 )
 
 
 def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(typed: Typed) -> None:
     assert typed("plan", engine=FakeEngine()).out == (
-        "ACTION    REASON      EXTENTS  EXPECTED  WRITES    SAVES  PART        PATH\n"
-        "compress  fragmented     9447       360   45.0M  ~1min -  whole file  /j/abc/system.journal\n"
+        "ACTION    REASON      EXTENTS  EXPECTED  WRITES  SAVES TIME  SAVES DISK  PART        PATH\n"
+        "compress  fragmented     9447       360   45.0M       ~1min           -  whole file  /j/abc/system.journal\n"
         f"{LEFT_ALONE}"
         "The flush window of abc is closed: journald will flush soon.\n"
         "\n"
@@ -194,7 +194,11 @@ def test_plan_adds_up_the_disk_space_that_is_known_before(typed: Typed) -> None:
     whole = Action(archive.directory, Verb.SET_NOCOW, Reason.NO_REDUNDANCY, FILE, (), 0, 0, 0)
     actions = (ACTION, add_savings(ACTION._replace(path=archive.path, target=archive)), whole)
     out = typed("plan", engine=FakeEngine(plan=Plan((), actions, ()))).out
-    assert [re.split(" {2,}", line)[5] for line in out.splitlines()[1:4]] == ["~1min -", "~1min ~77.7M", "-"]
+    assert [re.split(" {2,}", line)[5:7] for line in out.splitlines()[1:4]] == [
+        ["~1min", "-"],
+        ["~1min", "~77.7M"],
+        ["-", "-"],
+    ]
     assert "a cold read is ~2min 1s shorter at 150 IOPS, ~77.7 MiB less on disk." in out
 
 
@@ -234,6 +238,11 @@ def test_defrag_shows_what_became_of_every_file(typed: Typed) -> None:
         "1 file done: 9,447 to 360 extents, 89 MiB to 10 MiB on disk, 45 MiB written in 1s 500ms. 1 file left alone.\n"
     )
     assert typed("defrag", engine=FakeEngine(DONE)) == (0, out, "")
+
+
+def test_a_rotation_alone_has_no_sum_of_extents(typed: Typed) -> None:
+    rotated = DONE._replace(action=Verb.ROTATE, bytes_written=0)
+    assert "1 file done: 0 B written in" in typed("defrag", engine=FakeEngine(rotated)).out
 
 
 def test_defrag_with_nothing_to_do_says_why_for_each_file_and_is_done(typed: Typed) -> None:

@@ -89,7 +89,7 @@ async def test_a_run_that_makes_no_progress_is_a_reason_to_act_until_it_ends(
         daemon._end()
         await work
     assert seen == [
-        "Unknown: the service has not finished its first look at the files.",
+        "Unknown: the service has just started and has not yet examined all files.",
         "OK: 0 journal files.",
         "Act: The run has waited for the disk for more than 0 s. Try: journalctl -u journalkeeper -n 20",
     ]

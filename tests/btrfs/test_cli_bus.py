@@ -212,7 +212,7 @@ def test_nobody_reads_the_status_and_may_change_nothing(make_host: Callable[...,
     seen = host.does("status", nobody=True)
     assert (seen.returncode, seen.stderr) == (0, ""), seen
     assert re.search(r"(?m)^ +Service: (idle|waiting)", seen.stdout)
-    assert "Journal: /var/log/journal, 2 files" in seen.stdout
+    assert "Journal: /var/log/journal: 2 files, " in seen.stdout
     assert "only root may read the history" in seen.stdout
     document = json.loads(host.does("status", "-j", nobody=True).stdout)
     assert (document["readable"], document["service"]["files"]) == (False, 2)
@@ -310,9 +310,13 @@ def test_a_pause_and_its_end(make_host: Callable[..., Host]) -> None:
     def state() -> str:
         return str(json.loads(host.does("status", "-j").stdout)["service"]["state"])
 
-    assert host.does("pause", "2h").stdout == "Paused for 2h: the service works only on request.\n"
+    until = "until [-0-9]{10} [:0-9]{5}"  # the two clocks may be read in different minutes
+    said = host.does("pause", "2h").stdout
+    assert re.fullmatch(rf"Paused {until}: the service works only on request[.]\n", said), said
     assert eventually(lambda: state() == "paused")
-    assert host.does("status").stdout.startswith("Act: The service is paused. Try: journalkeeper resume\n")
+    shown = host.does("status").stdout
+    assert re.match(rf"Act: The service is paused {until}[.] Try: journalkeeper resume\n", shown), shown
+    assert re.search(rf" Service: paused, {until}; `journalkeeper resume` ends the pause\n", shown), shown
     assert host.does("resume").returncode == 0
     assert eventually(lambda: state() != "paused")
     for words, answer in (

@@ -161,7 +161,7 @@ def test_the_story_of_an_active_file(commands: Commands) -> None:
     assert document["window"]["open"] in {True, False}
     text = commands("explain", active(commands)).stdout
     assert max(map(len, text.splitlines()[1:])) <= 80
-    for words in ("Extents:", "Price:", "Pinned:", "Past:", "Decided:", "each column 1.0M"):
+    for words in ("Extents:", "Reading:", "Old data:", "History:", "Plan:", "each column 1 MiB"):
         assert words in text
 
 

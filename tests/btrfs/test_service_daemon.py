@@ -204,7 +204,7 @@ def test_a_reload_takes_new_values_and_keeps_the_old_ones_where_they_are_wrong(
     service = serve(copies.machine.parent, QUICK.replace("[Defrag]", "[Defrag]\nArchived=no")).ready()
     path = copies.put()
     service.reload("[Defrag]\nArchived=perhaps\n")
-    assert eventually(lambda: service.logged("configuration not reloaded, the running values stay"))
+    assert eventually(lambda: service.logged("configuration not reloaded, the old settings stay"))
     assert service.logged("journalkeeper.conf:2: Archived")
     service.config.unlink()
     service.process.send_signal(signal.SIGHUP)

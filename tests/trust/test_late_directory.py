@@ -44,7 +44,7 @@ TROUBLES = (
     Trouble("mount -o remount,bind,ro TOP", "mount -o remount,bind,rw TOP", EXCLUDED),
     Trouble("mount -o remount,ro TOP", "mount -o remount,rw TOP", "its filesystem is read-only"),
     Trouble("chown nobody TOP", "chown root TOP", "it belongs to another user"),
-    Trouble("chattr +i TOP", "chattr -i TOP", "its mode or an attribute forbids it"),
+    Trouble("chattr +i TOP", "chattr -i TOP", "it is immutable, or its mode forbids it"),
 )
 WITHOUT_CAPABILITIES = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 """As the unit runs the service: root may then not write where another user owns."""

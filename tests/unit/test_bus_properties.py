@@ -45,12 +45,16 @@ BAD = Present(problem="no room")
 
 STATES = [
     (CALM, "idle", ""),
-    (CALM._replace(findings=None), "waiting", "the service has not finished its first look at the files"),
+    (CALM._replace(findings=None), "waiting", "the service has just started and has not yet examined all files"),
     (CALM._replace(findings=found(WAITS)), "waiting", "1 file waits for journald's next flush"),
     (CALM._replace(findings=found()._replace(missing=("/a", "/b"))), "waiting", "waiting for /a and /b to appear"),
     (CALM._replace(present=BAD), "degraded", "no room"),
-    (CALM._replace(present=BAD._replace(paused=True)), "paused", "`journalkeeper resume` ends the pause"),
-    (CALM._replace(present=BAD._replace(paused=True), working=True), "working", ""),
+    (
+        CALM._replace(present=BAD._replace(paused="until noon")),
+        "paused",
+        "until noon; `journalkeeper resume` ends the pause",
+    ),
+    (CALM._replace(present=BAD._replace(paused="until noon"), working=True), "working", ""),
 ]
 
 

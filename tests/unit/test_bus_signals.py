@@ -71,7 +71,7 @@ async def test_each_event_has_its_signal(events: list[Notification], sent: list[
 
 async def test_only_what_differs_is_sent_and_together() -> None:
     bench = Bench()
-    bench.state = bench.state._replace(present=bench.state.present._replace(paused=True))
+    bench.state = bench.state._replace(present=bench.state.present._replace(paused="until noon"))
     await bench.follow(Changed(), Changed(), Changed())
     ((member, (interface, changed, invalidated)),) = bench.sent
     assert (member, interface, invalidated) == ("PropertiesChanged", names.MANAGER, [])

@@ -9,29 +9,42 @@ from journalkeeper.cli.wording import describe_no_actions
 from journalkeeper.model import Reason, Skip
 
 
-def skip(reason: Reason, *, now: bool = True, puts_off: bool = True) -> Skip:
+def skip(reason: Reason, *, path: str = "/j/a.journal", now: bool = True, puts_off: bool = True) -> Skip:
     """Return a skip that postpones work, which --now does at once."""
-    return Skip("/j/a", reason, "", None, now, puts_off)
+    return Skip(path, reason, "", None, now, puts_off)
 
 
-SETTLING = skip(Reason.SETTLING)
 WINDOW = skip(Reason.WINDOW_CLOSED)
-FULL = skip(Reason.FREE_SPACE, now=False)
+FULL = skip(Reason.FREE_SPACE, path="/j/full.journal~", now=False)
+NOCOW = skip(Reason.STARTING, path="/j")
+SOON = "1 directory waits until the service has run for SettleSec=; --now does it at once."
 
 
 @pytest.mark.parametrize(
     ("skips", "summary"),
     [
-        ([], "Nothing to do: 0 files left alone."),
+        ([], "Nothing to do: no journal file was found."),
         ([skip(Reason.SHARED, puts_off=False)], "Nothing to do: 1 file left alone."),  # --now would not help
         ([WINDOW], "1 file left alone. 1 file waits for journald's next flush; --now does it at once."),
         ([FULL], "1 file left alone. 1 file waits for free disk space."),
         ([skip(Reason.NOT_TAKEN)], "1 file left alone. 1 file waits (not-taken); --now does it at once."),
         (
-            [WINDOW, SETTLING, FULL, SETTLING, skip(Reason.IDEAL, puts_off=False)],
-            "5 files left alone. 2 files wait until the last change is old enough (SettleSec=),"
+            [WINDOW, skip(Reason.SETTLING, path="/j/b.journal"), FULL, skip(Reason.SETTLING, path="/j/c.journal")],
+            "4 files left alone. 2 files wait until the last change is old enough (SettleSec=),"
             " 1 file waits for free disk space, 1 file waits for journald's next flush;"
-            " --now does not wait for 3 of them.",
+            " --now does j/a.journal, j/b.journal, j/c.journal at once.",
+        ),
+        (
+            [NOCOW],
+            f"1 directory left alone. {SOON}",
+        ),
+        (
+            [
+                skip(Reason.SNAPSHOTS, path="/j", puts_off=False),
+                NOCOW,
+                skip(Reason.NOT_JOURNAL, path="/etc/passwd", puts_off=False),
+            ],
+            f"1 file and 1 directory left alone. {SOON}",
         ),
     ],
 )

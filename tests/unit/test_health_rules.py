@@ -165,7 +165,7 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("keeper-starved", PROBLEM, now(waiting=waiting(1.1))),
     ("volume-full", PROBLEM, now(failures=(LACKING,))),
     ("window-closed", PROBLEM, now(closed=("m",))),
-    ("keeper-paused", PROBLEM, now(paused=True)),
+    ("keeper-paused", PROBLEM, now(paused="until noon")),
 ]
 
 PASSED: list[tuple[str, Evidence]] = [
@@ -333,7 +333,7 @@ def test_directories_are_quoted_in_remedies() -> None:
     ("obstacle", "remedy"),
     [
         (Obstacle.OWNER, "chown root /j"),  # the group systemd-journal, which reads the journal, stays
-        (Obstacle.ATTRIBUTE, "lsattr -d /j"),
+        (Obstacle.ATTRIBUTE, "chattr -ia /j; chmod u+rwx /j"),
     ],
 )
 def test_a_directory_that_cannot_be_written_has_the_remedy_of_its_obstacle(obstacle: Obstacle, remedy: str) -> None:

@@ -44,7 +44,7 @@ VAIN: dict[str, Any] = {
         (done(action=Verb.REWRITE, **UNMEASURED), f"copied a.journal: {COUNTS}"),
         (
             done(unshared_bytes=300 << 10, **UNMEASURED),
-            f"compressed a.journal: {COUNTS}, 300 KiB stored in addition to a snapshot's",
+            f"compressed a.journal: {COUNTS}, 300 KiB stored twice because of a snapshot",
         ),
         (done(action=Verb.ROTATE, **UNMEASURED), "rotated a.journal: the archive has 3,046 extents"),
         (

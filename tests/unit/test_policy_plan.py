@@ -103,7 +103,7 @@ def test_a_plan_keeps_to_the_days_budget_and_to_the_space(
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [({"written_bytes": BUDGET + GIB}, "0B are left"), ({"volumes": (volume(free_bytes=0),)}, "0B are to spare")],
+    [({"written_bytes": BUDGET + GIB}, "0 B are left"), ({"volumes": (volume(free_bytes=0),)}, "0 B are to spare")],
 )
 def test_nothing_left_is_shown_as_no_bytes(words: dict[str, Any], says: str) -> None:
     assert says in plan_of(A, **words).skipped[0].detail

@@ -125,7 +125,7 @@ def test_a_file_that_came_of_a_rotation_is_not_rotated_again_for_being_datacow()
     found = decided(host(one, instances=(young(),), past=known(one, verb=Verb.ROTATE)))
     assert rotations(found) == []
     assert said(found) == [
-        (Reason.NOT_TAKEN, "no rotation: system.journal came of a rotation and is datacow all the same")
+        (Reason.NOT_TAKEN, "no rotation: system.journal is new after a rotation and is still not NOCOW")
     ]
 
 

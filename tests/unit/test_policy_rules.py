@@ -178,7 +178,7 @@ def test_a_shared_file_is_looked_at_again_within_a_day() -> None:
     """Neither a snapshot nor its deletion wakes anybody."""
     found = skip(rules.veto_shared_data, case(file(extents=extents(shared_bytes=32 * MIB)), config=UNCOMPRESSED))
     assert found.until_us == NOW_US + 24 * 60 * MINUTE_US
-    assert found.detail == "32.0M would be stored beside the 32.0M that a snapshot keeps"
+    assert found.detail == "a rewrite stores 32 MiB more, because a snapshot keeps 32 MiB of the file"
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_the_limit_that_binds_is_named(words: dict[str, Any], binds: str) -> Non
 def test_what_binds_afterwards_is_said_and_leaves_nothing_to_gain() -> None:
     found = kept(max_retention_us=7 * DAY_US)
     assert found.proposed_binds == "MaxRetentionSec=1w"
-    assert sentence(found).endswith("then bound by MaxRetentionSec=1w.")
+    assert sentence(found).endswith("and MaxRetentionSec=1w would then limit it.")
     given = host(*archives(), max_retention_us=7 * DAY_US)
     assert answer(history, given) is None
 
@@ -143,7 +143,7 @@ def test_a_drop_in_of_somebody_else_has_no_target(text: str) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ({"number": 1}, "needs 2 compressed archives; there are 1"),
+        ({"number": 1}, "known from 2 compressed archives on; there are 1"),
         ({"rotatable": False}, "none of the configured directories"),
         ({"namespace": "shop"}, "none of the configured directories"),
         ({"system_max_use_bytes": 0}, "SystemMaxUse= is off"),
@@ -160,7 +160,7 @@ def test_a_rate_takes_a_day_of_history() -> None:
         return host(*(one._replace(head_time_us=NOW_US - span_us, tail_time_us=NOW_US) for one in archives()))
 
     assert known(since(DAY_US)).bytes_per_day == 8 * 32 * MIB
-    assert "contain 23h 59min of history; the rate of growth needs at least 1d" in why_unknown(since(DAY_US - 1))
+    assert "cover 23h 59min; their growth is known from 1d on" in why_unknown(since(DAY_US - 1))
 
 
 def test_explain_and_retention_agree() -> None:
@@ -172,7 +172,10 @@ def test_explain_and_retention_agree() -> None:
     ("files", "why"),
     [
         (tuple(one._replace(disk_bytes=None) for one in archives()), "only root can measure"),
-        (tuple(file(inode=number, disk_bytes=1) for number in range(9)), "needs 2 compressed archives; there are 0"),
+        (
+            tuple(file(inode=number, disk_bytes=1) for number in range(9)),
+            "known from 2 compressed archives on; there are 0",
+        ),
     ],
 )
 def test_without_measured_and_compacted_archives_the_ratio_is_unknown(files: tuple[JournalFile, ...], why: str) -> None:

@@ -35,7 +35,7 @@ def said(some: Story, width: int = 80) -> str:
 
 def test_the_price_is_that_of_this_disk_before_that_of_a_slow_one() -> None:
     assert (
-        "a cold read takes 2.5s on this disk, estimated from a sample just read; 39.9s on a disk of 150 reads"
+        "Reading: 2.5s with cold caches on this disk, estimated from a sample just read; 39.9s on a disk of 150 reads"
         in said(a_story())
     )
     assert "saves 39.6s of a cold read at 150 reads a second" in said(a_story())
@@ -50,8 +50,8 @@ def test_each_part_that_could_not_be_looked_at_is_unknown_and_the_rest_is_told()
 
 
 def test_pinned_bytes_are_told_or_that_there_are_none() -> None:
-    assert "Pinned: 19.0M of disk space" in said(a_story())
-    assert "Pinned: nothing" in said(a_story(price=PRICE._replace(pinned_bytes=0)))
+    assert "Old data: 19 MiB on disk that the file no longer uses" in said(a_story())
+    assert "Old data: none" in said(a_story(price=PRICE._replace(pinned_bytes=0)))
 
 
 def test_the_past_is_told_newest_first_and_its_end_is_said() -> None:
@@ -76,11 +76,11 @@ def test_a_failure_is_told_with_its_words_and_no_past_at_all_is_said() -> None:
     [
         (DOING, None, "The next run does it, unless the file changes"),
         (DOING, Window("a", open=True, closes_at_us=NOW_US, reason="online"), "when the window closes, does it."),
-        (WAITING, None, "The decision can change in 57s, at 2023-"),
-        (WAITING, None, ", or at once with `journalkeeper defrag --now`."),
-        (WAITING._replace(until_us=NOW_US - 5), None, "The decision can change in 1s"),
+        (WAITING, None, "This can change in 57s, at 2023-"),
+        (WAITING, None, ". `journalkeeper defrag --now` does not wait."),
+        (WAITING._replace(until_us=NOW_US - 5), None, "This can change in 1s"),
         (Decision(None, Reason.RECORDED), None, "an archive is rewritten once, unless it changes."),
-        (None, None, "it is not in the plan"),
+        (None, None, "Plan: nothing to do"),
     ],
 )
 def test_when_a_decision_can_change_is_said(decided: Decision | None, window: Window | None, words: str) -> None:
@@ -89,7 +89,7 @@ def test_when_a_decision_can_change_is_said(decided: Decision | None, window: Wi
 
 @pytest.mark.parametrize(
     ("saved_bytes", "words"),
-    [(0, "150 reads a second The file"), (9 << 20, "150 reads a second and about 9.0M on disk")],
+    [(0, "150 reads a second The file"), (9 << 20, "150 reads a second and about 9 MiB on disk")],
 )
 def test_disk_space_is_told_where_it_is_known_before(saved_bytes: int, words: str) -> None:
     assert words in said(a_story(decided=DOING._replace(disk_bytes_saved=saved_bytes)))
@@ -98,7 +98,7 @@ def test_disk_space_is_told_where_it_is_known_before(saved_bytes: int, words: st
 def test_a_closed_window_says_when_it_opens() -> None:
     window = Window("a", open=False, closes_at_us=None, reason="unsynced", opens_at_us=NOW_US)
     text = said(a_story(window=window))
-    assert re.search(r"is closed until 2023-\S+ \S+ at the latest: the time of the next flush is unknown[.]", text)
+    assert re.search(r"is closed until 2023-\S+ \S+ at the latest: journald may flush at any time[.]", text)
     assert "is open: journald has flushed all entries." in said(
         a_story(window=Window("a", open=True, closes_at_us=None, reason="flushed"))
     )
@@ -188,5 +188,5 @@ def test_what_only_the_service_does_by_itself_is_told_with_the_command_that_does
     action: Verb, window: Window | None
 ) -> None:
     assert story.change(Decision(action, Reason.NO_REDUNDANCY), window, NOW_US) == (
-        "The next run of the service does it; to do it now: `journalkeeper defrag`."
+        "The next run of the service does it; `journalkeeper defrag` does it now."
     )

@@ -38,7 +38,12 @@ FAILURE = Skip("/j/a", Reason.IO_ERROR, "EIO")
 LIMIT = Skip("/j", Reason.TOO_MANY, "9 more")
 REFUSED = FOUND._replace(decided={"/j/a": Skip("/j/a", Reason.IO_ERROR, "tried 1min ago")})
 UNWRITABLE = (("/j", Obstacle.OWNER),)
-STANDING: dict[str, Any] = {"configuration": "wrong", "unwatched": "no space", "unwritable": UNWRITABLE, "paused": True}
+STANDING: dict[str, Any] = {
+    "configuration": "wrong",
+    "unwatched": "no space",
+    "unwritable": UNWRITABLE,
+    "paused": "until 9",
+}
 """What a run does not change."""
 WORKED = CALM._replace(last_run_us=5, bytes_written=100, bytes_reclaimed=500)
 
@@ -71,9 +76,9 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
             with_present(busy="held by 7", busy_since_us=5, busy_limit_us=60),
         ),
         (
-            with_present(problem="no btrfs", paused=True)._replace(working=True),
+            with_present(problem="no btrfs", paused="until noon")._replace(working=True),
             Looked(FOUND, Present(failures=(LIMIT,)), REPORT, 1.0, FlushesLooked((), 0)),
-            Snapshot(("/j",), FOUND, present=Present(failures=(LIMIT,), paused=True)),
+            Snapshot(("/j",), FOUND, present=Present(failures=(LIMIT,), paused="until noon")),
         ),
         (CALM, FileDone(BAD, 5), with_present(failures=(FAILURE,))),
         (with_present(failures=(FAILURE,)), FileDone(DONE, 5), WORKED),
