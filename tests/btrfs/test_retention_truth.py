@@ -46,7 +46,12 @@ def in_messages(path: Path) -> JournalFile:
 
 
 def files(place: Bed) -> list[JournalFile]:
-    return [in_messages(path) for path in sorted(place.journald.journal.iterdir())]
+    """Look at all files; again where journald deletes one meanwhile."""
+    while True:
+        try:
+            return [in_messages(path) for path in sorted(place.journald.journal.iterdir())]
+        except FileNotFoundError:
+            continue
 
 
 def await_files(place: Bed, wanted: Callable[[set[str]], bool]) -> None:
