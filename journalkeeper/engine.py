@@ -147,13 +147,15 @@ class Engine:
             return host, planned._replace(notices=record.ignored)
 
     def _plan(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
-        """Return the plan for `host`, and `host` with the load of its disks if the load was measured.
+        """Return the plan for `host`, and `host` itself, with the load of its disks if the load was measured.
 
-        Measure the load only if the plan has actions that may wait for an idle disk. A request that hurries does not
-        wait, nor does any with PressureMax=100%. The measurement takes LOOK_S; then make the plan again with the load.
+        First make a plan without the load. If it has an action, measure the load for LOOK_S seconds, and make the
+        plan again with it. Do not measure if `request` hurries or PressureMax= is 100%: the load then postpones
+        nothing.
 
-        With `marked`, each skip shows whether --now would make it an action. Then ignore `memory.idle`, which has the
-        decisions of the last plan, and leave it unchanged.
+        With `marked`, each skip shows whether --now would make it an action, and `memory.idle` is neither used nor
+        changed. Without `marked`, use the decisions of the last plan in `memory.idle`, and replace them by those of
+        this plan.
         """
         idle = Idle() if marked else self.memory.idle
         chosen = plan(host, request, self.config, idle)
@@ -176,11 +178,11 @@ class Engine:
     ) -> Report:
         """Look, plan, and carry out the plan, until it is done or `stop` returns True between two pieces.
 
-        First remove the leftovers of a killed run. Write the metrics, except for named paths and before a shutdown.
-        With `origin` "daemon" a run without work is not stored, and changed extent counts are stored once an hour. A
-        bookkeeping step that fails only adds a notice to the report.
+        A lost lock ends it, too. First remove leftovers of a killed run, and ask journald for the plan's syncs. Write
+        the metrics, except for named paths and before a shutdown. With `origin` "daemon" a run without work is not
+        stored, and changed extent counts once an hour. A bookkeeping step that fails only adds a notice to the report.
 
-        Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be written.
+        Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be opened.
         """
         began, watching = time.monotonic(), origin == DAEMON
         publisher = None if request.paths or request.before_shutdown else self._publisher
@@ -217,14 +219,17 @@ class Engine:
         return Report(chosen, tuple(outcomes), written, took_s, said, host, waiting, counters, tuple(unrecorded))
 
     def _open_history(self, stack: ExitStack, request: Request) -> Record:
-        """Open the history until `stack` ends, and return it. Store its newest run in the memory.
+        """Open the history until `stack` ends, and return it. Store the number of its newest run in the memory.
 
-        If a new history replaces a damaged or removed one, add a notice to the memory, and let `_observe` store extent
-        counts at once. If other processes added runs since this engine's last run, forget the stored rows of their
-        files, so that the next look opens these files.
+        If there is no history file, first look at the files: a host without a journal on btrfs gets no history. If
+        the history is new, let the next `_observe` store extent counts at once. If it replaces a removed history that
+        this engine knew, or a damaged one, add a notice to the memory. The notice about a damaged one follows when
+        `stack` ends.
 
-        Raises: NotBtrfsError on a host that needs no history, before one is made; KeeperError if the history cannot be
-        opened.
+        If other processes added runs since this engine's last run, make the observer forget the rows of their files.
+        Then the next look opens these files.
+
+        Raises: as `_see` if there is no history, such as NotBtrfsError; KeeperError if the history cannot be opened.
         """
         exists = os.path.lexists(os.path.join(self.state_directory, NAME))
         if not exists:
@@ -251,11 +256,15 @@ class Engine:
     def _update_history(
         self, record: Record, host: Host, chosen: Plan, outcomes: list[Outcome], request: Request
     ) -> None:
-        """Store which files wait and since when, and delete old rows and failures of files that are gone.
+        """Update the waiting files in the memory and in the history, and delete old rows of the history.
 
-        Waits of less than an hour are not stored, because each commit costs 14 I/Os. If `request` names files, start no
-        wait, delete no failures, and end only the waits of files with the result DONE. The service deletes old rows and
-        failures once a day, other runs each time.
+        The history gets only the waits of at least an hour, because each commit costs 14 I/Os; `memory.waiting` gets
+        all. If `request` names files, no wait begins, and only the waits of files with the result DONE end.
+
+        Old rows are deleted as in `Record.prune`. At the same time the memory forgets failures of files that are
+        gone, unless `request` names files. The service does both once a day, other engines in each run.
+
+        Raises: KeeperError if the history cannot be read or written.
         """
         now = now_us()
         before = record.waiting() if self.memory.waiting is None or not self._follows else self.memory.waiting
@@ -275,17 +284,19 @@ class Engine:
         record.prune(now, self.config.history.keep_us, host, max_rows=self.config.history.max_rows)
 
     def _see(self, request: Request) -> Seen:
-        """Look at the files that `request` names, or at all files. Return the look.
+        """Look at the files that `request` names, or at all files if it names none, and return this look.
 
-        - No named paths: look at all files. The service leaves out missing directories. Store the look in
-          `memory.seen`.
-        - Named paths in a command: resolve links in the directories' paths (`resolve_path`), and look at these files
-          alone. Store this look in `memory.seen`.
-        - Named paths in the service (`follows`): first look at all files, for the flush times. Store that look in
-          `memory.seen`, with the volumes of the named files. Then look at the named files, and return only this look.
-          Follow no links in the named paths, because any user can send them over the bus.
+        - No named paths: look at all files. The service leaves out missing directories.
+        - Named paths in a command: look at these files alone. Links in the paths of their directories are resolved.
+        - Named paths in the service (`follows`): look at all files first, to learn the flush times. Then look at the
+          named files, and return this second look with the flush times of the first. Links in the named paths are not
+          followed, because any user can send such paths over the bus.
 
-        Raises: as Observer.look; NeedsRootError if a look at all files finds files and may read none of them.
+        Store the returned look in `memory.seen`. In the last case store the first look instead, and add the volumes
+        of the named files to it.
+
+        Raises: for a look at all files as `Observer.look`; NeedsRootError if a look at all files finds files and may
+            read none of them.
         """
         now, observer = now_us(), self.memory.observer
         if request.paths and not self._follows:

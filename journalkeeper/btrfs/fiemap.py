@@ -64,17 +64,18 @@ class Extent(NamedTuple):
 
 
 def map_batches(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -> Iterator[list[Extent]]:
-    """Yield the rows of the map of `fd` from `start` to `end`, in batches of at most BATCH_ROWS. Holes have no rows.
+    """Yield the rows of the map of `fd` from `start` to `end`, in batches of at most BATCH_ROWS.
 
-    With `sync` the file's dirty pages are written first. A batch is never empty.
+    Holes have no rows, and a batch is never empty. Rows are not cut at `start` and `end`. With `sync` the file's
+    dirty pages are written first.
 
-    The kernel (seen in 6.18) has an error for an unwritten extent with dirty pages. After every 128 rows, also within a
-    call, it lists the rows of the extent from the first one again. Drop these repeated rows. If the extent has more
-    than BATCH_ROWS rows, a call returns no new row. Then continue at the next MiB, until a call returns a new row. The
-    rows in between are missing.
+    The kernel (seen in 6.18) has a bug with an unwritten extent that has dirty pages. After every 128 rows, also
+    within a call, it lists the rows of that extent from the first one again. The repeated rows are dropped. If
+    the extent has more than BATCH_ROWS rows, a call can return repeated rows only. The search then continues at
+    the next MiB, and the rows in between are missing.
 
-    Raises: OSError: EOPNOTSUPP the filesystem has no FIEMAP; EIO, ENOSPC from the write-back that `sync` asks for;
-    EINTR a signal came first; EIO no new row after MOST_SKIPS skips in one file.
+    Raises: OSError: EOPNOTSUPP the filesystem has no FIEMAP; EIO, ENOSPC from the write-back that `sync` asks
+    for; EINTR a signal came first; EIO a call returned no new row after MOST_SKIPS skips in this file.
     """
     seen, skips, more = 0, 0, True
     while more and start < end:
@@ -86,7 +87,7 @@ def map_batches(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -
         if reached > seen:
             seen, start = reached, max(start, reached)
             yield rows
-        elif skips < MOST_SKIPS:
+        elif skips < MOST_SKIPS or not more:
             skips += 1
             start = (start | MIB - 1) + 1
         else:
@@ -129,12 +130,13 @@ def list_extents(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) 
 
 
 def find_data(fd: int, *, sync: bool) -> list[tuple[int, int]]:
-    """Return (offset, length) of each run of written data up to the end of the file, for a sparse copy.
+    """Return (offset, length) of each run of data up to the end of the file, for a sparse copy; [] without data.
 
-    Unwritten extents count as holes. With `sync` the file's dirty pages are written first. SEEK_DATA and SEEK_HOLE need
-    no map and no search for shared extents (5,000 extents: 0.3 ms instead of 9 ms). The file offset of `fd` changes.
+    Unwritten extents count as holes. Dirty pages count as data; with `sync` they are written first. SEEK_DATA and
+    SEEK_HOLE need no map and no search for shared extents (5,000 extents: 0.3 ms instead of 9 ms). The file
+    offset of `fd` changes.
 
-    Raises: as `map_batches`; OSError: EINVAL the filesystem does not support SEEK_DATA.
+    Raises: with `sync` as `map_batches`; OSError: EINVAL the filesystem does not support SEEK_DATA.
     """
     if sync:
         write_back(fd)
@@ -143,25 +145,26 @@ def find_data(fd: int, *, sync: bool) -> list[tuple[int, int]]:
     while True:
         try:
             start = os.lseek(fd, end, os.SEEK_DATA)
+            end = os.lseek(fd, start, os.SEEK_HOLE)
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
             return runs
-        end = os.lseek(fd, start, os.SEEK_HOLE)
         runs.append((start, end - start))
 
 
 def find_unwritten(fd: int, *, sync: bool) -> list[tuple[int, int]]:
-    """Return (offset, length) of each run that is allocated but unwritten and reads as zeros; [] if there is none.
+    """Return (offset, length) of each run that is allocated but unwritten, in the order of the file; [] if none is.
 
-    Each run is a row of the map or a part of one, in the order of the file. Adjacent runs are not joined. Map only the
-    parts of the file without data. With `sync` the dirty pages are written first. The file offset of `fd` changes.
+    Such a run reads as zeros. It is a row of the map, or the part of a row that has no data. Adjacent runs are
+    not joined. Only the parts of the file without data are mapped. With `sync` the dirty pages are written first;
+    otherwise they count as data. The file offset of `fd` changes.
 
-    The runs consist of whole blocks and can extend beyond the end of the file, so that a caller can punch them. If a
-    punched hole ended within a block, the kernel would write zeros to the rest of that block. The rest would keep the
-    whole extent allocated.
+    A run consists of whole blocks and can extend beyond the end of the file. To free its space, punch the whole
+    run. If a hole ends within a block, the kernel writes zeros to the rest of the block. That block then keeps
+    the whole extent allocated.
 
-    Raises: as `find_data`.
+    Raises: as `find_data`; as `map_batches` without `sync`.
     """
     runs: list[tuple[int, int]] = []
     start = 0
@@ -195,7 +198,8 @@ def is_shared_at(fd: int, offset: int) -> bool:
 def locate_byte(fd: int, offset: int) -> int | None:
     """Return the address on the volume of the byte at `offset`, or None in a hole. Dirty pages are not written.
 
-    The write-back of a datacow block changes its address.
+    The write-back of a datacow block changes its address. Compressed data, and dirty pages without a place on the
+    disk, have no address of their own. The result for them is a number that is no address, such as 0.
 
     Raises: as `map_batches` without `sync`.
     """

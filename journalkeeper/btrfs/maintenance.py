@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from glob import glob
 
 SYSFS = "/sys/fs/btrfs"
@@ -27,25 +28,22 @@ PAUSED = " paused"
 def find_maintenance(uuid: str, *, sysfs: str = SYSFS, scrubs: str = SCRUBS) -> str:
     """Return the name of the operation that runs on the volume, or "" if none runs or the volume is unknown.
 
-    It is "scrub" or one of the kernel's names, such as "balance" and "device replace". A paused balance does not count.
+    It is "scrub" or one of the kernel's names, such as "balance" and "device replace". A paused balance does not
+    count. A scrub counts only if the caller may read its files in `scrubs`, and if `btrfs scrub` wrote its status
+    in the last SCRUB_FRESH_S. If the kernel's file cannot be read, no operation is assumed.
     """
-    try:
-        with open(f"{sysfs}/{uuid}/exclusive_operation", encoding="ascii") as file:
-            operation = file.read().strip()
-    except FileNotFoundError:
-        operation = "none"
-    if operation != "none" and not operation.endswith(PAUSED):
-        return operation
+    with suppress(OSError), open(f"{sysfs}/{uuid}/exclusive_operation", encoding="ascii") as file:
+        operation = file.read().strip()
+        if operation != "none" and not operation.endswith(PAUSED):
+            return operation
     return "scrub" if _is_scrubbing(uuid, scrubs) else ""
 
 
 def _is_scrubbing(uuid: str, scrubs: str) -> bool:
-    try:
+    with suppress(OSError):
         os.stat(f"{scrubs}/scrub.progress.{uuid}")
-        written_s = os.stat(f"{scrubs}/scrub.status.{uuid}").st_mtime
-    except (FileNotFoundError, PermissionError):
-        return False
-    return abs(time.time() - written_s) < SCRUB_FRESH_S
+        return abs(time.time() - os.stat(f"{scrubs}/scrub.status.{uuid}").st_mtime) < SCRUB_FRESH_S
+    return False
 
 
 def list_disks(uuid: str, *, sysfs: str = SYSFS) -> list[str]:

@@ -46,7 +46,7 @@ def restore(fd: int, status: os.stat_result) -> None:
 def read(fd: int) -> bytes | None:
     """Return the file's note, which only a killed run leaves behind, or None if it has none.
 
-    The content is not checked.
+    Return None also if the filesystem does not support xattrs. The content is not checked.
 
     Raises: OSError: EACCES, EIO.
     """
@@ -59,13 +59,15 @@ def read(fd: int) -> bytes | None:
 
 
 def find_mtime_ns(note: bytes | None, status: os.stat_result) -> int:
-    """Return the mtime that a file with this `note` and `status` would have without our own work, in ns.
+    """Return the mtime, in ns, that the file with this `note` and `status` would have without our own work.
 
-    A note contains an mtime, a size, and the time when the note was made. Return the mtime in the note if the size is
-    that of `status`, and `status` has an mtime less than PUNCHING_NS after the note was made. An mtime up to COARSE_NS
-    before that time also counts. Our own work then changed the file last.
+    A note contains an mtime, the size of the file, and the time when the note was made. Return the mtime in the
+    note if our own work was the last change of the file. That is so if both conditions are met:
+    - The size in the note is the size in `status`.
+    - The mtime in `status` is less than PUNCHING_NS after the time of the note, and at most COARSE_NS before it.
 
-    Otherwise return the mtime of `status`, also if `note` is None or invalid. Any user can set the xattr.
+    Otherwise return the mtime in `status`. Return it also if `note` is None or invalid, because a user can set
+    the xattr to any value.
     """
     try:
         mtime_ns, size_bytes, made_ns = map(int, (note or b"").split())

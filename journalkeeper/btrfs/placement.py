@@ -31,13 +31,15 @@ NEW_PLACES = 2**63
 def _mark_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[Extent, bool]]:
     """Yield (row, begins) for each row of the map of `fd`. `begins` is True if a new extent begins with the row.
 
-    The rule is that of filefrag(8). A row continues the extent of the previous row in two cases. It starts on the disk
-    where the previous row ends, or both rows have the same difference between disk address and file offset. The flags
-    of the rows do not matter, so alternating written and unwritten blocks are one extent. A compressed row has its
-    uncompressed length, so the next row seldom starts at its end. The first row always begins an extent.
+    The rule is that of filefrag(8). A row continues the extent of the previous row in two cases. It starts on the
+    disk where the previous row ends, or both rows have the same difference between disk address and file offset.
+    The flags of the rows do not matter, so alternating written and unwritten blocks are one extent. A compressed
+    row has its uncompressed length, so the next row seldom starts at its end. The first row always begins an
+    extent.
 
     With `sync`, dirty pages are written first. Otherwise the rows of dirty pages have the disk addresses that a
-    write-back would give them, as `_predict_places` returns them.
+    write-back would give them, as `_predict_places` returns them. If `find_dirty_runs` returns None, dirty pages
+    that already have a disk address keep it.
     """
     end: int | None = None
     shift: int | None = None
@@ -54,11 +56,13 @@ def _mark_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[Extent, bool]]:
 def _predict_places(rows: list[Extent], moving: Sequence[tuple[int, int]], *, nocow: bool) -> list[Extent]:
     """Return the rows with the disk addresses that they would have after a write-back of the dirty runs `moving`.
 
-    `moving` has (offset, end) of each run. A row of dirty pages without a disk address (DELALLOC) continues the next
-    row if both touch, else the previous row. It stays as it is if no row touches it, or if that row is shared.
-
-    A row stays in place if it is not shared, and is unwritten or in a NOCOW file. Split any other row at the limits of
-    the dirty runs, and give all dirty parts of a run one new disk address range, beyond those of all real devices.
+    `moving` has (offset, end) of each run, in the order of the file. Three rules apply:
+    - A row of dirty pages without a disk address (DELALLOC) gets an address that makes it contiguous with the
+      next row if the two touch, else with the previous row. It stays as it is if it touches no row of `rows`, or
+      if the row that it touches is shared.
+    - A row that is not shared stays in place if it is unwritten, or if the file is NOCOW.
+    - Any other row is split at the limits of the dirty runs. The dirty parts of one run get new addresses that
+      are contiguous with each other, and are beyond the end of every volume.
     """
     predicted: list[Extent] = []
     run = 0
@@ -89,12 +93,14 @@ def _predict_places(rows: list[Extent], moving: Sequence[tuple[int, int]], *, no
 def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
     """Return the number of extents of `fd` and its bytes of each kind.
 
-    With `sync`, dirty pages are written first. Otherwise their places are predicted as in `count`. `total` includes
-    extents behind the end of the file; the byte counts end there. Dirty pages without a place count as data.
+    With `sync`, dirty pages are written first. Otherwise their places are predicted as in `count`. `total`
+    includes extents behind the end of the file; all other numbers end there. Dirty pages without a place count as
+    data. Compressed and shared bytes are also part of the data bytes, or of the unwritten bytes.
 
-    With `per_mib`, also count for each MiB the extents that begin there (`per_mib`). `left_per_mib` counts those of
-    them that are unwritten or follow an unwritten row. Both end with the last MiB in which an extent begins. They are
-    () without `per_mib`, and for files larger than MAX_FILE_BYTES, because of the memory.
+    With `per_mib`, the result also has two numbers for each MiB of the file. `per_mib` is the number of extents
+    that begin there. `left_per_mib` is the number of these extents that are unwritten or follow an unwritten row.
+    Both tuples end with the last MiB in which an extent begins. They are () without `per_mib`. They are () also
+    for files larger than MAX_FILE_BYTES, because of the memory.
 
     Raises: as `fiemap.map_batches`.
     """

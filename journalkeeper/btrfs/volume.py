@@ -165,7 +165,9 @@ def require_btrfs(fd: int, path: str) -> None:
 def read_volume(fd: int) -> Volume:
     """Return the volume that contains the directory `fd`, with its present free space. Call `require_btrfs` first.
 
-    The data profile is that of the largest group of data chunks. Missing devices count nothing.
+    The result includes the running maintenance and the mount options, which are () if the mount is not visible.
+    The data profile is that of the largest group of data chunks. The unallocated bytes include those of a device
+    that is missing from a degraded mount.
 
     Raises: OSError: ENOTTY not on btrfs; or the kernel's error if the volume itself fails.
     """

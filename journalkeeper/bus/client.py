@@ -111,6 +111,8 @@ class Service:
     def plan(self, request: Request) -> dict[str, Any]:
         """Return the document of `plan -j` that the service makes for `request`.
 
+        A document that would be too long lacks rows; its `omitted` is then the number of missing rows.
+
         Raises: UsageError, BusyError; HungError after CALL_S; KeeperError for a service of another version and all
         other errors.
         """
@@ -171,10 +173,13 @@ class Service:
     def wait(self) -> None:
         """Wait, without a limit, until a signal of the service reports a change.
 
-        Return at once if a signal has arrived since the last call of `wait`, or since `find` at the first call. Discard
-        all signals that have arrived, because one look at the service shows all their changes.
+        Return at once if a signal has arrived since the last call of `wait`, or since `find` at the first call.
+        Discard all signals that have arrived, because one look at the service shows all their changes.
 
-        Raises: KeeperError when the service or the connection to the bus ends.
+        Read the service's state before the next call. If the service or the connection ended together with another
+        signal, only that read raises KeeperError, and another `wait` would not return.
+
+        Raises: KeeperError if the service or the connection to the bus has ended and no other signal came before.
         """
         self._next(None)
         while not self._received.empty():  # what came together is shown together

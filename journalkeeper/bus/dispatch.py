@@ -103,9 +103,9 @@ class Dispatcher:
     def _refuse(self, call: Message, error: Exception) -> None:
         """Answer with the error, unless the caller wants no answer.
 
-        For a CallError or KeeperError, send the error's name and its text. Log any other exception, and send the name
-        FAILED with `strerror` of an OSError, or a fixed text for the others. Write all texts in
-        ASCII, and cut them after ERROR_MOST characters.
+        For a CallError or KeeperError, send the error's name and its text. For any other exception, send the name
+        FAILED. Its text is the `strerror` of an OSError, else a fixed text. Log such an exception, even if the caller
+        wants no answer. All texts are sent in ASCII, and cut after ERROR_MOST characters.
         """
         if isinstance(error, CallError):
             name, text = error.name, str(error)

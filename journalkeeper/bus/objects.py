@@ -129,7 +129,8 @@ class Objects:
     async def get_all(self, call: Call, interface: str) -> Values:
         """Return the properties of an interface; {} for an interface of the D-Bus standard.
 
-        Error UnknownInterface: the object has no such interface, or there is no such object.
+        For the manager, the service first checks its configuration and directories for changes, so the answer can
+        take a moment. Error UnknownInterface: the object has no such interface.
         """
         if interface not in {one.name for one in self.interfaces(call.path)}:
             raise CallError(f"{ERROR}.UnknownInterface", f"{shorten(call.path)} has no interface {shorten(interface)}")

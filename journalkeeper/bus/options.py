@@ -48,8 +48,9 @@ def request(given: Mapping[str, tuple[str, Any]], directories: tuple[str, ...]) 
     """
     values = _check(given, OPTION_SIGNATURES)
     if "compress" in values:
+        text = values["compress"]
         try:
-            parse_compression(values["compress"][:100])
+            parse_compression(text if len(text) <= 100 else f"{text[:100]}...")
         except ValueError as error:
             raise UsageError(f"option compress: {error}") from error
     paths = tuple(dict.fromkeys(check_path(one, directories) for one in _paths(values)))

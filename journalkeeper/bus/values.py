@@ -53,7 +53,8 @@ CARRIED: Final[dict[str, Callable[[Any], object]]] = {
 def to_values(*records: object) -> Values:
     """Return the D-Bus properties of all `records` together: (signature, value) by name.
 
-    Texts become ASCII, and a Request becomes its options.
+    Texts become ASCII, and a Request becomes its options. D-Bus has no None: an unknown value becomes the `none`
+    of its Key, or else "", [], False or 0.
     """
     found: Values = {}
     for record in records:
@@ -125,10 +126,11 @@ def write_document(document: dict[str, Any], reads: Reads) -> str:
 
 
 def _leave_out_rows(document: dict[str, Any]) -> dict[str, Any]:
-    """Return `document` with its lists cut so that its JSON has at most DOCUMENT_MOST bytes.
+    """Return `document` with its lists cut so that its JSON has at most DOCUMENT_MOST characters.
 
-    The rows are taken in the order of LISTS, skipped files with postponed work first, until the next one does not fit.
-    `omitted` is the number of rows that were left out of all lists together.
+    Rows are kept in the order of LISTS. In `skipped`, files with postponed work come first. The first row that
+    does not fit is left out, and so are all rows after it, also those of later lists. `omitted` is the number of
+    all rows that were left out.
     """
     lists: dict[str, Any] = {name: document[name] for name in LISTS if name in document}
     lists["skipped"] = sorted(document["skipped"], key=lambda row: not row.get("puts_off"))
@@ -150,8 +152,9 @@ def to_json(document: object) -> str:
 def _owner(path: str) -> str:
     """Return the owner of the journal file at `path`, from its name alone: "system", "user:1000" or "remote".
 
-    A name that is no journal file's counts as "system" if ".journal" is in it. Any other name may be a directory's. It
-    counts as a file of an unknown user, "user:?". Only callers who may read all users' files may read such a file.
+    If the name is not that of a journal file, but contains ".journal", return "system". For any other name, which
+    may be a directory's, return "user:?", an unknown user. Its details are then shown only to callers who may
+    read all users' files.
     """
     base = posixpath.basename(path)
     name = classify(base)

@@ -75,8 +75,8 @@ class Context:
     def running(self) -> Service | None:
         """Return a connection to the running service, which the caller closes.
 
-        Return None if no service runs, if the command is about another host's journal, or if this Context was given an
-        engine.
+        Return None if no service runs, or if this Context was given an engine. Return None also with -D, with
+        --config, or with a state directory other than the default: the command is then not about the host's service.
 
         Raises: HungError if the service does not answer; KeeperError if the service refuses.
         """
@@ -87,8 +87,8 @@ class Context:
     def read_service(self) -> Manager | Hung | Unknown | None:
         """Return the running service's own report.
 
-        Return None if no service runs or the command is about another journal. Return Hung if the service does not
-        answer, and Unknown with the reason if it refuses.
+        Return None if no service runs, and in all other cases in which `running` returns None. Return Hung if the
+        service does not answer, and Unknown with the reason if it refuses.
         """
         try:
             with self.running() or nullcontext() as service:

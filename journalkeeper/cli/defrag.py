@@ -50,11 +50,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Carry out the plan, in the running service or in this process, and show the outcome for each file.
 
-    With -n only show the plan. Notices and failures are written to stderr. The exit status is 1 if a named path cannot
-    be examined as a journal file (NO_JOURNAL), also with -n. It is also 1 if an action failed or the run was
-    interrupted. Otherwise it is 0.
+    With -n only show the plan. Notices and failures are written to stderr. The exit status is 1 if a named path
+    cannot be examined as a journal file (NO_JOURNAL), also with -n. It is also 1 if an action failed or the run
+    was interrupted. Otherwise it is 0.
 
-    Raises: NeedsRootError if an unprivileged user can read none of the files.
+    Raises: NeedsRootError if an unprivileged user can read none of the files; other errors as `_execute`, or with
+    -n as `Service.plan` and `Engine.look_and_plan`.
     """
     asked = request(args)
     if args.dry_run:
@@ -105,8 +106,9 @@ def _execute(asked: Request, context: Context) -> tuple[Report, dict[str, Any], 
 def _summarize(report: Report) -> str:
     """Return the summary of a run. If the run had no outcomes, return `describe_no_actions`.
 
-    The summary contains the number of actions by result, the sums of the files before and after, the bytes written, the
-    duration, and `describe_rest`.
+    The summary contains the number of actions by result, the bytes written, the duration, and `describe_rest`. If
+    actions on files succeeded, it contains the sums of these files before and after. After a rotation, it also
+    says that the rotated file is an archive now.
     """
     outcomes, skipped = report.outcomes, report.plan.skipped
     if not outcomes:

@@ -55,10 +55,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Collect the evidence, apply all rules, show the findings, and return the exit code.
 
-    If the configuration has errors, the evidence contains them and is collected with the default configuration. The
-    code is 1 if --check is given and a rule found a problem, else 0.
+    If the configuration has errors, the evidence contains them and is collected with the default configuration.
+    The code is 1 if --check is given and a rule found a problem, else 0.
 
-    Raises: KeeperError if journalctl fails midway, or for a -D that is no directory.
+    Raises: FileError if a configuration file cannot be read; other errors as `gather`.
     """
     wanted = Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US)
     try:
@@ -115,8 +115,9 @@ def make_answer(verdict: Verdict, journal: Journal | Unknown) -> DoctorAnswer:
 def lines(verdict: Verdict, evidence: Evidence, output: Output) -> list[str]:
     """Return the lines of the answer: findings with remedies, then a summary of the checks.
 
-    After the summary follow the reasons why checks could not be made, and how far back the journal was read. With
-    --no-legend there are only the findings.
+    After the summary follow the reasons why checks could not be made. Checks that need only root are left out
+    there, because the summary counts them. The last line shows how far back the journal was read, if not to its
+    beginning. With --no-legend there are only the findings.
     """
     found: list[str] = []
     for finding in verdict.findings:

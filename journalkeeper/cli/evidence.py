@@ -69,11 +69,15 @@ def _read_history(context: Context, wanted: Wanted) -> Recorded | Unknown:
 def _look(
     engine: Engine, wanted: Wanted, record: Recorded | Unknown, now_us: int
 ) -> tuple[Look | Unknown, Plan | Unknown]:
-    """Look at the files, and return the look and the plan. The plan is UNASKED unless `wanted.plan` is set.
+    """Look at the files, and return the look and the plan.
 
-    If the look or the plan fails, both are Unknown with the reason. If the plan is wanted and `record` is Unknown, only
-    the plan becomes that Unknown. The look's `foreign` lists directories that are not on btrfs. If no journal directory
-    is on btrfs, the look has no files, `foreign` has only the first directory, and the plan is UNASKED.
+    The plan is UNASKED unless `wanted.plan` is set. The look's `foreign` lists the directories that are not on
+    btrfs. There are three special cases:
+    - The plan is wanted, but `record` is Unknown: the plan becomes that Unknown. The look is made as usual.
+    - No journal directory is on btrfs: the look has no files, `foreign` has only the first directory, and the
+      plan is UNASKED, even if it is wanted.
+    - The look or the plan fails with another KeeperError: both are Unknown with the reason. A NeedsRootError sets
+      `needs_root`.
     """
     plan: Plan | Unknown = UNASKED
     try:

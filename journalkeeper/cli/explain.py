@@ -49,9 +49,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show the properties of a journal file, or of each journal directory at or below the named directory.
 
-    Return the exit status: 1 if the path is no journal file, else 0.
+    A directory is handled as if it were given with -D: it is stored in `args.directory`. Return the exit status:
+    1 if the path cannot be examined as a journal file (NO_JOURNAL), else 0.
 
-    Raises: KeeperError if the named directory contains no journal directory.
+    Raises: KeeperError if the named directory contains no journal directory; NeedsRootError if an unprivileged
+    user can read no file; OSError as `_show_file`.
     """
     path = os.path.abspath(args.file)
     if os.path.isdir(path):

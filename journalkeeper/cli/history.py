@@ -25,7 +25,7 @@ import stat
 from typing import Final, NamedTuple
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.selection import absolute, add_paths, check_files
+from journalkeeper.cli.selection import add_paths, check_files
 from journalkeeper.cli.table import Column, Table
 from journalkeeper.cli.times import format_time, parse_time_us
 from journalkeeper.cli.wording import COLOURS, describe_outcome, describe_sums
@@ -71,10 +71,14 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show the recorded outcomes and extent counts of the chosen files and time, and a summary.
 
-    The files are those of PATH or else of -D; by default all files. Return 1 if nothing is recorded of one of these
-    paths, and the path is missing or is no journal file. Such a path is named on stderr. Otherwise return 0.
+    The files are those of PATH, or else those below -D; by default all files. A path is wrong if nothing was ever
+    recorded of it, and it is missing or is no journal file. Name the wrong paths on stderr, and return 1 if there
+    are any. Otherwise return 0, also if nothing is recorded.
+
+    Raises: as `Context.record` if the history cannot be read, such as NeedsRootError; OSError as `_find_problem`.
     """
-    paths = absolute(args.paths or ([args.directory] if args.directory else []))
+    # The history has the real paths.
+    paths = tuple(map(os.path.realpath, args.paths or ([args.directory] if args.directory else [])))
     with context.record() as record:
         entries = record.history(paths, args.since, args.until)
         samples = record.samples(paths, args.since, args.until)
@@ -92,8 +96,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
 def _find_problem(path: str) -> Reason | None:
     """Return why `path` is no journal file: VANISHED, NOT_REGULAR, or NOT_JOURNAL for its name.
 
-    A symbolic link is NOT_REGULAR, also if it points to a journal file. Return None for a directory, and for a regular
-    file whose name is that of a journal file. The file is not opened.
+    `path` contains no symbolic link. Return None for a directory, and for a regular file whose name is that of a
+    journal file. The file is not opened.
 
     Raises: OSError if the path cannot be examined: EACCES, ELOOP.
     """
@@ -101,10 +105,8 @@ def _find_problem(path: str) -> Reason | None:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return Reason.VANISHED
-    if stat.S_ISDIR(mode):
-        return None
     if not stat.S_ISREG(mode):
-        return Reason.NOT_REGULAR
+        return None if stat.S_ISDIR(mode) else Reason.NOT_REGULAR
     return Reason.NOT_JOURNAL if classify(os.path.basename(path)) is None else None
 
 

@@ -81,9 +81,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Measure the strategies on a scratch volume, show a table with a row for each, and return 0.
 
-    The process first replaces itself by a new run in a mount namespace of its own, which does the work.
+    After a check of the arguments and of the user, the process replaces itself by a new run in a mount namespace
+    of its own. The new run does the work. SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt in it.
 
-    Raises: NeedsRootError for another user than root; KeeperError if DIR is unsuitable or a tool fails.
+    Raises: UsageError for -D or --config; NeedsRootError for another user than root; KeeperError if DIR is
+        unsuitable, mkfs.btrfs is missing, or a tool fails; as `compare.compare`, if the kernel cannot limit the
+        IOPS.
     """
     _check(args)
     if not context.privileged:

@@ -128,10 +128,10 @@ class Parser(argparse.ArgumentParser):
 def split_help(module: ModuleType) -> tuple[str, str]:
     """Return the description and the rest of the help in the docstring of a command's module.
 
-    The description is the second paragraph, and the rest is all paragraphs after it, "" if there are none. The first
-    paragraph, the title, is left out.
+    The description is the second paragraph, and the rest is all paragraphs after it, "" if there are none. The
+    first paragraph, the title, is left out.
 
-    Raises: ValueError if the docstring has only one paragraph.
+    Raises: ValueError if the docstring is missing or has only one paragraph.
     """
     _, description, *rest = (module.__doc__ or "").split("\n\n")
     return description, "\n\n".join(rest)

@@ -97,10 +97,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
 def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
     """Show the plan for `asked`, and return the exit status.
 
-    Return 1 if a named path cannot be examined as a journal file (NO_JOURNAL), and report it on stderr. Otherwise
-    return 0. Files that need no work are only counted, unless the user named paths or `verbose` is set.
+    The running service makes the plan if it can, otherwise this process does. Return 1 if a named path cannot be
+    examined as a journal file (NO_JOURNAL), and report it on stderr. Otherwise return 0. Files that need no work
+    are only counted, unless the user named paths or `verbose` is set.
 
-    Raises: NeedsRootError if an unprivileged user can read none of the files.
+    Raises: NeedsRootError if an unprivileged user can read none of the files; as `Context.service`,
+        `Service.plan`, `Context.engine` and `Engine.look_and_plan`.
     """
     document = make_plan(asked, context)
     skipped, actions = skips(document), document["actions"]
@@ -133,9 +135,12 @@ def make_plan(asked: Request, context: Context) -> dict[str, Any]:
 
 
 def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
-    """Return the summary: what there is to do, what the actions write and save, and what the other files wait for.
+    """Return the summary: the number of files and directories with actions, the costs and savings, and the rest.
 
-    Without actions, return `describe_no_actions`. A saving of 0 is left out.
+    The figures are sums over the actions on files: bytes to write, how many of them a snapshot keeps, too,
+    extents before and after, seconds of a cold read, and disk bytes. Of these, the snapshot's bytes and the two
+    savings are left out if they are 0. If all actions are on directories, there are no figures. The text ends
+    with `describe_rest`. Without actions, return `describe_no_actions`.
     """
     if not actions:
         return describe_no_actions(skipped)

@@ -40,7 +40,7 @@ def run(words: Sequence[str], engine: Engine | None = None) -> int:
     except BrokenPipeError:  # the reader has seen enough
         return FAILED
     except KeyboardInterrupt:
-        complain(f"{command.name if command else 'journalkeeper'} was interrupted; nothing was changed")
+        complain(f"{command.name if command else 'journalkeeper'} was interrupted")
         return FAILED
     except (KeeperError, OSError) as error:
         complain(*_describe_error(error, command))
@@ -50,8 +50,10 @@ def run(words: Sequence[str], engine: Engine | None = None) -> int:
 def _describe_error(error: KeeperError | OSError, command: Command | None) -> Sequence[str]:
     """Return the lines of an error message, without the name of the program.
 
-    If a user other than root lacks a permission, the line states why `command` needs root. A configuration error
-    has one line for each mistake. `command` is None if the error came before the command was known.
+    A ConfigError has one line for each mistake, any other error has one line. If a user other than root lacks a
+    permission (EACCES, EPERM), the line says that `command` needs root, and why. A NeedsRootError gives the line
+    "COMMAND needs root" with its own reason instead, for root, too. If `command` is None, because the error came
+    before the command was known, the line contains only the error.
     """
     if isinstance(error, ConfigError):
         return error.lines

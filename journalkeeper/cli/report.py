@@ -48,10 +48,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Write the page with mode 0600, show its size, and return 0. Parts that cannot be collected are named on stderr.
+    """Write the page to the new file FILE with mode 0600, show its size, and return 0.
 
-    Raises: NeedsRootError or KeeperError if neither the files nor the journal can be read; FileError if FILE exists
-        or cannot be written.
+    Parts that cannot be collected are missing in the page, and are named on stderr.
+
+    Raises: NeedsRootError or KeeperError if neither the files nor the journal can be read; FileError if FILE
+        exists or cannot be written; as `collect_evidence`, such as ConfigError; KeeperError as `write_whole`.
     """
     path = os.path.abspath(args.output)
     evidence = collect_evidence(context, Wanted(args.directory, REPORT_ENTRIES, plan=True))

@@ -60,11 +60,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show the present and the proposed retention of the main journal, and return 0.
 
-    With --apply, also write the drop-in for journald if it has other content. With --undo, only remove the drop-in if
-    it exists. Do not make journald apply a change: the output names the command for that.
+    With --apply, also write the drop-in for journald if it has other content. With --undo, only remove the
+    drop-in if it exists, and its directory if that is then empty. Do not make journald apply a change: the output
+    names the command for that.
 
-    Raises: UsageError for -D with --apply or --undo; KeeperError if the retention is unknown; FileError if the drop-in
-        cannot be written or removed; as `_apply`.
+    Raises: UsageError for -D with --apply or --undo; KeeperError if the retention is unknown; FileError if the
+        drop-in cannot be written or removed; as `_apply`; as `collect_evidence`, but not with --undo.
     """
     if args.directory is not None and (args.apply or args.undo):
         raise UsageError("--apply and --undo change the settings of this host's journald; leave out -D")

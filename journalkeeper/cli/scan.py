@@ -73,10 +73,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show a table of the journal files with their extents, and a summary. Return the exit status.
 
-    Return 1 if a named path cannot be examined as a journal file (NO_JOURNAL), and report it on stderr. Otherwise
-    return 0.
+    Files with a problem come first, then those with the most extents beyond the ideal. Return 1 if a named path
+    cannot be examined as a journal file (NO_JOURNAL), and report it on stderr. Otherwise return 0.
 
-    Raises: NeedsRootError if an unprivileged user can read none of the files.
+    Raises: NeedsRootError if an unprivileged user can read none of the files; as `Context.engine` and
+        `Engine.look`.
     """
     asked = Request(paths=absolute(args.paths))
     host = context.engine().look(asked)

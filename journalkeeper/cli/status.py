@@ -98,10 +98,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
 def _watch(context: Context) -> int:
     """Show the status now and after each change that the service reports. Return 0 on Ctrl-C.
 
-    With text output to a terminal, the screen is cleared before each further status.
+    Before each further status, clear the screen if stdout is a terminal with colours. Otherwise write an empty
+    line, but nothing with --json or --quiet. Ctrl-C during the first display raises KeyboardInterrupt.
 
-    Raises: KeeperError if no service runs, or when the service ends; UsageError if the options name another
-        journal.
+    Raises: as `Context.require_service`, such as UsageError if the options name another journal, or KeeperError
+        if no service runs; KeeperError when the service ends; as `_collect`.
     """
     with context.require_service() as service:
         _show(context, service.manager)
@@ -202,11 +203,13 @@ def _describe_ok(evidence: Evidence) -> str:
 
 
 def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
-    """Return `tops` if neither these directories nor the journal directories in them are on btrfs.
+    """Return `tops` if no journal directory in them is on btrfs.
 
-    Return () if one of them is on btrfs, is missing, or cannot be opened.
+    The journal directories of a top are those that `find_directories` returns. Only if there are none, the top
+    itself counts. Return () if a directory that counts is on btrfs, is missing, or cannot be opened, and if
+    `tops` is empty.
 
-    Raises: FileError if one cannot be listed.
+    Raises: FileError if one of `tops` cannot be listed.
     """
     from journalkeeper.btrfs.volume import require_btrfs  # noqa: PLC0415 - pages are made without btrfsutil
 
@@ -222,7 +225,11 @@ def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str]]:
-    """Return (name, text) rows below the verdict, from the history and the service.
+    """Return the (name, text) rows below the verdict, from the history and the service.
+
+    They are the total saving, the rows of `_list_service_facts`, the state directory, the last run, and the bytes
+    written in the last 24 hours. If the history cannot be read, the row "Last run" has the reason. If there was
+    no run, this row says so. In both cases the row of written bytes is missing.
 
     A text is "" if its fact is not known: the caller leaves out the row.
     """

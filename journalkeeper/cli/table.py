@@ -40,9 +40,10 @@ class Column(NamedTuple, Generic[T]):
 
 
 def elide(name: str, width: int) -> str:
-    """Return `name` cut in its middle to at most `width` columns. Its end stays, because that distinguishes files.
+    """Return `name` cut in its middle to at most `width` characters, or unchanged if it fits.
 
-    With a `width` of 1 only "…" is left, and nothing with less.
+    Its end is the longer part and stays, because that distinguishes files. With a `width` of 1 only "…" is left,
+    and nothing with less. A wide character counts as one, although a terminal shows it in two columns.
     """
     if len(name) <= width:
         return name
@@ -68,7 +69,9 @@ def paint(text: str, colour: str, *, enabled: bool) -> str:
 def render(table: Table[Any], *, legend: bool, colours: bool, width: int | None = None) -> list[str]:
     """Return the lines of a table, in at most `width` columns if possible; None means no limit.
 
-    With `legend` headings come first, unless no column has a title. Without rows there are no lines, also no headings.
+    In a table that is too wide, shorten paths and wrap sentences. If it is still too wide, put the path of the
+    last column on a line of its own below its row. With `legend` headings come first, unless no column has a
+    title. Without rows there are no lines, also no headings. With `colours`, each row has its colour.
     """
     columns, rows, colour = table
     if not rows:

@@ -41,9 +41,10 @@ def show_decisions(
 ) -> None:
     """Write the answer of `plan` or `defrag`: `document` as JSON, or as text.
 
-    The text is the table `done`, a table of skipped files, a count of files with nothing to do, a glossary, and the
-    `footer`. Files with nothing to do are only counted, unless `everything` is set. The glossary explains each reason
-    in the table of skipped files and each of `others`.
+    The text is the table `done`, a table of skipped files, a count of files with nothing to do, a glossary, and
+    the `footer`. Files with nothing to do (FINE) are only counted, unless `everything` is set. The glossary
+    explains each reason in the table of skipped files and each of `others`. --no-legend leaves out the glossary
+    and the footer.
     """
     listed = [skip for skip in skipped if everything or skip.reason not in FINE]
     tally = Counter(skip.reason for skip in skipped) - Counter(skip.reason for skip in listed)
@@ -106,10 +107,11 @@ def count_subjects(actions: Collection[str]) -> str:
 
 
 def describe_sums(outcomes: Sequence[Outcome]) -> str:
-    """Return the extents and disk bytes of files before and after: "9 to 1 extents, 8 MiB to 576 KiB on disk".
+    """Return the extents and disk bytes of files before and after: "9 to 1 extent, 8 MiB to 576 KiB on disk".
 
-    Rotations are left out, because a rotation removes no extent: the archive has them. The disk bytes are those of the
-    files that were measured before and after. If there is no such file, the text ends after the extents.
+    Outcomes of every result count, also skipped and failed ones. Rotations are left out, because a rotation
+    removes no extent: the archive has them. The disk bytes are those of the files that were measured before and
+    after. If there is no such file, the text ends after the extents.
     """
     outcomes = [one for one in outcomes if one.action is not Verb.ROTATE]
     before, after = sum(one.extents_before for one in outcomes), sum(one.extents_after for one in outcomes)

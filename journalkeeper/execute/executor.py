@@ -100,9 +100,11 @@ def execute(action: Action, pace: Pace) -> Done:
 def _compute_extra_bytes(action: Action, written_bytes: int, after: Found, *, whole: bool) -> int:
     """Return how many bytes the rewrite stored twice: once in the file and once in a snapshot.
 
-    For a `whole` archive with a known disk usage `after`, this is its disk usage times the share of its data that was
-    shared before. Otherwise it is the planned number, in proportion to the bytes written. It is 0 if the file shared no
-    data, nothing was written, or an unfinished copy was discarded.
+    `whole` means that the result is DONE. Return 0 if the file shared no data, or nothing was written. Return 0
+    also for a copy (Verb.REWRITE) that is not DONE, because most such copies are discarded.
+
+    For a `whole` archive whose disk usage `after` is known, return this disk usage times the share of its data
+    that was shared before. Otherwise return the planned number, in proportion to the bytes written.
     """
     file = action.target
     if not isinstance(file, JournalFile) or not action.unshared_bytes or not written_bytes:

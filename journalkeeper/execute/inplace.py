@@ -241,11 +241,15 @@ def _block_signals() -> Iterator[None]:
 
 
 def punch_unwritten(held: VerifiedFile, pace: Pace) -> None:
-    """Free the space that journald allocated and never wrote, until `pace` ends. Each remnant pins its whole 8 MiB.
+    """Free the space of an archive that journald allocated and never wrote, until `pace` ends.
 
-    The space reads as zeros before and after. No program writes to an archive, so the ranges stay unwritten after they
-    were listed. The file's mtime and atime are restored. If this process is killed first, the next run restores the
-    mtime.
+    Even a small unwritten rest keeps its whole extent of 8 MiB allocated. The space reads as zeros before and
+    after. It stays unwritten after it was listed, because no program writes to an archive. Dirty pages are
+    written first.
+
+    Restore the file's mtime and atime at the end, also after an error. During the work a note in an xattr
+    contains the mtime: if this process is killed, the next run restores the mtime from it. Without such space,
+    nothing else is done.
 
     Raises: as `open_for_writing`, if there is such space; OSError: ENOSPC, EIO.
     """

@@ -92,9 +92,10 @@ def _strip(original: int, copy: int) -> None:
 def _copy_data(held: VerifiedFile, copy: int, action: Action, pace: Pace) -> int:
     """Copy the written data piece by piece, and return the smallest number of extents that a whole copy can have.
 
-    The copy gets the size of the original, so that holes stay holes. A property of the copy compresses the data; it is
-    removed at the end. Each piece is written back, but only fsync(2) protects it from a power cut. If `pace` ends
-    early, the copy is incomplete, and the returned number is the same.
+    The copy gets the size of the original, so that holes stay holes. A property of the copy compresses the data;
+    it is removed at the end. The property has no level, so the level of the action's compression is ignored. Each
+    piece is written back, but only fsync(2) protects it from a power cut. If `pace` ends early, the copy is
+    incomplete, and the returned number is the same.
 
     Raises: Refused if the original became shorter; OSError.
     """

@@ -57,9 +57,12 @@ class Runner:
     stop: Callable[[], bool]
 
     def synchronize(self, instances: Sequence[Instance]) -> list[str]:
-        """Ask the journald of each instance to sync, to learn when its next flush is due. Skip the rest after a stop.
+        """Ask the journald of each instance for a sync, to learn when its next flush is due.
 
-        Return an error sentence for each journald that did not do so.
+        Wait for the end of each sync, which can take seconds. The flush timers in `flushes` then start there. After a
+        stop, the remaining instances are skipped.
+
+        Return an error sentence for each journald that failed to answer or refused; [] if there is none.
         """
         troubles = []
         for instance in instances:
@@ -155,9 +158,13 @@ class Throttle:
     def __call__(self, piece_us: int) -> Reason | None:
         """Wait until the next piece may begin, and return None. Return the reason if the action must end instead.
 
-        `piece_us` is the expected time of the piece in microseconds. The reason is INTERRUPTED after a stop,
-        WINDOW_CLOSED if the window closes too soon, or PRESSURE if the load lasted too long. In a hurry, only a stop
-        ends the action, and nothing waits for the load.
+        `piece_us` is the expected time of the piece in microseconds. The reason is INTERRUPTED after a stop, or
+        WINDOW_CLOSED if the window closes too soon. It is PRESSURE during a balance or scrub of the volume, or if the
+        pauses for this action took longer than PATIENCE_US in all.
+
+        Wait while the load is too high, and after another program's sync of an active file. Rest for REST_S after
+        each REST_EVERY_S of work, to measure the load of other programs. In a hurry, only a stop ends the action, and
+        nothing waits.
         """
         if not self._runner.hurry and time.monotonic() - self._rested_s > REST_EVERY_S:
             self._rest(REST_S)
@@ -193,13 +200,16 @@ class Throttle:
         return Reason.WINDOW_CLOSED if not self._runner.hurry and self._is_closed(piece_us) else None
 
     def _is_closed(self, piece_us: int) -> bool:
-        """Return whether the flush window of an active file closes before a piece of `piece_us` would end.
+        """Return whether the flush window of an active file closes before a piece of `piece_us` microseconds would end.
 
-        Return False for an archive, which has no window. Return True if the piece would end after the action's
-        `not_after_us`; the flush timer is not read then. Otherwise forget the stored places of first blocks in the
-        directory, because this rewrite moved them. Then read the files' states again, which updates the flush timer.
+        - An archive has no window: return False.
+        - The piece would end after the action's `not_after_us`: return True without a look at the files.
+        - No flush is expected: return False.
+        - The time of the next flush is unknown or leaves no time for the piece: return True.
 
-        Return False if no flush is expected. Return True if the time of the next flush is unknown or leaves no time.
+        For the last two, look at the active files of the directory again, which updates their flush timer. Before
+        that call `note_rewrite`, so that the look takes no block that this rewrite moved for a flush. After a flush,
+        the look waits until its data is on the disk.
         """
         action = self._action
         if not action.live:

@@ -59,13 +59,18 @@ def set_nocow(instance: Instance) -> None:
 
 
 def rotate(target: Rotation, reason: Reason) -> Found:
-    """Ask the journald of an instance to rotate, and wait at most FINISHED_S until the archive's state is ARCHIVED.
+    """Ask the journald of an instance to rotate. Return inode, size, mtime and extents of the new file.
 
-    A timeout of this wait is no error. Return inode, size, mtime and extents of the new file with the old name. If the
-    new file appears only with the next message, return the old file's values from the plan with 0 extents.
+    The new file has the name of the old one. If journald creates it only with the next message, return the old
+    file's values from the plan with 0 extents. After an accepted request, wait until the state of the old file is
+    ARCHIVED or the file was deleted. Wait at most FINISHED_S; a timeout is no error.
 
-    Raises: Refused as `hold`, if no journald writes the file, or if `reason` is BORN_DATACOW and the directory is not
-    NOCOW. Failed if journald does not rotate, or if the new file should be NOCOW and is not. OSError for the files.
+    Raises: Refused as `hold` does. OSError for the files. Also in these cases:
+    - Refused: no journald writes the file.
+    - Refused: `reason` is BORN_DATACOW, and neither the attribute C nor the option nodatacow makes new files
+      NOCOW.
+    - Failed: journald refuses or does not answer in time, or the name still leads to the old file.
+    - Failed: `reason` is BORN_DATACOW, and the new file is not NOCOW.
     """
     file = target.file
     with hold(file, moving=False) as held:

@@ -78,12 +78,17 @@ def hold(file: JournalFile, *, replacing: bool = False, moving: bool = True) -> 
 def look_again(held: VerifiedFile, *, replacing: bool, moving: bool = False) -> VerifiedFile:
     """Check that the open file is still as the plan saw it. Return `held` with its present stat.
 
-    `replacing` means that another inode will take the file's place. `moving` means that its data will move on the disk.
+    `replacing` means that another inode will take the file's place. `moving` means that its data will move on the
+    disk.
 
-    Raises: Refused in these cases. CHANGED: the file is another one, or no regular file. VANISHED, HARD_LINKED: it has
-    not exactly one name. READ_ONLY: it is immutable or append-only. SHARED: its data would move, and a snapshot has
-    shared it since. For other than active files also CHANGED: another size or mtime. IN_USE: it is no longer in the
-    state archived, or a program writes to it.
+    Raises: OSError if the file cannot be read; Refused with one of these reasons:
+    - CHANGED: it is another file, or no regular file. If it is not active: its size or mtime has changed.
+    - VANISHED, HARD_LINKED: it has no name, or more than one.
+    - READ_ONLY: it is immutable or append-only.
+    - SHARED, only if `moving`: the plan saw no shared data, and now its first extent is shared.
+    - IN_USE, only for an archive: its state is no longer ARCHIVED.
+    - IN_USE, if it is not active: a program has it open for writing. If the file is not replaced, an archive that
+      is only kept open (`is_only_kept_open`) is accepted.
     """
     fd, file, status = held.fd, held.file, os.fstat(held.fd)
     if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (file.device, file.inode):
@@ -107,15 +112,15 @@ def look_again(held: VerifiedFile, *, replacing: bool, moving: bool = False) -> 
 
 
 def is_only_kept_open(file: JournalFile) -> bool:
-    """Return whether the program that has this file open for writing no longer writes, so that work in place is safe.
+    """Return whether work in place is safe although a program has this file open for writing.
 
-    Call this for a file that a program has open for writing; the function does not check that. The result is always
-    False for files that are not archived by their name. journald keeps an archive open and mapped until its next
-    rotation, which can be weeks away. But journald never appends to a file in state ARCHIVED (systemd 252 to 262:
-    process_deferred_closes(), journal_file_set_online()). The caller must check the state.
+    The caller must know that the file is open for writing. If it is an archive, the caller must also know that
+    its state is ARCHIVED. This function checks neither.
 
-    The result is False if the file behind a loop device has the same name (without its directory), because the device
-    may still write.
+    Return True for an archive by its name. journald keeps an archive open and mapped until its next rotation,
+    which can be weeks away, but never appends to a file in state ARCHIVED (systemd 252 to 262:
+    process_deferred_closes(), journal_file_set_online()). Return False for any other file. Return False also if a
+    loop device uses a file of the same name, in any directory, because the device may write to it.
     """
     if file.kind is not Kind.ARCHIVED:
         return False
@@ -124,10 +129,12 @@ def is_only_kept_open(file: JournalFile) -> bool:
 
 
 def list_loop_files() -> Iterator[str]:
-    """Yield the path of the file behind each loop device, as the process that attached it named the file.
+    """Yield the present path of the file behind each loop device.
 
-    Devices without a file are skipped. In another mount namespace or chroot, the path can lead elsewhere. Source:
-    losetup(8).
+    The path comes from the kernel. It changes with a rename, and ends in " (deleted)" after the name was removed.
+    In another mount namespace or chroot, it can lead elsewhere. Devices without a file are skipped.
+
+    Source: drivers/block/loop.c, loop_attr_backing_file_show().
     """
     for device in os.listdir(BLOCK_DEVICES):
         if device.startswith("loop"):

@@ -25,12 +25,13 @@ CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOE
 def write_whole(doing: str, path: str, text: str, *, mode: int, replace: bool = True, sync: bool = True) -> None:
     """Write `text` to the absolute `path`, with exactly these mode bits; `doing` names the task in errors.
 
-    Without `replace` the name must be free; for a moment it then belongs to an empty file. With `sync` the content is
-    on the disk before the name leads to it. Without `sync` the file may be empty after a power cut. The directory is
-    never synced, so the old file may return after a power cut.
+    Without `replace` the name must be free. An empty file then takes the name for a moment, and remains if the
+    rename fails. With `sync` the content is on the disk before the name leads to it. Without `sync` the file may
+    be empty after a power cut. The directory is never synced, so the old file may return after a power cut.
 
-    Raises: FileError (EEXIST the name is taken; ENOENT no such directory; EACCES; EISDIR; ENOSPC; EROFS); KeeperError
-    as `open_directory`. The old file is then still there, and no part of the new one.
+    Raises: FileError (EEXIST the name is taken; ENOENT no such directory; EACCES; EISDIR; ENOSPC; EROFS);
+    KeeperError as `open_directory`; UnicodeEncodeError if `text` contains surrogates. The old file is then still
+    there, and no part of the new one.
     """
     name = os.path.basename(path)
     new = f".journalkeeper-{secrets.token_hex(8)}.new"

@@ -106,10 +106,11 @@ class Verdict(NamedTuple):
         return problems or [f"{rule}: {part.why}." for rule, part in self.unknown[:1]]
 
     def headline(self, ok: str) -> str:
-        """Return the verdict in a line for people: "Act: ...", "Unknown: ...", or "OK: " and the sentence `ok`.
+        """Return the verdict in a line for people. The words of the rules are not in it.
 
-        "Act" is followed by the first problem with its first command. "Unknown" is followed by the first reason why a
-        rule could not be applied.
+        - With problems: "Act: SENTENCE Try: COMMAND", from the first problem. Without a remedy, only "Act: SENTENCE".
+        - Without problems, if a rule could not be applied: "Unknown: REASON.", from the first such rule.
+        - Otherwise: "OK: " and the sentence `ok`.
         """
         if self.problems:
             return f"Act: {self.problems[0].line}"
@@ -132,14 +133,15 @@ def word(rule: Rule) -> str:
 
 
 def answer(rule: Rule, evidence: Evidence) -> Answer | None:
-    """Return the first answer of `rule`: a Finding that has the rule's word, or Unknown; None if nothing is wrong.
+    """Apply `rule` to the evidence. Return its first answer, or None if nothing is wrong.
 
-    If the running service's health is "act", and one of its reasons begins with the rule's word, do not call the rule.
-    Return a problem with the rest of that reason as its sentence, and without a remedy. The reason may contain a
-    remedy, but its text does not show where the sentence ends.
+    The answer is a Finding with the rule's word, or Unknown. It is Unknown also in these cases:
+    - A part of the evidence that the rule needs is Unknown.
+    - The rule has the parameter `files` or `places` and finds nothing, and some files could not be looked at.
 
-    Return Unknown if a part of the evidence that the rule needs is Unknown. Return Unknown also if a rule on files or
-    places found nothing, and some files could not be looked at.
+    The rule is not called if the running service already reports its problem: the service's health is "act", and
+    one of its reasons begins with the rule's word. The answer is then a problem with the rest of that reason as
+    its sentence. Its remedy is empty, because the text of the reason does not show where a command begins.
     """
     service, name = evidence.service, word(rule)
     if isinstance(service, Manager) and service.health == "act":

@@ -40,9 +40,9 @@ SLOW_US: Final = SECOND_US
 def dropped(journal: Journal, now_us: int) -> Answers:
     """Messages of the last week never reached the journal, because of a unit's rate limit or a full kernel buffer.
 
-    The check reports one problem for all units, from the first lost message on. Without one, it is Unknown if only some
-    entries of journald were read, and the oldest of them is less than a week old. A young journal that was read
-    completely gives no answer.
+    The check reports one problem for all units, from the first lost message on. Without one, it is Unknown if
+    only some entries of journald were read, and the oldest of them is less than a week old. It passes if all were
+    read, even if the journal is younger than a week.
     """
     lost: Counter[str] = Counter()
     for one in journal.dropped:
@@ -67,9 +67,9 @@ def dropped(journal: Journal, now_us: int) -> Answers:
 def journald_ended(journal: Journal, now_us: int) -> Answers:
     """journald crashed or was killed, for example by its watchdog: messages that it had not written are lost.
 
-    The check reports one problem with the number of such ends in the last week, from the first on. Without one, it is
-    Unknown if only some entries of journald were read, and the oldest of them is less than a week old. A young journal
-    that was read completely gives no answer.
+    The check reports one problem with the number of such ends in the last week, from the first on. Without one,
+    it is Unknown if only some entries of journald were read, and the oldest of them is less than a week old. It
+    passes if all were read, even if the journal is younger than a week.
     """
     recent = [one.result for one in journal.ended if one.when_us >= now_us - RECENT_US]
     if recent:

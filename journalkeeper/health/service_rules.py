@@ -57,17 +57,16 @@ def bad_configuration(evidence: Evidence) -> Answers:
 def keeper_down(evidence: Evidence) -> Answers:
     """Neither the service nor the timer that replaces it runs, so nothing keeps the journal in order.
 
-    The check finds nothing if the service answers or hangs on the bus, or if the look found journals only outside
-    btrfs. Otherwise a run is recent if it is the newest in the history, was not by the service, and began in the last
-    two days.
+    The check reports a problem if the service has failed, is enabled and does not run, or runs without being on
+    the system bus. A service that is missing or not enabled is a problem if no run is recent. A run is recent if
+    it is the newest in the history, was not by the service, and began in the last two days.
 
-    Unknown: the states of the units cannot be read and no run is recent, or systemd is about to start a service that
-    has not failed.
+    If journalkeeper-defrag.timer is active, a service that has failed or does not run is no problem.
 
-    Problem: the service runs and is not on the system bus, has failed, or is enabled and does not run. A missing or
-    disabled service is a problem if no run is recent.
+    The check is Unknown if the states of the units cannot be read and no run is recent. It is also Unknown if
+    systemd is about to start the service, unless the service has failed and that timer is not active.
 
-    Nothing is wrong in all other cases, for example if the timer that replaces the service is active.
+    The check finds nothing if the service answers or hangs on the bus, or if all journals are outside btrfs.
     """
     look, units = evidence.look, evidence.units
     elsewhere = not isinstance(look, Unknown) and bool(look.foreign) and not look.host.instances
@@ -186,7 +185,9 @@ def limit_reached(present: Present) -> Answers:
 def files_failing(present: Present) -> Answers:
     """The last action on a file failed, or the file cannot be looked at.
 
-    Failures that end soon, a lack of free space and a directory with too many files do not count here.
+    The check reports one problem for all files, with the first file, its error, and the number of the others.
+    Failures that end without an administrator do not count, such as an interrupted action. A lack of free space
+    and a directory with too many files have checks of their own.
     """
     if failures := [one for one in present.failures if one.reason not in {Reason.TOO_MANY, Reason.FREE_SPACE}]:
         first, number = failures[0], len(failures) - 1
@@ -212,8 +213,8 @@ def volume_full(present: Present) -> Answers:
 def keeper_starved(present: Present, now_us: int) -> Answers:
     """Files with work that pays have waited for more than a day: for a budget, an idle disk, or a flush window.
 
-    Files whose action failed or was skipped count, too, if they are among `present.waiting`. The check reports one
-    problem for all files, with their number, the longest wait and all reasons.
+    Every other reason counts, too, also an action that failed or was skipped. The check reports one problem for
+    all files, with their number, the longest wait in whole days, and at most three of the reasons.
     """
     if waits := long(present.waiting, now_us):
         oldest_us, reasons = now_us - waits[0].since_us, sorted({wait.reason for wait in waits})

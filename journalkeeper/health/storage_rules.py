@@ -33,10 +33,14 @@ BALANCE: Final = "-dusage=50 -dlimit=4"
 """The options of btrfs-balance(8) that free at most four chunks which are half empty."""
 
 MOVE: Final = (
-    *("journalctl --relinquish-var", "mv {top} {old}", "btrfs subvolume create {top}"),
-    *("cp --archive --reflink=auto {old}/. {top}/", "journalctl --flush", "rm -r {old}"),
+    *("journalctl --relinquish-var", "mv /var/log/journal /var/log/journal.old"),
+    *(
+        "btrfs subvolume create /var/log/journal",
+        "cp --archive --reflink=auto /var/log/journal.old/. /var/log/journal/",
+    ),
+    *("journalctl --flush", "rm -r /var/log/journal.old"),
 )
-"""The commands that move the directory {top} into a subvolume of its own, by way of {old}."""
+"""The commands that move the host's journal into a subvolume of its own."""
 
 Files = tuple[JournalFile, ...]
 Place = tuple[Instance, Volume]
@@ -68,7 +72,7 @@ def volatile(storage: Storage) -> Answers:
 def not_btrfs(look: Look) -> Answers:
     """A journal directory is on another filesystem, where there is nothing to mend.
 
-    The check gives advice.
+    The check gives one advice for all such directories.
     """
     if look.foreign:
         sentence = f"{list_names(look.foreign)} is not on btrfs: journalkeeper has nothing to do there."
@@ -153,9 +157,9 @@ def damaged(files: Files) -> Answers:
 def no_room(places: list[Place]) -> Answers:
     """A volume has no room for a new chunk and little in its old ones, even if df(1) shows free space.
 
-    The check reports a problem for each volume with too little space. Add the free space in chunks of data to the space
-    outside of chunks, and likewise for metadata. Less than 64 MiB in one of the sums is too little. `answer` uses only
-    the first volume.
+    The check adds the free space in chunks of data to the space outside of chunks, and likewise for metadata.
+    Less than 64 MiB in one of the sums is too little. The check reports one problem, for the first journal
+    directory on such a volume.
     """
     for one, volume in places:
         unallocated, metadata = volume.unallocated_bytes, volume.metadata_free_bytes
@@ -192,15 +196,13 @@ def _make_datacow(directories: list[str]) -> tuple[str, ...]:
     return (keep, *(f"chattr -C {quote(path)}" for path in directories), "journalctl --rotate")
 
 
-def _make_subvolume(look: Look, shared: list[JournalFile]) -> list[str]:
+def _make_subvolume(look: Look, shared: list[JournalFile]) -> tuple[str, ...]:
     """Return the commands that move the journal into a subvolume of its own, which snapshots of the root leave out.
 
-    The commands are for the first directory by name that holds journal directories with files of `shared`, such as
-    /var/log/journal. Files that are already in a journal's own subvolume do not count. If all are, return one command
-    instead, which lists the snapshots.
+    They are for /var/log/journal only, because they ask the host's journald. If no file of `shared` lies there, or if
+    the journal has its own subvolume already, return one command instead, which lists the snapshots.
     """
     owned = {volume.device for volume in look.host.volumes if volume.own_subvolume}
-    tops = [file.path.rsplit("/", 2)[0] for file in shared if file.device not in owned]
-    if not tops:
-        return [f"btrfs subvolume list -s {quote(min(file.path for file in shared).rpartition('/')[0])}"]
-    return [command.format(top=quote(min(tops)), old=quote(f"{min(tops)}.old")) for command in MOVE]
+    if any(file.path.startswith("/var/log/journal/") and file.device not in owned for file in shared):
+        return MOVE
+    return (f"btrfs subvolume list -s {quote(min(file.path for file in shared).rpartition('/')[0])}",)

@@ -46,11 +46,12 @@ def judge_present(present: Present, now_us: int) -> Verdict:
 def present(evidence: Evidence) -> Present | Unknown:
     """Return the facts about the last run, from which rules judge the work.
 
-    If the service runs and answers, it has already judged its facts. Then set only `looked`, which is False if its
-    health is unknown. If the service hangs, return Unknown with the reason.
-
-    If no service runs, return the waiting files and the failed actions of the last run from the history. Without a run,
-    use the failed actions of all entries. Return Unknown if the history cannot be read.
+    - The service answers: it has already judged its facts. Return a Present with `looked` alone, which is False
+      if the service's health is unknown. The other fields have their defaults.
+    - The service hangs: return Unknown with the reason.
+    - No service runs, or the bus cannot be asked: return the waiting files and the failed actions from the
+      history. The actions are those since the last run began, or of all entries if there is no run, as in
+      `find_failures`. Return Unknown if the history cannot be read.
     """
     service, record = evidence.service, evidence.record
     if isinstance(service, Manager):

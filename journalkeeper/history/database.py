@@ -220,10 +220,11 @@ class Database:
         Raises: OSError if the file cannot be renamed.
         """
         self.close()
-        self.set_aside = f"{self.path}.{why}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-        os.rename(self.path, self.set_aside)
+        aside = f"{self.path}.{why}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+        os.rename(self.path, aside)
+        self.set_aside = aside
         with suppress(FileNotFoundError):
-            os.rename(f"{self.path}-journal", f"{self.set_aside}-journal")
+            os.rename(f"{self.path}-journal", f"{aside}-journal")
 
 
 def _open(uri: str) -> Connection:
@@ -237,10 +238,15 @@ def _open(uri: str) -> Connection:
 
 
 def _translate_error(error: Exception, doing: str, path: str) -> KeeperError:
-    """Return the error to raise for an error of a system call or of SQLite; `doing` is the task on the file at `path`.
+    """Return the error to raise for an error of a system call or of SQLite; `doing` is the task on the file at
+    `path`.
 
-    A damaged, foreign or moved file gives _UnusableError, and a locked file RecordLockedError. A lack of permission
-    gives NeedsRootError, except for root. Errors in ERRNO give FileError, all others KeeperError.
+    For a failed system call (OSError) it is as in `state.wrap_error`. For other errors it is the first that fits:
+    - _UnusableError: the file is damaged, is no database, or was moved or removed while it was open.
+    - RecordLockedError: another process keeps the file locked.
+    - NeedsRootError: the file cannot be opened or is read-only, and the caller is not root.
+    - FileError: the disk is full (ENOSPC), the file is read-only (EROFS), or an I/O error (EIO).
+    - KeeperError: any other error.
     """
     if isinstance(error, OSError):
         return state.wrap_error(doing, path, error)

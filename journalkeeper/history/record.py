@@ -135,9 +135,9 @@ class Record(Database):
         return found
 
     def observe(self, now_us: int, host: Host) -> None:
-        """Store each instance's totals and each active file's extents, if a count differs from the newest stored row.
+        """Store each instance's totals, and the extents and sizes of each active file, at the time `now_us`.
 
-        Files with a problem are left out.
+        Leave out files with a problem, and rows that differ from the newest stored row only in their time.
         """
         fresh = []
         for table, key, counts in list_rows(now_us, host):
@@ -180,7 +180,7 @@ class Record(Database):
         rows = self._rows(
             "SELECT DISTINCT path FROM outcomes WHERE unshared_bytes > 0 AND when_us > ?", (now_us - SNAPSHOTS_US,)
         )
-        paths = (os.path.split(row["path"]) for row in rows)
+        paths = (os.path.split(row["path"]) for row in rows if isinstance(row["path"], str))
         return frozenset(directory for directory, name in paths if not name.startswith("user-"))
 
     def waiting(self) -> dict[str, Wait]:
@@ -296,10 +296,10 @@ class Record(Database):
     def prune(self, now_us: int, keep_us: int, host: Host | None = None, *, max_rows: int | None = None) -> None:
         """Delete rows older than `keep_us`, and the oldest rows of each table beyond `max_rows` (None: no limit).
 
-        Ages count from a confirmed clock: a time that an earlier call saw and a call at least CONFIRM_US later
-        confirmed. So a clock that jumps ahead deletes nothing, and neither does the first call on a new history, by
-        age. The past of a file is not limited by `max_rows`. Mark the files of `host`, if given, as seen at `now_us`.
-        Delete a past whose file was not seen for `keep_us`; until then, no archive is rewritten twice.
+        Ages count from the confirmed clock (`confirm_clock`): a clock that is ahead for less than CONFIRM_US deletes
+        nothing, and neither does age before a clock is confirmed. Mark the files of `host`, if given, as seen. Delete
+        the past of a file only if the file was not seen for `keep_us`, so that no archive is rewritten twice. The limit
+        `max_rows` does not apply to pasts. Counters and waiting files are not pruned.
         """
         moments = confirm_clock(self._moments(), now_us)
         oldest_us = moments.get("confirmed", -FOREVER_US + keep_us) - keep_us

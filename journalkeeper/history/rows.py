@@ -29,10 +29,15 @@ def encode(column: str, value: object) -> object:
 def confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
     """Return the moments "clock" and "confirmed" for the present time `now_us`. `moments` stays unchanged.
 
-    "clock" is a time that the clock showed at an earlier call. Without an earlier call, it is `now_us`. If `now_us` is
-    CONFIRM_US or more after "clock", the old "clock" becomes "confirmed", and `now_us` becomes "clock". A clock that
-    jumped ahead is usually set back before that. The result has no "confirmed" before the first such change. A moment
-    later than `now_us` becomes `now_us`, because the clock was set back.
+    "clock" is a time that the clock showed at this call or an earlier one. "confirmed" is an older "clock" that a
+    call at least CONFIRM_US later replaced. Most clocks that jump ahead are set back before that.
+
+    - If `moments` has no "clock", it becomes `now_us`.
+    - If `now_us` is CONFIRM_US or more after "clock", the old "clock" becomes "confirmed", and `now_us` becomes
+      "clock".
+    - Otherwise both stay. Only a moment later than `now_us` becomes `now_us`, because the clock was set back.
+
+    The result has no "confirmed" before the first such replacement.
     """
     clock_us, confirmed_us = moments.get("clock", now_us), moments.get("confirmed")
     if now_us - clock_us >= CONFIRM_US:

@@ -44,10 +44,11 @@ def wrap_error(doing: str, path: str, error: OSError) -> KeeperError:
 
 
 def make_directory(directory: str | os.PathLike[str]) -> None:
-    """Create the state directory, and all directories above it, unless they exist.
+    """Create the state directory, and all directories above it, unless they exist. A new state directory has mode
+    0750.
 
-    Raises: NeedsRootError without the permission (EACCES, EPERM); FileError otherwise (EROFS read-only, ENOSPC full,
-    EEXIST or ENOTDIR where a file is in the way).
+    Raises: NeedsRootError without the permission (EACCES, EPERM), except for root; FileError otherwise (EROFS
+    read-only, ENOSPC full, EEXIST or ENOTDIR where a file is in the way).
     """
     try:
         os.makedirs(directory, MODE, exist_ok=True)
@@ -98,11 +99,12 @@ class Lock:
 
 
 def _acquire(directory: str | os.PathLike[str], path: str) -> int:
-    """Return a descriptor that holds the lock on the file at `path`; create the directory and the file if necessary.
+    """Return a descriptor that holds the lock on the file at `path`, and write the pid of this process to the file.
 
-    If the file was replaced before it was locked, try again with the new file.
+    Create the directory and the file if necessary. If the file was replaced or removed before it was locked, try
+    again with the new file. Do not wait for another process that holds the lock.
 
-    Raises: as Lock.
+    Raises: as Lock: BusyError if another process holds the lock; NeedsRootError; FileError.
     """
     while True:
         make_directory(directory)

@@ -62,7 +62,9 @@ REMOTE = Settings(storage="persistent", sync_interval_us=0)
 def read_settings(namespace: str = "", *, root: str = "/") -> Settings:
     """Return the settings of the main journald or of the journald of `namespace`, from the files below `root`.
 
-    A setting without a file, or with an invalid value, has journald's default. A namespace reads
+    A setting that no file contains has journald's default, None for a limit that journald computes. In a
+    namespace the default of Storage= is persistent. An invalid or empty value is ignored, so that an earlier
+    valid value stays. After a line at which journald would stop, nothing more is read. A namespace reads
     journald@NAMESPACE.conf and its drop-ins, and never journald.conf.
 
     Raises: FileError for a file that the caller may not read, although journald may.
@@ -112,8 +114,10 @@ def _parse_storage(text: str) -> str:
 def _parse_count(text: str) -> int:
     """Return the number in `text`, as `int(text, 0)` reads it: decimal, or with the prefix 0x, 0o or 0b.
 
-    Raises: ValueError for any other text, a leading zero ("0755"), a negative number, and 2^64 - 1 or more. journald
-    does not take 2^64 - 1 as a number.
+    White space around the number, a plus sign, and underscores between digits are accepted, too.
+
+    Raises: ValueError if there is no number, for a leading zero ("0755"), a negative number, and 2^64 - 1 or
+    more. journald does not take 2^64 - 1 as a number.
     """
     count = int(text, 0)
     if not 0 <= count < U64_MAX:
@@ -141,12 +145,15 @@ _RATE_KEYS: dict[str, tuple[str, Reader]] = {
 def fill_defaults(given: Settings, filesystem_bytes: int) -> Settings:
     """Return the settings with journald's computed limits in place of each None.
 
-    `filesystem_bytes` is statvfs's f_frsize * f_blocks of the journal directory. The journal gets 10% of it, at
-    most 4 GiB; 5% stays free, at most 4 GiB. One file gets an eighth of the journal's share, at most 128 MiB. As in
-    journald, a given SystemMaxUse= or SystemMaxFileSize= is rounded up to pages and brought within its bounds; 0
-    means no limit. Other settings stay as given.
+    `filesystem_bytes` is statvfs's f_frsize * f_blocks of the journal directory. The computed limits are:
+    - SystemMaxUse=: 10% of `filesystem_bytes`, from 1 MiB to 4 GiB.
+    - SystemKeepFree=: 5%, at most 4 GiB. journald.conf(5) documents 15%, but the code uses 5% since 252 at least.
+    - SystemMaxFileSize=: an eighth of SystemMaxUse=, at most 128 MiB. If SystemMaxUse= is 0, this limit is 0,
+      too.
 
-    journald.conf(5) documents 15% instead of 5%, but the code uses 5% since 252 at least.
+    As in journald, SystemMaxUse= and SystemMaxFileSize= are rounded up to pages, also if they are given. A file
+    then gets from 512 KiB to 4 GiB - 1, and the journal gets at least two such files. 0 means no limit and stays
+    0. Other settings stay as given.
 
     Source: journal_default_metrics(), journal-file.c.
     """
@@ -176,9 +183,10 @@ TARGET: Final = "# target-bytes="
 
 
 def parse_target(text: str) -> int | None:
-    """Return the disk usage in bytes that a drop-in of ours names as its target, by its first line "# target-bytes=N".
+    """Return the disk usage in bytes that `text`, a drop-in of ours, names as its target.
 
-    Return None if there is no such line with a valid number.
+    It is the number N of the first line "# target-bytes=N" in which N is a decimal number of at most 19 digits.
+    Return None if there is no such line.
     """
     for line in text.splitlines():
         digits = line.removeprefix(TARGET)

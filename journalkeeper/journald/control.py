@@ -41,14 +41,17 @@ def get_socket_path(namespace: str = "") -> str:
 def can_be_asked(directory: str, namespace: str = "") -> bool:
     """Return whether a journald that accepts our requests seems to write `directory`. No request is sent.
 
-    `directory` must be the same directory as /var/log/journal/ID[.NAMESPACE], where ID is this machine's id. The socket
-    must exist. The main journald must have been flushed to /var; early and late in a boot it writes to /run. Return
-    False also if the caller cannot look at these places.
+    The result is True if all of this is so:
+    - `directory` is the directory /var/log/journal/ID[.NAMESPACE] itself, not a link. ID is this machine's id.
+    - The socket of this journald exists.
+    - The main journald has been flushed to /var; early and late in a boot it writes to /run.
+
+    Return False also if the caller cannot look at these places, or cannot read /etc/machine-id.
 
     Source: system_journal_open(), server_flushed_flag_is_set(), server_relinquish_var().
     """
-    name = f"{layout.read_machine_id()}.{namespace}" if namespace else layout.read_machine_id()
     try:
+        name = f"{layout.read_machine_id()}.{namespace}" if namespace else layout.read_machine_id()
         own = os.stat(f"{layout.TOP}/{name}")
         if not name or not os.path.samestat(os.stat(directory, follow_symlinks=False), own):
             return False

@@ -80,12 +80,13 @@ def read_newest(fd: int, behind: int, most: int) -> list[Entry]:
 def _find_newest_offsets(fd: int, first: int, count: int, most: int, *, compact: bool) -> Iterator[int]:
     """Yield the offsets of the newest entries in the file, the newest first, at most `most`.
 
-    The first entry array is at `first`; all arrays together contain `count` entries. If the chain ends earlier, yield
-    the entries that it has. If the chain has more than MOST_ARRAYS arrays, leave out the entries of the later arrays,
-    which are the newest. Offsets have 4 bytes in a `compact` file, otherwise 8.
+    The offsets are stored in a chain of entry arrays, the oldest first. `first` is where the first array begins,
+    and `count` is the number of entries in all arrays. An offset has 4 bytes in a `compact` file, otherwise 8. If
+    the chain contains fewer entries than `count`, yield those that it has. Only the first MOST_ARRAYS arrays are
+    read: the newer entries of a longer chain are missing.
 
-    Raises, during the iteration: ValueError if an array has a wrong type or size, if it points backwards, or if the
-    file is too short; OSError as pread(2).
+    Raises, during the iteration: ValueError if an array has a wrong type or size, if it points backwards, or if
+    the file is too short; OSError as pread(2).
     """
     width = 4 if compact else 8
     arrays: list[tuple[int, int]] = []
@@ -129,7 +130,9 @@ def _read_entry(fd: int, offset: int, times: dict[int, int | None], *, compact: 
 def _read_source_us(fd: int, offset: int, *, compact: bool) -> int | None:
     """Return the sender's time in microseconds from the data object at `offset`.
 
-    Return None if the object contains another field, is compressed, or contains no number.
+    Return None if the object is of another type, contains another field, is compressed, or contains no number.
+
+    Raises: ValueError if the file ends before or within the object's header; OSError as pread(2).
     """
     before = COMPACT_DATA_BYTES if compact else DATA_BYTES
     data = _read(fd, before + SOURCE_BYTES, offset, least=OBJECT.size)

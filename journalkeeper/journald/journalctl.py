@@ -15,6 +15,7 @@ import os
 import re
 import subprocess
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -91,6 +92,7 @@ def read_entries(fields: Sequence[str], matches: Sequence[str], *, most: int, di
         try:
             yield from map(json.loads, journalctl.output)
         except ValueError as error:
+            deque(journalctl.output, maxlen=0)  # it ends when all is read
             raise journalctl.make_error() from error
         if journalctl.wait() != 0:
             raise journalctl.make_error()
@@ -160,7 +162,8 @@ def decode_text(value: Any) -> str:
 def parse_number(value: Any) -> int | None:
     """Return the number in a field's value, or None if it is not a decimal number of at most 18 digits.
 
-    A value that already is an int is returned unchanged.
+    A sign is not accepted in a text. A value that already is an int is returned unchanged. An array of bytes and
+    a field with several values are read as in `decode_text`: of several values, the first counts.
     """
     if isinstance(value, int):
         return value
@@ -169,10 +172,11 @@ def parse_number(value: Any) -> int | None:
 
 
 def compute_wait_us(entry: Mapping[str, Any]) -> int | None:
-    """Return how many microseconds an entry waited for journald; None if unknown, negative if the clock was set back.
+    """Return how many microseconds an entry waited for journald; None if unknown, negative if the clock was set
+    back.
 
     An entry from /dev/log or the native socket contains two times: when the kernel queued its datagram, and when
-    journald received it. If a time is damaged, journalctl returns bytes or a list, and the result is None.
+    journald received it. The result is None if one of them is missing, or is no number for `parse_number`.
     """
     taken_us = parse_number(entry.get("__REALTIME_TIMESTAMP"))
     sent_us = parse_number(entry.get("_SOURCE_REALTIME_TIMESTAMP"))

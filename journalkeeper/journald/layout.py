@@ -62,8 +62,9 @@ def find_directories(top: str = TOP) -> list[Directory]:
     """Return the journal directories at `top`: first `top` itself, then those below it, sorted by path.
 
     `top` itself counts if it has an instance's name or contains journal files. Below it, at most MOST_FILES
-    subdirectories count, which are named remote or after an instance. They are not searched. Only `top` may be a link.
-    If `top` does not exist, the list is empty.
+    subdirectories count, which are named remote or after an instance. They are not searched. Only `top` may be a
+    link; the paths in the result are resolved. If `top` does not exist, the list is empty, but a `top` with an
+    instance's name is returned even then.
 
     Raises: FileError if `top` cannot be listed: EACCES, ENOTDIR.
     """
@@ -155,17 +156,19 @@ def describe_instance(
 ) -> Instance:
     """Return the journald that writes `directory`, with its settings.
 
-    The caller gives `device` (st_dev) and `nocow` (the directory's flag). With `space`, missing limits are those that
-    journald computes for such a filesystem. Without it, they stay None, and so does `available_bytes`.
+    The caller gives `device` (st_dev) and `nocow` (the directory's flag). With `space`, missing limits are those
+    that journald computes for such a filesystem. Without it, they stay None, and so does `available_bytes`.
 
-    For this machine's directories the settings are read below `root`. Other machines' journals, such as a container's,
-    get systemd's defaults, because their configuration is elsewhere. The directory remote/ gets conf.REMOTE.
+    For this machine's directories the settings are read below `root`. Other machines' journals, such as a
+    container's, get systemd's defaults, because their configuration is elsewhere. The directory remote/ gets
+    conf.REMOTE.
 
-    Raises: FileError for a configuration file that the caller may not read.
+    Raises: FileError for a configuration file that the caller may not read; OSError if the machine id cannot be
+    read.
     """
     if directory.name == REMOTE:
         found = conf.REMOTE
-    elif directory.machine_id == read_machine_id(root):
+    elif directory.machine_id and directory.machine_id == read_machine_id(root):
         found = conf.read_settings(directory.namespace, root=root)
     else:
         found = conf.Settings(storage="persistent")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, NamedTuple
 
 from journalkeeper.config import Config
-from journalkeeper.model import Host, JournalFile, Kind, Outcome, Plan, Reason, Result, Sums
+from journalkeeper.model import Host, JournalFile, Kind, Outcome, Plan, Reason, Result, Sums, Verb
 from journalkeeper.model.record import Key
 from journalkeeper.policy.cost import becomes_compressed, is_fragmented
 
@@ -40,12 +40,14 @@ class Status(NamedTuple):
 
 
 def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) -> Status:
-    """Return the numbers of `host` after `plan` led to `outcomes`.
+    """Return the numbers of `host` after `plan` led to `outcomes`, without another look at the files.
 
-    A rewritten file counts with the extents and disk bytes that its outcome measured. A file that could not be judged
-    is only counted. Files that a rotation made are counted from the next look on.
+    A file that was rewritten counts with the extents and disk bytes of its outcome. A file that was rotated counts
+    as before, and the new file counts from the next look on. A file with a problem counts only in `files` and
+    `problem_files`. `skipped` counts the plan's skips of files, not of directories. The bytes of all outcomes reduce
+    the budget, also of failed ones.
     """
-    became = {outcome.path: outcome for outcome in outcomes if outcome.result is Result.DONE}
+    became = {one.path: one for one in outcomes if one.result is Result.DONE and one.action is not Verb.ROTATE}
     known = [file for file in host.files if file.problem is None]
     now = [_after(file, became[file.path], config) if file.path in became else file for file in known]
     here = {file.path for file in host.files}
@@ -66,9 +68,10 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
 
 
 def _after(file: JournalFile, outcome: Outcome, config: Config) -> JournalFile:
-    """Return `file` with the extents and disk bytes that `outcome`, a finished rewrite of it, measured.
+    """Return `file` with the extents and disk bytes of `outcome`, a finished rewrite of it.
 
-    If the configuration compresses the file, all its data counts as compressed.
+    The disk bytes are None if the action did not measure them. All data counts as compressed if the file was
+    compressed before, or if `config` compresses it. A compression that only the request named is not considered.
     """
     lies = file.extents._replace(total=outcome.extents_after)
     if becomes_compressed(file, config):

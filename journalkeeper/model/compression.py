@@ -27,9 +27,10 @@ class Compression(NamedTuple):
 def parse_compression(text: str) -> Compression | None:
     """Return the compression that `text` names, or None for "no".
 
-    `text` is an algorithm, or an algorithm and a level, such as "zstd:3".
+    `text` is an algorithm, or an algorithm and a level, such as "zstd:3". Without a level, `level` is None.
 
-    Raises: ValueError with the permitted words for any other text. lzo has no level, and other levels begin with 1.
+    Raises: ValueError with the permitted words for any other text. lzo has no level, and other levels begin with
+        1.
     """
     if text == "no":
         return None

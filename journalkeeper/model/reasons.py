@@ -45,9 +45,14 @@ def short_name(path: str) -> str:
 def describe_outcome(outcome: Outcome, name: str = "") -> str:
     """Return the sentence for an outcome: "compressed NAME: 3.7 MiB to 576 KiB on disk, 3,046 to 46 extents".
 
-    For a failed or skipped action it is "failed to compress NAME (REASON): DETAIL" or "did not compress ...". `name`
-    replaces the short name of the file, or the path of the directory. Disk sizes appear only if both were measured.
-    Names and details are not escaped.
+    The other sentences are:
+    - Failed or skipped: "failed to compress NAME (REASON): DETAIL", or "did not compress ...".
+    - Rewritten without gain (NO_GAIN): "NAME: DETAIL".
+    - Rotated: "rotated NAME: the archive has 900 extents".
+    - Directory: "set +C on PATH: single copy, no snapshots".
+
+    `name` replaces the short name of the file, or the path of the directory. Disk sizes appear only if both were
+    measured. Bytes that were stored in addition to a snapshot's come last. Names and details are not escaped.
     """
     directory = outcome.action is Verb.SET_NOCOW
     name = name or (outcome.path if directory else short_name(outcome.path))

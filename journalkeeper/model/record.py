@@ -161,7 +161,8 @@ def _make_adapter(kind: Any) -> TypeAdapter[Any]:
 def parse_record(kind: type[T], written: Mapping[str, Any]) -> T:
     """Return a record of class `kind` with the values of a JSON object or of a row by its column names.
 
-    Unknown keys are ignored. A missing key has the field's default.
+    The keys are the names of the record's fields; the `name` of a Key is not considered. Unknown keys are
+    ignored. A missing key has the field's default.
 
     Raises: ValueError for an impossible value, or a missing one without a default.
     """

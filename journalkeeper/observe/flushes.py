@@ -83,11 +83,12 @@ class Flushes:
                 self._timers[directory].forget_blocks()
 
     def look(self, instances: Iterable[Instance], files: Iterable[JournalFile]) -> tuple[Instance, ...]:
-        """Store which instances and active files exist, read the files' states, and return the renewed `instances`.
+        """Store which instances and active files exist, look at the files, and return the renewed `instances`.
 
-        `renew` describes which fields are renewed. A known instance keeps its flush timer, and a new one gets a timer
-        in an unknown state. The timers of all other instances are forgotten. `files` must contain the files of all
-        instances. Archives, and files with a problem, are ignored.
+        The look is that of `look_again`: it can wait for a flush, and it can make a plan due. `renew` describes which
+        fields are renewed. A known instance keeps its flush timer, and a new one gets a timer in an unknown state.
+        The timers of all other instances are forgotten. `files` must contain the files of all instances. Archives,
+        and files with a problem, are ignored.
         """
         known = tuple(instances)
         self._rotatable = frozenset(one.directory for one in known if one.rotatable)
@@ -140,9 +141,13 @@ class Flushes:
     def look_again(self, directory: str | None = None) -> None:
         """Read the states of the known active files again, and update the flush timers.
 
-        A file that cannot be read is skipped. With `directory`, only the files in this directory are read. After a
-        flush whose timer was known, wait until its data is on the disk. The next call of `needs_plan` returns True if a
-        flush ended.
+        A file that cannot be read is skipped. With `directory`, only the files in this directory are read; an unknown
+        directory is ignored. After a flush whose timer was known, wait until its data is on the disk.
+
+        The next call of `needs_plan` returns True in each of these cases:
+        - A flush ended, or did not come in time.
+        - Nothing is unsynced, and the look before this one did not find that. This includes the first look.
+        - `note_append` planned this look, for a journald without a flush timer.
         """
         for one in list(self._timers):
             if directory in {None, one} and self._look(one):
@@ -158,11 +163,15 @@ class Flushes:
         return news or any(map(self._needs_sync, self._timers))
 
     def _look(self, directory: str) -> bool:
-        """Read the states of the active files in `directory`, and update its timer.
+        """Read the states of the active files in `directory`, update its timer, and return whether a plan is due.
 
-        A file that cannot be read is skipped. After a flush whose timer was known, wait until its data is on the disk.
-        Return True if a plan is due. That is so after a flush, and after a look that `note_append` planned for a
-        journald without a flush timer.
+        A file that cannot be read is skipped. A plan is due in each of these cases:
+        - A flush is over, or did not come in time.
+        - Nothing is unsynced, and the look before this one did not find that. This includes the first look.
+        - `note_append` planned this look, for a journald without a flush timer.
+
+        In the first two cases, wait until the flushed data is on the disk, if the start of the timer was known
+        before.
         """
         timer = self._timers[directory]
         with self._lock:
@@ -199,12 +208,12 @@ class Flushes:
     def learn(self, directory: str, synchronize: Callable[[], None]) -> None:
         """Call `synchronize`, which asks the journald of `directory` for a sync, to learn when its next flush is due.
 
-        Then look at the files until they show the end of the sync, and start the flush timer there. If ASKED_LOOKS
-        looks do not show it, start the timer at the request. The next call of `needs_plan` returns True, because work
-        may now be possible.
+        Then look at the files until they show the end of the sync; the next append starts the flush timer. If
+        ASKED_LOOKS looks do not show the end, assume that the timer started between the request and the last look. So
+        many looks take 10 s or longer. The next call of `needs_plan` returns True, because work may now be possible.
 
         Raises: the errors of `synchronize`. The timer then stays unknown, and no sync counts as needed for the next
-        hour.
+            hour.
         """
         timer, before_us = self._timers[directory], self._clock()
         timer.note_request(before_us)

@@ -95,11 +95,12 @@ def _event_matches(namespaces: Sequence[str]) -> list[str]:
 
 
 def _interpret_events(events: Sequence[Entry]) -> dict[str, Any]:
-    """Return the fields `boots`, `dropped` and `ended` of a Journal: boots, lost messages, and failures of journald.
+    """Return the fields `boots`, `dropped` (lost messages) and `ended` (failures of journald) of a Journal.
 
-    `events` begin with the newest; the values of the fields begin with the oldest. Each boot ID among `events` becomes
-    a Boot with the time of its first event. Its flush time and its userspace start-up time are set if a message
-    contains them; the first message counts. Other messages, and flush times that cannot be parsed, are ignored.
+    `events` begin with the newest entry, and each field begins with the oldest. Each boot ID becomes one Boot,
+    with the time of its oldest entry in `events`. A Boot also has the duration of journald's flush to /var and
+    the userspace start-up time, if messages report them. If several messages do, the oldest counts. Other
+    messages, and flush times that cannot be parsed, are ignored.
     """
     boots: dict[str, dict[str, Any]] = {}
     dropped: list[Dropped] = []
@@ -141,12 +142,14 @@ def _read_newest(found: Iterable[Entry]) -> tuple[int, int | None, tuple[Intake,
 
 
 def _leave_out_clock_steps(taken: list[tuple[Intake, int, str]]) -> list[Intake]:
-    """Return the waits, the oldest first, without those that a change of the clock caused or may have caused.
+    """Return the intake delays, the oldest first, without those that a step of the clock may have falsified.
 
-    `taken` begins with the newest. Each element has a wait, CLOCK_REALTIME minus CLOCK_MONOTONIC at its entry, and the
-    entry's boot. A negative wait is always left out. A clock step is a change of that difference by more than STEP_US
-    within a boot, forward or back. Until AFTER_STEP_US after a step, also leave out each wait that is longer than the
-    step minus STEP_US. Shorter waits are kept.
+    `taken` begins with the newest entry. Each element has a delay, CLOCK_REALTIME minus CLOCK_MONOTONIC at the
+    entry, and the entry's boot. If this difference jumps by more than STEP_US between two entries of one boot,
+    the clock was stepped, forward or back. These delays are left out:
+    - each negative delay.
+    - for AFTER_STEP_US after a step, each delay that is longer than the step minus STEP_US. A message that was
+      sent before a step forward seems to have waited that long.
     """
     kept: list[Intake] = []
     before: tuple[int, str] | None = None

@@ -15,10 +15,11 @@ RETENTION: Final = "/etc/systemd/journald.conf.d/60-journalkeeper-retention.conf
 
 
 def read_storage() -> Storage | Unknown:
-    """Return the Storage= setting of the host's main journald, and the target of our drop-in.
+    """Return the Storage= setting of the host's main journald, and the disk usage that our drop-in aims at.
 
-    Also return whether the persistent directory exists, and whether journald has flushed to it since the boot. Return
-    Unknown with the reason if journald's socket does not exist, or a configuration file cannot be read.
+    The disk usage is in bytes. It is None if there is no drop-in, or it names no target. Also return whether the
+    persistent directory exists, and whether journald has flushed to it since the boot. Return Unknown with the
+    reason if journald's socket does not exist, or a configuration file cannot be read.
     """
     if not os.path.exists(control.get_socket_path()):
         return Unknown("no journald runs here")

@@ -131,9 +131,12 @@ class Observer:
     def look_at(self, paths: Iterable[str], *, now_us: int) -> Seen:
         """Look at the files `paths` alone, in their order, each once.
 
-        Each gets a row, with a problem if it cannot be looked at. `paths` must be absolute and without symbolic links;
-        `resolve_path` makes such paths. A link is not followed and becomes a problem. The instances, volumes and
-        leftovers are those of the files' directories. An unchanged file keeps its stored row.
+        Each gets a row, with a problem if it cannot be looked at. `paths` must be absolute and without symbolic
+        links; `resolve_path` makes such paths. A link is not followed and becomes a problem. The instances, volumes
+        and leftovers are those of the files' directories. An unchanged file keeps its stored row.
+
+        Raises: FileError if a configuration file of a directory's journald cannot be read, or a directory cannot be
+            listed.
         """
         gathered = _Gathered(now_us)
         for path in dict.fromkeys(paths):
@@ -144,10 +147,13 @@ class Observer:
     def _look_at_place(self, place: Directory, only: str | None, gathered: _Gathered) -> None:
         """Add rows to `gathered`: of the file named `only`, or of all journal files in the directory if `only` is None.
 
-        The file `only` always gets a row, and an error becomes the problem of that row. Without `only`, vanished files
-        get no row, and stored rows of files that are no longer listed are forgotten. An error that concerns the
+        The file `only` gets a row in any case, and an error becomes the problem of that row. Without `only`, vanished
+        files get no row, and stored rows of files that are no longer listed are forgotten. An error that concerns the
         directory becomes a row of the directory. At most MOST_FILES files get rows. If there are more, a row of the
         directory with the problem TOO_MANY follows.
+
+        Raises: FileError if a configuration file of the directory's journald cannot be read, or the directory cannot
+            be listed.
         """
         try:
             with opening.open_directory(place.path) as fd:

@@ -76,8 +76,8 @@ class Cases:
     def rotatable(self) -> dict[str, list[JournalFile]]:
         """The active files that a rotation archives, by directory. A directory without such files has no key.
 
-        They have names that journald itself uses. Files with other names, such as those of systemd-journal-remote, have
-        the owner "remote" and are not rotated.
+        They have names that journald itself uses, and include files with a problem. Files with other names, such as
+        those of systemd-journal-remote, have the owner "remote" and are not rotated.
         """
         rotatable: dict[str, list[JournalFile]] = {}
         for file in self.host.files:

@@ -47,10 +47,11 @@ def ignores_budget(request: Request, budget: int) -> bool:
 
 
 def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: Outcome, now_us: int) -> None:
-    """Store a failed action in `refused` by (device, inode), so that the next plan does not retry it at once.
+    """Store a failed or skipped action in `refused`, so that the next plan does not retry it at once.
 
-    Count the failures of each inode. A success removes the entry. A failure with the reason NO_GAIN or one in PASSING
-    leaves `refused` as it is: the history stores NO_GAIN, and those in PASSING do not last.
+    The key is (device, inode). Store the reason, the file's size and mtime at the plan, and the number of tries
+    in a row. The size and mtime of a directory are 0. A success removes the entry. The reason NO_GAIN or one in
+    PASSING leaves `refused` as it is: the history stores NO_GAIN, and those in PASSING do not last.
     """
     target = action.target
     key = target.device, target.inode
@@ -99,8 +100,8 @@ def wait_for_window(path: str, window: Window) -> Skip | None:
 def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config) -> Skip | None:
     """Postpone work for 10 min during a balance or scrub, and for 1 min while others keep the disk busy.
 
-    Busy means that the measured share of time exceeds PressureMax=. Return None in all other cases, also if there is
-    no volume or no measurement.
+    Busy means that the measured share of time exceeds PressureMax=. The Skip has the reason PRESSURE; the caller
+    sets its `puts_off`. Return None in all other cases, also if there is no volume or no measurement.
     """
     if volume is None:
         return None

@@ -135,10 +135,10 @@ class FlushTimer:
     def note_append(self, now_us: int) -> bool:
         """Record an append that inotify reported at `now_us`. Return True if that changes `next_look_us`.
 
-        - Without a timer: plan a look RARELY_US later, and return True. Return False if one is planned already.
-        - OFFLINE: start the timer, at most COALESCED_US before `now_us`, and return True.
-        - Otherwise: remember the append for `note_offline`. If a look found the first append before inotify reported
-          it, make the start of the timer more exact and return True. Else return False.
+        - There is no timer: plan a look RARELY_US later. Return False if a look is planned already, else True.
+        - Nothing was unsynced: the append started the timer, at most COALESCED_US before `now_us`. Return True.
+        - Otherwise: store the append for `note_offline`. If a look found the timer's first append before inotify
+          reported it, make the start of the timer more exact and return True. Else return False.
         """
         if not self.has_timer:
             first = self._untimed_look_us is None
@@ -163,11 +163,13 @@ class FlushTimer:
         self._appended_us = None
 
     def note_offline(self, present: frozenset[int], now_us: int) -> bool:
-        """Record a look that found nothing unsynced in the files with the inodes `present`. Set the state to OFFLINE.
+        """Record a look that found nothing unsynced. Set the state to OFFLINE, or to ONLINE after a newer append.
 
-        If none of the files that were unsynced at the last look is in `present`, journald rotated them away. The timer
-        then continues, so remember its start for the next append. If an append was reported since `begin_look`, start
-        the timer again at that append: the state is ONLINE then.
+        `present` are the inodes of the files that the look read. There are two special cases:
+        - None of the files that were unsynced at the last look is present. Then journald rotated them away, which
+          does not stop the timer: store its start for the next append.
+        - An append was reported since `begin_look`. Then the append is newer than the look: start the timer again, at
+          the append but not before `now_us`. The state is ONLINE.
 
         Return True if the state was not OFFLINE before this call.
         """
@@ -184,17 +186,17 @@ class FlushTimer:
         return news
 
     def note_unsynced(self, files: dict[int, int | None], now_us: int, volumes: Generations = UNTOLD) -> bool:
-        """Record a look that found unsynced `files`: the address of each file's first block, by inode.
+        """Record a look that found unsynced files. Return True if a flush is over, and the timer has started anew.
 
-        A first block that moved since the last look is the sign of a flush. An address of None is no sign. `volumes`
-        are the volume's generations before and after this look. They show whether the volume was committed between the
-        looks: then sync(2) may have moved the block.
+        `files` has the address of each file's first block, by inode. A flush moves the first block; an address of
+        None is no evidence. sync(2) also moves it, but commits the volume, too. `volumes` are the volume's
+        generations before and after this look. They show whether the volume was committed since the last look.
 
-        The result depends on the timer before this look:
-        - The files were all synced: the timer started between the last look and this one. Return False.
-        - The start is unknown: a moved block may show it, unless sync(2) may have moved the block. Return False.
-        - The start is known: return True if the flush is over, or did not come in time. Then the timer has started
-          anew. Return False otherwise, also if the timer became unknown.
+        The effect depends on the timer before this look:
+        - Nothing was unsynced: the timer started between the last look and this one. Return False.
+        - Its start is unknown: a moved block may show the start (`_accept_flush`). Return False.
+        - Its start is known: return True if a flush was seen and the timer's slack is over, or if no flush came in
+          time. Return False otherwise, also if the timer became unknown.
         """
         synced, self._generation = volumes.after != self._generation, volumes.before
         blocks = {number: block for number, block in files.items() if block is not None}
@@ -265,12 +267,15 @@ class FlushTimer:
         self.state, self.since = State.ONLINE, Span(earliest_us, latest_us)
 
     def _accept_flush(self, before_us: int, now_us: int, *, synced: bool) -> None:
-        """Take a moved first block as a flush between `before_us` and `now_us`, if nothing else explains the move.
+        """Decide whether a first block that moved between two looks shows a flush, and so the start of the timer.
 
-        `synced` is True if the volume was committed meanwhile: then sync(2) may have moved the block. The kernel's own
-        write-back may have moved it, too. That is impossible if another move was less than KERNEL_EXPIRES_US ago, or if
-        the interval is shorter than that. If the move was a flush, the state is ONLINE and the timer started an
-        interval ago. Otherwise, only the time of the move is recorded and the timer stays unknown.
+        `before_us` and `now_us` are the times of the looks. The move was a flush if it has neither of these causes:
+        - sync(2), which is possible if the volume was committed between the looks (`synced`).
+        - The kernel's write-back. It is impossible if another move was less than KERNEL_EXPIRES_US ago, or if the
+          interval is shorter than that.
+
+        After a flush, set the state to ONLINE. The flush is the end of the timer, so the timer started one interval
+        before. Otherwise, only store the time of the move: the timer stays unknown.
         """
         soon = self._moved_us is not None and now_us - self._moved_us < KERNEL_EXPIRES_US
         self._moved_us = now_us
@@ -356,14 +361,17 @@ class FlushTimer:
         return bool(closes_us) and now_us >= (closes_us or 0)
 
     def next_look_us(self, margin_us: int) -> int | None:
-        """Return when (CLOCK_MONOTONIC) to look at the files again, or None if that needs an event first.
+        """Return when (CLOCK_MONOTONIC) to look at the files again, or None if no look is needed before the next
+        append.
 
-        - Without a timer: the time that `note_append` planned, else None. With one, None if nothing is unsynced.
-        - The interval leaves no window of `margin_us`: RARELY_US after the last look.
-        - The timer's start is unknown: a fraction of the interval after the last look, at most SEARCH_EVERY_US. It is
-          the whole interval, at least RARELY_US, if only NOCOW files are unsynced.
-        - The timer runs: `margin_us` before its flush is due, when it is due, and repeatedly until the flush was seen.
-          After that, when the timer's slack is over.
+        The first of these cases that applies decides:
+        - There is no timer: the time that `note_append` planned, or None.
+        - Nothing is unsynced: None.
+        - The interval is too short for work between the margins: RARELY_US after the last look.
+        - The start of the timer is unknown: a twentieth of the interval after the last look, at most SEARCH_EVERY_US.
+          If only NOCOW files are unsynced, a whole interval, at least RARELY_US: their blocks never move.
+        - The timer runs: `margin_us` before the flush is due, then when it is due. Then repeatedly until the flush
+          was seen, and once more when the timer's slack is over.
         """
         if not self.has_timer or self.state is State.OFFLINE:
             return None if self.has_timer else self._untimed_look_us

@@ -60,7 +60,8 @@ def decide(instance: Instance, volume: Volume | None, host: Host, config: Config
 def _doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str] | None:
     """Return (reason, detail) why NOCOW=auto leaves this directory datacow; None if auto makes it NOCOW.
 
-    The reasons are, in this order: REDUNDANT, if btrfs stores data more than once, and SNAPSHOTS by `snapshots`.
+    The setting itself is not checked. The reasons are, in this order: REDUNDANT, if btrfs stores data more than
+    once, and SNAPSHOTS by `snapshots`.
     """
     if volume.redundant:
         return Reason.REDUNDANT, f"data is {volume.data_profile}"

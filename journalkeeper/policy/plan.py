@@ -51,11 +51,15 @@ class Idle:
 
 
 def plan(host: Host, request: Request, config: Config, idle: Idle | None = None) -> Plan:
-    """Return the plan for `host`: an action or a skip for each file and directory, the most rewarding actions first.
+    """Return the plan for `host`: an action or a skip for each file, the most rewarding actions first.
 
-    Actions on directories come before those on files, and skips are sorted by path. A file that a planned rotation
-    archives gets no action of its own. The plan also contains each instance's window, and the instances to ask for a
-    sync. Decisions in `idle` are used again if the request, the configuration, the volumes and the file are unchanged.
+    Directories are considered only if `takes_directories` of the request is True. A directory can get an action
+    or a skip about +C, and one about a rotation. Actions on directories come before those on files, and skips are
+    sorted by path. If a planned rotation archives several files, the rotation has the path of one of them. Each
+    other file that would be rewritten gets a skip with the reason ROTATION.
+
+    The plan also contains each instance's window, and the instances to ask for a sync. Decisions in `idle` are
+    used again if the request, the configuration, the volumes' mount options and the file are unchanged.
     Afterwards `idle` contains the lasting decisions of this plan only.
     """
     cases, idle = Cases(host, request, config), idle or Idle()
@@ -86,9 +90,11 @@ def plan(host: Host, request: Request, config: Config, idle: Idle | None = None)
 
 
 def _decide_on_directories(proposed: Sequence[Action], cases: Cases) -> list[Action | Skip]:
-    """Return the actions on the directory of each instance, and the reasons against others.
+    """Return the actions on the instances' directories, and the skips, in the order of the instances.
 
-    `proposed` are the actions on files.
+    For each instance these are the answers of `_decide_on_directory`: about +C, then about a rotation. The
+    rotations of instances before it count for RotationsPerDay=. `proposed` are the rewrites that pay, also
+    postponed ones: a rotation is compared with them.
     """
     answers: list[Action | Skip] = []
     for instance in cases.host.instances:
@@ -141,13 +147,15 @@ def _judge_file(
 
 
 def _judge(case: Case) -> Decision:
-    """Return (skip, action) for one file. `skip` is the reason not to work on it now, `action` the rewrite that pays.
+    """Return (skip, action) for one file: the reason not to work on it now, and the rewrite that pays.
 
-    - A rule vetoes the file: (the first veto, None). If an action would pay and all vetoes are temporary, `puts_off` of
-      the veto is True.
-    - No action pays, and no rule vetoes the file or the first veto is SHARED: (the Skip of `propose`, None).
-    - The action pays but a retry or a busy disk postpones it: (the Skip with `puts_off`, the action).
-    - The action may be done now: (None, the action). A request that hurries is never postponed.
+    - A rule vetoes the file: (the first veto, None). `puts_off` of the veto is True if a rewrite would pay and
+      all vetoes are temporary.
+    - No rewrite pays, and no rule vetoes the file: (the Skip of `propose`, None). The result is the same if the
+      first veto is SHARED, because a file that needs no work does not wait for the deletion of a snapshot.
+    - A rewrite pays, but a failure or a busy disk postpones it: (the Skip with `puts_off`, the action). This case
+      does not occur if the request hurries.
+    - A rewrite pays and may be done now: (None, the action).
     """
     against = vetoes(case)
     veto = next(against, None)

@@ -230,10 +230,13 @@ def _find_veto(question: Question) -> Skip | None:
 def decide_rotation(question: Question, proposed: Sequence[Action], *, nocow: bool) -> Action | Skip | None:
     """Return the rotation of the instance, a Skip with the reason against it, or None if no rotation is wanted.
 
-    With `nocow` (new files become NOCOW, as the configuration demands), first try to rotate an active datacow file at
-    any cost. If there is none, or a rule forbids it, rotate if that costs less than `proposed`, the actions on files,
-    and the extents that they leave. Without such a rotation, a Skip of the first try is returned before one of the
-    second. `puts_off` of a Skip is True if its reason ends by itself: a closed window, a budget, a busy disk.
+    There are two reasons for a rotation. They are tried in this order, until one gives an action:
+    1. With `nocow` only: an active file is datacow, and its successor would be NOCOW. The cost does not matter.
+    2. A rotation costs less than `proposed`, the actions on files, and the extents that these leave.
+
+    Without an action, return the Skip of the first try, or else the result of the second. `nocow` is True if new
+    files become NOCOW, as the configuration demands. `puts_off` of a Skip is True if its reason ends by itself: a
+    closed window, a budget, a busy disk.
     """
     answer = _rotate_into_nocow(question) if nocow else None
     if not isinstance(answer, Action):
@@ -303,10 +306,10 @@ def wait_for_disk(question: Question) -> Skip | None:
 
 
 def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
-    """Postpone a rotation until `file` is as old as a day divided by RotationsPerDay=.
+    """Postpone a rotation until `file` is as old as a day divided by RotationsPerDay=, where 0 counts as 1.
 
-    So each rotation gains much. Return None for an older file, for one that begins in the future, and if the request
-    hurries.
+    So each rotation gains much. Return None for an older file, for one that begins in the future, and if the
+    request hurries.
     """
     apart_us = DAY_US // max(1, question.cases.config.budget.rotations_per_day)
     age_us = question.cases.host.now_us - file.head_time_us

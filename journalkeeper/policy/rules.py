@@ -104,8 +104,9 @@ def veto_settling(case: Case) -> Skip | None:
 def veto_unfinished_archive(case: Case) -> Skip | None:
     """Veto an archive whose header has another state than ARCHIVED, because journald may still write it.
 
-    journald sets this state when the whole file is on the disk, and no inotify event reports that. So the Skip has the
-    time of the next check:
+    Return None for an active file, and for an unclean one (*.journal~), which no program writes. journald sets
+    the state when the whole file is on the disk, and no inotify event reports that. So the Skip has the time of
+    the next check:
     - in a minute, if its last change is younger than NocowSettleSec=.
     - in AGAIN_US, if its last change is younger than a day.
     - no time, if its last change is older. journald was killed before it could set the state.

@@ -68,9 +68,10 @@ def schedule(rate: float, count: int) -> Iterator[int]:
 
 
 def sample(series: Series, planned_ns: Iterable[int], call: Callable[[], object]) -> Iterator[None]:
-    """For each time in `planned_ns`, run `call` at once, add its start and duration to `series`, and yield.
+    """For each time in `planned_ns`, run `call`, add the call to `series`, and yield.
 
-    The iterable waits for the planned times, as `schedule` does. The errors of `call` are raised.
+    The added values are the start, the duration and the planned time. The iterable waits for the planned times,
+    as `schedule` does. An error of `call` is raised, and this call is not added.
     """
     for planned in planned_ns:
         began_ns = time.monotonic_ns()
@@ -101,9 +102,10 @@ def read_lines(fd: int) -> Iterator[list[bytes]]:
 def scratch(directory: str) -> Iterator[str]:
     """Make a directory in `directory`, yield its path, and remove it with its content at the end of the block.
 
-    Only its owner can use it. It is removed also if this process is killed.
+    Only its owner can use it. A child process removes it, so it is also removed if this process is killed.
 
-    Raises: FileError, also for an OSError in the block; KeeperError if root would work below a directory of a user.
+    Raises: FileError for any OSError, also one that the block raises; KeeperError if root calls this and another
+    user could exchange files in `directory` (see `require_root_only`).
     """
     try:
         require_root_only(directory)
@@ -136,10 +138,11 @@ class Target(NamedTuple):
 def target(*, host: bool, directory: str | None) -> Iterator[Target]:
     """Yield the journald to measure: with `host` the host's, else a new private one.
 
-    The private one writes to a temporary directory below `directory`, or below SCRATCH if that is None. At the end of
-    the block it is stopped, and its directory is removed.
+    The private one writes to a temporary directory below `directory`, or below SCRATCH if that is None. At the
+    end of the block it is stopped, and its directory is removed.
 
-    Raises: KeeperError if the host has no journald, or a private one cannot be started; FileError as `scratch`.
+    Raises: KeeperError if the host has no journald, a private one cannot be started, or another user could
+        exchange its files. With a private one, FileError for any OSError, also for one in the block.
     """
     if host:
         pid = int(run("systemctl", "show", "--property=MainPID", "--value", "systemd-journald.service"))

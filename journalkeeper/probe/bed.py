@@ -140,9 +140,11 @@ class PrivateJournald:
         return ("nsenter", f"--target={self.pid}", "--mount", "--root", "--wdns=/", "--")
 
     def start(self, *, flushed: bool = True) -> None:
-        """Start journald, wait until it takes messages, and log a first message, so that the active file is ONLINE.
+        """Start journald, wait until it takes messages, and send it a first message.
 
-        Unless `flushed`, journald keeps its entries in its own /run until `flush`. It must not be running.
+        journald must not be running before. The active file becomes ONLINE when journald has taken the message; this
+        function does not wait for that. Unless `flushed`, journald keeps its entries in its own /run until `flush`,
+        and does not open the active file.
 
         Raises: KeeperError with journald's messages if it does not start.
         """
@@ -200,10 +202,10 @@ class PrivateJournald:
             return OFFLINE
 
     def age(self, flushes: int, messages: int = 40, *, syncs: bool = True) -> None:
-        """Log `messages` messages and make journald flush them, `flushes` times.
+        """Log `messages` messages and make journald sync its files, `flushes` times.
 
-        Before each flush, wait until the active file is ONLINE. With `syncs=False` the same messages are logged, but
-        journald is not asked to flush. Later calls continue the sequence of messages.
+        Each time, wait until the active file is ONLINE, also with `syncs=False`. With `syncs=False`, only the request
+        to sync is left out. Later calls continue the sequence of messages.
 
         Raises: OSError if journald is not running; KeeperError if the file does not become ONLINE or is not synced
         within a minute.
@@ -299,10 +301,12 @@ def bed(
 ) -> Iterator[Bed]:
     """Yield a new btrfs volume with a private journald that writes to it; remove both at the end of the block.
 
-    `settings` are lines for journald.conf(5). `size` (as in truncate(1)) and mount `options` are those of the volume.
-    The volume's image is in a temporary directory below `parent`, or below the system's default for None.
+    `settings` are lines for journald.conf(5). `size` (as in truncate(1)) and mount `options` are those of the
+    volume. The volume's image is in a temporary directory below `parent`, or below the system's default for None.
+    journald runs when the block begins.
 
-    Raises: KeeperError with the error message of the tool that failed.
+    Raises: KeeperError with the error message of the tool that failed; OSError if `parent` does not exist or
+    cannot be written to.
     """
     with (
         ScratchVolume(size, options=options, parent=parent) as scratch,

@@ -116,12 +116,16 @@ class LabAnswer(NamedTuple):
 def compare(directory: str, wanted: int, iops: int | None, report: Report) -> LabAnswer:
     """Simulate days of a host's journal under each strategy, and return the measurements of each journal.
 
-    The untouched journal is flushed until its active file has `wanted` extents. Each other journal gets about the same
-    number of flushes. `iops` limits the device during each timed step; 0 means no limit. None means DEFAULT_IOPS if the
-    kernel can limit, else no limit. The volumes are made below `directory` and removed. `report` is called with a text
-    on each step.
+    The first strategy, "untouched", is flushed until its active file has `wanted` extents, a positive number.
+    Each other strategy gets about the same number of flushes. Each has its own volume below `directory`, which is
+    removed.
 
-    Raises: KeeperError with the error message of the tool that failed.
+    `iops` limits the device during each timed step; 0 means no limit. None means DEFAULT_IOPS if the kernel can
+    limit, else no limit. `iops` in the answer is None if there was no limit. `report` is called with a text on
+    each step.
+
+    Raises: KeeperError with the error message of the tool that failed; KeeperError or OSError if a limit was
+    requested and the kernel cannot limit.
     """
     flushes = 0
     rows = []
@@ -167,7 +171,11 @@ def find_limit(volume: ScratchVolume, iops: int | None) -> int:
 def age_until(place: Bed, wanted: int, report: Report) -> int:
     """Flush until the active file has at least `wanted` extents, and return the number of flushes.
 
-    The number is a multiple of FLUSHES_A_STEP. `report` is called with the progress after each step.
+    The flushes are made in steps of FLUSHES_A_STEP, and the extents are counted after each step. So at least one
+    step is made, even if the file has enough extents before, unless `wanted` is 0. `report` is called with the
+    progress after each step.
+
+    Raises: KeeperError or OSError as `PrivateJournald.age`.
     """
     flushes = count = 0
     while count < wanted:
@@ -200,11 +208,12 @@ def _live(place: Bed, strategy: Strategy, flushes: int, report: Report) -> None:
 
 
 def _act(place: Bed, command: str) -> None:
-    """Run the shell command `command` in journald's mounts, with a state directory for journalkeeper.
+    """Run the shell command `command` in journald's mount namespace, and wait for its end. Do nothing for "".
 
-    Do nothing for "".
+    $STATE_DIRECTORY is the directory of the volume's image, and Python finds this journalkeeper. The command is
+    killed if this process dies.
 
-    Raises: KeeperError if the command fails.
+    Raises: KeeperError if the command fails; subprocess.TimeoutExpired after 300 s.
     """
     if command:
         environment = ("env", f"STATE_DIRECTORY={place.volume.base}", f"PYTHONPATH={PACKAGE}")
@@ -217,17 +226,20 @@ def _flush(place: Bed, flushes: int, *, syncs: bool = True) -> None:
 
 
 def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
-    """Measure one strategy, and return its row. `iops` limits the device during each timed step; 0 means no limit.
+    """Measure the journal that one strategy left, and return its row.
 
-    The steps are, in this order:
-    - Stop journald, and count extents and disk bytes of all files.
-    - Time a cold read of the newest ten entries, and one of all entries.
-    - Run the strategy's `at_night`, without a limit and untimed. Count the extents of the active file and the bytes
-      that were written to the volume so far.
-    - Time the flush of a boot. It comes after the reads, because it changes many old pages of the file.
-    - Measure the longest wait while the strategy acts, with `measure_wait_s`.
+    The order of the steps matters, because a later step changes the files that an earlier one measures:
+    1. Stop journald. Count the extents and disk bytes of all files.
+    2. Time a cold read of the newest ten entries, then one of all entries.
+    3. Run the strategy's `at_night`, not timed and not limited. Count the extents of the active file and the
+       bytes written to the volume so far.
+    4. Time the flush of a boot, which changes many old pages of the file.
+    5. Measure the longest wait while the strategy acts, with `measure_wait_s`.
 
-    `report` is called before each timed step. journald runs at the end.
+    `iops` limits the device during each timed step; 0 means no limit. `report` is called before each timed step.
+    journald runs at the end.
+
+    Raises: KeeperError if journald, an act or a tool fails.
     """
     volume, journald = place.volume, place.journald
     journald.stop()
@@ -276,9 +288,10 @@ def _count_extents(path: Path, *, sync: bool = True) -> int:
 def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
     """Return the longest time in seconds from a message's planned time of sending until journald received it.
 
-    UNSYNCED messages are logged first. Then a load of LOAD_RATE messages per second begins, as `probe syslog` sends it.
-    After a second, journald is asked to sync its files, unless the strategy has `syncs=False`. Then all three acts of
-    the strategy run, and the load continues for two seconds. `iops` limits the device during the load, as in `slow_s`.
+    UNSYNCED messages are logged first. Then a load of LOAD_RATE messages per second begins, as `probe syslog`
+    sends it. After a second, journald is asked to sync its files, unless the strategy has `syncs=False`. Then
+    `by_day`, `at_noon` and `at_night` of the strategy run, and the load continues for two seconds. `iops` limits
+    the device during the load, as in `slow_s`.
 
     Raises: KeeperError if a message does not arrive in the journal, or journald or an act fails.
     """
@@ -299,7 +312,7 @@ def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
     with closing(load), ThreadPoolExecutor(1) as pool:
         found, acting = next(load), pool.submit(slow_s, place.volume, iops, act)
         while not acting.done():
-            next(load)
+            next(load, None)  # None after journald ended, which `faults` reports
     acting.result()
     if found.losses or found.faults:
         raise KeeperError(" ".join([*found.losses, *found.faults]))

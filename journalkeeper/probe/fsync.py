@@ -42,10 +42,12 @@ def journal_directory(asked: Namespace) -> str:
 def measure(asked: Namespace) -> Steps:
     """Measure the duration of fsyncs of a file in the journal's directory, alone and with a busy writer.
 
-    `asked` has --rate, --seconds and the directory; each share of BUSY takes --seconds. The Measurement is yielded
-    first and after each call. The temporary files are removed at the end.
+    `asked` has --rate, --seconds and the directory. Each share of BUSY is measured for --seconds, and has its own
+    series. Yield the Measurement first, and the same object again after each fsync. After each share with a
+    writer, add a note with the share of the time that the writer really used. The temporary files are removed at
+    the end.
 
-    Raises: FileError; KeeperError as `scratch`.
+    Raises: FileError for an OSError of these files, such as ENOSPC; KeeperError as `scratch`.
     """
     with scratch(journal_directory(asked)) as place, open(f"{place}/synced", "wb", buffering=0) as file:
         names = [f"fsync, writer {share:.0%} busy" if share else "fsync alone" for share in BUSY]

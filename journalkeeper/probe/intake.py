@@ -109,10 +109,14 @@ class Intake:
             yield f"stall of {span(ended_ns - began_ns)} at {when}: {cause}"
 
     def _find_cause(self, began_us: int, ended_us: int, rotations_us: list[int]) -> str:
-        """Return the cause of a stall: a boot flush that took at least half of it, else an event right before it.
+        """Return the cause of a stall as a text, or a list of the possible causes if no event explains it.
 
-        The events are a message of priority crit, then a rotation. Without such an event, return a text with the
-        remaining causes.
+        These causes are tried in this order:
+        - a boot flush that took at least half of the stall.
+        - a message of priority crit, near the beginning of the stall.
+        - a rotation, near the beginning of the stall.
+
+        Near means from STALL_NS before the beginning to STEP_US after it.
         """
         overlaps = (min(ended_us, ended) - max(began_us, began) for began, ended in self.flushes_us)
         if any(overlap * 2 >= ended_us - began_us for overlap in overlaps):
@@ -135,13 +139,14 @@ class Intake:
 def rotations_us(directory: str) -> list[int]:
     """Return the times of the rotations in ascending order: the first entries of all system journals but the oldest.
 
-    Read the journals in `directory` and everything below it. Skip files that vanish meanwhile or have no valid header.
-    Return [] for fewer than two journals.
+    Read the journals in `directory` and everything below it. Skip files that vanish meanwhile or have no valid
+    header. Return [] for fewer than two journals, or if `directory` does not exist.
 
-    Raises: OSError if another file cannot be read.
+    Raises: OSError if a journal cannot be read: EACCES; ENOTDIR a part of the path of `directory` is a symbolic
+    link.
     """
     found = []
-    for place, _, names in os.walk(directory):
+    for place, _, names in os.walk(os.path.realpath(directory)):
         for name in names:
             if name.startswith("system@") or name == "system.journal":
                 try:
@@ -155,10 +160,10 @@ def rotations_us(directory: str) -> list[int]:
 def measure(asked: Namespace) -> Steps:
     """Measure the intake delay of the entries that --since, --boot and --follow select.
 
-    The Measurement is yielded first and after each batch of entries. The series of the units, notes and losses are
-    added at the end, also after an error.
+    Yield the Measurement first, and the same object again after each batch of entries. At the end, also after an
+    error, add the series of the units, the one with the longest wait first, and the notes and losses.
 
-    Raises: KeeperError if journalctl fails; OSError if it cannot be started.
+    Raises: KeeperError if journalctl fails; OSError if journalctl cannot be started, or as `rotations_us`.
     """
     options = [f"--since={asked.since}"] if asked.since else []
     options += ["--boot"] if asked.boot else []

@@ -80,10 +80,12 @@ def run(*argv: str | os.PathLike[str], timeout_s: float = 300) -> str:
 def undo_at_end(*argv: str) -> Iterator[str]:
     """Start a command that undoes its own work when the block ends or this process dies. Yield its first line.
 
-    The command prepares, prints a line, and undoes its work when its stdin ends. The block's end waits for that. Ctrl-C
-    does not reach the command, and SIGPIPE is ignored in it, because SIGPIPE would end a shell without its trap.
+    The command prepares, prints a line, and undoes its work when its stdin ends. The block's end waits for that.
+    A failure of this part is not reported. Ctrl-C does not reach the command, and SIGPIPE is ignored in it,
+    because SIGPIPE would end a shell without its trap.
 
-    Raises: KeeperError with the command's error message if it ends without a line.
+    Raises: KeeperError with the command's error message if it ends without a line; OSError if it cannot be
+    started.
     """
     pipe = subprocess.PIPE
     with (
@@ -119,7 +121,14 @@ def wait_until(is_done: Callable[[], bool], complaint: str, timeout_s: float = 6
 def isolate() -> None:
     """Replace this process by a new run of the same command in its own mount namespace. Return only in the new run.
 
-    Without isolation, a namespace that another process makes meanwhile would copy our mounts and keep them mounted.
+    The new run has the same process id and arguments, and ISOLATED in its environment, which the call there
+    removes. Without isolation, a namespace that another process makes meanwhile would copy our mounts and keep
+    them mounted.
+
+    If the namespace cannot be made, the process ends with the message of unshare(1), because this program is no
+    longer there to report it.
+
+    Raises: OSError if unshare(1) cannot be executed.
     """
     if os.environ.pop(ISOLATED, None) == str(os.getpid()):
         return

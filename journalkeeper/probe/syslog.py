@@ -63,12 +63,16 @@ def measure(asked: Namespace) -> Steps:
 def at(where: Target, asked: Namespace, count: int) -> Steps:
     """Send `count` messages at --rate to the journald `where`, and time each one.
 
-    The series "until sent" has the duration of each send(2). The other series lasts from the same start to journald's
-    own timestamp of the message. Both use CLOCK_MONOTONIC. The Measurement is yielded before the first message and
-    after each one.
+    The series "until sent" has the duration of each send(2). The series "until journald took it" lasts from the
+    same start to journald's own timestamp of the message. Both use CLOCK_MONOTONIC.
 
-    The second series, notes and losses are added when the generator ends or is closed. If journald ends, the sending
-    stops, and the Measurement has a fault.
+    Yield the Measurement before the first message, and the same object again after each one. When the generator
+    ends or is closed, wait for the messages to arrive, at most PATIENCE_S after the last one that did. Then add
+    the second series and a note, and a loss if messages are missing. If a message cannot be sent, stop without
+    this wait and add a fault.
+
+    Raises: OSError if the socket of journald cannot be reached; KeeperError if its network namespace cannot be
+    read.
     """
     sent, taken = (Series(f"until {end}", planned=True) for end in ("sent", "journald took it"))
     found = Measurement([sent, taken])

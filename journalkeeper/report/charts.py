@@ -351,7 +351,7 @@ def _tabulate_waits(kept: Sequence[Intake]) -> Iterator[tuple[str, ...]]:
     """Yield the rows of the table of waits: each is about an equal part of the time, the newest first.
 
     A row has the beginning, the number of messages, the median, 99th percentile and longest wait, and the unit of
-    the longest wait. Parts without messages have no row. `kept` must not be empty.
+    the longest wait. Parts without messages have no row. `kept` must be sorted by time and not be empty.
     """
     times = _divide(kept[0].when_us, kept[-1].when_us, MOST_ROWS)
     for at, some in reversed([*zip(times, _group(times, kept), strict=True)]):

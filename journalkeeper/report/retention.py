@@ -66,9 +66,10 @@ class Retention(NamedTuple):
 def history(look: Look, storage: Storage) -> Answers:
     """Compacted archives leave room for a longer history, which journald does not use: it counts uncompressed bytes.
 
-    The check gives advice if the history could be at least 1.5 times as long. It finds nothing if the gain is smaller,
-    or if the drop-in of `journalkeeper retention --apply` exists. It is Unknown if the compression ratio, the bytes per
-    day or journald's limits are not known.
+    The check gives advice if the history could be at least 1.5 times as long. It finds nothing if the gain is
+    smaller, or if the drop-in of `journalkeeper retention --apply` exists. It is Unknown if the compression
+    ratio, the bytes per day or journald's limits are not known, if SystemMaxUse= is off, or if this machine's
+    main journald writes to none of the configured directories.
     """
     found = retention(look, storage)
     if isinstance(found, Unknown):
@@ -249,8 +250,10 @@ class History(NamedTuple):
 def summarize_history(instance: Instance, files: Sequence[JournalFile]) -> History:
     """Return the present history of a directory and the limit that will end its growth.
 
-    journald counts allocated bytes, and deletes the oldest archive beyond the first limit that is reached. Spans and
-    limits that cannot be computed are None.
+    journald counts allocated bytes, and deletes the oldest archive beyond the first limit that is reached.
+    Without entries, the times are None. `full_span_us` is None if the rate of growth or SystemMaxUse= is not
+    known or SystemMaxUse= is off, even if another limit is known. `binding` is the first of the known limits,
+    None if there is none.
 
     Source: journald.conf(5); systemd 252, journal-vacuum.c.
     """

@@ -124,9 +124,10 @@ def lines(story: Story, width: int) -> list[str]:
 
 
 def facts(rows: Sequence[tuple[str, str]], width: int | None) -> list[str]:
-    """Return the lines of (name, text) rows: each name in a margin, each text wrapped to `width`, unless that is None.
+    """Return the lines of (name, text) rows: names in a margin, texts wrapped to `width` (None: not wrapped).
 
-    A name that repeats the one before is left out. A row with an empty text has no line.
+    A name that is equal to the name of the row before is left out. A row with an empty text has no line, but its
+    name counts as shown.
     """
     room, margin = UNLIMITED if width is None else width, " " * INDENT
     wrap = partial(textwrap.wrap, width=room, subsequent_indent=margin, break_on_hyphens=False)

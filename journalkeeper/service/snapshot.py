@@ -68,8 +68,8 @@ class Snapshot(NamedTuple):
     def headline(self) -> str:
         """The verdict in one line: "Act: ..." with the first problem, "Unknown: ..." with the reason, or "OK: ...".
 
-        After "OK: " follow the number of files and the reasons why files wait. Without findings, the sentence of
-        `state` replaces them: before the first look, or if no journal is on btrfs.
+        After "OK: " follow the number of files and the reasons why files wait. If there are no findings, because no
+        journal is on btrfs, the sentence of `state` follows instead. That sentence is empty while the service works.
         """
         if self.findings is None:
             return self.verdict.headline(f"{state(self)[1]}.")

@@ -50,8 +50,6 @@ NAMES: Final = (
     | pyinotify.IN_MOVE_SELF
 )
 
-LIMITS: Final = "/proc/sys/fs/inotify"
-
 
 class Change(NamedTuple):
     """Changes that inotify or the mount table reported.
@@ -103,11 +101,14 @@ class Watches(NamedTuple):
 def watch_directories(tops: tuple[str, ...]) -> Watches:
     """Watch `tops`, the instances' directories below them, and the nearest directory above each, with inotify.
 
-    The directory above is watched so that a `top` that appears or is replaced is noticed. Return the watches, whose
-    `fd` the caller has to close. `fd` is -1 if the kernel refused an inotify instance.
+    The directory above is watched so that a `top` that appears or is replaced is noticed. Return the watches,
+    whose `fd` the caller has to close. `fd` is -1 if the kernel refused an inotify instance.
 
-    A failure is not raised: `problem` of the result states the last one. If a directory cannot be watched, the others
-    still are. If a top cannot be listed, the directories after it are not watched. The call can wait for the disk.
+    If a directory cannot be watched, the others still are. If a top cannot be listed, the directories after it
+    are not watched. Such failures are not raised: `problem` of the result states the last one. The call can wait
+    for the disk.
+
+    Raises: OSError if the mount table cannot be read, or, after a refusal of the kernel, the inotify limit.
     """
     # pyinotify logs to stderr by a handler of its own; its errors come as exceptions here.
     pyinotify.log.handlers[:] = [logging.NullHandler()]
@@ -174,9 +175,12 @@ def _find_nearest(path: str) -> Iterator[tuple[str, Interest]]:
 
 
 def _add(manager: pyinotify.WatchManager, interests: dict[int, Interest], path: str, interest: Interest) -> str:
-    """Watch the directory at `path`, and add `interest` to `interests`. Return why that is not possible.
+    """Watch the directory at `path`, and add `interest` to `interests`. Return the reason if that is not possible.
 
-    Return "" if the directory is watched, or if it has vanished.
+    Return "" if the directory is watched, or if it has vanished. A directory with two paths is watched once, for
+    the interests of both.
+
+    Raises: OSError as `_explain`.
     """
     try:
         handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -311,14 +315,17 @@ class Watch:
 
 
 def _explain(error: Exception, limit: str) -> str:
-    """Return a text with the kernel's error, the value of an inotify limit, and the command that doubles it.
+    """Return a text with the kernel's error. If an inotify limit is reached, add the command that doubles it.
 
-    `error` is an exception of pyinotify, and `limit` is a file name in LIMITS. The text is such as "No space left on
-    device (ENOSPC); fs.inotify.max_user_watches is 8192; raise it: sysctl fs.inotify.max_user_watches=16384".
+    `error` is an exception of pyinotify, and `limit` is a file name in /proc/sys/fs/inotify. The text is such as "No
+    space left on device (ENOSPC); fs.inotify.max_user_watches is 8192; raise it: sysctl
+    fs.inotify.max_user_watches=16384". Any other error is only named, such as "Permission denied (EACCES)".
 
     Raises: OSError if the file of the limit cannot be read.
     """
     text = str(error).rpartition("Errno=")[2]  # "... Errno=No space left on device (ENOSPC)"
-    with open(f"{LIMITS}/{limit}", encoding="ascii") as file:
+    if not text.endswith(("(ENOSPC)", "(EMFILE)")):
+        return text
+    with open(f"/proc/sys/fs/inotify/{limit}", encoding="ascii") as file:
         value = int(file.read())
     return f"{text}; fs.inotify.{limit} is {value}; raise it: sysctl fs.inotify.{limit}={2 * value}"

@@ -39,8 +39,11 @@ def test_exclusive_operations_are_told_while_they_move(volume: Path, word: str, 
     assert going_on(volume) == expected
 
 
-def test_a_kernel_without_the_file_has_nothing_going_on(volume: Path) -> None:
-    (volume / "sysfs" / UUID / "exclusive_operation").unlink()
+def test_without_a_readable_file_nothing_is_going_on(volume: Path) -> None:
+    file = volume / "sysfs" / UUID / "exclusive_operation"
+    file.unlink()
+    assert going_on(volume) == ""
+    file.mkdir()
     assert going_on(volume) == ""
 
 

@@ -351,7 +351,7 @@ def test_nohup_keeps_protecting_defrag_from_sighup(typed: Typed) -> None:
 def test_ctrl_c_ends_a_reading_command_with_one_line(typed: Typed) -> None:
     engine = FakeEngine()
     engine.look = lambda _: signal.raise_signal(signal.SIGINT)  # type: ignore[assignment, method-assign, return-value]
-    assert typed("scan", engine=engine) == (1, "", "journalkeeper: scan was interrupted; nothing was changed\n")
+    assert typed("scan", engine=engine) == (1, "", "journalkeeper: scan was interrupted\n")
 
 
 @pytest.mark.parametrize(
@@ -512,6 +512,14 @@ def test_history_is_of_the_paths_and_times_that_were_asked_for(
     assert all(list(row)[:8] == keys for row in rows)
 
 
+@pytest.mark.usefixtures("state")
+def test_history_knows_a_file_by_a_link_to_its_directory(typed: Typed, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/j")
+    for words in ([f"{tmp_path}/link/abc/system.journal"], ["-D", f"{tmp_path}/link/abc"]):
+        rows = typed("history", "-j", *words).document["outcomes"]
+        assert {row["path"] for row in rows} == {"/j/abc/system.journal"}
+
+
 NOT_RECORDED = "nothing is recorded of it; "
 
 
@@ -521,7 +529,7 @@ NOT_RECORDED = "nothing is recorded of it; "
     [
         ("missing.journal", f"{NOT_RECORDED}`journalkeeper scan` lists the journal files"),
         ("notes.txt", f"{NOT_RECORDED}`journalkeeper scan` lists the journal files"),
-        ("link.journal", f"{NOT_RECORDED}name the files themselves"),
+        ("link.journal", ""),
         ("system.journal", ""),
         (".", ""),
     ],

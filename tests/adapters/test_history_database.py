@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -181,6 +182,13 @@ def test_a_reader_reports_an_unusable_file_and_leaves_it_alone(tmp_path: Path, d
     with pytest.raises(KeeperError, match=r"history\.db: the history is (corrupt|foreign|newer); the next run as root"):
         kept(tmp_path)
     assert file.read_bytes() == before
+
+
+def test_a_file_that_cannot_be_renamed_was_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    garbage(full(tmp_path))
+    monkeypatch.setattr(os, "rename", Mock(side_effect=OSError(errno.EROFS, "read-only")))
+    with pytest.raises(KeeperError), Record(tmp_path) as record:
+        pytest.fail(f"moved to {record.set_aside}")
 
 
 def test_a_file_damaged_under_our_hands_is_set_aside_and_the_outcome_kept(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -155,6 +156,11 @@ def test_nobody_is_asked_for_another_directory(own: Path, tmp_path: Path) -> Non
         assert not control.can_be_asked(str(path)), path
     assert not control.can_be_asked(str(own / ID), "web")
     assert not control.can_be_asked(str(own / f"{ID}.db"), "db")
+
+
+def test_without_a_readable_machine_id_nobody_is_asked(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "read_machine_id", Mock(side_effect=PermissionError))
+    assert not control.can_be_asked(str(own / ID))
 
 
 def test_a_journald_that_writes_to_run_is_not_asked(own: Path, runtime: Path) -> None:

@@ -134,6 +134,7 @@ def test_no_damaged_entry_ends_the_reading(says: Says, fields: dict[str, Any]) -
         ({"end": "exit 3", "stderr": "out of memory\n"}, "exit status 3: out of memory"),
         ({"end": "kill -9 $$"}, "killed by signal 9"),
         ({"rest": '{"MESSAGE": "half a'}, "journalctl failed"),
+        pytest.param({"rest": "{\n" + "x" * 200_000}, "journalctl failed", id="a line that is not JSON before others"),
     ],
 )
 def test_an_answer_that_breaks_off_is_an_error_with_journalctls_words(says: Says, words: Any, said: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from journalkeeper.btrfs.volume import find_mount_lines
 from journalkeeper.journald import layout
 from journalkeeper.probe.scratch_volume import run
-from journalkeeper.service.watch import COALESCE_S, READ_BYTES, Change, Watch, watch_directories
+from journalkeeper.service.watch import COALESCE_S, READ_BYTES, Change, Watch, _explain, watch_directories
 from tests.hosts import MACHINE
 
 Watching = Callable[..., "Scene"]
@@ -296,7 +296,7 @@ def test_a_directory_that_cannot_be_watched_is_said_and_the_others_are(
     def add_watch(manager: pyinotify.WatchManager, path: str, mask: int, *, quiet: bool) -> object:
         watched.append(os.readlink(path))
         if watched[-1] == str(top / MACHINE):
-            raise pyinotify.WatchManagerError("no space", {})
+            raise pyinotify.WatchManagerError("Errno=no space (ENOSPC)", {})
         return real(manager, path, mask, quiet=quiet)
 
     monkeypatch.setattr(pyinotify.WatchManager, "add_watch", add_watch)
@@ -388,6 +388,12 @@ def test_an_instance_keeps_its_events_where_another_path_leads_to_it(tmp_path: P
 
 
 # bursts
+
+
+def test_an_error_that_is_no_limit_has_no_advice_on_a_limit() -> None:
+    assert (
+        _explain(Exception("... Errno=Permission denied (EACCES)"), "max_user_watches") == "Permission denied (EACCES)"
+    )
 
 
 def test_of_a_burst_nothing_is_missed_and_no_call_takes_more_than_a_buffer(

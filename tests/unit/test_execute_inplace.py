@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
+from journalkeeper.btrfs import fiemap
 from journalkeeper.btrfs.fiemap import (
     FIEMAP_EXTENT_DATA_INLINE,
     FIEMAP_EXTENT_ENCODED,
@@ -36,6 +39,21 @@ def test_runs_with_a_short_hole_between_them_are_one_range(
     runs: list[tuple[int, int]], expected: tuple[Range, ...]
 ) -> None:
     assert join_near(runs) == expected
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_map_may_end_after_the_last_skip(monkeypatch: pytest.MonkeyPatch, *, ends: bool) -> None:
+    """The kernel repeats the rows of an unwritten extent with dirty pages."""
+    batch = [Extent(row * K4, row * K4, K4, PLAIN) for row in range(fiemap.BATCH_ROWS)]
+    answers = [batch] * (fiemap.MOST_SKIPS + 1) + [[] if ends else batch]
+    monkeypatch.setattr(fiemap, "_read_rows", Mock(side_effect=answers))
+    found = fiemap.map_batches(0, sync=False)
+    assert next(found) == batch
+    if ends:
+        assert list(found) == []
+    else:
+        with pytest.raises(OSError, match="repeats"):
+            next(found)
 
 
 MAPS: list[tuple[Rows, Rows, list[tuple[int, int]]]] = [

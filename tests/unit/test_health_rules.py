@@ -348,6 +348,14 @@ def test_a_journal_in_a_subvolume_of_its_own_is_not_moved_into_one() -> None:
         assert any(line.startswith("btrfs subvolume create") for line in found.remedy) is not own
 
 
+@pytest.mark.parametrize(("path", "moved"), [("/var/log/journal/a.journal", True), ("/mnt/x/a.journal", False)])
+def test_no_directory_but_the_hosts_journal_is_moved(path: str, *, moved: bool) -> None:
+    found = answer("pinned-by-snapshots", seen(SHARED._replace(path=path)))
+    assert isinstance(found, Finding)
+    moves = [line for line in found.remedy if line.startswith(("mv ", "rm "))]
+    assert moves == (["mv /var/log/journal /var/log/journal.old", "rm -r /var/log/journal.old"] if moved else [])
+
+
 def test_no_room_looks_at_every_volume() -> None:
     other = limits(directory=DIRECTORY_SHOP, device=41)
     full = volume(device=41, free_bytes=0, unallocated_bytes=0)

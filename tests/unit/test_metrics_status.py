@@ -9,7 +9,7 @@ import pytest
 
 from journalkeeper.config import Config
 from journalkeeper.metrics.status import status
-from journalkeeper.model import MIB, Host, Kind, Outcome, Plan, Reason, Result, Skip, Window
+from journalkeeper.model import MIB, Host, Kind, Outcome, Plan, Reason, Result, Skip, Verb, Window
 from journalkeeper.policy.cost import is_fragmented
 from tests import hosts
 
@@ -42,6 +42,12 @@ def test_a_rewrite_that_was_done_shows_in_the_numbers() -> None:
     found = status(host(), NOTHING, (outcome(),), Config())
     assert (found.sums["extents"], found.sums["ideal_extents"], found.sums["disk_bytes"]) == (300, WHOLE_FILE + 1, 30)
     assert (found.fragmented_files, found.active_extents) == (0, 40)
+
+
+def test_a_rotated_file_counts_as_before() -> None:
+    """Its outcome has the numbers of the new file, which the next look adds."""
+    rotation = hosts.outcome(ACTIVE.path, action=Verb.ROTATE, extents_after=2, disk_bytes_after=None)
+    assert status(host(), NOTHING, (rotation,), Config()).sums == status(host(), NOTHING, (), Config()).sums
 
 
 def test_the_ideal_is_not_above_what_a_rewrite_left() -> None:
