@@ -7,10 +7,12 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from journalkeeper.btrfs.maintenance import SCRUB_FRESH_S, find_maintenance, list_disks
+from journalkeeper.observe import load
 from journalkeeper.service.notify import Notify
 
 UUID = "11111111-2222-3333-4444-555555555555"
@@ -79,6 +81,15 @@ def test_below_partitions_and_logical_volumes_are_disks(volume: Path) -> None:
     for name, target in {"dm-0": "dm-0", "vdb1": "vdb/vdb1"}.items():
         (volume / "sysfs" / "other" / "devices" / name).symlink_to(f"../../../devices/{target}")
     assert list_disks("other", sysfs=f"{volume / 'sysfs'}") == ["dm-0", "vda", "vda2", "vdb", "vdb1"]
+
+
+def test_the_busiest_disk_of_a_volume_is_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """sda is busy for 40 ms of 100 ms, sdb for 10 ms; nothing is known of the disk of the third volume."""
+    disks = {"u": ["sda", "sdb"], "v": ["sdb"], "w": ["sdc"]}
+    monkeypatch.setattr(load, "list_disks", disks.get)
+    monkeypatch.setattr(load, "_read_busy_ms", Mock(side_effect=[{"sda": 7, "sdb": 5}, {"sda": 47, "sdb": 15}]))
+    monkeypatch.setattr(load, "time", Mock(monotonic=Mock(side_effect=[3.0, 3.1])))
+    assert load.measure_busy_percent(disks, 0.1) == {"u": 40, "v": 10}
 
 
 # The service manager

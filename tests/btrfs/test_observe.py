@@ -88,7 +88,7 @@ def test_a_look_agrees_with_the_systems_tools(bed: Bed) -> None:
     assert archived.entries == len(lines)
     assert archived.head_time_us <= archived.tail_time_us <= now_us()
     assert not archived.nocow
-    assert [instance.directory for instance in seen.instances] == [str(bed.journald.journal)]
+    assert [(one.directory, one.compressed) for one in seen.instances] == [(str(bed.journald.journal), False)]
     assert [volume.device for volume in seen.volumes] == [status.st_dev]
 
 

@@ -22,7 +22,7 @@ from journalkeeper.health.evidence import (
     Unit,
     Unknown,
 )
-from journalkeeper.health.finding import Finding, Severity, judge, list_names, word
+from journalkeeper.health.finding import Finding, Severity, judge, list_names, shorten, word
 from journalkeeper.health.rules import RULES
 from journalkeeper.model import GIB, MIB, JournalFile, Kind, Reason, Skip
 from journalkeeper.model.manager import Manager
@@ -219,6 +219,7 @@ NOT_MADE: list[tuple[str, Evidence]] = [
     ("keeper-down", down()._replace(units=UNSEEN)),
     ("slow-boot", slow(4, 0)._replace(record=recorded(counters=Counters(since_us=NOW_US - 2 * DAY_US)))),
     ("slow-boot", slow(4, 0)._replace(record=recorded(counters=Counters(since_us=None)))),
+    ("slow-boot", slow(4, 0)._replace(record=recorded(counters=None))),
     ("waits", read(intake=intake(99, 9_000_000))),
     ("waits", read(intake=())),
     ("slow-boot", read(boots=boots(2, 10, 3))),
@@ -302,6 +303,12 @@ def test_lost_messages_are_summed_by_unit_and_the_kernel_has_another_remedy() ->
     assert [line.split()[0] for line in found.remedy] == ["systemctl", "dmesg"]
 
 
+@pytest.mark.parametrize(("flushed", "shown"), [(True, "yes"), (False, "no")])
+def test_a_journal_in_memory_shows_whether_it_was_flushed(*, flushed: bool, shown: str) -> None:
+    found = finding("volatile", evidence(storage=Storage("none", persistent_directory=True, flushed=flushed)))
+    assert found.facts["flushed"] == shown
+
+
 def test_the_longest_flush_of_a_boot_is_not_cut_to_a_second() -> None:
     assert "up to 1s 900ms and" in finding("slow-boot", slow(3, 0, flush_s=1.9, userspace_s=5.0)).sentence
 
@@ -318,6 +325,7 @@ def test_a_hostile_name_is_cut_and_quoted() -> None:
     assert len(found.sentence) < 300
     assert f"'{name}'" in found.remedy[0]
     assert list_names(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
+    assert [shorten(text, 5) for text in ("12345", "123456")] == ["12345", "12…56"]
 
 
 def test_directories_are_quoted_in_remedies() -> None:

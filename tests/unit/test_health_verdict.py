@@ -80,6 +80,7 @@ UNREAD = Unknown("only root may read the history", needs_root=True)
         (BY_HAND._replace(record=FAILED), "Act: /j/a failed: Input/output error. Try: journalkeeper history"),
         (BY_HAND._replace(record=FAILED._replace(entries=(Entry(NOW_US, "daemon", PASSING),))), "OK: no service runs"),
         (BY_HAND._replace(record=FAILED._replace(entries=(Entry(RUN.began_us - 1, "x", BAD),))), "OK: no service runs"),
+        (BY_HAND._replace(record=FAILED._replace(entries=(Entry(RUN.began_us, "x", BAD),))), "Act: /j/a failed"),
         (BY_HAND._replace(record=WAITING), "Act: 1 file has waited for 2d for work (budget). Try: journalkeeper plan"),
         (BY_HAND._replace(record=UNREAD), "Act: journalkeeper.service is installed but not enabled"),
         (STOPPED._replace(units=UNITS[:1]), "Act: journalkeeper.service runs but is not on the system bus."),
