@@ -155,7 +155,7 @@ TROUBLES = (
         "chattr +i /var/log/journal",
         "chattr -i /var/log/journal",
         "directory-unwritable",
-        "The service cannot write to /var/log/journal: its",
+        "The service cannot write to /var/log/journal: it is immutable",
         ("act", "0"),
     ),
 )
