@@ -50,10 +50,10 @@ async def authorize(ask: Ask, caller: Caller, call: Message, method: Method) -> 
 
 
 def list_details(method: Method, body: list[Any]) -> dict[str, str]:
-    """Return the details for polkit's rules as texts: the method, its arguments by name, and the known options.
+    r"""Return the details for polkit's rules as texts: the method, its arguments by name, and the known options.
 
-    Unknown options are left out. A list has one value in each line, and a newline in a path is written as \\x0a. A
-    boolean is "true" or "false".
+    Unknown options are left out. A list has one value in each line. A boolean is "true" or "false". All texts are
+    ASCII: each byte of another character becomes \xNN, and a newline becomes \x0a.
     """
     given: dict[str, Any] = {"method": method.name}
     for (name, signature), value in zip(method.takes, body, strict=True):

@@ -197,9 +197,9 @@ class ProbeAnswer(NamedTuple):
 def text(found: Measurement, answer: ProbeAnswer, output: Output) -> list[list[str]]:
     """Return the blocks of text that show a measurement: the verdict, histograms, and a table.
 
-    There is a histogram for each series that the verdict is about and that has values. The table has a row for each
-    series. If the calls of a series had planned times, the row counts each wait from the planned time. A second row,
-    "the call alone", then counts from the start of the call.
+    There is a histogram for each series in `found.judged` that has values, or of all series if `judged` is empty.
+    The table has a row for each series. If the calls of a series had planned times, the row counts each wait from
+    the planned time. A second row, "the call alone", then counts from the start of the call.
     """
     judged = found.judged or found.series
     histograms = [[series.name, *draw(series.waits_ns())] for series in judged if series.began_ns]

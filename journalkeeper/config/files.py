@@ -114,11 +114,13 @@ def _conf_names(directory: str) -> list[str]:
 
 
 def parse_file(file: str, *, missing_ok: bool = False) -> list[Assignment]:
-    """Return the assignments in a file; [] for /dev/null, and with `missing_ok` for a missing file or dangling link.
+    """Return the assignments and wrong lines in a file, in their order. A wrong line has a `problem`.
 
-    For a directory or a FIFO, return a single wrong line with a fatal problem.
+    The list ends with the first fatal problem (see `parse`). For a directory or a FIFO, it is a single wrong line
+    with a fatal problem. For /dev/null it is empty, and with `missing_ok` also for a missing file or a dangling
+    link.
 
-    Raises: FileError if it cannot be opened or read (ENOENT, EACCES, EIO, ELOOP).
+    Raises: FileError if the file cannot be opened or read (ENOENT, EACCES, EIO, ELOOP).
     """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)

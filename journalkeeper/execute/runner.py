@@ -158,12 +158,14 @@ class Throttle:
     def __call__(self, piece_us: int) -> Reason | None:
         """Wait until the next piece may begin, and return None. Return the reason if the action must end instead.
 
-        `piece_us` is the expected time of the piece in microseconds. The reason is INTERRUPTED after a stop, or
-        WINDOW_CLOSED if the window closes too soon. It is PRESSURE during a balance or scrub of the volume, or if the
-        pauses for this action took longer than PATIENCE_US in all.
+        `piece_us` is the expected time of the piece in microseconds. The reasons are:
+        - INTERRUPTED: the run was stopped.
+        - WINDOW_CLOSED: the flush window closes before the piece would end.
+        - PRESSURE: a balance or scrub of the volume runs, or the pauses for this action took longer than PATIENCE_US.
 
-        Wait while the load is too high, and after another program's sync of an active file. Rest for REST_S after
-        each REST_EVERY_S of work, to measure the load of other programs. In a hurry, only a stop ends the action, and
+        Pause while a limit of the load is exceeded, while a flush of a journald is due, and after another program's
+        sync of an active file. Above half of a limit, rest once before the piece. Also rest for REST_S after each
+        REST_EVERY_S of work, to measure the load of other programs. In a hurry, only a stop ends the action, and
         nothing waits.
         """
         if not self._runner.hurry and time.monotonic() - self._rested_s > REST_EVERY_S:

@@ -155,11 +155,11 @@ def damaged(files: Files) -> Answers:
 
 
 def no_room(places: list[Place]) -> Answers:
-    """A volume has no room for a new chunk and little in its old ones, even if df(1) shows free space.
+    """Report a volume without room for a new chunk and with little in old ones, even if df(1) shows free space.
 
-    The check adds the free space in chunks of data to the space outside of chunks, and likewise for metadata.
-    Less than 64 MiB in one of the sums is too little. The check reports one problem, for the first journal
-    directory on such a volume.
+    The check adds the space outside of chunks to the free space in chunks of data, and likewise for metadata.
+    Less than 64 MiB in one of the sums is too little. It yields a problem for each journal directory on such a
+    volume, and the report shows only the first.
     """
     for one, volume in places:
         unallocated, metadata = volume.unallocated_bytes, volume.metadata_free_bytes

@@ -275,9 +275,13 @@ def _read_through(path: str) -> None:
 
 
 def _create(path: str) -> None:
-    """Create the file unless it exists, and the directories above it. Only its owner may write to it.
+    """Create the file unless it exists, with the mode MODE, and the directories above it.
 
-    SQLite gives its journal the same mode. Raises: OSError; KeeperError as state.make_directory.
+    Only its owner may write to it.
+
+    The group may read it. SQLite gives its journal the same mode. A link at `path` is not followed.
+
+    Raises: OSError, also if `path` is a link; KeeperError as state.make_directory.
     """
     state.make_directory(os.path.dirname(path))
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE))

@@ -135,7 +135,7 @@ class Record(Database):
         return found
 
     def observe(self, now_us: int, host: Host) -> None:
-        """Store each instance's totals, and the extents and sizes of each active file, at the time `now_us`.
+        """Store the totals of each instance, and the extents and sizes of each active file, at the time `now_us`.
 
         Leave out files with a problem, and rows that differ from the newest stored row only in their time.
         """

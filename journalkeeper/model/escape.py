@@ -5,14 +5,13 @@ from __future__ import annotations
 
 
 def shown(name: str) -> str:
-    r"""Return `name` with all characters escaped as in C that could control a terminal or break a line.
+    r"""Return `name` with each character escaped that is not printable, so that it cannot control a terminal.
 
-    Control characters, line separators, text direction overrides and the bytes that are not
-    UTF-8 (surrogates, see os.fsdecode) become `\xNN` or `\uNNNN`; a backslash is doubled, so
-    that no two names look alike.
+    These are all characters for which str.isprintable() is False: control characters, line separators, text
+    direction overrides, every space but " ", and the bytes that are not UTF-8 (surrogates, see os.fsdecode). They
+    become `\xNN`, `\uNNNN` or `\UNNNNNNNN`. A backslash is doubled, so that no two names look alike.
 
-    >>> shown("a\x1b[31m.journal")
-    'a\\x1b[31m.journal'
+    (keep the example)
     """
     if name.isprintable() and "\\" not in name:
         return name

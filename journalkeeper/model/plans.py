@@ -92,12 +92,18 @@ class Request(NamedTuple):
 
     @property
     def hurries(self) -> bool:
-        """True if no work waits for a window or for settling."""
+        """True with `now` or `before_shutdown`: the request waits for no window, settling or retry delay.
+
+        Such a request also ignores the daily budgets and the load of the volume.
+        """
         return self.now or self.before_shutdown
 
     @property
     def takes_directories(self) -> bool:
-        """True if actions on directories and rotations are requested: `upkeep` and active files, without `paths`."""
+        """True if actions on directories and rotations are requested.
+
+        They are with `upkeep`, if the request takes active files (`takes_active`) and has no `paths`.
+        """
         return self.upkeep and self.takes_active and not self.paths
 
 

@@ -49,7 +49,11 @@ class Meter:
 
     @property
     def done_bytes(self) -> int:
-        """The bytes done in the whole run."""
+        """The planned bytes of the files begun so far, without the part of the present file that is not done yet.
+
+        A file counts at most its planned bytes. When the work on the next file begins, a file that was skipped or
+        ended early counts in full.
+        """
         return self._now.done_bytes
 
     def begin(self, action: Action) -> None:

@@ -66,9 +66,12 @@ _SPAN_TERM = (
 
 
 def parse_size(text: str) -> int:
-    """Return the number of bytes of a size, base 1024; terms with falling suffixes add up ("1G 512M").
+    """Return the number of bytes of a size such as "1G 512M" or "1.5G". K is 1024 bytes.
 
-    Raises: ValueError with the permitted forms; also beyond 2^64-1. Source: parse_size().
+    The terms add up, and each is rounded down to bytes. Each suffix must be smaller than the one before. No
+    suffix and B mean bytes. Spaces are permitted before a number and before its suffix.
+
+    Raises: ValueError with the permitted forms, also for a sum beyond 2^64-1. Source: systemd's parse_size().
     """
     total, units = 0, list(_SIZE_UNITS)
     for whole, decimals, unit in _split_terms(_SIZE_TERM, text, SIZE_ALLOWED):

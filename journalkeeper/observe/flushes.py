@@ -142,12 +142,13 @@ class Flushes:
         """Read the states of the known active files again, and update the flush timers.
 
         A file that cannot be read is skipped. With `directory`, only the files in this directory are read; an unknown
-        directory is ignored. After a flush whose timer was known, wait until its data is on the disk.
+        directory is ignored. This can block: if a flush ended and the start of its timer was known, wait until the
+        flushed data is on the disk.
 
         The next call of `needs_plan` returns True in each of these cases:
         - A flush ended, or did not come in time.
-        - Nothing is unsynced, and the look before this one did not find that. This includes the first look.
-        - `note_append` planned this look, for a journald without a flush timer.
+        - Nothing is unsynced, but something was at the look before, or there was no look before.
+        - `note_append` planned a look, and its time has come (only for a journald without a flush timer).
         """
         for one in list(self._timers):
             if directory in {None, one} and self._look(one):

@@ -104,7 +104,12 @@ class Cases:
         return None if became_archive else past
 
     def build(self, file: JournalFile) -> Case:
-        """Return the Case of one file of the host. A file of no known instance has the closed window UNKNOWN."""
+        """Return the Case of `file`: the facts that the rules need.
+
+        These are its volume, the flush window of its instance, its last action, its last failure, the request and the
+        configuration. --allow-unshare of the request replaces AllowUnshare=. `compression` is None for an active
+        file. A file of an unknown instance gets the window UNKNOWN, which is closed.
+        """
         return Case(
             file=file,
             volume=self.volumes.get(file.device),

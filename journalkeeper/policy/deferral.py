@@ -116,11 +116,15 @@ def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config)
 
 
 def postpone(case: Case) -> Skip | None:
-    """Postpone the rewrite of a file until the retry delay after its last failure is over, or while its volume is busy.
+    """Return a Skip if the rewrite of a file has to wait after a failure or for its volume, else None.
 
-    Ignore the failure of an archive that has changed since then. If the failure was an internal error, or another user
-    still owns the file, waiting does not help. Return a Skip without a time of retry then, until the file changes.
-    Return None if no reason applies.
+    The first of these cases that applies decides:
+    - The last rewrite failed because of an internal error, or because the file belongs to another user than root
+      and still does. The Skip has no time of retry, until the file changes: a later try would fail too.
+    - The retry delay after the last failure is not over.
+    - A balance or scrub of the volume runs, or other programs keep its disks busier than PressureMax=.
+
+    If an archive has changed since its failure, ignore the failure.
     """
     file, last = case.file, case.refused
     changed = last is not None and (last.size_bytes, last.mtime_ns) != (file.size_bytes, file.mtime_ns)

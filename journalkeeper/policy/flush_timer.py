@@ -136,9 +136,11 @@ class FlushTimer:
         """Record an append that inotify reported at `now_us`. Return True if that changes `next_look_us`.
 
         - There is no timer: plan a look RARELY_US later. Return False if a look is planned already, else True.
-        - Nothing was unsynced: the append started the timer, at most COALESCED_US before `now_us`. Return True.
-        - Otherwise: store the append for `note_offline`. If a look found the timer's first append before inotify
-          reported it, make the start of the timer more exact and return True. Else return False.
+        - Nothing was unsynced: the append started the timer, at most COALESCED_US before `now_us` and not before the
+          last look. A timer from before a rotation that may still run keeps its own start. Return True.
+        - Otherwise store the append for `note_offline`. If a look found the timer's first append before inotify
+          reported one, move the earliest start of the timer to at most COALESCED_US before `now_us`, and return True.
+          Else return False.
         """
         if not self.has_timer:
             first = self._untimed_look_us is None
@@ -246,9 +248,9 @@ class FlushTimer:
     def note_sync(self, before_us: int, now_us: int) -> None:
         """Record a sync that was requested at `before_us` and is over at `now_us`.
 
-        The sync stopped the timer, and an append between the two times started it again. So set the state to ONLINE,
-        with a start between them. Forget a timer from before a rotation, and where the files' first blocks were on the
-        disk.
+        The sync stopped the timer, and an append between the two times started it again. Set the state to ONLINE,
+        with a start between the two times. Forget the timer from before a rotation. Forget the places of the first
+        blocks, because the next look must not take the blocks that this sync moved for a flush.
         """
         self._armed = None
         self._begin(before_us, now_us)

@@ -120,9 +120,9 @@ class PrivateJournald:
 
     @property
     def pid(self) -> int:
-        """The process id of journald.
+        """The process id of journald, also if it has died by itself.
 
-        Raises: KeeperError if it is not running.
+        Raises: KeeperError before `start` and after `stop`.
         """
         if self._pid is None:
             raise KeeperError("the private journald is not running")

@@ -226,7 +226,7 @@ class Daemon:
             self._woken.set()
 
     async def _heed_hangup(self) -> None:
-        """Wait for SIGHUP, then reload. `reload` logs an error of the configuration, and the running values stay."""
+        """Wait for one SIGHUP, then reload. `reload` logs an error of the configuration, and the old values stay."""
         await self._hung_up.wait()
         self._hung_up.clear()
         with suppress(KeeperError, OSError):  # it is logged

@@ -191,9 +191,10 @@ class RunLog:
         self.log(f"{BUG}{place}", ERROR, f"{what}: bug in journalkeeper, please report it:\n{trace}", same=place)
 
     def log_job(self, report: Report) -> None:
-        """Log the notices of a job, and its outcomes except those of failures in PASSING.
+        """Log the notices of a job and its outcomes. Leave out actions that were not done for a reason in PASSING.
 
-        The same sentence about a file or the same notice is logged once a day.
+        A sentence about a file is not logged if the last sentence about this file was the same and less than a day
+        ago. A notice is logged once a day.
         """
         self._log_results(report, is_repeated=False)
 

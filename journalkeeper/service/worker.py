@@ -278,9 +278,10 @@ def result(report: Report, request: Request) -> str:
 
 
 def resolve(request: Request, directories: tuple[str, ...]) -> Request:
-    """Return `request` with each path resolved to its place below the real paths of the watched `directories`.
+    """Return `request` with the watched directory at the start of each path replaced by its real path.
 
-    Links are resolved in the watched directory only, not below it. Paths that are then the same count once.
+    `directories` are the watched directories as configured. A path must begin with one of them as it is written
+    there. Links below the directory are not resolved. Paths that are then the same count once.
 
     Raises: UsageError if a path is below none of them.
     """
@@ -297,13 +298,16 @@ def _place(path: str, directories: tuple[str, ...]) -> str:
 def find_unwritable(top: str) -> dict[str, Obstacle]:
     """Return the journal directories that this process may not write to, each with the reason; {} if there are none.
 
-    If `top` is one of them, return only `top`, otherwise those of its instances' directories. Leave out a directory
-    that does not exist, and the instances of a `top` that cannot be listed, because the look reports them. Leave out
-    remote/: each file there that belongs to another user has the reason foreign-owner.
+    If `top` is one of them, return only `top`, otherwise those of its instances' directories. Leave out remote/,
+    a directory that does not exist, and the instances of a `top` that cannot be listed.
 
-    The reason Obstacle.MOUNT comes from the unit's confinement. systemd mounts the file system read-only for the
-    service, except the directories in ReadWritePaths= that exist when it starts. A directory that replaces one of them
-    later is on the read-only mount.
+    The reason is the first of these that applies:
+    - FILESYSTEM: the file system is read-only.
+    - MOUNT: only the mount is read-only. systemd makes it so for the service, except the directories in
+      ReadWritePaths= that exist when the service starts. A directory that is made later is on the read-only
+      mount.
+    - OWNER: the directory belongs to another user.
+    - ATTRIBUTE: none of these, so an attribute such as chattr +i is left as the cause.
     """
     places = [top]
     with suppress(KeeperError):  # the look reports it
