@@ -43,9 +43,9 @@ three times as much as the run (0.6 ms).
 
 PLACED_TRIES: Final = 6
 PLACED_S: Final = 0.02
-"""The pause between two looks for the new extents. btrfs adds them to the file in a worker, milliseconds after the
+"""The pause before each look for the new extents. btrfs adds them to the file in a worker, milliseconds after the
 write-back has ended (btrfs_finish_ordered_io). Only a sync of the whole file would wait for the worker. A look at a
-file that 300 messages a second change costs up to 10 ms, and no two looks find the same number.
+file that 300 messages a second change costs up to 10 ms.
 """
 
 
@@ -199,17 +199,11 @@ def read_through(fd: int, ranges: tuple[Range, ...], pace: Pace) -> None:
 
 
 def _wait_for_extents(fd: int, before: int) -> None:
-    """Wait until the file has fewer than `before` extents and two looks find the same number.
-
-    Give up after PLACED_TRIES looks, PLACED_S apart, without an error.
-    """
-    last = before
+    """Wait PLACED_S, and again until the file has fewer than `before` extents. Give up after PLACED_TRIES looks."""
     for _ in range(PLACED_TRIES):
-        count = placement.count(fd, sync=False)
-        if count == last < before:
-            return
-        last = count
         time.sleep(PLACED_S)
+        if placement.count(fd, sync=False) < before:
+            return
 
 
 def _defragment_piece(fd: int, offset: int, length: int, compression: Compression | None) -> None:

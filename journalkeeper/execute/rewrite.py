@@ -35,9 +35,9 @@ def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
     the copy is discarded and the original stays. In both cases, return the expected number of extents: the planned
     number, or the least that the copy can have if that is more.
 
-    Raises: Failed if the copy differs from the original; Refused if the original changed meanwhile, or its owner cannot
-    be given to the copy; OSError. The original then keeps its name, except after an OSError that follows the exchange:
-    see `_replace`.
+    Raises: Refused if the original changed meanwhile, or its owner cannot be given to the copy; Failed if the copy
+    differs from an original that did not change; OSError. The original then keeps its name, except after an OSError
+    that follows the exchange: see `_replace`.
     """
     os.fsync(held.fd)
     copy = os.open(".", COPY_FLAGS, 0o600, dir_fd=held.dir_fd)
@@ -48,7 +48,11 @@ def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
         if pace.ended is None:
             _copy_attributes(held.fd, copy, held.status)
             os.fsync(copy)
-            _verify(held.fd, copy, pace)
+            try:
+                _verify(held.fd, copy, pace)
+            except Failed:
+                _require_no_change(held, exchanged=False)
+                raise
         if pace.ended is None:
             _replace(held, copy)
     finally:
@@ -183,10 +187,8 @@ def _describe(fd: int) -> dict[str, object]:
         "holes": fiemap.find_data(fd, sync=True),
         "attributes": _read_xattrs(fd),
         "flags": _read_flags(fd),
-        "owner, mode, size and times": (
-            *(status.st_uid, status.st_gid, status.st_mode),
-            *(status.st_size, status.st_mtime_ns),
-        ),
+        "owner and mode": (status.st_uid, status.st_gid, status.st_mode),
+        "size and time of change": (status.st_size, status.st_mtime_ns),
     }
 
 
