@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+# ruff: noqa: T201 - a bench prints
+"""Measure a year of three hosts on which snapper makes and deletes snapshots, and journald deletes archives.
+
+    sudo TMPDIR=/dev/shm python -m tests.bench.year --svg year.svg     # 45 minutes
+    sudo python -m tests.bench.year --days 4 --every 2                 # 3 minutes
+
+The hosts are "untouched", "nocow" and "service" of tests.bench.boots, and live side by side. A day has four parts: some
+flushes, a rest, in which the service acts, and a snapshot of snapper's timeline. At its end snapper takes the two
+snapshots of an apt command and makes its three clean-ups with the limits of its default configuration, and the host
+reboots. The first boot, the last, and one in --every days are from a cold, throttled disk, and are measured.
+
+Time is simulated: snapper, whose clean-up goes by the age of snapshots, runs under libfaketime with the hour of the
+simulated year. The service and journald have the real clock, because libfaketime would change the times of all files.
+A day takes seconds, so RotationsPerDay= and BytesPerDay= are as large as they can be, and files settle in seconds. What
+the service does once a day happens once in the whole bench.
+
+"Written" is what the block device wrote since the first day: the journal, the filesystem's metadata, the snapshots, and
+the files of each boot. "Logged" are the messages of the flushes, in the form of `journalctl --output=export`; those of
+boots and of the service are not counted. "Written by itself" is what the history of the service contains. An archive is
+rewritten twice if its name is twice in the history as done.
+
+After Ctrl-C, or if a host fails, the table has the boots until then.
+"""
+
+from __future__ import annotations
+
+import signal
+import statistics
+import subprocess
+import sys
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Mapping
+from math import ceil
+from pathlib import Path
+from threading import Barrier
+from typing import Any, NamedTuple
+
+from journalkeeper.model.errors import KeeperError
+from journalkeeper.report.charts import ROWS, Chart, Layer
+from tests.bench.boots import MESSAGES, STRATEGIES, boot_cold, prepare, read_outcomes
+from tests.bench.figures import MIB, Figure, Option, at_least, at_most, count_is, mib, parser, show, side_by_side, start
+from tests.guest.host import Guest, missing
+from tests.volumes import disk_bytes
+
+HOSTS = {"untouched": "#c33", "nocow": "#888", "service": "#06c"}
+"""The hosts, and the colours of their lines."""
+
+DAY_KIB = 3700
+"""The size of a day's messages in a journal file."""
+
+HURRIED = (
+    "[Watch]\nSettleSec=1s\nNocowSettleSec=5s\n[Window]\nMarginSec=200ms\nPressureMax=100%\n"
+    "[Budget]\nRotationsPerDay=1000\nBytesPerDay=infinity\n"
+)
+FILES = 16
+"""The full files that journald keeps: by default 32 on a disk of 40 GiB or more, and 8 on one below 10 GiB."""
+
+AGER = Path(__file__).parents[1] / "guest/ager.py"
+
+TOOLS = """
+apt-get -q update
+apt-get install -qy --no-install-recommends -o Dpkg::Options::=--force-unsafe-io snapper faketime
+systemctl mask --now snapper-boot.timer snapper-timeline.timer snapper-cleanup.timer
+snapper --no-dbus --config root create-config /
+"""
+DAY = """
+snap() {
+    LD_PRELOAD=/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1 FAKETIME="+${hour}h" \\
+        FAKETIME_DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1 snapper --no-dbus --config root "$@"
+}
+for part in 0 1 2 3; do
+    hour=$(($1 * 24 + part * 6))
+    python3 /opt/ager.py $2 $3
+    sleep $4
+    snap create --cleanup-algorithm timeline --description timeline
+done
+number=$(snap create --type pre --print-number --cleanup-algorithm number --description apt)
+echo "$1" >/opt/day
+snap create --type post --pre-number "$number" --cleanup-algorithm number --description apt
+for algorithm in number timeline empty-pre-post; do snap cleanup $algorithm; done
+"""
+"""A day: its number, the flushes in a quarter of it, the messages of a flush, the rest after them.
+
+snapper does what its timers and its hook of apt would do.
+"""
+
+
+class Look(NamedTuple):
+    """A measured boot after `day` days: the extents that it found, the boots in the journal, the snapshots, the disk
+    usage of the journal in all of them, and what was written and logged since the first day.
+    """
+
+    day: int
+    userspace_s: float
+    extents: int
+    boots_kept: int
+    snapshots: int
+    disk_mib: float
+    written_mib: float
+    logged_mib: float
+
+
+def live(name: str, asked: Namespace, looks: list[Look], outcomes: list[dict[str, Any]], together: Barrier) -> None:
+    """Let one host live through the year, and fill `looks` and, on the host with the service, `outcomes`.
+
+    The hosts wait for each other before each measured boot. When `together` is broken, all end there or at once.
+    """
+    strategy = STRATEGIES[name]
+    strategy = strategy._replace(setup=TOOLS, config=strategy.config if strategy.config is None else HURRIED)
+    file_kib = max(300, asked.days) // 10 * DAY_KIB // FILES
+    with Guest(asked.release, nocow=strategy.nocow, size="64G") as guest:
+        prepare(guest, strategy, f"SystemMaxUse={FILES * file_kib}K\nSystemMaxFileSize={file_kib}K\n")
+        guest.copy_in(AGER, "/opt/ager.py")
+        before_bytes = guest.volume.count_written_bytes()
+        for day in range(asked.days):
+            guest.run("bash", "-euc", DAY, "day", *map(str, (day, asked.flushes // 4, MESSAGES, asked.rest / 4)))
+            guest.poweroff()
+            if day % asked.every and day != asked.days - 1 and not together.broken:
+                guest.boot()
+                continue
+            together.wait()
+            boot = boot_cold(guest, asked.iops)
+            copies = list(guest.root.glob(".snapshots/*/snapshot/var/log/journal"))
+            sample = guest.shell("journalctl --identifier=ager --lines=100 --output=export --quiet")
+            found = (
+                disk_bytes(guest.root / "var/log/journal", *copies),
+                guest.volume.count_written_bytes() - before_bytes,
+                (day + 1) * (asked.flushes // 4 * 4) * MESSAGES * len(sample) / 100,
+            )
+            sizes_mib = (size_bytes / MIB for size_bytes in found)
+            looks.append(Look(day + 1, boot.userspace_s, boot.extents, boot.kept, len(copies), *sizes_mib))
+            print(f"{name}: {looks[-1]}", file=sys.stderr)
+            if strategy.config is not None:
+                outcomes[:] = read_outcomes(guest)
+
+
+def live_or_end(name: str, together: Barrier, work: Callable[[], None]) -> None:
+    """Call `work`. If it fails, print the error message and end the year of all hosts."""
+    try:
+        work()
+    except (RuntimeError, KeeperError, OSError, subprocess.SubprocessError) as error:
+        together.abort()
+        print(f"{name}: {error!r}", file=sys.stderr)
+
+
+def name_tool(outcome: dict[str, Any]) -> str:
+    """Return the tool of an outcome: "compaction" for an archive (its name has an "@"), "ranges" for an active file."""
+    if outcome["action"] in {"rotate", "set-nocow"}:
+        return str(outcome["action"])
+    return "compaction" if "@" in Path(outcome["path"]).name else "ranges"
+
+
+def describe_tools(outcomes: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each tool: its outcomes, the bytes written, and the extents that a reader no longer seeks."""
+    lines = []
+    for tool in sorted(set(map(name_tool, outcomes))):
+        ours = [one for one in outcomes if name_tool(one) == tool]
+        done = [one for one in ours if one["result"] == "done"]
+        saved = sum(max(0, one["extents_before"] - one["extents_after"]) for one in done)
+        written = mib(sum(one["bytes_written"] for one in ours))
+        lines.append(f"{tool}: {len(done)} of {len(ours)} done, {written} written, {saved} extents saved")
+    return lines
+
+
+def describe_looks(name: str, looks: list[Look]) -> list[str]:
+    """Return a line for each quantity of a host, with its value at each measured boot."""
+    columns = zip(Look._fields, zip(*looks, strict=True), strict=True)
+    return [f"{name:9}  {what:11}  {' '.join(f'{value:>6.4g}' for value in values)}" for what, values in columns]
+
+
+def judge(name: str, looks: list[Look], theirs: list[Look]) -> list[Figure]:
+    """Return the rows of one host. `theirs` are the boots of the host "untouched". Only the service has limits."""
+    times_s, last, other = [look.userspace_s for look in looks], looks[-1], theirs[-1]
+    rows = [
+        Figure("first boot, userspace, s", f"{times_s[0]:.2f}"),
+        Figure("median boot", f"{statistics.median(times_s):.2f}"),
+        at_most("slowest / first", max(times_s) / times_s[0], 1.5),
+        Figure("written / logged", f"{last.written_mib / last.logged_mib:.3g}"),
+        Figure("written / untouched", f"{last.written_mib / other.written_mib:.3g}"),
+        at_most("disk / untouched", last.disk_mib / other.disk_mib, 0.9),
+        at_least(
+            "boots kept - untouched", min(a.boots_kept - b.boots_kept for a, b in zip(looks, theirs, strict=True)), -2
+        ),
+    ]
+    if name != "service":
+        rows = [Figure(row.what, row.measured) for row in rows]
+    return [row._replace(what=f"{name}: {row.what}") for row in rows]
+
+
+def draw(looks: Mapping[str, list[Look]]) -> str:
+    """Return an SVG of the seconds of each measured boot, with a line for each host."""
+    days = [look.day for look in looks["service"]]
+    layers = [Layer(HOSTS[name], name, tuple(look.userspace_s for look in ours)) for name, ours in looks.items()]
+    step = ceil(max(height or 0 for layer in layers for height in layer.heights) / 4)
+    chart = Chart(days, tuple((number * step, f"{number * step} s") for number in range(5)), tuple(layers))
+    wide = 630 / len(days)
+    text = '<text x="{:.0f}" y="{:.0f}" fill="{}">{}</text>'.format
+    parts = [text(-36, chart.down(height) + 4, "#666", label) for height, label in chart.levels]
+    parts += [text(wide * place, ROWS + 16, "#666", f"day {day}") for place, day in enumerate(days)]
+    parts += [text(100 * place, -14, layer.css, layer.name) for place, layer in enumerate(layers)]
+    style = f'transform="scale({wide:.3f} 1)" fill="none" stroke-width="2" vector-effect="non-scaling-stroke"'
+    parts += [f'<path {style} stroke="{layer.css}" d="{chart.path(layer)}"/>' for layer in layers]
+    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="-40 -30 680 220" font-family="sans-serif" font-size="11">'
+    return "\n".join([head, *parts, "</svg>\n"])
+
+
+OPTIONS = {
+    "release": Option("bookworm", "of Debian"),
+    "days": Option(365, "of the year"),
+    "flushes": Option(96, "a day"),
+    "rest": Option(2.0, "seconds of a day"),
+    "every": Option(30, "days between measured boots"),
+    "iops": Option(150, "of the disk during a measured boot; 0 for as many as it has"),
+    "svg": Option("", "the file for a chart of the measured boots"),
+}
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    asked = start(parser(__doc__, OPTIONS), missing)
+    looks: dict[str, list[Look]] = {name: [] for name in HOSTS}
+    outcomes: list[dict[str, Any]] = []
+    together = Barrier(len(HOSTS))
+    signal.signal(signal.SIGINT, lambda *_: together.abort())
+    side_by_side(
+        HOSTS, lambda name: live_or_end(name, together, lambda: live(name, asked, looks[name], outcomes, together))
+    )
+    boots = min(map(len, looks.values()))
+    if not boots:
+        sys.exit(1)
+    looks = {name: ours[:boots] for name, ours in looks.items()}
+    done = Counter(one["path"] for one in outcomes if name_tool(one) == "compaction" and one["result"] == "done")
+    own_mib = sum(one["bytes_written"] for one in outcomes) / MIB
+    notes = [
+        f"{asked.release}, {asked.days} days of {asked.flushes} flushes, {asked.iops} IOPS at timed boots",
+        *(line for name, ours in looks.items() for line in describe_looks(name, ours)),
+        *describe_tools(outcomes),
+    ]
+    rows = [
+        *(row for name, ours in looks.items() for row in judge(name, ours, looks["untouched"])),
+        Figure("service: written by itself / logged", f"{own_mib / looks['service'][-1].logged_mib:.3g}"),
+        count_is("files rewritten twice", sum(count > 1 for count in done.values()), 0),
+    ]
+    show("A year", notes, rows)
+    if asked.svg:
+        Path(asked.svg).write_text(draw(looks))
+
+
+if __name__ == "__main__":
+    main()
