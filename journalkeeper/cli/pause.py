@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from journalkeeper.cli.context import Context
 from journalkeeper.model.record import Span
-from journalkeeper.model.units import parse_span_us
+from journalkeeper.model.units import INFINITY_US, parse_span_us
 from journalkeeper.report.text import when
 
 
@@ -61,10 +61,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _parse_span_us(text: str) -> int:
+    """Return the microseconds of a pause; 0 for "infinity", as without a span: until `resume`."""
     try:
         span_us = parse_span_us(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no time span such as 30min or 2h") from error
     if span_us <= 0:
         raise argparse.ArgumentTypeError("a pause must be longer than 0 s; to end a pause: `journalkeeper resume`")
-    return span_us
+    return 0 if span_us == INFINITY_US else span_us

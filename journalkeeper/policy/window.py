@@ -110,7 +110,7 @@ def _find_window(  # noqa: PLR0911 - one return for each row of the table above
 def next_flush_us(instances: Iterable[Instance]) -> int:
     """Return the earliest time (CLOCK_REALTIME) at which any journald is expected to flush; it may have passed.
 
-    Return 0 if no such time is known. An infinite interval has none.
+    Return 0 if no such time is known. An interval of 0 or infinity has none.
     """
-    known = [one.online_since_us + one.sync_interval_us for one in instances if one.online_since_us is not None]
-    return min((moment for moment in known if moment < INFINITY_US), default=0)
+    timed = [one for one in instances if one.sync_interval_us not in {0, INFINITY_US}]
+    return min((one.online_since_us + one.sync_interval_us for one in timed if one.online_since_us), default=0)
