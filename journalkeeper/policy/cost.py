@@ -31,8 +31,9 @@ NEAR_IDEAL: Final = 1.1
 def propose(case: Case) -> Action | Skip:
     """Return the rewrite that pays for this file, or a Skip with the reason why none pays.
 
-    The reason is IDEAL for a file with hardly more extents than the ideal number, else NO_GAIN. For a NOCOW archive,
-    and if the request asks for another compression, a rewrite always pays.
+    An archive is judged as a whole, an active file by each of its MiBs. The reason of a Skip is IDEAL for a file
+    with hardly more extents than the ideal number, else NO_GAIN. A rewrite always pays for a NOCOW archive, and
+    if the request asks for another compression than the last rewrite used (`Case.other_compression`).
     """
     return _judge_archive(case) if case.at_rest else _judge_active(case)
 
@@ -92,9 +93,11 @@ def _estimate_tail_bytes(file: JournalFile) -> int:
 def _count_hidden_bytes(file: JournalFile, *, moves: bool) -> int:
     """Return the least number of bytes that the file occupies without being readable data.
 
-    FIEMAP reports the unwritten extents. It does not show the rest of the last 8 MiB allocation, which stays occupied
-    behind the last byte after journald truncates the archive. That rest counts if the disk was asked and if the rewrite
-    `moves` the data; a single extent that stays plain is not moved.
+    This is the larger one of two numbers, because they can overlap:
+    - the unwritten bytes, which FIEMAP reports.
+    - the disk usage beyond the file's data, which also contains what FIEMAP does not report: the rest of the last
+      8 MiB allocation stays occupied after journald truncates the archive. This number is 0 if the disk usage is
+      unknown, and if the rewrite does not move the data (`moves`), as with a single extent that stays plain.
     """
     behind = file.disk_bytes - file.extents.data_bytes if moves and file.disk_bytes is not None else 0
     return max(file.extents.unwritten_bytes, behind)

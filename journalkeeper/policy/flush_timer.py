@@ -161,7 +161,10 @@ class FlushTimer:
         return True
 
     def begin_look(self) -> None:
-        """Begin a look at the files. An append that is reported from now on may be newer than the look's result."""
+        """Begin a look at the files: forget the appends that were reported before.
+
+        The look sees them. An append that is reported from now on may be newer than the look's result.
+        """
         self._appended_us = None
 
     def note_offline(self, present: frozenset[int], now_us: int) -> bool:
@@ -357,7 +360,8 @@ class FlushTimer:
     def is_due(self, margin_us: int, now_us: int) -> bool:
         """Return whether the next flush is known to be under way, or due within `margin_us`.
 
-        False if the time of the flush is unknown, and if nothing is unsynced.
+        False if nothing is unsynced, if the time of the flush is unknown, and if the interval is at most twice
+        `margin_us`, which leaves no time for work.
         """
         closes_us = self.closes_us(margin_us)
         return bool(closes_us) and now_us >= (closes_us or 0)

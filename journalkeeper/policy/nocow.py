@@ -79,7 +79,10 @@ def makes_nocow(instance: Instance, volume: Volume | None) -> bool:
 
 
 def _already(instance: Instance, doubt: tuple[Reason, str] | None) -> Skip | None:
-    """Return a Skip that reports a directory that is NOCOW against `doubt`; None without a doubt."""
+    """Return a Skip for a directory that is already NOCOW, with the reason in `doubt` against NOCOW.
+
+    Return None if `doubt` is None. Whether the directory is NOCOW is not checked.
+    """
     if doubt is None:
         return None
     reason, what = doubt
@@ -106,7 +109,10 @@ def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | No
 
 
 def postpone_failed_change(instance: Instance, host: Host) -> Skip | None:
-    """Postpone an action on this directory until the retry delay after its last failure is over, else return None."""
+    """Postpone an action on this directory until the retry delay after its last failure is over, else return None.
+
+    The Skip has the reason of that failure.
+    """
     return postpone_retry(instance.directory, host.refused.get((instance.device, instance.inode)), host.now_us)
 
 

@@ -90,7 +90,7 @@ class Question:
 
     @property
     def actives(self) -> Sequence[JournalFile]:
-        """The active files, which a rotation turns into archives."""
+        """The active files, which a rotation turns into archives. Those of systemd-journal-remote are left out."""
         return self.cases.rotatable.get(self.instance.directory, ())
 
     @property
@@ -139,7 +139,7 @@ def veto_without_journald(question: Question) -> Skip | None:
 def postpone_retry(question: Question) -> Skip | None:
     """Postpone a rotation until the retry delay after the last failure on its directory is over, else return None.
 
-    The failure of any action on the directory counts, for example of +C.
+    The failure of any action on the directory counts, for example of +C. The Skip has the reason of that failure.
     """
     return postpone_failed_change(question.instance, question.cases.host)
 
@@ -172,7 +172,7 @@ def veto_excess_rotations(question: Question) -> Skip | None:
 def veto_by_retention(question: Question) -> Skip | None:
     """Veto a rotation after which journald would delete entries sooner, else return None.
 
-    The detail is that of the first cause found.
+    Unknown limits of journald veto it, too. The detail is that of the first cause that `_find_losses` finds.
     """
     detail = next(_find_losses(question), "")
     return question.skip(Reason.RETENTION, detail) if detail else None
@@ -355,7 +355,10 @@ def price_of_rotation(question: Question, threshold: int) -> float:
 
 
 def _count_immediate_bytes(question: Question) -> int:
-    """Return the bytes that journald writes during a rotation: hash tables of new files, and copies of NOCOW files."""
+    """Return the bytes that journald writes during a rotation.
+
+    They are the hash tables of one new file for each active file, and a copy of the data of each NOCOW file.
+    """
     tables = len(question.actives) * (question.full_file_bytes // TABLE_SHARE)
     return tables + sum(file.extents.data_bytes for file in question.actives if file.nocow)
 

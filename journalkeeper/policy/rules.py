@@ -65,7 +65,7 @@ def veto_read_only(case: Case) -> Skip | None:
 
 
 def veto_hard_links(case: Case) -> Skip | None:
-    """Veto a file with several names: journald makes only one, so another program relies on this inode."""
+    """Veto a file with several names, or none: journald makes only one, so another program relies on this inode."""
     links = case.file.links
     return None if links == 1 else _skip(case, Reason.HARD_LINKED, f"the file has {links} names")
 
@@ -178,7 +178,10 @@ def veto_shared_data(case: Case) -> Skip | None:
 
 
 def veto_closed_window(case: Case) -> Skip | None:
-    """Veto work on an active file while the flush window of its instance is closed. Return None for an archive."""
+    """Veto work on an active file while the flush window of its instance is closed. Return None for an archive.
+
+    A file of an unknown instance counts as one with a closed window.
+    """
     return None if case.at_rest else deferral.wait_for_window(case.file.path, case.window)
 
 

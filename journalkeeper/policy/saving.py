@@ -28,7 +28,8 @@ meanwhile. Useless rewrites saved nothing at all (measured).
 def add_savings(action: Action) -> Action:
     """Return `action` with estimates of the disk bytes that it frees and the seconds that it saves a cold reader.
 
-    A cold read needs one disk request for each extent, at READ_IOPS. No estimate is negative.
+    The bytes are those of `estimate_freed_bytes`, which are 0 for an active file or a directory. A cold read
+    needs one disk request for each extent, at READ_IOPS. No estimate is negative.
     """
     removed_extents = max(0, action.extents_before - action.extents_expected)
     return action._replace(
@@ -65,5 +66,8 @@ def is_useless_rewrite(extents_before: int, extents_expected: int, extents_after
 
 
 def least_extents(runs: Sequence[tuple[int, int]], *, compressed: bool) -> int:
-    """Return the fewest extents that data in these (offset, length) runs can have: a hole ends an extent."""
+    """Return the fewest extents that data in these (offset, length) runs can have; 0 without runs.
+
+    Each run counts by itself, because the hole behind it ends an extent. Runs must not touch each other.
+    """
     return sum(ideal_extents(length, compressed=compressed) for _, length in runs)

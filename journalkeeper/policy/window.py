@@ -27,9 +27,10 @@ from journalkeeper.model.units import INFINITY_US
 
 
 def closing_us(since_us: int, interval_us: int, margin_us: int) -> int | None:
-    """Return when the flush window of a timer that was started at `since_us` closes: `margin_us` before the next flush.
+    """Return when the flush window of a timer started at `since_us` closes: `margin_us` before the next flush.
 
-    Return None if the margins before and after a flush leave no time for work.
+    Return None if the interval is at most twice `margin_us`: the margins before and after a flush then leave no
+    time for work.
     """
     return None if interval_us <= 2 * margin_us else since_us + interval_us - margin_us
 

@@ -130,7 +130,10 @@ class Target(NamedTuple):
 
     @classmethod
     def of(cls, daemon: bed.PrivateJournald) -> Target:
-        """Return a private journald as a target."""
+        """Return a private journald as a target, which is valid until this journald ends.
+
+        Raises: KeeperError if it is not running.
+        """
         return cls(Path(f"/proc/{daemon.pid}/root/run/systemd/journal"), daemon.pid, str(daemon.journal))
 
 

@@ -256,6 +256,8 @@ class PrivateJournald:
         """Kill journald and wait for its end. Unsynced files stay ONLINE, as after a power cut.
 
         `start` starts journald again.
+
+        Raises: KeeperError before `start` and after `stop`.
         """
         os.kill(self.pid, signal.SIGKILL)
         self.stop()

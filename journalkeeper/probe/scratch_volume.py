@@ -179,6 +179,8 @@ class ScratchVolume:
         """Unmount the volume lazily, and return at once.
 
         While a process holds a file open, it stays in use: see `await_release`.
+
+        Raises: KeeperError if umount(8) fails, for example because the volume is not mounted.
         """
         run("umount", "--lazy", self.mountpoint)
 
@@ -248,7 +250,12 @@ class ScratchVolume:
         return int(counter) * SECTOR_BYTES - self._counted_before
 
     def close(self) -> None:
-        """Remove the limit of IOPS, unmount the volume, detach its devices, and remove the temporary directory."""
+        """Remove the limit of IOPS, unmount the volume, detach its devices, and remove the temporary directory.
+
+        A second call does nothing. A failure of the last three steps is not reported.
+
+        Raises: as `throttle` if the limit cannot be removed; the other steps are done all the same.
+        """
         with self._stack:
             self.throttle(0)
 

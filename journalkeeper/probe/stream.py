@@ -35,7 +35,12 @@ NO_LINE: Final = "`journalctl --follow` shows no new line (Storage=none?)"
 
 
 def measure(asked: Namespace) -> Steps:
-    """Run a program that writes lines to the chosen journald, and time them: see `at` and `base.target`."""
+    """Run a program that writes lines to the chosen journald, and measure how long each line takes, as `at` does.
+
+    `base.target` chooses the journald by --host and the directory of `asked`.
+
+    Raises: KeeperError, OSError as `base.target` and `at`.
+    """
     with target(host=asked.host, directory=asked.directory) as where:
         yield from at(where, asked)
 

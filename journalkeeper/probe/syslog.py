@@ -51,9 +51,11 @@ def count_messages(asked: Namespace) -> int:
 
 
 def measure(asked: Namespace) -> Steps:
-    """Send messages to the chosen journald at the requested rate, and time each one: see `at` and `base.target`.
+    """Send messages to the chosen journald at the requested rate, and time each one, as `at` does.
 
-    Raises: UsageError as `count_messages`; KeeperError.
+    `base.target` chooses the journald by --host and the directory of `asked`.
+
+    Raises: UsageError as `count_messages`; KeeperError, OSError as `base.target` and `at`.
     """
     count = count_messages(asked)
     with target(host=asked.host, directory=asked.directory) as where:

@@ -159,7 +159,10 @@ def _choose_form(times: Sequence[int]) -> Callable[[int], str]:
 
 
 def _divide(low_us: int, high_us: int, most: int) -> range:
-    """Return the beginnings of at most `most` equal spans from `low_us` to `high_us`."""
+    """Return the beginnings of at most `most` equal spans that cover the times from `low_us` to `high_us`.
+
+    The last span contains `high_us` itself, and can end after it. If the times are equal, there is one span.
+    """
     return range(low_us, high_us + 1, ceil((high_us - low_us + 1) / most))
 
 

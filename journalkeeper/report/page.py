@@ -73,7 +73,11 @@ def _environment() -> Environment:
 
 
 def _head(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
-    """Return the template's values for the top of the page, its charts and its findings, by name."""
+    """Return the template's values for the top of the page, its charts and its findings, by name.
+
+    The top has the time and sentences on the files, the verdict and the total saving ("" if there is none).
+    The findings have the verdict, a table of the checks that could not be made, and the reasons to explain.
+    """
     record = evidence.record
     unknown = tuple((rule, part.why) for rule, part in verdict.unknown)
     counters = None if isinstance(record, Unknown) else record.counters
@@ -189,7 +193,10 @@ def _tabulate_skips(skipped: Sequence[Skip]) -> Table:
 
 
 def _list_reasons(evidence: Evidence) -> list[Reason]:
-    """Return the reasons of the skips in the plan and of the past actions, each once, in the order of Reason."""
+    """Return the reasons of the skips in the plan and of the past actions, each once, in the order of Reason.
+
+    A plan or a history that is Unknown has no reasons.
+    """
     skipped = () if isinstance(evidence.plan, Unknown) else evidence.plan.skipped
     entries = () if isinstance(evidence.record, Unknown) else evidence.record.entries
     occurring = {skip.reason for skip in skipped} | {entry.outcome.reason for entry in entries}

@@ -52,7 +52,7 @@ def letter(part: Stretch) -> str:
 def merge(parts: Sequence[Stretch], columns: int) -> list[Stretch]:
     """Return `parts` reduced to at most `columns` by adding up neighbours; [] without parts.
 
-    Each sum has equally many parts; the last may have fewer.
+    Each sum has equally many parts; the last may have fewer. With `columns` below 1, return one sum of all parts.
     """
     each = -(-len(parts) // max(1, columns)) or 1
     return [_sum(parts[start : start + each]) for start in range(0, len(parts), each)]

@@ -199,7 +199,8 @@ def _compute(
 def _room_bytes(instance: Instance, files: Sequence[JournalFile]) -> int:
     """Return the bytes that the journal may take until SystemKeepFree= is reached, with those of its present files.
 
-    An unknown size of the free space counts as 0. Source: systemd 257, journald-server.c, determine_space.
+    An unknown free space and an unknown SystemKeepFree= count as 0. If less than SystemKeepFree= is free, only
+    the allocated bytes of `files` count. Source: systemd 257, journald-server.c, determine_space.
     """
     free = (instance.available_bytes or 0) - (instance.system_keep_free_bytes or 0)
     return sum(file.allocated_bytes for file in files) + max(0, free)

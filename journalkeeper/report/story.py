@@ -226,7 +226,10 @@ def explain_decision(decided: Decision | None, window: Window | None, now_us: in
 
 
 def _list_sentences(decision: ExplainedDecision | None, unknown: Mapping[str, str]) -> list[str]:
-    """Return the sentences on the decision, or a single sentence that states why there is no decision."""
+    """Return the sentences on the decision, or a single sentence that states why there is no decision.
+
+    That is the reason that `unknown` has under "decision". Without such a reason it is "nothing to do".
+    """
     if decision is not None:
         return decision.sentences
     return [f"{UNKNOWN}: {shown(unknown['decision'])}" if "decision" in unknown else "nothing to do"]

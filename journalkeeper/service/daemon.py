@@ -357,7 +357,8 @@ class Daemon:
     def pause(self, span_us: int) -> None:
         """Stop the service's own work for `span_us` microseconds; 0 means until `resume`. Jobs are still done.
 
-        A running action of the service ends between two pieces. A new pause replaces the one before.
+        A running action of the service ends between two pieces. A new pause replaces the one before. At the end of a
+        pause, the service looks at everything.
         """
         self.resume()
         self._change(paused=f"until {when(now_us() + span_us)}" if span_us else "until it is resumed")

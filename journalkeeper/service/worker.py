@@ -91,14 +91,16 @@ class Worker:
         self._known_mounts: dict[str, set[str]] = {}
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Call `work` in the worker thread, after all earlier calls. Return a future of the event loop.
+        """Call `work` in the worker thread, after all earlier calls. Return a future of the running event loop.
 
         The future has the result or the exception of `work`.
+
+        Raises: RuntimeError after `close`, and outside an event loop.
         """
         return asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def close(self) -> None:
-        """Wait until the worker thread has ended."""
+        """Wait until the worker thread has done all calls and has ended. No call can be added any more."""
         self._executor.shutdown()
 
     def reload(self) -> None:
