@@ -128,7 +128,11 @@ class Engine:
     def look(self, request: Request) -> Host:
         """Look once at the files of `request`. Return the host with an empty history, which some users may not read.
 
-        Raises: NotBtrfsError; FileError for a directory; NeedsRootError if no file may be read.
+        Also update the flush timers. If `request` names files, each has a row, and a file that cannot be read has a
+        problem in its row.
+
+        Raises: FileError for a directory, or for a configuration file of journald; without named files also
+            NotBtrfsError, and NeedsRootError if there are files and none may be read.
         """
         seen = self._see(request)
         return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
@@ -248,7 +252,10 @@ class Engine:
         return record
 
     def _observe(self, record: Record, host: Host) -> None:
-        """Store extent counts that changed, at most once an hour, because each commit costs 14 I/Os."""
+        """Store the extent counts of files and instances that changed, at most once an hour: each commit costs 14 I/Os.
+
+        Raises: KeeperError if the history cannot be read or written; the next call then tries again.
+        """
         if time.monotonic() - self.memory.observed_s >= HOUR_S:
             record.observe(host.now_us, host)
             self.memory.observed_s = time.monotonic()
@@ -327,9 +334,16 @@ class Engine:
         return self.memory.seen
 
     def has_flush_passed(self) -> bool:
-        """Look at the flush timers. Return True if a flush ended since the last call, or a sync must be requested.
+        """Look at the flush timers, and return whether a new plan is due.
 
-        A sync is needed if journald's flush timer stayed unknown for longer than its interval.
+        A plan is due if one of these happened since the last call:
+        - A flush ended, or did not come in time.
+        - All files are synced, which the look before did not find. This includes the first look.
+        - A look that an append requested is due, for a journald without a flush timer.
+
+        A plan is also due as long as journald should be asked for a sync: its flush timer stayed unknown for longer
+        than its interval. The call can block: after a flush it waits until the data is on the disk, and then sleeps
+        0.25 s to 2 s.
         """
         self.memory.flushes.look_again()
         return self.memory.flushes.needs_plan()
@@ -379,7 +393,10 @@ class Engine:
 
 
 def _read_counters(record: Record) -> Counters | None:
-    """Return the numbers, costs and savings of all actions since the history began; None if it cannot be read."""
+    """Return the numbers, costs and savings of all actions since the history began.
+
+    Return None if the history cannot be read, and zeros if its totals are damaged.
+    """
     try:
         return record.counters()
     except KeeperError:

@@ -204,9 +204,10 @@ def _is_own_subvolume(fd: int) -> bool:
 
 
 def read_mount_options(fd: int) -> tuple[str, ...]:
-    """Return the options of the mount through which `fd` was opened, and of its filesystem, as mount(8) names them.
+    """Return the options of the mount through which `fd` was opened, then those of its filesystem, each once.
 
-    Return () if the mount is not visible to this process.
+    They are named as by mount(8). If one of them is "ro", "rw" is left out. Return () if the mount is not visible
+    to this process.
     """
     line = find_mount_line(fd)
     return () if line is None else parse_options(line)

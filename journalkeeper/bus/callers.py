@@ -203,10 +203,10 @@ class Callers:
             caller.user.unread_bytes = unread[caller.user]
 
     async def _count_kept(self, name: str, counter: str) -> int:
-        """Return the bytes that the bus stores for the connection `name`, 0 if the bus does not report them.
+        """Return how many bytes of messages the bus keeps in memory for the connection `name`.
 
-        The `counter` IncomingBytes counts messages that the connection sent. OutgoingBytes counts those that it has not
-        read.
+        With the `counter` "IncomingBytes" these are messages that the connection sent; with "OutgoingBytes", messages
+        that it has not read yet. Return 0 if the bus does not report the number, or answers with an error.
         """
         said = await self._values(STATS, "GetConnectionStats", name)
         return 0 if said is None or counter not in said else int(said[counter].value)

@@ -160,14 +160,16 @@ class Service:
     def pause(self, span_us: int) -> None:
         """Make the service stop its own work for `span_us` microseconds; 0 means until `resume`.
 
-        polkit may ask the user for a password first.
+        A new pause replaces the one before. polkit may ask the user for a password first, so the call may take any
+        time. The service may be of another version.
 
         Raises: NeedsRootError if polkit refuses; KeeperError for all other errors.
         """
         self._call("Pause", "t", span_us)
 
     def resume(self) -> None:
-        """End a pause of the service; without a pause, do nothing. Raises: as `pause`."""
+        """End a pause of the service, which then looks at all files. Without a pause, do nothing. Raises: as `pause`.
+        """
         self._call("Resume")
 
     def wait(self) -> None:

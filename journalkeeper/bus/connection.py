@@ -194,9 +194,9 @@ def wrap(signature: str, value: Any) -> Any:
 
 
 def unwrap(value: Any) -> Any:
-    """Return a value that dbus-fast has read. The variants of an a{sv} become pairs of a signature and a value.
+    """Return a value that dbus-fast has read. Each Variant of an a{sv} becomes a pair (signature, value).
 
-    A value that is no dict is returned unchanged.
+    Variants within such a value stay as they are. Return a value that is no dict unchanged, also a list of dicts.
     """
     return {name: (one.signature, one.value) for name, one in value.items()} if isinstance(value, dict) else value
 

@@ -119,7 +119,10 @@ class Objects:
 
     @publish(names.PROPERTIES, (("interface", "s"), ("property", "s")), (("value", "v"),))
     async def get(self, call: Call, interface: str, name: str) -> tuple[str, Any]:
-        """Return one property. Error UnknownProperty: the interface has none of that name. Other errors: as GetAll."""
+        """Return one property. Error UnknownProperty: the interface has none of that name. Other errors: as GetAll.
+
+        For the manager, the answer can take a moment, as that of GetAll.
+        """
         values = await self.get_all(call, interface)
         if name not in values:
             raise CallError(f"{ERROR}.UnknownProperty", f"{interface} has no property {shorten(name)}")
@@ -204,7 +207,8 @@ class Objects:
     async def pause(self, _: Call, span_us: int) -> None:
         """Do no work of the service's own for this time; 0: until Resume.
 
-        Work under way ends at the next chunk border. Jobs are still done.
+        Work under way ends at the next chunk border. Jobs are still done. A new pause replaces the one before. The
+        largest number, 2^64-1, also means until Resume.
         """
         self._service.pause(span_us % U64_MAX)  # "for ever" is 0
 
@@ -215,14 +219,18 @@ class Objects:
 
     @publish(names.MANAGER, action=names.ACTION_MANAGE)
     async def rescan(self, _: Call) -> None:
-        """Look at all files again, soon."""
+        """Look at all files again, soon.
+
+        During a pause, the look waits for the end of the pause.
+        """
         self._service.rescan()
 
     @publish(names.MANAGER, action=names.ACTION_MANAGE)
     async def reload(self, _: Call) -> None:
         """Read the configuration again; the answer comes when that is done.
 
-        Error BadConfiguration: it names each wrong line, and the running values stay.
+        Then the service looks at all files, also after an error. Error BadConfiguration: it names each wrong line,
+        and the running values stay. Error File: a file cannot be read, and the running values stay, too.
         """
         await self._service.reload()
 

@@ -61,7 +61,7 @@ def request(given: Mapping[str, tuple[str, Any]], directories: tuple[str, ...]) 
 def list_after(given: Mapping[str, tuple[str, Any]]) -> str:
     """Return the option "after" of ListFiles: the path after which the list begins, "" for the first file.
 
-    Raises: UsageError with the permitted options.
+    Raises: UsageError for any other option, or a value whose signature is not s.
     """
     after: str = _check(given, LIST_SIGNATURES).get("after", "")
     return after

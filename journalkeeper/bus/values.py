@@ -145,7 +145,10 @@ def _leave_out_rows(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def to_json(document: object) -> str:
-    """Return `document` as JSON in one line of ASCII, as -j writes it."""
+    """Return `document` as JSON in one line of ASCII, as -j writes it.
+
+    `document` must be plain: dicts, lists, texts and numbers, as model.record.to_json makes them of records.
+    """
     return json.dumps(document, separators=(",", ":"))
 
 

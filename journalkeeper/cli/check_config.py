@@ -49,7 +49,10 @@ class ConfigAnswer(NamedTuple):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the optional argument FILE: a configuration file to check in place of the host's configuration."""
+    """Add the optional argument FILE: a configuration file to check in place of the host's configuration.
+
+    It has the effect of --config FILE. Without FILE, --config keeps its value.
+    """
     text = "this file alone, as --config FILE"
     parser.add_argument("config", nargs="?", metavar="FILE", default=argparse.SUPPRESS, help=text)
 

@@ -211,6 +211,6 @@ def _is_below(path: str, top: str) -> bool:
 def explain_no_directory(path: str) -> str:
     """Return the words for a path that is not a directory.
 
-    They are "is not a directory" if the path exists, else "no such directory".
+    They are "is not a directory" if the path exists, also as a link that leads nowhere; else "no such directory".
     """
     return "is not a directory" if os.path.lexists(path) else "no such directory"

@@ -42,7 +42,7 @@ from journalkeeper.model.units import MS_US, spell_size
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add -n and the same options as for `plan`."""
+    """Add the arguments of `add_selection`, and -n."""
     parser.add_argument("-n", "--dry-run", action="store_true", help="change nothing, show the plan")
     add_selection(parser)
 

@@ -45,10 +45,13 @@ class Output:
         self.width = None if known is None else max(LEAST_COLUMNS, known)
 
     def document(self, value: object) -> None:
-        r"""Write a record, or a container of records, as JSON: one line, or indented with --json=pretty.
+        r"""Write a record, or a container of records, as JSON: one line, or indented with --json=pretty. Ignore
+        --quiet.
 
         Always ASCII: a byte of a path that is not UTF-8 is \udcXX, XX being the byte, which
         json.loads and os.fsencode turn back into it (PEP 383).
+
+        Raises: as `write`.
         """
         form: dict[str, Any] = {"indent": 2} if self.json == "pretty" else {"separators": (",", ":")}
         write(json.dumps(to_json(value), **form))
@@ -88,7 +91,8 @@ class Output:
         return [line for sentence in block for line in wrap_sentence(sentence, self.width)]
 
     def note(self, *texts: str) -> None:
-        """Write a line to stderr for each text, also with --quiet, such as a warning that is no part of the answer."""
+        """Write each text to stderr as `complain` does, also with --quiet. It is no part of the answer: a warning, say.
+        """
         complain(*texts)
 
 

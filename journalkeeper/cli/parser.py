@@ -121,7 +121,10 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see {self.prog} --help")
 
     def _print_message(self, message: str, _: object = None) -> None:
-        """Write --help or --version. argparse itself hides errors since Python 3.12."""
+        """Write the text of --help or --version to stdout. argparse's own method hides errors since Python 3.12.
+
+        Raises: as `write`.
+        """
         write(message.removesuffix("\n"))
 
 

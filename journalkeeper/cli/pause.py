@@ -35,7 +35,7 @@ class PauseAnswer(NamedTuple):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the optional argument SPAN to `pause`, but not to `resume`."""
+    """Add the optional argument SPAN to `pause`, but not to `resume`: microseconds, 0 if it is not given."""
     if parser.prog.endswith(" pause"):
         text = "as 30min or 2h (default: until `resume`)"
         parser.add_argument("span", nargs="?", metavar="SPAN", type=_parse_span_us, default=0, help=text)

@@ -50,7 +50,10 @@ def _extents(name: str) -> Callable[[dict[str, Any]], str]:
 
 
 def _estimate(text: str) -> str:
-    """Return a table cell with an estimated saving: "~12s". Return "-" if the saving is 0 or unknown."""
+    """Return a table cell for a saving that `text` describes: "~12s" for "12s", but "-" for "0" and "0B".
+
+    A saving that is unknown is 0, too.
+    """
     return "-" if text in {"0", "0B"} else f"~{text}"
 
 
@@ -84,13 +87,16 @@ _ACTIONS: Final[tuple[Column[dict[str, Any]], ...]] = (
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the same options as for `defrag`, and -v."""
+    """Add the arguments of `add_selection`, and -v."""
     add_selection(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="also list the files that need no work")
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the plan for the command line, and return the exit status of `show`."""
+    """Show the plan for the command line as `show` does: made by the running service, or else by this process.
+
+    Return the exit status of `show`. Raises: as `show`.
+    """
     return show(request(args), context, verbose=args.verbose)
 
 

@@ -92,7 +92,11 @@ class ProgressLine:
 
 
 def line(progress: Progress, columns: int) -> str:
-    """Return a line such as "2/7  43%  PATH" that leaves the last of `columns` free. The path is cut in its middle."""
+    """Return a line such as "2/7  43%  PATH" that leaves the last of `columns` free.
+
+    The path is escaped for a terminal, then cut in its middle. The numbers are never cut: if `columns` has no
+    room for them, the line is longer.
+    """
     text = f"{progress.number}/{progress.total} {progress.fraction:4.0%}  "
     return f"{text}{elide(shown(progress.path), columns - 1 - len(text))}"
 
@@ -100,7 +104,7 @@ def line(progress: Progress, columns: int) -> str:
 def on_terminal(output: Output) -> ProgressLine:
     """Return a progress line on stderr.
 
-    It draws nothing with --quiet or --json, or if stderr is no terminal that can erase a line (TERM).
+    It draws nothing with --quiet or --json, if stderr is no terminal, or if TERM is not set or is "dumb".
     """
     dumb = os.environ.get("TERM") in {None, "dumb"} or sys.stderr is None or not sys.stderr.isatty()
     return ProgressLine(None if dumb or output.quiet or output.json != "off" else sys.stderr)

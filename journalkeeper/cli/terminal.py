@@ -26,7 +26,10 @@ def columns() -> int | None:
 
 
 def wants_colours(environ: Mapping[str, str]) -> bool:
-    """Return whether a terminal gets colours: False without TERM, with TERM=dumb, or if NO_COLOR has a value."""
+    """Return whether a terminal gets colours: False if TERM is not set or "dumb", or if NO_COLOR is not empty.
+
+    An empty TERM counts as set. Whether stdout is a terminal is not examined.
+    """
     return not environ.get("NO_COLOR") and environ.get("TERM") not in {None, "dumb"}
 
 

@@ -78,7 +78,11 @@ def _count_nouns(nouns: Iterable[str]) -> str:
 
 
 def describe_no_actions(skipped: Sequence[Skip]) -> str:
-    """Return the summary of a plan without actions: `describe_rest`, after "Nothing to do: " if no file waits."""
+    """Return the summary of a plan without actions.
+
+    It is `describe_rest`, after "Nothing to do: " if no file waits. If nothing was skipped either, it is
+    "Nothing to do: no journal file was found.
+    """
     rest = describe_rest(skipped) if skipped else "no journal file was found."
     return rest if any(skip.puts_off for skip in skipped) else f"Nothing to do: {rest}"
 
@@ -123,5 +127,8 @@ def describe_sums(outcomes: Sequence[Outcome]) -> str:
 
 
 def format_seconds(seconds: float, accuracy_us: int = SECOND_US) -> str:
-    """Return a time span as `format_span` writes it, after rounding to whole milliseconds: "12ms", not "12ms 346us"."""
+    """Return a time span as `format_span` writes it, after rounding to whole milliseconds: "12ms", "1h 2min".
+
+    So half a millisecond or less is "0".
+    """
     return format_span(round(seconds * 1000) * 1000, accuracy_us)

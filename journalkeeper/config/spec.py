@@ -141,9 +141,9 @@ def _scale(value: int, units: Iterable[tuple[int, str]]) -> str:
 
 
 def _compression(text: str) -> str:
-    """Return `text` unchanged if it names a compression, such as "zstd:3" or "no".
+    """Return `text` unchanged if `parse_compression` permits it: "no", or an algorithm such as "zstd" or "zstd:3".
 
-    Raises: ValueError otherwise.
+    Raises: ValueError with the permitted words otherwise.
     """
     compression.parse_compression(text)
     return text

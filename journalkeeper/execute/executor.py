@@ -55,7 +55,11 @@ class Turn:
     def make_done(
         self, result: Result, reason: Reason, detail: str, *, written_bytes: int = 0, duration_s: float = 0.0
     ) -> Done:
-        """Return the outcome of the action with this result, and the file's present state for the history."""
+        """Return the outcome of the action with this result, and the state of the file after it for the history.
+
+        Nothing is measured: the states before and after are those that the work has stored in this Turn. If it stored
+        none, both are the state in the plan.
+        """
         action, before, after = self.action, self.before, self.after
         outcome = Outcome(
             path=action.path,
@@ -161,7 +165,10 @@ def _compact(held: VerifiedFile, action: Action, pace: Pace) -> int:
 
 
 def _defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
-    """Defragment the ranges of an active file, or compact an archive. Return the expected number of extents."""
+    """Defragment the ranges of an active file, or compact an archive (`_compact`), until `pace` ends.
+
+    Return the expected number of extents. Raises: as inplace.defragment and `_compact`.
+    """
     return (inplace.defragment if action.live else _compact)(held, action, pace)
 
 

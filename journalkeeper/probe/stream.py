@@ -114,7 +114,7 @@ def _follow(where: Target) -> Iterator[tuple[str, Iterator[list[bytes]]]]:
     wait_until(has_entry, NO_LINE, PATIENCE_S)  # journalctl does not follow a journal without entries of this boot
     with run_journalctl(["MESSAGE"], "--all", "--follow", "--no-tail", wanted, directory=where.directory) as journalctl:
         reader = read_lines(journalctl.output.fileno())
-        wait_until(lambda: next(reader, []) != [], NO_LINE, PATIENCE_S)
+        wait_until(lambda: next(reader, None) != [], NO_LINE, PATIENCE_S)
         yield tag, reader
 
 
