@@ -186,7 +186,8 @@ class Engine:
         the metrics, except for named paths and before a shutdown. With `origin` "daemon" a run without work is not
         stored, and changed extent counts once an hour. A bookkeeping step that fails only adds a notice to the report.
 
-        Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be opened.
+        Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be opened, or the
+        service's extent counts cannot be stored.
         """
         began, watching = time.monotonic(), origin == DAEMON
         publisher = None if request.paths or request.before_shutdown else self._publisher

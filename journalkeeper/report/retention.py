@@ -33,9 +33,6 @@ WORTH: Final = 1.5
 FILES_SPARE: Final = 1.5
 """Reserve for files that end early, at boots and by rotations, and are smaller than those of today."""
 
-MAX_FILES: Final = 100
-"""The default of journald's SystemMaxFiles=."""
-
 
 class Retention(NamedTuple):
     """The history that the main journal keeps now, and under the proposed limits.
@@ -157,8 +154,8 @@ def _compute(
 
     `target` is the disk usage that an earlier drop-in aimed at, None without one. Without it, aim at SystemMaxUse=, or
     at the space that SystemKeepFree= leaves if that is less. The proposed SystemMaxUse= is the aim multiplied by
-    `ratio`, except for a reserve for files that are not compacted yet. SystemMaxFiles= becomes large enough for that,
-    at least MAX_FILES. SystemMaxFileSize= stays.
+    `ratio`, except for a reserve for files that are not compacted yet. SystemMaxFiles= becomes large enough for that.
+    It is never lowered, and no limit (0) stays none. SystemMaxFileSize= stays.
 
     Return Unknown if SystemMaxUse=, SystemKeepFree=, SystemMaxFileSize= or the free space is not known, or if
     SystemMaxUse= is off.
@@ -187,7 +184,7 @@ def _compute(
         kept_us=round(present[0] / rate * DAY_US),
         disk_bytes=round(active + max(0, present[0] - active) / ratio),
         proposed_use_bytes=proposed,
-        proposed_files=max(MAX_FILES, needed),
+        proposed_files=instance.system_max_files and max(instance.system_max_files, needed),
         max_file_bytes=largest,
         proposed_us=round(after[0] / rate * DAY_US),
         proposed_disk_bytes=round(reserve + max(0, after[0] - reserve) / ratio),

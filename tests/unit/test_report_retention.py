@@ -99,7 +99,7 @@ def test_a_limit_of_files_is_raised_with_the_other() -> None:
     found = kept(system_max_files=20)
     assert found.proposed_files >= found.proposed_use_bytes // (32 * MIB)
     assert found.proposed_binds == ""
-    assert kept(ratio=1.1).proposed_files == 100
+    assert [kept(ratio=1.1, system_max_files=files).proposed_files for files in (0, 100, 5000)] == [0, 100, 5000]
 
 
 @pytest.mark.parametrize(("ratio", "said"), [(1.5, False), (6.0, True)])
