@@ -168,7 +168,7 @@ class Service:
         self._call("Pause", "t", span_us)
 
     def resume(self) -> None:
-        """End a pause of the service, which then looks at all files. Without a pause, do nothing. Raises: as `pause`."""
+        """End a pause, and let the service look at all files. Without a pause, do nothing. Raises: as `pause`."""
         self._call("Resume")
 
     def wait(self) -> None:

@@ -91,7 +91,7 @@ class Output:
         return [line for sentence in block for line in wrap_sentence(sentence, self.width)]
 
     def note(self, *texts: str) -> None:
-        """Write each text to stderr as `complain` does, also with --quiet. It is no part of the answer: a warning, say."""
+        """Write each text to stderr as `complain` does, also with --quiet: a warning, no part of the answer."""
         complain(*texts)
 
 
