@@ -81,9 +81,10 @@ class Pace:
                 offset += length
 
     def can_go_on(self) -> bool:
-        """Call `ask` with the expected time of the next piece. Return whether the piece may begin.
+        """Call `ask`, which may sleep, and return whether the next piece may begin.
 
-        Store the reason of `ask` in `ended`, or None if the piece may begin.
+        `ask` receives the expected time of the piece, computed from the written piece before it; 0 if there is none.
+        Store its reason against the piece in `ended`, or None if the piece may begin.
         """
         self.ended = self.ask(self._expected_us)
         return self.ended is None

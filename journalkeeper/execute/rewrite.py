@@ -153,7 +153,10 @@ def _read_flags(fd: int) -> int:
 
 
 def _read_xattrs(fd: int) -> dict[str, bytes]:
-    """Return all xattrs except the mtime note, which describes only the original inode."""
+    """Return the extended attributes of an open file, by name, that a copy must have, too.
+
+    The mtime note is left out, because it describes only the original inode.
+    """
     return {name: os.getxattr(fd, name) for name in os.listxattr(fd) if name != mtime_note.NAME}
 
 

@@ -188,10 +188,12 @@ class Throttle:
                     return Reason.PRESSURE
 
     def wait_for_sync(self) -> None:
-        """Pause for COMMIT_S if the active file was just synced, unless journald's timer caused the sync.
+        """Pause for COMMIT_S if the active file was synced since the last call, but not by journald's timer.
 
-        An archive, or a hurry, causes no pause. Call this before each piece, and before an outcome is stored. A commit
-        of the history would share the filesystem's log and the I/O with the sync (measured at 500 IOPS: 100 ms).
+        Before the check, wait until the file's pages in write-back are on the disk (`Syncs.has_foreign_sync`). Return
+        at once for an archive or in a hurry. A file that cannot be read causes no pause. Call this before each piece,
+        and before an outcome is stored. A commit of the history would share the filesystem's log and the I/O with the
+        sync (measured at 500 IOPS: 100 ms).
         """
         if not self._runner.hurry and self._action.live and self._syncs.has_foreign_sync():
             self._rest(COMMIT_S)
@@ -242,9 +244,11 @@ class Throttle:
         )
 
     def _rest(self, length_s: float) -> None:
-        """Sleep for `length_s` seconds, and store how busy other programs kept the disk meanwhile, in percent.
+        """Sleep for `length_s` seconds, and store for what percentage of this time the volume's busiest disk was busy.
 
-        The next reading uses this percentage once. It is None if the volume's disks are unknown.
+        All of it is the load of other programs, because our own work is written back before. The next reading uses
+        this percentage once. It is None if the volume's disks are unknown. Also store the time, from which the next
+        rest counts.
         """
         self._busy_percent = measure_busy_percent((self._uuid,), length_s).get(self._uuid)
         self._rested_s = time.monotonic()

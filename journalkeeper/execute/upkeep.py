@@ -98,7 +98,7 @@ def rotate(target: Rotation, reason: Reason) -> Found:
 def _wait_for_archive(archive: int) -> None:
     """Wait until the archive's state is ARCHIVED, which journald sets after a sync, or its last name was removed.
 
-    Give up after FINISHED_S, without an error.
+    Give up after FINISHED_S, without an error. Raises: OSError if the state cannot be read (EIO).
     """
     deadline_s = time.monotonic() + FINISHED_S
     while (

@@ -181,7 +181,9 @@ def _find_unseen(rule: Rule, look: Look | Unknown) -> Unknown | None:
 def judge(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:
     """Apply each of `rules` to the evidence, and return a verdict with the findings, the problems first.
 
-    A rule without a finding is in `passed`, and a rule that cannot judge is in `unknown`.
+    Each rule gives one answer, as `answer` describes: its first finding, or the problem that the running service
+    already reports under its word. A rule without a finding is in `passed`. A rule that cannot judge is in
+    `unknown`, also if it found nothing and some files could not be looked at.
     """
     answers = {word(rule): answer(rule, evidence) for rule in rules}
     findings = [one for one in answers.values() if isinstance(one, Finding)]

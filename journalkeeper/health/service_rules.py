@@ -237,7 +237,7 @@ def window_closed(present: Present) -> Answers:
 def keeper_paused(present: Present) -> Answers:
     """The service is paused.
 
-    The check reports a problem until the service is resumed.
+    The check reports one problem until the pause ends, by itself or by `journalkeeper resume`.
     """
     if present.paused:
         yield problem(f"The service is paused {present.paused}.", "journalkeeper resume", paused="yes")

@@ -107,7 +107,9 @@ def still_failing(before: Iterable[Skip], decided: Mapping[str, object]) -> list
 def describe_waits(skipped: Iterable[Skip]) -> str:
     """Return what files wait for: "3 files wait for free disk space, 1 file waits for journald's next flush".
 
-    Only the skips that postpone work count, the most frequent wait first. The text is empty if there are none.
+    Only the skips that postpone work count, the most frequent wait first. Directories are counted apart from
+    files, as `find_noun` decides. A reason without words in WAITS is shown in parentheses. The text is empty if
+    nothing waits.
     """
     waits = ((WAITS.get(skip.reason, f"({skip.reason})"), find_noun(skip)) for skip in skipped if skip.puts_off)
     return ", ".join(
@@ -117,7 +119,11 @@ def describe_waits(skipped: Iterable[Skip]) -> str:
 
 
 def find_noun(skip: Skip) -> str:
-    """Return "directory" for a skip of +C or of a rotation, which has the path of a directory; else "file"."""
+    """Return "file" if the path of the skip ends as a journal file's name does, else "directory".
+
+    A skip of +C, of a rotation, or of a directory with too many files has the path of a directory. For a reason
+    in NO_JOURNAL, return "file" for every path: the path could not be examined.
+    """
     is_file = skip.reason in NO_JOURNAL or skip.path.endswith((".journal", ".journal~"))
     return "file" if is_file else "directory"
 

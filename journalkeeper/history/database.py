@@ -203,7 +203,11 @@ class Database:
         raise _UnusableError(self.path, "newer" if newer else "foreign")
 
     def _migrate(self, connection: Connection) -> None:
-        """Bring the database to the newest version, in one transaction."""
+        """Bring the database from its present version to the newest, in one transaction. An error leaves it unchanged.
+
+        If another process migrated it meanwhile, no statement of a migration runs. Raises: as `_version`;
+        sqlite3.DatabaseError.
+        """
         with connection:
             connection.execute("BEGIN IMMEDIATE")
             for statement in MIGRATIONS.get(self._version(connection), ()):

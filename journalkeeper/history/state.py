@@ -121,7 +121,7 @@ def _acquire(directory: str | os.PathLike[str], path: str) -> int:
 
 
 def _leads_to(path: str, descriptor: int) -> bool:
-    """Return whether the file at `path` is the open one. False if the path cannot be reached."""
+    """Return whether the file at `path` is the open one. False if `path` is a symbolic link or cannot be reached."""
     try:
         there = os.stat(path, follow_symlinks=False)
     except OSError:  # gone, or no longer to be reached

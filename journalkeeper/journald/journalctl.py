@@ -141,7 +141,8 @@ def _find_denial(messages: str) -> NeedsRootError | None:
 def parse_text_fields(line: bytes) -> dict[str, str]:
     """Return the fields of the entry in `line` whose value is one text, by name. Other fields are left out.
 
-    Raises: ValueError if the line is not JSON.
+    `line` must be a JSON object, as journalctl writes it. Raises: ValueError if it is not JSON, such as an
+    incomplete line.
     """
     return {name: value for name, value in json.loads(line).items() if isinstance(value, str)}
 

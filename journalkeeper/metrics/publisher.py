@@ -115,7 +115,10 @@ class Publisher:
             error.add_note(notice)  # the run's own error matters more
 
     def _count_failure(self) -> None:
-        """Count a failed run in the history. Raises: KeeperError if the history cannot be written."""
+        """Count a failed run in the history, and keep the new counters for the next write of the metrics.
+
+        Raises: KeeperError if the history cannot be read or written.
+        """
         with Record(self._state_directory) as record:
             record.count_run_failure()
             self._facts = self._facts._replace(counters=record.counters())

@@ -124,7 +124,10 @@ class JournalFile(NamedTuple):
 
     @property
     def ideal_extents(self) -> Annotated[Count, Key(metric="Extents that all journal files need.")]:
-        """The number of extents that a file of its size and form needs, at most the present number."""
+        """The number of extents that the file's data needs, at most the present number.
+
+        An extent has at most 128 MiB, or 128 KiB if the file is compressed. Holes and unwritten space need none.
+        """
         return min(self.extents.total, ideal_extents(self.extents.data_bytes, compressed=self.compressed))
 
     @property
@@ -141,7 +144,10 @@ class JournalFile(NamedTuple):
 
     @property
     def directory(self) -> str:
-        """The journal directory that contains the file."""
+        """The path of the file without its name: the journal directory that contains the file.
+
+        It is the directory above for a row about a directory itself, and "" for a file in the root directory.
+        """
         return self.path.rpartition("/")[0]
 
 

@@ -82,7 +82,7 @@ class Request(NamedTuple):
 
     @property
     def takes_active(self) -> bool:
-        """True if active files are requested: always before a shutdown, else unless only `archived` is set."""
+        """True if active files are requested: with `active` or `before_shutdown`, and always without `archived`."""
         return self.active or self.before_shutdown or not self.archived
 
     @property
@@ -164,7 +164,7 @@ class Action(NamedTuple):
 
     @property
     def live(self) -> bool:
-        """True if the action moves data in a file that journald writes."""
+        """True if the action is on an active file. False for an archive, for a directory, and for a rotation."""
         return isinstance(self.target, JournalFile) and self.target.kind is Kind.ACTIVE
 
 

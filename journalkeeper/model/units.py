@@ -114,7 +114,8 @@ def parse_span_us(text: str) -> int:
 def parse_bool(text: str) -> bool:
     """Return the boolean for one of systemd's words, in any case: 1, yes, y, true, t, on, or their opposites.
 
-    Raises: ValueError with the permitted words. Source: parse_boolean(); pydantic permits the same words.
+    No space around the word is permitted. Raises: ValueError with the text "yes or no" for any other word.
+    Source: parse_boolean(); pydantic permits the same words.
     """
     try:
         return _BOOL.validate_python(text)
@@ -172,6 +173,7 @@ def counted(number: int, singular: str) -> str:
 def quantile(ordered: Sequence[Number], per_mille: int) -> Number | int:
     """Return the smallest value that at least `per_mille` of a thousand values do not exceed; 0 without values.
 
-    `ordered` is sorted, the smallest first. 500 gives the median, and 1000 the largest value.
+    `ordered` is sorted, the smallest first. `per_mille` is 1 to 1000: 500 gives the median, and 1000 the largest
+    value.
     """
     return ordered[-(-len(ordered) * per_mille // 1000) - 1] if ordered else 0

@@ -134,7 +134,9 @@ class Flushes:
     def _needs_sync(self, directory: str) -> bool:
         """Return whether to ask journald for a sync, because its flush timer was unknown for longer than its interval.
 
-        False for a journald that cannot be asked.
+        False for a journald that cannot be asked, and for an hour after a request. False also if a sync would not
+        help, as `FlushTimer.needs_sync` describes: without a timer, with a short interval, or without unsynced
+        datacow files.
         """
         return directory in self._rotatable and self._timers[directory].needs_sync(self._clock())
 
@@ -157,8 +159,8 @@ class Flushes:
     def needs_plan(self) -> bool:
         """Return whether a new plan is due, and forget the events that made it due.
 
-        A plan is due if a flush ended, or `learn` succeeded, since the last call. It also is while a journald should be
-        asked for a sync.
+        The events since the last call are those that `look_again` describes, such as the end of a flush or the first
+        look, and a sync on request (`learn`). A plan also is due as long as a journald should be asked for a sync.
         """
         news, self._news = self._news, False
         return news or any(map(self._needs_sync, self._timers))
@@ -258,7 +260,8 @@ class Flushes:
     def is_flush_due(self, margin_us: int) -> bool:
         """Return whether any journald's flush is under way, or due within `margin_us`.
 
-        A flush at an unknown time does not count.
+        A flush at an unknown time does not count, nor does that of a journald whose interval is at most twice
+        `margin_us`.
         """
         with self._lock:
             return any(timer.is_due(margin_us, self._clock()) for timer in self._timers.values())
@@ -266,8 +269,9 @@ class Flushes:
     def get_next_look_us(self, margin_us: int) -> int | None:
         """Return the earliest time (CLOCK_MONOTONIC) at which a flush timer needs `look_again`; it can be in the past.
 
-        A running timer needs a look `margin_us` before its flush is due, and then until the flush was seen. An unknown
-        timer is looked for repeatedly. Return None if no timer needs a look before the next append.
+        A running timer needs a look `margin_us` before its flush is due, and then until the flush was seen. An
+        unknown timer needs looks repeatedly, and a timer too short for work needs one each minute. A journald without
+        a timer needs one look some time after an append. Return None if no timer needs a look before the next append.
         """
         with self._lock:
             moments = [timer.next_look_us(margin_us) for timer in self._timers.values()]

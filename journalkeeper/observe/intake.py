@@ -86,9 +86,9 @@ class Intake:
 
 
 def list_journald_files(files: Iterable[JournalFile]) -> list[str]:
-    """Return the paths of the active files that journald writes; the files in remote/ have other writers.
+    """Return the paths of the active files that are not in remote/, where journald does not write.
 
-    Files with a problem are left out.
+    The owner in a file's name does not matter. Files with a problem are left out.
     """
     active = (file for file in files if file.kind is Kind.ACTIVE and file.problem is None)
     return [file.path for file in active if file.instance != layout.REMOTE]

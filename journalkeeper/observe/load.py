@@ -33,6 +33,10 @@ def measure_busy_percent(uuids: Iterable[str], length_s: float) -> dict[str, int
 
 
 def _read_busy_ms() -> dict[str, int]:
-    """Return by name how many milliseconds each block device has been busy since the machine started; {} if unknown."""
+    """Return by name how many milliseconds each block device and partition has been busy since the machine started.
+
+    The result is {} if the kernel lists no device. Raises: as psutil.disk_io_counters(), if the list cannot be
+    read.
+    """
     counters: dict[str, Any] = disk_io_counters(perdisk=True, nowrap=False) or {}
     return {name: one.busy_time for name, one in counters.items()}

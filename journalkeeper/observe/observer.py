@@ -92,7 +92,10 @@ class Observer:
 
     @property
     def next_shared_us(self) -> int:
-        """The time from which `look` opens shared files again. No event shows that a snapshot was deleted."""
+        """The time (CLOCK_REALTIME) from which `look` opens shared files again; 0 before the first look.
+
+        Shared files are opened once per SHARED_US, because no event shows that a snapshot was deleted.
+        """
         return self.shared_us + SHARED_US
 
     def look(self, tops: Iterable[str], *, now_us: int) -> Seen:
