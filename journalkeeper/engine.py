@@ -128,11 +128,10 @@ class Engine:
     def look(self, request: Request) -> Host:
         """Look once at the files of `request`. Return the host with an empty history, which some users may not read.
 
-        Also update the flush timers. If `request` names files, each has a row, and a file that cannot be read has a
-        problem in its row.
+        Also update the flush timers. A named file that cannot be read has a problem in its row.
 
-        Raises: FileError for a directory, or for a configuration file of journald; without named files also
-            NotBtrfsError, and NeedsRootError if there are files and none may be read.
+        Raises: FileError for a directory or a configuration file of journald; without named files also
+            NotBtrfsError, and NeedsRootError if none of the files may be read.
         """
         seen = self._see(request)
         return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
@@ -186,8 +185,7 @@ class Engine:
         the metrics, except for named paths and before a shutdown. With `origin` "daemon" a run without work is not
         stored, and changed extent counts once an hour. A bookkeeping step that fails only adds a notice to the report.
 
-        Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be opened, or the
-        service's extent counts cannot be stored.
+        Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be used.
         """
         began, watching = time.monotonic(), origin == DAEMON
         publisher = None if request.paths or request.before_shutdown else self._publisher
@@ -253,10 +251,7 @@ class Engine:
         return record
 
     def _observe(self, record: Record, host: Host) -> None:
-        """Store the extent counts of files and instances that changed, at most once an hour: each commit costs 14 I/Os.
-
-        Raises: KeeperError if the history cannot be read or written; the next call then tries again.
-        """
+        """Store changed extent counts, at most once an hour: a commit costs 14 I/Os. Raises: KeeperError."""
         if time.monotonic() - self.memory.observed_s >= HOUR_S:
             record.observe(host.now_us, host)
             self.memory.observed_s = time.monotonic()
@@ -337,14 +332,8 @@ class Engine:
     def has_flush_passed(self) -> bool:
         """Look at the flush timers, and return whether a new plan is due.
 
-        A plan is due if one of these happened since the last call:
-        - A flush ended, or did not come in time.
-        - All files are synced, which the look before did not find. This includes the first look.
-        - A look that an append requested is due, for a journald without a flush timer.
-
-        A plan is also due as long as journald should be asked for a sync: its flush timer stayed unknown for longer
-        than its interval. The call can block: after a flush it waits until the data is on the disk, and then sleeps
-        0.25 s to 2 s.
+        It is due if a flush ended since the last call or did not come in time, and in the other cases of
+        `Flushes.needs_plan`. After a flush, wait until the data is on the disk, and then sleep 0.25 s to 2 s.
         """
         self.memory.flushes.look_again()
         return self.memory.flushes.needs_plan()
@@ -394,10 +383,7 @@ class Engine:
 
 
 def _read_counters(record: Record) -> Counters | None:
-    """Return the numbers, costs and savings of all actions since the history began.
-
-    Return None if the history cannot be read, and zeros if its totals are damaged.
-    """
+    """Return the numbers, costs and savings of all actions since the history began; None if it cannot be read."""
     try:
         return record.counters()
     except KeeperError:

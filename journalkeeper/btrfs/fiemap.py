@@ -154,15 +154,14 @@ def find_data(fd: int, *, sync: bool) -> list[tuple[int, int]]:
 
 
 def find_unwritten(fd: int, *, sync: bool) -> list[tuple[int, int]]:
-    """Return (offset, length) of each run that is allocated but unwritten, in the order of the file; [] if none is.
+    """Return (offset, length) of each run of the file that is allocated but not written, in the order of the file.
 
-    Such a run reads as zeros. It is a row of the map, or the part of a row that has no data. Adjacent runs are
-    not joined. Only the parts of the file without data are mapped. With `sync` the dirty pages are written first;
-    otherwise they count as data. The file offset of `fd` changes.
+    Return [] if there is none. Such a run reads as zeros and can extend beyond the end of the file. Two runs can
+    be adjacent. With `sync`, the dirty pages are written first. Without it they count as written. The file offset
+    of `fd` changes.
 
-    A run consists of whole blocks and can extend beyond the end of the file. To free its space, punch the whole
-    run. If a hole ends within a block, the kernel writes zeros to the rest of the block. That block then keeps
-    the whole extent allocated.
+    With `sync`, each run consists of whole blocks. To free its space, punch the whole run. If a hole ends within
+    a block, the kernel writes zeros to the rest of the block. That block then keeps the whole extent allocated.
 
     Raises: as `find_data`; as `map_batches` without `sync`.
     """

@@ -66,9 +66,11 @@ def to_values(*records: object) -> Values:
 
 
 def job_values(job: Job) -> Values:
-    """Return the D-Bus properties of a job: those of JobState, then those of its Progress.
+    """Return the D-Bus properties of a job: (signature, value) by name.
 
-    They are Id, State, Options, Progress (0 to 1), FileNumber, FileTotal, File, BytesDone and BytesTotal.
+    They are Id, State, Options, Progress (0 to 1), FileNumber, FileTotal, File, BytesDone and BytesTotal. Options
+    is a dictionary, as `options.options` makes it of the request. Before the work begins, the numbers of the
+    progress are 0 and File is "".
     """
     return to_values(JobState(job.number, job.state, job.request, job.progress.fraction), job.progress)
 
@@ -153,11 +155,15 @@ def to_json(document: object) -> str:
 
 
 def _owner(path: str) -> str:
-    """Return the owner of the journal file at `path`, from its name alone: "system", "user:1000" or "remote".
+    """Return the owner of the journal file at `path`, from its name alone.
 
-    If the name is not that of a journal file, but contains ".journal", return "system". For any other name, which
-    may be a directory's, return "user:?", an unknown user. Its details are then shown only to callers who may
-    read all users' files.
+    - "system" for the journal system, and for a name that only contains ".journal", such as system.journal.bak.
+    - "user:1000" for the journal user-1000.
+    - "remote" for a journal with any other name.
+    - "user:?", an unknown user, for a name without ".journal", which may be a directory's. Its details are then
+      shown only to callers who may read all users' files.
+
+    Archives belong to the owner of the active file.
     """
     base = posixpath.basename(path)
     name = classify(base)

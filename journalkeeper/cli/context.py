@@ -122,10 +122,14 @@ class Context:
     def service(self, asked: Request) -> Service | None:
         """Return a connection to the running service if the service can carry out `asked`, else None.
 
-        The service must watch exactly the directories of this command's configuration, and the paths must be below
-        them. The result is None for a request before a shutdown, because the bus may be gone. It is also None for paths
-        that have more than MOST_CHARACTERS in all, or are not all ASCII. The caller closes the connection. Without a
-        connection, the caller uses `engine`.
+        Return None in each of these cases:
+        - `running` returns None: no service runs, or the command is not about the host's service, for example with
+          -D.
+        - The service does not watch exactly the directories of this command's configuration.
+        - A path is not below these directories or not ASCII, or all paths have more than MOST_CHARACTERS together.
+        - The request is one before a shutdown, because the bus may be gone.
+
+        The caller closes the connection. Without a connection, the caller uses `engine`.
 
         Raises: as `config` and `running`.
         """

@@ -61,7 +61,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _parse_span_us(text: str) -> int:
-    """Return the microseconds of a pause; 0 for "infinity", as without a span: until `resume`."""
+    """Return the length of a pause in microseconds, or 0 for "infinity": until `resume`.
+
+    Raises: ArgumentTypeError if `text` is no time span, and for a span of 0, which would mean a pause without an
+        end.
+    """
     try:
         span_us = parse_span_us(text)
     except ValueError as error:

@@ -105,7 +105,8 @@ def is_on_file(action: str) -> bool:
 def count_subjects(actions: Collection[str]) -> str:
     """Return the number of files and directories that `actions` are on: "2 files", "1 file and 1 directory".
 
-    A number of 0 is left out; without actions the text is empty.
+    Only set-nocow is an action on a directory. A rotation counts as an action on a file. A number of 0 is left
+    out; without actions the text is empty.
     """
     return _count_nouns("file" if is_on_file(action) else "directory" for action in actions)
 

@@ -228,13 +228,16 @@ def _replace(held: VerifiedFile, copy: int) -> None:
 
 
 def _undo_exchange(held: VerifiedFile, temporary: str, copy: int) -> None:
-    """Exchange the two names again, and delete the copy. Before the call, the copy has the file's name.
+    """Give the original its name back, and delete the copy.
 
-    The original, which has the name `temporary`, gets its name back. If another program replaced the copy at the file's
-    name meanwhile, its file keeps this name. Then delete the original, because the program meant to replace it.
+    Before the call, the copy has the file's name, and the original has the name `temporary`. `copy` is a
+    descriptor. Exchange the two names, sync the directory, and delete the file that then has the temporary name.
 
-    Raises: FileNotFoundError if a program removed the file's name meanwhile; the original is deleted, because the
-        removal was meant for it. OSError.
+    If another program put its own file in the copy's place meanwhile, that file keeps the name. The original is
+    then deleted, because the program meant to replace it.
+
+    Raises: FileNotFoundError if a program removed the file's name meanwhile. The file with the temporary name is
+        then deleted, because the removal was meant for it. OSError.
     """
     try:
         kernel.exchange(held.dir_fd, temporary, held.name)

@@ -95,11 +95,14 @@ def require_root_only(directory: str) -> None:
 
 
 def _resolve_for_root(path: Path) -> Path:
-    """Return the absolute `path` with all symbolic links resolved. Follow only links that belong to root.
+    """Resolve all symbolic links in `path`, and refuse a link that does not belong to root.
 
-    The caller must know that `path` exists; so its links form no circle. Check each part from the root on. Open its
-    parent directory without following links, then examine the part once with lstat(2). One call must report both the
-    kind and the owner, because the owner of a directory can exchange its entries at any moment.
+    `path` is absolute. The caller must know that it exists, so that its links form no circle. A ".." in a link's
+    target stays in the result.
+
+    Check each part from the root on. Open its parent directory without following links, and call lstat(2) once
+    for the part. One call must report both the kind and the owner, because the owner of a directory can exchange
+    its entries at any moment.
 
     Raises: KeeperError if a link does not belong to root; OSError.
     """

@@ -227,7 +227,8 @@ def keeper_starved(present: Present, now_us: int) -> Answers:
 def window_closed(present: Present) -> Answers:
     """A file waits for a flush window that can never open, because the flush interval is too short.
 
-    The check reports one problem, which names all instances where this is so.
+    The check reports one problem, which names all instances where this is so (`present.closed`). Its remedy is
+    `journalkeeper plan`.
     """
     if present.closed:
         short = f"SyncIntervalSec= of {list_names(present.closed)} leaves too little time for work between two flushes"

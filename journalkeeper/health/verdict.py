@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from journalkeeper.health.evidence import Evidence, Hung, Present, Unknown
@@ -70,14 +71,15 @@ def present_after_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence
 
     `failures` are the plan's skips with a reason in FAULTS, such as too little free space or too many files, and the
     failed actions as in `find_failures`. Each path has one entry: a failed action replaces a skip. `waiting` is stored
-    as it is and has no other effect. `closed` are the instances whose flush window can never open, if the plan
-    postpones any action because a window is closed, else ().
+    as it is and has no other effect. `closed` are the instances whose flush window can never open, and in which an
+    action waits for it.
     """
     failed = [*(skip for skip in plan.skipped if skip.reason in FAULTS), *find_failures(outcomes)]
     failures = {one.path: one for one in failed}
-    short = sorted({window.instance for window in plan.windows if window.reason == "too-short"})
-    waits = any(skip.puts_off and skip.reason is Reason.WINDOW_CLOSED for skip in plan.skipped)
-    return Present(failures=tuple(failures.values()), waiting=tuple(waiting), closed=tuple(short) if waits else ())
+    waits = [skip.path for skip in plan.skipped if skip.puts_off and skip.reason is Reason.WINDOW_CLOSED]
+    parts = set(chain.from_iterable(path.split("/") for path in waits))
+    short = {window.instance for window in plan.windows if window.reason == "too-short"}
+    return Present(failures=tuple(failures.values()), waiting=tuple(waiting), closed=tuple(sorted(short & parts)))
 
 
 def find_failures(outcomes: Iterable[Outcome]) -> list[Skip]:

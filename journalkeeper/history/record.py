@@ -365,10 +365,7 @@ class Record(Database):
         return self._rows(f"SELECT * FROM {source} WHERE {where} ORDER BY when_us, id", values)  # noqa: S608 - our words
 
     def _number(self, statement: str, values: Sequence[object] = ()) -> int:
-        """Return the number in the first column of the first row that an SQL query selects.
-
-        The query must always select a row with a number there, as an aggregate does.
-        """
+        """Return the number in the first column of the first row that an SQL query selects. There must be one."""
         return self.read(lambda connection: int(connection.execute(statement, values).fetchone()[0]))
 
 
@@ -396,10 +393,7 @@ def store_outcome(record: Record, run: int, volumes: Sequence[Volume], device: i
 
 
 def _insert(connection: Connection, table: str, row: Mapping[str, object]) -> int:
-    """Insert a row, or replace the row with the same key. Return the new row's id.
-
-    The result has no meaning for a table WITHOUT ROWID: it is the id of an earlier row of another table, or 0.
-    """
+    """Insert a row, or replace the row with the same key. Return its id, which a table WITHOUT ROWID does not have."""
     names, places = ", ".join(row), ", ".join("?" * len(row))
     values = [encode(*item) for item in row.items()]
     statement = f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({places})"  # noqa: S608 - our tables

@@ -126,10 +126,12 @@ def _make_env() -> dict[str, str]:
 
 
 def _find_denial(messages: str) -> NeedsRootError | None:
-    """Return NeedsRootError if `messages`, journalctl's stderr, show that the caller may not read the journal.
+    """Return NeedsRootError if `messages`, journalctl's stderr, show that the caller may not read the journal at
+    all.
 
-    Otherwise return None. "Permission denied" (EACCES) counts only for an unprivileged caller; for root it has another
-    cause.
+    They show it if they contain "insufficient permissions", or "Permission denied" (EACCES) for an unprivileged
+    caller. For root, EACCES has another cause. Return None otherwise, also for the hint that other users'
+    messages are not shown.
     """
     if "insufficient permissions" in messages:
         return NeedsRootError("journalctl: only root and the group systemd-journal may read the journal")

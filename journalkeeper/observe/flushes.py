@@ -166,9 +166,10 @@ class Flushes:
         return news or any(map(self._needs_sync, self._timers))
 
     def _look(self, directory: str) -> bool:
-        """Read the states of the active files in `directory`, update its timer, and return whether a plan is due.
+        """Read the states of the active files in `directory`, update its flush timer, and return whether a plan is due.
 
-        A file that cannot be read is skipped. A plan is due in each of these cases:
+        Store the state and mtime of each file for `renew`. Skip a file that cannot be read. A file is unsynced if its
+        state is ONLINE and a journald will still flush it (`may_be_live`). A plan is due in each of these cases:
         - A flush is over, or did not come in time.
         - Nothing is unsynced, and the look before this one did not find that. This includes the first look.
         - `note_append` planned this look, for a journald without a flush timer.

@@ -135,12 +135,13 @@ class FlushTimer:
     def note_append(self, now_us: int) -> bool:
         """Record an append that inotify reported at `now_us`. Return True if that changes `next_look_us`.
 
-        - There is no timer: plan a look RARELY_US later. Return False if a look is planned already, else True.
-        - Nothing was unsynced: the append started the timer, at most COALESCED_US before `now_us` and not before the
-          last look. A timer from before a rotation that may still run keeps its own start. Return True.
-        - Otherwise store the append for `note_offline`. If a look found the timer's first append before inotify
-          reported one, move the earliest start of the timer to at most COALESCED_US before `now_us`, and return True.
-          Else return False.
+        - There is no timer: plan a look RARELY_US later and return True. If a look is planned already, return False.
+        - Nothing was unsynced: the append started the timer. Its earliest start is COALESCED_US before `now_us`, but
+          not before the last look; its latest start is `now_us`. If a timer from before a rotation may still run, the
+          earliest start is that of this timer. Return True.
+        - Otherwise: store the append for `note_offline`, and return False. But if a look found the timer's first
+          append before inotify reported it, that append was at most COALESCED_US ago: move the timer's earliest start
+          forward to that time, but not beyond its latest start, and return True.
         """
         if not self.has_timer:
             first = self._untimed_look_us is None
@@ -161,22 +162,21 @@ class FlushTimer:
         return True
 
     def begin_look(self) -> None:
-        """Begin a look at the files: forget the appends that were reported before.
-
-        The look sees them. An append that is reported from now on may be newer than the look's result.
-        """
+        """Begin a look, which sees all earlier appends. An append that is reported from now on may be newer."""
         self._appended_us = None
 
     def note_offline(self, present: frozenset[int], now_us: int) -> bool:
-        """Record a look that found nothing unsynced. Set the state to OFFLINE, or to ONLINE after a newer append.
+        """Record a look that found nothing unsynced, and set the state to OFFLINE.
 
-        `present` are the inodes of the files that the look read. There are two special cases:
-        - None of the files that were unsynced at the last look is present. Then journald rotated them away, which
-          does not stop the timer: store its start for the next append.
-        - An append was reported since `begin_look`. Then the append is newer than the look: start the timer again, at
-          the append but not before `now_us`. The state is ONLINE.
+        `present` are the inodes of the files that the look read. `now_us` is the time when it began. There are two
+        special cases, which can come together:
+        - Files were unsynced at the last look, and none of them is present. Then journald rotated them away, which
+          does not stop the timer: keep its start for the next append. If one is present, journald synced it: forget
+          such a start.
+        - An append was reported since `begin_look`. The append may be newer than the look. So the timer started
+          again, between `now_us` and the report, and the state is ONLINE.
 
-        Return True if the state was not OFFLINE before this call.
+        Return True if the state before this call was not OFFLINE.
         """
         news = self.state is not State.OFFLINE
         if self._online:
@@ -272,15 +272,16 @@ class FlushTimer:
         self.state, self.since = State.ONLINE, Span(earliest_us, latest_us)
 
     def _accept_flush(self, before_us: int, now_us: int, *, synced: bool) -> None:
-        """Decide whether a first block that moved between two looks shows a flush, and so the start of the timer.
+        """Decide whether a first block that moved between two looks shows a flush, while the timer's start is unknown.
 
         `before_us` and `now_us` are the times of the looks. The move was a flush if it has neither of these causes:
         - sync(2), which is possible if the volume was committed between the looks (`synced`).
         - The kernel's write-back. It is impossible if another move was less than KERNEL_EXPIRES_US ago, or if the
           interval is shorter than that.
 
-        After a flush, set the state to ONLINE. The flush is the end of the timer, so the timer started one interval
-        before. Otherwise, only store the time of the move: the timer stays unknown.
+        In any case, store the time of the move. After a flush, set the state to ONLINE, with a timer that started one
+        interval before the flush. The flush counts as seen, but is uncertain: a commit of the volume that a later
+        look finds shows a sync(2), and makes the timer unknown again.
         """
         soon = self._moved_us is not None and now_us - self._moved_us < KERNEL_EXPIRES_US
         self._moved_us = now_us
@@ -367,17 +368,20 @@ class FlushTimer:
         return bool(closes_us) and now_us >= (closes_us or 0)
 
     def next_look_us(self, margin_us: int) -> int | None:
-        """Return when (CLOCK_MONOTONIC) to look at the files again, or None if no look is needed before the next
-        append.
+        """Return when (CLOCK_MONOTONIC) to look at the files again, or None if the next append decides that.
 
         The first of these cases that applies decides:
         - There is no timer: the time that `note_append` planned, or None.
         - Nothing is unsynced: None.
         - The interval is too short for work between the margins: RARELY_US after the last look.
         - The start of the timer is unknown: a twentieth of the interval after the last look, at most SEARCH_EVERY_US.
-          If only NOCOW files are unsynced, a whole interval, at least RARELY_US: their blocks never move.
-        - The timer runs: `margin_us` before the flush is due, then when it is due. Then repeatedly until the flush
-          was seen, and once more when the timer's slack is over.
+          If no address of a first block is stored, the whole interval, at least RARELY_US. This is so for NOCOW
+          files, whose blocks never move, and after `forget_blocks`.
+        - The flush is not yet due: `margin_us` before it is due, and after that look, when it is due.
+        - The flush is due and was not seen: a short time after the last look.
+        - The flush was seen: when the timer's slack is over.
+
+        The time can be in the past.
         """
         if not self.has_timer or self.state is State.OFFLINE:
             return None if self.has_timer else self._untimed_look_us

@@ -98,9 +98,12 @@ class Intake:
         return True
 
     def describe_stalls(self, rotations_us: list[int]) -> Iterator[str]:
-        """Yield one line for each of the STALLS_SHOWN longest stalls in order of time, with its length, time and cause.
+        """Yield one line for each of the STALLS_SHOWN longest stalls, with its length, time and cause, in order of
+        time.
 
-        A stall is a time with waits of at least STALL_NS. `rotations_us` are the times of rotations.
+        A stall is a time with waits of at least STALL_NS. The cause is a boot flush that took at least half of the
+        stall, or a message of priority crit or a rotation near its beginning. If no event explains it, the possible
+        causes are named. `rotations_us` are the times of rotations.
         """
         found = sorted(stalls(self.all, STALL_NS), key=lambda one: one[0] - one[1])[:STALLS_SHOWN]
         for began_ns, ended_ns in sorted(found):

@@ -84,10 +84,15 @@ class Story(NamedTuple):
 
 
 def change(decided: Decision, window: Window | None, now_us: int) -> str:
-    """Return a sentence: when the planned action will be done, or when the decision against one can change.
+    """Return a sentence on when the planned action will be done, or when the decision against one can change.
 
-    The sentence is empty if --now does not help and only an event can change the decision. The sentence for the reason
-    names this event.
+    - A planned action: the next run does it. If `window` has a closing time, the next run before that time. For
+      +C and a rotation, the next run of the service.
+    - No action: the time `until_us` and the span until then, if it is known. If --now helps, add or return a
+      sentence about it. Here `window` does not matter.
+
+    Return "" if there is no action, `until_us` is None and --now does not help. The sentence for the reason then
+    names the event that can change the decision.
     """
     if decided.action in UPKEEP:
         return "The next run of the service does it; `journalkeeper defrag` does it now."

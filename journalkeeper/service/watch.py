@@ -315,11 +315,13 @@ class Watch:
 
 
 def _explain(error: Exception, limit: str) -> str:
-    """Return a text with the kernel's error. If an inotify limit is reached, add the command that doubles it.
+    """Return the kernel's error in an exception of pyinotify as a text, with the remedy if an inotify limit is
+    reached.
 
-    `error` is an exception of pyinotify, and `limit` is a file name in /proc/sys/fs/inotify. The text is such as "No
-    space left on device (ENOSPC); fs.inotify.max_user_watches is 8192; raise it: sysctl
-    fs.inotify.max_user_watches=16384". Any other error is only named, such as "Permission denied (EACCES)".
+    The text is the part of the exception after "Errno=", such as "Permission denied (EACCES)". For ENOSPC and
+    EMFILE, add the limit's value and the command that doubles it: "No space left on device (ENOSPC);
+    fs.inotify.max_user_watches is 8192; raise it: sysctl fs.inotify.max_user_watches=16384". `limit` is the
+    limit's file name in /proc/sys/fs/inotify.
 
     Raises: OSError if the file of the limit cannot be read.
     """
