@@ -42,8 +42,8 @@ The caller sets flags for the fields that it wants, the kernel for the fields th
 
 BTRFS_FS_INFO_FLAG_GENERATION = 1 << 1
 
-DEV_INFO = struct.Struct("=Q16xQQ4056x")
-"""struct btrfs_ioctl_dev_info_args: devid, bytes_used, total_bytes; without uuid, spare and path."""
+DEV_INFO = struct.Struct("=Q16xQQ3032x1024s")
+"""struct btrfs_ioctl_dev_info_args: devid, bytes_used, total_bytes, path; without uuid and spare."""
 
 SPACE_ARGS = struct.Struct("=QQ")
 """struct btrfs_ioctl_space_args: space_slots, total_spaces."""
@@ -96,17 +96,19 @@ def fs_info(fd: int) -> tuple[str, int]:
 
 
 def dev_info(fd: int, devid: int) -> tuple[int, int] | None:
-    """Return (bytes in chunks, size) of one device in raw bytes; None if no device of the volume has this id.
+    """Return (bytes in chunks, size) of one device in raw bytes; None if the volume has no device with this id.
+
+    A device that is missing from a degraded mount has no path, and counts as none.
 
     Raises: OSError: ENOTTY not on btrfs.
     """
     try:
-        _, used, size = call_ioctl(fd, BTRFS_IOC_DEV_INFO, DEV_INFO, devid, 0, 0)
+        _, used, size, path = call_ioctl(fd, BTRFS_IOC_DEV_INFO, DEV_INFO, devid, 0, 0, b"")
     except OSError as error:
         if error.errno == errno.ENODEV:
             return None
         raise
-    return used, size
+    return (used, size) if path[0] else None
 
 
 def space_info(fd: int) -> tuple[Space, ...]:
@@ -166,8 +168,8 @@ def read_volume(fd: int) -> Volume:
     """Return the volume that contains the directory `fd`, with its present free space. Call `require_btrfs` first.
 
     The result includes the running maintenance and the mount options, which are () if the mount is not visible.
-    The data profile is that of the largest group of data chunks. The unallocated bytes include those of a device
-    that is missing from a degraded mount.
+    The data profile is that of the largest group of data chunks. The unallocated bytes are those of the devices that
+    are there, also if others are missing from a degraded mount.
 
     Raises: OSError: ENOTTY not on btrfs; or the kernel's error if the volume itself fails.
     """

@@ -65,6 +65,25 @@ def test_a_profile_with_copies_is_redundant(make_volume: MakeVolume, profile: st
     assert (found.data_profile, found.redundant) == (profile, redundant)
 
 
+def test_a_missing_device_has_no_free_space(make_volume: MakeVolume) -> None:
+    scratch = make_volume("256M", profile="raid1")
+    whole = seen(scratch.mountpoint)
+    scratch.unmount()
+    scratch.await_release()
+    gone, image = scratch.devices[1], scratch.images[1]
+    run("btrfs", "device", "scan", "--forget", gone)
+    run("losetup", "--detach", gone)
+    try:
+        run("mount", "-o", "degraded", scratch.device, scratch.mountpoint)
+        found = seen(scratch.mountpoint)
+    finally:
+        scratch.unmount()
+        scratch.await_release()
+        run("losetup", gone, image)
+    assert found.uuid == whole.uuid
+    assert found.unallocated_bytes == whole.unallocated_bytes / 2
+
+
 def test_a_subvolume_has_its_own_number_and_device(volume: ScratchVolume) -> None:
     sub = volume.mountpoint / "sub"
     run("btrfs", "subvolume", "create", sub)
