@@ -38,6 +38,7 @@ from threading import Barrier
 from typing import Any, NamedTuple
 
 from journalkeeper.model.errors import KeeperError
+from journalkeeper.probe.scratch_volume import run
 from journalkeeper.report.charts import ROWS, Chart, Layer
 from tests.bench.boots import MESSAGES, STRATEGIES, boot_cold, prepare, read_outcomes
 from tests.bench.figures import MIB, Figure, Option, at_least, at_most, count_is, mib, parser, show, side_by_side, start
@@ -117,6 +118,7 @@ def live(name: str, asked: Namespace, looks: list[Look], outcomes: list[dict[str
         for day in range(asked.days):
             guest.run("bash", "-euc", DAY, "day", *map(str, (day, asked.flushes // 4, MESSAGES, asked.rest / 4)))
             guest.poweroff()
+            run("fstrim", guest.volume.mountpoint)  # or the image keeps what the filesystem has freed
             if day % asked.every and day != asked.days - 1 and not together.broken:
                 guest.boot()
                 continue
