@@ -113,9 +113,9 @@ class Defrag(Section):
     files by 8 MiB.
     """
     extents_per_mib: Annotated[int, Spec("ExtentsPerMiB", Form.COUNT, low=2, high=256)] = 16
-    """A MiB of an active file is rewritten when it has at least this many extents. A lower value means fewer extents
-    but more writes: in the long run, 256 divided by this value is the number of bytes written for each byte that
-    journald writes.
+    """A MiB of an active file is rewritten when it has at least this many extents that a rewrite can move. A lower
+    value means fewer extents but more writes: in the long run, 256 divided by this value is the number of bytes written
+    for each byte that journald writes.
 
     16 keeps a file at about a tenth of the 100 to 200 extents per MiB that flushes leave. A flush dirties about 60
     pages (measured: 1,200 extents by 20 flushes), the default SyncIntervalSec=5min makes 288 flushes a day: 16 times

@@ -11,6 +11,7 @@ journalkeeper-figures(7)). So T is the wear that the admin agreed to.
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Final
 
 from journalkeeper.config import Config
@@ -162,12 +163,14 @@ def _judge_active(case: Case) -> Action | Skip:
 def find_costly_mibs(file: JournalFile, config: Config) -> list[int]:
     """Return the numbers of the MiBs of an active file in which at least ExtentsPerMiB= extents begin.
 
-    A MiB needs one extent more than the ideal number, whatever ExtentsPerMiB= says. MiBs behind the end of the file
-    are left out: the file may have been truncated after its extents were counted.
+    Extents that a rewrite leaves (`left_per_mib`) do not count. A MiB needs one extent more than the ideal number,
+    whatever ExtentsPerMiB= says. MiBs behind the end of the file are left out: the file may have been truncated after
+    its extents were counted.
     """
     threshold = max(config.defrag.extents_per_mib, ideal_extents(MIB, compressed=file.compressed) + 1)
-    inside = enumerate(file.extents.per_mib[: -(-file.size_bytes // MIB)])
-    return [mib for mib, extents in inside if extents >= threshold]
+    inside = file.extents.per_mib[: -(-file.size_bytes // MIB)]
+    pairs = enumerate(zip_longest(inside, file.extents.left_per_mib[: len(inside)], fillvalue=0))
+    return [mib for mib, (extents, left) in pairs if extents - left >= threshold]
 
 
 def _join_ranges(file: JournalFile, mibs: list[int]) -> tuple[Range, ...]:

@@ -284,3 +284,11 @@ def test_extents_next_to_unwritten_blocks_stay() -> None:
     action = propose(case(file(Kind.ACTIVE, extents=torn, size_bytes=3 * MIB)))
     assert isinstance(action, Action)
     assert action.extents_expected == 5 + 41 + 1
+
+
+@pytest.mark.parametrize(
+    ("left", "pays"), [((), True), ((0, 0), True), ((1, 0), False), ((0, 1), True), ((16, 0), False)]
+)
+def test_extents_that_a_rewrite_leaves_are_no_reason_for_it(left: tuple[int, ...], *, pays: bool) -> None:
+    answer = propose(case(active(EXTENTS_PER_MIB, 1, left_per_mib=left)))
+    assert isinstance(answer, Action) is pays
