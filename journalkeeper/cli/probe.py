@@ -199,7 +199,7 @@ def text(found: Measurement, answer: ProbeAnswer, output: Output) -> list[list[s
 
     There is a histogram for each series in `found.judged` that has values, or of all series if `judged` is empty.
     The table has a row for each series. If the calls of a series had planned times, the row counts each wait from
-    the planned time. A second row, "the call alone", then counts from the start of the call.
+    the planned time. A second row, "from the call on", then counts from the start of the call.
     """
     judged = found.judged or found.series
     histograms = [[series.name, *draw(series.waits_ns())] for series in judged if series.began_ns]
@@ -207,7 +207,7 @@ def text(found: Measurement, answer: ProbeAnswer, output: Output) -> list[list[s
     for series in answer.series:
         rows.append((series.name, series.waits))
         if series.call is not None:
-            rows.append(("  the call alone", series.call))
+            rows.append(("  from the call on", series.call))
     return [[answer.verdict], *histograms, output.format(Table(_COLUMNS, rows))]
 
 

@@ -24,7 +24,7 @@ DONE: Final = {
 }
 UNDONE: Final = {verb: verb.value for verb in Verb} | {Verb.REWRITE: "copy", Verb.SET_NOCOW: "set +C on"}
 
-WHY_NOCOW: Final = {Reason.NO_REDUNDANCY: "single copy, no snapshots", Reason.CONFIGURED: "Nocow=yes"}
+WHY_NOCOW: Final = {Reason.NO_REDUNDANCY: "data stored once, no snapshots", Reason.CONFIGURED: "Nocow=yes"}
 
 RUN_BY: Final = {"": "-", "daemon": "service", "bus": "request"}
 """The origins of a run whose word in the history is not the one that users know."""
@@ -49,7 +49,7 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
     - Failed or skipped: "failed to compress NAME (REASON): DETAIL", or "did not compress ...".
     - Rewritten without gain (NO_GAIN): "NAME: DETAIL".
     - Rotated: "rotated NAME: the archive has 900 extents".
-    - Directory: "set +C on PATH: single copy, no snapshots".
+    - Directory: "set +C on PATH: data stored once, no snapshots".
 
     `name` replaces the short name of the file, or the path of the directory. Disk sizes appear only if both were
     measured. Bytes that were stored in addition to a snapshot's come last. Names and details are not escaped.

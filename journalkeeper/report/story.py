@@ -241,7 +241,7 @@ def _list_sentences(decision: ExplainedDecision | None, unknown: Mapping[str, st
 
 
 WINDOWS: dict[str, str] = {
-    "now": "the request does not wait for a flush",
+    "now": "--now does not wait for a flush",
     "flushed": "journald has flushed all entries",
     "no-timer": "journald does not flush by a timer",
     "stale": "journald has not written for a whole SyncIntervalSec=",
@@ -254,14 +254,14 @@ WINDOWS: dict[str, str] = {
 
 
 def describe_window(window: Window) -> str:
-    """Return a sentence: whether the flush window of an instance is open, why, and until when."""
-    whose = f"The flush window of {shown(window.instance)}"
+    """Return a sentence: whether the active files of an instance can be rewritten now, why, and until when."""
+    whose = f"{shown(window.instance)}: active files"
     reason = shown(WINDOWS.get(window.reason, window.reason))
     if window.open:
         until = f" until {when(window.closes_at_us)}" if window.closes_at_us is not None else ""
-        return f"{whose} is open{until}: {reason}."
+        return f"{whose} can be rewritten now{until}: {reason}."
     until = f" until {when(window.opens_at_us)} at the latest" if window.opens_at_us is not None else ""
-    return f"{whose} is closed{until}: {reason}."
+    return f"{whose} must wait{until}: {reason}."
 
 
 # a directory

@@ -160,7 +160,7 @@ def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(ty
         "ACTION    REASON      EXTENTS  EXPECTED  WRITES  SAVES TIME  SAVES DISK  PART        PATH\n"
         "compress  fragmented     9447       360   45.0M       ~1min           -  whole file  /j/abc/system.journal\n"
         f"{LEFT_ALONE}"
-        "The flush window of abc is closed: journald will flush soon.\n"
+        "abc: active files must wait: journald will flush soon.\n"
         "\n"
         "1 file to do: 45 MiB to write, 9,447 to ~360 extents, a cold read is ~1min shorter at 150 IOPS."
         " 1 file left alone.\n"
@@ -185,7 +185,7 @@ def test_directories_are_counted_as_such_and_have_no_extents(
 ) -> None:
     out = typed(word, engine=FakeEngine(*outcomes, plan=PLAN._replace(actions=actions))).out
     assert f"\n{says}" in out
-    row = "set-nocow no-redundancy - - 0B" if word == "plan" else "set +C on /j/abc: single copy, no snapshots"
+    row = "set-nocow no-redundancy - - 0B" if word == "plan" else "set +C on /j/abc: data stored once, no snapshots"
     assert row in " ".join(out.split())
 
 

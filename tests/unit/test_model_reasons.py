@@ -49,7 +49,7 @@ VAIN: dict[str, Any] = {
         (done(action=Verb.ROTATE, **UNMEASURED), "rotated a.journal: the archive has 3,046 extents"),
         (
             done()._replace(**NOCOW, reason=Reason.NO_REDUNDANCY),
-            f"set +C on {MAIN}: single copy, no snapshots",
+            f"set +C on {MAIN}: data stored once, no snapshots",
         ),
         (
             done()._replace(**NOCOW, reason=Reason.CONFIGURED),

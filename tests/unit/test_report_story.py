@@ -98,8 +98,8 @@ def test_disk_space_is_told_where_it_is_known_before(saved_bytes: int, words: st
 def test_a_closed_window_says_when_it_opens() -> None:
     window = Window("a", open=False, closes_at_us=None, reason="unsynced", opens_at_us=NOW_US)
     text = said(a_story(window=window))
-    assert re.search(r"is closed until 2023-\S+ \S+ at the latest: journald may flush at any time[.]", text)
-    assert "is open: journald has flushed all entries." in said(
+    assert re.search(r"must wait until 2023-\S+ \S+ at the latest: journald may flush at any time[.]", text)
+    assert "can be rewritten now: journald has flushed all entries." in said(
         a_story(window=Window("a", open=True, closes_at_us=None, reason="flushed"))
     )
 
@@ -174,7 +174,7 @@ def test_a_directory_tells_instance_window_and_decision() -> None:
     for words in (
         "Instance: 4f3a, its journald accepts requests",
         "SyncIntervalSec=5min",
-        "is open until",
+        "can be rewritten now until",
         "set-nocow (no-r",
     ):
         assert words in text
