@@ -19,7 +19,7 @@ from uuid import UUID
 import btrfsutil
 
 from journalkeeper.btrfs.kernel import call_ioctl, ioctl
-from journalkeeper.btrfs.maintenance import find_maintenance
+from journalkeeper.btrfs.maintenance import SYSFS, find_maintenance
 from journalkeeper.model import Volume
 from journalkeeper.model.errors import NotBtrfsError
 
@@ -42,8 +42,8 @@ The caller sets flags for the fields that it wants, the kernel for the fields th
 
 BTRFS_FS_INFO_FLAG_GENERATION = 1 << 1
 
-DEV_INFO = struct.Struct("=Q16xQQ3032x1024s")
-"""struct btrfs_ioctl_dev_info_args: devid, bytes_used, total_bytes, path; without uuid and spare."""
+DEV_INFO = struct.Struct("=Q16xQQ4056x")
+"""struct btrfs_ioctl_dev_info_args: devid, bytes_used, total_bytes; without uuid, spare and path."""
 
 SPACE_ARGS = struct.Struct("=QQ")
 """struct btrfs_ioctl_space_args: space_slots, total_spaces."""
@@ -98,17 +98,28 @@ def fs_info(fd: int) -> tuple[str, int]:
 def dev_info(fd: int, devid: int) -> tuple[int, int] | None:
     """Return (bytes in chunks, size) of one device in raw bytes; None if the volume has no device with this id.
 
-    A device that is missing from a degraded mount has no path, and counts as none.
-
     Raises: OSError: ENOTTY not on btrfs.
     """
     try:
-        _, used, size, path = call_ioctl(fd, BTRFS_IOC_DEV_INFO, DEV_INFO, devid, 0, 0, b"")
+        _, used, size = call_ioctl(fd, BTRFS_IOC_DEV_INFO, DEV_INFO, devid, 0, 0)
     except OSError as error:
         if error.errno == errno.ENODEV:
             return None
         raise
-    return (used, size) if path[0] else None
+    return used, size
+
+
+def is_missing(uuid: str, devid: int) -> bool:
+    """Return whether a device is missing from a degraded mount. Return False if the kernel does not report it.
+
+    Source: fs/btrfs/sysfs.c, btrfs_devinfo_missing_show (Linux 5.6). The path in DEV_INFO does not show it: a device
+    that the kernel knew before keeps a path there.
+    """
+    try:
+        with open(f"{SYSFS}/{uuid}/devinfo/{devid}/missing", encoding="ascii") as file:
+            return file.read().strip() == "1"
+    except OSError:
+        return False
 
 
 def space_info(fd: int) -> tuple[Space, ...]:
@@ -177,7 +188,7 @@ def read_volume(fd: int) -> Volume:
     spaces = space_info(fd)
     data = [space for space in spaces if space.flags & BTRFS_BLOCK_GROUP_DATA]
     profile = max(data, key=lambda space: space.total_bytes).profile
-    devices = (dev_info(fd, devid) for devid in range(1, max_id + 1))
+    devices = (dev_info(fd, devid) for devid in range(1, max_id + 1) if not is_missing(uuid, devid))
     return Volume(
         device=os.fstat(fd).st_dev,
         uuid=uuid,

@@ -107,7 +107,7 @@ def _summarize(report: Report) -> str:
     """Return the summary of a run. If the run had no outcomes, return `describe_no_actions`.
 
     The summary contains the number of actions by result, the bytes written, the duration, and `describe_rest`. If
-    actions on files succeeded, it contains the sums of these files before and after. After a rotation, it also
+    an action wrote bytes, it contains the sums of the files before and after. After a rotation, it also
     says that the rotated file is an archive now.
     """
     outcomes, skipped = report.outcomes, report.plan.skipped
@@ -125,5 +125,5 @@ def _summarize(report: Report) -> str:
     facts.append(f"{spell_size(report.written_bytes)} written in {format_seconds(report.duration_s, MS_US)}")
     summary = f"{verdict}: {', '.join(facts)}."
     if any(one.action is Verb.ROTATE for one in done):
-        summary += " The rotated file is an archive now; the next `journalkeeper defrag --now` compresses it."
+        summary += " The rotated file is an archive now; the next `journalkeeper defrag --now` works on it."
     return f"{summary} {describe_rest(skipped)}"

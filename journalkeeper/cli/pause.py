@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from journalkeeper.cli.context import Context
 from journalkeeper.model.record import Span
-from journalkeeper.model.units import INFINITY_US, parse_span_us
+from journalkeeper.model.units import INFINITY_US, TIME_LIMIT_US, parse_span_us
 from journalkeeper.report.text import when
 
 
@@ -52,9 +52,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
             service.resume()
             answer, text = PauseAnswer(paused=False), "Resumed: the service works again."
         else:
-            service.pause(args.span)
-            until = f"until {when(context.now_us + args.span)}" if args.span else "until `journalkeeper resume`"
-            answer = PauseAnswer(paused=True, span_us=args.span or None)
+            end_us = context.now_us + args.span
+            span_us = args.span if end_us < TIME_LIMIT_US else 0
+            service.pause(span_us)
+            until = f"until {when(end_us)}" if span_us else "until `journalkeeper resume`"
+            answer = PauseAnswer(paused=True, span_us=span_us or None)
             text = f"Paused {until}: the service works only on request."
     context.output.show(answer, [text])
     return 0

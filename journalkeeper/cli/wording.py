@@ -81,7 +81,7 @@ def describe_no_actions(skipped: Sequence[Skip]) -> str:
     """Return the summary of a plan without actions.
 
     It is `describe_rest`, after "Nothing to do: " if no file waits. If nothing was skipped either, it is
-    "Nothing to do: no journal file was found.
+    "Nothing to do: no journal file was found.".
     """
     rest = describe_rest(skipped) if skipped else "no journal file was found."
     return rest if any(skip.puts_off for skip in skipped) else f"Nothing to do: {rest}"

@@ -110,7 +110,7 @@ def pinned_by_snapshots(files: Files, look: Look) -> Answers:
 
     The check gives one advice if snapshots share at least 16 MiB with the files in all. The remedy moves the journal
     into a subvolume of its own, which snapshots of the root leave out. If all these files are already in such a
-    subvolume, the remedy lists the snapshots, for the administrator to delete.
+    subvolume, or outside /var/log/journal, the remedy lists the snapshots, for the administrator to delete.
     """
     shared = [file for file in files if file.extents.shared_bytes]
     total = sum(file.extents.shared_bytes for file in shared)

@@ -26,7 +26,7 @@ UNDONE: Final = {verb: verb.value for verb in Verb} | {Verb.REWRITE: "copy", Ver
 
 WHY_NOCOW: Final = {Reason.NO_REDUNDANCY: "data stored once, no snapshots", Reason.CONFIGURED: "Nocow=yes"}
 
-RUN_BY: Final = {"": "-", "daemon": "service", "bus": "request"}
+RUN_BY: Final = {"": "unknown", "daemon": "service", "bus": "request"}
 """The origins of a run whose word in the history is not the one that users know."""
 
 MACHINE_ID: Final = re.compile("[0-9a-f]{32}")

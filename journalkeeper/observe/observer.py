@@ -4,9 +4,10 @@
 A look changes nothing: no write-back, no access time, and it follows no link. If a file cannot be looked at, its row
 contains the problem, and the look continues.
 
-A file with an unchanged stat is not opened again, with three exceptions. Right after a change, a second change could
-have the same time stamp. A shared file is opened once a day, because the deletion of a snapshot leaves no trace in
-stat. And a caller that changed a file's extents calls `forget`, because a defragmentation leaves no trace either.
+A file with an unchanged stat is not opened again, with four exceptions. Right after a change, a second change could
+have the same time stamp. While a file has unsynced pages, write-back moves them without a trace in stat. A shared
+file is opened once a day, because the deletion of a snapshot leaves no trace in stat. And a caller that changed a
+file's extents calls `forget`, because a defragmentation leaves no trace either.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from journalkeeper.btrfs.volume import read_volume, require_btrfs
 from journalkeeper.journald import control, layout, opening
 from journalkeeper.journald.layout import Directory, Listing
 from journalkeeper.journald.names import classify
-from journalkeeper.model import Instance, JournalFile, Reason, Volume
+from journalkeeper.model import Instance, JournalFile, Reason, State, Volume
 from journalkeeper.model.errors import FileError, InternalError, NotBtrfsError, catch_errors
 from journalkeeper.model.units import DAY_US
 from journalkeeper.observe import file_row
@@ -31,6 +32,11 @@ from journalkeeper.observe.file_row import UnfitFileError
 COARSE_NS: Final = 1_000_000_000
 """If a change is this close to the look, another change may have the same time stamp. Before Linux 6.13 time stamps
 have the resolution of the timer tick, 1 to 10 ms; a second is safe.
+"""
+
+UNSYNCED_NS: Final = 60_000_000_000
+"""After this time without a change the kernel has written a file's dirty pages (30 s, dirty_expire_centisecs): later
+stores into its mapping change the mtime.
 """
 
 SHARED_US: Final = DAY_US
@@ -215,7 +221,7 @@ class Observer:
 
         An error becomes the problem of the row, also if the file vanished or our code fails. Store a new row only if it
         has no problem or BAD_HEADER. Do not store a row whose file carries a note of its mtime (`mtime_noted`), or
-        changed in the last COARSE_NS: the same stat could then hide a later change.
+        changed in the last COARSE_NS, or UNSYNCED_NS for an ONLINE file: the same stat could then hide a later change.
         """
         kept, kind = self._kept[place.path], classify(name)
         try:
@@ -232,7 +238,8 @@ class Observer:
         if isinstance(row, InternalError):
             row = file_row.build_problem(place, name, kind, Reason.INTERNAL_ERROR, row.detail)
         known = row.problem in KEPT_PROBLEMS and not row.mtime_noted
-        if known and now_us * 1000 - max(row.mtime_ns, row.ctime_ns) > COARSE_NS:
+        settled_ns = UNSYNCED_NS if row.state is State.ONLINE else COARSE_NS
+        if known and now_us * 1000 - max(row.mtime_ns, row.ctime_ns) > settled_ns:
             kept[name] = row
         return row
 

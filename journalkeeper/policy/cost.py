@@ -141,7 +141,7 @@ def _judge_active(case: Case) -> Action | Skip:
     if not costly:
         if file.extents.total <= max(1, file.ideal_extents) * NEAR_IDEAL:
             return Skip(file.path, Reason.IDEAL, count)
-        return Skip(file.path, Reason.NO_GAIN, f"{count}: no MiB reaches ExtentsPerMiB=")
+        return Skip(file.path, Reason.NO_GAIN, f"{count}: no MiB has ExtentsPerMiB= extents that a rewrite can move")
     ranges = _join_ranges(file, costly)
     stay = len(costly) * ideal_extents(MIB, compressed=file.compressed)
     stay += sum(extents for mib, extents in enumerate(file.extents.left_per_mib) if mib in costly)
@@ -161,7 +161,7 @@ def _judge_active(case: Case) -> Action | Skip:
 
 
 def find_costly_mibs(file: JournalFile, config: Config) -> list[int]:
-    """Return the numbers of the MiBs of an active file in which at least ExtentsPerMiB= extents begin.
+    """Return the numbers of the MiBs of an active file in which ExtentsPerMiB= extents begin that a rewrite can move.
 
     Extents that a rewrite leaves (`left_per_mib`) do not count. A MiB needs one extent more than the ideal number,
     whatever ExtentsPerMiB= says. MiBs behind the end of the file are left out: the file may have been truncated after

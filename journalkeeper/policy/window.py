@@ -113,5 +113,6 @@ def next_flush_us(instances: Iterable[Instance]) -> int:
 
     Return 0 if no such time is known. An interval of 0 or infinity has none.
     """
-    timed = [one for one in instances if one.sync_interval_us not in {0, INFINITY_US}]
-    return min((one.online_since_us + one.sync_interval_us for one in timed if one.online_since_us), default=0)
+    timed = [one for one in instances if one.online_since_us and one.sync_interval_us]
+    ends_us = (one.online_since_us + one.sync_interval_us for one in timed if one.online_since_us)
+    return min((end_us for end_us in ends_us if end_us < INFINITY_US), default=0)

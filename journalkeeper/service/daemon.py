@@ -25,6 +25,7 @@ from journalkeeper.health.verdict import describe_foreign, judge_present
 from journalkeeper.history import state
 from journalkeeper.model import Request
 from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.units import TIME_LIMIT_US
 from journalkeeper.policy.window import at
 from journalkeeper.report.text import when
 from journalkeeper.service.backoff import FAILED_S, RETRY_S
@@ -83,11 +84,10 @@ class Daemon:
         self._worker = Worker(load, self._post, self._gives_way, lambda: self._stopping)
         self._watch = Watch()
         self._woken, self._hung_up = asyncio.Event(), asyncio.Event()
-        self._look_at_s, self._watches_are_due = 0.0, True
+        self._look_at_s, self._watches_are_due, self._resume_at_us = 0.0, True, inf
         self._checking: asyncio.Future[set[str]] | None = None
         self._checked_s = 0.0
         self._turn = asyncio.Lock()
-        self._resume: asyncio.TimerHandle | None = None
 
     async def run(self, *beside: Callable[[], Coroutine[None, None, None]]) -> None:
         """Run the service, and each of `beside` as a task, until SIGTERM or SIGINT. SIGHUP reloads the configuration.
@@ -150,15 +150,19 @@ class Daemon:
         return inf if self._state.present.paused else max(self._look_at_s, self._worker.looks.free_at_s)
 
     async def _sleep(self) -> None:
-        """Sleep until an event, the next look at everything or the next look at the flush timers.
+        """Sleep until an event, the next look at everything, the next look at the flush timers or the end of a pause.
 
-        Do not sleep if one of these is due. A pause delays only the look at everything. Clear the event.
+        Do not sleep if one of these is due. A pause delays only the look at everything. Clear the event, and end a
+        pause whose time has come. After a machine slept, its next event ends the pause.
         """
         flush_us = self._worker.engine.next_flush_look_us()
         flush_s = inf if flush_us is None else max(flush_us / 1e6, self._worker.flush_looks.free_at_s)
+        wait_s = min(min(self._next_look_s, flush_s) - time.monotonic(), (self._resume_at_us - now_us()) / 1e6)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), min(self._next_look_s, flush_s) - time.monotonic())
+            await asyncio.wait_for(self._woken.wait(), wait_s)
         self._woken.clear()
+        if now_us() >= self._resume_at_us:
+            self.resume()
 
     async def _renew_watches(self) -> None:
         """Make new watches of all directories in the worker, and replace the old ones.
@@ -254,8 +258,6 @@ class Daemon:
         self._stopping = True
         self._woken.set()
 
-    # -- What it knows -------------------------------------------------------------------------
-
     def _post(self, message: Message) -> None:
         """Pass a message of the worker to `_take` in the event loop. Any thread may call this."""
         self._loop.call_soon_threadsafe(self._take, message)
@@ -330,8 +332,6 @@ class Daemon:
         state = self._state._replace(directories=engine.directories, budget_bytes=engine.config.budget.bytes_per_day)
         return state._replace(working=working, windows=windows)
 
-    # -- What callers request ------------------------------------------------------------------
-
     async def plan(self, request: Request) -> dict[str, Any]:
         """Return the document of `plan -j` for a caller. Raises: KeeperError, OSError as Engine.plan.
 
@@ -355,20 +355,20 @@ class Daemon:
         return ended
 
     def pause(self, span_us: int) -> None:
-        """Stop the service's own work for `span_us` microseconds; 0 means until `resume`. Jobs are still done.
+        """Stop the service's own work for `span_us` microseconds. Jobs are still done.
 
-        A running action of the service ends between two pieces. A new pause replaces the one before. At the end of a
-        pause, the service looks at everything.
+        With 0, or an end after the year 9999, it lasts until `resume`. A running action ends between two pieces. A new
+        pause replaces the one before. At the end of a pause, the service looks at everything.
         """
         self.resume()
-        self._change(paused=f"until {when(now_us() + span_us)}" if span_us else "until it is resumed")
-        if span_us:
-            self._resume = self._loop.call_later(span_us / 1e6, self.resume)
+        end_us = now_us() + span_us
+        self._resume_at_us = end_us if span_us and end_us < TIME_LIMIT_US else inf
+        self._change(paused=f"until {when(end_us)}" if self._resume_at_us < inf else "until it is resumed")
+        self._woken.set()
 
     def resume(self) -> None:
         """End a pause, and look at everything at once. Without a pause, do nothing."""
-        if self._resume is not None:
-            self._resume.cancel()
+        self._resume_at_us = inf
         if self._state.present.paused:
             self._change(paused="")
             self.rescan()

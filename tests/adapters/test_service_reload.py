@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.engine import Engine
+from journalkeeper.engine import Engine, now_us
 from journalkeeper.health.evidence import Obstacle
 from journalkeeper.model import Host, Plan
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.run import Report
+from journalkeeper.model.units import HOUR_US, SECOND_US
 from journalkeeper.service import daemon as daemon_module
 from journalkeeper.service import worker
 from journalkeeper.service.daemon import Daemon
@@ -94,6 +95,21 @@ async def test_a_run_that_makes_no_progress_is_a_reason_to_act_until_it_ends(
         "Act: The run has waited for the disk for more than 0 s. Try: journalctl -u journalkeeper -n 20",
     ]
     assert daemon.snapshot().verdict.health == "ok"
+
+
+async def test_a_pause_ends_by_the_clock_although_the_machine_slept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timers of an event loop stand still while a laptop sleeps."""
+    engine = Engine(RUNNING, directories=(str(tmp_path),), state_directory=str(tmp_path))
+    daemon = Daemon(lambda: engine, lambda *_, **__: None)
+    began_us = now_us()
+    daemon.pause(HOUR_US)
+    for slept_us, paused in ((0, True), (HOUR_US - SECOND_US, True), (HOUR_US + SECOND_US, False)):
+        monkeypatch.setattr(daemon_module, "now_us", lambda: began_us + slept_us)  # noqa: B023
+        daemon._woken.set()
+        await daemon._sleep()
+        assert bool(daemon.snapshot().present.paused) is paused, slept_us
 
 
 async def test_a_look_that_waits_for_a_job_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

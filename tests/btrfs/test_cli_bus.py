@@ -322,6 +322,7 @@ def test_a_pause_and_its_end(make_host: Callable[..., Host]) -> None:
     for words, answer in (
         (("pause", "2h"), {"paused": True, "span_us": 7_200_000_000}),
         (("pause",), {"paused": True, "span_us": None}),
+        (("pause", "8000y"), {"paused": True, "span_us": None}),
         (("resume",), {"paused": False, "span_us": None}),
     ):
         document = json.loads(host.does(*words, "-j").stdout)

@@ -15,9 +15,10 @@ import pytest
 
 from journalkeeper.btrfs import placement
 from journalkeeper.cli.status import foreign
+from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.model import Extents, JournalFile, Kind, Reason, State
 from journalkeeper.model.errors import FileError, NotBtrfsError
-from journalkeeper.observe.observer import COARSE_NS, Observer, Seen, resolve_path
+from journalkeeper.observe.observer import COARSE_NS, UNSYNCED_NS, Observer, Seen, resolve_path
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import bearing, extents, log_until_online, planned, readable_for
@@ -349,6 +350,18 @@ def test_a_file_that_just_changed_is_opened_again_until_a_second_has_passed(top:
     changed_ns = path.stat().st_ctime_ns
     future = (-3600 * COARSE_NS, 1)
     for age_ns, opened in (future, (0, 2), (COARSE_NS, 3), (COARSE_NS + 1000, 4), (2 * COARSE_NS, 4)):
+        observer.look_at([str(path)], now_us=(changed_ns + age_ns) // 1000)
+        assert observer.opened == opened, age_ns
+
+
+def test_an_unsynced_file_is_opened_again_until_a_minute_has_passed(top: Path) -> None:
+    """The kernel's write-back moves its pages, and journald sets its state, without a trace in stat."""
+    observer, path = Observer(), top / MACHINE / NAMES[2]
+    with path.open("r+b") as file:
+        file.seek(STATE_OFFSET)
+        file.write(b"\x01")
+    changed_ns = path.stat().st_ctime_ns
+    for age_ns, opened in ((2 * COARSE_NS, 1), (UNSYNCED_NS, 2), (UNSYNCED_NS + 1000, 3), (2 * UNSYNCED_NS, 3)):
         observer.look_at([str(path)], now_us=(changed_ns + age_ns) // 1000)
         assert observer.opened == opened, age_ns
 

@@ -2,7 +2,8 @@
 """Compare what the history claims with what other programs measure: filefrag(8), compsize(8), lsattr(1).
 
 The history is read by SQLite itself, from a copy: a transaction that was cut off is rolled back there, and the
-history under test stays as it is. A file that changed since its row was written makes no claim.
+history under test stays as it is. A file that changed since its row was written makes no claim. The extents of a file
+that journald has not synced make none either: pages that were dirty at the rewrite move later, with the same mtime.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from journalkeeper.model import KIB
+from journalkeeper.journald.header import read_state
+from journalkeeper.model import KIB, State
 from journalkeeper.probe.scratch_volume import run
 from tests.volumes import disk_bytes, filefrag
 
@@ -109,7 +111,7 @@ def contradict_extents(path: Path, claimed: int) -> list[str]:
 
 
 def _contradict_rewrite(path: Path, claim: Rewrite) -> list[str]:
-    found = [] if claim.verb == "rotate" else contradict_extents(path, claim.extents)
+    found = [] if claim.verb == "rotate" or _is_unsynced(path) else contradict_extents(path, claim.extents)
     if claim.verb in {"compress", "rewrite"} and _has_nocow(path):
         found.append(f"{path.name}: {claim.verb} is claimed, and lsattr shows C")
     return found
@@ -120,6 +122,11 @@ def _contradict_disk_bytes(path: Path, claimed: int) -> list[str]:
     if abs(occupied - claimed) <= DISK_SLACK_BYTES:
         return []
     return [f"{path.name}: {claimed} bytes on disk are claimed, compsize shows {occupied}"]
+
+
+def _is_unsynced(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return read_state(file.fileno()) is State.ONLINE
 
 
 def _has_nocow(path: Path) -> bool:

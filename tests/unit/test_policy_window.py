@@ -125,6 +125,7 @@ def test_a_window_seen_before_opens_and_closes_by_time_alone(seen: Window, later
 
 def test_the_next_flush_is_the_earliest_that_is_known() -> None:
     timeless = [instance(online_since_us=0, sync_interval_us=interval_us) for interval_us in (0, INFINITY_US)]
+    timeless.append(instance(online_since_us=NOW_US, sync_interval_us=INFINITY_US - 1))
     assert next_flush_us((instance(), *timeless)) == 0
     later, sooner = (instance(online_since_us=since_us) for since_us in (NOW_US + 1, NOW_US))
     assert next_flush_us((*timeless, later, sooner)) == NOW_US + INTERVAL_US
