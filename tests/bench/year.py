@@ -2,7 +2,7 @@
 # ruff: noqa: T201 - a bench prints
 """Measure a year of three hosts on which snapper makes and deletes snapshots, and journald deletes archives.
 
-    sudo TMPDIR=/dev/shm python -m tests.bench.year --svg year.svg     # 45 minutes
+    sudo TMPDIR=/dev/shm python -m tests.bench.year --svg year.svg     # hours
     sudo python -m tests.bench.year --days 4 --every 2                 # 3 minutes
 
 The hosts are "untouched", "nocow" and "service" of tests.bench.boots, and live side by side. A day has four parts: some
