@@ -52,10 +52,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
     Parts that cannot be collected are missing in the page, and are named on stderr.
 
-    Raises: NeedsRootError or KeeperError if neither the files nor the journal can be read; FileError if FILE
-        exists or cannot be written; as `collect_evidence`, such as ConfigError; KeeperError as `write_whole`.
+    Raises: KeeperError if FILE exists; NeedsRootError or KeeperError if neither the files nor the journal can be
+        read; FileError if FILE cannot be written; as `collect_evidence`, such as ConfigError; KeeperError as `write_whole`.
     """
     path = os.path.abspath(args.output)
+    if os.path.lexists(path):  # before the long reading; `write_whole` refuses a file that appears meanwhile
+        raise KeeperError(f"{shown(path)} exists: remove it, or choose another name")
     evidence = collect_evidence(context, Wanted(args.directory, REPORT_ENTRIES, plan=True))
     missing = [part for part in (evidence.look, evidence.journal, evidence.record) if isinstance(part, Unknown)]
     if isinstance(evidence.look, Unknown) and isinstance(evidence.journal, Unknown):

@@ -324,7 +324,7 @@ def draw_intake(evidence: Evidence) -> Figure:
         return Figure(name, title, f"Unknown: {journal.why}.")
     kept = sorted(_drop_implausible(journal.intake, evidence.now_us))
     if not kept:
-        return Figure(name, title, "No message in the journal has the time at which it was sent.")
+        return Figure(name, title, "No message in the journal has a plausible time at which it was sent.")
     waits = sorted(entry.wait_us for entry in kept)
     said = (
         f"Of {counted(len(waits), 'message')}, 99 in 100 waited at most {format_span(quantile(waits, 990), 1)},"

@@ -77,6 +77,6 @@ def test_a_name_that_is_taken_is_refused_and_kept(path: Path, typed: Typed) -> N
     for taken in (path, link, path.parent):
         said = typed("report", "-o", f"{taken}")
         assert said.status == 1
-        assert "cannot write the report: File exists" in said.err
+        assert "exists: remove it, or choose another name" in said.err
     assert (path.read_text(), link.is_symlink()) == (OLD, True)
     assert names(path.parent) == ["link", "page.html"]
