@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
+# ruff: noqa: T201 - a bench prints
 """Measure the disk usage of archives that a running journald rotated by itself, after they were compacted.
 
     sudo python -m tests.bench.rotated
@@ -23,6 +24,7 @@ from journalkeeper.probe.bed import ARCHIVED, Bed, bed, messages, read_state
 from journalkeeper.probe.scratch_volume import run
 from tests.bench.figures import Option, at_most, count_is, engine, parser, show, start
 from tests.bench.service import DATACOW, INSIDE, STATE, serving
+from tests.daemon import Daemon
 from tests.patience import eventually
 from tests.volumes import disk_bytes, drop_caches
 
@@ -81,14 +83,18 @@ def read_outcome(state: Path, path: str) -> str:
     return f"{entries[-1].outcome.result} {entries[-1].outcome.detail}".strip() if entries else ""
 
 
-def compact(place: Bed, case: Case, path: Path, *, service: bool) -> Found:
-    """Compact one archive by a command, or wait for the `service`, and measure it before and after."""
+def compact(place: Bed, case: Case, path: Path, *, service: Daemon | None = None) -> Found:
+    """Compact one archive by a command, or wait for the `service`, and measure it before and after.
+
+    If the service does not compact the archive in time, print its status and its log.
+    """
     size_bytes, before = path.stat().st_size, disk_bytes(path)
     if case.cold:
         drop_caches()
-    if service:
+    if service is not None:
         state, name = place.directory / STATE, f"{INSIDE}/{path.parent.name}/{path.name}"
-        eventually(lambda: read_outcome(state, name).startswith("done"), PATIENCE_S, pause_s=0.2)
+        if not eventually(lambda: read_outcome(state, name).startswith("done"), PATIENCE_S, pause_s=0.2):
+            print(f"{path.name} (state {read_state(path)}) is not done: {service.status}\n{service.log()[-2000:]}")
     else:
         state, name = place.volume.base / STATE, os.fspath(path)
         run(*engine("defrag", "--now", name))
@@ -101,9 +107,9 @@ def measure(case: Case, number: int) -> list[Found]:
     with bed(limit, "SystemMaxUse=6G", "SystemKeepFree=1M", "SystemMaxFiles=1000", size="8G") as place:
         os.environ["STATE_DIRECTORY"] = os.fspath(place.volume.base / STATE)
         fresh = rotate(place, case)
-        found = [compact(place, case, path, service=False) for path in itertools.islice(fresh, (number + 1) // 2)]
-        with serving(place, CONFIG):
-            found += [compact(place, case, path, service=True) for path in itertools.islice(fresh, number // 2)]
+        found = [compact(place, case, path) for path in itertools.islice(fresh, (number + 1) // 2)]
+        with serving(place, CONFIG) as service:
+            found += [compact(place, case, path, service=service) for path in itertools.islice(fresh, number // 2)]
     return found
 
 
