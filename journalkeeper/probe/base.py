@@ -145,7 +145,8 @@ def target(*, host: bool, directory: str | None) -> Iterator[Target]:
     end of the block it is stopped, and its directory is removed.
 
     Raises: KeeperError if the host has no journald, a private one cannot be started, or another user could
-        exchange its files. With a private one, FileError for any OSError, also for one in the block.
+        exchange its files. OSError if systemctl cannot be started. With a private one, FileError for any OSError,
+        also for one in the block.
     """
     if host:
         pid = int(run("systemctl", "show", "--property=MainPID", "--value", "systemd-journald.service"))

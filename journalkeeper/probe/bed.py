@@ -75,7 +75,7 @@ def messages(seed: int = 1) -> Iterator[dict[str, str]]:
 
     Each entry has MESSAGE and six fields LAB_*. LAB_REQUEST, LAB_PATH and LAB_TRACE have new values in almost every
     entry. The values of LAB_USER, LAB_PEER and LAB_SESSION are chosen at random from a limited set. When such a value
-    returns, journald changes old pages in all parts of the file. This fragments a journal, not the number of bytes.
+    returns, journald changes old pages in all parts of the file. These changes fragment a journal, not its size.
     """
     dice = random.Random(seed)  # noqa: S311 (repeatable is the point, and nothing is secret)
     while True:
@@ -146,7 +146,8 @@ class PrivateJournald:
         function does not wait for that. Unless `flushed`, journald keeps its entries in its own /run until `flush`,
         and does not open the active file.
 
-        Raises: KeeperError with journald's messages if it does not start.
+        Raises: KeeperError with journald's messages if it does not start; OSError if the instance's directory
+        cannot be made.
         """
         self.journal.mkdir(parents=True, exist_ok=True)
         asked = (os.fspath(self.directory), self._conf, "flushed" if flushed else "", JOURNALD)
@@ -160,9 +161,9 @@ class PrivateJournald:
         self.log("lab: journald is up")  # from now on the file is ONLINE
 
     def log(self, message: str, **fields: str) -> None:
-        """Send one message to journald with the native protocol, with further `fields`.
+        """Send one message to journald with the native protocol. `fields` are added to it, or replace its defaults.
 
-        Block while journald's queue is full.
+        The defaults are PRIORITY=6 and SYSLOG_IDENTIFIER=lab. Block while journald's queue is full.
 
         Raises: OSError if journald is not running.
         """
@@ -177,7 +178,7 @@ class PrivateJournald:
 
         A message that arrives after the signal leaves the file ONLINE. So the signal is sent again every AGAIN_S.
 
-        Raises: KeeperError if the file stays ONLINE for a minute, or journald is not running.
+        Raises: KeeperError if the file stays ONLINE for a minute, before `start` and after `stop`.
         """
         asked_s = -AGAIN_S
 
@@ -277,9 +278,9 @@ class PrivateJournald:
 def read_state(path: Path) -> int:
     """Return the state byte of a journal file: OFFLINE, ONLINE or ARCHIVED.
 
-    OFFLINE if the file is too short to have one.
+    OFFLINE if the file is too short to have one. A damaged file can give any value from 0 to 255.
 
-    Raises: FileNotFoundError.
+    Raises: OSError if the file cannot be read, such as FileNotFoundError.
     """
     with path.open("rb") as file:
         return int.from_bytes(os.pread(file.fileno(), 1, STATE_OFFSET), "little")

@@ -233,7 +233,7 @@ def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
     2. Time a cold read of the newest ten entries, then one of all entries.
     3. Run the strategy's `at_night`, not timed and not limited. Count the extents of the active file and the
        bytes written to the volume so far.
-    4. Time the flush of a boot, which changes many old pages of the file.
+    4. Mount the volume anew. Time the flush of a boot, which changes many old pages of the file.
     5. Measure the longest wait while the strategy acts, with `measure_wait_s`.
 
     `iops` limits the device during each timed step; 0 means no limit. `report` is called before each timed step.

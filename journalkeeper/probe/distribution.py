@@ -159,9 +159,10 @@ def make_answer(series: Series) -> SeriesAnswer:
 
 
 def compute_statistics(waits_ns: Iterable[int]) -> Statistics:
-    """Return the statistics of waits in ns, in seconds. A percentile is None if fewer than ABOVE waits are above it.
+    """Return the count, sum, mean, percentiles and longest of the waits, in seconds.
 
-    Without waits, all values are None except the count and the sum, which are 0.
+    A percentile, also the median, is None if fewer than ABOVE waits come after it in their order. Without waits, the
+    count and the sum are 0, and all other values are None.
     """
     ordered = [wait_ns / 1e9 for wait_ns in sorted(waits_ns)]
     count, total_s = len(ordered), sum(ordered)

@@ -42,10 +42,10 @@ def journal_directory(asked: Namespace) -> str:
 def measure(asked: Namespace) -> Steps:
     """Measure the duration of fsyncs of a file in the journal's directory, alone and with a busy writer.
 
-    `asked` has --rate, --seconds and the directory. Each share of BUSY is measured for --seconds, and has its own
-    series. Yield the Measurement first, and the same object again after each fsync. After each share with a
-    writer, add a note with the share of the time that the writer really used. The temporary files are removed at
-    the end.
+    `asked` has --rate, --seconds and the directory. BUSY lists the shares of the time in which the writer works; 0
+    means no writer. Measure each share for --seconds, in a series of its own. Yield the Measurement first, and the
+    same object again after each fsync. After each share with a writer, add a note with the share of the time that the
+    writer really used. The temporary files are removed at the end.
 
     Raises: FileError for an OSError of these files, such as ENOSPC; KeeperError as `scratch`.
     """

@@ -101,9 +101,8 @@ class Intake:
         """Yield one line for each of the STALLS_SHOWN longest stalls, with its length, time and cause, in order of
         time.
 
-        A stall is a time with waits of at least STALL_NS. The cause is a boot flush that took at least half of the
-        stall, or a message of priority crit or a rotation near its beginning. If no event explains it, the possible
-        causes are named. `rotations_us` are the times of rotations.
+        A stall is a time with waits of at least STALL_NS. `_find_cause` describes the causes. `rotations_us` are the
+        times of rotations.
         """
         found = sorted(stalls(self.all, STALL_NS), key=lambda one: one[0] - one[1])[:STALLS_SHOWN]
         for began_ns, ended_ns in sorted(found):
@@ -116,7 +115,7 @@ class Intake:
 
         These causes are tried in this order:
         - a boot flush that took at least half of the stall.
-        - a message of priority crit, near the beginning of the stall.
+        - a message of priority crit or higher, near the beginning of the stall.
         - a rotation, near the beginning of the stall.
 
         Near means from STALL_NS before the beginning to STEP_US after it.
@@ -143,10 +142,10 @@ def rotations_us(directory: str) -> list[int]:
     """Return the times of the rotations in ascending order: the first entries of all system journals but the oldest.
 
     Read the journals in `directory` and everything below it. Skip files that vanish meanwhile or have no valid
-    header. Return [] for fewer than two journals, or if `directory` does not exist.
+    header, and directories that cannot be listed. Return [] for fewer than two journals, or if `directory` does not
+    exist.
 
-    Raises: OSError if a journal cannot be read: EACCES; ENOTDIR a part of the path of `directory` is a symbolic
-    link.
+    Raises: OSError if a journal cannot be read, such as EACCES; ENOTDIR if a link replaces a directory meanwhile.
     """
     found = []
     for place, _, names in os.walk(os.path.realpath(directory)):

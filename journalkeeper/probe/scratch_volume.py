@@ -121,9 +121,9 @@ def wait_until(is_done: Callable[[], bool], complaint: str, timeout_s: float = 6
 def isolate() -> None:
     """Replace this process by a new run of the same command in its own mount namespace. Return only in the new run.
 
-    The new run has the same process id and arguments, and ISOLATED in its environment, which the call there
-    removes. Without isolation, a namespace that another process makes meanwhile would copy our mounts and keep
-    them mounted.
+    The new run has the same process id and arguments. It finds the variable ISOLATED in its environment. Its own call
+    of `isolate` removes the variable and returns. Without isolation, a namespace that another process makes meanwhile
+    would copy our mounts and keep them mounted.
 
     If the namespace cannot be made, the process ends with the message of unshare(1), because this program is no
     longer there to report it.
@@ -252,7 +252,7 @@ class ScratchVolume:
     def close(self) -> None:
         """Remove the limit of IOPS, unmount the volume, detach its devices, and remove the temporary directory.
 
-        A second call does nothing. A failure of the last three steps is not reported.
+        A second call does nothing, unless the limit is still set. A failure of the last three steps is not reported.
 
         Raises: as `throttle` if the limit cannot be removed; the other steps are done all the same.
         """

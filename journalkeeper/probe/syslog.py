@@ -33,9 +33,10 @@ def datagram(tag: str, size_bytes: int, number: int = 0) -> bytes:
 
 
 def count_messages(asked: Namespace) -> int:
-    """Return the number of messages to send: --rate times --seconds, at least 1.
+    """Return the number of messages to send: --rate times --seconds, rounded, at least 1.
 
-    Raises: UsageError if the messages go to the host's journald and exceed half of its rate limit for one unit.
+    Raises: UsageError with --host, if more than half of RateLimitBurst= messages fall in one RateLimitIntervalSec=;
+    FileError if journald.conf cannot be read, also without --host.
     """
     count: int = max(1, round(asked.rate * asked.seconds))
     limit = conf.read_rate_limit()
@@ -69,9 +70,9 @@ def at(where: Target, asked: Namespace, count: int) -> Steps:
     same start to journald's own timestamp of the message. Both use CLOCK_MONOTONIC.
 
     Yield the Measurement before the first message, and the same object again after each one. When the generator
-    ends or is closed, wait for the messages to arrive, at most PATIENCE_S after the last one that did. Then add
-    the second series and a note, and a loss if messages are missing. If a message cannot be sent, stop without
-    this wait and add a fault.
+    ends, or is closed after a message, wait for the messages to arrive, at most PATIENCE_S after the last arrival.
+    Then fill the second series, empty before. Add a note, and a loss if messages are missing. If a message cannot
+    be sent, add a fault, stop, and do not wait.
 
     Raises: OSError if the socket of journald cannot be reached; KeeperError if its network namespace cannot be
     read.

@@ -254,10 +254,10 @@ def _note_gaps(userspace: Layer) -> tuple[str, ...]:
 
 
 def draw_extents(evidence: Evidence) -> Figure:
-    """Return the chart of extents over time, their ideal number, and the time of each rewrite, up to the present files.
+    """Return the chart of extents over time, their ideal number, and the time of each rewrite.
 
-    Rows with an implausible time are left out, and a note reports their number. If the history is Unknown or empty,
-    the figure has only a sentence with the reason.
+    The last values are those of the present files, if these were examined. Rows with an implausible time are left out,
+    and a note reports their number. If the history is Unknown or no row is left, the figure has only a sentence.
     """
     name, title = "extents", "Extents"
     record, look, now_us = evidence.record, evidence.look, evidence.now_us
@@ -316,8 +316,8 @@ def draw_intake(evidence: Evidence) -> Figure:
     """Return the chart of the waits for journald over time: the median, the 99th percentile and the longest wait.
 
     Entries dated before 2011 or more than an hour after now are left out, and a note reports their number. Another note
-    reports that the journal was not read to its beginning. If the journal is Unknown, or no entry is left, the figure
-    has only a sentence with the reason.
+    reports that the journal was not read to its beginning. A table has the waits of parts of the time. If the journal
+    is Unknown, or no entry is left, the figure has only a sentence.
     """
     name, title, journal = "intake", "Intake delay", evidence.journal
     if isinstance(journal, Unknown):

@@ -38,7 +38,7 @@ LONG: Final = 600
 def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
     """Return the HTML page of `host`.
 
-    If it exceeds MOST_BYTES in UTF-8, it lists fewer past actions until it fits, at last none.
+    If it exceeds MOST_BYTES in UTF-8, it lists fewer past actions until it fits. Without any, it can be larger.
     """
     template = _environment().get_template("page.html")
     content = {**_head(evidence, verdict), **_tabulate_plan(evidence.plan), "host": host}
@@ -73,10 +73,11 @@ def _environment() -> Environment:
 
 
 def _head(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
-    """Return the template's values for the top of the page, its charts and its findings, by name.
+    """Return the template's values for all of the page but the host and the actions, by name.
 
-    The top has the time and sentences on the files, the verdict and the total saving ("" if there is none).
-    The findings have the verdict, a table of the checks that could not be made, and the reasons to explain.
+    They are the time, three sentences, the charts, the verdict, a table of the checks that could not be made, and
+    reasons. The sentences are on the files, the verdict and the total saving ("" if there is none). The page explains
+    the reasons of skips and past actions.
     """
     record = evidence.record
     unknown = tuple((rule, part.why) for rule, part in verdict.unknown)

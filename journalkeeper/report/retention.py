@@ -94,9 +94,9 @@ def sentence(found: Retention) -> str:
 def retention(look: Look, storage: Storage) -> Retention | Unknown:
     """Return the present and the proposed retention of the main journal, or Unknown with the reason.
 
-    They follow from its compression ratio, its bytes per day, and its limits. Return Unknown if `look` contains no
-    directory of this machine's main journald. Return Unknown also if the archives are too few, cover less than a day
-    or are not measured, or if journald's limits are not known or SystemMaxUse= is off.
+    They follow from its compression ratio, its bytes per day, and its limits. Only the first directory in `look` of
+    this machine's main journald counts. Return Unknown if there is none. Return Unknown also if the archives are too
+    few, cover less than a day or are not measured, or if journald's limits are not known or SystemMaxUse= is off.
     """
     main = [one for one in look.host.instances if not one.namespace and one.rotatable]
     if not main:
@@ -153,9 +153,10 @@ def _compute(
     0.
 
     `target` is the disk usage that an earlier drop-in aimed at, None without one. Without it, aim at SystemMaxUse=, or
-    at the space that SystemKeepFree= leaves if that is less. The proposed SystemMaxUse= is the aim multiplied by
-    `ratio`, except for a reserve for files that are not compacted yet. SystemMaxFiles= becomes large enough for that.
-    It is never lowered, and no limit (0) stays none. SystemMaxFileSize= stays.
+    at the space that SystemKeepFree= leaves if that is less. A reserve, at most half of the aim, is for files that are
+    not compacted yet. The proposed SystemMaxUse= is the reserve plus `ratio` times the rest of the aim, rounded down.
+    SystemMaxFiles= becomes large enough for that. It is never lowered, and no limit (0) stays none. SystemMaxFileSize=
+    stays.
 
     Return Unknown if SystemMaxUse=, SystemKeepFree=, SystemMaxFileSize= or the free space is not known, or if
     SystemMaxUse= is off.
@@ -249,9 +250,9 @@ def summarize_history(instance: Instance, files: Sequence[JournalFile]) -> Histo
     """Return the present history of a directory and the limit that will end its growth.
 
     journald counts allocated bytes, and deletes the oldest archive beyond the first limit that is reached.
-    Without entries, the times are None. `full_span_us` is None if the rate of growth or SystemMaxUse= is not
-    known or SystemMaxUse= is off, even if another limit is known. `binding` is the first of the known limits,
-    None if there is none.
+    Without entries, the times are None. `max_use_bytes` is SystemMaxUse=, or the space that SystemKeepFree= leaves
+    if that is less. `full_span_us` is None if the rate of growth or SystemMaxUse= is not known or SystemMaxUse= is
+    off, even if another limit is known. `binding` is the smallest of the known limits, None if there is none.
 
     Source: journald.conf(5); systemd 252, journal-vacuum.c.
     """

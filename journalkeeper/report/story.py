@@ -299,7 +299,7 @@ def directory_lines(place: DirectoryAnswer, unknown: Mapping[str, str], width: i
 
     The path is first. Then follow the instance, journald's settings, the flush window, the files and their extents, the
     span of the history, its strictest limit, and the decision. Parts that are not known are shown as unknown. Without a
-    decision, show the reason, which `unknown` has under "decision", or else that the directory is not in the plan.
+    decision, show the reason, which `unknown` has under "decision", or else "nothing to do".
     """
     space = f" of namespace {shown(place.namespace)}" if place.namespace else ""
     who = "its journald accepts" if place.rotatable else "no journald accepts"

@@ -120,7 +120,7 @@ class Daemon:
         """Make the watches and report readiness. Then sleep and do the work that is due, until the service stops.
 
         If a look at everything is due, first make new watches if they were requested. Otherwise look at the flush
-        timers. If a flush has ended or a sync must be requested, look at everything next.
+        timers, if their CPU share permits. If a flush has ended or a sync must be requested, look at everything next.
 
         Raises: ReplacedError as Worker.look. KeeperError if the state directory was removed and cannot be made or
         locked again, because a second service could then run. The service manager makes the directory for the next
@@ -153,7 +153,7 @@ class Daemon:
         """Sleep until an event, the next look at everything, the next look at the flush timers or the end of a pause.
 
         Do not sleep if one of these is due. A pause delays only the look at everything. Clear the event, and end a
-        pause whose time has come. After a machine slept, its next event ends the pause.
+        pause whose time has come. If it came while the machine slept, the next event after that ends the pause.
         """
         flush_us = self._worker.engine.next_flush_look_us()
         flush_s = inf if flush_us is None else max(flush_us / 1e6, self._worker.flush_looks.free_at_s)
@@ -286,9 +286,9 @@ class Daemon:
     def _publish(self, state: Snapshot) -> None:
         """Judge the new `state`, and store it with its verdict. Tell the followers that the state changed.
 
-        Set the status line to the headline, unless the service works or the health is unknown. Log problems as a
-        warning if other rules report them than before, and again after a day. Log their end when the health is "ok". If
-        the health changed, write the health metric in the worker, unless the service stops.
+        Set the status line to the headline, unless the service works or the health is unknown. Log the headline as a
+        warning if the rules that report problems changed, and again after a day. Log the problems' end when the health
+        is "ok". If the health changed, write the health metric in the worker, unless the service stops.
         """
         before, self._state = self._state, state._replace(verdict=judge_present(state.present, now_us()))
         state, health = self._state, self._state.verdict.health
@@ -367,7 +367,7 @@ class Daemon:
         self._woken.set()
 
     def resume(self) -> None:
-        """End a pause, and look at everything at once. Without a pause, do nothing."""
+        """End a pause, and request new watches and a look at everything. Without a pause, do nothing."""
         self._resume_at_us = inf
         if self._state.present.paused:
             self._change(paused="")

@@ -114,7 +114,7 @@ class Jobs:
 
         A queued job ends at once. Its result "canceled", with a KeeperError, replaces the result of the job that ended
         last. The followers receive JobRemoved and Changed. A running job gets the state "canceling", and the followers
-        receive Changed. It ends at the next chunk border.
+        receive Changed. It ends between two pieces of its work.
 
         Raises: NoSuchJobError if the job is over or never existed.
         """

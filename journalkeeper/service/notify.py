@@ -33,7 +33,7 @@ class Notify:
     def status(self, sentence: str) -> None:
         """Set the line in `systemctl status`, unless it is the same as the last one.
 
-        Control characters are escaped, because each line is a command.
+        Control characters are escaped, because the service manager takes each line as a new command.
         """
         if sentence != self._said:
             self._said = sentence

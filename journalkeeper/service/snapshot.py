@@ -204,7 +204,8 @@ def after(state: Snapshot, message: Message) -> Snapshot:
     """Return the state that follows from `state` and a message of the worker. `state` stays unchanged.
 
     - Progressed: set `working` if it is the service's own run. A job's progress changes nothing.
-    - Checked: replace these facts in `present`. FlushesLooked: replace the windows and the next flush.
+    - Checked: replace the state of the configuration and the unwritable directories in `present`.
+    - FlushesLooked: replace the windows and the next flush.
     - FileDone: remove the failures of its path, and add the outcome if it is one of `find_failures`. A success also
       adds to the sums of bytes and sets `last_run_us`.
     - Looked: replace the findings, the windows and `present`. Keep the facts in STANDING, and the old failures that

@@ -160,8 +160,8 @@ def _find_wanted(tops: tuple[str, ...]) -> Iterator[tuple[str, Interest]]:
 def _find_nearest(path: str) -> Iterator[tuple[str, Interest]]:
     """Yield the nearest existing directory above `path`, with an interest in the name in it that leads to `path`.
 
-    Then search again, because a nearer directory can appear before the caller watches the first one. Yield each new
-    result, and stop when the search finds the same directory as before.
+    `path` must be absolute. Then search again, because a nearer directory can appear before the caller watches the
+    first one. Yield each new result, and stop when the search finds the same directory as before.
     """
     known = ""
     while True:
@@ -216,11 +216,11 @@ class Watch:
     def use(self, watches: Watches) -> None:
         """Watch with the inotify instance of `watches` from now on, and close the old instance.
 
-        If the kernel refused a new instance, keep the old instance and its watches, and take only the places, the
-        mounts and the problem from `watches`.
+        If the kernel refused a new instance, keep the old instance and its watches. Take the other fields from
+        `watches`.
 
-        In both cases read the mount table at once. If it differs from the mounts in `watches`, `wait` returns
-        EVERYTHING.
+        A mount can change after `watches` was made. So compare the mount table with `watches.mounts` at once. If they
+        differ, the next `wait` returns EVERYTHING.
         """
         if watches.fd >= 0:
             self._drop()

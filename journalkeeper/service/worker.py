@@ -255,11 +255,11 @@ class Worker:
 
 
 def get_wait_s(report: Report, whole_us: int) -> float:
-    """Return in how many seconds a new plan can differ although no event came, at most DAY_S.
+    """Return the seconds until the next plan is due even without an event: at most DAY_S, negative if it is overdue.
 
-    That is at `whole_us` (CLOCK_REALTIME), the time of the next whole look, or earlier when a skip of the plan
-    ends. After an action that was not done it is at most CHANGED_S or RETRY_S; the next plan then contains the time
-    of the next try. The result is negative if the time has passed.
+    The plan is due at `whole_us` (CLOCK_REALTIME), the time of the next whole look, or earlier when a skip of the
+    plan ends. After an action that was not done, it is due within CHANGED_S if a file had changed, else within
+    RETRY_S. That plan then contains the time of the next try.
     """
     wakes_us = [whole_us] if report.plan.wake_at_us is None else [report.plan.wake_at_us, whole_us]
     undone = {outcome.reason for outcome in report.outcomes if outcome.result is not Result.DONE}
