@@ -53,7 +53,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     Parts that cannot be collected are missing in the page, and are named on stderr.
 
     Raises: KeeperError if FILE exists; NeedsRootError or KeeperError if neither the files nor the journal can be
-        read; FileError if FILE cannot be written; as `collect_evidence`, such as ConfigError; KeeperError as `write_whole`.
+        read; FileError if FILE cannot be written; as `collect_evidence`, such as ConfigError; KeeperError as
+        `write_whole`.
     """
     path = os.path.abspath(args.output)
     if os.path.lexists(path):  # before the long reading; `write_whole` refuses a file that appears meanwhile

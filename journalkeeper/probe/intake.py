@@ -125,7 +125,7 @@ class Intake:
             return "boot flush"
         first_us, last_us = began_us - STALL_NS // 1000, began_us + STEP_US
         if any(first_us <= moment <= last_us for moment in self.crits_us):
-            return "a message of priority crit"
+            return "a message of priority crit or higher"
         if any(first_us <= moment <= last_us for moment in rotations_us):
             return "rotation"
         return "a sync, the disk, or journald did not run"
@@ -156,7 +156,7 @@ def rotations_us(directory: str) -> list[int]:
                         found.append(header.read(fd, os.fstat(fd).st_size).head_time_us)
                 except (FileNotFoundError, header.HeaderError):
                     continue  # vacuumed meanwhile, or none of journald's
-    return sorted(found)[1:]  # before the first there was nothing to archive
+    return sorted(filter(None, found))[1:]  # a file without an entry has 0; before the first was nothing to archive
 
 
 def measure(asked: Namespace) -> Steps:

@@ -266,7 +266,7 @@ def draw_extents(evidence: Evidence) -> Figure:
     files = [] if isinstance(look, Unknown) else [file for file in look.host.files if file.problem is None]
     kept = _drop_implausible(record.totals, now_us)
     if not kept:
-        return Figure(name, title, "The history is empty: the service records extents when they change.")
+        return Figure(name, title, "The history has no counts: the service records extents when they change.")
     moments = [one for one in sum_instances(kept) if not files or one.when_us < now_us]
     if files:
         moments.append(sum_files(now_us, "", files))

@@ -69,10 +69,10 @@ class Snapshot(NamedTuple):
         """The verdict in one line: "Act: ..." with the first problem, "Unknown: ..." with the reason, or "OK: ...".
 
         After "OK: " follow the number of files and the reasons why files wait. If there are no findings, because no
-        journal is on btrfs, the sentence of `state` follows instead. That sentence is empty while the service works.
+        journal is on btrfs, the sentence of `state` follows instead.
         """
         if self.findings is None:
-            return self.verdict.headline(f"{state(self)[1]}.")
+            return self.verdict.headline(f"{state(self._replace(working=False))[1]}.")
         return self.verdict.headline(describe_files(self.findings.status.files, self.findings.waits_for))
 
 

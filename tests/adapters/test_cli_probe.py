@@ -157,8 +157,8 @@ NO_CAUSE = "a sync, the disk, or journald did not run"
     ("others", "rotations", "cause"),
     [
         ([], [], NO_CAUSE),
-        ([entry(9_900_000, 10, PRIORITY="2")], [], "a message of priority crit"),
-        ([entry(10_010_000, 10, PRIORITY="2")], [], "a message of priority crit"),
+        ([entry(9_900_000, 10, PRIORITY="2")], [], "a message of priority crit or higher"),
+        ([entry(10_010_000, 10, PRIORITY="2")], [], "a message of priority crit or higher"),
         ([entry(10_010_001, 10, PRIORITY="2")], [], NO_CAUSE),
         ([entry(9_950_000, 10, PRIORITY="3")], [], NO_CAUSE),
         ([entry(9_899_999, 10, PRIORITY="0")], [], NO_CAUSE),

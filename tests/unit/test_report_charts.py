@@ -205,7 +205,7 @@ def test_notes_of_a_clock_that_was_wrong_do_not_stretch_the_axis_and_are_said(wr
 
 
 def test_an_empty_record_is_said() -> None:
-    assert extents(()).said.startswith("The history is empty")
+    assert extents(()).said.startswith("The history has no counts")
 
 
 # intake
