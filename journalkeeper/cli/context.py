@@ -59,8 +59,8 @@ class Context:
         With `patient`, which only the service sets, the engine follows flushes and measures no disk bytes. The
         directory of -D need not exist then.
 
-        Raises: as `config`; without `patient`, KeeperError for a -D that is no directory, and PermissionError for a -D
-            that cannot be examined.
+        Raises: as `config`; without `patient`, KeeperError for a -D that is missing or no directory, and OSError for a
+            -D that cannot be examined.
         """
         from journalkeeper.engine import Engine  # noqa: PLC0415 - pages are made without its libraries
 
@@ -144,7 +144,9 @@ class Context:
 
     @contextmanager
     def record(self) -> Iterator[Record]:
-        """Open the history for reading. After the block, write a note to stderr for each table with unreadable rows.
+        """Open the history for reading. A missing history is empty.
+
+        After the block, write a note to stderr for each table with unreadable rows. Write no note if the block raises.
 
         Raises: NeedsRootError without the right to read the history; KeeperError if the history is damaged;
             BusyError if another process keeps it locked.
@@ -186,7 +188,7 @@ class Context:
 
         With `patient` the path is not examined, because the directory may be created later.
 
-        Raises: KeeperError for a -D that is no directory; PermissionError (EACCES).
+        Raises: KeeperError for a -D that is missing or no directory; OSError for a -D that cannot be examined (EACCES).
         """
         given = self._args.directory
         if given is None:

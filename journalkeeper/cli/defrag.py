@@ -85,7 +85,8 @@ def _execute(asked: Request, context: Context) -> tuple[Report, dict[str, Any], 
     """Run `asked` in the service if the service can do it, else in this process. Show the progress on a terminal.
 
     A signal (SIGINT, SIGTERM, SIGHUP) makes the run stop after the present chunk; in the service it cancels the job.
-    Return the report, the document of `defrag -j`, and whether a signal ended the run early.
+    Return the report, the document of `defrag -j`, and whether the service's job was canceled. A run in this process
+    marks the actions that a signal prevents as INTERRUPTED instead.
 
     Raises: as `Context.service`, then `Service.defragment` (also if the job was canceled in the queue) or `Engine.run`.
     An error of the service does not lead to a run in this process.
@@ -107,8 +108,8 @@ def _summarize(report: Report) -> str:
     """Return the summary of a run. If the run had no outcomes, return `describe_no_actions`.
 
     The summary contains the number of actions by result, the bytes written, the duration, and `describe_rest`. If
-    an action wrote bytes, it contains the sums of the files before and after. After a rotation, it also
-    says that the rotated file is an archive now.
+    an action that was done wrote bytes, the summary also contains `describe_sums` of the done actions. After a
+    rotation, a sentence adds that the rotated file is an archive now.
     """
     outcomes, skipped = report.outcomes, report.plan.skipped
     if not outcomes:

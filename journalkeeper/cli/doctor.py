@@ -53,10 +53,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Collect the evidence, apply all rules, show the findings, and return the exit code.
+    """Collect the evidence, apply all rules, show the findings, and return the exit status.
 
     If the configuration has errors, the evidence contains them and is collected with the default configuration.
-    The code is 1 if --check is given and a rule found a problem, else 0.
+    The status is 1 if --check is given and a rule found a problem, else 0.
 
     Raises: FileError if a configuration file cannot be read; other errors as `gather`.
     """
@@ -79,7 +79,7 @@ def collect_evidence(context: Context, wanted: Wanted, config: Config | None = N
 
     `config` replaces the configuration on disk. A part that cannot be read is Unknown.
 
-    Raises: KeeperError as `gather`; ConfigError if the configuration is read and has errors.
+    Raises: as `gather`; without `config`, ConfigError and FileError as `Context.config`.
     """
     from journalkeeper.cli.evidence import gather  # noqa: PLC0415 - takes dbus-fast, which the pages are made without
 
@@ -158,7 +158,8 @@ def _wrap(text: str, first: str, others: str) -> list[str]:
 def _summary(verdict: Verdict) -> str:
     """Return the counts: "24 checks passed, 4 suggestions, 1 check needs root (sudo journalkeeper doctor)".
 
-    A count of 0 is left out, except that of the checks that passed.
+    Problems come before suggestions. If other checks could not be made, the text ends with "2 checks could not be
+    made:", and the caller adds the reasons. Leave out a count of 0, except that of the checks that passed.
     """
     advice, root = len(verdict.findings) - len(verdict.problems), sum(part.needs_root for _, part in verdict.unknown)
     parts = [f"{counted(len(verdict.passed), 'check')} passed"]

@@ -27,12 +27,12 @@ ELSEWHERE: Final = Unknown("-D names a directory to which this host's journald d
 def gather(context: Context, wanted: Wanted, config: Config) -> Evidence:
     """Collect the evidence for a command. A part that cannot be read is Unknown with the reason.
 
-    The plan and the journal are UNASKED unless `wanted` asks for them. The other parts are always read. The service's
-    report is None if no service runs. With -D, unless the look shows that this host's journald writes to the directory,
-    `units`, `storage` and `service` are ELSEWHERE, which is Unknown.
+    The plan and the journal are UNASKED unless `wanted` asks for them. The service's report is None if no service runs.
+    With -D, `units`, `storage` and `service` are ELSEWHERE, which is Unknown. They are read only if the look shows that
+    this host's journald writes to the directory.
 
     Raises: KeeperError if journalctl fails midway, or for a -D that is no directory; NeedsRootError if nothing in -D
-        may be read; PermissionError for a -D that cannot be examined.
+        may be read; OSError for a -D that cannot be examined.
     """
     now_us = context.now_us
     record = _read_history(context, wanted)
@@ -56,9 +56,9 @@ def gather(context: Context, wanted: Wanted, config: Config) -> Evidence:
 
 
 def _read_history(context: Context, wanted: Wanted) -> Recorded | Unknown:
-    """Return the contents of the history since `wanted.since_us`, in `wanted.directory`. They are always read.
+    """Return the contents of the history, as `Context.read_history` for `wanted.since_us` and `wanted.directory`.
 
-    Return Unknown with the reason if the history may not be read, is locked, or is damaged. No KeeperError is raised.
+    Return Unknown with the reason if the user may not read the history, or if the history is locked or damaged.
     """
     try:
         return context.read_history(wanted.since_us, wanted.directory)

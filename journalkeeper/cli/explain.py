@@ -49,11 +49,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show the properties of a journal file, or of each journal directory at or below the named directory.
 
-    A directory is handled as if it were given with -D: it is stored in `args.directory`. Return the exit status:
+    Store the path of a directory in `args.directory`, as if the user gave it with -D. Return the exit status:
     1 if the path cannot be examined as a journal file (NO_JOURNAL), else 0.
 
-    Raises: KeeperError if the named directory contains no journal directory; NeedsRootError if an unprivileged
-    user can read no file; OSError as `_show_file`.
+    Raises: as `_show_directories` for a directory, else as `_show_file`.
     """
     path = os.path.abspath(args.file)
     if os.path.isdir(path):
@@ -63,12 +62,13 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _show_file(path: str, context: Context) -> int:
-    """Show the story of a file, and return 0.
+    """Show everything that is known about a file, and return 0.
 
-    If the file is missing, is no journal file, or is not on btrfs (NO_JOURNAL), show nothing. Then write a note to
-    stderr, and return 1. This also applies to a file that root cannot read.
+    If the file cannot be examined as a journal file (NO_JOURNAL), write only a note to stderr, and return 1. For
+    example, the file is missing, damaged or not on btrfs, or even root cannot read it.
 
-    Raises: NeedsRootError if an unprivileged user cannot read the file; OSError if it cannot be opened later.
+    Raises: NeedsRootError if an unprivileged user cannot read the file; OSError if the file vanishes after the
+        look; as `Context.engine` and `Engine.look`.
     """
     asked = Request(paths=(path,))
     host = context.engine().look(asked)
@@ -84,8 +84,8 @@ def _show_file(path: str, context: Context) -> int:
 def _learn(file: JournalFile, now_us: int, context: Context) -> Story:
     """Collect everything that `explain` shows about a file.
 
-    The pinned bytes, the time of a read, the history and the decision are None if they cannot be read. `unknown` then
-    has the reason.
+    If the pinned bytes, the time of a read, the history or the decision cannot be read, that part is None. The field
+    `unknown` of the Story then has the reason. The flush window is None for an archive.
 
     Raises: OSError if the file cannot be opened.
     """
@@ -129,8 +129,9 @@ def _read_past(
 ) -> tuple[tuple[Entry, ...] | None, tuple[Sample, ...] | None]:
     """Return the history's rows of the file, the oldest first: actions and extent counts.
 
-    If the history is unreadable, return (None, None), and store the reason in `unknown`. Rows from before the file's
-    first entry are left out: they are about an earlier file of the same name, which became an archive.
+    If the history is unreadable, return (None, None), and store the reason in `unknown["past"]`. Leave out rows from
+    before the file's first entry: they are about an earlier file of the same name, which became an archive. Return no
+    rows if the time of the first entry is unknown.
     """
     since_us = file.head_time_us or now_us
     try:
@@ -144,8 +145,9 @@ def _read_past(
 def _decide(asked: Request, context: Context, unknown: dict[str, str]) -> tuple[dict[str, Decision], dict[str, Window]]:
     """Return the decision for each path, and the flush window of each instance.
 
-    If a path has several rows in the plan, its first action counts. If the plan cannot be made, return two empty
-    dictionaries, and store the reason in `unknown`.
+    An action of the plan wins over a skip of the same path, and the first of several actions wins. `make_plan` writes
+    the plan's notices to stderr. If it raises a KeeperError, store the text in `unknown["decision"]`, and return two
+    empty dictionaries.
     """
     try:
         written = make_plan(asked, context)
@@ -163,7 +165,8 @@ def _show_directories(path: str, context: Context) -> int:
     unreadable for an unprivileged user, write their number to stderr. If the plan cannot be made, show the instances
     without decisions and windows, and with the reason.
 
-    Raises: KeeperError if there is no journal directory; NeedsRootError if an unprivileged user can read no file.
+    Raises: KeeperError if there is no journal directory, or none on btrfs; NeedsRootError if an unprivileged user can
+        read no file; as `Context.engine` and `Engine.look`.
     """
     host = context.engine().look(Request())
     check_files(list_problems(host.files), len(host.files), (), context)

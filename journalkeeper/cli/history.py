@@ -62,7 +62,7 @@ def _columns(width: int | None) -> tuple[Column[Entry], ...]:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments PATH… and the options --since and --until."""
+    """Add the arguments PATH…, and the options --since and --until: microseconds since the epoch, by default None."""
     add_paths(parser)
     parser.add_argument("--since", metavar="TIME", type=parse_time_us, help="nothing older than this")
     parser.add_argument("--until", metavar="TIME", type=parse_time_us, help="nothing from this time on")

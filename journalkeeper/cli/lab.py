@@ -68,7 +68,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Add two required arguments and two options.
 
     The arguments are the measurement, which can only be `compare`, and the directory DIR. The options are --extents and
-    --iops, each a number in a fixed range. Without --iops its value is None.
+    --iops, each a whole number in a fixed range. Their defaults are 3000 extents and None.
     """
     parser.add_argument("what", choices=("compare",), metavar="compare", help="what is measured")
     parser.add_argument("place", metavar="DIR", help="a directory on the disk in question, such as /var/tmp")
@@ -122,10 +122,11 @@ def _summarize(compared: compare.LabAnswer) -> str:
 
 
 def _verdict(compared: compare.LabAnswer) -> str:
-    """Return sentences that name the strategy with the shortest boot flush, and compare waits with and without fsync.
+    """Return sentences that name the strategy with the shortest boot flush, of all strategies but "no fsync".
 
-    If this strategy has no checksums, also name the fastest strategy that has them. "no fsync" is only compared, and
-    never named as the fastest. Without a limit of IOPS, return a single sentence: the strategies cannot be ranked.
+    If this strategy has no checksums, also name the fastest strategy that has them. Then give the longest waits of a
+    message with "untouched" and with "no fsync". Without a limit of IOPS, return a single sentence: the strategies
+    cannot be ranked.
     """
     if not compared.iops:
         return "Without a limit of IOPS the times are too short to rank the strategies."

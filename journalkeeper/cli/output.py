@@ -60,6 +60,8 @@ class Output:
         """Write lines to stdout. With --quiet or without lines, write nothing.
 
         Lines that do not fit the terminal go through a pager if `paged` and the options allow it.
+
+        Raises: as `write`.
         """
         if self.quiet:
             return
@@ -74,6 +76,8 @@ class Output:
 
         The text is `blocks` and then `legend`, with an empty line between blocks. --no-legend leaves out `legend`, and
         --quiet leaves out the whole text. `paged` permits a pager for a long text.
+
+        Raises: as `write`.
         """
         if self.json != "off":
             self.document(document)

@@ -86,8 +86,8 @@ COMMANDS = (
 def between(least: float, most: float, kind: Callable[[str], float] = float) -> Callable[[str], float]:
     """Return a function that converts an option's text to a number from `least` to `most`.
 
-    `kind` converts the text, and may raise ValueError. The function raises ArgumentTypeError for a number outside the
-    range.
+    `kind` converts the text. The function raises ArgumentTypeError for a number outside the range and for NaN. A
+    ValueError of `kind` passes through.
     """
 
     def number(text: str) -> float:
@@ -166,7 +166,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
     An option that is not given has its value in DEFAULTS or its module's default. PATHs may stand between options.
 
-    Raises: UsageError for a wrong command line, no command, or an empty name; SystemExit after --help and
+    Raises: UsageError for a wrong command line, no command, or an empty argument; SystemExit after --help and
         --version.
     """
     args, extras = parser(words).parse_known_args(words, argparse.Namespace(**DEFAULTS))

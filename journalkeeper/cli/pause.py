@@ -35,14 +35,19 @@ class PauseAnswer(NamedTuple):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the optional argument SPAN to `pause`, but not to `resume`: microseconds, 0 if it is not given."""
+    """Add the optional argument SPAN to the parser of `pause`, and nothing to that of `resume`.
+
+    The value is in microseconds, and 0 without SPAN.
+    """
     if parser.prog.endswith(" pause"):
         text = "as 30min or 2h (default: until `resume`)"
         parser.add_argument("span", nargs="?", metavar="SPAN", type=_parse_span_us, default=0, help=text)
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Ask the service to pause or to resume its work, show what it did, and return 0.
+    """Ask the service to pause or to resume its work, show the new state, and return 0.
+
+    A pause of 0, or one that ends after TIME_LIMIT_US, lasts until `resume`.
 
     Raises: as `Context.require_service`, such as KeeperError if no service runs; KeeperError if the service
         refuses.

@@ -105,10 +105,10 @@ def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
 
     The running service makes the plan if it can, otherwise this process does. Return 1 if a named path cannot be
     examined as a journal file (NO_JOURNAL), and report it on stderr. Otherwise return 0. Files that need no work
-    are only counted, unless the user named paths or `verbose` is set.
+    are only counted, unless the user named paths or `verbose` is set. The footer describes the flush windows and
+    the sums.
 
-    Raises: NeedsRootError if an unprivileged user can read none of the files; as `Context.service`,
-        `Service.plan`, `Context.engine` and `Engine.look_and_plan`.
+    Raises: NeedsRootError if an unprivileged user can read none of the files; as `make_plan`.
     """
     document = make_plan(asked, context)
     skipped, actions = skips(document), document["actions"]
@@ -124,6 +124,8 @@ def make_plan(asked: Request, context: Context) -> dict[str, Any]:
 
     The running service makes the plan if it can, otherwise this process. Notices are written to stderr: those of a plan
     that this process made, and the number of rows that the service left out.
+
+    Raises: as `Context.service` and `Service.plan`, or `Context.engine` and `Engine.look_and_plan`.
     """
     service = context.service(asked)
     if service is not None:
@@ -143,10 +145,12 @@ def make_plan(asked: Request, context: Context) -> dict[str, Any]:
 def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
     """Return the summary: the number of files and directories with actions, the costs and savings, and the rest.
 
-    The figures are sums over the actions on files: bytes to write, how many of them a snapshot keeps, too,
-    extents before and after, seconds of a cold read, and disk bytes. Of these, the snapshot's bytes and the two
-    savings are left out if they are 0. If all actions are on directories, there are no figures. The text ends
-    with `describe_rest`. Without actions, return `describe_no_actions`.
+    The figures are sums over the actions on files. If all actions are on directories, there are no figures:
+    - bytes to write, and extents before and after
+    - bytes that are then stored twice, because a snapshot keeps them, too: left out if 0
+    - seconds that cold reads save, and disk bytes that become free: each left out if 0
+
+    The text ends with `describe_rest`. Without actions, return `describe_no_actions`.
     """
     if not actions:
         return describe_no_actions(skipped)

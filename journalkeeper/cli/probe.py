@@ -125,7 +125,7 @@ Starts a program that prints lines, and measures how long a line takes to journa
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the probes, each with its own options."""
+    """Add a subcommand for each probe, with the common options and its own. The user must name one probe."""
     below = parser.add_subparsers(dest="probe", metavar="PROBE", title="probes", required=True)
     exit_status = (__doc__ or "").rpartition("\n\n")[2]
     for probe in PROBES:

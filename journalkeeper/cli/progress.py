@@ -78,7 +78,7 @@ class ProgressLine:
         self.tell(line(progress, columns() or DEFAULT_COLUMNS))
 
     def tell(self, text: str) -> None:
-        """Draw `text`, unless something was drawn less than REDRAW_S ago. What does not fit the line is cut."""
+        """Draw the start of `text` that fits the line, unless something was drawn less than REDRAW_S ago."""
         now_s = time.monotonic()
         if now_s - self._drawn_s >= REDRAW_S:
             self._drawn_s = now_s

@@ -50,7 +50,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Write the page to the new file FILE with mode 0600, show its size, and return 0.
 
-    Parts that cannot be collected are missing in the page, and are named on stderr.
+    If the files, the journal or the history cannot be read, the page lacks this part, and stderr has the reason.
 
     Raises: KeeperError if FILE exists; NeedsRootError or KeeperError if neither the files nor the journal can be
         read; FileError if FILE cannot be written; as `collect_evidence`, such as ConfigError; KeeperError as

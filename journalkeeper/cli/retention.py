@@ -51,7 +51,7 @@ class RetentionAnswer(NamedTuple):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add --apply and --undo."""
+    """Add --apply and --undo, which exclude each other."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--apply", action="store_true", help=f"write {RETENTION}")
     group.add_argument("--undo", action="store_true", help="remove it")
@@ -89,11 +89,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
 def _apply(found: Retention, evidence: Evidence) -> bool:
     """Write the drop-in for journald that sets SystemMaxUse= to the proposed size, and return True.
 
-    Return False and write nothing if the drop-in already has this content.
+    If the drop-in already has this content, return False and write nothing, even if another file overrides it.
 
     Raises: KeeperError, before anything is written, if none of journalkeeper's units is active, or if their states are
-        unknown. KeeperError also if another file overrides the drop-in, which then stays on disk. FileError if the
-        drop-in cannot be read or written.
+        unknown. KeeperError also if another file overrides the new drop-in, which then stays on disk. FileError if the
+        drop-in cannot be read or written, or if journald's settings cannot be read.
     """
     if isinstance(evidence.units, Unknown):
         raise KeeperError(

@@ -35,8 +35,8 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `plan` and `defrag` share to `parser`.
 
-    These are PATH…, --active, --archived, --now, --compress, --allow-unshare and --before-shutdown. None excludes
-    another. --upkeep is accepted for old units; it is not in the help and has no effect.
+    These are PATH…, --active, --archived, --now, --compress, --allow-unshare and --before-shutdown. They can all be
+    combined. --upkeep is accepted for old units; it is not in the help and has no effect.
     """
     add_paths(parser)
     parser.add_argument("--active", action="store_true", help="only files that journald writes to")
@@ -98,13 +98,13 @@ def check_files(skipped: Sequence[Skip], number: int, paths: tuple[str, ...], co
     """Report the files that cannot be examined, and return the exit status.
 
     If the user named `paths`, write a line to stderr for each of the `skipped` files with a reason in NO_JOURNAL. Such
-    a file is missing, no journal file, unreadable, or not on btrfs. Return 1 if there is such a line, else 0. The
-    caller still processes the other files.
+    a file is missing, damaged, unreadable, no journal file, or not on btrfs. Return 1 if there is such a line, else 0.
+    The caller still processes the other files.
 
     For an unprivileged user, also write to stderr how many files are unreadable, even without `paths`. `number` is the
     number of all files that the command looked at.
 
-    Raises: NeedsRootError if an unprivileged user can read none of these files.
+    Raises: NeedsRootError, before any line, if an unprivileged user can read none of the `number` files.
     """
     note = context.output.note
     unreadable = sum(skip.reason is Reason.UNREADABLE for skip in skipped)

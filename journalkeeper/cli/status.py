@@ -160,8 +160,8 @@ def _collect(context: Context, ask: Ask) -> Evidence:
     An error in the configuration does not stop this: its text is in `config_error`, and no directories are examined. A
     part that cannot be read is Unknown.
 
-    Raises: KeeperError if the history is damaged, or for a -D that is no directory; FileError if a directory cannot be
-        listed.
+    Raises: KeeperError if the history is damaged, or for a -D that is no directory; OSError for a -D that cannot be
+        examined; FileError if a directory cannot be listed.
     """
     now_us = context.now_us = time.time_ns() // 1000
     evidence = Evidence(now_us, record=context.read_history(now_us - RECENT_US))
@@ -183,7 +183,8 @@ def _collect(context: Context, ask: Ask) -> Evidence:
 def _describe_ok(evidence: Evidence) -> str:
     """Return the sentence that follows "OK: ".
 
-    - A service that runs: the reason for its state if it is idle, else the number of its files and what they wait for.
+    - A service that is idle and has a reason for its state: this reason.
+    - Any other service that runs: the number of its files and, if its state is "waiting", what they wait for.
     - No service, and directories that are not on btrfs: the sentence names them.
     - No service otherwise: how long ago the last run was, or that nothing was done yet. An unreadable history also
       counts as nothing done.
@@ -203,11 +204,10 @@ def _describe_ok(evidence: Evidence) -> str:
 
 
 def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
-    """Return `tops` if no journal directory in them is on btrfs.
+    """Return `tops` if none of their journal directories is on btrfs, else ().
 
-    The journal directories of a top are those that `find_directories` returns. Only if there are none, the top
-    itself counts. Return () if a directory that counts is on btrfs, is missing, or cannot be opened, and if
-    `tops` is empty.
+    The journal directories of a top are those that `find_directories` returns. If it returns none, the top itself
+    counts as one. Return () also if a journal directory is missing or cannot be opened.
 
     Raises: FileError if one of `tops` cannot be listed.
     """

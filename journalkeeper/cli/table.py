@@ -67,7 +67,7 @@ def paint(text: str, colour: str, *, enabled: bool) -> str:
 
 
 def render(table: Table[Any], *, legend: bool, colours: bool, width: int | None = None) -> list[str]:
-    """Return the lines of a table, in at most `width` columns if possible; None means no limit.
+    """Return the lines of a table, in at most `width` characters if possible; None means no limit.
 
     In a table that is too wide, shorten paths and wrap sentences. If it is still too wide, put the path of the
     last column on a line of its own below its row. With `legend` headings come first, unless no column has a
@@ -100,7 +100,7 @@ def stack_blocks(blocks: list[list[str]]) -> list[str]:
 
 
 def wrap_sentence(text: str, width: int | None) -> list[str]:
-    """Return a sentence in lines of at most `width` columns, or as one line if `width` is None.
+    """Return a sentence in lines of at most `width` characters, or as one line if `width` is None.
 
     A longer word has a line of its own. An empty sentence is one empty line.
     """
@@ -119,7 +119,8 @@ def _fit_widths(
 ) -> list[int]:
     """Return the widths of a table's columns, reduced so that the table fits `width` if possible.
 
-    Columns with paths are reduced first, then those with sentences; each keeps a least width.
+    Reduce columns with paths first, down to LEAST_PATH. Then reduce columns with sentences, down to `least_text`.
+    Without `width`, reduce nothing.
     """
     fitted = list(widths)
     for gives, least in (("path", LEAST_PATH), ("text", least_text)):

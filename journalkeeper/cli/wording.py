@@ -59,9 +59,9 @@ def show_decisions(
 def describe_rest(skipped: Sequence[Skip]) -> str:
     """Return the end of a summary: "5 files left alone. 2 files wait for free disk space; --now does it at once."
 
-    The first sentence counts the files and directories. If a file waits, the second sentence is `describe_waits`. If
-    --now would help all waiting files, the second sentence ends with "; --now does it at once". If --now would help
-    only some of them, it ends with their names: "; --now does system.journal at once".
+    The first sentence counts the files and directories; without `skipped` it is "0 files left alone.". If a file
+    waits, the second sentence is `describe_waits`. If --now would help all waiting files, the second sentence ends with
+    "; --now does it at once". If --now would help only some of them, their names replace "it".
     """
     waiting = [skip for skip in skipped if skip.puts_off]
     said = [f"{_count_nouns({skip.path: find_noun(skip) for skip in skipped}.values()) or '0 files'} left alone."]
@@ -91,7 +91,7 @@ def describe_outcome(outcome: Outcome, width: int | None) -> str:
     """Return the sentence on an outcome, escaped for a terminal.
 
     A journal file has its `short_name`, and a directory its path. Unless `width` is None, this name is cut to
-    LEAST_PATH columns. The number in `width` does not matter.
+    LEAST_PATH characters. The number in `width` does not matter.
     """
     name = short_name(outcome.path) if is_on_file(outcome.action) else outcome.path
     return shown(reasons.describe_outcome(outcome, name if width is None else elide(name, LEAST_PATH)))
