@@ -89,10 +89,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
 def _apply(found: Retention, evidence: Evidence) -> bool:
     """Write the drop-in for journald that sets SystemMaxUse= to the proposed size, and return True.
 
-    If the drop-in already has this content, return False and write nothing, even if another file overrides it.
+    If the drop-in already has this content, return False and write nothing.
 
     Raises: KeeperError, before anything is written, if none of journalkeeper's units is active, or if their states are
-        unknown. KeeperError also if another file overrides the new drop-in, which then stays on disk. FileError if the
+        unknown. KeeperError also if another file overrides the drop-in, which then stays on disk. FileError if the
         drop-in cannot be read or written, or if journald's settings cannot be read.
     """
     if isinstance(evidence.units, Unknown):
@@ -106,19 +106,19 @@ def _apply(found: Retention, evidence: Evidence) -> bool:
         )
     text = dropin(found)
     try:
-        if os.path.exists(RETENTION) and Path(RETENTION).read_text(errors="replace") == text:
-            return False
+        changes = not os.path.exists(RETENTION) or Path(RETENTION).read_text(errors="replace") != text
         os.makedirs(os.path.dirname(RETENTION), exist_ok=True)
     except OSError as error:
         raise FileError.wrap(WRITE, RETENTION, error) from error
-    write_whole(WRITE, RETENTION, text, mode=MODE)
+    if changes:
+        write_whole(WRITE, RETENTION, text, mode=MODE)
     use = conf.read_settings().system_max_use_bytes
     if use != found.proposed_use_bytes:
         raise KeeperError(
             f"{RETENTION} is written, but a later file sets SystemMaxUse={use};"
             " systemd-analyze cat-config systemd/journald.conf shows this file"
         )
-    return True
+    return changes
 
 
 def _remove() -> bool:
