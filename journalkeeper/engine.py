@@ -102,7 +102,7 @@ class Engine:
     def take_over(self, before: Engine) -> None:
         """Continue with the memory of `before`, the engine of the configuration that was valid until now.
 
-        If metrics are configured, they will contain the remembered verdict on the service's health.
+        If metrics are configured, their next write contains the remembered verdict on the service's health.
         """
         self.memory = before.memory
         if self._publisher is not None:
@@ -115,7 +115,7 @@ class Engine:
     def publish_health(self, *, healthy: bool | None) -> None:
         """Remember the service's verdict, and write the metrics if the verdict changed. None means unknown.
 
-        Nothing is written before the first run. A KeeperError is ignored, because the next run reports it.
+        Write nothing before the first run. Ignore a KeeperError, because the next run reports it.
         """
         self.memory.healthy = healthy
         if self._publisher is not None:
@@ -139,7 +139,7 @@ class Engine:
     def look_and_plan(self, request: Request) -> tuple[Host, Plan]:
         """Look at the files, and return the host with its history, and the plan that `run` would carry out now.
 
-        Nothing on the disk is changed. The plan's notices are about rows of the history that cannot be read.
+        Change nothing on the disk. A missing history counts as empty. The plan's notices are about unreadable rows.
 
         Raises: as `look`; KeeperError if the history cannot be read, NeedsRootError among them.
         """
@@ -152,9 +152,8 @@ class Engine:
     def _plan(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
         """Return the plan for `host`, and `host` itself, with the load of its disks if the load was measured.
 
-        First make a plan without the load. If it has an action, measure the load for LOOK_S seconds, and make the
-        plan again with it. Do not measure if `request` hurries or PressureMax= is 100%: the load then postpones
-        nothing.
+        First make a plan without the load. If this plan has an action, measure the load for LOOK_S seconds, and plan
+        again with the load. Do not measure with `request.hurries` or PressureMax=100%: no load postpones work then.
 
         With `marked`, each skip shows whether --now would make it an action, and `memory.idle` is neither used nor
         changed. Without `marked`, use the decisions of the last plan in `memory.idle`, and replace them by those of
@@ -179,11 +178,11 @@ class Engine:
         origin: str = "defrag",
         on_outcome: Callable[[Outcome], None] = lambda _: None,
     ) -> Report:
-        """Look, plan, and carry out the plan, until it is done or `stop` returns True between two pieces.
+        """Look, plan, and carry out the plan to its end, or until `stop` returns True between two pieces of a file.
 
-        A lost lock ends it, too. First remove leftovers of a killed run, and ask journald for the plan's syncs. Write
-        the metrics, except for named paths and before a shutdown. With `origin` "daemon" a run without work is not
-        stored, and changed extent counts once an hour. A bookkeeping step that fails only adds a notice to the report.
+        A lost lock ends the run, too. First remove leftovers of a killed run, and ask journald for planned syncs. Write
+        the metrics, also after an error, but not for named paths or before a shutdown. With `origin` "daemon", store
+        extent counts (`_observe`), but no run without actions. If later bookkeeping fails, only add a notice.
 
         Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be used.
         """
@@ -224,10 +223,9 @@ class Engine:
     def _open_history(self, stack: ExitStack, request: Request) -> Record:
         """Open the history until `stack` ends, and return it. Store the number of its newest run in the memory.
 
-        If there is no history file, first look at the files: a host without a journal on btrfs gets no history. If
-        the history is new, let the next `_observe` store extent counts at once. If it replaces a removed history that
-        this engine knew, or a damaged one, add a notice to the memory. The notice about a damaged one follows when
-        `stack` ends.
+        Without a history file, first look at the files: a host without a journal on btrfs gets no history. After a
+        new history, the next `_observe` stores extent counts at once. If the new history replaces a removed one that
+        this engine knew, add a notice to the memory. If it replaces a damaged one, add the notice when `stack` ends.
 
         If other processes added runs since this engine's last run, make the observer forget the rows of their files.
         Then the next look opens these files.
@@ -251,7 +249,7 @@ class Engine:
         return record
 
     def _observe(self, record: Record, host: Host) -> None:
-        """Store changed extent counts, at most once an hour: a commit costs 14 I/Os. Raises: KeeperError."""
+        """Store the extent counts that changed, at most once an hour: a commit costs 14 I/Os. Raises: KeeperError."""
         if time.monotonic() - self.memory.observed_s >= HOUR_S:
             record.observe(host.now_us, host)
             self.memory.observed_s = time.monotonic()
@@ -261,8 +259,9 @@ class Engine:
     ) -> None:
         """Update the waiting files in the memory and in the history, and delete old rows of the history.
 
-        The history gets only the waits of at least an hour, because each commit costs 14 I/Os; `memory.waiting` gets
-        all. If `request` names files, no wait begins, and only the waits of files with the result DONE end.
+        The wait of a file begins when a run leaves its work undone. `memory.waiting` gets all waits. The history
+        gets only waits of at least an hour, because each commit costs 14 I/Os. If `request` names files, no wait
+        begins, and only the waits of files with the result DONE end.
 
         Old rows are deleted as in `Record.prune`. At the same time the memory forgets failures of files that are
         gone, unless `request` names files. The service does both once a day, other engines in each run.
@@ -320,7 +319,7 @@ class Engine:
     def _add_timing(self, seen: Seen) -> Seen:
         """Update the flush timers from the look `seen`. Store `seen` with the timing in `memory.seen`, and return it.
 
-        The timing of an instance is its flush timer, and the longest time of a recent piece in its directory.
+        The timing of an instance is its flush timer, and the longest time that a piece of a file there took recently.
         """
         instances = self.memory.flushes.look(seen.instances, seen.files)
         get_longest_us = self.memory.piece_times.get_longest_us
@@ -332,17 +331,17 @@ class Engine:
     def has_flush_passed(self) -> bool:
         """Look at the flush timers, and return whether a new plan is due.
 
-        It is due if a flush ended since the last call or did not come in time, and in the other cases of
-        `Flushes.needs_plan`. After a flush, wait until the data is on the disk, and then sleep 0.25 s to 2 s.
+        A plan is due in the cases of `Flushes.needs_plan`, such as a flush that ended or did not come in time. For
+        each directory with a flush at a known time, wait until the data is on the disk, and sleep 0.25 s to 2 s.
         """
         self.memory.flushes.look_again()
         return self.memory.flushes.needs_plan()
 
     def windows(self) -> tuple[tuple[Window, ...], int]:
-        """Return the present flush window of each instance, and the earliest time at which a journald will flush.
+        """Return the flush window of each instance, open or closed, and the earliest time at which a journald flushes.
 
-        They follow from the last look at the flush timers; before the first look there are no windows. The time is
-        CLOCK_REALTIME in microseconds, 0 if unknown.
+        An open window permits work on active files. Before the first look at the flush timers, there are no windows.
+        The time is CLOCK_REALTIME in microseconds, 0 if unknown.
         """
         instances, files = self.memory.flushes.renew(self.memory.seen.instances, self.memory.seen.files)
         found = windows(instances, files, now_us(), margin_us=self.config.window.margin_us)
@@ -383,7 +382,7 @@ class Engine:
 
 
 def _read_counters(record: Record) -> Counters | None:
-    """Return the numbers, costs and savings of all actions since the history began; None if it cannot be read."""
+    """Return the numbers, costs and savings of all actions since the history began, None if it cannot be read."""
     try:
         return record.counters()
     except KeeperError:

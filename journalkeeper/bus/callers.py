@@ -69,8 +69,9 @@ Ask = Callable[[Message], Awaitable[list[Any]]]
 class User:
     """The use of the service by one user, for all connections together.
 
-    At the rate, the calls so far take until `until_s`. `busy` long calls are under way; `turn` is the lock of the one
-    whose plan is made. `unread_bytes` are the answers that the user had not read at the last check.
+    At the rate, the calls so far take until `until_s`. `busy` long calls are under way; `turn` is the lock that lets
+    the service make one plan at a time for this user. `unread_bytes` are the answers that the user had not read at the
+    last check.
     """
 
     def __init__(self) -> None:
@@ -135,7 +136,7 @@ class Callers:
     def find(self, name: str) -> Caller:
         """Return the Caller with this connection name; make one without a `uid` if the name is new.
 
-        At most CALLERS_MOST are stored. If they are more, forget the caller that called least recently.
+        Store at most CALLERS_MOST. For one more, forget the caller that called least recently, even during its calls.
         """
         caller = self._known.pop(name, None) or Caller(name)
         self._known[name] = caller
@@ -224,7 +225,7 @@ class Callers:
 
 
 def _gids(groups: Iterable[str]) -> Iterator[int]:
-    """Yield the ids of those `groups` that exist on this host."""
+    """Yield the ids of the groups with these names. Leave out names without a group on this host."""
     for group in groups:
         try:
             yield grp.getgrnam(group).gr_gid

@@ -229,7 +229,7 @@ class Service:
             self._ask(bus_call("AddMatch", "s", rule), CALL_S)
 
     def _next(self, patience_s: float | None) -> Message | None:
-        """Wait at most `patience_s` for the next signal, and return it. Return None if none arrives. None is no limit.
+        """Wait for the next signal, and return it. Return None after `patience_s`. A `patience_s` of None is no limit.
 
         Raises: KeeperError if the service has ended or the connection to the bus is gone.
         """

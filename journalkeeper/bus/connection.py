@@ -64,9 +64,10 @@ class Connection:
     async def open(cls, address: str, read_most: int = CALL_MOST) -> Self:
         """Connect to the bus at `address` and store the connection's unique name. Do not limit the time.
 
-        Messages longer than `read_most` bytes will be dropped.
+        The connection drops messages longer than `read_most` bytes.
 
-        Raises: OSError, EOFError, ValueError or CallError if there is no bus, or if it refuses the connection.
+        Raises: ValueError for a bad address; OSError if there is no bus, or if the bus refuses the user or ends the
+        connection; CallError if the bus answers Hello with an error.
         """
         reader, writer = await asyncio.open_unix_connection(_find_socket(address))
         try:
@@ -212,11 +213,11 @@ def measure_message(head: bytes) -> int:
 
 
 def _find_socket(address: str) -> str:
-    """Return the path of the socket in a D-Bus address, with its escapes decoded. An abstract socket's begins with NUL.
+    """Return the path of the socket in a D-Bus address, with its escapes decoded.
 
-    Only the first of several addresses counts.
+    The path of an abstract socket begins with NUL. Only the first of several addresses counts.
 
-    Raises: ValueError if that does not begin with unix:path= or unix:abstract=.
+    Raises: ValueError if the first address does not begin with unix:path= or unix:abstract=.
     """
     found = re.match("unix:(path|abstract)=([^,;]+)", address)
     if found is None:

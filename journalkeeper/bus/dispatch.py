@@ -65,9 +65,9 @@ class Dispatcher:
     async def _serve(self, call: Message, caller: Caller) -> None:
         """Identify the caller, wait as long as the rate of its user demands, and answer the call.
 
-        An exception becomes an error as the answer. Log an unexpected one. Raise only CancelledError. Send no answer if
-        the bus does not know the caller. Send none either if the user calls too often or leaves too many bytes unread.
-        At the end, the call no longer counts as under way.
+        Send no answer if the bus does not know the caller, or if the user calls too often or leaves too many bytes
+        unread. Answer an exception as `_refuse` does. Raise only CancelledError. At the end, the call no longer counts
+        as under way.
         """
         try:
             async with caller.turn:
@@ -104,8 +104,8 @@ class Dispatcher:
         """Answer with the error, unless the caller wants no answer.
 
         For a CallError or KeeperError, send the error's name and its text. For any other exception, send the name
-        FAILED. Its text is the `strerror` of an OSError, else a fixed text. Log such an exception, even if the caller
-        wants no answer. All texts are sent in ASCII, and cut after ERROR_MOST characters.
+        FAILED, and a text that refers to the log: it begins with the `strerror` of an OSError, else with fixed words.
+        Log such an exception, even if the caller wants no answer. Send texts in ASCII, cut after ERROR_MOST characters.
         """
         if isinstance(error, CallError):
             name, text = error.name, str(error)

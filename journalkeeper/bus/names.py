@@ -85,7 +85,7 @@ def job_path(number: int) -> str:
 
 
 def job_number(path: str) -> int:
-    """Return the number in a job's object path. Raises: NoSuchJobError for any other path."""
+    """Return the number in a job's object path, as `job_path` writes it. Raises: NoSuchJobError for any other path."""
     found = re.fullmatch(f"{JOB_PATHS}/([1-9][0-9]{{0,9}})", path)
     if found is None:
         raise errors.NoSuchJobError(f"{shorten(path)} is no job")
@@ -95,7 +95,7 @@ def job_number(path: str) -> int:
 def to_ascii(text: str) -> str:
     r"""Return `text` in ASCII, as D-Bus can carry it: each byte of another character becomes \xXX, and NUL becomes "?".
 
-    The bus ends a connection that sends a string that is not UTF-8.
+    A backslash in `text` stays as it is. The bus ends a connection that sends a string that is not UTF-8.
     """
     if text.isascii() and "\0" not in text:
         return text

@@ -17,7 +17,7 @@ MOST_CHARACTERS: Final = 1 << 16
 """The greatest length of all paths together: a call with them is shorter than a message that the service reads."""
 
 LONGEST: Final = 4096
-"""The greatest length of a path (PATH_MAX), and of any other text of an option."""
+"""A path has fewer characters than this (PATH_MAX)."""
 
 FLAGS: Final = ("active", "archived", "now", "allow-unshare", "before-shutdown")
 OPTION_SIGNATURES: Final = {**dict.fromkeys(FLAGS, "b"), "compress": "s", "paths": "as"}
@@ -27,7 +27,8 @@ LIST_SIGNATURES: Final = {"after": "s"}
 def options(request: Request) -> dict[str, tuple[str, object]]:
     """Return the D-Bus options that describe `request`: (signature, value) by name.
 
-    Empty paths, flags that are False, and a compression of None are left out. Paths become ASCII.
+    Leave out the paths if `request` names none, flags that are False, and a compression of None. Leave out `upkeep`,
+    too, which has no option. Paths become ASCII.
     """
     given: dict[str, tuple[str, object]] = {}
     if request.paths:
@@ -41,7 +42,8 @@ def options(request: Request) -> dict[str, tuple[str, object]]:
 def request(given: Mapping[str, tuple[str, Any]], directories: tuple[str, ...]) -> Request:
     """Return the Request that the D-Bus options `given` describe. The options mean the same as on the command line.
 
-    A path that is given twice counts once. `upkeep` is True. The disk is not read.
+    A path that is given twice counts once. Do not read the disk. `upkeep` is True: a request for all active files
+    then has actions on directories and rotations, too.
 
     Raises: UsageError with the permitted options or values, or if a path is not in normal form below one of
     `directories`.
@@ -61,7 +63,7 @@ def request(given: Mapping[str, tuple[str, Any]], directories: tuple[str, ...]) 
 def list_after(given: Mapping[str, tuple[str, Any]]) -> str:
     """Return the option "after" of ListFiles: the path after which the list begins, "" for the first file.
 
-    Raises: UsageError for any other option, or a value whose signature is not s.
+    Raises: UsageError for any other option, or a value with another signature than s.
     """
     after: str = _check(given, LIST_SIGNATURES).get("after", "")
     return after
@@ -95,8 +97,7 @@ def check_path(path: str, directories: tuple[str, ...]) -> str:
 def _paths(values: Mapping[str, Any]) -> list[str]:
     """Return the value of the option "paths", or [] if the option is not given.
 
-    Raises: UsageError if the option is an empty list or has only empty paths; or if all paths together have more than
-    MOST_CHARACTERS.
+    Raises: UsageError if all paths together have no character, or more than MOST_CHARACTERS.
     """
     if "paths" not in values:
         return []

@@ -33,10 +33,10 @@ IN_QUEUE: Final = 2
 
 
 async def serve_bus(service: Daemon, address: str) -> None:
-    """Serve the bus at `address` until this task is canceled. Log each error as a warning, and connect again.
+    """Serve the bus at `address` until this task is canceled. After an error, log a warning and connect again.
 
-    The delay before that grows from FIRST_S to MOST_S. It is FIRST_S again after a connection that lasted longer than
-    MOST_S.
+    The log leaves out a warning that repeats the last one within 24 hours. The delay before a new connection doubles
+    each time, from FIRST_S to MOST_S. It is FIRST_S again after a connection that lasted longer than MOST_S.
     """
     wait_s = FIRST_S
     while True:

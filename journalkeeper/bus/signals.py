@@ -50,8 +50,8 @@ class Signals:
     def follow(self, notification: Notification) -> None:
         """Send the signal for a notification of the service.
 
-        A FileDone is signaled only if it is a rewrite that succeeded. Changed properties are sent COALESCE_S later,
-        together with all that change meanwhile. Log an unexpected exception; it costs only this signal.
+        Signal a new or ended job at once, and a FileDone only after a rewrite that succeeded. Send changed properties
+        COALESCE_S later, together with all changes until then. Log an unexpected exception, and lose only this signal.
         """
         with self._guard():
             match notification:
@@ -81,7 +81,7 @@ class Signals:
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
-        """Log an unexpected exception in the block, so that it costs only this signal."""
+        """Log an unexpected exception in the block instead of raising it. Only this signal is lost."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged

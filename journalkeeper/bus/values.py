@@ -79,7 +79,7 @@ def list_files(found: Findings, after: str, reads: Reads) -> list[Values]:
     """Return the properties of at most LISTED_MOST files, sorted by path, that follow the path `after` ("": all files).
 
     Paths are compared in ASCII, as `names.to_ascii` writes them. If the texts exceed TEXT_MOST, the list ends earlier,
-    but has at least one file. Private values are left out of files whose owner `reads` rejects.
+    but has at least one file. Leave out the private values of a file if `reads(owner)` is False for its owner.
     """
     shown = ((names.to_ascii(path), path) for path in found.files)
     listed: list[Values] = []
@@ -128,11 +128,11 @@ def write_document(document: dict[str, Any], reads: Reads) -> str:
 
 
 def _leave_out_rows(document: dict[str, Any]) -> dict[str, Any]:
-    """Return `document` with its lists cut so that its JSON has at most DOCUMENT_MOST characters.
+    """Return a copy of `document` with fewer rows, so that its JSON has at most DOCUMENT_MOST characters.
 
-    Rows are kept in the order of LISTS. In `skipped`, files with postponed work come first. The first row that
-    does not fit is left out, and so are all rows after it, also those of later lists. `omitted` is the number of
-    all rows that were left out.
+    Keep rows in the order of LISTS. In `skipped`, files with postponed work come first. Leave out the first row that
+    does not fit, and all rows after it, also those of later lists. The new key `omitted` is the number of rows that
+    were left out.
     """
     lists: dict[str, Any] = {name: document[name] for name in LISTS if name in document}
     lists["skipped"] = sorted(document["skipped"], key=lambda row: not row.get("puts_off"))
@@ -160,8 +160,8 @@ def _owner(path: str) -> str:
     - "system" for the journal system, and for a name that only contains ".journal", such as system.journal.bak.
     - "user:1000" for the journal user-1000.
     - "remote" for a journal with any other name.
-    - "user:?", an unknown user, for a name without ".journal", which may be a directory's. Its details are then
-      shown only to callers who may read all users' files.
+    - "user:?", an unknown user, for a name without ".journal", which may be a directory's. Only callers
+      with the right to read all users' files then get its details.
 
     Archives belong to the owner of the active file.
     """

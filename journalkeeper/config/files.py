@@ -99,7 +99,7 @@ def _exists(file: str) -> bool:
 
 
 def _conf_names(directory: str) -> list[str]:
-    """Return the names of the drop-ins in a directory. They end in ".conf", and hidden files are left out.
+    """Return the names in a directory that end in ".conf", except hidden ones. Their order is arbitrary.
 
     Return [] if the directory does not exist or is not a directory.
 
@@ -116,9 +116,10 @@ def _conf_names(directory: str) -> list[str]:
 def parse_file(file: str, *, missing_ok: bool = False) -> list[Assignment]:
     """Return the assignments and wrong lines in a file, in their order. A wrong line has a `problem`.
 
-    The list ends with the first fatal problem (see `parse`). For a directory or a FIFO, it is a single wrong line
-    with a fatal problem. For /dev/null it is empty, and with `missing_ok` also for a missing file or a dangling
-    link.
+    - The list ends with the first fatal problem (see `parse`).
+    - For a directory or a FIFO, return a single wrong line with a fatal problem.
+    - For /dev/null and any other character device, return [].
+    - With `missing_ok`, return [] for a missing file, a dangling link, or a path below a file.
 
     Raises: FileError if the file cannot be opened or read (ENOENT, EACCES, EIO, ELOOP).
     """

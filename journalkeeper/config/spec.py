@@ -113,7 +113,7 @@ class Spec(NamedTuple):
         - Otherwise return the text as a value of the directive's form, such as a number, a bool or a word.
 
         Raises: ValueError with the reason, if the text does not have the directive's form; KeyError for a directive
-            with paths whose text is not in a list.
+            with paths if its text is not in a list.
         """
         if isinstance(text, list):
             return tuple(dict.fromkeys(path for line in text for path in _paths(line)))

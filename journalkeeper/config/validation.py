@@ -94,10 +94,10 @@ def _value(config: Config, directive: Directive) -> Any:
 
 
 def _unknown(line: Assignment) -> str:
-    """Return why the section or key of `line` is unknown.
+    """Return the reason why the section or key of `line` is unknown.
 
     - For an unknown section, name the nearest section, if one is similar, and all allowed sections.
-    - For a line without a section, say that it stands before the first section, and name all allowed sections.
+    - For a line without a section, the reason is "stands before the first section". Name all allowed sections.
     - For a key of another section, name only the section in which the key belongs.
     - For any other key, name the nearest key of the section, if one is similar, and all keys of the section.
     """
@@ -137,7 +137,7 @@ def _validate(lines: dict[Directive, list[Assignment]]) -> tuple[Config, list[Pr
 
 
 def _as_words(lines: dict[Directive, list[Assignment]]) -> dict[str, dict[str, object]]:
-    """Return the input for pydantic: sections of fields, each with its last text, or all texts of a list."""
+    """Return pydantic's input: by section and field the last text, or all texts of a directive with paths."""
     words: dict[str, dict[str, object]] = {}
     for directive, given in lines.items():
         texts = [line.value.strip() for line in given]
@@ -148,7 +148,7 @@ def _as_words(lines: dict[Directive, list[Assignment]]) -> dict[str, dict[str, o
 
 
 def _contradictions(config: Config, lines: dict[Directive, list[Assignment]], wrong: list[Problem]) -> list[Problem]:
-    """Return a problem for each pair of directives in AT_LEAST whose first value is smaller than the second.
+    """Return a problem for each pair of directives in AT_LEAST if the first value is smaller than the second.
 
     The defaults contradict nothing. A pair is left out if one of its lines is already `wrong`. The problem names the
     first line of the first directive, or of the second if no line sets the first.

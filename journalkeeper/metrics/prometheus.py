@@ -86,7 +86,7 @@ def _make_family(row: Row, read: Callable[[Facts], object]) -> Family:
 
 
 def _format_value(row: Row, value: Any) -> int | str | None:
-    """Return the value of a sample: a boolean as 0 or 1, microseconds as decimal seconds, None for None."""
+    """Return the value of a sample: None, decimal seconds if the key ends in _us, or an integer (True is 1)."""
     if value is None or not row.key.endswith("_us"):
         return None if value is None else int(value)
     return f"{value // SECOND_US}.{value % SECOND_US:06d}"

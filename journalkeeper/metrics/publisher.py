@@ -69,9 +69,9 @@ class Publisher:
     ) -> None:
         """Write the metrics after a successful run: `seen` is the look and the plan of this run.
 
-        Read the last run and the counters from the history `record`. With `judges`, derive the health from the state
-        after this run. Otherwise keep the health of the last `publish_health`. `intake_delay_us` is None unless the
-        service made the run. Do not touch the file if its text is the same and less than an hour old.
+        Read the last run and the counters from the history `record`. In a command (`judges`), derive the health from
+        the state after this run. In the service, keep the health of the last `publish_health`. `intake_delay_us` is
+        None unless the service made the run. Leave a file as it is if it is less than an hour old with the same text.
 
         Raises: KeeperError, with the remedy if there is one, if the file cannot be written or the history cannot be
             read.
@@ -101,8 +101,8 @@ class Publisher:
         active. Do nothing for a NotBtrfsError before the first successful run of this publisher: the host may have no
         btrfs. After a successful run, count a NotBtrfsError as a failure, because the volume is no longer mounted.
 
-        The metrics show that the run failed. With `judges`, they also show an unhealthy host. Add a note to `error` if
-        the failure cannot be counted or the metrics cannot be written. Do not suppress the exception.
+        The metrics show that the run failed, and no intake delay. In a command (`judges`), they also show an unhealthy
+        host. Add a note to `error` if counting or writing fails. Do not suppress the exception.
         """
         if not isinstance(error, KeeperError | OSError) or isinstance(error, BusyError):
             return
