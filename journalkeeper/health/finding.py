@@ -89,7 +89,7 @@ class Verdict(NamedTuple):
 
     @property
     def health(self) -> str:
-        """The verdict in one word: act if there is a problem, else unknown if a rule could not look, else ok."""
+        """The verdict in one word: act if there is a problem, else unknown if a rule could not judge, else ok."""
         if self.problems:
             return "act"
         return "unknown" if self.unknown else "ok"
@@ -106,11 +106,12 @@ class Verdict(NamedTuple):
         return problems or [f"{rule}: {part.why}." for rule, part in self.unknown[:1]]
 
     def headline(self, ok: str) -> str:
-        """Return the verdict in a line for people. The words of the rules are not in it.
+        """Return the verdict in a line for people. The line names no rule.
 
-        - With problems: "Act: SENTENCE Try: COMMAND", from the first problem. Without a remedy, only "Act: SENTENCE".
-        - Without problems, if a rule could not be applied: "Unknown: REASON.", from the first such rule.
-        - Otherwise: "OK: " and the sentence `ok`.
+        - With problems: "Act: SENTENCE Try: COMMAND", from the first problem and the first command of its remedy.
+          Without a remedy, only "Act: SENTENCE".
+        - Without problems, if a rule could not judge: "Unknown: REASON.", from the first such rule.
+        - Otherwise, also with advice: "OK: " and the sentence `ok`.
         """
         if self.problems:
             return f"Act: {self.problems[0].line}"
@@ -205,7 +206,10 @@ def list_names(names: Iterable[str]) -> str:
 
 
 def shorten(text: str, longest: int = NAME_CHARACTERS) -> str:
-    """Return at most `longest` characters of a text. The middle is left out, because the ends distinguish files."""
+    """Return `text` in at most `longest` characters, 2 or more: "…" replaces the middle of a longer text.
+
+    The ends stay, because they distinguish files.
+    """
     if len(text) <= longest:
         return text
     head = longest // 2

@@ -40,7 +40,7 @@ SLOW_US: Final = SECOND_US
 def dropped(journal: Journal, now_us: int) -> Answers:
     """Messages of the last week never reached the journal, because of a unit's rate limit or a full kernel buffer.
 
-    The check reports one problem for all units, from the first lost message on. Without one, it is Unknown if
+    The check reports one problem for all units, even if only one message was lost. Without one, it is Unknown if
     only some entries of journald were read, and the oldest of them is less than a week old. It passes if all were
     read, even if the journal is younger than a week.
     """
@@ -67,7 +67,7 @@ def dropped(journal: Journal, now_us: int) -> Answers:
 def journald_ended(journal: Journal, now_us: int) -> Answers:
     """journald crashed or was killed, for example by its watchdog: messages that it had not written are lost.
 
-    The check reports one problem with the number of such ends in the last week, from the first on. Without one,
+    The check reports one problem with the number of such ends in the last week, even if it is 1. Without one,
     it is Unknown if only some entries of journald were read, and the oldest of them is less than a week old. It
     passes if all were read, even if the journal is younger than a week.
     """

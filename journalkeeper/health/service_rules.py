@@ -42,8 +42,8 @@ UNWRITABLE: Final = {
 def bad_configuration(evidence: Evidence) -> Answers:
     """The configuration on disk is wrong, or is not the one that runs.
 
-    The check reports one problem with the error text. The error is `config_error`, for the configuration on disk, or
-    else `present.configuration`, for a service that still runs with an older one. Without an error, the check is
+    The check reports one problem with the error text. An error in the configuration on disk comes first. Without one,
+    the text is the reason why the service still runs with an older configuration. Without an error, the check is
     Unknown if the service does not answer, or if no service runs and the history cannot be read.
     """
     present = evidence.present
@@ -57,16 +57,17 @@ def bad_configuration(evidence: Evidence) -> Answers:
 def keeper_down(evidence: Evidence) -> Answers:
     """Neither the service nor the timer that replaces it runs, so nothing keeps the journal in order.
 
-    The check reports a problem if the service has failed, is enabled and does not run, or runs without being on
-    the system bus. A service that is missing or not enabled is a problem if no run is recent. A run is recent if
-    it is the newest in the history, was not by the service, and began in the last two days.
-
-    If journalkeeper-defrag.timer is active, a service that has failed or does not run is no problem.
+    The timer is journalkeeper-defrag.timer. While it is active, a service that has failed or does not run is no
+    problem. Otherwise a service that has failed, or is enabled and does not run, is a problem. A service that is
+    missing or not enabled is a problem if no run is recent. A run is recent if it is the newest in the history, was
+    not by the service, and began in the last two days. A service that runs without being on the system bus is always a
+    problem.
 
     The check is Unknown if the states of the units cannot be read and no run is recent. It is also Unknown if
-    systemd is about to start the service, unless the service has failed and that timer is not active.
+    systemd is about to start the service, unless the service has failed and journalkeeper-defrag.timer is not active.
 
-    The check finds nothing if the service answers or hangs on the bus, or if all journals are outside btrfs.
+    The check finds nothing if the service answers or hangs on the bus, while it starts or reloads, or if all journals
+    are outside btrfs.
     """
     look, units = evidence.look, evidence.units
     elsewhere = not isinstance(look, Unknown) and bool(look.foreign) and not look.host.instances
@@ -139,7 +140,7 @@ def keeper_failing(present: Present) -> Answers:
 
 
 def record_locked(present: Present, now_us: int) -> Answers:
-    """Another process holds the record for more than a minute, or the lock of a run for more than an hour."""
+    """Another process has locked the history for over a minute, or has held the lock of a run for over an hour."""
     held_us = now_us - present.busy_since_us
     if present.busy and held_us > present.busy_limit_us:
         yield problem(f"{present.busy}.", "fuser -v /var/lib/journalkeeper/*", held_us=held_us)
@@ -211,10 +212,10 @@ def volume_full(present: Present) -> Answers:
 
 
 def keeper_starved(present: Present, now_us: int) -> Answers:
-    """Files with work that pays have waited for more than a day: for a budget, an idle disk, or a flush window.
+    """Files have waited for more than a day for an action, such as a rewrite, whatever the reason.
 
-    Every other reason counts, too, also an action that failed or was skipped. The check reports one problem for
-    all files, with their number, the longest wait in whole days, and at most three of the reasons.
+    Reasons are a budget, a busy disk or a flush window, for example, or that the action failed or was skipped. The
+    check reports one problem for all files, with their number, the longest wait in whole days, and up to three reasons.
     """
     if waits := long(present.waiting, now_us):
         oldest_us, reasons = now_us - waits[0].since_us, sorted({wait.reason for wait in waits})

@@ -97,7 +97,7 @@ def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
     """A directory is NOCOW and snapshots are taken of it. Each snapshot makes its data copy-on-write once more.
 
     The check gives one advice for all such directories on volumes that keep one copy of the data. For a volume that
-    keeps more copies, nocow_redundant gives the advice instead.
+    keeps more copies, the check nocow-redundant gives the advice instead.
     """
     shared = [one.directory for one, _ in _select(places, look, Reason.SNAPSHOTS) if one.nocow]
     if shared:
@@ -124,9 +124,12 @@ def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> 
     """Files have many more extents than they need, and no service works on them.
 
     The check gives one advice if the files that need work have, together, at least 300 extents more than the ideal. It
-    finds nothing while a service works: the service answers and is not paused, or `is_up` is true for the units. Such a
-    service leaves files fragmented for a while: they settle, or a flush is near. keeper_starved reports the files that
-    it leaves for too long. A paused service, or unit states that cannot be read, count as no service.
+    finds nothing while a service works. Such a service leaves files fragmented for a while, because they settle or a
+    flush is near. The check keeper-starved reports the files that wait for too long.
+
+    A service that answers works unless it is paused. If no service answers, the states of the units decide. They show
+    work if the service runs, starts, or waits for its timer, and has not failed, or if journalkeeper-defrag.timer is
+    active. States that cannot be read show no work.
     """
     live, units = evidence.service, evidence.units
     at_work = not live.paused if isinstance(live, Manager) else not isinstance(units, Unknown) and is_up(units)
@@ -144,7 +147,7 @@ def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> 
 
 
 def damaged(files: Files) -> Answers:
-    """A file does not begin as a journal file does, or contradicts its header: readers leave out its entries.
+    """A file has an invalid header, or an impossible name, size or time: readers may leave out its entries.
 
     The check reports a problem with the number of files and the first names.
     """
@@ -155,11 +158,11 @@ def damaged(files: Files) -> Answers:
 
 
 def no_room(places: list[Place]) -> Answers:
-    """Report a volume without room for a new chunk and with little in old ones, even if df(1) shows free space.
+    """A volume has no room for a new chunk and little room in its chunks, even if df(1) shows free space.
 
-    The check adds the space outside of chunks to the free space in chunks of data, and likewise for metadata.
-    Less than 64 MiB in one of the sums is too little. It yields a problem for each journal directory on such a
-    volume, and the report shows only the first.
+    A chunk is space that btrfs has reserved for data or for metadata. The check adds the space outside of chunks to
+    the free space in chunks of data, and likewise for metadata. Less than 64 MiB in one of the sums is too little.
+    Each journal directory on such a volume yields a problem, and the report shows only the first.
     """
     for one, volume in places:
         unallocated, metadata = volume.unallocated_bytes, volume.metadata_free_bytes

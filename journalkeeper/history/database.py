@@ -81,7 +81,7 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Close the file; an open transaction is rolled back. The next `read` or `write` opens the file again."""
+        """Close the file if it is open; roll back an open transaction. The next `read` or `write` opens it again."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -89,18 +89,19 @@ class Database:
     def read(self, work: Callable[[Connection], T]) -> T:
         """Call `work` with the open connection, and return its result. `work` may run several times.
 
-        `work` must fetch all rows, because an open cursor blocks writers. If the file is damaged or foreign, a writable
-        database renames it and calls `work` on a new one.
+        `work` must fetch all rows, because an open cursor blocks writers. If the file is damaged, foreign or of a newer
+        version, a writable database renames it and calls `work` on a new one.
 
         Raises: NeedsRootError without the permission; BusyError if the file was locked for BUSY_S; FileError (ENOSPC,
-        EROFS, EIO); KeeperError for a damaged read-only file, and for a number beyond 63 bits.
+        EROFS, EIO); KeeperError for a read-only file that is damaged, foreign or of a newer version, and for a number
+        beyond 63 bits.
         """
         return self._run("read the history", work)
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """Call `work` in a transaction, commit it and return its result. `work` may run several times, as in `read`.
 
-        Raises: as `read`; the errors of `work`. Then nothing that `work` wrote is in the file.
+        Raises: as `read`; the errors of `work`. After an error, nothing that `work` wrote is in the file.
         """
 
         def transaction(connection: Connection) -> T:
@@ -137,10 +138,11 @@ class Database:
 
     @contextmanager
     def _translate_errors(self, doing: str) -> Iterator[None]:
-        """Close the file if the block raises an error of the system or of SQLite, and raise one of our errors instead.
+        """If the block raises an OSError or an error of SQLite, close the file and raise a KeeperError instead.
 
-        An _UnusableError also closes the file, and is raised unchanged. An OverflowError counts as an error of SQLite.
-        Other exceptions leave the file open. After a close, the next call opens the file again.
+        `_translate_error` makes the KeeperError. An OverflowError counts as an error of SQLite. An _UnusableError also
+        closes the file, and is raised unchanged. Other exceptions leave the file open. After a close, the next `read`
+        or `write` opens the file again.
         """
         try:
             yield
@@ -158,8 +160,9 @@ class Database:
         empty database in memory. A reader of an older schema gets a migrated copy in memory. A reader changes no rows.
         But if it may write to the file, SQLite rolls back the unfinished transaction of a killed writer.
 
-        Raises: _UnusableError if the file is foreign or of a newer version; OSError; sqlite3.DatabaseError. A
-        connection that is already open then remains in `_connection`: the caller closes it.
+        Raises: _UnusableError if the file is foreign or of a newer version; KeeperError as `state.make_directory`;
+        OSError; sqlite3.DatabaseError. A connection that is already open then remains in `_connection`: the caller
+        closes it.
         """
         # SQLite opens the file read-only if it may not write. A reader who may write
         # rolls back the transaction of a killed writer.
@@ -232,9 +235,12 @@ class Database:
 
 
 def _open(uri: str) -> Connection:
-    """Return a connection without implicit transactions.
+    """Return a connection to the database that `uri` names, without implicit transactions.
 
-    When a text is read, bytes that are not UTF-8 become surrogates.
+    An operation waits up to BUSY_S for another process's lock. When a text is read, bytes that are not UTF-8 become
+    surrogates.
+
+    Raises: sqlite3.OperationalError if the file cannot be opened.
     """
     connection = sqlite3.connect(uri, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=True)
     connection.text_factory = lambda data: data.decode(errors="surrogateescape")  # twice as fast as os.fsdecode
@@ -270,7 +276,7 @@ def _translate_error(error: Exception, doing: str, path: str) -> KeeperError:
 def _read_through(path: str) -> None:
     """Read every byte of a database and of its rollback journal. A missing file is skipped.
 
-    Raises: OSError if the disk cannot read them (EIO).
+    Raises: OSError if a byte cannot be read, for example EIO from the disk.
     """
     for name in (path, f"{path}-journal"):
         with suppress(FileNotFoundError), open(name, "rb", buffering=0) as file:
@@ -279,11 +285,10 @@ def _read_through(path: str) -> None:
 
 
 def _create(path: str) -> None:
-    """Create the file unless it exists, with the mode MODE, and the directories above it.
+    """Create the file unless it exists, and the directories above it.
 
-    Only its owner may write to it.
-
-    The group may read it. SQLite gives its journal the same mode. A link at `path` is not followed.
+    The mode of a new file is MODE, reduced by the umask: only the owner may write to it, and the group may read it.
+    SQLite gives its journal the same mode. A link at `path` is not followed.
 
     Raises: OSError, also if `path` is a link; KeeperError as state.make_directory.
     """

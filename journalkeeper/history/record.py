@@ -61,7 +61,7 @@ class Record(Database):
     A missing history that is opened `read_only` is empty. One thread at a time may use the history.
 
     Raises: in every method: NeedsRootError without the permission; BusyError after 5 s; FileError (ENOSPC, EROFS, EIO);
-    KeeperError for a damaged database that was opened read-only.
+    KeeperError for a damaged, foreign or newer database that was opened read-only.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, read_only: bool = False) -> None:
@@ -79,7 +79,7 @@ class Record(Database):
 
     @property
     def replacement(self) -> list[str]:
-        """A notice if the history was damaged, or of a newer version, and a new one was started; otherwise []."""
+        """A notice if the history was damaged, foreign or of a newer version, and a new one was started; else []."""
         if self.set_aside is None:
             return []
         why = "was written by a newer version" if ".newer-" in self.set_aside else "was damaged"
@@ -97,7 +97,7 @@ class Record(Database):
         """Store the outcome `done` of the run with the id `run`, in one transaction.
 
         A trigger adds the outcome to the counters. A rewrite or rotation that succeeded (DONE), or has the reason
-        NO_GAIN, also replaces the stored past of the file's inode.
+        NO_GAIN, also replaces the stored past of the file's inode: the last rewrite or rotation (`past`).
         """
         outcome = done.outcome
         past = Past(
@@ -125,7 +125,7 @@ class Record(Database):
         """Return the last rewrite or rotation of each of `files`, by (device, inode).
 
         `files` has, for each st_dev, the key of its volume and the inodes of the files. A file without a rewrite, or
-        with a damaged row, is left out. Rows of other files are not read: a host with 300 archives a day has 27,000.
+        with a damaged row, is left out. Rows of other files are not read, because a host can have 27,000 rows.
         """
         columns, found = f"inode, {', '.join(Past._fields)}", dict[tuple[int, int], Past]()
         wanted = "uuid = ? AND subvolume = ? AND inode IN (SELECT value FROM json_each(?))"
@@ -242,8 +242,9 @@ class Record(Database):
         return {row["what"]: row["when_us"] for row in rows}
 
     def last_run(self) -> Run | None:
-        """Return the run that began last, with its outcomes counted by result. None without a run or if its row is
-        damaged.
+        """Return the run that began last, with its number of outcomes by result and its written bytes.
+
+        Return None without a run, or if the row is damaged.
         """
         rows = self._rows(
             f"""SELECT runs.*, count(*) FILTER (WHERE result = 'done') AS done,
@@ -296,10 +297,10 @@ class Record(Database):
     def prune(self, now_us: int, keep_us: int, host: Host | None = None, *, max_rows: int | None = None) -> None:
         """Delete rows older than `keep_us`, and the oldest rows of each table beyond `max_rows` (None: no limit).
 
-        Ages count from the confirmed clock (`confirm_clock`): a clock that is ahead for less than CONFIRM_US deletes
-        nothing, and neither does age before a clock is confirmed. Mark the files of `host`, if given, as seen. Delete
-        the past of a file only if the file was not seen for `keep_us`, so that no archive is rewritten twice. The limit
-        `max_rows` does not apply to pasts. Counters and waiting files are not pruned.
+        Ages count from the confirmed clock (`confirm_clock`), so a clock that is ahead for less than CONFIRM_US deletes
+        nothing. Without a confirmed clock, no row is too old. Mark the files of `host`, if given, as seen. Delete the
+        past of a file only if the file was not seen for `keep_us`, so that no archive is rewritten twice. `max_rows`
+        does not apply to pasts. Counters and waiting files are not pruned.
         """
         moments = confirm_clock(self._moments(), now_us)
         oldest_us = moments.get("confirmed", -FOREVER_US + keep_us) - keep_us
@@ -324,7 +325,7 @@ class Record(Database):
     def _parse(self, kind: type[T], table: str, row: Mapping[str, Any]) -> T | None:
         """Return the record of class `kind` for a row of `table`.
 
-        Return None for an impossible row, and count it for `ignored`.
+        If a value is impossible or missing, return None, and count the row for `ignored`.
         """
         try:
             return parse_record(kind, row)
@@ -352,7 +353,7 @@ class Record(Database):
     ) -> list[dict[str, Any]]:
         """Return the rows of `source`, a table or a query, from `since_us` until before `until_us`, the oldest first.
 
-        A time of None means no limit. The path of each row is one of `paths` or below one of them; () means all paths.
+        A time of None means no limit. Each row's path is one of `paths`, made absolute, or below one; () means all.
         """
         values: list[object] = [0 if since_us is None else since_us, FOREVER_US if until_us is None else until_us]
         below = []
@@ -370,9 +371,9 @@ class Record(Database):
 
 
 def run_bookkeeping(task: Callable[[], object], prefix: str = "") -> list[str]:
-    """Call `task` and return its KeeperError as a list with one notice, because the files are already rewritten.
+    """Call `task`. Return [], or a list with one notice if `task` raises a KeeperError.
 
-    `prefix` precedes the error's text. Return [] if there is no error. Other exceptions are raised.
+    The notice is `prefix` and the error's text. Other exceptions are raised. The caller's run goes on after an error.
     """
     try:
         task()
@@ -382,10 +383,9 @@ def run_bookkeeping(task: Callable[[], object], prefix: str = "") -> list[str]:
 
 
 def store_outcome(record: Record, run: int, volumes: Sequence[Volume], device: int, done: Done) -> list[str]:
-    """Store the outcome in the history. Return [], or a notice if the history cannot be written.
+    """Store the outcome in the history. Return [], or one notice if the history cannot be written.
 
-    `device` is the file's device, one of those in `volumes`. The file is already rewritten. Without the row, the next
-    look sees a compact file and skips it.
+    `device` is the file's device, one of `volumes`. A KeeperError becomes the notice: a missing row does little harm.
     """
     key = next((volume.uuid, volume.subvolume) for volume in volumes if volume.device == device)
     store = partial(record.outcome, run, key, done, time.time_ns() // 1000)
@@ -393,7 +393,7 @@ def store_outcome(record: Record, run: int, volumes: Sequence[Volume], device: i
 
 
 def _insert(connection: Connection, table: str, row: Mapping[str, object]) -> int:
-    """Insert a row, or replace the row with the same key. Return its id, which a table WITHOUT ROWID does not have."""
+    """Insert a row, or replace the row with the same key. Return its id; without meaning for a WITHOUT ROWID table."""
     names, places = ", ".join(row), ", ".join("?" * len(row))
     values = [encode(*item) for item in row.items()]
     statement = f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({places})"  # noqa: S608 - our tables

@@ -29,15 +29,15 @@ def encode(column: str, value: object) -> object:
 def confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
     """Return the moments "clock" and "confirmed" for the present time `now_us`. `moments` stays unchanged.
 
-    "clock" is a time that the clock showed at this call or an earlier one. "confirmed" is an older "clock" that a
-    call at least CONFIRM_US later replaced. Most clocks that jump ahead are set back before that.
+    "clock" is a time that the clock showed at this call or an earlier one. "confirmed" is a former "clock" that a call
+    at least CONFIRM_US later replaced. The result lacks "confirmed" before the first such call.
 
-    - If `moments` has no "clock", it becomes `now_us`.
+    - If `moments` has no "clock", `now_us` becomes "clock".
     - If `now_us` is CONFIRM_US or more after "clock", the old "clock" becomes "confirmed", and `now_us` becomes
       "clock".
-    - Otherwise both stay. Only a moment later than `now_us` becomes `now_us`, because the clock was set back.
+    - Otherwise both stay.
 
-    The result has no "confirmed" before the first such replacement.
+    A moment later than `now_us` shows that the clock was set back. Such a moment becomes `now_us`.
     """
     clock_us, confirmed_us = moments.get("clock", now_us), moments.get("confirmed")
     if now_us - clock_us >= CONFIRM_US:

@@ -44,8 +44,9 @@ def wrap_error(doing: str, path: str, error: OSError) -> KeeperError:
 
 
 def make_directory(directory: str | os.PathLike[str]) -> None:
-    """Create the state directory, and all directories above it, unless they exist. A new state directory has mode
-    0750.
+    """Create the state directory, and all directories above it. Existing directories stay as they are.
+
+    The mode of a new state directory is 0750, reduced by the umask.
 
     Raises: NeedsRootError without the permission (EACCES, EPERM), except for root; FileError otherwise (EROFS
     read-only, ENOSPC full, EEXIST or ENOTDIR where a file is in the way).
@@ -91,7 +92,8 @@ class Lock:
     def renew(self) -> None:
         """Take the lock at the path again if it is no longer valid; otherwise do nothing.
 
-        Raises: as on entry; BusyError if another process has taken it meanwhile. The lock is then not held.
+        Raises: as at the entry of the `with` block, for example BusyError if another process has taken the lock
+        meanwhile. The lock is then not held.
         """
         if not self.is_held():
             self.__exit__(None, None, None)
@@ -104,7 +106,7 @@ def _acquire(directory: str | os.PathLike[str], path: str) -> int:
     Create the directory and the file if necessary. If the file was replaced or removed before it was locked, try
     again with the new file. Do not wait for another process that holds the lock.
 
-    Raises: as Lock: BusyError if another process holds the lock; NeedsRootError; FileError.
+    Raises: as Lock: BusyError if another process holds the lock; NeedsRootError; FileError, also for a link at `path`.
     """
     while True:
         make_directory(directory)
@@ -121,7 +123,7 @@ def _acquire(directory: str | os.PathLike[str], path: str) -> int:
 
 
 def _leads_to(path: str, descriptor: int) -> bool:
-    """Return whether the file at `path` is the open one. False if `path` is a symbolic link or cannot be reached."""
+    """Return whether `path` leads to the open file. Return False if `path` is a link or cannot be reached."""
     try:
         there = os.stat(path, follow_symlinks=False)
     except OSError:  # gone, or no longer to be reached

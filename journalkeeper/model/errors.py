@@ -104,7 +104,7 @@ def catch_errors(turn: Callable[[], T]) -> T | InternalError:
 def _describe_error(error: Exception) -> str:
     """Return the exception and the calls that led to it, the innermost first, in one line.
 
-    The message is cut to WORDS characters, and only the FRAMES innermost calls are listed.
+    Its type and message are together cut to WORDS characters, and only the FRAMES innermost calls are listed.
     """
     words = " ".join(f"{type(error).__name__}: {error}".split())
     calls = [

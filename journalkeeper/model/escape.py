@@ -11,7 +11,8 @@ def shown(name: str) -> str:
     direction overrides, every space but " ", and the bytes that are not UTF-8 (surrogates, see os.fsdecode). They
     become `\xNN`, `\uNNNN` or `\UNNNNNNNN`. A backslash is doubled, so that no two names look alike.
 
-    (keep the example)
+    >>> shown("a\x1b[31m.journal")
+    'a\\x1b[31m.journal'
     """
     if name.isprintable() and "\\" not in name:
         return name

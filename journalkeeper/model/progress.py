@@ -57,7 +57,7 @@ class Meter:
         return self._now.done_bytes
 
     def begin(self, action: Action) -> None:
-        """Report that the work on the file of `action` begins. All bytes of the file before count as done.
+        """Report that the work on the file of `action` begins. All planned bytes of earlier files now count as done.
 
         Do nothing for an action without ranges, such as an action on a directory.
         """

@@ -47,12 +47,12 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
 
     The other sentences are:
     - Failed or skipped: "failed to compress NAME (REASON): DETAIL", or "did not compress ...".
-    - Rewritten without gain (NO_GAIN): "NAME: DETAIL".
+    - Rewritten without gain (NO_GAIN with a number of extents after): "NAME: DETAIL".
     - Rotated: "rotated NAME: the archive has 900 extents".
     - Directory: "set +C on PATH: data stored once, no snapshots".
 
     `name` replaces the short name of the file, or the path of the directory. Disk sizes appear only if both were
-    measured. Bytes that were stored in addition to a snapshot's come last. Names and details are not escaped.
+    measured. Bytes that are stored twice because of a snapshot come last. Names and details are not escaped.
     """
     directory = outcome.action is Verb.SET_NOCOW
     name = name or (outcome.path if directory else short_name(outcome.path))

@@ -106,7 +106,7 @@ def split_hint(hint: Any) -> tuple[Any, bool, list[Any]]:
 def rows(kind: Any) -> tuple[Row, ...]:
     """Return a description of each published value of the record class `kind`.
 
-    The fields come first, in their order; then the properties that have a Key. Fields with a hidden Key are left out.
+    The fields come first, in their order; then the properties that have a Key. Values with a hidden Key are left out.
     """
     hints = get_type_hints(kind, include_extras=True)
     for name, member in vars(kind).items():
@@ -131,8 +131,8 @@ def to_json(value: Any) -> Any:
     """Return a record, or a container of records, as objects for `json.dumps`: dict, list, str, int, float, None.
 
     A record becomes a dict of its published values by their keys. The keys of an `inline` record become keys of the
-    record that contains it. An optional value that is None is left out; any other None stays. Floats are rounded to
-    nine decimals. A mapping becomes a dict, and any other container a list.
+    record that contains it. An optional value or an `inline` record that is None is left out; any other None stays.
+    Floats are rounded to nine decimals. A mapping becomes a dict, and any other container a list.
     """
     if value is None or isinstance(value, str | int):
         return value
@@ -161,8 +161,8 @@ def _make_adapter(kind: Any) -> TypeAdapter[Any]:
 def parse_record(kind: type[T], written: Mapping[str, Any]) -> T:
     """Return a record of class `kind` with the values of a JSON object or of a row by its column names.
 
-    The keys are the names of the record's fields; the `name` of a Key is not considered. Unknown keys are
-    ignored. A missing key has the field's default.
+    The keys are the names of the record's fields, not the published names that a `Key` can give them. Unknown keys
+    are ignored. A missing key has the field's default.
 
     Raises: ValueError for an impossible value, or a missing one without a default.
     """
@@ -197,10 +197,10 @@ def to_properties(value: object) -> dict[str, object]:
 
 
 def from_properties(before: T, values: Mapping[str, Any]) -> T:
-    """Return `before` with the values of the D-Bus properties `values`. Do not check or convert the values.
+    """Return a copy of `before` with the values of the D-Bus properties `values`, which are not checked.
 
-    A value that equals the `none` of its Key becomes None. A field whose property is missing, as from an older version,
-    keeps its value. Unknown properties are ignored.
+    A value that equals the `none` of its Key becomes None. All other values stay unchanged. A field whose property is
+    missing, as from an older version, keeps its value. Unknown properties are ignored.
     """
     there = [row for row in bus_rows(type(before)) if row.bus in values]
     known = {row.attribute: None if values[row.bus] == row.about.none else values[row.bus] for row in there}

@@ -149,7 +149,10 @@ def _make_outcome(skip: Skip, extents: int) -> Outcome:
 
 
 def _sum_outcomes(report: Report, outcomes: tuple[Outcome, ...]) -> RunTotals:
-    """Return the sums over `outcomes`: files by result, extents, disk bytes; and the run's bytes and duration."""
+    """Return the sums over `outcomes`, and the written bytes and the duration of the run from `report`.
+
+    The sums are the number of outcomes, also by result, the extents, and the disk bytes as in `disk_sums`.
+    """
     disk_before, disk_after = disk_sums(outcomes)
     return RunTotals(
         files=len(outcomes),

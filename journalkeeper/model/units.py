@@ -96,10 +96,13 @@ def _split_terms(term: str, text: str, allowed: str) -> list[tuple[str, ...]]:
 
 
 def parse_span_us(text: str) -> int:
-    """Return the number of microseconds of a time span; INFINITY_US for "infinity".
+    """Return the number of microseconds of a time span such as "1h 30min" or "1.5h"; INFINITY_US for "infinity".
 
-    A number without a unit is in seconds; terms add up ("1h 30min").
-    Raises: ValueError with the permitted forms; also from 2^64-1 on. Source: parse_sec().
+    A number without a unit is in seconds. The terms add up, and each is rounded down to microseconds. Spaces are
+    permitted around a term and before its unit.
+
+    Raises: ValueError with the permitted forms, also for a negative number and for a sum from 2^64-1 on.
+    Source: systemd's parse_sec().
     """
     if text.strip(" \t\n\r") == "infinity":
         return INFINITY_US
