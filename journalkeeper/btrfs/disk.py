@@ -68,10 +68,11 @@ def read_pinned_bytes(fd: int) -> int | None:
 
 
 def _list_references(fd: int) -> Iterator[tuple[int, int, float]]:
-    """Yield (address, bytes, used bytes) of an extent for each part of the file that the extent contains.
+    """Yield (address, bytes, used bytes) for each part of the file that lies in one extent.
 
-    `bytes` is the size of the whole extent on the disk. `used bytes` is the share of it that this part uses, and can be
-    a fraction. An extent appears once for each part. Holes and inline data are left out.
+    `address` and `bytes` are the place and the size of the whole extent on the disk. All parts in one extent have the
+    same two values. `used bytes` is `bytes` times the part's share of the extent's data, a float. Leave out holes and
+    inline data.
 
     Raises: OSError: EPERM no CAP_SYS_ADMIN; ENOTTY not on btrfs.
     """

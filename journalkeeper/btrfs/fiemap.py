@@ -160,10 +160,10 @@ def find_unwritten(fd: int, *, sync: bool) -> list[tuple[int, int]]:
     be adjacent. With `sync`, the dirty pages are written first. Without it they count as written. The file offset
     of `fd` changes.
 
-    With `sync`, each run consists of whole blocks. To free its space, punch the whole run. If a hole ends within
-    a block, the kernel writes zeros to the rest of the block. That block then keeps the whole extent allocated.
+    With `sync`, each run consists of whole blocks. To free its space, punch the whole run: if a punched hole ends
+    within a block, the kernel writes zeros there, and this block keeps the whole extent allocated.
 
-    Raises: as `find_data`; as `map_batches` without `sync`.
+    Raises: as `find_data`, and as `map_batches` without `sync`.
     """
     runs: list[tuple[int, int]] = []
     start = 0

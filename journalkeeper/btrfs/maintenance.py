@@ -30,7 +30,7 @@ def find_maintenance(uuid: str, *, sysfs: str = SYSFS, scrubs: str = SCRUBS) -> 
 
     It is "scrub" or one of the kernel's names, such as "balance" and "device replace". A paused balance does not
     count. A scrub counts only if the caller may read its files in `scrubs`, and if `btrfs scrub` wrote its status
-    in the last SCRUB_FRESH_S. If the kernel's file cannot be read, no operation is assumed.
+    in the last SCRUB_FRESH_S. If the kernel's file cannot be read, only a scrub is reported.
     """
     with suppress(OSError), open(f"{sysfs}/{uuid}/exclusive_operation", encoding="ascii") as file:
         operation = file.read().strip()

@@ -47,10 +47,11 @@ def _mark_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[Extent, bool]]:
 
 
 def _place_dirty_pages(rows: list[Extent]) -> list[Extent]:
-    """Return the rows of a map, those of dirty pages without a disk address (DELALLOC) next to a neighbour.
+    """Return the rows of an extent map, with an address for each row of dirty pages that has none yet (DELALLOC).
 
-    Such a row gets the address that makes it contiguous with the next row if the two touch, else with the previous row.
-    It stays as it is if it touches no row of `rows`, or if the row that it touches is shared.
+    If the next row touches this row in the file, the address continues that row. Otherwise the address continues the
+    previous row, which may itself have got its address here. The row stays as it is if it touches no row of `rows`. It
+    also stays as it is if the row to continue is shared.
     """
     placed: list[Extent] = []
     for number, row in enumerate(rows):

@@ -63,8 +63,8 @@ def find_dirty_runs(fd: int) -> list[tuple[int, int]] | None:
     """Return (offset, end) of each run of pages that are not yet written back, in the order of the file.
 
     A range with dirty and clean pages is halved until its parts have only one kind. After MOST_CALLS calls the search
-    ends, and later runs are missing. Return [] if all pages are clean. Return None if the kernel has no cachestat(2) or
-    the caller may not use it.
+    ends, and later runs are missing. Return [] if all pages are clean. Return None if cachestat(2) fails: the kernel is
+    too old, the caller may not write to the file, or the filesystem has no support.
     """
     runs: list[tuple[int, int]] = []
     pages = -(-os.fstat(fd).st_size // PAGESIZE)

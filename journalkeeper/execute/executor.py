@@ -150,10 +150,10 @@ def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFil
 
 
 def _compact(held: VerifiedFile, action: Action, pace: Pace) -> int:
-    """Move all data of an archive to new extents, unless `pace` ends first. Return the expected number of extents.
+    """Move the data of an archive to new extents, unless `pace` ends first. Return the expected number of extents.
 
-    The data is rewritten in place (`inplace.compact`). If some of the data that should move keeps its old place,
-    and `pace` has not ended, check that the file is unchanged (`look_again`) and replace it by a copy.
+    The data is rewritten in place (`inplace.compact`). If data that should move keeps its old place, and `pace` has not
+    ended, replace the file by a copy. First check that it is unchanged and not open for writing (`look_again`).
 
     Raises: as inplace.compact, look_again and rewrite.rewrite.
     """

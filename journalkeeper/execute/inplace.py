@@ -89,8 +89,8 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
     holes, to `pace.written_bytes`. Restore the inode flags and the mtime, also after an error; the ctime changes. If
     data is left or there are too many extents, and `pace` has not ended, read all data to find damaged blocks.
 
-    Return (expected, moved): the number of extents that data with these holes should have, and whether all data moved
-    that should have moved (`_find_left`).
+    Return (expected, moved). `expected` is the number of extents that data with these holes should have, at least the
+    planned number. `moved` is True if no data is left that should have moved (`_find_left`).
 
     Raises: as `punch_unwritten` and `defragment`; OSError with EIO if a block could not be read.
     """
@@ -227,7 +227,10 @@ def _defragment_piece(fd: int, offset: int, length: int, compression: Compressio
 
 @contextmanager
 def _block_signals() -> Iterator[None]:
-    """Block all signals: any signal makes the kernel stop in the middle of a piece and return success."""
+    """Block all signals of this thread until the end of the `with` block.
+
+    A signal makes the kernel stop in the middle of a piece and return success.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         yield

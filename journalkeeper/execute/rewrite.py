@@ -99,7 +99,7 @@ def _copy_data(held: VerifiedFile, copy: int, action: Action, pace: Pace) -> int
     The copy gets the size of the original, so that holes stay holes. A property of the copy compresses the data;
     it is removed at the end. The property has no level, so the level of the action's compression is ignored. Each
     piece is written back, but only fsync(2) protects it from a power cut. If `pace` ends early, the copy is
-    incomplete, and the returned number is the same.
+    incomplete, but the result is still the number for a whole copy.
 
     Raises: Refused if the original became shorter; OSError.
     """
@@ -202,9 +202,9 @@ def _replace(held: VerifiedFile, copy: int) -> None:
     The original now has the temporary name, so no program can open it by its own name any more. Check it once more, to
     find a write until the exchange. The original also counts as changed if a program has it open for writing.
 
-    Raises: Refused if the original changed or another file took its name; the exchange is undone by `_undo_exchange`,
-        and the copy is deleted. The errors of `_undo_exchange`. OSError: up to the exchange the copy's name is deleted.
-        After it the exchange stays, and the original may keep the temporary name until the next run removes leftovers.
+    Raises: as `_undo_exchange`. Refused if the original changed or another file took its name: the names are as before
+        the call, and the copy is deleted. OSError: before the exchange the copy's name is deleted. After the exchange
+        the names stay exchanged, and the original can keep the temporary name until the next run.
     """
     directory, temporary = held.dir_fd, f"{names.TEMPORARY_PREFIX}{held.file.inode}{names.TEMPORARY_SUFFIX}"
     os.link(f"/proc/self/fd/{copy}", temporary, dst_dir_fd=directory, follow_symlinks=True)

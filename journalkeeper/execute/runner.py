@@ -206,14 +206,16 @@ class Throttle:
     def _is_closed(self, piece_us: int) -> bool:
         """Return whether the flush window of an active file closes before a piece of `piece_us` microseconds would end.
 
-        - An archive has no window: return False.
+        The first of these cases that applies decides:
+        - The file is an archive, which has no window: return False.
         - The piece would end after the action's `not_after_us`: return True without a look at the files.
         - No flush is expected: return False.
         - The time of the next flush is unknown or leaves no time for the piece: return True.
+        - There is time for the piece: return False.
 
-        For the last two, look at the active files of the directory again, which updates their flush timer. Before
-        that call `note_rewrite`, so that the look takes no block that this rewrite moved for a flush. After a flush,
-        the look waits until its data is on the disk.
+        Before the last three cases, look at the active files of the directory again, which updates their flush timer.
+        Call `note_rewrite` first, so that the look takes no block that this rewrite moved for a flush. If there was
+        a flush, the look waits until its data is on the disk.
         """
         action = self._action
         if not action.live:

@@ -40,8 +40,8 @@ def set_nocow(instance: Instance) -> None:
 
     The change is durable.
 
-    Raises: Refused if the name leads to another directory than at the plan, or compression is enabled for it; Failed if
-    the kernel did not set the attribute; OSError: EPERM not the owner, or immutable; EROFS.
+    Raises: Refused if the name no longer leads to the directory in the plan, or compression is enabled for it; Failed
+    if the kernel did not set the attribute; OSError: EPERM not the owner, or immutable; EROFS.
     """
     with opening.open_directory(instance.directory) as fd:
         status = os.fstat(fd)

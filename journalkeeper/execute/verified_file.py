@@ -121,6 +121,8 @@ def is_only_kept_open(file: JournalFile) -> bool:
     which can be weeks away, but never appends to a file in state ARCHIVED (systemd 252 to 262:
     process_deferred_closes(), journal_file_set_online()). Return False for any other file. Return False also if a
     loop device uses a file of the same name, in any directory, because the device may write to it.
+
+    Raises: as `list_loop_files`.
     """
     if file.kind is not Kind.ARCHIVED:
         return False
@@ -133,6 +135,8 @@ def list_loop_files() -> Iterator[str]:
 
     The path comes from the kernel. It changes with a rename, and ends in " (deleted)" after the name was removed.
     In another mount namespace or chroot, it can lead elsewhere. Devices without a file are skipped.
+
+    Raises: OSError if sysfs cannot be read: ENOENT it is not mounted; ENODEV the file was detached meanwhile.
 
     Source: drivers/block/loop.c, loop_attr_backing_file_show().
     """
@@ -147,7 +151,7 @@ def list_loop_files() -> Iterator[str]:
 
 
 def is_being_written(fd: int) -> bool:
-    """Return whether a program has the archive `fd` (read-only) open for writing, maps it, or uses it as a loop device.
+    """Return whether the archive `fd` (read-only) is open for writing, mapped for writing, or behind a loop device.
 
     The check takes a read lease and gives it back at once. The kernel refuses the lease with EAGAIN while the inode's
     write count is not zero. Never check an active file: journald opens active files with O_NONBLOCK, and its open would

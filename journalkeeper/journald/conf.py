@@ -183,7 +183,7 @@ TARGET: Final = "# target-bytes="
 
 
 def parse_target(text: str) -> int | None:
-    """Return the disk usage in bytes that `text`, a drop-in of ours, names as its target.
+    """Return the disk usage in bytes that is the target in `text`, a drop-in of ours.
 
     It is the number N of the first line "# target-bytes=N" in which N is a decimal number of at most 19 digits.
     Return None if there is no such line.

@@ -42,9 +42,10 @@ def can_be_asked(directory: str, namespace: str = "") -> bool:
     """Return whether a journald that accepts our requests seems to write `directory`. No request is sent.
 
     The result is True if all of this is so:
-    - `directory` is the directory /var/log/journal/ID[.NAMESPACE] itself, not a link. ID is this machine's id.
+    - `directory` is no link, and is the directory to which /var/log/journal/ID[.NAMESPACE] leads, perhaps through
+      links. ID is this machine's id.
     - The socket of this journald exists.
-    - The main journald has been flushed to /var; early and late in a boot it writes to /run.
+    - For the main journald: it has been flushed to /var. Early and late in a boot it writes to /run.
 
     Return False also if the caller cannot look at these places, or cannot read /etc/machine-id.
 
@@ -90,8 +91,8 @@ def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
 
     `what` is the verb for error messages, such as "rotate".
 
-    Raises: FileError if the connection fails: ENOENT, ECONNREFUSED, EACCES without permission; KeeperError in each of
-    these cases:
+    Raises: FileError if the connection fails or breaks: ENOENT, ECONNREFUSED, EACCES, ECONNRESET; KeeperError in each
+    of these cases:
     - The listener is not root, or is not of this machine or container. The request is not sent.
     - The connection or the answer takes longer than `timeout_s`. journald may still execute the request.
     - The answer is not a JSON object, or reports an error.

@@ -59,7 +59,7 @@ class Entry(NamedTuple):
 
 
 def read_newest(fd: int, behind: int, most: int) -> list[Entry]:
-    """Return at most `most` of the entries with a number above `behind`, the newest first; [] if there are none.
+    """Return at most `most` entries with a sequence number above `behind`, the newest first; [] if there are none.
 
     Raises: ValueError: the file is not a valid journal; OSError as pread(2).
     """
@@ -106,11 +106,12 @@ def _find_newest_offsets(fd: int, first: int, count: int, most: int, *, compact:
 
 
 def _read_entry(fd: int, offset: int, times: dict[int, int | None], *, compact: bool) -> Entry:
-    """Return the entry at `offset`. Its time of sending is None if none of its fields contains it.
+    """Return the entry at `offset`. Its time of sending is None if `_read_source_us` finds it in no field.
 
-    `times` stores the time in each data object that was read, because entries share most data objects.
+    Only the fields in the first MOST_ENTRY_BYTES of the entry are read. `times` stores the time in each data object
+    that was read, because entries share most data objects.
 
-    Raises: ValueError if the entry or a data object is damaged; OSError as pread(2).
+    Raises: ValueError if no entry is at `offset`, or the file is too short; OSError as pread(2).
     """
     head = _read(fd, ENTRY_BYTES, offset)
     kind, _, size = OBJECT.unpack_from(head)
@@ -128,7 +129,7 @@ def _read_entry(fd: int, offset: int, times: dict[int, int | None], *, compact: 
 
 
 def _read_source_us(fd: int, offset: int, *, compact: bool) -> int | None:
-    """Return the sender's time in microseconds from the data object at `offset`.
+    """Return the sender's time (_SOURCE_REALTIME_TIMESTAMP) in microseconds from the data object at `offset`.
 
     Return None if the object is of another type, contains another field, is compressed, or contains no number.
 
@@ -146,7 +147,7 @@ def _read_source_us(fd: int, offset: int, *, compact: bool) -> int | None:
 def _read(fd: int, length: int, offset: int, *, least: int | None = None) -> bytes:
     """Return `length` bytes at `offset`. With `least`, the end of the file may cut the result to `least` bytes or more.
 
-    Raises: ValueError if there are fewer bytes; OSError as pread(2).
+    Raises: ValueError if there are fewer bytes, or `offset` is 2^63 or more; OSError as pread(2).
     """
     if offset >= 1 << 63:
         raise ValueError(f"impossible offset {offset}")

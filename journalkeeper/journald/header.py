@@ -38,7 +38,8 @@ def parse(data: bytes, size_bytes: int) -> Header:
 
     If the file has grown since `size_bytes` was read, it looks truncated. `read` handles that.
 
-    Raises: HeaderError if a field contradicts another field or the size, or `data` is too short or has another magic.
+    Raises: HeaderError if `data` is too short, has another magic or an unknown state, or contains a time after the year
+    3111; also if a field contradicts another field or the size.
     """
     if len(data) < HEADER_BYTES:
         raise HeaderError(f"only {len(data)} bytes, a header has {HEADER_BYTES}")

@@ -46,9 +46,10 @@ class Journalctl:
         return self.child.wait()
 
     def make_error(self) -> KeeperError:
-        """Wait for journalctl to end, and return an error with its exit status and messages. Nothing is raised.
+        """Wait for journalctl to end, and return an error for the caller to raise.
 
-        The error is NeedsRootError if journalctl may not read the journal, otherwise KeeperError.
+        Return NeedsRootError if journalctl may not read the journal. Otherwise return KeeperError with the exit status
+        or signal, and the messages. The caller must have read the output: a full pipe would block journalctl.
         """
         status = self.wait()
         self.said.seek(0)
@@ -59,10 +60,10 @@ class Journalctl:
 
 @contextmanager
 def run_journalctl(fields: Sequence[str], *options: str, directory: str | None) -> Iterator[Journalctl]:
-    """Run journalctl with `options` and yield it; kill it at the end of the block.
+    """Run journalctl with `options`, yield the process, and kill it at the end of the block.
 
-    It writes one line of JSON for each entry, with the given fields and the fields that every entry has. It reads the
-    journal in `directory`, or the host's if that is None.
+    journalctl reads the journal in `directory`, or the host's if `directory` is None. It writes one line of JSON for
+    each entry, with the given fields and the fields that every entry has.
 
     Raises: OSError if journalctl cannot be started.
     """
@@ -85,8 +86,8 @@ def read_entries(fields: Sequence[str], matches: Sequence[str], *, most: int, di
     `matches` are as in journalctl(1); () means all entries. `fields` and `directory` are as in `run_journalctl`. No
     field is checked, and each can be missing.
 
-    Raises: KeeperError with journalctl's messages if it fails or writes incomplete JSON; NeedsRootError if it may not
-    read the journal; OSError if it cannot be started.
+    Raises: KeeperError with journalctl's messages if journalctl fails or writes incomplete JSON; NeedsRootError if
+    journalctl may not read the journal; OSError if it cannot be started.
     """
     with run_journalctl(fields, f"--lines={most}", "--reverse", *matches, directory=directory) as journalctl:
         try:

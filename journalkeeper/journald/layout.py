@@ -117,9 +117,9 @@ def _parse_directory(path: str, name: str) -> Directory | None:
 def list_directory(directory: str | int) -> Listing:
     """Return the journals and leftovers in a directory, unsorted; empty if the directory vanished.
 
-    At most MOST_FILES of each are returned, and `left_out` counts the other journals. Journals with journald's own
-    names come before others, active before archived, new archives before old ones. Only names are read: the caller
-    checks whether each is a regular file.
+    Return at most MOST_FILES of each, and count the other journals in `left_out`. Prefer
+    journald's own names (system, user-UID) to others, then active files to archives, then new archives to old ones.
+    Only names are read: the caller checks whether each is a regular file.
 
     Raises: FileError if the directory cannot be listed: EACCES.
     """
