@@ -106,7 +106,7 @@ class Engine:
         """
         self.memory = before.memory
         if self._publisher is not None:
-            self._publisher.publish_health(healthy=self.memory.healthy)
+            self._publisher.take_over(before._publisher, healthy=self.memory.healthy)
 
     def has_configuration_of(self, other: Engine) -> bool:
         """Return whether both engines have the same configuration and directories."""

@@ -13,6 +13,7 @@ import errno
 import os
 import re
 import struct
+from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
 
@@ -115,11 +116,9 @@ def is_missing(uuid: str, devid: int) -> bool:
     Source: fs/btrfs/sysfs.c, btrfs_devinfo_missing_show (Linux 5.6). The path in DEV_INFO does not show it: a device
     that the kernel knew before keeps a path there.
     """
-    try:
-        with open(f"{SYSFS}/{uuid}/devinfo/{devid}/missing", encoding="ascii") as file:
-            return file.read().strip() == "1"
-    except OSError:
-        return False
+    with suppress(OSError), open(f"{SYSFS}/{uuid}/devinfo/{devid}/missing", encoding="ascii") as file:
+        return file.read().strip() == "1"
+    return False
 
 
 def space_info(fd: int) -> tuple[Space, ...]:
@@ -262,7 +261,7 @@ def parse_options(line: str) -> tuple[str, ...]:
 
     If one of them is "ro", "rw" is left out.
     """
-    fields = line.split()
+    fields = line.rstrip("\n").split(" ")
     words = dict.fromkeys([*fields[5].split(","), *fields[-1].split(",")])
     if "ro" in words:
         words.pop("rw", None)

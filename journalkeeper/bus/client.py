@@ -83,7 +83,7 @@ class Service:
                 # Calls go to the unique name, because a call to the well-known name could start a service.
                 owner = bus_call("GetNameOwner", "s", names.BUS_NAME)
                 service = cls(runner, bus, *runner.run(asyncio.wait_for(bus.call(owner), CALL_S)))
-            except (OSError, EOFError, ValueError, CallError):
+            except (OSError, ValueError, CallError):
                 return None
             service._listen()
             service.found = service.manager()

@@ -100,8 +100,7 @@ def _execute(asked: Request, context: Context) -> tuple[Report, dict[str, Any], 
         engine = context.engine()
         with catch_signals(hint) as stop:
             report = engine.run(asked, on_progress=draw, stop=stop)
-            stopped = stop() and len(report.outcomes) < len(report.plan.actions)
-            return report, defrag_document(report), stopped
+            return report, defrag_document(report), False
 
 
 def _summarize(report: Report) -> str:

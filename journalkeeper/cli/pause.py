@@ -57,10 +57,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
             service.resume()
             answer, text = PauseAnswer(paused=False), "Resumed: the service works again."
         else:
-            end_us = context.now_us + args.span
-            span_us = args.span if end_us < TIME_LIMIT_US else 0
+            span_us = args.span if context.now_us + args.span < TIME_LIMIT_US else 0
             service.pause(span_us)
-            until = f"until {when(end_us)}" if span_us else "until `journalkeeper resume`"
+            until = f"until {when(context.now_us + span_us)}" if span_us else "until `journalkeeper resume`"
             answer = PauseAnswer(paused=True, span_us=span_us or None)
             text = f"Paused {until}: the service works only on request."
     context.output.show(answer, [text])

@@ -199,8 +199,7 @@ def _describe_ok(evidence: Evidence) -> str:
     last = None if isinstance(evidence.record, Unknown) else evidence.record.last_run
     if last is None:
         return "no service runs, and nothing was done yet."
-    ago = format_span(max(0, evidence.now_us - last.began_us))
-    return f"no service runs; the last run, {ago} ago, did not fail."
+    return f"no service runs; the last run, {format_span(max(0, evidence.now_us - last.began_us))} ago, did not fail."
 
 
 def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:

@@ -53,15 +53,15 @@ T = TypeVar("T")
 
 VolumeKey = tuple[str, int]
 """A volume's UUID and the tree id of the subvolume."""
+ASIDE: Final = {"newer": "was written by a newer version", "foreign": "belonged to another program"}
 
 
 class Record(Database):
     """The history in `directory`. The directory and the file are created if necessary, unless `read_only` is given.
 
     A missing history that is opened `read_only` is empty. One thread at a time may use the history.
-
-    Raises: in every method: NeedsRootError without the permission; BusyError after 5 s; FileError (ENOSPC, EROFS, EIO);
-    KeeperError for a damaged, foreign or newer database that was opened read-only.
+    Raises in every method: NeedsRootError without the permission; BusyError after 5 s; FileError; KeeperError for a
+    damaged, foreign or newer database that was opened read-only.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, read_only: bool = False) -> None:
@@ -82,7 +82,7 @@ class Record(Database):
         """A notice if the history was damaged, foreign or of a newer version, and a new one was started; else []."""
         if self.set_aside is None:
             return []
-        why = "was written by a newer version" if ".newer-" in self.set_aside else "was damaged"
+        why = ASIDE.get(self.set_aside.rpartition(".")[2].partition("-")[0], "was damaged")
         return [f"the history {why}: it was moved to {self.set_aside}, and a new one was started"]
 
     def begin_run(self, now_us: int, origin: str) -> int:

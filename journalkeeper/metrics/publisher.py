@@ -123,6 +123,15 @@ class Publisher:
             record.count_run_failure()
             self._facts = self._facts._replace(counters=record.counters())
 
+    def take_over(self, before: Publisher | None, *, healthy: bool | None) -> None:
+        """Continue with the facts of `before`, the publisher until a reload, if there was one, and with this verdict.
+
+        Raises: as `publish_health`.
+        """
+        if before is not None:
+            self._facts, self._text = before._facts, before._text
+        self.publish_health(healthy=healthy)
+
     def publish_health(self, *, healthy: bool | None) -> None:
         """Write the metrics with the service's verdict, if the verdict changed. None stands for an unknown verdict.
 

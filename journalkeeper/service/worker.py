@@ -334,12 +334,12 @@ def _find_obstacle(path: str) -> Obstacle:
     """
     fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fields = (find_mount_line(fd) or "").split()
+        fields = (find_mount_line(fd) or "").rstrip("\n").split(" ")
         is_ours = os.fstat(fd).st_uid == os.geteuid()
     finally:
         os.close(fd)
-    if fields and "ro" in fields[-1].split(","):
+    if "ro" in fields[-1].split(","):
         return Obstacle.FILESYSTEM
-    if fields and "ro" in fields[5].split(","):
+    if len(fields) > 5 and "ro" in fields[5].split(","):
         return Obstacle.MOUNT
     return Obstacle.ATTRIBUTE if is_ours else Obstacle.OWNER

@@ -170,7 +170,8 @@ def test_an_unusable_file_is_renamed_and_a_new_history_begins(tmp_path: Path, da
         assert re.fullmatch(rf"{tmp_path}/history\.db\.{why}-\d{{8}}T\d{{6}}Z", record.set_aside)
         assert Path(record.set_aside).read_bytes() == before
         (notice,) = record.replacement
-        assert ("was written by a newer version" in notice) == (damage is newer)
+        words = {"newer": "was written by a newer version", "foreign": "belonged to another program"}
+        assert f"the history {words.get(why, 'was damaged')}: " in notice
     with Record(tmp_path) as record:
         assert record.set_aside is None
 

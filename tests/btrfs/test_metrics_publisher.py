@@ -161,6 +161,9 @@ def test_the_verdict_of_the_service_outlives_its_jobs_and_a_reload(keep: Keep, o
     assert found(out)["healthy"] == healthy
     reloaded = keep(follows=True)
     reloaded.take_over(engine)
+    reloaded.publish_health(healthy=not healthy)
+    assert (found(out)["healthy"], found(out)["files"]) == (not healthy, 0)
+    reloaded.publish_health(healthy=healthy)
     go(reloaded, origin=DAEMON)
     assert found(out)["healthy"] == healthy
 
