@@ -58,14 +58,14 @@ class Flushes:
         self._lock = Lock()
 
     def note_append(self, directory: str) -> bool:
-        """Record that inotify reported an append by journald in `directory`. Ignore an unknown directory.
+        """Record that inotify reported an append by journald in `directory`.
 
         Return True if `get_next_look_us` may have changed, which is one of these cases:
         - The append started the flush timer.
         - A look found the append before inotify reported it, so the start of the timer is now known more exactly.
         - This journald has no flush timer, and the append is the first that makes a look necessary.
 
-        Otherwise return False, also for an unknown directory.
+        Otherwise return False. Ignore an unknown directory, and return False.
         """
         with self._lock:
             timer = self._timers.get(directory)
@@ -114,7 +114,7 @@ class Flushes:
         - `sync_tells`: True if journald should be asked for a sync, because the state of its flush timer stayed unknown
           for too long. False for a journald that cannot be asked.
         - `online_since_us`: the earliest time (CLOCK_REALTIME) at which the running flush timer can have started. None
-          if no timer runs or its start is unknown.
+          if nothing is unsynced, or if the start is unknown. It has no meaning for a journald without a timer.
 
         Raises: KeyError for an instance that the last call of `look` did not name.
         """
@@ -149,7 +149,8 @@ class Flushes:
 
         The next call of `needs_plan` returns True in each of these cases:
         - A flush ended, or did not come in time.
-        - Nothing is unsynced, but something was at the look before, or there was no look before.
+        - Nothing is unsynced any more: a file was at the look before, or `note_append` recorded an append since.
+        - Nothing is unsynced at the first look.
         - `note_append` planned a look, and its time has come (only for a journald without a flush timer).
         """
         for one in list(self._timers):
@@ -171,7 +172,8 @@ class Flushes:
         Store the state and mtime of each file for `renew`. Skip a file that cannot be read. A file is unsynced if its
         state is ONLINE and a journald will still flush it (`may_be_live`). A plan is due in each of these cases:
         - A flush is over, or did not come in time.
-        - Nothing is unsynced, and the look before this one did not find that. This includes the first look.
+        - Nothing is unsynced any more: a file was at the look before, or `note_append` recorded an append since.
+        - Nothing is unsynced at the first look.
         - `note_append` planned this look, for a journald without a flush timer.
 
         In the first two cases, wait until the flushed data is on the disk, if the start of the timer was known
@@ -215,9 +217,9 @@ class Flushes:
         Then look at the files until they show the end of the sync; the next append starts the flush timer. If
         ASKED_LOOKS looks do not show the end, assume that the timer started between the request and the last look. So
         many looks take 10 s or longer. The next call of `needs_plan` returns True, because work may now be possible.
+        After the request, `renew` recommends no other sync within ASK_EVERY_US, not even after an error.
 
-        Raises: the errors of `synchronize`. The timer then stays unknown, and no sync counts as needed for the next
-            hour.
+        Raises: KeyError for an unknown directory; the errors of `synchronize`, after which the timer stays unknown.
         """
         timer, before_us = self._timers[directory], self._clock()
         timer.note_request(before_us)
@@ -250,9 +252,9 @@ class Flushes:
     def get_closing_us(self, directory: str, margin_us: int) -> int | None:
         """Return until when (CLOCK_MONOTONIC, us) work on the active files of `directory` may continue.
 
-        That is `margin_us` before the next flush. Return None for no limit: nothing is unsynced, journald has no flush
-        timer, or the directory is unknown. Return 0, which forbids work, if the time of the next flush is unknown or
-        leaves no room for work.
+        That is `margin_us` before the next flush, and can be in the past. Return None for no limit: nothing is
+        unsynced, journald has no flush timer, or the directory is unknown. Return 0, which forbids work, if the start
+        of the timer is unknown, or if its interval is at most twice `margin_us`.
         """
         with self._lock:
             timer = self._timers.get(directory)
@@ -270,9 +272,10 @@ class Flushes:
     def get_next_look_us(self, margin_us: int) -> int | None:
         """Return the earliest time (CLOCK_MONOTONIC) at which a flush timer needs `look_again`; it can be in the past.
 
-        A running timer needs a look `margin_us` before its flush is due, and then until the flush was seen. An
-        unknown timer needs looks repeatedly, and a timer too short for work needs one each minute. A journald without
-        a timer needs one look some time after an append. Return None if no timer needs a look before the next append.
+        A running timer needs a look `margin_us` before its flush is due. Then it needs looks until the flush is over
+        or LATE_US overdue. An unknown timer needs looks repeatedly, and a timer too short for work needs one each
+        minute. A journald without a timer needs one look, RARELY_US after an append. Return None if no timer needs a
+        look before the next append.
         """
         with self._lock:
             moments = [timer.next_look_us(margin_us) for timer in self._timers.values()]

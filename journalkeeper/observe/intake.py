@@ -42,12 +42,12 @@ class Intake:
     def find_worst_us(self, paths: Iterable[str]) -> int | None:
         """Return the longest intake delay in microseconds of the entries added to `paths` since the last call, or None.
 
-        Only the newest `entries` of the constructor count, over all files together. None of them counts in a file that
-        the last call did not name. Negative delays, and entries without a time of sending, are left out. Return None if
-        no entry is left.
+        Count at most the newest `entries` (see the constructor), over all files together. The entries of a new path
+        count from the next call on. Leave out negative delays, and entries without a time of sending. Return None if no
+        entry is left.
 
-        A file that cannot be read is skipped, and the next call counts its entries. The delays are added to those of
-        `p99_us`.
+        Skip a file that cannot be read; if an earlier call read it, the next call counts its entries. Add the delays to
+        those of `p99_us`.
         """
         before, self._seen = self._seen, {}
         came = [entry for path in paths for entry in self._read_new(path, before.get(path)) if path in before]

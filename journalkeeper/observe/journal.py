@@ -50,9 +50,9 @@ AFTER_STEP_US: Final = 30_000_000
 def read_journal(directory: str | None, most: int, namespaces: Sequence[str]) -> Journal | Unknown:
     """Return the newest `most` entries of the journal of this host, or of the journal in `directory`, as evidence.
 
-    Of journald's and PID 1's own entries, another `most` are read. `namespaces` are the journald instances, besides the
-    main one, whose failures are looked for. Return Unknown with the reason if the caller may not read the whole
-    journal, or if journalctl cannot be run.
+    Of the entries that `_event_matches` selects, another `most` are read. `namespaces` are the journald instances,
+    besides the main one, whose failures are looked for. Return Unknown with the reason if the caller may not read the
+    whole journal, or if journalctl cannot be run.
 
     Raises: KeeperError if journalctl fails midway; NeedsRootError if `directory` is given and nothing in it may be
     read.

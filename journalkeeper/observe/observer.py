@@ -114,7 +114,8 @@ class Observer:
         forgotten.
 
         Raises: NotBtrfsError if no journal directory is on btrfs, or if a top without journal directories is not on
-        btrfs; FileError if a top is missing, is not a directory, or cannot be listed.
+        btrfs; FileError if a top is missing or is not a directory, if a directory cannot be listed, or if a
+        configuration file of its journald cannot be read.
         """
         if not self.shared_us <= now_us < self.next_shared_us:
             self.shared_us = now_us
@@ -142,7 +143,8 @@ class Observer:
 
         Each gets a row, with a problem if it cannot be looked at. `paths` must be absolute and without symbolic
         links; `resolve_path` makes such paths. A link is not followed and becomes a problem. The instances, volumes
-        and leftovers are those of the files' directories. An unchanged file keeps its stored row.
+        and leftovers are those of the directories in which a regular file of `paths` exists. An unchanged file keeps
+        its stored row.
 
         Raises: FileError if a configuration file of a directory's journald cannot be read, or a directory cannot be
             listed.
@@ -191,7 +193,8 @@ class Observer:
         If the directory was listed in this look, the result is empty. If another subvolume is at its path now, its
         stored rows are forgotten.
 
-        Raises: NotBtrfsError; OSError; FileError for a configuration file of its journald.
+        Raises: NotBtrfsError; OSError; FileError if a configuration file of the directory's journald cannot be read, or
+            the directory cannot be listed.
         """
         if place.path in gathered.instances:
             return Listing({}, [])

@@ -42,9 +42,8 @@ class Case(NamedTuple):
     def other_compression(self) -> bool:
         """True if the request asks for another compression than the last rewrite of this archive used.
 
-        False if the request does not mention compression. False for an active or NOCOW file, and for an archive that
-        the history does not list as rewritten. If the request asks for no compression, False also for an uncompressed
-        file.
+        False if `request.compress` is None, for an active or NOCOW file, and without a rewrite in the history. If
+        `request.compress` is "no", False also for a file that is not compressed.
         """
         past = self.past
         if self.request.compress is None or not self.at_rest or self.file.nocow:
@@ -94,10 +93,10 @@ class Cases:
         return below
 
     def find_past(self, file: JournalFile) -> Past | None:
-        """Return the last action on this file's inode, or None if there was none.
+        """Return the last rewrite or rotation that the history has for this file's inode, or None if there is none.
 
-        Return None also if the file was active at that action and is not active now. That holds for every action,
-        rotations and rewrites in place included.
+        Return None also if the file was active at that action and is not active now. Failed actions and +C are not in
+        this part of the history.
         """
         past = self.host.past.get((file.device, file.inode))
         became_archive = past is not None and past.kind is Kind.ACTIVE and file.kind is not Kind.ACTIVE
@@ -106,7 +105,7 @@ class Cases:
     def build(self, file: JournalFile) -> Case:
         """Return the Case of `file`: the facts that the rules need.
 
-        These are its volume, the flush window of its instance, its last action, its last failure, the request and the
+        These are its volume, the flush window of its instance, its `find_past`, its last failure, the request and the
         configuration. --allow-unshare of the request replaces AllowUnshare=. `compression` is None for an active
         file. A file of an unknown instance gets the window UNKNOWN, which is closed.
         """

@@ -62,9 +62,11 @@ def _archive_reason(case: Case, compression: Compression | None) -> Reason | Non
     """Return the reason why a rewrite of this datacow archive pays, or None if it does not.
 
     The first of these that applies is returned:
-    - FRAGMENTED: it removes at least MinExtents= extents, and more than NEAR_IDEAL times as many exist as remain.
+    - FRAGMENTED: it removes at least MinExtents= extents, and the file has more than NEAR_IDEAL times the extents that
+      the rewrite leaves.
     - PINNED: it frees at least MinReclaim= bytes on the disk that hold none of the file's data.
-    - UNCOMPRESSED: compression is expected to save at least MinReclaim= bytes.
+    - UNCOMPRESSED: it compresses a plain file, and is expected to save at least MinReclaim= bytes. The bytes behind the
+      end of the file (`_estimate_tail_bytes`) count, too.
     """
     file, defrag = case.file, case.config.defrag
     after = _count_extents_after(file, compression)
@@ -161,11 +163,11 @@ def _judge_active(case: Case) -> Action | Skip:
 
 
 def find_costly_mibs(file: JournalFile, config: Config) -> list[int]:
-    """Return the numbers of the MiBs of an active file in which ExtentsPerMiB= extents begin that a rewrite can move.
+    """Return the indexes of the MiBs of an active file in which at least ExtentsPerMiB= extents begin.
 
-    Extents that a rewrite leaves (`left_per_mib`) do not count. A MiB needs one extent more than the ideal number,
-    whatever ExtentsPerMiB= says. MiBs behind the end of the file are left out: the file may have been truncated after
-    its extents were counted.
+    Extents that a rewrite leaves in place (`left_per_mib`) do not count. If the ideal number of a MiB is not less than
+    ExtentsPerMiB=, one extent more than the ideal number is needed. MiBs behind the end of the file are left out: the
+    file may have been truncated after its extents were counted.
     """
     threshold = max(config.defrag.extents_per_mib, ideal_extents(MIB, compressed=file.compressed) + 1)
     inside = file.extents.per_mib[: -(-file.size_bytes // MIB)]
@@ -174,7 +176,10 @@ def find_costly_mibs(file: JournalFile, config: Config) -> list[int]:
 
 
 def _join_ranges(file: JournalFile, mibs: list[int]) -> tuple[Range, ...]:
-    """Return these MiBs of a file as ranges. Neighbours are one range, and the last range ends with the file."""
+    """Return these ascending MiBs as ranges with their numbers of extents. Neighbours form one range.
+
+    The last range ends at the end of the file, if that is in its last MiB.
+    """
     ranges: list[Range] = []
     for mib in mibs:
         offset, extents = mib * MIB, file.extents.per_mib[mib]
@@ -186,10 +191,12 @@ def _join_ranges(file: JournalFile, mibs: list[int]) -> tuple[Range, ...]:
 
 
 def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> bool:
-    """Return whether a rewrite would pay by MinExtents= or ExtentsPerMiB= if no rule forbade it.
+    """Return whether a rewrite would pay because of the number of extents, if no rule forbade it.
 
-    `after` is the outcome of an action on the file since the look, None if there was none. An archive is then judged by
-    the extents that the action left. For an active file with such an outcome, return False.
+    `after` is the outcome of an action on the file since the look, None if there was none. For an archive, the extents
+    that the action left then count. A rewrite of an archive pays if it removes at least MinExtents= extents, and if
+    more than NEAR_IDEAL times the ideal number exist. A rewrite of an active file pays if `find_costly_mibs` finds a
+    MiB, and if there is no outcome.
     """
     if file.kind is Kind.ACTIVE:
         return after is None and bool(find_costly_mibs(file, config))

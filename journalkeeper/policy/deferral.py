@@ -2,7 +2,7 @@
 """Reasons to postpone an action that pays.
 
 Only an action that would otherwise run is postponed, so a file in good order never causes a wake-up. Each answer names
-the time of the next attempt.
+the time of the next attempt, if that time is known.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ def postpone_retry(path: str, last: Refusal | None, now_us: int) -> Skip | None:
 
 
 def wait_for_window(path: str, window: Window) -> Skip | None:
-    """Postpone work on files that journald writes until the flush window opens, if that time is known.
+    """Postpone work on files that journald writes while the flush window is closed.
 
-    Return None if the window is open.
+    The Skip ends when the window opens; it has no end if that time is unknown. Return None if the window is open.
     """
     if window.open:
         return None

@@ -193,15 +193,15 @@ class FlushTimer:
     def note_unsynced(self, files: dict[int, int | None], now_us: int, volumes: Generations = UNTOLD) -> bool:
         """Record a look that found unsynced files. Return True if a flush is over, and the timer has started anew.
 
-        `files` has the address of each file's first block, by inode. A flush moves the first block; an address of
-        None is no evidence. sync(2) also moves it, but commits the volume, too. `volumes` are the volume's
-        generations before and after this look. They show whether the volume was committed since the last look.
+        `files` has the address of each file's first block, by inode; None is no evidence. A flush moves the block, and
+        so does sync(2), which also commits the volume. The generations in `volumes` show a commit since the last look.
 
         The effect depends on the timer before this look:
         - Nothing was unsynced: the timer started between the last look and this one. Return False.
         - Its start is unknown: a moved block may show the start (`_accept_flush`). Return False.
-        - Its start is known: return True if a flush was seen and the timer's slack is over, or if no flush came in
-          time. Return False otherwise, also if the timer became unknown.
+        - Its start is known: return True if an earlier look saw the flush and SLACK_US have passed since it was due
+          (LATE_US if it is uncertain). Return True also if no look saw it within LATE_US. Otherwise return False,
+          also if the timer becomes unknown.
         """
         synced, self._generation = volumes.after != self._generation, volumes.before
         blocks = {number: block for number, block in files.items() if block is not None}
@@ -280,8 +280,8 @@ class FlushTimer:
           interval is shorter than that.
 
         In any case, store the time of the move. After a flush, set the state to ONLINE, with a timer that started one
-        interval before the flush. The flush counts as seen, but is uncertain: a commit of the volume that a later
-        look finds shows a sync(2), and makes the timer unknown again.
+        interval before the flush. The flush counts as seen, but uncertain. If a later look finds a commit of the
+        volume, a sync(2) caused the move, and `_follow` makes the timer unknown again.
         """
         soon = self._moved_us is not None and now_us - self._moved_us < KERNEL_EXPIRES_US
         self._moved_us = now_us
@@ -339,8 +339,8 @@ class FlushTimer:
         """Return whether a journald will still flush this ONLINE file.
 
         `age_us` is the time since the file's last change by the wall clock. Return True if it is at most the timer's
-        interval plus LATE_US. If the clock was set, a greater age can be wrong. So return True also if the last look
-        found the file unsynced, and the flush of a timer with a known start is at most LATE_US overdue.
+        interval plus LATE_US. Setting the clock can make `age_us` too large. So return True for a greater age, too, if
+        the last look found the file unsynced, and its flush has a known time and is at most LATE_US overdue.
         """
         if age_us <= self.interval_us + LATE_US:
             return True
@@ -351,8 +351,8 @@ class FlushTimer:
     def closes_us(self, margin_us: int) -> int | None:
         """Return until when (CLOCK_MONOTONIC) work on the active files may continue: `margin_us` before the next flush.
 
-        Return None, for no limit, if nothing is unsynced or journald has no timer. Return 0, which forbids work, if the
-        next flush cannot be computed or leaves no time.
+        The time can be in the past. Return None, for no limit, if nothing is unsynced or journald has no timer. Return
+        0, which forbids work, if the timer's start is unknown or its interval is at most twice `margin_us`.
         """
         if self.state is State.OFFLINE or not self.has_timer:
             return None
@@ -368,7 +368,7 @@ class FlushTimer:
         return bool(closes_us) and now_us >= (closes_us or 0)
 
     def next_look_us(self, margin_us: int) -> int | None:
-        """Return when (CLOCK_MONOTONIC) to look at the files again, or None if the next append decides that.
+        """Return when (CLOCK_MONOTONIC) to look at the files again, or None to look only after the next append.
 
         The first of these cases that applies decides:
         - There is no timer: the time that `note_append` planned, or None.
@@ -378,8 +378,9 @@ class FlushTimer:
           If no address of a first block is stored, the whole interval, at least RARELY_US. This is so for NOCOW
           files, whose blocks never move, and after `forget_blocks`.
         - The flush is not yet due: `margin_us` before it is due, and after that look, when it is due.
-        - The flush is due and was not seen: a short time after the last look.
-        - The flush was seen: when the timer's slack is over.
+        - The flush is due, and no look has seen it: a short time after the last look.
+        - A look has seen the flush: SLACK_US after the latest time at which it was due, or LATE_US if a sync(2) may
+          have moved the block. In both cases, at least LOOK_EVERY_US after the last look.
 
         The time can be in the past.
         """

@@ -182,7 +182,8 @@ def _is_temporary(skip: Skip) -> bool:
 def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
     """Return `made`, the plan for `request`, with `now` set in each skip that would be an action with --now.
 
-    Make that plan from `host` and `config`. If `request` hurries already, return `made` unchanged.
+    Compute the plan with --now from `host` and `config`. Find a skip's action in that plan by the path of the file or
+    directory. If `request` hurries already, return `made` unchanged.
     """
     if request.hurries:
         return made
@@ -200,7 +201,8 @@ def _reward(action: Action) -> tuple[float, str]:
 def count_available_bytes(volume: Volume) -> int:
     """Return how many bytes of new data `volume` can still store.
 
-    Unallocated space counts by the most device bytes that the data profile needs; an unknown profile counts as single.
+    Divide the unallocated space by the device bytes that the data profile needs at most for one byte (COPIES). An
+    unknown profile needs one.
     """
     return volume.free_bytes + volume.unallocated_bytes // COPIES.get(volume.data_profile, 1)
 

@@ -156,8 +156,8 @@ def wait_for_window(question: Question) -> Skip | None:
 def veto_excess_rotations(question: Question) -> Skip | None:
     """Veto a rotation when RotationsPerDay= was reached in the last 24 hours, else return None.
 
-    The rotations of this plan count. Try again after AGAIN_US. With RotationsPerDay=0 the Skip has no end. A request
-    that hurries ignores the limit, also a limit of 0. Before a shutdown, a limit of 0 still forbids the rotation.
+    The rotations of this plan count. The Skip ends after AGAIN_US, and has no end with RotationsPerDay=0. A request
+    that hurries ignores the limit. A request before a shutdown hurries, too, but ignores no limit of 0.
     """
     allowed = question.cases.config.budget.rotations_per_day
     made = question.cases.host.rotations + question.planned
@@ -181,8 +181,14 @@ def veto_by_retention(question: Question) -> Skip | None:
 def _find_losses(question: Question) -> Iterator[str]:
     """Yield each reason why a rotation would make journald delete entries sooner.
 
-    The reasons are the rows of the table in this module's docstring. If journald's size limit is unknown, yield that as
-    a reason too, and check only the rows that do not need it.
+    The module's docstring has the exact rules. The reasons are:
+    - MaxRetentionSec= is on, and MaxFileSec= is longer or off.
+    - The archives take too many bytes.
+    - The hash tables of files that ended early take too many bytes.
+    - journald keeps few full files, and deletes the oldest one sooner.
+    - There are too many files for SystemMaxFiles=, or SystemMaxFiles= is the only known limit.
+
+    If journald's size limit is unknown, yield that as a reason, too, and check only the first and the last of these.
     """
     instance, most, full = question.instance, question.kept_bytes, question.full_file_bytes
     after = question.allocated_bytes
@@ -322,10 +328,10 @@ def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
 def price_without_rotation(question: Question, actions: Sequence[Action], threshold: int) -> float:
     """Return the cost of leaving the active files unrotated, in bytes.
 
-    Add up the bytes that `actions` write, and MIB / `threshold` bytes for each extent. These are the extents that
-    `actions` are expected to leave, and the present extents of all other active files. The configuration permits
-    rewriting a MiB to remove `threshold` extents. Before a shutdown, add LAST_EXTENTS for each system journal that is
-    copied on write, because the last messages will add them.
+    Add up the bytes that `actions` write, and MIB / `threshold` bytes for each extent: the configuration permits
+    rewriting a MiB to remove `threshold` extents. The extents are those that `actions` are expected to leave, and the
+    present ones of all other active files. Before a shutdown, count LAST_EXTENTS more for each system journal that is
+    copied on write, because the last messages add them.
     """
     chosen = {action.path for action in actions}
     left = sum(file.extents.total for file in question.actives if file.path not in chosen)

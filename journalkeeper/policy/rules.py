@@ -84,8 +84,9 @@ def veto_foreign_owner(case: Case) -> Skip | None:
 def veto_settling(case: Case) -> Skip | None:
     """Veto an archive that changed within its settle time: SettleSec=, or NocowSettleSec= for a NOCOW file.
 
-    Return None for an active file, and for any file if the request hurries. The change is the ctime. A ctime in the
-    future counts by its distance, so a file does not wait for a clock that was set back.
+    Return None for an active file, and for any file if the request hurries. The change is the ctime, and the Skip ends
+    one settle time after the ctime. A ctime farther in the future than the settle time gives None, because the clock
+    was set back.
 
     journald renames a file first, sets its state to ARCHIVED later, and copies a NOCOW file last.
     """
@@ -123,7 +124,8 @@ def veto_unfinished_archive(case: Case) -> Skip | None:
 def veto_repeated_rewrite(case: Case) -> Skip | None:
     """Veto another rewrite if the file did not change since the last one, or if the last one saved too little.
 
-    Return None, which allows the rewrite, in each of these cases:
+    The reason is NO_GAIN if the last rewrite saved too little, else RECORDED. Return None, which allows the rewrite,
+    in each of these cases:
     - No rewrite is known, or the last action was a rotation.
     - The request asks for another compression.
     - The size or mtime of an archive changed.

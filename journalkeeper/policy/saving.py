@@ -42,7 +42,7 @@ def estimate_freed_bytes(action: Action) -> int:
 
     Data that a snapshot keeps is not freed. The size after the action assumes EXPECTED_RATIO for compressed data. If
     the disk usage was not measured, use the least that the file can occupy. A fragmented file often occupies twice as
-    much. Return 0 for a directory. Return 0 for an active file, because the bytes that its ranges pin are unknown.
+    much. Return 0 for a directory. Return 0 for an active file, because its ranges free an unknown number of bytes.
     """
     file = action.target
     if not isinstance(file, JournalFile) or file.kind is Kind.ACTIVE:
