@@ -148,10 +148,10 @@ class FlushTimer:
             if first:
                 self._untimed_look_us = now_us + RARELY_US
             return first
+        self._appended_us = now_us
         if self.state is State.OFFLINE:
             self._begin(max(self._looked_us, now_us - COALESCED_US), now_us)
             return True
-        self._appended_us = now_us
         if not self._unheard or self.since is None:
             return False
         # A look was quicker than inotify: the first append was not long before it.

@@ -182,14 +182,14 @@ def _is_temporary(skip: Skip) -> bool:
 def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
     """Return `made`, the plan for `request`, with `now` set in each skip that would be an action with --now.
 
-    Compute the plan with --now from `host` and `config`. Find a skip's action in that plan by the path of the file or
-    directory. If `request` hurries already, return `made` unchanged.
+    Compute the plan with --now from `host` and `config`. A skip would be an action if that plan has an action on its
+    file or directory, and no longer skips it for the same reason. A `request` that hurries changes nothing.
     """
-    if request.hurries:
-        return made
     at_once = plan(host, request._replace(now=True), config)
     done = {one.path if isinstance(one.target, JournalFile) else one.target.directory for one in at_once.actions}
-    return made._replace(skipped=tuple(skip._replace(now=skip.path in done) for skip in made.skipped))
+    left = {(skip.path, skip.reason) for skip in at_once.skipped}  # a directory has answers about +C and a rotation
+    helped = (skip._replace(now=skip.path in done and (skip.path, skip.reason) not in left) for skip in made.skipped)
+    return made._replace(skipped=tuple(helped))
 
 
 def _reward(action: Action) -> tuple[float, str]:

@@ -80,8 +80,9 @@ def test_an_append_did_not_come_before_the_look_that_saw_nothing() -> None:
     assert made.since == Span(1000 * S, 1000 * S + 1)
 
 
-def test_an_append_that_is_heard_while_the_state_is_read_is_not_lost() -> None:
-    made = timer()
+@pytest.mark.parametrize("make", [timer, flushed])
+def test_an_append_that_is_heard_while_the_state_is_read_is_not_lost(make: Callable[[], FlushTimer]) -> None:
+    made = make()
     made.begin_look()
     made.note_append(1000 * S + 50_000)
     made.note_offline(frozenset({FILE}), 1000 * S)

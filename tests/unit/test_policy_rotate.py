@@ -355,6 +355,15 @@ def test_a_rotation_that_waits_is_marked_where_now_would_make_it() -> None:
     assert (waits.reason, waits.now, waits.puts_off) == (Reason.WINDOW_CLOSED, True, True)
 
 
+def test_a_refused_attribute_is_not_marked_although_now_would_rotate() -> None:
+    """Both answers have the path of the directory."""
+    one = active(per_mib=100, state=State.ONLINE, mtime_ns=NOW_US * 1000)
+    given = host(one, instances=(young(nocow=False),), volumes=(volume(redundant=True),))
+    found = with_now(decided(given), given, UPKEEP, Config())
+    marks = {skip.reason: skip.now for skip in found.skipped if skip.path == DIRECTORY}
+    assert (marks[Reason.REDUNDANT], marks[Reason.WINDOW_CLOSED]) == (False, True)
+
+
 def test_a_file_is_not_made_nocow_where_snapshots_are_taken() -> None:
     one = active(per_mib=0)
     shared = one._replace(extents=one.extents._replace(shared_bytes=MIB))
