@@ -22,7 +22,7 @@ from tests.volumes import drop_caches
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
-ROUNDS = 2
+ROUNDS = 7
 WITHIN = 1.5
 SLICE_S = 0.1
 """The kernel's throttle counts requests in slices of this length, so a shorter read passes at once or waits for one.
@@ -91,15 +91,21 @@ def estimate_s(path: Path) -> float:
 def test_the_estimated_cold_read_is_right_on_each_kind_of_disk(
     disk: MakeDisk,
 ) -> None:
-    """Takes long on the slow disks: each file is read whole ROUNDS times, 200 to 700 requests at 115 a second."""
+    """Takes long on the slow disks: each file is read whole, 200 to 700 requests at 115 a second, at most ROUNDS times.
+
+    Others on the machine only make a read slower, so the fastest reads and estimates are compared.
+    """
     with disk() as volume, journals(volume) as paths:
         for path in paths:
-            rounds = ROUNDS if disk is not plain else 7
-            pairs = [(cold_read_s(path), estimate_s(path)) for _ in range(rounds)]
-            truth, found = map(min, zip(*pairs, strict=True))  # others on the machine only make a read slower
-            print(path.name, round(truth, 3), round(found, 3), round(found / truth, 2))  # noqa: T201
-            apart_s = abs(found - truth)
-            assert truth / WITHIN < found < truth * WITHIN or apart_s < SLICE_S, pairs
+            pairs: list[tuple[float, float]] = []
+            while not pairs or not agree(*map(min, zip(*pairs, strict=True))):
+                assert len(pairs) < ROUNDS, pairs
+                pairs.append((cold_read_s(path), estimate_s(path)))
+
+
+def agree(truth_s: float, found_s: float) -> bool:
+    """Return whether an estimate is right enough."""
+    return truth_s / WITHIN < found_s < truth_s * WITHIN or abs(found_s - truth_s) < SLICE_S
 
 
 def test_dirty_pages_are_neither_read_nor_written_back(place: Path) -> None:
