@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from posixpath import dirname
 from typing import Final
 
-from journalkeeper.health.evidence import Evidence, Hung, Present, Unknown
+from journalkeeper.health.evidence import DEFRAG_TIMER, SERVICE, Evidence, Hung, Present, Unit, Unknown, find_unit
 from journalkeeper.health.finding import Verdict, judge
 from journalkeeper.health.rules import HEALTH
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip
@@ -22,14 +23,14 @@ FAULTS: Final = frozenset({Reason.IO_ERROR, Reason.INTERNAL_ERROR, Reason.TOO_MA
 """Reasons to skip a file or directory that end only when an administrator acts."""
 
 WAITS: Final = {
-    Reason.SETTLING: "until the last change is old enough (SettleSec=)",
+    Reason.SETTLING: "until SettleSec= has passed since the last change",
     Reason.WINDOW_CLOSED: "for journald's next flush",
     Reason.STARTING: "until the service has run for SettleSec=",
     Reason.BUDGET: "for the daily budget (BytesPerDay= or RotationsPerDay=)",
     Reason.PRESSURE: "until the disk is less busy",
     Reason.FREE_SPACE: "for free disk space",
     Reason.IN_USE: "for programs to stop writing",
-    Reason.INTERNAL_ERROR: "until it changes",
+    Reason.INTERNAL_ERROR: "because of a bug in journalkeeper (see the log)",
     Reason.READ_ONLY: "until the file is writable: it is immutable (chattr -i), or its filesystem is read-only",
     Reason.FOREIGN_OWNER: "for root to run `journalkeeper defrag`, because another user owns it",
 }
@@ -111,13 +112,21 @@ def describe_waits(skipped: Iterable[Skip]) -> str:
 
     Only the skips that postpone work count, the most frequent wait first. Directories are counted apart from
     files, as `find_noun` decides. A reason without words in WAITS is shown in parentheses. The text is empty if
-    nothing waits.
+    nothing waits. The rows that `drop_echoes` removes do not count.
     """
+    skipped = drop_echoes(skipped)
     waits = ((WAITS.get(skip.reason, f"({skip.reason})"), find_noun(skip)) for skip in skipped if skip.puts_off)
     return ", ".join(
         f"{counted(number, noun)} {'waits' if number == 1 else 'wait'} {end}"
         for (end, noun), number in sorted(Counter(waits).items(), key=lambda pair: (-pair[1], pair[0]))
     )
+
+
+def drop_echoes(skipped: Iterable[Skip]) -> list[Skip]:
+    """Return `skipped` without each directory that waits for a flush if one of its files waits for the same flush."""
+    skipped = list(skipped)
+    known = {dirname(skip.path) for skip in skipped if skip.reason is Reason.WINDOW_CLOSED}
+    return [skip for skip in skipped if skip.reason is not Reason.WINDOW_CLOSED or skip.path not in known]
 
 
 def find_noun(skip: Skip) -> str:
@@ -136,6 +145,16 @@ def describe_foreign(paths: Sequence[str]) -> str:
     Several `paths`, of which there is at least one, are joined with "and".
     """
     return f"{' and '.join(paths)} {'is' if len(paths) == 1 else 'are'} not on btrfs; there is nothing to do"
+
+
+def describe_absence(units: tuple[Unit, ...] | Unknown) -> tuple[str, str]:
+    """Return why no service answers on the bus, and what causes the next run: two parts of sentences."""
+    known = () if isinstance(units, Unknown) else units
+    is_down = not isinstance(units, Unknown) and find_unit(units, SERVICE).active != "active"
+    state = "not running" if is_down else "no answer on D-Bus"
+    start = "none follows by itself (to enable the service: systemctl enable --now journalkeeper.service)"
+    later = f"{DEFRAG_TIMER} starts the next" if find_unit(known, DEFRAG_TIMER).active == "active" else start
+    return f"{state}; `journalkeeper scan` shows the files", later
 
 
 def describe_files(files: int, waits: str) -> str:

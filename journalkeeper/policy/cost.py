@@ -17,6 +17,7 @@ from typing import Final
 from journalkeeper.config import Config
 from journalkeeper.model import MIB, Action, JournalFile, Kind, Outcome, Range, Reason, Skip, Verb, ideal_extents
 from journalkeeper.model.compression import Compression, parse_compression
+from journalkeeper.model.units import counted
 from journalkeeper.policy.case import Case
 from journalkeeper.policy.saving import EXPECTED_RATIO
 
@@ -52,10 +53,10 @@ def _judge_archive(case: Case) -> Action | Skip:
     reason = _archive_reason(case, compression)
     if reason is not None:
         return _plan_whole_file(file, verb, reason, compression)
-    count = f"{file.extents.total} extents, {file.ideal_extents} are ideal"
+    count = f"{counted(file.extents.total, 'extent')}, where {file.ideal_extents:,} would be ideal"
     if file.extents.total <= max(1, file.ideal_extents) * NEAR_IDEAL:
         return Skip(file.path, Reason.IDEAL, count)
-    return Skip(file.path, Reason.NO_GAIN, f"{count}: less than MinExtents= and MinReclaim= ask for")
+    return Skip(file.path, Reason.NO_GAIN, f"{count}; a rewrite saves less than MinExtents= and MinReclaim=")
 
 
 def _archive_reason(case: Case, compression: Compression | None) -> Reason | None:
@@ -139,11 +140,12 @@ def _plan_whole_file(file: JournalFile, verb: Verb, reason: Reason, compression:
 def _judge_active(case: Case) -> Action | Skip:
     file = case.file
     costly = find_costly_mibs(file, case.config)
-    count = f"{file.extents.total} extents in {file.size_bytes / MIB:.0f} MiB"
+    count = f"{counted(file.extents.total, 'extent')} in {file.size_bytes / MIB:.0f} MiB"
     if not costly:
         if file.extents.total <= max(1, file.ideal_extents) * NEAR_IDEAL:
             return Skip(file.path, Reason.IDEAL, count)
-        return Skip(file.path, Reason.NO_GAIN, f"{count}: no MiB has ExtentsPerMiB= extents that a rewrite can move")
+        most = case.config.defrag.extents_per_mib
+        return Skip(file.path, Reason.NO_GAIN, f"{count}; no MiB has ExtentsPerMiB={most} that a rewrite can move")
     ranges = _join_ranges(file, costly)
     stay = len(costly) * ideal_extents(MIB, compressed=file.compressed)
     stay += sum(extents for mib, extents in enumerate(file.extents.left_per_mib) if mib in costly)

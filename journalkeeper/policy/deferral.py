@@ -93,7 +93,8 @@ def wait_for_window(path: str, window: Window) -> Skip | None:
     """
     if window.open:
         return None
-    detail = f"journald has not yet flushed its newest messages ({window.reason})"
+    short = "SyncIntervalSec= leaves too little time between two flushes" if window.reason == "too-short" else ""
+    detail = short or "journald has not yet flushed its newest messages"
     return Skip(path, Reason.WINDOW_CLOSED, detail, until_us=window.opens_at_us)
 
 

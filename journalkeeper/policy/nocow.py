@@ -64,9 +64,9 @@ def _doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str]
     once, and SNAPSHOTS by `snapshots`.
     """
     if volume.redundant:
-        return Reason.REDUNDANT, f"data is {volume.data_profile}"
+        return Reason.REDUNDANT, f"the volume stores data as {volume.data_profile}"
     if snapshots(instance, host):
-        return Reason.SNAPSHOTS, "snapshots share files of this journal"
+        return Reason.SNAPSHOTS, "snapshots share data with this journal"
     return None
 
 
@@ -86,7 +86,7 @@ def _already(instance: Instance, doubt: tuple[Reason, str] | None) -> Skip | Non
     if doubt is None:
         return None
     reason, what = doubt
-    return Skip(instance.directory, reason, f"NOCOW, but {what}: {UNWANTED[reason]}; `journalkeeper doctor` helps")
+    return Skip(instance.directory, reason, f"NOCOW although {what}: {UNWANTED[reason]}; see `journalkeeper doctor`")
 
 
 def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | None) -> Skip | None:
@@ -100,7 +100,7 @@ def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | No
         return Skip(where, Reason.IDEAL, "mounted with nodatacow: new files are NOCOW without an attribute")
     if doubt is not None:
         reason, what = doubt
-        return Skip(where, reason, f"{what}: new files stay copy on write, with checksums")
+        return Skip(where, reason, f"{what}, so +C (NOCOW) is not set and new files keep checksums")
     if "ro" in volume.options:
         return Skip(where, Reason.READ_ONLY, "the filesystem is mounted read-only")
     if instance.compressed:

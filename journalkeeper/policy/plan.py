@@ -37,6 +37,9 @@ Decision: TypeAlias = tuple[Skip | None, Action | None]
 UNLESS_IDLE: Final = PUTTING_OFF | {Reason.SHARED}
 """Vetoes whose meaning depends on whether an action would pay. Others are reported without asking that."""
 
+FOR_WORK: Final = frozenset({Reason.SHARED, Reason.WINDOW_CLOSED})
+"""Vetoes that are reported only if an action would pay."""
+
 
 @dataclass
 class Idle:
@@ -152,7 +155,7 @@ def _judge(case: Case) -> Decision:
     - A rule vetoes the file: (the first veto, None). `puts_off` of the veto is True if a rewrite would pay and
       all vetoes are temporary.
     - No rewrite pays, and no rule vetoes the file: (the Skip of `propose`, None). The result is the same if the
-      first veto is SHARED, because a file that needs no work does not wait for the deletion of a snapshot.
+      first veto is in FOR_WORK: a file that needs no work waits neither for a flush nor for the end of a snapshot.
     - A rewrite pays, but a failure or a busy disk postpones it: (the Skip with `puts_off`, the action). This case
       does not occur if the request hurries.
     - A rewrite pays and may be done now: (None, the action).
@@ -163,8 +166,8 @@ def _judge(case: Case) -> Decision:
         return veto, None
     proposal = propose(case)
     if isinstance(proposal, Skip):
-        # A file that needs no work does not wait for the deletion of a snapshot.
-        return (proposal if veto is None or veto.reason is Reason.SHARED else veto), None
+        # A file that needs no work waits neither for a flush nor for the deletion of a snapshot.
+        return (proposal if veto is None or veto.reason in FOR_WORK else veto), None
     if veto is not None:
         return veto._replace(puts_off=all(map(_is_temporary, (veto, *against)))), None
     later = None if case.request.hurries else deferral.postpone(case)
@@ -186,7 +189,8 @@ def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
     file or directory, and no longer skips it for the same reason. A `request` that hurries changes nothing.
     """
     at_once = plan(host, request._replace(now=True), config)
-    done = {one.path if isinstance(one.target, JournalFile) else one.target.directory for one in at_once.actions}
+    done = {one.path for one in at_once.actions}
+    done |= {one.target.directory for one in at_once.actions if not isinstance(one.target, JournalFile)}
     left = {(skip.path, skip.reason) for skip in at_once.skipped}  # a directory has answers about +C and a rotation
     helped = (skip._replace(now=skip.path in done and (skip.path, skip.reason) not in left) for skip in made.skipped)
     return made._replace(skipped=tuple(helped))
@@ -229,9 +233,9 @@ def _afford(actions: list[Action], host: Host, request: Request, config: Config)
             space = f"{spell_size(need)} are needed, {spell_size(max(0, room[uuid]))} are to spare"
             skipped.append(Skip(action.path, Reason.FREE_SPACE, space, host.now_us + SPACE_US, puts_off=True))
         elif budget == 0 and not ignores_budget(request, budget):
-            skipped.append(Skip(action.path, Reason.BUDGET, "BytesPerDay=0: nothing is rewritten"))
+            skipped.append(Skip(action.path, Reason.BUDGET, "BytesPerDay=0 allows no rewrite"))
         elif left is not None and need > left:
-            money = f"{spell_size(need)} to write, {spell_size(max(0, left))} are left of today's budget"
+            money = f"{spell_size(need)} to rewrite, {spell_size(max(0, left))} left of today's budget (BytesPerDay=)"
             skipped.append(Skip(action.path, Reason.BUDGET, money, host.now_us + AGAIN_US, puts_off=True))
         else:
             chosen.append(action)

@@ -205,7 +205,7 @@ def _find_losses(question: Question) -> Iterator[str]:
     tables = early * (full // TABLE_SHARE)
     if most and tables > most * TABLES_MOST:
         taken = f"their hash tables take {spell_size(tables)} of the {spell_size(most)} that journald keeps"
-        yield f"{early} files were ended early, {taken}; with a smaller SystemMaxFileSize= they take less"
+        yield f"{early:,} files were ended early, {taken}; with a smaller SystemMaxFileSize= they take less"
     unused = sum(file.allocated_bytes - file.extents.data_bytes for file in question.actives)
     beyond = (after - unused) % full
     sooner = min(beyond, full - beyond)
@@ -216,7 +216,7 @@ def _find_losses(question: Question) -> Iterator[str]:
         yield f"SystemMaxFiles={instance.system_max_files} alone decides what journald keeps"
     files = len(question.files) + len(question.actives) - (after - (most or 0)) // full
     if most and 0 < instance.system_max_files < files:
-        yield f"{files} files when SystemMaxUse= is full, SystemMaxFiles={instance.system_max_files}"
+        yield f"there would be {files:,} files when SystemMaxUse= is full, SystemMaxFiles={instance.system_max_files}"
 
 
 RULES: Final = (
@@ -250,7 +250,7 @@ def decide_rotation(question: Question, proposed: Sequence[Action], *, nocow: bo
         answer = other if answer is None or isinstance(other, Action) else answer
     if isinstance(answer, Skip):
         ends = answer.reason in {Reason.WINDOW_CLOSED, Reason.BUDGET, Reason.PRESSURE}
-        return answer._replace(detail=f"no rotation: {answer.detail}", puts_off=ends)
+        return answer._replace(detail=f"no rotation{' yet' if ends else ''}; {answer.detail}", puts_off=ends)
     return answer
 
 

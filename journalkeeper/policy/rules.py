@@ -145,10 +145,10 @@ def veto_repeated_rewrite(case: Case) -> Skip | None:
         return None  # a power cut or a restored backup undid the rewrite of this archive
     if not in_vain:
         # The sentence names no time, so that a lasting reason reads the same in every look.
-        what = f": {past.extents_before} extents became {past.extents}" if past.extents_before else ""
-        return _skip(case, Reason.RECORDED, f"rewritten{what}")
+        what = f"{past.extents_before:,} extents became {past.extents:,}" if past.extents_before else "rewritten"
+        return _skip(case, Reason.RECORDED, what)
     what = describe_gain(past.extents_before, past.extents, past.extents_expected)
-    return _skip(case, Reason.NO_GAIN, f"{what}; tried again with {missing} more")
+    return _skip(case, Reason.NO_GAIN, f"{what}; tried again with {missing:,} more")
 
 
 def _count_worthwhile_extents(case: Case, past: Past) -> int:

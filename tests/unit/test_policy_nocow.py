@@ -51,7 +51,7 @@ def test_a_directory_on_data_without_copies_becomes_nocow(profile: str, word: st
 def test_auto_leaves_data_with_copies_datacow_and_says_of_what_profile_it_is(profile: str) -> None:
     found = skip("auto", data_profile=profile, redundant=True)
     assert (found.path, found.reason) == (DIRECTORY, Reason.REDUNDANT)
-    assert f"data is {profile}" in found.detail
+    assert f"the volume stores data as {profile}" in found.detail
 
 
 @pytest.mark.parametrize(

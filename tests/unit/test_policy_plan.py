@@ -103,7 +103,10 @@ def test_a_plan_keeps_to_the_days_budget_and_to_the_space(
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [({"written_bytes": BUDGET + GIB}, "0 B are left"), ({"volumes": (volume(free_bytes=0),)}, "0 B are to spare")],
+    [
+        ({"written_bytes": BUDGET + GIB}, "0 B left of today's budget"),
+        ({"volumes": (volume(free_bytes=0),)}, "0 B are to spare"),
+    ],
 )
 def test_nothing_left_is_shown_as_no_bytes(words: dict[str, Any], says: str) -> None:
     assert says in plan_of(A, **words).skipped[0].detail
@@ -378,7 +381,7 @@ def refused(of: JournalFile) -> dict[tuple[int, int], Refusal]:
         (fragmented("a", state=State.ONLINE), {}, (Reason.IN_USE, False)),
         (fragmented("a", state=State.ONLINE, **JUST_NOW), {}, (Reason.SETTLING, False)),  # another reason is behind it
         (file(Kind.ACTIVE, extents=TORN, **ONLINE), {}, (Reason.WINDOW_CLOSED, True)),
-        (file(Kind.ACTIVE, **ONLINE), {}, (Reason.WINDOW_CLOSED, False)),
+        (file(Kind.ACTIVE, **ONLINE), {}, (Reason.IDEAL, False)),  # it waits for no flush
         (fragmented("a"), {"written_bytes": 99 * MIB}, (Reason.BUDGET, True)),
         (fragmented("a"), {"volumes": (volume(busy_percent=99.0),)}, (Reason.PRESSURE, True)),
         (fragmented("a"), {"volumes": (volume(maintenance="scrub"),)}, (Reason.PRESSURE, True)),

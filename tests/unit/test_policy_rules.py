@@ -341,7 +341,7 @@ def test_a_vain_rewrite_is_told_with_its_numbers() -> None:
     first_veto, *_ = rules.vetoes(case(one, past=known(one, **VAIN)))
     assert first_veto.reason is Reason.NO_GAIN  # and not RECORDED
     assert first_veto.detail == (
-        f"rewritten without gain: 5000 extents before, 5000 after, 40 expected; tried again with {MIN_EXTENTS} more"
+        f"rewritten without gain: 5,000 extents before, 5,000 after, 40 expected; tried again with {MIN_EXTENTS} more"
     )
 
 
