@@ -106,7 +106,7 @@ class Connection:
             either: set[asyncio.Future[Any]] = {waiting, self.ended}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
-                raise ConnectionResetError("the bus has gone away")
+                raise ConnectionResetError("the bus closed the connection")
         finally:
             del self._answers[message.serial]
         answer = waiting.result()
@@ -150,7 +150,7 @@ class Connection:
                 while left:
                     left -= len(await self._reader.readexactly(min(left, most)))
         except (OSError, EOFError) as error:
-            return ConnectionResetError("the bus has gone away") if isinstance(error, EOFError) else error
+            return ConnectionResetError("the bus closed the connection") if isinstance(error, EOFError) else error
         finally:
             self._writer.transport.abort()
 

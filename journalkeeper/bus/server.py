@@ -45,7 +45,7 @@ async def serve_bus(service: Daemon, address: str) -> None:
             await _serve_connection(service, address)
         except Exception as error:  # noqa: BLE001 - a library of many releases has many; all of them are logged
             why = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-            sentence = f"cannot connect to the system bus ({address}): {why}; the service works without it"
+            sentence = f"no connection to the system bus ({address}): {why}; the service works without it"
             service.log.log("bus", WARNING, sentence)
         if time.monotonic() - began_s > MOST_S:
             wait_s = FIRST_S

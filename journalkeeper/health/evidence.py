@@ -55,6 +55,7 @@ class Obstacle(StrEnum):
     FILESYSTEM = "filesystem"
     MOUNT = "mount"
     OWNER = "owner"
+    MODE = "mode"
     ATTRIBUTE = "attribute"
 
 

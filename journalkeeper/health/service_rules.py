@@ -34,7 +34,8 @@ UNWRITABLE: Final = {
         "systemctl edit journalkeeper.service   # [Service] ReadWritePaths={}",
     ),
     Obstacle.OWNER: ("it belongs to another user", "chown root {}"),
-    Obstacle.ATTRIBUTE: ("it is immutable, or its mode forbids it", "chattr -ia {0}; chmod u+rwx {0}"),
+    Obstacle.MODE: ("its mode forbids it", "chmod u+rwx {}"),
+    Obstacle.ATTRIBUTE: ("it is immutable or append-only", "chattr -ia {}"),
 }
 """The reason and the remedy for each obstacle. Without CAP_DAC_OVERRIDE root may not write where another user owns."""
 
@@ -85,7 +86,7 @@ def keeper_down(evidence: Evidence) -> Answers:
         if service.sub == "auto-restart":  # it ended to be started again, because a directory was replaced
             yield Unknown("systemd starts journalkeeper.service again in a moment")
         elif service.active != "active" and timer.sub == "waiting":
-            yield Unknown("journalkeeper.timer starts the service soon after the boot")
+            yield Unknown("the service does not run yet; journalkeeper.timer starts it about 10 s after the boot")
         elif service.active == "active" and evidence.service is None:
             yield problem("journalkeeper.service runs but is not on the system bus.", *remedy, **facts)
     elif service.has_failed:

@@ -390,7 +390,7 @@ class Daemon:
         try:
             await asyncio.to_thread(self._worker.reload)
             self._change(configuration="", unwritable=())
-            self.log.say(INFO, "the configuration was read again", Event.RELOADED)
+            self.log.say(INFO, "configuration reloaded; the new settings are in effect", Event.RELOADED)
         except (KeeperError, OSError) as error:
             self._change(configuration=f"{WRONG}: {error}")
             self.log.say(ERROR, f"configuration not reloaded, the old settings stay: {error}", Event.NOT_RELOADED)

@@ -121,7 +121,7 @@ class Log:
 
         Without lost messages, return True and log nothing.
         """
-        text = f"{self.lost} messages were lost: journald did not take them"
+        text = f"{self.lost:,} log messages were lost: journald did not accept them"
         if self.lost and self._send(WARNING, text, Event.LOST, {"JOURNALKEEPER_LOST": str(self.lost)}):
             self.lost = 0
         return not self.lost
@@ -211,8 +211,7 @@ class RunLog:
         self._log_results(report, is_repeated=True)
         for skip in report.plan.skipped:
             if skip.reason in LASTING_REASONS:
-                what = f"{skip.path}: left alone ({skip.reason}): {skip.detail}"
-                self.log(skip.path, LASTING_REASONS[skip.reason], what, same=skip.reason)
+                self.log(skip.path, LASTING_REASONS[skip.reason], f"{skip.path}: {skip.detail}", same=skip.reason)
         if missing:
             self.log("waiting", INFO, f"waiting for {' and '.join(missing)} to appear")
         else:

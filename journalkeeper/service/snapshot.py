@@ -87,7 +87,7 @@ def state(snapshot: Snapshot) -> tuple[str, str]:
     if snapshot.working:
         return "working", ""
     if snapshot.present.paused:
-        return "paused", f"{snapshot.present.paused}; `journalkeeper resume` ends the pause"
+        return "paused", snapshot.present.paused
     if snapshot.present.problem:
         return "degraded", snapshot.present.problem
     if found is None:

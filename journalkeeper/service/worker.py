@@ -166,10 +166,8 @@ class Worker:
         if self.cycles > 1:  # the first look may take any time
             self.alive_s = time.monotonic()
         for path in self.check():
-            raise ReplacedError(
-                f"{path} was made or replaced after the service started, and its unit may not write there; "
-                "it ends now, and systemd starts it again"
-            )
+            again = "the service ends now, and systemd starts it again"
+            raise ReplacedError(f"{path} is new or was replaced, and this run of the unit may not write there; {again}")
         engine = self.engine
         try:
             return self._summarize(engine, self._run(engine, 0, Request(upkeep=True), self._gives_way, DAEMON))
@@ -309,6 +307,7 @@ def find_unwritable(top: str) -> dict[str, Obstacle]:
       ReadWritePaths= that exist when the service starts. A directory that is made later is on the read-only
       mount.
     - OWNER: the directory belongs to another user.
+    - MODE: the mode lacks the owner's right to write.
     - ATTRIBUTE: none of these, so an attribute such as chattr +i is left as the cause.
     """
     places = [top]
@@ -327,19 +326,20 @@ def _find_obstacle(path: str) -> Obstacle:
     """Return the reason why this process cannot write to the directory `path`. The caller knows that it cannot.
 
     Return the first that applies: FILESYSTEM if the filesystem is read-only, MOUNT if only its mount is, OWNER if the
-    directory belongs to another user. Otherwise return ATTRIBUTE, because an attribute such as chattr +i is left as the
-    cause.
+    directory belongs to another user, MODE if the mode forbids it. Otherwise return ATTRIBUTE, because an attribute
+    such as chattr +i is left as the cause.
 
     Raises: OSError if the directory cannot be opened.
     """
     fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fields = (find_mount_line(fd) or "").rstrip("\n").split(" ")
-        is_ours = os.fstat(fd).st_uid == os.geteuid()
+        seen = os.fstat(fd)
     finally:
         os.close(fd)
     if "ro" in fields[-1].split(","):
         return Obstacle.FILESYSTEM
     if len(fields) > 5 and "ro" in fields[5].split(","):
         return Obstacle.MOUNT
-    return Obstacle.ATTRIBUTE if is_ours else Obstacle.OWNER
+    obstacle = Obstacle.ATTRIBUTE if seen.st_mode & 0o200 else Obstacle.MODE
+    return obstacle if seen.st_uid == os.geteuid() else Obstacle.OWNER

@@ -44,7 +44,8 @@ TROUBLES = (
     Trouble("mount -o remount,bind,ro TOP", "mount -o remount,bind,rw TOP", EXCLUDED),
     Trouble("mount -o remount,ro TOP", "mount -o remount,rw TOP", "its filesystem is read-only"),
     Trouble("chown nobody TOP", "chown root TOP", "it belongs to another user"),
-    Trouble("chattr +i TOP", "chattr -i TOP", "it is immutable, or its mode forbids it"),
+    Trouble("chmod 555 TOP", "chmod 755 TOP", "its mode forbids it"),
+    Trouble("chattr +i TOP", "chattr -i TOP", "it is immutable or append-only"),
 )
 WITHOUT_CAPABILITIES = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 """As the unit runs the service: root may then not write where another user owns."""

@@ -52,7 +52,7 @@ STATES = [
     (
         CALM._replace(present=BAD._replace(paused="until noon")),
         "paused",
-        "until noon; `journalkeeper resume` ends the pause",
+        "until noon",
     ),
     (CALM._replace(present=BAD._replace(paused="until noon"), working=True), "working", ""),
 ]

@@ -341,7 +341,8 @@ def test_directories_are_quoted_in_remedies() -> None:
     ("obstacle", "remedy"),
     [
         (Obstacle.OWNER, "chown root /j"),  # the group systemd-journal, which reads the journal, stays
-        (Obstacle.ATTRIBUTE, "chattr -ia /j; chmod u+rwx /j"),
+        (Obstacle.MODE, "chmod u+rwx /j"),
+        (Obstacle.ATTRIBUTE, "chattr -ia /j"),
     ],
 )
 def test_a_directory_that_cannot_be_written_has_the_remedy_of_its_obstacle(obstacle: Obstacle, remedy: str) -> None:
