@@ -23,7 +23,7 @@ from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, U
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US
 
-ABSENT: Final = "not running, or not on D-Bus; systemctl status journalkeeper shows which"
+ABSENT: Final = "not running or not on D-Bus: see systemctl status journalkeeper"
 """The message for a service that is not on the bus."""
 
 if TYPE_CHECKING:

@@ -122,7 +122,7 @@ def _summarize(report: Report) -> str:
     subjects = count_subjects([outcome.action for outcome in outcomes])
     verdict = f"{subjects} done" if not others else f"{len(done)} of {subjects} done, {', '.join(others)}"
     facts = [describe_sums(done)] if any(one.bytes_written for one in done) else []
-    facts.append(f"{spell_size(report.written_bytes)} written in {format_seconds(report.duration_s, MS_US)}")
+    facts.append(f"{spell_size(report.written_bytes)} rewritten in {format_seconds(report.duration_s, MS_US)}")
     summary = f"{verdict}: {', '.join(facts)}."
     if any(one.action is Verb.ROTATE for one in done):
         summary += " The rotated file is an archive now; the next `journalkeeper defrag --now` works on it."

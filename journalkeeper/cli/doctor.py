@@ -119,16 +119,14 @@ def lines(verdict: Verdict, evidence: Evidence, output: Output) -> list[str]:
     there, because the summary counts them. The last line shows how far back the journal was read, if not to its
     beginning. With --no-legend there are only the findings.
     """
-    found: list[str] = []
-    for finding in verdict.findings:
-        found += [*_finding(finding, output), ""]
+    found = [line for finding in verdict.findings for line in (*_finding(finding, output), "")]
     if not output.legend:
         return found[:-1]
-    found += wrap(_summary(verdict), WIDTH)
+    found += _wrap(_summary(verdict), output)
     for why, rules in _group_by_reason(verdict).items():
         names = ", ".join(rules) if len(rules) <= LISTED else counted(len(rules), "check")
-        found += _wrap(f"{names}: {why}", "  ", "    ")
-    return found + _describe_reach(evidence)
+        found += _wrap(f"{names}: {why}", output, "  ", "    ")
+    return found + _wrap(_describe_reach(evidence), output)
 
 
 def _group_by_reason(verdict: Verdict) -> dict[str, list[str]]:
@@ -146,13 +144,14 @@ def _group_by_reason(verdict: Verdict) -> dict[str, list[str]]:
 def _finding(finding: Finding, output: Output) -> list[str]:
     title = f"{finding.severity.upper()}: {finding.word}"
     found = [paint(title, _COLOURS[finding.severity], enabled=output.colours)]
-    found += _wrap(finding.sentence, "  ", "  ")
+    found += _wrap(finding.sentence, output, "  ", "  ")
     # commands are whole lines, to be copied: a backslash stays one
     return found + [f"    {one if one.isprintable() else shown(one)}" for one in finding.remedy]
 
 
-def _wrap(text: str, first: str, others: str) -> list[str]:
-    return wrap(shown(text), WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
+def _wrap(text: str, output: Output, first: str = "", others: str = "") -> list[str]:
+    width = output.width or WIDTH
+    return wrap(shown(text), width, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
 
 
 def _summary(verdict: Verdict) -> str:
@@ -174,13 +173,12 @@ def _summary(verdict: Verdict) -> str:
     return ", ".join(parts)
 
 
-def _describe_reach(evidence: Evidence) -> list[str]:
-    """Return a wrapped sentence on how far back the journal was read, or [] if it was read to its beginning.
+def _describe_reach(evidence: Evidence) -> str:
+    """Return a sentence on how far back the journal was read, or "" if it was read to its beginning.
 
-    Return [] also if the journal could not be read.
+    Return "" also if the journal could not be read.
     """
     journal = evidence.journal
     if isinstance(journal, Unknown) or journal.complete or journal.oldest_us is None:
-        return []
-    oldest = format_time(journal.oldest_us)
-    return wrap(f"Only the newest {journal.entries:,} entries of the journal were read, back to {oldest}.", WIDTH)
+        return ""
+    return f"Only the newest {journal.entries:,} journal entries were read, back to {format_time(journal.oldest_us)}."

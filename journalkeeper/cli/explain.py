@@ -38,7 +38,8 @@ from journalkeeper.report import story
 from journalkeeper.report.retention import summarize_history
 from journalkeeper.report.story import Decision, DirectoriesAnswer, DirectoryAnswer, ReadPrice, Story
 
-UNMEASURED: Final = "a program maps the file, the user is not root, or the kernel is older than Linux 6.5"
+ONLY_ROOT: Final = "only root can measure it"
+UNMEASURED: Final = "its data is not on the disk yet, a program such as journald maps it, or Linux is older than 6.5"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -90,9 +91,9 @@ def _learn(file: JournalFile, now_us: int, context: Context) -> Story:
     Raises: OSError if the file cannot be opened.
     """
     parts, pinned_bytes, read_s = _read_placement(file.path)
-    unknown = {} if read_s is not None else {"disk": UNMEASURED}
+    unknown = {} if read_s is not None else {"disk": UNMEASURED if context.privileged else ONLY_ROOT}
     if pinned_bytes is None:
-        unknown["pinned"] = "only root can measure it"
+        unknown["pinned"] = ONLY_ROOT
     past, samples = _read_past(file, now_us, context, unknown)
     decisions, windows = _decide(Request(paths=(file.path,)), context, unknown)
     window = windows.get(file.instance) if file.kind is Kind.ACTIVE else None

@@ -36,7 +36,7 @@ from journalkeeper.cli.wording import (
     is_on_file,
     show_decisions,
 )
-from journalkeeper.model import Request, Skip
+from journalkeeper.model import Reason, Request, Skip
 from journalkeeper.model.escape import shown
 from journalkeeper.model.record import to_json
 from journalkeeper.model.run import plan_windows, skips
@@ -105,15 +105,18 @@ def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
 
     The running service makes the plan if it can, otherwise this process does. Return 1 if a named path cannot be
     examined as a journal file (NO_JOURNAL), and report it on stderr. Otherwise return 0. Files that need no work
-    are only counted, unless the user named paths or `verbose` is set. The footer describes the flush windows and
-    the sums.
+    are only counted, unless the user named paths or `verbose` is set. The footer describes the sums, and the
+    flush windows that are open or that a file waits for.
 
     Raises: NeedsRootError if an unprivileged user can read none of the files; as `make_plan`.
     """
     document = make_plan(asked, context)
     skipped, actions = skips(document), document["actions"]
     status = check_files(skipped, len(skipped) + len(actions), asked.paths, context)
-    footer = [[describe_window(window) for window in plan_windows(document).values()], [_summarize(actions, skipped)]]
+    windows = plan_windows(document)
+    waiting = {part for skip in skipped if skip.reason is Reason.WINDOW_CLOSED for part in skip.path.split("/")}
+    relevant = [window for name, window in windows.items() if window.open or name in waiting]
+    footer = [[describe_window(one, named=len(windows) > 1) for one in relevant], [_summarize(actions, skipped)]]
     table = Table(_ACTIONS, actions, lambda _: GREEN)
     show_decisions(context.output, document, table, skipped, everything=verbose or bool(asked.paths), footer=footer)
     return status
@@ -147,7 +150,7 @@ def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
 
     The figures are sums over the actions on files. If all actions are on directories, there are no figures:
     - bytes to write, and extents before and after
-    - bytes that are then stored twice, because a snapshot keeps them, too: left out if 0
+    - bytes that are used in addition until a snapshot is deleted: left out if 0
     - seconds that cold reads save, and disk bytes that become free: each left out if 0
 
     The text ends with `describe_rest`. Without actions, return `describe_no_actions`.
@@ -158,9 +161,9 @@ def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
     actions = [action for action in actions if is_on_file(action["action"])]
     if actions:
         before, after = (sum(action[f"extents_{when}"] for action in actions) for when in ("before", "expected"))
-        facts = [f"{spell_size(sum(action['bytes_to_write'] for action in actions))} to write"]
+        facts = [f"{spell_size(sum(action['bytes_to_write'] for action in actions))} to rewrite"]
         if twice := sum(action.get("unshared_bytes", 0) for action in actions):
-            facts.append(f"~{spell_size(twice)} of it stored twice because of a snapshot")
+            facts.append(f"~{spell_size(twice)} more on disk until the snapshot is deleted")
         facts.append(f"{before:,} to ~{after:,} extents")
         if saved_s := sum(action.get("read_seconds_saved", 0) for action in actions):
             facts.append(f"a cold read is ~{format_seconds(saved_s)} shorter at {READ_IOPS} IOPS")

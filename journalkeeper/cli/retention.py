@@ -77,7 +77,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     evidence = collect_evidence(context, Wanted(args.directory, entries=0, since_us=context.now_us))
     found = supply(retention, evidence)
     if isinstance(found, Unknown):
-        raise KeeperError(f"the retention is unknown: {found.why}")
+        raise KeeperError(f"no estimate of the retention: {found.why}")
     changed, sentences = False, [sentence(found)]
     if args.apply:
         changed = _apply(found, evidence)
@@ -100,10 +100,7 @@ def _apply(found: Retention, evidence: Evidence) -> bool:
             f"the retention cannot be set, because the state of journalkeeper's units is unknown: {evidence.units.why}"
         )
     if not any(unit.name in OURS and unit.active == "active" for unit in evidence.units):
-        raise KeeperError(
-            "no running unit compresses the archives on this host, so the journal would fill a larger limit;"
-            " run systemctl enable --now journalkeeper.service first"
-        )
+        raise KeeperError("no running unit compresses the archives: first systemctl enable --now journalkeeper.service")
     text = dropin(found)
     try:
         changes = not os.path.exists(RETENTION) or Path(RETENTION).read_text(errors="replace") != text
@@ -114,10 +111,8 @@ def _apply(found: Retention, evidence: Evidence) -> bool:
         write_whole(WRITE, RETENTION, text, mode=MODE)
     use = conf.read_settings().system_max_use_bytes
     if use != found.proposed_use_bytes:
-        raise KeeperError(
-            f"{RETENTION} is written, but a later file sets SystemMaxUse={use};"
-            " systemd-analyze cat-config systemd/journald.conf shows this file"
-        )
+        shows = "systemd-analyze cat-config systemd/journald.conf shows it"
+        raise KeeperError(f"{RETENTION} is written, but a later file sets SystemMaxUse={use}: {shows}")
     return changes
 
 

@@ -33,6 +33,8 @@ from journalkeeper.model.escape import shown
 from journalkeeper.model.units import counted, format_size, spell_size
 from journalkeeper.policy.cost import is_fragmented
 
+KEY: Final = 'DISK above SIZE: old data that btrfs cannot free yet. "shared": with a snapshot or a copy.'
+
 
 def _kind(file: JournalFile) -> str:
     """Return the kind from the file's name, or "-" if it is not a journal name."""
@@ -85,8 +87,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     table = Table(_COLUMNS, sorted(host.files, key=_worst), lambda file: RED if file.problem else "")
     config = context.config()
     fragmented = sum(file.problem is None and is_fragmented(file, None, config) for file in host.files)
-    summary = _summarize(host.files, fragmented)
-    context.output.show(host.files, table, legend=[[summary]])
+    context.output.show(host.files, table, legend=[[_summarize(host.files, fragmented)], [KEY] if host.files else []])
     return status
 
 

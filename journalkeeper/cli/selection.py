@@ -16,6 +16,7 @@ from journalkeeper.model import JournalFile, Reason, Request, Skip
 from journalkeeper.model.compression import parse_compression
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.reasons import NO_JOURNAL
+from journalkeeper.model.units import counted
 
 NEXT: Final = {
     Reason.VANISHED: "`journalkeeper scan` lists the journal files",
@@ -42,7 +43,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--active", action="store_true", help="only files that journald writes to")
     parser.add_argument("--archived", action="store_true", help="only archived files")
     parser.add_argument(
-        "--now", action="store_true", help="do not wait for a flush window, the settle time or the budget"
+        "--now", action="store_true", help="do not wait for journald's next flush, SettleSec= or the daily budget"
     )
     parser.add_argument(
         "--compress",
@@ -53,14 +54,14 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-unshare",
         action="store_true",
-        help="also rewrite files that share data with a snapshot; the shared data then takes its space twice",
+        help="also make large copies of files that a snapshot shares: both take space until the snapshot is deleted",
     )
     # The unit of 0.1.0 passes it; upkeep is always done now.
     parser.add_argument("--upkeep", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
         "--before-shutdown",
         action="store_true",
-        help="--active --now; also count the extents that the last messages of a shutdown add",
+        help="for the unit at shutdown: as --active --now; also rotate files that the last messages would fragment",
     )
 
 
@@ -110,9 +111,9 @@ def check_files(skipped: Sequence[Skip], number: int, paths: tuple[str, ...], co
     unreadable = sum(skip.reason is Reason.UNREADABLE for skip in skipped)
     if unreadable and not context.privileged:
         if unreadable == number:
-            none = f"none of {unreadable} files is readable" if unreadable > 1 else "the file is not readable"
+            none = f"none of {unreadable:,} files is readable" if unreadable > 1 else "the file is not readable"
             raise NeedsRootError(none)
-        note(f"{unreadable} of {number} files are not readable for this user: root sees all, try sudo")
+        note(f"{unreadable:,} of {counted(number, 'file')} cannot be read as this user: try sudo")
     wrong = [skip for skip in skipped if paths and skip.reason in NO_JOURNAL]
     for path, reason, detail, *_ in wrong:
         note(f"{path}: {detail or reason}" + (f"; {NEXT[reason]}" if reason in NEXT else ""))

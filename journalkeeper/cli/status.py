@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper status`: the verdict, then the facts from the service and the history. It works for any user.
 
-Shows the verdict first: "OK: ..." or "Act: ..." with the remedy. Then it shows the state of the
-service and of its last look, which every user may see. Root also sees the history: the last run, and
-the bytes written in the last 24 hours.
+Shows the verdict first: "OK: ...", "Act: ..." with the remedy, or "Unknown: ..." while the service starts or if
+the facts cannot be read. Then it shows the state of the service and of its last look, which every user may see.
+Root also sees the history: the last run, and the bytes rewritten in the last 24 hours (before compression).
 
 examples:
   journalkeeper status
@@ -27,18 +27,18 @@ from typing import Final, NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.bus.unit_states import units
-from journalkeeper.cli.context import ABSENT, Context
+from journalkeeper.cli.context import Context
 from journalkeeper.cli.times import format_time
 from journalkeeper.health.evidence import RECENT_US, UNASKED, Evidence, Hung, Look, Recorded, Unknown
 from journalkeeper.health.finding import FIRST_LOOK, judge
 from journalkeeper.health.rules import HEALTH
-from journalkeeper.health.verdict import describe_files, describe_foreign, present
+from journalkeeper.health.verdict import describe_absence, describe_files, describe_foreign, present
 from journalkeeper.journald import layout, opening
 from journalkeeper.model import Host
 from journalkeeper.model.errors import KeeperError, NotBtrfsError
 from journalkeeper.model.escape import shown
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.reasons import RUN_BY
+from journalkeeper.model.reasons import BY
 from journalkeeper.model.record import Count, Sometimes
 from journalkeeper.model.recorded import Counters, Run, Totals
 from journalkeeper.model.units import counted, format_span, spell_size
@@ -186,8 +186,8 @@ def _describe_ok(evidence: Evidence) -> str:
     - A service that is idle and has a reason for its state: this reason.
     - Any other service that runs: the number of its files and, if its state is "waiting", what they wait for.
     - No service, and directories that are not on btrfs: the sentence names them.
-    - No service otherwise: how long ago the last run was, or that nothing was done yet. An unreadable history also
-      counts as nothing done.
+    - No service otherwise: how long ago the last run was, or that nothing was done yet, and what causes the next run.
+      An unreadable history also counts as nothing done.
     """
     live, look = evidence.service, evidence.look
     if isinstance(live, Manager) and live.state == "idle" and live.state_reason:
@@ -197,9 +197,8 @@ def _describe_ok(evidence: Evidence) -> str:
     if isinstance(look, Look):
         return f"{describe_foreign(look.foreign)}."
     last = None if isinstance(evidence.record, Unknown) else evidence.record.last_run
-    if last is None:
-        return "no service runs, and nothing was done yet."
-    return f"no service runs; the last run, {format_span(max(0, evidence.now_us - last.began_us))} ago, did not fail."
+    ago = last and f"the last run, {format_span(max(0, evidence.now_us - last.began_us))} ago, did not fail"
+    return f"{ago or 'there was no run yet'}; {describe_absence(evidence.units)[1]}."
 
 
 def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
@@ -227,8 +226,8 @@ def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str
     """Return the (name, text) rows below the verdict, from the history and the service.
 
     They are the total saving, the rows of `_list_service_facts`, the state directory, the last run, and the bytes
-    written in the last 24 hours. If the history cannot be read, the row "Last run" has the reason. If there was
-    no run, this row says so. In both cases the row of written bytes is missing.
+    rewritten in the last 24 hours. If the history cannot be read, the row "Last run" has the reason. If there was
+    no run, this row says so. In both cases the row of rewritten bytes is missing.
 
     A text is "" if its fact is not known: the caller leaves out the row.
     """
@@ -236,8 +235,8 @@ def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str
     counters = answer.saving or Counters(bytes_reclaimed=live and live.bytes_reclaimed_total)
     rows = [
         ("Saved", describe_total_saving(counters)),
-        *_list_service_facts(evidence.service),
-        ("History", answer.state_directory),
+        *_list_service_facts(evidence, answer.verdict or ""),
+        ("State", answer.state_directory),
     ]
     if isinstance(record, Unknown):
         rows.append(("Last run", record.why))
@@ -245,33 +244,36 @@ def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str
         rows.append(("Last run", "none yet; `journalkeeper plan` shows what there is to do"))
     else:
         written = f"{spell_size(answer.written_day_bytes or 0)} in the last 24 hours"
-        rows += [("Last run", _run(record.last_run)), ("Written", written)]
+        rows += [("Last run", _run(record.last_run)), ("Rewrote", written)]
     return rows
 
 
-def _list_service_facts(live: Manager | Hung | Unknown | None) -> list[tuple[str, str]]:
+def _list_service_facts(evidence: Evidence, verdict: str) -> list[tuple[str, str]]:
     """Return (name, text) rows with the service's report: its state, journal, window, budget and intake delay.
+
+    The reason for the state is left out if `verdict` contains it.
 
     A text is "" if its fact is not known. Return a single row "Service" with the reason if no service runs, or if it
     hangs or refuses. A service that has not finished its first look also has only this row. Return [] for UNASKED: the
     command is then not about the host's service.
     """
+    live = evidence.service
     if live == UNASKED:
         return []
     if not isinstance(live, Manager):
-        return [("Service", ABSENT if live is None else live.why)]
+        return [("Service", describe_absence(evidence.units)[0] if live is None else live.why)]
     if live.health == "unknown":  # it has counted nothing yet
         return [("Service", FIRST_LOOK.why)]
-    journal = f"{' and '.join(live.directories or ())}: {counted(live.files or 0, 'file')}, "
-    journal += f"{live.fragmented_files or 0:,} of them fragmented; {counted(live.extents or 0, 'extent')}, "
-    journal += f"{live.active_extents or 0:,} of them in active files"
-    left = live.budget_left_bytes
+    journal = f"{counted(live.files or 0, 'file')} in {' and '.join(live.directories or ())}, "
+    journal += f"{f'{live.fragmented_files:,}' if live.fragmented_files else 'none'} fragmented; "
+    journal += f"{counted(live.extents or 0, 'extent')}, {live.active_extents or 0:,} in active files"
+    left, reason = live.budget_left_bytes, live.state_reason or ""
     delay_us = live.intake_delay_p99_us
     return [
-        ("Service", ", ".join(filter(None, [live.state, live.state_reason]))),
+        ("Service", ", ".join(filter(None, [live.state, "" if reason in verdict else reason]))),
         ("Journal", journal),
         ("Window", _window(live)),
-        ("Budget", "no limit" if left is None else f"{spell_size(left)} may still be written (BytesPerDay=)"),
+        ("Budget", "no limit" if left is None else f"{spell_size(left)} may still be rewritten today (BytesPerDay=)"),
         ("Intake", f"new messages wait {format_span(delay_us, 1000)} for journald (p99)" if delay_us else ""),
     ]
 
@@ -284,14 +286,13 @@ def _window(live: Manager) -> str:
     """
     flush = format_time(live.next_flush_us) if live.next_flush_us else ""
     if live.window_open:
-        until = f", until shortly before journald's next flush at {flush}" if flush else ""
-        return f"open: some active files may be rewritten{until}"
-    return f"closed: active files wait for journald's next flush{f' at {flush}' if flush else ''}"
+        return f"open: active files can be rewritten{f' until just before the flush at {flush}' if flush else ''}"
+    return f"closed: no rewrite of active files before journald's next flush{f' at {flush}' if flush else ''}"
 
 
 def _run(run: Run) -> str:
     end = "running, or was killed" if run.ended_us is None else f"took {format_span(run.ended_us - run.began_us, 1000)}"
     number = run.done + run.skipped + run.failed
     actions = f"{run.done} of {counted(number, 'action')} done, {run.failed} failed" if number else "no action"
-    began = f"{format_time(run.began_us)} by {RUN_BY.get(run.origin, run.origin)}"
-    return f"{began}, {end}: {actions}, {spell_size(run.bytes_written)} written"
+    actions += f", {spell_size(run.bytes_written)} rewritten" if run.bytes_written else ""
+    return f"{format_time(run.began_us)} by {BY.get(run.origin, run.origin)}, {end}: {actions}"

@@ -133,9 +133,9 @@ def _fit_widths(
 def _lines(columns: tuple[Column[Any], ...], widths: list[int], cells: tuple[str, ...], *, below: bool) -> list[str]:
     """Return the lines of one table row, each cell padded to its width.
 
-    Shorten a longer path, and wrap a longer sentence. Other cells stay whole. A wrapped sentence needs several lines,
-    in which the other cells are blank. With `below`, put the last cell, a path, on a line of its own after these lines.
-    Indent this line by two spaces.
+    Shorten a longer path to LEAST_PATH, so that a file has one short name. Wrap a longer sentence. Other cells stay
+    whole. A wrapped sentence needs several lines, in which the other cells are blank. With `below`, put the last cell,
+    a path, on a line of its own after these lines. Indent this line by two spaces.
     """
     parts = [_cut_cell(column, width, cell) for column, width, cell in zip(columns, widths, cells, strict=True)]
     paths = parts.pop() if below else []
@@ -149,7 +149,7 @@ def _cut_cell(column: Column[Any], width: int, cell: str) -> list[str]:
     if column.gives == "text":
         return textwrap.wrap(cell, width) or [""]
     name = f"…/{cell.rpartition('/')[2]}"  # the directory, which is most often the same for all, goes first
-    return [name if len(name) <= width else elide(name[2:], width)]
+    return [name if len(name) <= width else elide(name[2:], min(width, LEAST_PATH))]
 
 
 def _pad(column: Column[Any], width: int, text: str) -> str:

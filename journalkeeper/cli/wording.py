@@ -10,7 +10,7 @@ from typing import Any, Final
 from journalkeeper.cli.output import Block, Output
 from journalkeeper.cli.table import GREEN, GREY, LEAST_PATH, RED, YELLOW, Column, Table, elide
 from journalkeeper.health.finding import list_names
-from journalkeeper.health.verdict import describe_waits, find_noun
+from journalkeeper.health.verdict import describe_waits, drop_echoes, find_noun
 from journalkeeper.model import Outcome, Reason, Result, Skip, Verb, reasons
 from journalkeeper.model.escape import shown
 from journalkeeper.model.reasons import short_name
@@ -18,8 +18,8 @@ from journalkeeper.model.run import disk_sums
 from journalkeeper.model.units import SECOND_US, counted, format_span, spell_size
 
 COLOURS: Final = {Result.DONE: GREEN, Result.SKIPPED: YELLOW, Result.FAILED: RED}
-FINE: Final = frozenset({Reason.IDEAL, Reason.RECORDED})
-"""Reasons of files that need no action, now or later."""
+FINE: Final = {Reason.IDEAL: "unfragmented", Reason.RECORDED: "already rewritten"}
+"""Reasons of files that need no action, now or later, in words."""
 
 _SKIPPED: Final[tuple[Column[Skip], ...]] = (
     Column("SKIPPED", lambda skip: skip.reason),
@@ -42,33 +42,35 @@ def show_decisions(
     """Write the answer of `plan` or `defrag`: `document` as JSON, or as text.
 
     The text is the table `done`, a table of skipped files, a count of files with nothing to do, a glossary, and
-    the `footer`. Files with nothing to do (FINE) are only counted, unless `everything` is set. The glossary
+    the `footer`. Unless `everything` is set, files with nothing to do (FINE) are only counted, and the rows that
+    `drop_echoes` removes are left out. The glossary
     explains each reason in the table of skipped files and each of `others`. --no-legend leaves out the glossary
     and the footer.
     """
-    listed = [skip for skip in skipped if everything or skip.reason not in FINE]
-    tally = Counter(skip.reason for skip in skipped) - Counter(skip.reason for skip in listed)
-    fine = ", ".join(f"{number:,} {reason}" for reason, number in sorted(tally.items()))
-    unlisted = f"Not listed: {counted(tally.total(), 'file')} without an action ({fine}); `plan -v` lists them."
-    occurring = {*others, *(skip.reason for skip in listed)}
-    glossary = [f"{reason}: {reason.sentence}" for reason in Reason if reason in occurring]
+    listed = skipped if everything else [skip for skip in drop_echoes(skipped) if skip.reason not in FINE]
+    tally = Counter(FINE[skip.reason] for skip in skipped if skip.reason in FINE and not everything)
+    fine = ", ".join(f"{number:,} {words}" for words, number in sorted(tally.items()))
+    unlisted = f"Files that need no action: {fine}. `journalkeeper plan -v` lists them."
+    occurring = dict.fromkeys([*(skip.reason for skip in listed), *others])
+    glossary = [f"{reason}: {reason.sentence}" for reason in occurring]
     left_alone = Table(_SKIPPED, listed, lambda _: GREY)
     output.show(document, done, left_alone, [unlisted] if tally else [], legend=[glossary, *footer], paged=paged)
 
 
 def describe_rest(skipped: Sequence[Skip]) -> str:
-    """Return the end of a summary: "5 files left alone. 2 files wait for free disk space; --now does it at once."
+    """Return the end of a summary, such as "5 files left alone. 2 files wait for free disk space."
 
     The first sentence counts the files and directories; without `skipped` it is "0 files left alone.". If a file
-    waits, the second sentence is `describe_waits`. If --now would help all waiting files, the second sentence ends with
-    "; --now does it at once". If --now would help only some of them, their names replace "it".
+    waits, the second sentence is `describe_waits`. If --now would help, a third sentence has the command. It names the
+    files that the command helps, unless these are all that wait. The rows that `drop_echoes` removes do not count.
     """
+    skipped = drop_echoes(skipped)
     waiting = [skip for skip in skipped if skip.puts_off]
     said = [f"{_count_nouns({skip.path: find_noun(skip) for skip in skipped}.values()) or '0 files'} left alone."]
     if waiting:
         helped = dict.fromkeys(elide(short_name(skip.path), LEAST_PATH) for skip in waiting if skip.now)
-        what = "it" if all(skip.now for skip in waiting) else list_names(helped)
-        said.append(f"{describe_waits(waiting)}{f'; --now does {what} at once' if helped else ''}.")
+        what = "does not wait" if all(skip.now for skip in waiting) else f"works at once on {list_names(helped)}"
+        said.append(f"{describe_waits(waiting)}.{f' `journalkeeper defrag --now` {what}.' if helped else ''}")
     return " ".join(said)
 
 
@@ -116,7 +118,8 @@ def describe_sums(outcomes: Sequence[Outcome]) -> str:
 
     Outcomes of every result count, also skipped and failed ones. Rotations are left out, because a rotation
     removes no extent: the archive has them. The disk bytes are those of the files that were measured before and
-    after. If there is no such file, the text ends after the extents.
+    after. If there is no such file, the text ends after the extents. If a snapshot still holds old data, the text ends
+    with the condition that the snapshots are deleted.
     """
     outcomes = [one for one in outcomes if one.action is not Verb.ROTATE]
     before, after = sum(one.extents_before for one in outcomes), sum(one.extents_after for one in outcomes)
@@ -124,7 +127,8 @@ def describe_sums(outcomes: Sequence[Outcome]) -> str:
     text = f"{before:,} to {counted(after, 'extent')}"
     if disk_before is None or disk_after is None:
         return text
-    return f"{text}, {spell_size(disk_before)} to {spell_size(disk_after)} on disk"
+    later = " once the snapshots are deleted" if any(one.unshared_bytes for one in outcomes) else ""
+    return f"{text}, {spell_size(disk_before)} to {spell_size(disk_after)} on disk{later}"
 
 
 def format_seconds(seconds: float, accuracy_us: int = SECOND_US) -> str:

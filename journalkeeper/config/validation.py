@@ -160,9 +160,7 @@ def _contradictions(config: Config, lines: dict[Directive, list[Assignment]], wr
         given = lines.get(greater, []) + lines.get(smaller, [])
         judged = not any((line.file, line.line) in bad for line in given)
         if judged and _value(config, greater) < _value(config, smaller):
-            what = (
-                f"{greater.spec.name}={greater.spec.format_value(_value(config, greater))} must be at least "
-                f"{smaller.spec.name}={smaller.spec.format_value(_value(config, smaller))}"
-            )
+            least = f"{smaller.spec.name}={smaller.spec.format_value(_value(config, smaller))}"
+            what = f"{greater.spec.name}={greater.spec.format_value(_value(config, greater))} must be at least {least}"
             problems.append((given[0].file, given[0].line, given[0].key, what))
     return problems

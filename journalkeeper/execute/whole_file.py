@@ -88,10 +88,7 @@ def require_root_only(directory: str) -> None:
         status = os.lstat(part)
         if status.st_uid != 0 or (status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX):
             whose = f"belongs to user {status.st_uid}" if status.st_uid else "may be written to by everybody"
-            raise KeeperError(
-                f"{directory}: {part} {whose}, who could exchange what root makes there;"
-                " name a directory of root's, such as /var/tmp"
-            )
+            raise KeeperError(f"{directory}: {part} {whose}: name a directory of root's, such as /var/tmp")
 
 
 def _resolve_for_root(path: Path) -> Path:
@@ -113,9 +110,7 @@ def _resolve_for_root(path: Path) -> Path:
             if not stat.S_ISLNK(status.st_mode):
                 continue
             if status.st_uid != 0:
-                raise KeeperError(
-                    f'{path}: its part "{name}" is a link of user {status.st_uid}, which root does not follow;'
-                    " name the directory that it leads to"
-                )
+                link = f'"{name}" is a link of user {status.st_uid}, which root does not follow'
+                raise KeeperError(f"{path}: {link}: name the directory that it leads to")
             return _resolve_for_root(part.parent / os.readlink(name, dir_fd=dir_fd) / path.relative_to(part))
     return path

@@ -25,7 +25,7 @@ from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.record import parse_record, to_columns
 from journalkeeper.model.recorded import Counters, Entry, Run, Sample, Totals
 from journalkeeper.model.run import Done
-from journalkeeper.model.units import DAY_US, TIME_LIMIT_US
+from journalkeeper.model.units import DAY_US, TIME_LIMIT_US, counted
 from journalkeeper.model.waiting import Wait, is_long
 
 NAME = "history.db"
@@ -71,11 +71,9 @@ class Record(Database):
     @property
     def ignored(self) -> tuple[str, ...]:
         """One sentence for each table with rows that could not be read so far; () if all could be read."""
-        return tuple(
-            f"{self.path}: {count} {'row' if count == 1 else 'rows'} of {table} {'was' if count == 1 else 'were'}"
-            f" ignored: {why} (damaged, or written by a newer version)"
-            for table, (count, why) in self._ignored.items()
-        )
+        rows = {t: f"{counted(n, 'row')} of {t} {'was' if n == 1 else 'were'}" for t, (n, _) in self._ignored.items()}
+        damaged = "(damaged, or written by a newer version)"
+        return tuple(f"{self.path}: {rows[t]} ignored: {why} {damaged}" for t, (_, why) in self._ignored.items())
 
     @property
     def replacement(self) -> list[str]:

@@ -29,17 +29,21 @@ WHY_NOCOW: Final = {Reason.NO_REDUNDANCY: "data stored once, no snapshots", Reas
 RUN_BY: Final = {"": "unknown", "daemon": "service", "bus": "request"}
 """The origins of a run whose word in the history is not the one that users know."""
 
+BY: Final = {"": "unknown", "daemon": "the service", "bus": "a user's request", "defrag": "`journalkeeper defrag`"}
+"""The words for the origins of a run in a sentence."""
+
 MACHINE_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 def short_name(path: str) -> str:
     """Return the name of the journal file at `path`, without its directory if a machine id alone names the directory.
 
-    Otherwise the name of the directory precedes it: "ID.NAMESPACE/system.journal", "remote/HOST.journal".
+    Otherwise the name of the directory precedes it: "ID.NAMESPACE/system.journal", "remote/HOST.journal". For a
+    directory with a name that begins with a machine id, return this name.
     """
     directory, name = posixpath.split(path)
     parent = posixpath.basename(directory)
-    return name if MACHINE_ID.fullmatch(parent) else posixpath.join(parent, name)
+    return name if MACHINE_ID.fullmatch(parent) or MACHINE_ID.match(name) else posixpath.join(parent, name)
 
 
 def describe_outcome(outcome: Outcome, name: str = "") -> str:
@@ -52,7 +56,7 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
     - Directory: "set +C on PATH: data stored once, no snapshots".
 
     `name` replaces the short name of the file, or the path of the directory. Disk sizes appear only if both were
-    measured. Bytes that are stored twice because of a snapshot come last. Names and details are not escaped.
+    measured. The bytes that a copy of data in a snapshot adds come last. Names and details are not escaped.
     """
     directory = outcome.action is Verb.SET_NOCOW
     name = name or (outcome.path if directory else short_name(outcome.path))
@@ -72,10 +76,11 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
             sizes = f"{spell_size(outcome.disk_bytes_before)} to {spell_size(outcome.disk_bytes_after)} on disk"
             facts.insert(0, sizes)
         if outcome.unshared_bytes:
-            facts.append(f"{spell_size(outcome.unshared_bytes)} stored twice because of a snapshot")
+            more = f"about {spell_size(outcome.unshared_bytes)} more on disk until the snapshot is deleted"
+            facts[-1] += f"; a snapshot still holds the old data: {more}"
     return f"{DONE[outcome.action]} {name}: {', '.join(facts)}"
 
 
 def describe_gain(before: int, after: int, expected: int) -> str:
     """Return a sentence on the extents before, after and expected, for a rewrite that saved too few."""
-    return f"rewritten without gain: {before} extents before, {after} after, {expected} expected"
+    return f"rewritten without gain: {before:,} extents before, {after:,} after, {expected:,} expected"

@@ -111,7 +111,8 @@ def verdict(all_series: Sequence[Series], limit: Limit) -> str:
     if worst <= limit.ns:
         return f"OK: the longest wait, {format_wait(worst)}, is within {limit}."
     late = sum(wait > limit.ns for wait in series.waits_ns())
-    return f"{series.name}: {late} of {len(series.began_ns)} waits are over {limit}, the longest {format_wait(worst)}."
+    waited = f"{late:,} of {len(series.began_ns):,} waits ({series.name}) are over {limit}"
+    return f"Slow: {waited}, the longest {format_wait(worst)}. `journalkeeper doctor` looks for the cause."
 
 
 class Statistics(NamedTuple):

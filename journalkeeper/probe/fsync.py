@@ -54,7 +54,7 @@ def measure(asked: Namespace) -> Steps:
         found = Measurement([Series(name, planned=True) for name in names])
         fd = file.fileno()
         _write_and_sync(fd)  # the first one logs the new directory, too
-        found.notes.append(f"{place}: {len(BLOCK)} bytes and an fsync at a time")
+        found.notes.append(f"Each wait is for a write of {len(BLOCK):,} bytes and its fsync, in {place}.")
         yield found
         for share, series in zip(BUSY, found.series, strict=True):
             count, began_s = max(1, round(asked.rate * asked.seconds)), time.monotonic()

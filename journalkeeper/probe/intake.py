@@ -31,9 +31,8 @@ STALL_NS: Final = 100_000_000
 
 STALLS_SHOWN: Final = 10
 NOT_SEEN: Final = (
-    "Not measured: lines that units write to stdout (journald stores no time for them), the wait of a sender before "
-    "the kernel accepted its datagram, and stalls without messages. The length of a stall is exact to "
-    "10% if at least 10 messages are logged during the stall."
+    "Not measured: lines that units write to stdout, waits before the kernel accepted a datagram, and stalls without "
+    "messages. The length of a stall is exact to 10% if at least 10 messages are logged during the stall."
 )
 
 
@@ -128,7 +127,7 @@ class Intake:
             return "a message of priority crit or higher"
         if any(first_us <= moment <= last_us for moment in rotations_us):
             return "rotation"
-        return "a sync, the disk, or journald did not run"
+        return "no event explains it: a sync, a slow disk, or a journald that did not run"
 
     def describe_clock(self) -> Iterator[str]:
         """Yield a sentence if the clock was set, and one if entries were left out because it may have been set."""
@@ -183,7 +182,7 @@ def measure(asked: Namespace) -> Steps:
                 raise journalctl.make_error()
         finally:
             found.series += sorted(intake.units.values(), key=lambda one: (-max(one.waits_ns()), one.name))
-            found.notes += intake.describe_stalls(rotations_us(asked.directory or "/var/log/journal"))
+            found.notes[:0] = intake.describe_stalls(rotations_us(asked.directory or "/var/log/journal"))
             found.notes += intake.describe_clock()
             if intake.dropped:
                 found.losses.append(f"journald dropped {counted(intake.dropped, 'message')} (RateLimitBurst=).")

@@ -44,10 +44,8 @@ def count_messages(asked: Namespace) -> int:
         return count
     half = limit.burst // 2
     if min(count, asked.rate * limit.interval_us / 1e6) > half:
-        raise UsageError(
-            f"--host: at most {half} messages in {format_span(limit.interval_us)}, half of RateLimitBurst= "
-            "in journald.conf(5); with more, other programs of the session lose messages. Lower --rate or --seconds"
-        )
+        most = f"at most {half} messages in {format_span(limit.interval_us)}, half of RateLimitBurst="
+        raise UsageError(f"--host: {most}, so that no program loses messages; lower --rate or --seconds")
     return count
 
 

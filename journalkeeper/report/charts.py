@@ -326,10 +326,8 @@ def draw_intake(evidence: Evidence) -> Figure:
     if not kept:
         return Figure(name, title, "No message in the journal has a plausible time at which it was sent.")
     waits = sorted(entry.wait_us for entry in kept)
-    said = (
-        f"Of {counted(len(waits), 'message')}, 99 in 100 waited at most {format_span(quantile(waits, 990), 1)},"
-        f" the longest {format_span(waits[-1], 1)}."
-    )
+    most, longest = format_span(quantile(waits, 990), 1), format_span(waits[-1], 1)
+    said = f"Of {counted(len(waits), 'message')}, 99 in 100 waited at most {most}, the longest {longest}."
     notes = []
     if not journal.complete and journal.oldest_us is not None:
         notes.append(f"The journal was read back to {when(journal.oldest_us)} only; older messages are not counted.")

@@ -14,6 +14,7 @@ from journalkeeper.model import MIB, Stretch
 from journalkeeper.model.units import spell_size
 
 HEIGHTS: Final = "▁▂▃▄▅▆▇█"
+_SMALL: Final = " (too little for a column)"
 
 
 class Look(NamedTuple):
@@ -63,7 +64,8 @@ def lines(parts: Sequence[Stretch], width: int) -> list[str]:
 
     Add up neighbouring parts so that there are at most `width` columns. The height in the first line shows the extents
     per MiB of a column; a column that is all hole is a space. The letter in the second line names its most frequent
-    kind of data. The key lists the heights and the kinds of data that occur. Its lines can be longer than `width`.
+    kind of data. The key lists the heights and the kinds of data that occur, also those that no column shows. Its
+    lines can be longer than `width`.
 
     For an empty file, return only "(empty)", cut to `width`.
     """
@@ -80,9 +82,10 @@ def lines(parts: Sequence[Stretch], width: int) -> list[str]:
 def _key(parts: Sequence[Stretch], columns: list[Stretch], steps: set[int]) -> list[str]:
     whole = _sum(parts)
     wide = f"each column {spell_size(columns[0].length)}" if len(columns) > 1 else "one column"
+    seen = set(map(letter, columns))
     counts = [f"{HEIGHTS[step]} {_count(step)}" for step in sorted(steps)]
     kinds = [
-        f"{look.letter} {look.name}, {spell_size(getattr(whole, look.field))}"
+        f"{look.letter} {look.name}, {spell_size(getattr(whole, look.field))}{'' if look.letter in seen else _SMALL}"
         for look in LOOKS
         if getattr(whole, look.field)
     ]

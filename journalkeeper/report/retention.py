@@ -83,10 +83,8 @@ def sentence(found: Retention) -> str:
     A limit by SystemMaxUse= itself is not mentioned.
     """
     now = f"{found.binds} keeps {format_span(found.kept_us)} in {spell_size(found.disk_bytes)} of disk space"
-    then = (
-        f"SystemMaxUse={format_limit(found.proposed_use_bytes)} would keep about {format_span(found.proposed_us)} in"
-        f" {spell_size(found.proposed_disk_bytes)}"
-    )
+    then = f"{format_span(found.proposed_us)} in {spell_size(found.proposed_disk_bytes)}"
+    then = f"SystemMaxUse={format_limit(found.proposed_use_bytes)} would keep about {then}"
     binds = f", and {found.proposed_binds} would then limit it" if found.proposed_binds else ""
     return f"{now}; {then}{binds}."
 
@@ -119,7 +117,7 @@ def bytes_per_day(files: Sequence[JournalFile]) -> float | Unknown:
     span_us = max(tails, default=0) - min(heads, default=0)
     if span_us < LEAST_SPAN_US:
         held = format_span(span_us) if span_us > 0 else "nothing"
-        return Unknown(f"the archives cover {held}; their growth is known from {format_span(LEAST_SPAN_US)} on")
+        return Unknown(f"the archives cover {held}, an estimate needs {format_span(LEAST_SPAN_US)}: try again tomorrow")
     return sum(file.allocated_bytes for file in archives) * DAY_US / span_us
 
 
@@ -140,7 +138,7 @@ def _ratio(files: list[JournalFile]) -> float | Unknown:
         return Unknown("only root can measure the disk space of the archives")
     compacted = sum(file.compressed for file in archives)
     if compacted < ARCHIVES:
-        return Unknown(f"the compression ratio is known from {ARCHIVES} compressed archives on; there are {compacted}")
+        return Unknown(f"an estimate needs {ARCHIVES} compressed archives (so far: {compacted}): try again later")
     return sum(file.allocated_bytes for file in archives) / max(1, sum(file.disk_bytes or 0 for file in archives))
 
 

@@ -14,14 +14,14 @@ from typing import Final, NamedTuple
 
 from journalkeeper.model import JournalFile, Reason, Stretch, Sums, Verb, Window
 from journalkeeper.model.escape import shown
-from journalkeeper.model.reasons import RUN_BY, describe_outcome
+from journalkeeper.model.reasons import BY, describe_outcome
 from journalkeeper.model.record import Count, Hidden, Inline, Moment, Seconds, Span
 from journalkeeper.model.recorded import Entry, Sample
 from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, counted, format_span, spell_size
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import picture
 from journalkeeper.report.retention import History
-from journalkeeper.report.text import UNKNOWN, seconds, when
+from journalkeeper.report.text import UNKNOWN, moment, seconds
 
 MOST_PAST: Final = 10
 """The most actions that are listed one by one."""
@@ -98,13 +98,13 @@ def change(decided: Decision, window: Window | None, now_us: int) -> str:
         return "The next run of the service does it; `journalkeeper defrag` does it now."
     if decided.action:
         if window is not None and window.closes_at_us is not None:
-            return f"The next run before {when(window.closes_at_us)}, when the window closes, does it."
+            return f"The next run before {moment(window.closes_at_us)}, when the window closes, does it."
         return "The next run does it, unless the file changes first or other programs keep the disk busy."
     at_once = "`journalkeeper defrag --now` does not wait."
     if decided.until_us is None:
         return at_once if decided.now else ""
     left = format_span(max(SECOND_US, decided.until_us - now_us))
-    return f"This can change in {left}, at {when(decided.until_us)}.{f' {at_once}' if decided.now else ''}"
+    return f"This can change in {left}, at {moment(decided.until_us)}.{f' {at_once}' if decided.now else ''}"
 
 
 def lines(story: Story, width: int) -> list[str]:
@@ -147,7 +147,7 @@ def facts(rows: Sequence[tuple[str, str]], width: int | None) -> list[str]:
 def _describe_kind(file: JournalFile) -> str:
     form = "NOCOW" if file.nocow else "compressed" if file.compressed else "copy on write"
     state = "" if file.state.value in {file.kind.value, "unknown"} else f" ({file.state})"
-    said = f"{file.kind}{state} journal of {shown(file.owner)}, {form}; {shown(file.instance)}, inode {file.inode}"
+    said = f"{file.kind}{state} journal of {shown(file.owner)}, {form}, inode {file.inode}"
     if file.problem is not None:
         said += f"; {file.problem}: {shown(file.problem_detail)}"
     return said
@@ -155,10 +155,11 @@ def _describe_kind(file: JournalFile) -> str:
 
 def _size(file: JournalFile) -> str:
     disk = UNKNOWN if file.disk_bytes is None else spell_size(file.disk_bytes)
-    said = f"{spell_size(file.size_bytes)}, {spell_size(file.allocated_bytes)} allocated, {disk} on disk"
+    size, allocated = spell_size(file.size_bytes), spell_size(file.allocated_bytes)
+    said = f"{size}{f', {allocated} allocated' if allocated != size else ''}, {disk} on disk"
     if file.entries:
         said += f"; {counted(file.entries, 'entry')}"
-        said += f" from {when(file.head_time_us)} to {when(file.tail_time_us)}"
+        said += f" from {moment(file.head_time_us)} to {moment(file.tail_time_us)}"
     return said
 
 
@@ -166,9 +167,8 @@ def _price(story: Story) -> str:
     price = story.price
     if price.disk_read_seconds is None:
         return f"{UNKNOWN}: {shown(story.unknown['disk'])}"
-    slow = f"{seconds(price.read_seconds)} on a disk of {READ_IOPS} reads a second"
-    here = seconds(price.disk_read_seconds)
-    return f"{here} with cold caches on this disk, estimated from a sample just read; {slow}"
+    slow = f"{seconds(price.read_seconds)} on a hard disk ({READ_IOPS} reads a second)"
+    return f"{seconds(price.disk_read_seconds)} on this disk with cold caches, estimated from a sample; {slow}"
 
 
 def _describe_pinned(story: Story) -> str:
@@ -190,42 +190,39 @@ def past(story: Story) -> list[str]:
         return [f"{UNKNOWN}: {shown(story.unknown['past'])}"]
     newest = story.past[: -MOST_PAST - 1 : -1]
     said = [
-        f"{when(one.when_us)} {shown(describe_outcome(one.outcome))}, by {shown(RUN_BY.get(one.origin, one.origin))}"
+        f"{moment(one.when_us)} {shown(describe_outcome(one.outcome))}, by {shown(BY.get(one.origin, one.origin))}"
         for one in newest
     ]
     if len(story.past) > len(newest):
         said.append(f"{counted(len(story.past) - len(newest), 'older action')}: see `journalkeeper history`")
     if story.samples:
-        first, last = story.samples[0], story.samples[-1]
-        said.append(
-            f"extents: {first.extents:,} at {when(first.when_us)}, {last.extents:,} at {when(last.when_us)},"
-            f" at most {max(sample.extents for sample in story.samples):,}"
-        )
+        first, last, most = story.samples[0], story.samples[-1], max(sample.extents for sample in story.samples)
+        growth = f"at {moment(first.when_us)}, {last.extents:,} at {moment(last.when_us)}, at most {most:,}"
+        constant = f"since {moment(first.when_us)}" if first.extents == last.extents == most else ""
+        said.append(f"{counted(first.extents, 'extent')} {constant or growth}")
     return said or ["no entry in the history"]
 
 
 def explain_decision(decided: Decision | None, window: Window | None, now_us: int) -> ExplainedDecision | None:
     """Return the decision with its sentences. Return None if `decided` is None.
 
-    The sentences state the action or the reason against one, the explanation, the flush window (unless None), and when
-    the decision can change.
+    The sentences state the action or the reason against one, the explanation, the flush window for an action (unless
+    None), and when the decision can change.
     """
     if decided is None:
         return None
     if decided.action:
         said = [f"{decided.action} ({decided.reason})"]
         if decided.extents_before or decided.bytes_to_write:
-            said[0] += (
-                f": {decided.extents_before:,} to about {counted(decided.extents_expected, 'extent')},"
-                f" {spell_size(decided.bytes_to_write)} to write;"
-                f" saves {seconds(decided.read_seconds_saved)} of a cold read at {READ_IOPS} reads a second"
-            )
+            extents = f"{decided.extents_before:,} to about {counted(decided.extents_expected, 'extent')}"
+            saved = f"saves {seconds(decided.read_seconds_saved)} of a cold read at {READ_IOPS} reads a second"
+            said[0] += f": {extents}, {spell_size(decided.bytes_to_write)} to rewrite; {saved}"
         if decided.disk_bytes_saved:  # 0 where it is not known before
             said[0] += f" and about {spell_size(decided.disk_bytes_saved)} on disk"
     else:
         said = [f"left alone ({decided.reason})" + (f": {shown(decided.detail)}" if decided.detail else "")]
     said.append(decided.reason.sentence)
-    if window is not None:
+    if window is not None and decided.action:
         said.append(describe_window(window))
     return ExplainedDecision(decided, [*said, *filter(None, [change(decided, window, now_us)])])
 
@@ -246,22 +243,25 @@ WINDOWS: dict[str, str] = {
     "no-timer": "journald does not flush by a timer",
     "stale": "journald has not written for a whole SyncIntervalSec=",
     "online": "journald's next flush is not near",
-    "flush-due": "journald will flush soon",
-    "too-short": "SyncIntervalSec= leaves too little time between two flushes",
-    "unsynced": "journald may flush at any time",
+    "flush-due": "wait for journald's next flush, which is near",
+    "too-short": "are rewritten only with --now: SyncIntervalSec= leaves too little time between two flushes",
+    "unsynced": "wait for journald's next flush",
 }
-"""The words for the state of a flush window, by its reason."""
+"""The words for the state of a flush window, by its reason: why it is open, or what active files do while it is not."""
 
 
-def describe_window(window: Window) -> str:
-    """Return a sentence: whether the active files of an instance can be rewritten now, why, and until when."""
-    whose = f"{shown(window.instance)}: active files"
-    reason = shown(WINDOWS.get(window.reason, window.reason))
+def describe_window(window: Window, *, named: bool = False) -> str:
+    """Return a sentence: whether the active files of an instance can be rewritten now, why, and until when.
+
+    With `named` it begins with the name of the instance.
+    """
+    whose = f"{shown(window.instance)}: active files" if named else "Active files"
+    reason = shown(WINDOWS.get(window.reason, f"must wait ({window.reason})"))
     if window.open:
-        until = f" until {when(window.closes_at_us)}" if window.closes_at_us is not None else ""
+        until = f" until {moment(window.closes_at_us)}" if window.closes_at_us is not None else ""
         return f"{whose} can be rewritten now{until}: {reason}."
-    until = f" until {when(window.opens_at_us)} at the latest" if window.opens_at_us is not None else ""
-    return f"{whose} must wait{until}: {reason}."
+    due = f", due by {moment(window.opens_at_us)}" if window.opens_at_us is not None else ""
+    return f"{whose} {reason}{due}."
 
 
 # a directory
@@ -297,20 +297,20 @@ class DirectoriesAnswer(NamedTuple):
 def directory_lines(place: DirectoryAnswer, unknown: Mapping[str, str], width: int) -> list[str]:
     """Return the lines that `explain` shows about a directory, at most `width` characters wide, except for its path.
 
-    The path is first. Then follow the instance, journald's settings, the flush window, the files and their extents, the
-    span of the history, its strictest limit, and the decision. Parts that are not known are shown as unknown. Without a
-    decision, show the reason, which `unknown` has under "decision", or else "nothing to do".
+    The path is first. Then follow the journald that writes there, its settings, the flush window, the files and their
+    extents, the span of the history, its strictest limit, and the decision. Parts that are not known are shown as
+    unknown. Without a decision, show the reason, which `unknown` has under "decision", or else "nothing to do".
     """
-    space = f" of namespace {shown(place.namespace)}" if place.namespace else ""
-    who = "its journald accepts" if place.rotatable else "no journald accepts"
+    who = f"that of namespace {shown(place.namespace)}" if place.namespace else "this host's own"
+    who = f"{who}, which can be asked to rotate" if place.rotatable else "none here can be asked to rotate"
     every = place.files
     extents = f"{counted(every.extents, 'extent')}, where {every.ideal_extents:,} would be ideal"
     rows = [
-        ("Instance", f"{shown(place.instance)}{space}, {who} requests to rotate"),
+        ("Journald", who),
         ("Settings", _describe_settings(place)),
         ("Window", UNKNOWN if place.window is None else describe_window(place.window)),
         ("Files", f"{counted(every.files, 'file')}, {extents}"),
-        ("History", _describe_history(place.retention)),
+        ("Covers", _describe_history(place.retention)),
         ("Limit", _describe_limit(place.retention)),
         *(("Plan", text) for text in _list_sentences(place.decision, unknown)),
     ]
@@ -328,8 +328,8 @@ def _describe_history(kept: History) -> str:
         return "no entries"
     span = format_span(max(0, kept.newest_us - kept.oldest_us))
     disk = UNKNOWN if kept.disk_bytes is None else spell_size(kept.disk_bytes)
-    said = f"{span}, from {when(kept.oldest_us)} to {when(kept.newest_us)}"
-    return f"{said}; {spell_size(kept.allocated_bytes)} as journald counts, {disk} on disk"
+    said = f"{span}, {moment(kept.oldest_us)} to {moment(kept.newest_us)}"
+    return f"{said}; {spell_size(kept.allocated_bytes)} by journald's count, {disk} on disk"
 
 
 def _describe_limit(kept: History) -> str:

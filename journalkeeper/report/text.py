@@ -17,6 +17,11 @@ def when(time_us: int) -> str:
     return _time(time_us, "%Y-%m-%d %H:%M")
 
 
+def moment(time_us: int) -> str:
+    """Return a local time to the second: "2026-11-21 10:00:00"; "unknown" as for `when`."""
+    return _time(time_us, "%Y-%m-%d %H:%M:%S")
+
+
 def day(time_us: int) -> str:
     """Return the local day: "2026-11-21". Return "unknown" before 1970 or after the year 9999."""
     return _time(time_us, "%Y-%m-%d")

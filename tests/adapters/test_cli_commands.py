@@ -109,6 +109,7 @@ def test_scan_is_a_table_with_a_footer(typed: Typed) -> None:
         "active     9447      1  45.0M  89.0M  online  /j/abc/system.journal\n"
         "\n"
         "No file is fragmented: 1 journal file, 9,447 extents (ideal 1), 45 MiB, 89 MiB on disk.\n"
+        '\nDISK above SIZE: old data that btrfs cannot free yet. "shared": with a snapshot or a copy.\n'
     )
 
 
@@ -161,9 +162,7 @@ def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(ty
         "ACTION    REASON      EXTENTS  EXPECTED  WRITES  SAVES TIME  SAVES DISK  PART        PATH\n"
         "compress  fragmented     9447       360   45.0M       ~1min           -  whole file  /j/abc/system.journal\n"
         f"{LEFT_ALONE}"
-        "abc: active files must wait: journald will flush soon.\n"
-        "\n"
-        "1 file to do: 45 MiB to write, 9,447 to ~360 extents, a cold read is ~1min shorter at 150 IOPS."
+        "1 file to do: 45 MiB to rewrite, 9,447 to ~360 extents, a cold read is ~1min shorter at 150 IOPS."
         " 1 file left alone.\n"
     )
 
@@ -177,7 +176,7 @@ NOCOW_SET = Outcome(DIRECTORY, Verb.SET_NOCOW, Result.DONE, Reason.NO_REDUNDANCY
     ("word", "actions", "outcomes", "says"),
     [
         ("plan", (SET_NOCOW, SET_NOCOW), (), "2 directories to do. 1 file left alone.\n"),
-        ("plan", (SET_NOCOW, ACTION), (), "1 file and 1 directory to do: 45 MiB to write, 9,447 to ~360 extents,"),
+        ("plan", (SET_NOCOW, ACTION), (), "1 file and 1 directory to do: 45 MiB to rewrite, 9,447 to ~360 extents,"),
         ("defrag", (), (NOCOW_SET, DONE), "1 file and 1 directory done: 9,447 to 360 extents, "),
     ],
 )
@@ -208,7 +207,10 @@ def test_plan_folds_what_is_fine_unless_it_is_asked_for(typed: Typed) -> None:
     done = Skip("/j/abc/r.journal", Reason.RECORDED, "rewritten 1s ago")
     engine = FakeEngine(plan=Plan((), (), (*fine, done, SKIP)))
     folded = typed("plan", engine=engine).out
-    assert "Not listed: 4 files without an action (3 ideal, 1 recorded); `plan -v` lists them.\n" in folded
+    assert (
+        "Files that need no action: 1 already rewritten, 3 unfragmented. `journalkeeper plan -v` lists them.\n"
+        in folded
+    )
     assert "/j/abc/1.journal" not in folded
     assert "settling" in folded
     for word in ("-v", fine[1].path):
@@ -236,14 +238,15 @@ def test_defrag_shows_what_became_of_every_file(typed: Typed) -> None:
     out = (
         "compressed abc/system.journal: 89 MiB to 10 MiB on disk, 9,447 to 360 extents\n"
         f"{LEFT_ALONE}"
-        "1 file done: 9,447 to 360 extents, 89 MiB to 10 MiB on disk, 45 MiB written in 1s 500ms. 1 file left alone.\n"
+        "1 file done: 9,447 to 360 extents, 89 MiB to 10 MiB on disk, 45 MiB rewritten in 1s 500ms."
+        " 1 file left alone.\n"
     )
     assert typed("defrag", engine=FakeEngine(DONE)) == (0, out, "")
 
 
 def test_a_rotation_alone_has_no_sum_of_extents(typed: Typed) -> None:
     rotated = DONE._replace(action=Verb.ROTATE, bytes_written=0)
-    assert "1 file done: 0 B written in" in typed("defrag", engine=FakeEngine(rotated)).out
+    assert "1 file done: 0 B rewritten in" in typed("defrag", engine=FakeEngine(rotated)).out
 
 
 def test_defrag_with_nothing_to_do_says_why_for_each_file_and_is_done(typed: Typed) -> None:
@@ -261,7 +264,7 @@ def test_defrag_with_nothing_to_do_says_why_for_each_file_and_is_done(typed: Typ
 @pytest.mark.parametrize("word", ["plan", "defrag"])
 def test_what_waits_is_said_after_what_is_done(word: str, typed: Typed) -> None:
     waiting = Plan((), (ACTION,), (SKIP._replace(reason=Reason.WINDOW_CLOSED, now=True, puts_off=True),))
-    last = ". 1 file left alone. 1 file waits for journald's next flush; --now does it at once.\n"
+    last = ". 1 file left alone. 1 file waits for journald's next flush. `journalkeeper defrag --now` does not wait.\n"
     assert typed(word, engine=FakeEngine(DONE, plan=waiting)).out.endswith(last)
 
 
@@ -398,7 +401,7 @@ def test_a_user_who_may_read_no_file_is_told_to_be_root(words: list[str], typed:
 @pytest.mark.usefixtures("as_user")
 def test_a_user_who_may_read_some_files_sees_them_and_is_told_of_the_rest(typed: Typed) -> None:
     said = typed("scan", engine=FakeEngine(files=(FILE, CLOSED)))
-    line = "journalkeeper: 1 of 2 files are not readable for this user: root sees all, try sudo\n"
+    line = "journalkeeper: 1 of 2 files cannot be read as this user: try sudo\n"
     assert (said.status, said.err) == (0, line)
     assert "2 journal files" in said.out
 
@@ -487,7 +490,7 @@ def test_history_lists_what_was_done_the_oldest_first(typed: Typed) -> None:
     assert head.split() == ["TIME", "RUN", "BY", "OUTCOME"]
     assert "  defrag  compressed abc/system.journal: 89 MiB to 10 MiB on disk, 9,447 to 360 extents" in first
     assert r"failed to compress \x1b/b (io-error): cannot read it: " in second
-    assert last == "1 of 2 actions done: 9,447 to 360 extents, 89 MiB to 10 MiB on disk, 90 MiB written."
+    assert last == "1 of 2 actions done: 9,447 to 360 extents, 89 MiB to 10 MiB on disk, 90 MiB of data rewritten."
 
 
 @pytest.mark.usefixtures("state")
@@ -560,9 +563,9 @@ def test_history_of_no_record_is_empty_and_of_no_time_wrong_usage(typed: Typed, 
 
 def test_status_tells_the_last_run(typed: Typed, state: Path) -> None:
     out = typed("status").out
-    assert f" History: {state}\n" in out
+    assert f" State: {state}\n" in out
     assert "Service" not in out, "a state directory of one's own is not the service's"
-    assert "took 3s 500ms: 1 of 2 actions done, 1 failed, 90 MiB written\n" in out
+    assert "took 3s 500ms: 1 of 2 actions done, 1 failed, 90 MiB rewritten\n" in out
     document = typed("status", "-j").document
     keys = ["version", "state_directory", "readable", "last_run", "written_day_bytes", "totals", "service", "waiting"]
     assert list(document) == [*keys, "saving"]

@@ -81,7 +81,7 @@ def test_without_root_the_summary_is_one_line(given: Given, typed: Typed) -> Non
 
 def test_where_reading_the_journal_stopped_is_said(given: Given, typed: Typed) -> None:
     given(evidence(journal=journal(entries=50_000, complete=False)))
-    assert "the newest 50,000 entries of the journal were read, back to 20" in typed("doctor").words
+    assert "the newest 50,000 journal entries were read, back to 20" in typed("doctor").words
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,7 @@ def test_an_unknown_retention_is_an_error_with_the_reason(given: Given, typed: T
     said = typed("retention")
     assert said.status == 1
     assert (
-        "the retention is unknown: the compression ratio is known from 2 compressed archives on; there are 1"
-        in said.err
+        "no estimate of the retention: an estimate needs 2 compressed archives (so far: 1): try again later" in said.err
     )
 
 

@@ -165,7 +165,7 @@ def test_the_saving_since_the_installation_is_measured_and_survives_a_restart(ma
     assert reclaimed == row["disk_bytes_before"] - row["disk_bytes_after"] > 0
     saved = f"Saved: {spell_size(reclaimed)} on disk"
     host.stop()
-    assert "Service: not running, or not on D-Bus" in host.does("status").stdout
+    assert "Service: no" in host.does("status").stdout
     host.start()
     assert eventually(lambda: saved in host.does("status", nobody=True).stdout), host.does("status", nobody=True)
     root = host.does("status").stdout
@@ -212,7 +212,7 @@ def test_nobody_reads_the_status_and_may_change_nothing(make_host: Callable[...,
     seen = host.does("status", nobody=True)
     assert (seen.returncode, seen.stderr) == (0, ""), seen
     assert re.search(r"(?m)^ +Service: (idle|waiting)", seen.stdout)
-    assert "Journal: /var/log/journal: 2 files, " in seen.stdout
+    assert "Journal: 2 files in /var/log/journal, " in seen.stdout
     assert "only root may read the history" in seen.stdout
     document = json.loads(host.does("status", "-j", nobody=True).stdout)
     assert (document["readable"], document["service"]["files"]) == (False, 2)
@@ -232,7 +232,9 @@ def test_nobody_sees_the_plan_of_the_service_as_root_sees_its_own(make_host: Cal
         assert user.stdout.splitlines()[0].split() == root.stdout.splitlines()[0].split()
         assert archive in user.stdout
     waiting = host.does("plan", "--archived", nobody=True).stdout.splitlines()[-1]
-    waits = "1 file waits until the last change is old enough (SettleSec=); --now does it at once."
+    waits = (
+        "1 file waits until SettleSec= has passed since the last change. `journalkeeper defrag --now` does not wait."
+    )
     assert waiting == f"2 files left alone. {waits}"
     document, roots = (json.loads(host.does("plan", "--now", "-j", nobody=nobody).stdout) for nobody in (True, False))
     assert list(document) == list(roots)
@@ -316,7 +318,7 @@ def test_a_pause_and_its_end(make_host: Callable[..., Host]) -> None:
     assert eventually(lambda: state() == "paused")
     shown = host.does("status").stdout
     assert re.match(rf"Act: The service is paused {until}[.] Try: journalkeeper resume\n", shown), shown
-    assert re.search(rf" Service: paused, {until}; `journalkeeper resume` ends the pause\n", shown), shown
+    assert re.search(r" Service: paused\n", shown), shown
     assert host.does("resume").returncode == 0
     assert eventually(lambda: state() != "paused")
     for words, answer in (

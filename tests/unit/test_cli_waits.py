@@ -17,7 +17,10 @@ def skip(reason: Reason, *, path: str = "/j/a.journal", now: bool = True, puts_o
 WINDOW = skip(Reason.WINDOW_CLOSED)
 FULL = skip(Reason.FREE_SPACE, path="/j/full.journal~", now=False)
 NOCOW = skip(Reason.STARTING, path="/j")
-SOON = "1 directory waits until the service has run for SettleSec=; --now does it at once."
+MACHINE = "359c05c988ae4e1bb93764603ddcbbbd"
+FLUSH = "1 file waits for journald's next flush."
+NOW_HELPS = "`journalkeeper defrag --now` does not wait."
+SOON = f"1 directory waits until the service has run for SettleSec=. {NOW_HELPS}"
 
 
 @pytest.mark.parametrize(
@@ -25,18 +28,25 @@ SOON = "1 directory waits until the service has run for SettleSec=; --now does i
     [
         ([], "Nothing to do: no journal file was found."),
         ([skip(Reason.SHARED, puts_off=False)], "Nothing to do: 1 file left alone."),  # --now would not help
-        ([WINDOW], "1 file left alone. 1 file waits for journald's next flush; --now does it at once."),
+        ([WINDOW], f"1 file left alone. 1 file waits for journald's next flush. {NOW_HELPS}"),
         ([FULL], "1 file left alone. 1 file waits for free disk space."),
-        ([skip(Reason.NOT_TAKEN)], "1 file left alone. 1 file waits (not-taken); --now does it at once."),
+        ([skip(Reason.NOT_TAKEN)], f"1 file left alone. 1 file waits (not-taken). {NOW_HELPS}"),
         (
             [WINDOW, skip(Reason.SETTLING, path="/j/b.journal"), FULL, skip(Reason.SETTLING, path="/j/c.journal")],
-            "4 files left alone. 2 files wait until the last change is old enough (SettleSec=),"
-            " 1 file waits for free disk space, 1 file waits for journald's next flush;"
-            " --now does j/a.journal, j/b.journal, j/c.journal at once.",
+            "4 files left alone. 2 files wait until SettleSec= has passed since the last change,"
+            " 1 file waits for free disk space, 1 file waits for journald's next flush."
+            " `journalkeeper defrag --now` works at once on j/a.journal, j/b.journal, j/c.journal.",
         ),
         (
             [NOCOW],
             f"1 directory left alone. {SOON}",
+        ),
+        # the directory waits for the flush of its file, or for one of its own; its name is its last part
+        ([skip(Reason.WINDOW_CLOSED, path="/j"), WINDOW], f"1 file left alone. {FLUSH} {NOW_HELPS}"),
+        (
+            [skip(Reason.WINDOW_CLOSED, path=f"/j/{MACHINE}"), FULL],
+            "1 file and 1 directory left alone. 1 file waits for free disk space, 1 directory waits for journald's next"
+            f" flush. `journalkeeper defrag --now` works at once on {MACHINE[:7]}…{MACHINE[-16:]}.",
         ),
         (
             [

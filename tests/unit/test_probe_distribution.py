@@ -100,7 +100,11 @@ def test_stalls_are_what_long_waits_cover_together() -> None:
     [
         ((), "No wait was measured; the limit is 100 ms (X=)."),
         ((100 * MS,), "OK: the longest wait, 100 ms, is within 100 ms (X=)."),
-        ((100 * MS + 1, 1, 2 * S), "one: 2 of 3 waits are over 100 ms (X=), the longest 2.00 s."),
+        (
+            (100 * MS + 1, 1, 2 * S),
+            "Slow: 2 of 3 waits (one) are over 100 ms (X=), the longest 2.00 s."
+            " `journalkeeper doctor` looks for the cause.",
+        ),
     ],
 )
 def test_the_verdict_is_one_sentence_with_its_limits_source(waits_ns: tuple[int, ...], says: str) -> None:

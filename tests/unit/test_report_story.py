@@ -35,7 +35,7 @@ def said(some: Story, width: int = 80) -> str:
 
 def test_the_price_is_that_of_this_disk_before_that_of_a_slow_one() -> None:
     assert (
-        "Reading: 2.5s with cold caches on this disk, estimated from a sample just read; 39.9s on a disk of 150 reads"
+        "Reading: 2.5s on this disk with cold caches, estimated from a sample; 39.9s on a hard disk (150 reads"
         in said(a_story())
     )
     assert "saves 39.6s of a cold read at 150 reads a second" in said(a_story())
@@ -60,8 +60,9 @@ def test_the_past_is_told_newest_first_and_its_end_is_said() -> None:
     lines = story.past(a_story(past=entries, samples=samples))
     assert [line.split(", ")[1].split(" to ")[0] for line in lines[:10]] == [str(days) for days in range(1, 11)]
     assert "20 older actions" in lines[10]
-    assert "extents: 300 at" in lines[11]
+    assert "300 extents at" in lines[11]
     assert "at most 300" in lines[11]
+    assert story.past(a_story(past=(), samples=samples[:1]))[0].startswith("300 extents since 20")
 
 
 def test_a_failure_is_told_with_its_words_and_no_past_at_all_is_said() -> None:
@@ -98,7 +99,9 @@ def test_disk_space_is_told_where_it_is_known_before(saved_bytes: int, words: st
 def test_a_closed_window_says_when_it_opens() -> None:
     window = Window("a", open=False, closes_at_us=None, reason="unsynced", opens_at_us=NOW_US)
     text = said(a_story(window=window))
-    assert re.search(r"must wait until 2023-\S+ \S+ at the latest: journald may flush at any time[.]", text)
+    assert re.search(r"Active files wait for journald's next flush, due by 2023-\S+ \d\d:\d\d:\d\d[.]", text)
+    named = story.describe_window(window._replace(opens_at_us=None), named=True)
+    assert named == "a: active files wait for journald's next flush."
     assert "can be rewritten now: journald has flushed all entries." in said(
         a_story(window=Window("a", open=True, closes_at_us=None, reason="flushed"))
     )
@@ -165,14 +168,14 @@ def test_an_empty_directory_has_no_history_and_divides_by_nothing() -> None:
 def test_clocks_that_ran_backwards_make_no_negative_span() -> None:
     backwards = place((file(head_time_us=NOW_US, tail_time_us=NOW_US - DAY_US),))
     assert backwards.retention.full_span_us is None
-    assert "History: 0, from" in told(backwards)
+    assert "Covers: 0, 20" in told(backwards)
 
 
 def test_a_directory_tells_instance_window_and_decision() -> None:
     window = Window("4f3a", open=True, closes_at_us=NOW_US, reason="online")
     text = told(place(decided=Decision(Verb.SET_NOCOW, Reason.NO_REDUNDANCY), window=window))
     for words in (
-        "Instance: 4f3a, its journald accepts requests",
+        "Journald: this host's own, which can be asked to rotate",
         "SyncIntervalSec=5min",
         "can be rewritten now until",
         "set-nocow (no-r",
