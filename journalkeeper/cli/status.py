@@ -30,7 +30,7 @@ from journalkeeper.bus.unit_states import units
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.times import format_time
 from journalkeeper.health.evidence import RECENT_US, UNASKED, Evidence, Hung, Look, Recorded, Unknown
-from journalkeeper.health.finding import FIRST_LOOK, judge
+from journalkeeper.health.finding import judge
 from journalkeeper.health.rules import HEALTH
 from journalkeeper.health.verdict import describe_absence, describe_files, describe_foreign, present
 from journalkeeper.journald import layout, opening
@@ -263,7 +263,7 @@ def _list_service_facts(evidence: Evidence, verdict: str) -> list[tuple[str, str
     if not isinstance(live, Manager):
         return [("Service", describe_absence(evidence.units)[0] if live is None else live.why)]
     if live.health == "unknown":  # it has counted nothing yet
-        return [("Service", FIRST_LOOK.why)]
+        return [("Service", live.state or "")]
     journal = f"{counted(live.files or 0, 'file')} in {' and '.join(live.directories or ())}, "
     journal += f"{f'{live.fragmented_files:,}' if live.fragmented_files else 'none'} fragmented; "
     journal += f"{counted(live.extents or 0, 'extent')}, {live.active_extents or 0:,} in active files"
