@@ -28,7 +28,7 @@ from journalkeeper.model.progress import Progress
 from journalkeeper.model.recorded import Counters
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US, HOUR_US
-from journalkeeper.model.waiting import Wait, waits
+from journalkeeper.model.waiting import Wait, find_waits
 from journalkeeper.observe import load
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.intake import ENTRIES_PER_FLUSH, Intake, list_journald_files
@@ -182,7 +182,7 @@ class Engine:
 
         A lost lock ends the run, too. First remove leftovers of a killed run, and ask journald for planned syncs. Write
         the metrics, also after an error, but not for named paths or before a shutdown. With `origin` "daemon", store
-        extent counts (`_observe`), but no run without actions. If later bookkeeping fails, only add a notice.
+        extent counts (`_store_counts`), but no run without actions. If later bookkeeping fails, only add a notice.
 
         Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be used.
         """
@@ -198,7 +198,7 @@ class Engine:
             worker = Runner(self.config, self.memory.flushes, self.memory.piece_times, hurry=request.hurries, stop=ends)
             notices = [*remove_leftovers(seen.leftovers), *worker.synchronize(chosen.syncs)]
             if watching:
-                self._observe(record, host)
+                self._store_counts(record, host)
             outcomes, unrecorded = list[Outcome](), list[str]()
             if chosen.actions or not watching:
                 self.memory.observer.forget(action.path for action in chosen.actions)
@@ -210,9 +210,9 @@ class Engine:
                     on_outcome(done.outcome)
                 unrecorded += run_bookkeeping(lambda: record.end_run(run, now_us()))
             notices += run_bookkeeping(lambda: self._update_history(record, host, chosen, outcomes, request))
-            worst_us = self.memory.intake.find_worst_us(list_journald_files(host.files)) if watching else None
+            lag_us = self.memory.intake.find_worst_us(list_journald_files(host.files)) if watching else None
             if publisher is not None:
-                notices += run_bookkeeping(partial(publisher.show, (host, chosen), outcomes, record, worst_us))
+                notices += run_bookkeeping(partial(publisher.publish_success, (host, chosen), outcomes, record, lag_us))
             counters = _read_counters(record)
         waiting = tuple(self.memory.waiting.values()) if self.memory.waiting and watching else ()
         written = sum(outcome.bytes_written for outcome in outcomes)
@@ -224,7 +224,7 @@ class Engine:
         """Open the history until `stack` ends, and return it. Store the number of its newest run in the memory.
 
         Without a history file, first look at the files: a host without a journal on btrfs gets no history. After a
-        new history, the next `_observe` stores extent counts at once. If the new history replaces a removed one that
+        new history, the next `_store_counts` stores counts at once. If the new history replaces a removed one that
         this engine knew, add a notice to the memory. If it replaces a damaged one, add the notice when `stack` ends.
 
         If other processes added runs since this engine's last run, make the observer forget the rows of their files.
@@ -248,7 +248,7 @@ class Engine:
             self.memory.observer.forget(record.list_paths_since_run(known if known < newest else 0))
         return record
 
-    def _observe(self, record: Record, host: Host) -> None:
+    def _store_counts(self, record: Record, host: Host) -> None:
         """Store the extent counts that changed, at most once an hour: a commit costs 14 I/Os. Raises: KeeperError."""
         if time.monotonic() - self.memory.observed_s >= HOUR_S:
             record.observe(host.now_us, host)
@@ -271,11 +271,11 @@ class Engine:
         now = now_us()
         before = record.waiting() if self.memory.waiting is None or not self._follows else self.memory.waiting
         if not request.paths:
-            self.memory.waiting = waits(before, chosen, outcomes, now)
+            self.memory.waiting = find_waits(before, chosen, outcomes, now)
         else:
             done = {outcome.path for outcome in outcomes if outcome.result is Result.DONE}
             self.memory.waiting = {path: wait for path, wait in before.items() if path not in done}
-        record.wait((one for one in self.memory.waiting.values() if now - one.since_us >= HOUR_US), now_us=now)
+        record.store_waits((one for one in self.memory.waiting.values() if now - one.since_us >= HOUR_US), now_us=now)
         if self._follows and time.monotonic() - self.memory.pruned_s < DAY_S:
             return
         self.memory.pruned_s = time.monotonic()
@@ -328,7 +328,7 @@ class Engine:
         )
         return self.memory.seen
 
-    def has_flush_passed(self) -> bool:
+    def look_for_due_plan(self) -> bool:
         """Look at the flush timers, and return whether a new plan is due.
 
         A plan is due in the cases of `Flushes.needs_plan`, such as a flush that ended or did not come in time. For
@@ -348,7 +348,7 @@ class Engine:
         return tuple(found.values()), next_flush_us(instances)
 
     def next_flush_look_us(self) -> int | None:
-        """Return when (CLOCK_MONOTONIC, us) to call `has_flush_passed` next. The time can be in the past.
+        """Return when (CLOCK_MONOTONIC, us) to call `look_for_due_plan` next. The time can be in the past.
 
         A flush is the sync of an active file by journald's timer (SyncIntervalSec=). A call is due shortly before the
         next flush of any instance, and again until the flush was seen. If the time of a flush is unknown, calls are due

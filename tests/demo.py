@@ -20,7 +20,7 @@ from typing import NamedTuple
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe import bed as beds
 from journalkeeper.probe.bed import Bed
-from journalkeeper.probe.compare import age_until, find_limit, slow_s
+from journalkeeper.probe.compare import age_until, find_throttle, time_limited_s
 from tests.volumes import disk_bytes, drop_caches, extents, why_no_bed
 
 MIB = 1 << 20
@@ -52,7 +52,7 @@ def look(bed: Bed, path: Path, iops: int) -> Look:
     verify = subprocess.run([*journalctl, "--verify"], capture_output=True, check=False)
     export = subprocess.run([*journalctl, "--output=export"], capture_output=True, check=True)
     drop_caches()
-    read_s = slow_s(bed.volume, iops, lambda: subprocess.run(journalctl, stdout=subprocess.DEVNULL, check=True))
+    read_s = time_limited_s(bed.volume, iops, lambda: subprocess.run(journalctl, stdout=subprocess.DEVNULL, check=True))
     digest = hashlib.sha256(export.stdout).hexdigest()
     return Look(extents(path), disk_bytes(path), read_s, digest, verify.returncode == 0)
 
@@ -124,7 +124,7 @@ def show(directory: str, wanted: int, iops: int | None) -> int:
         say(f"  {bed.directory} on {bed.volume.device}")
         say(f"2. ageing its journal to at least {wanted} extents, which takes up to a minute")
         archive = age(bed, wanted)
-        limit = find_limit(bed.volume, iops)
+        limit = find_throttle(bed.volume, iops)
         speed = f"at {limit} IOPS, as on a small cloud volume" if limit else "at the speed of this disk"
         say(f"3. reading it cold {speed}")
         before = look(bed, archive, limit)

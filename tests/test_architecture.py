@@ -92,8 +92,6 @@ PARTICIPLE = re.compile(
     r"_*([a-z]+(?<!e)ed|shown|said|told|kept|made|seen|known|given|taken|begun|done|written|found|held|left|met|sent)(_|$)"
 )
 NOT_PARTICIPLES = {"bed", "embed"}
-PARTICIPLES = {"counted", "described", "listed", "nested", "shown"}
-"""Short names of functions whose value is a part of a sentence, as in `f"{counted(5, 'file')}"`."""
 
 OBSCURE = re.compile(
     r"^(What|How|Who|Of|So|That)\b|\b(nobody|somebody|whoever|shall|ought|is to be|are to be"
@@ -249,7 +247,6 @@ def names(sources: list[Source]) -> list[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and PARTICIPLE.match(node.name)
         and node.name.strip("_").partition("_")[0] not in NOT_PARTICIPLES
-        and node.name not in PARTICIPLES
         and not any("property" in ast.unparse(one) for one in node.decorator_list)
     ]
 

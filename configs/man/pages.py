@@ -140,14 +140,14 @@ def _synopsis(command: grammar.Command) -> str:
 
 
 def _option(option: grammar.Option) -> list[str]:
-    def shown(flag: str) -> str:
+    def format_flag(flag: str) -> str:
         if not option.value:
             return roff.bold(flag)
         between = "=" if flag.startswith("--") else " "
         value = "|".join(map(roff.bold, option.words)) if option.words else roff.italic(option.value)
         return f"{roff.bold(flag + between)}{value}"
 
-    return roff.item(", ".join(map(shown, option.flags)), roff.sentence(option.help))
+    return roff.item(", ".join(map(format_flag, option.flags)), roff.sentence(option.help))
 
 
 def _epilog(text: str) -> Iterator[str]:
@@ -221,7 +221,7 @@ def _metrics(_: str) -> Iterator[str]:
         yield from roff.item(roff.bold(name), f"{str(family.type).capitalize()}. {family.help}")
 
 
-def _shown(name: str) -> Iterator[str]:
+def _example(name: str) -> Iterator[str]:
     """Yield a command with its output. tests/btrfs/test_bus_daemon.py makes these files on a real bus."""
     text = (HERE / "shown" / f"{name}.txt").read_text().replace('"@version@"', f'"{__version__}"'.ljust(11))
     yield from roff.example(text.replace("@version@", __version__).splitlines())
@@ -275,5 +275,5 @@ MACROS: Final[dict[str, Callable[[str], Iterator[str]]]] = {
     "metrics": _metrics,
     "interface": interfaces.describe_interface,
     "file_keys": interfaces.list_keys,
-    "shown": _shown,
+    "shown": _example,
 }

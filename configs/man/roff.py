@@ -30,7 +30,7 @@ def prose(text: str) -> list[str]:
     """Return the lines of one paragraph. Each sentence begins a line, as man(7) recommends."""
     parts, end = [], 0
     for mark in _MARK.finditer(text):
-        parts += [_plain(text[end : mark.start()]), f"\\f{'I' if mark['italic'] else 'B'}{_typed(mark)}\\fR"]
+        parts += [_plain(text[end : mark.start()]), f"\\f{'I' if mark['italic'] else 'B'}{_escape_typed(mark)}\\fR"]
         end = mark.end()
     whole = "".join([*parts, _plain(text[end:])])
     lines: list[str] = []
@@ -69,7 +69,7 @@ def sentence(text: str) -> str:
     return first if first.endswith((".", "!", "?")) else f"{first}."
 
 
-def _typed(mark: re.Match[str]) -> str:
+def _escape_typed(mark: re.Match[str]) -> str:
     text = mark["bold"] or mark["italic"] or mark["page"]
     return "".join(_LITERAL.get(letter, letter) for letter in text)
 

@@ -48,7 +48,7 @@ def read_disk_bytes(fd: int) -> int | None:
     Raises: OSError: ENOTTY not on btrfs.
     """
     try:
-        return sum({place: disk_bytes for place, disk_bytes, _ in _list_references(fd)}.values())
+        return sum({place: disk_bytes for place, disk_bytes, _ in _list_parts(fd)}.values())
     except PermissionError:
         return None
 
@@ -64,10 +64,10 @@ def read_pinned_bytes(fd: int) -> int | None:
     disk_bytes = read_disk_bytes(fd)
     if disk_bytes is None:
         return None
-    return max(0, round(disk_bytes - sum(used_bytes for _, _, used_bytes in _list_references(fd))))
+    return max(0, round(disk_bytes - sum(used_bytes for _, _, used_bytes in _list_parts(fd))))
 
 
-def _list_references(fd: int) -> Iterator[tuple[int, int, float]]:
+def _list_parts(fd: int) -> Iterator[tuple[int, int, float]]:
     """Yield (address, bytes, used bytes) for each part of the file that lies in one extent.
 
     `address` and `bytes` are the place and the size of the whole extent on the disk. All parts in one extent have the

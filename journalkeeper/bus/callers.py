@@ -81,7 +81,7 @@ class User:
         self.unread_bytes = 0
 
     @contextmanager
-    def place(self) -> Iterator[None]:
+    def count_long_call(self) -> Iterator[None]:
         """Count one more long call of this user as under way during the block.
 
         Raises: CallError (LIMITS_EXCEEDED) at once, without waiting, if AT_ONCE calls of this user are under way.
@@ -163,7 +163,7 @@ class Callers:
         becomes True for root and for members of READERS. If the bus does not know the caller or does not answer, change
         nothing.
         """
-        said = await self._values(BUS, "GetConnectionCredentials", caller.name)
+        said = await self._ask_about(BUS, "GetConnectionCredentials", caller.name)
         if said is None or "UnixUserID" not in said:
             return
         uid: int = said["UnixUserID"].value
@@ -182,14 +182,14 @@ class Callers:
         now_s = asyncio.get_running_loop().time()
         if now_s - self._checked_s >= CHECK_S:
             self._checked_s = now_s
-            self._check = asyncio.ensure_future(self._find_silent())
+            self._check = asyncio.ensure_future(self._update_unread())
         until_s = max(user.until_s, now_s - BURST / RATE_PER_S) + cost / RATE_PER_S
         if user.unread_bytes > UNREAD_MOST or until_s - now_s > LATE_MOST_S:
             return None
         user.until_s = until_s
         return max(0.0, until_s - now_s)
 
-    async def _find_silent(self) -> None:
+    async def _update_unread(self) -> None:
         """Store in each known user's `unread_bytes` how many bytes of answers the user has not read.
 
         Ask the bus about the callers only if the bus stores more than UNREAD_MOST bytes that this service sent.
@@ -209,10 +209,10 @@ class Callers:
         With the `counter` "IncomingBytes" these are messages that the connection sent; with "OutgoingBytes", messages
         that it has not read yet. Return 0 if the bus does not report the number, or answers with an error.
         """
-        said = await self._values(STATS, "GetConnectionStats", name)
+        said = await self._ask_about(STATS, "GetConnectionStats", name)
         return 0 if said is None or counter not in said else int(said[counter].value)
 
-    async def _values(self, interface: str, member: str, name: str) -> dict[str, Any] | None:
+    async def _ask_about(self, interface: str, member: str, name: str) -> dict[str, Any] | None:
         """Call the bus's method `member` about the connection `name`, and return its answer: a Variant by name.
 
         Return None if the answer is an error or the connection to the bus ends. Do not limit the time.

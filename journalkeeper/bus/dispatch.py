@@ -91,7 +91,7 @@ class Dispatcher:
             raise CallError(f"{ERROR}.InvalidArgs", f"{method.name} takes ({takes}), not ({call.signature})")
         values = [unwrap(value) for value in call.body]
         if method.action is not None:
-            with caller.user.place():
+            with caller.user.count_long_call():
                 await authorize(self._bus.call, caller, call, method)
         found = await method.run(self._objects, Call(path, caller), *values)
         self._reply(call, Message.new_method_return(call, gives, [wrap(gives, found)] if gives else []))

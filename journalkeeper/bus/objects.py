@@ -69,7 +69,7 @@ class Objects:
 
         The objects are the manager and the jobs that are queued or running.
         """
-        manager = MANAGER, lambda: to_values(snapshots.manager(self._service.snapshot()))
+        manager = MANAGER, lambda: to_values(snapshots.make_manager(self._service.snapshot()))
         jobs = {
             names.job_path(job.number): (JOB_INTERFACE, partial(job_values, job)) for job in self._service.jobs.queue
         }
@@ -165,7 +165,7 @@ class Objects:
         LimitsExceeded: 8 long calls of the user are under way.
         """
         request = options.request(given, self._service.snapshot().directories)
-        with call.caller.user.place():
+        with call.caller.user.count_long_call():
             async with call.caller.user.turn:
                 return write_document(await self._service.plan(request), call.caller.reads)
 

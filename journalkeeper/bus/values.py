@@ -85,7 +85,7 @@ def list_files(found: Findings, after: str, reads: Reads) -> list[Values]:
     listed: list[Values] = []
     text = 0
     for _, path in heapq.nsmallest(LISTED_MOST, (one for one in shown if one[0] > after)):
-        one = _file(found.files[path], found.decided.get(path), reads)
+        one = _make_file_values(found.files[path], found.decided.get(path), reads)
         text += sum(len(value) for signature, value in one.values() if signature == "s")
         if text > TEXT_MOST and listed:
             break
@@ -93,7 +93,7 @@ def list_files(found: Findings, after: str, reads: Reads) -> list[Values]:
     return listed
 
 
-def _file(row: JournalFile, doing: Doing | None, reads: Reads) -> Values:
+def _make_file_values(row: JournalFile, doing: Doing | None, reads: Reads) -> Values:
     """Return the D-Bus properties of a file and of the action on the file: (signature, value) by name.
 
     `doing` is the decision about the file or the outcome. If `doing` is None, Action, Reason and Detail are "". If

@@ -22,13 +22,13 @@ from journalkeeper.cli.context import Context
 from journalkeeper.cli.table import GREY, Column, Table
 from journalkeeper.config.validation import Shown, describe
 from journalkeeper.model.errors import ConfigError
-from journalkeeper.model.escape import shown
+from journalkeeper.model.escape import escape
 from journalkeeper.model.record import Count
 
 _COLUMNS: Final[tuple[Column[Shown], ...]] = (
     Column("SECTION", lambda value: f"[{value.section}]"),
     Column("KEY", lambda value: value.key),
-    Column("VALUE", lambda value: shown(value.value)),
+    Column("VALUE", lambda value: escape(value.value)),
 )
 
 

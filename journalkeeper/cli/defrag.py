@@ -24,7 +24,7 @@ from typing import Any
 from journalkeeper.cli import plan as plans
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.progress import catch_signals, on_terminal
-from journalkeeper.cli.selection import add_selection, check_files, request
+from journalkeeper.cli.selection import add_selection, report_problems, request
 from journalkeeper.cli.table import Column, Table
 from journalkeeper.cli.wording import (
     COLOURS,
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     output = context.output
     report, document, stopped = _execute(asked, context)
     outcomes, skipped = report.outcomes, report.plan.skipped
-    status = check_files(skipped, len(skipped) + len(outcomes), asked.paths, context)
+    status = report_problems(skipped, len(skipped) + len(outcomes), asked.paths, context)
     failed = [outcome for outcome in outcomes if outcome.result is Result.FAILED]
     output.note(*report.notices, *(f"{one.path}: {one.detail or one.reason}" for one in failed))
     column = Column[Outcome]("", lambda outcome: describe_outcome(outcome, output.width), gives="text")

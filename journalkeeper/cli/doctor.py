@@ -28,9 +28,9 @@ from journalkeeper.health.evidence import DOCTOR_ENTRIES, RECENT_US, Evidence, J
 from journalkeeper.health.finding import LISTED, Finding, Severity, Verdict, judge
 from journalkeeper.health.rules import RULES
 from journalkeeper.model.errors import ConfigError
-from journalkeeper.model.escape import shown
+from journalkeeper.model.escape import escape
 from journalkeeper.model.record import RuleWord
-from journalkeeper.model.units import counted
+from journalkeeper.model.units import pluralize
 from journalkeeper.report.retention import history
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def lines(verdict: Verdict, evidence: Evidence, output: Output) -> list[str]:
         return found[:-1]
     found += _wrap(_summary(verdict), output)
     for why, rules in _group_by_reason(verdict).items():
-        names = ", ".join(rules) if len(rules) <= LISTED else counted(len(rules), "check")
+        names = ", ".join(rules) if len(rules) <= LISTED else pluralize(len(rules), "check")
         found += _wrap(f"{names}: {why}", output, "  ", "    ")
     return found + _wrap(_describe_reach(evidence), output)
 
@@ -146,12 +146,12 @@ def _finding(finding: Finding, output: Output) -> list[str]:
     found = [paint(title, _COLOURS[finding.severity], enabled=output.colours)]
     found += _wrap(finding.sentence, output, "  ", "  ")
     # commands are whole lines, to be copied: a backslash stays one
-    return found + [f"    {one if one.isprintable() else shown(one)}" for one in finding.remedy]
+    return found + [f"    {one if one.isprintable() else escape(one)}" for one in finding.remedy]
 
 
 def _wrap(text: str, output: Output, first: str = "", others: str = "") -> list[str]:
     width = output.width or WIDTH
-    return wrap(shown(text), width, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
+    return wrap(escape(text), width, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
 
 
 def _summary(verdict: Verdict) -> str:
@@ -161,15 +161,15 @@ def _summary(verdict: Verdict) -> str:
     made:", and the caller adds the reasons. Leave out a count of 0, except that of the checks that passed.
     """
     advice, root = len(verdict.findings) - len(verdict.problems), sum(part.needs_root for _, part in verdict.unknown)
-    parts = [f"{counted(len(verdict.passed), 'check')} passed"]
+    parts = [f"{pluralize(len(verdict.passed), 'check')} passed"]
     if verdict.problems:
-        parts.append(counted(len(verdict.problems), "problem"))
+        parts.append(pluralize(len(verdict.problems), "problem"))
     if advice:
-        parts.append(counted(advice, "suggestion"))
+        parts.append(pluralize(advice, "suggestion"))
     if root:
-        parts.append(f"{counted(root, 'check')} {'needs' if root == 1 else 'need'} root (sudo journalkeeper doctor)")
+        parts.append(f"{pluralize(root, 'check')} {'needs' if root == 1 else 'need'} root (sudo journalkeeper doctor)")
     if other := len(verdict.unknown) - root:
-        parts.append(f"{counted(other, 'check')} could not be made:")
+        parts.append(f"{pluralize(other, 'check')} could not be made:")
     return ", ".join(parts)
 
 

@@ -24,7 +24,7 @@ from typing import Final
 from journalkeeper.btrfs import disk, placement
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.plan import make_plan
-from journalkeeper.cli.selection import check_files, list_problems
+from journalkeeper.cli.selection import list_problems, report_problems
 from journalkeeper.cli.terminal import DEFAULT_COLUMNS
 from journalkeeper.journald import opening
 from journalkeeper.model import JournalFile, Kind, Request, Stretch, Sums, Window
@@ -75,14 +75,14 @@ def _show_file(path: str, context: Context) -> int:
     host = context.engine().look(asked)
     (file,) = host.files
     output = context.output
-    status = check_files(list_problems(host.files), 1, asked.paths, context)
+    status = report_problems(list_problems(host.files), 1, asked.paths, context)
     if not status:
-        learned = _learn(file, host.now_us, context)
-        output.show(learned, story.lines(learned, output.width or DEFAULT_COLUMNS))
+        learned = _collect_story(file, host.now_us, context)
+        output.show(learned, story.explain_file(learned, output.width or DEFAULT_COLUMNS))
     return status
 
 
-def _learn(file: JournalFile, now_us: int, context: Context) -> Story:
+def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
     """Collect everything that `explain` shows about a file.
 
     If the pinned bytes, the time of a read, the history or the decision cannot be read, that part is None. The field
@@ -170,7 +170,7 @@ def _show_directories(path: str, context: Context) -> int:
         read no file; as `Context.engine` and `Engine.look`.
     """
     host = context.engine().look(Request())
-    check_files(list_problems(host.files), len(host.files), (), context)
+    report_problems(list_problems(host.files), len(host.files), (), context)
     if not host.instances:
         raise KeeperError(f"{path}: contains no journal directory; name one, such as /var/log/journal")
     unknown: dict[str, str] = {}
@@ -193,6 +193,6 @@ def _show_directories(path: str, context: Context) -> int:
                 files=Sums.of(files),
             )
         )
-    blocks = [story.directory_lines(place, unknown, context.output.width or DEFAULT_COLUMNS) for place in places]
+    blocks = [story.explain_directory(place, unknown, context.output.width or DEFAULT_COLUMNS) for place in places]
     context.output.show(DirectoriesAnswer(places, unknown), *blocks)
     return 0

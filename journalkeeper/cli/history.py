@@ -25,16 +25,16 @@ import stat
 from typing import Final, NamedTuple
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.selection import add_paths, check_files
+from journalkeeper.cli.selection import add_paths, report_problems
 from journalkeeper.cli.table import Column, Table
 from journalkeeper.cli.times import format_time, parse_time_us
 from journalkeeper.cli.wording import COLOURS, describe_outcome, describe_sums
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Reason, Result, Skip
-from journalkeeper.model.escape import shown
+from journalkeeper.model.escape import escape
 from journalkeeper.model.reasons import RUN_BY
 from journalkeeper.model.recorded import Entry, Sample
-from journalkeeper.model.units import counted, format_size, spell_size
+from journalkeeper.model.units import format_size, pluralize, spell_size
 
 
 class HistoryAnswer(NamedTuple):
@@ -49,14 +49,14 @@ _SAMPLES: Final[tuple[Column[Sample], ...]] = (
     Column("EXTENTS", lambda sample: str(sample.extents), right=True),
     Column("IDEAL", lambda sample: str(sample.ideal_extents), right=True),
     Column("SIZE", lambda sample: format_size(sample.size_bytes), right=True),
-    Column("PATH", lambda sample: shown(sample.path), gives="path"),
+    Column("PATH", lambda sample: escape(sample.path), gives="path"),
 )
 
 
 def _columns(width: int | None) -> tuple[Column[Entry], ...]:
     return (
         Column("TIME", lambda entry: format_time(entry.when_us)),
-        Column("RUN BY", lambda entry: shown(RUN_BY.get(entry.origin, entry.origin))),
+        Column("RUN BY", lambda entry: escape(RUN_BY.get(entry.origin, entry.origin))),
         Column("OUTCOME", lambda entry: describe_outcome(entry.outcome, width), gives="text"),
     )
 
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         unknown = [path for path in paths if not (record.history([path]) or record.samples([path]))]
     output = context.output
     wrong = [Skip(path, why, "nothing is recorded of it") for path in unknown if (why := _find_problem(path))]
-    status = check_files(wrong, len(paths), paths, context)
+    status = report_problems(wrong, len(paths), paths, context)
     outcomes = Table(_columns(output.width), entries, lambda entry: COLOURS[entry.outcome.result])
     title = ["Extents of the active files over time:"] if samples and output.legend else []
     blocks = (outcomes, title, Table(_SAMPLES, samples))
@@ -114,5 +114,5 @@ def _summarize(entries: list[Entry], samples: list[Sample]) -> str:
     if not entries:
         return "Nothing was rewritten." if samples else "Nothing is recorded."
     done = [entry.outcome for entry in entries if entry.outcome.result is Result.DONE]
-    text = f"{len(done):,} of {counted(len(entries), 'action')} done: {describe_sums(done)}"
+    text = f"{len(done):,} of {pluralize(len(entries), 'action')} done: {describe_sums(done)}"
     return f"{text}, {spell_size(sum(entry.outcome.bytes_written for entry in entries))} of data rewritten."

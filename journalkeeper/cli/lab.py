@@ -37,7 +37,7 @@ from journalkeeper.cli.progress import interrupt_on_signals, on_terminal
 from journalkeeper.cli.table import Column, Table
 from journalkeeper.execute.whole_file import require_root_only
 from journalkeeper.model.errors import KeeperError, NeedsRootError, UsageError
-from journalkeeper.model.escape import shown
+from journalkeeper.model.escape import escape
 from journalkeeper.model.units import format_size
 from journalkeeper.probe import compare
 from journalkeeper.probe.scratch_volume import isolate
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     place = os.path.abspath(args.place)
     with on_terminal(context.output) as line:
         interrupt_on_signals()
-        compared = compare.compare(place, args.extents, args.iops, line.tell)
+        compared = compare.compare(place, args.extents, args.iops, line.update)
     context.output.show(compared, Table(_COLUMNS, compared.strategies), legend=[[_summarize(compared)]])
     return 0
 
@@ -118,7 +118,7 @@ def _check(args: argparse.Namespace) -> None:
 def _summarize(compared: compare.LabAnswer) -> str:
     speed = f"{compared.iops} IOPS" if compared.iops else "as fast as the disk is"
     facts = f"{compared.flushes} flushes of 40 messages each in {compare.DAYS} days"
-    return f"{_verdict(compared)} {facts}, on {shown(compared.directory)}, {speed}."
+    return f"{_verdict(compared)} {facts}, on {escape(compared.directory)}, {speed}."
 
 
 def _verdict(compared: compare.LabAnswer) -> str:

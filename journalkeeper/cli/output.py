@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 from journalkeeper.cli.table import Table, render, stack_blocks, wrap_sentence
 from journalkeeper.cli.terminal import DEFAULT_COLUMNS, columns, page, wants_colours
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.escape import shown
+from journalkeeper.model.escape import escape
 from journalkeeper.model.record import to_json
 
 LEAST_COLUMNS: Final = 40
@@ -119,4 +119,4 @@ def write(text: str) -> None:
 def complain(*texts: str) -> None:
     """Write "journalkeeper: " and a text as one line to stderr, for each text. Control characters are escaped."""
     for text in texts:
-        print(f"journalkeeper: {shown(text)}", file=sys.stderr)
+        print(f"journalkeeper: {escape(text)}", file=sys.stderr)

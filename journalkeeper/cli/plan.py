@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.selection import add_selection, check_files, request
+from journalkeeper.cli.selection import add_selection, report_problems, request
 from journalkeeper.cli.table import GREEN, Column, Table
 from journalkeeper.cli.wording import (
     count_subjects,
@@ -37,9 +37,9 @@ from journalkeeper.cli.wording import (
     show_decisions,
 )
 from journalkeeper.model import Reason, Request, Skip
-from journalkeeper.model.escape import shown
+from journalkeeper.model.escape import escape
 from journalkeeper.model.record import to_json
-from journalkeeper.model.run import plan_windows, skips
+from journalkeeper.model.run import parse_skips, plan_windows
 from journalkeeper.model.units import format_size, spell_size
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report.story import describe_window
@@ -57,7 +57,7 @@ def _estimate(text: str) -> str:
     return "-" if text in {"0", "0B"} else f"~{text}"
 
 
-def _range(action: dict[str, Any]) -> str:
+def _format_part(action: dict[str, Any]) -> str:
     """Return a table cell that shows which part of the file the action rewrites.
 
     Return "-" for an action that rewrites no range, such as set-nocow. Return "whole file" if the ranges contain all
@@ -81,8 +81,8 @@ _ACTIONS: Final[tuple[Column[dict[str, Any]], ...]] = (
     Column("WRITES", lambda action: format_size(action["bytes_to_write"]), right=True),
     Column("SAVES TIME", lambda action: _estimate(format_seconds(action.get("read_seconds_saved", 0))), right=True),
     Column("SAVES DISK", lambda action: _estimate(format_size(action.get("disk_bytes_saved", 0))), right=True),
-    Column("PART", _range, gives="text"),
-    Column("PATH", lambda action: shown(action["path"]), gives="path"),
+    Column("PART", _format_part, gives="text"),
+    Column("PATH", lambda action: escape(action["path"]), gives="path"),
 )
 
 
@@ -111,8 +111,8 @@ def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
     Raises: NeedsRootError if an unprivileged user can read none of the files; as `make_plan`.
     """
     document = make_plan(asked, context)
-    skipped, actions = skips(document), document["actions"]
-    status = check_files(skipped, len(skipped) + len(actions), asked.paths, context)
+    skipped, actions = parse_skips(document), document["actions"]
+    status = report_problems(skipped, len(skipped) + len(actions), asked.paths, context)
     windows = plan_windows(document)
     waiting = {part for skip in skipped if skip.reason is Reason.WINDOW_CLOSED for part in skip.path.split("/")}
     relevant = [window for name, window in windows.items() if window.open or name in waiting]

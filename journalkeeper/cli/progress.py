@@ -15,7 +15,7 @@ from typing import Self, TextIO
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.table import elide
 from journalkeeper.cli.terminal import DEFAULT_COLUMNS, columns
-from journalkeeper.model.escape import shown
+from journalkeeper.model.escape import escape
 from journalkeeper.model.progress import Progress
 
 REDRAW_S = 0.1
@@ -75,9 +75,9 @@ class ProgressLine:
 
     def __call__(self, progress: Progress) -> None:
         """Draw a line with the progress, unless the last line was drawn less than REDRAW_S ago."""
-        self.tell(line(progress, columns() or DEFAULT_COLUMNS))
+        self.update(line(progress, columns() or DEFAULT_COLUMNS))
 
-    def tell(self, text: str) -> None:
+    def update(self, text: str) -> None:
         """Draw the start of `text` that fits the line, unless something was drawn less than REDRAW_S ago."""
         now_s = time.monotonic()
         if now_s - self._drawn_s >= REDRAW_S:
@@ -98,7 +98,7 @@ def line(progress: Progress, columns: int) -> str:
     room for them, the line is longer.
     """
     text = f"{progress.number}/{progress.total} {progress.fraction:4.0%}  "
-    return f"{text}{elide(shown(progress.path), columns - 1 - len(text))}"
+    return f"{text}{elide(escape(progress.path), columns - 1 - len(text))}"
 
 
 def on_terminal(output: Output) -> ProgressLine:

@@ -26,7 +26,7 @@ from journalkeeper.execute.whole_file import write_whole
 from journalkeeper.health.evidence import REPORT_ENTRIES, Unknown, Wanted
 from journalkeeper.health.finding import judge
 from journalkeeper.model.errors import KeeperError, NeedsRootError
-from journalkeeper.model.escape import shown
+from journalkeeper.model.escape import escape
 from journalkeeper.model.record import Count
 from journalkeeper.model.units import spell_size
 from journalkeeper.report.page import page
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """
     path = os.path.abspath(args.output)
     if os.path.lexists(path):  # before the long reading; `write_whole` refuses a file that appears meanwhile
-        raise KeeperError(f"{shown(path)} exists: remove it, or choose another name")
+        raise KeeperError(f"{escape(path)} exists: remove it, or choose another name")
     evidence = collect_evidence(context, Wanted(args.directory, REPORT_ENTRIES, plan=True))
     missing = [part for part in (evidence.look, evidence.journal, evidence.record) if isinstance(part, Unknown)]
     if isinstance(evidence.look, Unknown) and isinstance(evidence.journal, Unknown):
@@ -67,6 +67,6 @@ def run(args: argparse.Namespace, context: Context) -> int:
     text = page(evidence, judge(evidence, DOCTOR_RULES), os.uname().nodename)
     write_whole("write the report", path, text, mode=MODE, replace=False)
     size = len(text.encode())
-    summary = f"Wrote {shown(path)}: {spell_size(size)}, for any browser; only its owner may read it."
+    summary = f"Wrote {escape(path)}: {spell_size(size)}, for any browser; only its owner may read it."
     context.output.show(ReportAnswer(path, size), legend=[[summary]])
     return 0

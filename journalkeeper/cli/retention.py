@@ -34,7 +34,7 @@ from journalkeeper.journald import conf
 from journalkeeper.model.errors import FileError, KeeperError, UsageError
 from journalkeeper.model.record import Inline
 from journalkeeper.observe.machine import RETENTION
-from journalkeeper.report.retention import Retention, dropin, retention, sentence
+from journalkeeper.report.retention import Retention, describe_retention, dropin, retention
 
 MODE: Final = 0o644
 WRITE: Final = "write the setting for journald"
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     found = supply(retention, evidence)
     if isinstance(found, Unknown):
         raise KeeperError(f"no estimate of the retention: {found.why}")
-    changed, sentences = False, [sentence(found)]
+    changed, sentences = False, [describe_retention(found)]
     if args.apply:
         changed = _apply(found, evidence)
         sentences.append(f"Wrote {RETENTION}; {ACTIVATION}" if changed else f"{RETENTION} has this setting already.")

@@ -25,12 +25,12 @@ import os
 from typing import Final
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.selection import absolute, add_paths, check_files, list_problems
+from journalkeeper.cli.selection import absolute, add_paths, list_problems, report_problems
 from journalkeeper.cli.table import RED, Column, Table
 from journalkeeper.journald.names import classify
 from journalkeeper.model import JournalFile, Request, State, Sums
-from journalkeeper.model.escape import shown
-from journalkeeper.model.units import counted, format_size, spell_size
+from journalkeeper.model.escape import escape
+from journalkeeper.model.units import format_size, pluralize, spell_size
 from journalkeeper.policy.cost import is_fragmented
 
 KEY: Final = 'DISK above SIZE: old data that btrfs cannot free yet. "shared": with a snapshot or a copy.'
@@ -63,7 +63,7 @@ _COLUMNS: Final[tuple[Column[JournalFile], ...]] = (
     Column("SIZE", lambda file: format_size(file.size_bytes), right=True),
     Column("DISK", lambda file: "-" if file.disk_bytes is None else format_size(file.disk_bytes), right=True),
     Column("FLAGS", _flags),
-    Column("PATH", lambda file: shown(file.path), gives="path"),
+    Column("PATH", lambda file: escape(file.path), gives="path"),
 )
 
 
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """
     asked = Request(paths=absolute(args.paths))
     host = context.engine().look(asked)
-    status = check_files(list_problems(host.files), len(host.files), asked.paths, context)
+    status = report_problems(list_problems(host.files), len(host.files), asked.paths, context)
     table = Table(_COLUMNS, sorted(host.files, key=_worst), lambda file: RED if file.problem else "")
     config = context.config()
     fragmented = sum(file.problem is None and is_fragmented(file, None, config) for file in host.files)
@@ -111,8 +111,8 @@ def _summarize(files: tuple[JournalFile, ...], fragmented: int) -> str:
     every = Sums.of(files)
     disk = [file.disk_bytes for file in files if file.disk_bytes is not None]
     sizes = [spell_size(every.size_bytes), *([f"{spell_size(sum(disk))} on disk"] if disk else [])]
-    extents = f"{counted(every.extents, 'extent')} (ideal {every.ideal_extents:,})"
-    totals, total = f"{extents}, {', '.join(sizes)}.", counted(every.files, "journal file")
+    extents = f"{pluralize(every.extents, 'extent')} (ideal {every.ideal_extents:,})"
+    totals, total = f"{extents}, {', '.join(sizes)}.", pluralize(every.files, "journal file")
     if not fragmented:
         return f"No file is fragmented: {total}, {totals}"
     verdict = f"{fragmented:,} of {total} {'is' if fragmented == 1 else 'are'} fragmented"

@@ -16,7 +16,7 @@ from journalkeeper.model import JournalFile, Reason, Request, Skip
 from journalkeeper.model.compression import parse_compression
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.reasons import NO_JOURNAL
-from journalkeeper.model.units import counted
+from journalkeeper.model.units import pluralize
 
 NEXT: Final = {
     Reason.VANISHED: "`journalkeeper scan` lists the journal files",
@@ -95,7 +95,7 @@ def absolute(paths: list[str]) -> tuple[str, ...]:
     return tuple(os.path.abspath(path) for path in paths)
 
 
-def check_files(skipped: Sequence[Skip], number: int, paths: tuple[str, ...], context: Context) -> int:
+def report_problems(skipped: Sequence[Skip], number: int, paths: tuple[str, ...], context: Context) -> int:
     """Report the files that cannot be examined, and return the exit status.
 
     If the user named `paths`, write a line to stderr for each of the `skipped` files with a reason in NO_JOURNAL. Such
@@ -113,7 +113,7 @@ def check_files(skipped: Sequence[Skip], number: int, paths: tuple[str, ...], co
         if unreadable == number:
             none = f"none of {unreadable:,} files is readable" if unreadable > 1 else "the file is not readable"
             raise NeedsRootError(none)
-        note(f"{unreadable:,} of {counted(number, 'file')} cannot be read as this user: try sudo")
+        note(f"{unreadable:,} of {pluralize(number, 'file')} cannot be read as this user: try sudo")
     wrong = [skip for skip in skipped if paths and skip.reason in NO_JOURNAL]
     for path, reason, detail, *_ in wrong:
         note(f"{path}: {detail or reason}" + (f"; {NEXT[reason]}" if reason in NEXT else ""))

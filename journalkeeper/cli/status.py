@@ -36,14 +36,14 @@ from journalkeeper.health.verdict import describe_absence, describe_files, descr
 from journalkeeper.journald import layout, opening
 from journalkeeper.model import Host
 from journalkeeper.model.errors import KeeperError, NotBtrfsError
-from journalkeeper.model.escape import shown
+from journalkeeper.model.escape import escape
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.reasons import BY
 from journalkeeper.model.record import Count, Sometimes
 from journalkeeper.model.recorded import Counters, Run, Totals
-from journalkeeper.model.units import counted, format_span, spell_size
+from journalkeeper.model.units import format_span, pluralize, spell_size
 from journalkeeper.model.waiting import Wait, long
-from journalkeeper.report.story import facts
+from journalkeeper.report.story import wrap_facts
 from journalkeeper.report.text import describe_total_saving
 
 _CLEAR: Final = "\x1b[H\x1b[J"
@@ -145,8 +145,8 @@ def _show(context: Context, ask: Ask) -> int:
         health_reasons=verdict and verdict.reasons,
     )
     said = [headline, *(finding.line for finding in verdict.problems[1:])] if verdict and headline else []
-    rows = [(name, shown(text)) for name, text in _list_facts(answer, evidence) if text]
-    context.output.show(answer, [shown(text) for text in said], facts(rows, context.output.width), paged=False)
+    rows = [(name, escape(text)) for name, text in _list_facts(answer, evidence) if text]
+    context.output.show(answer, [escape(text) for text in said], wrap_facts(rows, context.output.width), paged=False)
     return int(verdict is not None and verdict.health != "ok")
 
 
@@ -174,7 +174,7 @@ def _collect(context: Context, ask: Ask) -> Evidence:
         evidence, directories = evidence._replace(config_error=str(error)), ()
     evidence = evidence._replace(service=(service := ask()))
     if service is None:
-        elsewhere = foreign(directories)
+        elsewhere = find_foreign_tops(directories)
         look = Look(Host(now_us, (), (), (), {}, 0), elsewhere) if elsewhere else UNASKED
         evidence = evidence._replace(look=look, units=units())
     return evidence._replace(present=present(evidence))
@@ -201,7 +201,7 @@ def _describe_ok(evidence: Evidence) -> str:
     return f"{ago or 'there was no run yet'}; {describe_absence(evidence.units)[1]}."
 
 
-def foreign(tops: tuple[str, ...]) -> tuple[str, ...]:
+def find_foreign_tops(tops: tuple[str, ...]) -> tuple[str, ...]:
     """Return `tops` if none of their journal directories is on btrfs, else ().
 
     The journal directories of a top are those that `find_directories` returns. If it returns none, the top itself
@@ -264,9 +264,9 @@ def _list_service_facts(evidence: Evidence, verdict: str) -> list[tuple[str, str
         return [("Service", describe_absence(evidence.units)[0] if live is None else live.why)]
     if live.health == "unknown":  # it has counted nothing yet
         return [("Service", live.state or "")]
-    journal = f"{counted(live.files or 0, 'file')} in {' and '.join(live.directories or ())}, "
+    journal = f"{pluralize(live.files or 0, 'file')} in {' and '.join(live.directories or ())}, "
     journal += f"{f'{live.fragmented_files:,}' if live.fragmented_files else 'none'} fragmented; "
-    journal += f"{counted(live.extents or 0, 'extent')}, {live.active_extents or 0:,} in active files"
+    journal += f"{pluralize(live.extents or 0, 'extent')}, {live.active_extents or 0:,} in active files"
     left, reason = live.budget_left_bytes, live.state_reason or ""
     delay_us = live.intake_delay_p99_us
     return [
@@ -293,6 +293,6 @@ def _window(live: Manager) -> str:
 def _run(run: Run) -> str:
     end = "running, or was killed" if run.ended_us is None else f"took {format_span(run.ended_us - run.began_us, 1000)}"
     number = run.done + run.skipped + run.failed
-    actions = f"{run.done} of {counted(number, 'action')} done, {run.failed} failed" if number else "no action"
+    actions = f"{run.done} of {pluralize(number, 'action')} done, {run.failed} failed" if number else "no action"
     actions += f", {spell_size(run.bytes_written)} rewritten" if run.bytes_written else ""
     return f"{format_time(run.began_us)} by {BY.get(run.origin, run.origin)}, {end}: {actions}"

@@ -87,7 +87,7 @@ def render(table: Table[Any], *, legend: bool, colours: bool, width: int | None 
     return [
         paint(line, painted, enabled=colours)
         for cells, painted in everything
-        for line in _lines(columns, widths, cells, below=below)
+        for line in _lay_out(columns, widths, cells, below=below)
     ]
 
 
@@ -130,7 +130,7 @@ def _fit_widths(
     return fitted
 
 
-def _lines(columns: tuple[Column[Any], ...], widths: list[int], cells: tuple[str, ...], *, below: bool) -> list[str]:
+def _lay_out(columns: tuple[Column[Any], ...], widths: list[int], cells: tuple[str, ...], *, below: bool) -> list[str]:
     """Return the lines of one table row, each cell padded to its width.
 
     Shorten a longer path to LEAST_PATH, so that a file has one short name. Wrap a longer sentence. Other cells stay

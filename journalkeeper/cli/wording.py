@@ -12,10 +12,10 @@ from journalkeeper.cli.table import GREEN, GREY, LEAST_PATH, RED, YELLOW, Column
 from journalkeeper.health.finding import list_names
 from journalkeeper.health.verdict import describe_waits, drop_echoes, find_noun
 from journalkeeper.model import Outcome, Reason, Result, Skip, Verb, reasons
-from journalkeeper.model.escape import shown
+from journalkeeper.model.escape import escape
 from journalkeeper.model.reasons import short_name
 from journalkeeper.model.run import disk_sums
-from journalkeeper.model.units import SECOND_US, counted, format_span, spell_size
+from journalkeeper.model.units import SECOND_US, format_span, pluralize, spell_size
 
 COLOURS: Final = {Result.DONE: GREEN, Result.SKIPPED: YELLOW, Result.FAILED: RED}
 FINE: Final = {Reason.IDEAL: "unfragmented", Reason.RECORDED: "already rewritten"}
@@ -23,8 +23,8 @@ FINE: Final = {Reason.IDEAL: "unfragmented", Reason.RECORDED: "already rewritten
 
 _SKIPPED: Final[tuple[Column[Skip], ...]] = (
     Column("SKIPPED", lambda skip: skip.reason),
-    Column("DETAIL", lambda skip: shown(skip.detail) or "-", gives="text"),
-    Column("PATH", lambda skip: shown(skip.path), gives="path"),
+    Column("DETAIL", lambda skip: escape(skip.detail) or "-", gives="text"),
+    Column("PATH", lambda skip: escape(skip.path), gives="path"),
 )
 
 
@@ -76,7 +76,7 @@ def describe_rest(skipped: Sequence[Skip]) -> str:
 
 def _count_nouns(nouns: Iterable[str]) -> str:
     """Return "2 files and 1 directory" for these nouns, the files first; "" without nouns."""
-    return " and ".join(counted(number, noun) for noun, number in sorted(Counter(nouns).items(), reverse=True))
+    return " and ".join(pluralize(number, noun) for noun, number in sorted(Counter(nouns).items(), reverse=True))
 
 
 def describe_no_actions(skipped: Sequence[Skip]) -> str:
@@ -96,7 +96,7 @@ def describe_outcome(outcome: Outcome, width: int | None) -> str:
     LEAST_PATH characters. The number in `width` does not matter.
     """
     name = short_name(outcome.path) if is_on_file(outcome.action) else outcome.path
-    return shown(reasons.describe_outcome(outcome, name if width is None else elide(name, LEAST_PATH)))
+    return escape(reasons.describe_outcome(outcome, name if width is None else elide(name, LEAST_PATH)))
 
 
 def is_on_file(action: str) -> bool:
@@ -124,7 +124,7 @@ def describe_sums(outcomes: Sequence[Outcome]) -> str:
     outcomes = [one for one in outcomes if one.action is not Verb.ROTATE]
     before, after = sum(one.extents_before for one in outcomes), sum(one.extents_after for one in outcomes)
     disk_before, disk_after = disk_sums(outcomes)
-    text = f"{before:,} to {counted(after, 'extent')}"
+    text = f"{before:,} to {pluralize(after, 'extent')}"
     if disk_before is None or disk_after is None:
         return text
     later = " once the snapshots are deleted" if any(one.unshared_bytes for one in outcomes) else ""

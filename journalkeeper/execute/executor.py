@@ -169,7 +169,7 @@ def _defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
 
     Return the expected number of extents. Raises: as inplace.defragment and `_compact`.
     """
-    return (inplace.defragment if action.live else _compact)(held, action, pace)
+    return (inplace.defragment if action.is_on_active_file else _compact)(held, action, pace)
 
 
 def _rotate(target: Rotation, turn: Turn, _pace: Pace) -> None:

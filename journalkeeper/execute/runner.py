@@ -96,7 +96,7 @@ class Runner:
                 done = Turn(action).make_done(
                     Result.FAILED, Reason.INTERNAL_ERROR, done.detail, written_bytes=written_bytes
                 )
-            if action.live or not isinstance(action.target, JournalFile):
+            if action.is_on_active_file or not isinstance(action.target, JournalFile):
                 self.flushes.note_rewrite(action.target.directory)
             yield action, done
 
@@ -116,7 +116,7 @@ class Runner:
         )
         done = execute(action, pace)
         throttle.wait_for_sync()
-        if action.live:
+        if action.is_on_active_file:
             self.piece_times.add(action.target.directory, pace.slowest_us)
         return done
 
@@ -127,7 +127,7 @@ class Runner:
         has no limit, because short pieces would make short extents. An archive that will be compressed has the limit
         `config.window.margin_us`, so that a piece ends before journald's flush. With `hurry` it has none.
         """
-        if action.live:
+        if action.is_on_active_file:
             return self.config.defrag.chunk_us
         return None if self.hurry or action.compress == "no" else self.config.window.margin_us
 
@@ -195,7 +195,7 @@ class Throttle:
         and before an outcome is stored. A commit of the history would share the filesystem's log and the I/O with the
         sync (measured at 500 IOPS: 100 ms).
         """
-        if not self._runner.hurry and self._action.live and self._syncs.has_foreign_sync():
+        if not self._runner.hurry and self._action.is_on_active_file and self._syncs.has_foreign_sync():
             self._rest(COMMIT_S)
 
     def _find_end(self, piece_us: int) -> Reason | None:
@@ -218,7 +218,7 @@ class Throttle:
         a flush, the look waits until its data is on the disk.
         """
         action = self._action
-        if not action.live:
+        if not action.is_on_active_file:
             return False
         if action.not_after_us is not None and time.time_ns() // 1000 + piece_us > action.not_after_us:
             return True

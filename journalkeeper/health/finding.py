@@ -19,7 +19,7 @@ from journalkeeper.health.evidence import Evidence, Look, Unknown
 from journalkeeper.model import Reason
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.record import Key, RuleWord
-from journalkeeper.model.units import counted
+from journalkeeper.model.units import pluralize
 
 LISTED = 3
 """The number of names that a sentence lists."""
@@ -176,7 +176,7 @@ def _find_unseen(rule: Rule, look: Look | Unknown) -> Unknown | None:
     if isinstance(look, Unknown) or not {"files", "places"} & rule.__annotations__.keys():
         return None
     unseen = sum(file.problem in UNSEEN for file in look.host.files)
-    return Unknown(f"{counted(unseen, 'file')} of {len(look.host.files):,} could not be examined") if unseen else None
+    return Unknown(f"{pluralize(unseen, 'file')} of {len(look.host.files):,} could not be examined") if unseen else None
 
 
 def judge(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:
@@ -216,9 +216,10 @@ def shorten(text: str, longest: int = NAME_CHARACTERS) -> str:
     return f"{text[: longest - 1 - head]}…{text[-head:]}"
 
 
-def free_space(where: str) -> tuple[str, ...]:
-    """Return two shell commands that free disk space: one deletes old journal entries, one lists snapshots to delete.
+def list_space_commands(where: str) -> tuple[str, ...]:
+    """Return shell commands about free space: delete old journal entries, list snapshots to delete, and show the usage.
 
-    The second command names the directory `where` on the volume. The caller must have quoted `where` for the shell.
+    They name the directory `where` on the volume. The caller must have quoted `where` for the shell.
     """
-    return ("journalctl --vacuum-size=256M", f"btrfs subvolume list -s {where}   # btrfs subvolume delete SNAPSHOT")
+    snapshots = f"btrfs subvolume list -s {where}   # btrfs subvolume delete SNAPSHOT"
+    return ("journalctl --vacuum-size=256M", snapshots, f"btrfs filesystem usage {where}")

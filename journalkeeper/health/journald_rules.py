@@ -12,7 +12,7 @@ from typing import Final
 
 from journalkeeper.health.evidence import RECENT_US, Journal, Recorded, Unknown
 from journalkeeper.health.finding import Answers, Facts, advice, list_names, problem
-from journalkeeper.model.units import SECOND_US, counted, format_span, quantile
+from journalkeeper.model.units import SECOND_US, format_span, pluralize, quantile
 
 KERNEL: Final = "kernel"
 """The unit name for missed kernel messages."""
@@ -51,7 +51,7 @@ def dropped(journal: Journal, now_us: int) -> Answers:
     if lost:
         worst = lost.most_common()
         names = list_names(f"{unit} {number:,}" for unit, number in worst)
-        sentence = f"{counted(lost.total(), 'message')} of the last week never reached the journal: {names}."
+        sentence = f"{pluralize(lost.total(), 'message')} of the last week never reached the journal: {names}."
         remedy = [
             f"systemctl edit {quote(unit)}   # [Service] LogRateLimitBurst={max(10_000, 2 * number)}"
             for unit, number in worst[:3]
@@ -131,7 +131,7 @@ def slow_boot(journal: Journal, record: Recorded) -> Answers:
     slow = [one for one in timed if one[0] >= SLOW_US and one[0] > SLOW_SHARE * one[1]]
     if len(slow) >= SLOW_BOOTS:
         flush_us, whole_us = max(slow)
-        waited = f"{len(slow)} of the last {counted(len(timed), 'boot')} waited for the journal"
+        waited = f"{len(slow)} of the last {pluralize(len(timed), 'boot')} waited for the journal"
         sentence = f"{waited}, up to {format_span(flush_us, 1000)} and more than {SLOW_SHARE:.0%} of the boot."
         remedy = ("systemctl status journalkeeper-shutdown.service", "journalkeeper plan")
         facts: Facts = {"boots": len(timed), "slow_boots": len(slow)}

@@ -15,10 +15,10 @@ from typing import Final
 
 from journalkeeper import __version__
 from journalkeeper.health.evidence import SERVICE, TIMER, Evidence, Hung, Obstacle, Present, Unknown, find_unit, is_up
-from journalkeeper.health.finding import FIRST_LOOK, Answers, Facts, free_space, list_names, problem
+from journalkeeper.health.finding import FIRST_LOOK, Answers, Facts, list_names, list_space_commands, problem
 from journalkeeper.model import Reason
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.units import DAY_US, counted, format_span
+from journalkeeper.model.units import DAY_US, format_span, pluralize
 from journalkeeper.model.waiting import long
 
 LAST_RUN_US: Final = 2 * DAY_US
@@ -193,7 +193,7 @@ def files_failing(present: Present) -> Answers:
     """
     if failures := [one for one in present.failures if one.reason not in {Reason.TOO_MANY, Reason.FREE_SPACE}]:
         first, number = failures[0], len(failures) - 1
-        rest = f" and {counted(number, 'more file')}" if number else ""
+        rest = f" and {pluralize(number, 'more file')}" if number else ""
         sentence = f"{list_names([first.path])}{rest} failed: {first.detail or first.reason}."
         paths, reasons = [one.path for one in failures], sorted({one.reason for one in failures})
         yield problem(sentence, "journalkeeper history --since=-7d", files=paths, reasons=list(map(str, reasons)))
@@ -206,10 +206,9 @@ def volume_full(present: Present) -> Answers:
     that were not rewritten for lack of space. The detail and the remedy are those of the first file.
     """
     if lacking := [one for one in present.failures if one.reason is Reason.FREE_SPACE]:
-        first, count, where = lacking[0], counted(len(lacking), "file"), quote(dirname(lacking[0].path))
+        first, count, where = lacking[0], pluralize(len(lacking), "file"), quote(dirname(lacking[0].path))
         sentence = f"The volume has too little free space to rewrite {count}: {first.detail} for {first.path}."
-        remedy = (*free_space(where), f"btrfs filesystem usage {where}")
-        yield problem(sentence, *remedy, files=[one.path for one in lacking])
+        yield problem(sentence, *list_space_commands(where), files=[one.path for one in lacking])
 
 
 def keeper_starved(present: Present, now_us: int) -> Answers:
@@ -220,7 +219,7 @@ def keeper_starved(present: Present, now_us: int) -> Answers:
     """
     if waits := long(present.waiting, now_us):
         oldest_us, reasons = now_us - waits[0].since_us, sorted({wait.reason for wait in waits})
-        have = f"{counted(len(waits), 'file')} {'has' if len(waits) == 1 else 'have'} waited"
+        have = f"{pluralize(len(waits), 'file')} {'has' if len(waits) == 1 else 'have'} waited"
         sentence = f"{have} for {format_span(oldest_us // DAY_US * DAY_US)} for work ({list_names(reasons)})."
         remedy = ("journalkeeper plan", "journalkeeper defrag --now")
         yield problem(sentence, *remedy, files=len(waits), oldest_us=oldest_us, reasons=reasons)

@@ -11,10 +11,10 @@ from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.health.evidence import Evidence, Look, Storage, Unknown, is_up
-from journalkeeper.health.finding import Answers, Facts, advice, free_space, list_names, problem
+from journalkeeper.health.finding import Answers, Facts, advice, list_names, list_space_commands, problem
 from journalkeeper.model import MIB, Instance, JournalFile, Reason, Sums, Volume
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.units import counted, spell_size
+from journalkeeper.model.units import pluralize, spell_size
 from journalkeeper.policy import nocow
 from journalkeeper.policy.cost import is_fragmented
 from journalkeeper.policy.saving import READ_IOPS
@@ -90,7 +90,7 @@ def nocow_redundant(places: list[Place], look: Look) -> Answers:
         where = [one.directory for one, _ in found]
         profiles = sorted({volume.data_profile for _, volume in found})
         sentence = f"{list_names(where)} is NOCOW on {' and '.join(profiles)}: no checksum shows which copy is good."
-        yield advice(sentence, *_make_datacow(where), directories=where, data_profiles=profiles)
+        yield advice(sentence, *_list_datacow_commands(where), directories=where, data_profiles=profiles)
 
 
 def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
@@ -102,7 +102,7 @@ def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
     shared = [one.directory for one, _ in _select(places, look, Reason.SNAPSHOTS) if one.nocow]
     if shared:
         sentence = f"{list_names(shared)} is NOCOW and has snapshots: its files fragment anyway, without checksums."
-        yield advice(sentence, *_make_datacow(shared), directories=list(shared))
+        yield advice(sentence, *_list_datacow_commands(shared), directories=list(shared))
 
 
 def pinned_by_snapshots(files: Files, look: Look) -> Answers:
@@ -115,9 +115,9 @@ def pinned_by_snapshots(files: Files, look: Look) -> Answers:
     shared = [file for file in files if file.extents.shared_bytes]
     total = sum(file.extents.shared_bytes for file in shared)
     if total >= PINNED_BYTES:
-        held = f"Snapshots keep {spell_size(total)} of {counted(len(shared), 'journal file')}"
+        held = f"Snapshots keep {spell_size(total)} of {pluralize(len(shared), 'journal file')}"
         sentence = f"{held}: journald cannot free that space, and each rewrite stores an additional copy."
-        yield advice(sentence, *_make_subvolume(look, shared), shared_bytes=total, files=len(shared))
+        yield advice(sentence, *_list_subvolume_commands(look, shared), shared_bytes=total, files=len(shared))
 
 
 def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> Answers:
@@ -137,7 +137,7 @@ def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> 
     found.sort(key=lambda file: (-file.extents.total, file.path))
     every = Sums.of(found)
     if every.extents - every.ideal_extents >= MANY_EXTENTS:
-        have = f"{counted(len(found), 'file')} {'has' if len(found) == 1 else 'have'} {every.extents:,} extents"
+        have = f"{pluralize(len(found), 'file')} {'has' if len(found) == 1 else 'have'} {every.extents:,} extents"
         sentence = f"{have} instead of {every.ideal_extents:,}; `journalkeeper plan` shows the action for each file."
         own = any(one.rotatable for one in look.host.instances)
         where = [""] if own else [f" -D {quote(path)}" for path in sorted({file.directory for file in found})]
@@ -152,7 +152,7 @@ def damaged(files: Files) -> Answers:
     The check reports a problem with the number of files and the first names.
     """
     if paths := [file.path for file in files if file.problem in {Reason.BAD_HEADER, Reason.NOT_JOURNAL}]:
-        number = counted(len(paths), "damaged journal file")
+        number = pluralize(len(paths), "damaged journal file")
         remedy = (f"journalctl --verify --file={quote(path)}" for path in paths[:5])
         yield problem(f"{number}: {list_names(paths)}. Some entries are unreadable.", *remedy, files=list(paths))
 
@@ -170,7 +170,7 @@ def no_room(places: list[Place]) -> Answers:
             kind, where = "data" if volume.free_bytes < metadata else "metadata", quote(one.directory)
             sentence = f"The volume of {one.directory} has {spell_size(unallocated)} unallocated,"
             sentence += f" {spell_size(volume.free_bytes)} free for data and {spell_size(metadata)} for metadata:"
-            remedy = (*free_space(where), f"btrfs filesystem usage {where}", f"btrfs balance start {BALANCE} {where}")
+            remedy = (*list_space_commands(where), f"btrfs balance start {BALANCE} {where}")
             facts: Facts = {
                 "directory": one.directory,
                 "unallocated_bytes": unallocated,
@@ -189,7 +189,7 @@ def _select(places: list[Place], look: Look, reason: Reason) -> list[Place]:
     return [place for place, decision in decided if decision is not None and decision.reason is reason]
 
 
-def _make_datacow(directories: list[str]) -> tuple[str, ...]:
+def _list_datacow_commands(directories: list[str]) -> tuple[str, ...]:
     """Return shell commands that make journald's next files in `directories` copy-on-write, also after a boot.
 
     They stop systemd from setting +C at each boot, take +C off the directories, and ask journald to rotate at once.
@@ -199,7 +199,7 @@ def _make_datacow(directories: list[str]) -> tuple[str, ...]:
     return (keep, *(f"chattr -C {quote(path)}" for path in directories), "journalctl --rotate")
 
 
-def _make_subvolume(look: Look, shared: list[JournalFile]) -> tuple[str, ...]:
+def _list_subvolume_commands(look: Look, shared: list[JournalFile]) -> tuple[str, ...]:
     """Return the commands that move the journal into a subvolume of its own, which snapshots of the root leave out.
 
     They are for /var/log/journal only, because they ask the host's journald. If no file of `shared` lies there, or if

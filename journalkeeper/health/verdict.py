@@ -15,7 +15,7 @@ from journalkeeper.health.rules import HEALTH
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.reasons import NO_JOURNAL
-from journalkeeper.model.units import counted
+from journalkeeper.model.units import pluralize
 from journalkeeper.model.waiting import Wait
 from journalkeeper.policy.deferral import PASSING
 
@@ -117,7 +117,7 @@ def describe_waits(skipped: Iterable[Skip]) -> str:
     skipped = drop_echoes(skipped)
     waits = ((WAITS.get(skip.reason, f"({skip.reason})"), find_noun(skip)) for skip in skipped if skip.puts_off)
     return ", ".join(
-        f"{counted(number, noun)} {'waits' if number == 1 else 'wait'} {end}"
+        f"{pluralize(number, noun)} {'waits' if number == 1 else 'wait'} {end}"
         for (end, noun), number in sorted(Counter(waits).items(), key=lambda pair: (-pair[1], pair[0]))
     )
 
@@ -162,4 +162,4 @@ def describe_files(files: int, waits: str) -> str:
 
     `waits` is the text of `describe_waits`, or "" if no file waits.
     """
-    return f"{counted(files, 'journal file')}.{f' {waits}.' if waits else ''}"
+    return f"{pluralize(files, 'journal file')}.{f' {waits}.' if waits else ''}"

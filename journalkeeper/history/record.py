@@ -25,7 +25,7 @@ from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.record import parse_record, to_columns
 from journalkeeper.model.recorded import Counters, Entry, Run, Sample, Totals
 from journalkeeper.model.run import Done
-from journalkeeper.model.units import DAY_US, TIME_LIMIT_US, counted
+from journalkeeper.model.units import DAY_US, TIME_LIMIT_US, pluralize
 from journalkeeper.model.waiting import Wait, is_long
 
 NAME = "history.db"
@@ -71,7 +71,7 @@ class Record(Database):
     @property
     def ignored(self) -> tuple[str, ...]:
         """One sentence for each table with rows that could not be read so far; () if all could be read."""
-        rows = {t: f"{counted(n, 'row')} of {t} {'was' if n == 1 else 'were'}" for t, (n, _) in self._ignored.items()}
+        rows = {t: f"{pluralize(n, 'row')} of {t} {'was' if n == 1 else 'were'}" for t, (n, _) in self._ignored.items()}
         damaged = "(damaged, or written by a newer version)"
         return tuple(f"{self.path}: {rows[t]} ignored: {why} {damaged}" for t, (_, why) in self._ignored.items())
 
@@ -91,7 +91,7 @@ class Record(Database):
         """Store `now_us` as the end of the run with the id `run`. A run that was killed keeps no end."""
         self.write(lambda connection: connection.execute("UPDATE runs SET ended_us = ? WHERE id = ?", (now_us, run)))
 
-    def outcome(self, run: int, volume: VolumeKey, done: Done, when_us: int) -> None:
+    def insert_outcome(self, run: int, volume: VolumeKey, done: Done, when_us: int) -> None:
         """Store the outcome `done` of the run with the id `run`, in one transaction.
 
         A trigger adds the outcome to the counters. A rewrite or rotation that succeeded (DONE), or has the reason
@@ -186,7 +186,7 @@ class Record(Database):
         rows = self._rows("SELECT * FROM waiting ORDER BY since_us, path")
         return {wait.path: wait for row in rows if (wait := self._parse(Wait, "waiting", row))}
 
-    def wait(self, waits: Iterable[Wait], *, now_us: int) -> None:
+    def store_waits(self, waits: Iterable[Wait], *, now_us: int) -> None:
         """Replace the stored waits with `waits`, if they differ.
 
         They differ if the paths or the beginnings of the waits are not the same. For a file that has waited for more
@@ -386,7 +386,7 @@ def store_outcome(record: Record, run: int, volumes: Sequence[Volume], device: i
     `device` is the file's device, one of `volumes`. A KeeperError becomes the notice: a missing row does little harm.
     """
     key = next((volume.uuid, volume.subvolume) for volume in volumes if volume.device == device)
-    store = partial(record.outcome, run, key, done, time.time_ns() // 1000)
+    store = partial(record.insert_outcome, run, key, done, time.time_ns() // 1000)
     return run_bookkeeping(store, f"{done.outcome.path}: not recorded: ")
 
 

@@ -97,7 +97,7 @@ OLD: Final = ("rewrites", "runs", "outcomes", "totals", "samples", "waiting", "e
 """The tables of 0.1.0."""
 
 
-def _copy(table: str) -> str:
+def _make_copy_statement(table: str) -> str:
     """Return the SQL statement that copies the rows of the renamed table "old_TABLE" of 0.1.0 to the new table.
 
     The statement leaves out a row with a value of another type than its column, or with NULL in a column that forbids
@@ -115,7 +115,7 @@ MIGRATIONS: Final = {
         "DROP TRIGGER IF EXISTS outcomes_counted",
         *(f"ALTER TABLE {table} RENAME TO old_{table}" for table in OLD),
         *CREATE,
-        *(_copy(table) for table in OLD if table != "ever"),
+        *(_make_copy_statement(table) for table in OLD if table != "ever"),
         COUNTED,
         """INSERT INTO moments SELECT 'installed', coalesce(min(when_us), strftime('%s', 'now') * 1000000) FROM (
             SELECT began_us AS when_us FROM runs

@@ -58,8 +58,8 @@ class Entry(NamedTuple):
     source_us: int | None
 
 
-def read_newest(fd: int, behind: int, most: int) -> list[Entry]:
-    """Return at most `most` entries with a sequence number above `behind`, the newest first; [] if there are none.
+def read_newest(fd: int, after_seqnum: int, most: int) -> list[Entry]:
+    """Return at most `most` entries with a sequence number above `after_seqnum`, the newest first; [] without any.
 
     Raises: ValueError: the file is not a valid journal; OSError as pread(2).
     """
@@ -71,7 +71,7 @@ def read_newest(fd: int, behind: int, most: int) -> list[Entry]:
     found: list[Entry] = []
     for offset in _find_newest_offsets(fd, first, count, most, compact=compact):
         entry = _read_entry(fd, offset, times, compact=compact)
-        if entry.seqnum <= behind:
+        if entry.seqnum <= after_seqnum:
             break
         found.append(entry)
     return found

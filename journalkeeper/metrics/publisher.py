@@ -64,7 +64,7 @@ class Publisher:
         self._text = ""
         self._written_s = -REFRESH_S
 
-    def show(
+    def publish_success(
         self, seen: tuple[Host, Plan], outcomes: Sequence[Outcome], record: Record, intake_delay_us: int | None
     ) -> None:
         """Write the metrics after a successful run: `seen` is the look and the plan of this run.
@@ -137,7 +137,7 @@ class Publisher:
 
         Before the first run of this publisher there are no metrics to write: the verdict is stored for the next write.
 
-        Raises: as `show`.
+        Raises: as `publish_success`.
         """
         if healthy is not self._facts.healthy:
             self._facts = self._facts._replace(healthy=healthy)

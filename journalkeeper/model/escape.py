@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 
-def shown(name: str) -> str:
+def escape(name: str) -> str:
     r"""Return `name` with each character escaped that is not printable, so that it cannot control a terminal.
 
     These are all characters for which str.isprintable() is False: control characters, line separators, text
     direction overrides, every space but " ", and the bytes that are not UTF-8 (surrogates, see os.fsdecode). They
     become `\xNN`, `\uNNNN` or `\UNNNNNNNN`. A backslash is doubled, so that no two names look alike.
 
-    >>> shown("a\x1b[31m.journal")
+    >>> escape("a\x1b[31m.journal")
     'a\\x1b[31m.journal'
     """
     if name.isprintable() and "\\" not in name:

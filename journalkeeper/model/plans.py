@@ -163,7 +163,7 @@ class Action(NamedTuple):
     read_seconds_saved: Seconds = 0.0
 
     @property
-    def live(self) -> bool:
+    def is_on_active_file(self) -> bool:
         """True if the action is on an active file. False for an archive, for a directory, and for a rotation."""
         return isinstance(self.target, JournalFile) and self.target.kind is Kind.ACTIVE
 

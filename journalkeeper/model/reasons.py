@@ -8,7 +8,7 @@ import re
 from typing import Final
 
 from journalkeeper.model import Outcome, Reason, Result, Verb
-from journalkeeper.model.units import counted, spell_size
+from journalkeeper.model.units import pluralize, spell_size
 
 NO_JOURNAL: Final = frozenset(
     {Reason.VANISHED, Reason.NOT_JOURNAL, Reason.NOT_REGULAR, Reason.BAD_HEADER, Reason.NOT_BTRFS, Reason.UNREADABLE}
@@ -69,9 +69,9 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
     if directory:
         facts = [WHY_NOCOW.get(outcome.reason, outcome.reason)]
     elif outcome.action is Verb.ROTATE:
-        facts = [f"the archive has {counted(outcome.extents_before, 'extent')}"]
+        facts = [f"the archive has {pluralize(outcome.extents_before, 'extent')}"]
     else:
-        facts = [f"{outcome.extents_before:,} to {counted(outcome.extents_after, 'extent')}"]
+        facts = [f"{outcome.extents_before:,} to {pluralize(outcome.extents_after, 'extent')}"]
         if outcome.disk_bytes_before is not None and outcome.disk_bytes_after is not None:
             sizes = f"{spell_size(outcome.disk_bytes_before)} to {spell_size(outcome.disk_bytes_after)} on disk"
             facts.insert(0, sizes)

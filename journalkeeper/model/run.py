@@ -88,7 +88,7 @@ def plan_windows(written: Mapping[str, Any]) -> dict[str, Window]:
     return {instance: parse_record(Window, row) for instance, row in written["window"].items()}
 
 
-def skips(written: Mapping[str, Any]) -> tuple[Skip, ...]:
+def parse_skips(written: Mapping[str, Any]) -> tuple[Skip, ...]:
     """Return the skipped files in the document of `plan -j`.
 
     Raises: KeyError, TypeError, ValueError for the document of an incompatible version.
@@ -130,7 +130,7 @@ def job_report(written: Mapping[str, Any]) -> Report:
 
     Raises: KeyError, TypeError, ValueError for the document of an incompatible version.
     """
-    skipped = skips(written)
+    skipped = parse_skips(written)
     left_alone = {(skip.path, Result.SKIPPED, skip.reason) for skip in skipped}
     outcomes = (parse_record(Outcome, row) for row in written["outcomes"])
     begun = tuple(

@@ -164,7 +164,7 @@ def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
     return " ".join(parts) or "0"
 
 
-def counted(number: int, singular: str) -> str:
+def pluralize(number: int, singular: str) -> str:
     """Return a number with its noun in the right form: "1 file", "9,447 extents", "2 directories".
 
     The plural of a noun in -ry ends in -ries. Any other noun gets an -s.

@@ -26,7 +26,7 @@ class Wait(NamedTuple):
     reason: Word
 
 
-def waits(before: Mapping[str, Wait], plan: Plan, outcomes: Sequence[Outcome], now_us: int) -> dict[str, Wait]:
+def find_waits(before: Mapping[str, Wait], plan: Plan, outcomes: Sequence[Outcome], now_us: int) -> dict[str, Wait]:
     """Return the files that wait after a run, by path: postponed files of `plan`, and actions that were not done.
 
     A skip postpones a file if its `puts_off` is True. An action was not done if its outcome is failed or skipped. An

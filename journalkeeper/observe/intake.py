@@ -75,13 +75,13 @@ class Intake:
         try:
             with opening.open_directory(directory) as dir_fd, opening.hold_open(name, dir_fd) as fd:
                 inode = os.fstat(fd).st_ino
-                behind = seqnum if seen == inode else 0
-                came = read_newest(fd, behind, self._entries)
+                after_seqnum = seqnum if seen == inode else 0
+                came = read_newest(fd, after_seqnum, self._entries)
         except (OSError, ValueError):  # rotated away, or journald is writing it: the next call reads the entries
             if before:
                 self._seen[path] = before
             return []
-        self._seen[path] = inode, came[0].seqnum if came else behind
+        self._seen[path] = inode, came[0].seqnum if came else after_seqnum
         return came
 
 

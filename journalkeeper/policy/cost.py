@@ -17,7 +17,7 @@ from typing import Final
 from journalkeeper.config import Config
 from journalkeeper.model import MIB, Action, JournalFile, Kind, Outcome, Range, Reason, Skip, Verb, ideal_extents
 from journalkeeper.model.compression import Compression, parse_compression
-from journalkeeper.model.units import counted
+from journalkeeper.model.units import pluralize
 from journalkeeper.policy.case import Case
 from journalkeeper.policy.saving import EXPECTED_RATIO
 
@@ -53,7 +53,7 @@ def _judge_archive(case: Case) -> Action | Skip:
     reason = _archive_reason(case, compression)
     if reason is not None:
         return _plan_whole_file(file, verb, reason, compression)
-    count = f"{counted(file.extents.total, 'extent')}, where {file.ideal_extents:,} would be ideal"
+    count = f"{pluralize(file.extents.total, 'extent')}, where {file.ideal_extents:,} would be ideal"
     if file.extents.total <= max(1, file.ideal_extents) * NEAR_IDEAL:
         return Skip(file.path, Reason.IDEAL, count)
     return Skip(file.path, Reason.NO_GAIN, f"{count}; a rewrite saves less than MinExtents= and MinReclaim=")
@@ -140,7 +140,7 @@ def _plan_whole_file(file: JournalFile, verb: Verb, reason: Reason, compression:
 def _judge_active(case: Case) -> Action | Skip:
     file = case.file
     costly = find_costly_mibs(file, case.config)
-    count = f"{counted(file.extents.total, 'extent')} in {file.size_bytes / MIB:.0f} MiB"
+    count = f"{pluralize(file.extents.total, 'extent')} in {file.size_bytes / MIB:.0f} MiB"
     if not costly:
         if file.extents.total <= max(1, file.ideal_extents) * NEAR_IDEAL:
             return Skip(file.path, Reason.IDEAL, count)

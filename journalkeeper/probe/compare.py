@@ -142,15 +142,15 @@ def compare(directory: str, wanted: int, iops: int | None, report: Report) -> La
                 run("chattr", "+C", place.journald.journal)
                 place.journald.rotate().unlink()
             if not flushes:
-                iops = find_limit(place.volume, iops)
+                iops = find_throttle(place.volume, iops)
                 flushes = age_until(place, wanted, report_step)
             else:
-                _live(place, strategy, flushes, report_step)
+                _simulate_days(place, strategy, flushes, report_step)
             rows.append(_measure(place, strategy, iops or 0, report_step))
     return LabAnswer(directory, iops or None, flushes, tuple(rows))
 
 
-def find_limit(volume: ScratchVolume, iops: int | None) -> int:
+def find_throttle(volume: ScratchVolume, iops: int | None) -> int:
     """Return the limit in IOPS: the requested one, or DEFAULT_IOPS for None, or 0 if this kernel cannot limit.
 
     The limit is tried on `volume`, and then removed.
@@ -186,7 +186,7 @@ def age_until(place: Bed, wanted: int, report: Report) -> int:
     return flushes
 
 
-def _live(place: Bed, strategy: Strategy, flushes: int, report: Report) -> None:
+def _simulate_days(place: Bed, strategy: Strategy, flushes: int, report: Report) -> None:
     """Simulate DAYS days: make about `flushes` flushes, and run the strategy's acts at their times of day.
 
     A day has two halves. Each half has the same number of flushes, and the remainder of the division is left out. The
@@ -260,7 +260,7 @@ def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
     written = volume.count_written_bytes()
     report("the flush of a boot")
     journald.boot(BOOT_MESSAGES)
-    flush_s = slow_s(volume, iops, journald.flush)
+    flush_s = time_limited_s(volume, iops, journald.flush)
     report("a load while the strategy acts")
     wait_s = measure_wait_s(place, strategy, iops)
     return Row(strategy.name, flush_s, wait_s, last_s, read_s, counted, found, used, written, not strategy.nocow)
@@ -270,13 +270,13 @@ def _read_cold_s(place: Bed, iops: int, lines: str) -> float:
     """Return the seconds that journalctl needs to read the newest `lines` entries ("all" or a number) from the disk.
 
     The volume is mounted anew first, so that nothing is in memory. journald must be stopped before, because it would
-    keep the volume in use. `iops` is as in `slow_s`.
+    keep the volume in use. `iops` is as in `time_limited_s`.
 
     Raises: KeeperError if the volume stays in use, or journalctl fails.
     """
     command = f'journalctl --quiet --no-pager --directory="$0" --lines={lines} >/dev/null'
     place.volume.remount()
-    return slow_s(place.volume, iops, lambda: run("sh", "-c", command, place.journald.journal))
+    return time_limited_s(place.volume, iops, lambda: run("sh", "-c", command, place.journald.journal))
 
 
 def _count_extents(path: Path, *, sync: bool = True) -> int:
@@ -291,7 +291,7 @@ def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
     UNSYNCED messages are logged first. Then a load of LOAD_RATE messages per second begins, as `probe syslog`
     sends it. After a second, journald is asked to sync its files, unless the strategy has `syncs=False`. Then
     `by_day`, `at_noon` and `at_night` of the strategy run, and the load continues for two seconds. `iops` limits
-    the device during the load, as in `slow_s`.
+    the device during the load, as in `time_limited_s`.
 
     Raises: KeeperError if a message does not arrive in the journal, or journald or an act fails.
     """
@@ -310,7 +310,7 @@ def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
     asked = Namespace(rate=LOAD_RATE, size=LOAD_BYTES)
     load = syslog.at(Target.of(journald), asked, sys.maxsize)
     with closing(load), ThreadPoolExecutor(1) as pool:
-        found, acting = next(load), pool.submit(slow_s, place.volume, iops, act)
+        found, acting = next(load), pool.submit(time_limited_s, place.volume, iops, act)
         while not acting.done():
             next(load, None)  # None after journald ended, which `faults` reports
     acting.result()
@@ -319,7 +319,7 @@ def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
     return max(found.series[1].waits_ns()) / 1e9
 
 
-def slow_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:
+def time_limited_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:
     """Call `work`, and return its duration in seconds. Meanwhile the device is limited to `iops`; 0 means no limit.
 
     journalctl's program is read into memory first. The limit is removed also after an error of `work`.

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from journalkeeper.journald import header, opening
 from journalkeeper.journald.journalctl import FLUSHED, compute_wait_us, parse_text_fields, run_journalctl
-from journalkeeper.model.escape import shown
-from journalkeeper.model.units import counted, parse_span_us
+from journalkeeper.model.escape import escape
+from journalkeeper.model.units import parse_span_us, pluralize
 from journalkeeper.probe.base import Measurement, Steps, read_lines
 from journalkeeper.probe.distribution import Series, stalls
 from journalkeeper.probe.distribution import format_wait as span
@@ -76,7 +76,7 @@ class Intake:
             self.unclear += 1
             return
         unit = entry.get("_SYSTEMD_UNIT", "no unit")
-        for series in (self.all, self.units.setdefault(unit, Series(shown(unit)))):
+        for series in (self.all, self.units.setdefault(unit, Series(escape(unit)))):
             series.add((taken_us - wait) * 1000, wait * 1000)
 
     def _watch_clock(self, boot: str, taken_us: int, monotonic_us: int) -> bool:
@@ -132,9 +132,9 @@ class Intake:
     def describe_clock(self) -> Iterator[str]:
         """Yield a sentence if the clock was set, and one if entries were left out because it may have been set."""
         if self.clock_steps:
-            yield f"The clock was set {counted(self.clock_steps, 'time')} meanwhile."
+            yield f"The clock was set {pluralize(self.clock_steps, 'time')} meanwhile."
         if self.unclear:
-            yield f"{counted(self.unclear, 'entry')} left out: the clock may have been set while they waited."
+            yield f"{pluralize(self.unclear, 'entry')} left out: the clock may have been set while they waited."
 
 
 def rotations_us(directory: str) -> list[int]:
@@ -185,4 +185,4 @@ def measure(asked: Namespace) -> Steps:
             found.notes[:0] = intake.describe_stalls(rotations_us(asked.directory or "/var/log/journal"))
             found.notes += intake.describe_clock()
             if intake.dropped:
-                found.losses.append(f"journald dropped {counted(intake.dropped, 'message')} (RateLimitBurst=).")
+                found.losses.append(f"journald dropped {pluralize(intake.dropped, 'message')} (RateLimitBurst=).")

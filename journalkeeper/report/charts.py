@@ -18,7 +18,7 @@ from journalkeeper.health.evidence import Evidence, Intake, Unknown
 from journalkeeper.history.rows import sum_files
 from journalkeeper.model import Result
 from journalkeeper.model.recorded import Entry, Totals
-from journalkeeper.model.units import DAY_US, HOUR_US, counted, format_span, quantile
+from journalkeeper.model.units import DAY_US, HOUR_US, format_span, pluralize, quantile
 from journalkeeper.report.text import UNKNOWN, day, hour, seconds, when
 
 ROWS: Final = 160
@@ -137,7 +137,7 @@ def _drop_implausible(rows: Iterable[T], now_us: int) -> list[T]:
 
 def _describe_omission(number: int, noun: str) -> list[str]:
     """Return a note with the number of rows that `_drop_implausible` left out; [] if there are none."""
-    return [f"{counted(number, noun)} dated before 2011 or after now by a wrong clock, left out."] if number else []
+    return [f"{pluralize(number, noun)} dated before 2011 or after now by a wrong clock, left out."] if number else []
 
 
 def _choose_levels(high: float, unit: str = "") -> tuple[tuple[float, str], ...]:
@@ -233,20 +233,20 @@ def _describe_boots(times_s: Sequence[float | None], first: int) -> str:
         return f"Before journalkeeper a boot took {before}, since then {since}."
     all_boots = _describe_median(times_s)
     if not all_boots:
-        return f"None of {counted(len(times_s), 'boot')} has a message with its duration."
+        return f"None of {pluralize(len(times_s), 'boot')} has a message with its duration."
     return f"A boot takes {all_boots}."
 
 
 def _describe_median(times_s: Sequence[float | None]) -> str:
     """Return the median of the known times, and their number; "" if no time is known."""
     known = [time_s for time_s in times_s if time_s is not None]
-    return f"{seconds(median(known))} in the median of {counted(len(known), 'boot')}" if known else ""
+    return f"{seconds(median(known))} in the median of {pluralize(len(known), 'boot')}" if known else ""
 
 
 def _note_gaps(userspace: Layer) -> tuple[str, ...]:
     without = userspace.heights.count(None)
     has = "has" if without == 1 else "have"
-    note = f"{counted(without, 'boot')} {has} no “Startup finished” message: it was deleted, or the boot interrupted."
+    note = f"{pluralize(without, 'boot')} {has} no “Startup finished” message: it was deleted, or the boot interrupted."
     return (note,) if without else ()
 
 
@@ -284,7 +284,7 @@ def draw_extents(evidence: Evidence) -> Figure:
         Layer("extents", "in all files", tuple(max(one.extents for one in some) for some in spans)),
         Layer("rewrites", "a rewrite or rotation", ticks, bars=True),
     )
-    said = f"{counted(last.extents, 'extent')} at {when(last.when_us)}, where {last.ideal_extents:,} would be ideal."
+    said = f"{pluralize(last.extents, 'extent')} at {when(last.when_us)}, where {last.ideal_extents:,} would be ideal."
     chosen = moments[:: -ceil(len(moments) / MOST_ROWS)]
     rows = tuple(
         (when(one.when_us), f"{one.extents:,}", f"{one.ideal_extents:,}", f"{one.active_extents:,}", f"{one.files:,}")
@@ -327,7 +327,7 @@ def draw_intake(evidence: Evidence) -> Figure:
         return Figure(name, title, "No message in the journal has a plausible time at which it was sent.")
     waits = sorted(entry.wait_us for entry in kept)
     most, longest = format_span(quantile(waits, 990), 1), format_span(waits[-1], 1)
-    said = f"Of {counted(len(waits), 'message')}, 99 in 100 waited at most {most}, the longest {longest}."
+    said = f"Of {pluralize(len(waits), 'message')}, 99 in 100 waited at most {most}, the longest {longest}."
     notes = []
     if not journal.complete and journal.oldest_us is not None:
         notes.append(f"The journal was read back to {when(journal.oldest_us)} only; older messages are not counted.")

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from journalkeeper import __version__
 from journalkeeper.health.evidence import Evidence, Unknown
 from journalkeeper.health.finding import Verdict, shorten
 from journalkeeper.model import Plan, Reason, Skip, Sums
-from journalkeeper.model.escape import shown
+from journalkeeper.model.escape import escape
 from journalkeeper.model.reasons import describe_outcome
-from journalkeeper.model.units import counted, format_size, spell_size
+from journalkeeper.model.units import format_size, pluralize, spell_size
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import charts
 from journalkeeper.report.charts import Table
@@ -41,7 +41,7 @@ def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
     If it exceeds MOST_BYTES in UTF-8, it lists fewer past actions until it fits. Without any, it can be larger.
     """
     template = _environment().get_template("page.html")
-    content = {**_head(evidence, verdict), **_tabulate_plan(evidence.plan), "host": host}
+    content = {**_make_overview(evidence, verdict), **_tabulate_plan(evidence.plan), "host": host}
     rows = MOST_ACTIONS
     while True:
         made = template.render(**content, **_tabulate_past(evidence, rows))
@@ -57,7 +57,7 @@ def _environment() -> Environment:
     """
 
     def show(value: object, longest: int = LONGEST) -> object:
-        return value if isinstance(value, Markup) else escape(shorten(shown(str(value)), longest))
+        return value if isinstance(value, Markup) else Markup.escape(shorten(escape(str(value)), longest))
 
     made = Environment(
         loader=PackageLoader("journalkeeper.report"),
@@ -68,11 +68,11 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters["long"] = lambda value: show(value, LONG)
-    made.globals.update(plot_rows=charts.ROWS, counted=counted, newline=Markup("\n"), version=__version__)
+    made.globals.update(plot_rows=charts.ROWS, pluralize=pluralize, newline=Markup("\n"), version=__version__)
     return made
 
 
-def _head(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
+def _make_overview(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
     """Return the template's values for all of the page but the host and the actions, by name.
 
     They are the time, three sentences, the charts, the verdict, a table of the checks that could not be made, and
@@ -100,10 +100,10 @@ def _describe_verdict(verdict: Verdict) -> str:
     Without a problem, return the number of checks that passed, and of checks that could not be made.
     """
     if number := len(verdict.problems):
-        more = f" {counted(number - 1, 'more problem')} below." if number > 1 else ""
+        more = f" {pluralize(number - 1, 'more problem')} below." if number > 1 else ""
         return f"{verdict.problems[0].sentence}{more}"
     unknown = f", {len(verdict.unknown)} could not be made" if verdict.unknown else ""
-    return f"{counted(len(verdict.passed), 'check')} passed{unknown}."
+    return f"{pluralize(len(verdict.passed), 'check')} passed{unknown}."
 
 
 def _describe_files(evidence: Evidence) -> str:
@@ -115,8 +115,8 @@ def _describe_files(evidence: Evidence) -> str:
     if isinstance(evidence.look, Unknown):
         return f"The journal files could not be examined: {evidence.look.why}."
     every = Sums.of(evidence.look.host.files)
-    disk, extents = every.disk_bytes, counted(every.extents, "extent")
-    said = f"{counted(every.files, 'file')} of {spell_size(every.size_bytes)}"
+    disk, extents = every.disk_bytes, pluralize(every.extents, "extent")
+    said = f"{pluralize(every.files, 'file')} of {spell_size(every.size_bytes)}"
     said += f", on disk {UNKNOWN if disk is None else spell_size(disk)}"
     return f"{said}, in {extents} where {every.ideal_extents:,} would be ideal, at {when(evidence.now_us)}."
 
@@ -169,7 +169,7 @@ def _tabulate_actions(plan: Plan) -> Table:
         )
         for one in plan.actions[:MOST_PLANNED]
     )
-    todo = counted(len(plan.actions), "action")
+    todo = pluralize(len(plan.actions), "action")
     caption = f"{todo} to do; “Read saved” is the time of a cold read at {READ_IOPS} reads per second"
     if len(rows) < len(plan.actions):
         caption += f", the first {len(rows)}"
@@ -190,7 +190,7 @@ def _tabulate_skips(skipped: Sequence[Skip]) -> Table:
         for reason, some in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
     )
     heads = ("Reason", "Files", "For example")
-    return Table(f"Left alone: {counted(len({skip.path for skip in skipped}), 'path')}", heads, rows, words_last=True)
+    return Table(f"Left alone: {pluralize(len({skip.path for skip in skipped}), 'path')}", heads, rows, words_last=True)
 
 
 def _list_reasons(evidence: Evidence) -> list[Reason]:

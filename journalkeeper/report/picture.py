@@ -59,7 +59,7 @@ def merge(parts: Sequence[Stretch], columns: int) -> list[Stretch]:
     return [_sum(parts[start : start + each]) for start in range(0, len(parts), each)]
 
 
-def lines(parts: Sequence[Stretch], width: int) -> list[str]:
+def draw_lines(parts: Sequence[Stretch], width: int) -> list[str]:
     """Return the lines of a file's picture: two lines of columns, an empty line, and the key to their signs.
 
     Add up neighbouring parts so that there are at most `width` columns. The height in the first line shows the extents

@@ -74,10 +74,10 @@ def history(look: Look, storage: Storage) -> Answers:
     elif found.proposed_us >= WORTH * found.kept_us and not found.applied:
         facts = {**found._asdict(), "ratio": round(found.ratio, 2)}
         del facts["applied"]
-        yield advice(sentence(found), "journalkeeper retention --apply", **facts)
+        yield advice(describe_retention(found), "journalkeeper retention --apply", **facts)
 
 
-def sentence(found: Retention) -> str:
+def describe_retention(found: Retention) -> str:
     """Return a sentence on the present and the proposed history, and on the setting that would limit it.
 
     A limit by SystemMaxUse= itself is not mentioned.
@@ -103,7 +103,7 @@ def retention(look: Look, storage: Storage) -> Retention | Unknown:
     ratio, rate = _ratio(files), bytes_per_day(files)
     if isinstance(ratio, Unknown):
         return ratio
-    return rate if isinstance(rate, Unknown) else _compute(main[0], files, ratio, rate, storage.retention_bytes)
+    return rate if isinstance(rate, Unknown) else _propose(main[0], files, ratio, rate, storage.retention_bytes)
 
 
 def bytes_per_day(files: Sequence[JournalFile]) -> float | Unknown:
@@ -142,7 +142,7 @@ def _ratio(files: list[JournalFile]) -> float | Unknown:
     return sum(file.allocated_bytes for file in archives) / max(1, sum(file.disk_bytes or 0 for file in archives))
 
 
-def _compute(
+def _propose(
     instance: Instance, files: list[JournalFile], ratio: float, rate: float, target: int | None
 ) -> Retention | Unknown:
     """Return the present and the proposed retention for the compression `ratio` and the `rate` in bytes per day.

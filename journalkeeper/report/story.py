@@ -13,11 +13,11 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from journalkeeper.model import JournalFile, Reason, Stretch, Sums, Verb, Window
-from journalkeeper.model.escape import shown
+from journalkeeper.model.escape import escape
 from journalkeeper.model.reasons import BY, describe_outcome
 from journalkeeper.model.record import Count, Hidden, Inline, Moment, Seconds, Span
 from journalkeeper.model.recorded import Entry, Sample
-from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, counted, format_span, spell_size
+from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, format_span, pluralize, spell_size
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import picture
 from journalkeeper.report.retention import History
@@ -83,7 +83,7 @@ class Story(NamedTuple):
     """What could not be looked at, and why."""
 
 
-def change(decided: Decision, window: Window | None, now_us: int) -> str:
+def describe_change(decided: Decision, window: Window | None, now_us: int) -> str:
     """Return a sentence on when the planned action will be done, or when the decision against one can change.
 
     - A planned action: the next run does it. If `window` has a closing time, the next run before that time. For
@@ -107,14 +107,14 @@ def change(decided: Decision, window: Window | None, now_us: int) -> str:
     return f"This can change in {left}, at {moment(decided.until_us)}.{f' {at_once}' if decided.now else ''}"
 
 
-def lines(story: Story, width: int) -> list[str]:
+def explain_file(story: Story, width: int) -> list[str]:
     """Return the lines that `explain` shows about a file, wrapped to `width` characters, or to 40 if `width` is less.
 
     Only the path is not wrapped. Empty lines separate four blocks: the path; kind, size and extents; the picture with
     its key, if there is one; price, pins, past actions and the decision. If there is no decision, show the reason.
     """
     file, room = story.file, max(width, 40)
-    drawn = picture.lines(story.picture, room - 2) if story.picture else []
+    drawn = picture.draw_lines(story.picture, room - 2) if story.picture else []
     chart = [f"  {line}".rstrip() for line in drawn[:2]]
     key = [
         line for one in drawn[3:] for line in textwrap.wrap(one, room, initial_indent="  ", subsequent_indent="    ")
@@ -122,13 +122,13 @@ def lines(story: Story, width: int) -> list[str]:
     extents = f"{file.extents.total:,}, where {file.ideal_extents:,} would be ideal"
     known = [("File", _describe_kind(file)), ("Size", _size(file)), ("Extents", extents)]
     rows = [("Reading", _price(story)), ("Old data", _describe_pinned(story))]
-    rows += [("History", text) for text in past(story)]
+    rows += [("History", text) for text in describe_past(story)]
     rows += [("Plan", text) for text in _list_sentences(story.decision, story.unknown)]
-    blocks = [[shown(file.path)], facts(known, room), [*chart, *key], facts(rows, room)]
+    blocks = [[escape(file.path)], wrap_facts(known, room), [*chart, *key], wrap_facts(rows, room)]
     return [line for block in blocks if block for line in ("", *block)][1:]
 
 
-def facts(rows: Sequence[tuple[str, str]], width: int | None) -> list[str]:
+def wrap_facts(rows: Sequence[tuple[str, str]], width: int | None) -> list[str]:
     """Return the lines of (name, text) rows: names in a margin, texts wrapped to `width` (None: not wrapped).
 
     A name that is equal to the name of the row before is left out. A row with an empty text has no line, but its
@@ -147,9 +147,9 @@ def facts(rows: Sequence[tuple[str, str]], width: int | None) -> list[str]:
 def _describe_kind(file: JournalFile) -> str:
     form = "NOCOW" if file.nocow else "compressed" if file.compressed else "copy on write"
     state = "" if file.state.value in {file.kind.value, "unknown"} else f" ({file.state})"
-    said = f"{file.kind}{state} journal of {shown(file.owner)}, {form}, inode {file.inode}"
+    said = f"{file.kind}{state} journal of {escape(file.owner)}, {form}, inode {file.inode}"
     if file.problem is not None:
-        said += f"; {file.problem}: {shown(file.problem_detail)}"
+        said += f"; {file.problem}: {escape(file.problem_detail)}"
     return said
 
 
@@ -158,7 +158,7 @@ def _size(file: JournalFile) -> str:
     size, allocated = spell_size(file.size_bytes), spell_size(file.allocated_bytes)
     said = f"{size}{f', {allocated} allocated' if allocated != size else ''}, {disk} on disk"
     if file.entries:
-        said += f"; {counted(file.entries, 'entry')}"
+        said += f"; {pluralize(file.entries, 'entry')}"
         said += f" from {moment(file.head_time_us)} to {moment(file.tail_time_us)}"
     return said
 
@@ -166,7 +166,7 @@ def _size(file: JournalFile) -> str:
 def _price(story: Story) -> str:
     price = story.price
     if price.disk_read_seconds is None:
-        return f"{UNKNOWN}: {shown(story.unknown['disk'])}"
+        return f"{UNKNOWN}: {escape(story.unknown['disk'])}"
     slow = f"{seconds(price.read_seconds)} on a hard disk ({READ_IOPS} reads a second)"
     return f"{seconds(price.disk_read_seconds)} on this disk with cold caches, estimated from a sample; {slow}"
 
@@ -174,32 +174,32 @@ def _price(story: Story) -> str:
 def _describe_pinned(story: Story) -> str:
     pinned = story.price.pinned_bytes
     if pinned is None:
-        return f"{UNKNOWN}: {shown(story.unknown['pinned'])}"
+        return f"{UNKNOWN}: {escape(story.unknown['pinned'])}"
     if not pinned:
         return "none: the file uses all of its disk space"
     return f"{spell_size(pinned)} on disk that the file no longer uses: btrfs frees an extent only as a whole"
 
 
-def past(story: Story) -> list[str]:
+def describe_past(story: Story) -> list[str]:
     """Return sentences on the MOST_PAST newest actions on the file, the newest first, and on the growth of its extents.
 
     Older actions are only counted. If the history is unreadable, the only sentence is the reason. If it has no row of
     the file, the only sentence states that.
     """
     if story.past is None:
-        return [f"{UNKNOWN}: {shown(story.unknown['past'])}"]
+        return [f"{UNKNOWN}: {escape(story.unknown['past'])}"]
     newest = story.past[: -MOST_PAST - 1 : -1]
     said = [
-        f"{moment(one.when_us)} {shown(describe_outcome(one.outcome))}, by {shown(BY.get(one.origin, one.origin))}"
+        f"{moment(one.when_us)} {escape(describe_outcome(one.outcome))}, by {escape(BY.get(one.origin, one.origin))}"
         for one in newest
     ]
     if len(story.past) > len(newest):
-        said.append(f"{counted(len(story.past) - len(newest), 'older action')}: see `journalkeeper history`")
+        said.append(f"{pluralize(len(story.past) - len(newest), 'older action')}: see `journalkeeper history`")
     if story.samples:
         first, last, most = story.samples[0], story.samples[-1], max(sample.extents for sample in story.samples)
         growth = f"at {moment(first.when_us)}, {last.extents:,} at {moment(last.when_us)}, at most {most:,}"
         constant = f"since {moment(first.when_us)}" if first.extents == last.extents == most else ""
-        said.append(f"{counted(first.extents, 'extent')} {constant or growth}")
+        said.append(f"{pluralize(first.extents, 'extent')} {constant or growth}")
     return said or ["no entry in the history"]
 
 
@@ -214,17 +214,17 @@ def explain_decision(decided: Decision | None, window: Window | None, now_us: in
     if decided.action:
         said = [f"{decided.action} ({decided.reason})"]
         if decided.extents_before or decided.bytes_to_write:
-            extents = f"{decided.extents_before:,} to about {counted(decided.extents_expected, 'extent')}"
+            extents = f"{decided.extents_before:,} to about {pluralize(decided.extents_expected, 'extent')}"
             saved = f"saves {seconds(decided.read_seconds_saved)} of a cold read at {READ_IOPS} reads a second"
             said[0] += f": {extents}, {spell_size(decided.bytes_to_write)} to rewrite; {saved}"
         if decided.disk_bytes_saved:  # 0 where it is not known before
             said[0] += f" and about {spell_size(decided.disk_bytes_saved)} on disk"
     else:
-        said = [f"left alone ({decided.reason})" + (f": {shown(decided.detail)}" if decided.detail else "")]
+        said = [f"left alone ({decided.reason})" + (f": {escape(decided.detail)}" if decided.detail else "")]
     said.append(decided.reason.sentence)
     if window is not None and decided.action:
         said.append(describe_window(window))
-    return ExplainedDecision(decided, [*said, *filter(None, [change(decided, window, now_us)])])
+    return ExplainedDecision(decided, [*said, *filter(None, [describe_change(decided, window, now_us)])])
 
 
 def _list_sentences(decision: ExplainedDecision | None, unknown: Mapping[str, str]) -> list[str]:
@@ -234,7 +234,7 @@ def _list_sentences(decision: ExplainedDecision | None, unknown: Mapping[str, st
     """
     if decision is not None:
         return decision.sentences
-    return [f"{UNKNOWN}: {shown(unknown['decision'])}" if "decision" in unknown else "nothing to do"]
+    return [f"{UNKNOWN}: {escape(unknown['decision'])}" if "decision" in unknown else "nothing to do"]
 
 
 WINDOWS: dict[str, str] = {
@@ -255,8 +255,8 @@ def describe_window(window: Window, *, named: bool = False) -> str:
 
     With `named` it begins with the name of the instance.
     """
-    whose = f"{shown(window.instance)}: active files" if named else "Active files"
-    reason = shown(WINDOWS.get(window.reason, f"must wait ({window.reason})"))
+    whose = f"{escape(window.instance)}: active files" if named else "Active files"
+    reason = escape(WINDOWS.get(window.reason, f"must wait ({window.reason})"))
     if window.open:
         until = f" until {moment(window.closes_at_us)}" if window.closes_at_us is not None else ""
         return f"{whose} can be rewritten now{until}: {reason}."
@@ -294,33 +294,33 @@ class DirectoriesAnswer(NamedTuple):
     """What could not be looked at, and why."""
 
 
-def directory_lines(place: DirectoryAnswer, unknown: Mapping[str, str], width: int) -> list[str]:
+def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str], width: int) -> list[str]:
     """Return the lines that `explain` shows about a directory, at most `width` characters wide, except for its path.
 
     The path is first. Then follow the journald that writes there, its settings, the flush window, the files and their
     extents, the span of the history, its strictest limit, and the decision. Parts that are not known are shown as
     unknown. Without a decision, show the reason, which `unknown` has under "decision", or else "nothing to do".
     """
-    who = f"that of namespace {shown(place.namespace)}" if place.namespace else "this host's own"
+    who = f"that of namespace {escape(place.namespace)}" if place.namespace else "this host's own"
     who = f"{who}, which can be asked to rotate" if place.rotatable else "none here can be asked to rotate"
     every = place.files
-    extents = f"{counted(every.extents, 'extent')}, where {every.ideal_extents:,} would be ideal"
+    extents = f"{pluralize(every.extents, 'extent')}, where {every.ideal_extents:,} would be ideal"
     rows = [
         ("Journald", who),
         ("Settings", _describe_settings(place)),
         ("Window", UNKNOWN if place.window is None else describe_window(place.window)),
-        ("Files", f"{counted(every.files, 'file')}, {extents}"),
+        ("Files", f"{pluralize(every.files, 'file')}, {extents}"),
         ("Covers", _describe_history(place.retention)),
         ("Limit", _describe_limit(place.retention)),
         *(("Plan", text) for text in _list_sentences(place.decision, unknown)),
     ]
-    return [shown(place.directory), "", *facts(rows, width)]
+    return [escape(place.directory), "", *wrap_facts(rows, width)]
 
 
 def _describe_settings(instance: DirectoryAnswer) -> str:
     synced = "never" if instance.sync_interval_us == INFINITY_US else format_span(instance.sync_interval_us, 1000)
     form = "new files are NOCOW" if instance.nocow else "new files are copy on write"
-    return f"Storage={shown(instance.storage)}, SyncIntervalSec={synced}, {form}"
+    return f"Storage={escape(instance.storage)}, SyncIntervalSec={synced}, {form}"
 
 
 def _describe_history(kept: History) -> str:
@@ -335,7 +335,7 @@ def _describe_history(kept: History) -> str:
 def _describe_limit(kept: History) -> str:
     if kept.binding is None:
         return "no limit" if kept.max_use_bytes == 0 else UNKNOWN
-    said = f"{kept.binding} will be reached first; now {kept.files:,} of {counted(kept.max_files, 'file')}"
+    said = f"{kept.binding} will be reached first; now {kept.files:,} of {pluralize(kept.max_files, 'file')}"
     if kept.max_use_bytes:
         said += f", {spell_size(kept.allocated_bytes)} of {spell_size(kept.max_use_bytes)}"
     if kept.max_retention_us not in {0, INFINITY_US}:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from journalkeeper.model.recorded import Counters
-from journalkeeper.model.units import SECOND_US, TIME_LIMIT_US, counted, format_span, spell_size
+from journalkeeper.model.units import SECOND_US, TIME_LIMIT_US, format_span, pluralize, spell_size
 
 UNKNOWN: Final = "unknown"
 
@@ -57,6 +57,6 @@ def describe_total_saving(counters: Counters) -> str:
     size_bytes = max(0, counters.bytes_reclaimed or 0)
     least = "at least " if counters.unmeasured else ""
     parts = [f"{least}{spell_size(size_bytes)} on disk"] if size_bytes else []
-    parts += [counted(counters.extents_removed, "extent")] if counters.extents_removed else []
+    parts += [pluralize(counters.extents_removed, "extent")] if counters.extents_removed else []
     since = "the installation" if counters.since_us is None else day(counters.since_us)
     return f"{' and '.join(parts)} since {since}" if parts else ""

@@ -42,7 +42,7 @@ from journalkeeper.service.snapshot import (
     NotOnBtrfs,
     Progressed,
     Snapshot,
-    after,
+    apply_message,
 )
 from journalkeeper.service.watch import Watch, watch_directories
 from journalkeeper.service.worker import WRONG, Worker
@@ -275,7 +275,7 @@ class Daemon:
                 self._notify.status(f"working on {progress.path}")
             case Progressed(number, progress):
                 self.jobs.find(number).progress = progress
-        state = after(self._state, message)
+        state = apply_message(self._state, message)
         if not isinstance(message, Checked | FlushesLooked) or state != self._state:  # both are posted for each look
             self._publish(state)
 

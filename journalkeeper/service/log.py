@@ -9,7 +9,7 @@ queue is net.unix.max_dgram_qlen long, 10 by default) blocks every thread that c
 systemd-python 235 holds the interpreter's lock during the call, so all threads wait. `encode` implements the whole
 protocol. For the same reason stderr is not used if it is a stream to journald.
 
-Every value is escaped (escape.shown), so that it stays one line whatever a file's name contains. A name can then not
+Every value is escaped (model/escape.py), so that it stays one line whatever a file's name contains. A name can then not
 forge the priority of a line on stderr or control a terminal. It cannot change the text of the catalog either, into
 which `journalctl -x` copies fields.
 
@@ -33,7 +33,7 @@ from enum import StrEnum
 from typing import Final
 
 from journalkeeper.model import Outcome, Reason, Result
-from journalkeeper.model.escape import shown
+from journalkeeper.model.escape import escape
 from journalkeeper.model.reasons import describe_outcome
 from journalkeeper.model.record import to_columns
 from journalkeeper.model.run import Report
@@ -130,7 +130,7 @@ class Log:
         try:
             if self._path is None:
                 prefix = "" if sys.stderr.isatty() else f"<{priority}>"  # sd-daemon(3)'s, for programs
-                sys.stderr.write(f"{prefix}{shown(sentence)}\n")
+                sys.stderr.write(f"{prefix}{escape(sentence)}\n")
                 sys.stderr.flush()
             else:
                 fields = {"MESSAGE": sentence, "PRIORITY": str(priority), "MESSAGE_ID": str(event)}
@@ -151,7 +151,7 @@ def encode(fields: Mapping[str, str]) -> bytes:
 
     Control characters in a value are escaped, and the value is then cut to FIELD_CHARACTERS.
     """
-    return "".join(f"{name}={shown(value)[:FIELD_CHARACTERS]}\n" for name, value in fields.items()).encode()
+    return "".join(f"{name}={escape(value)[:FIELD_CHARACTERS]}\n" for name, value in fields.items()).encode()
 
 
 class RunLog:

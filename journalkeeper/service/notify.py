@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from systemd import daemon
 
-from journalkeeper.model.escape import shown
+from journalkeeper.model.escape import escape
 
 
 class Notify:
@@ -37,4 +37,4 @@ class Notify:
         """
         if sentence != self._said:
             self._said = sentence
-            self.send(f"STATUS={shown(sentence)}")
+            self.send(f"STATUS={escape(sentence)}")

@@ -69,14 +69,14 @@ class Snapshot(NamedTuple):
         """The verdict in one line: "Act: ..." with the first problem, "Unknown: ..." with the reason, or "OK: ...".
 
         After "OK: " follow the number of files and the reasons why files wait. If there are no findings, because no
-        journal is on btrfs, the sentence of `state` follows instead.
+        journal is on btrfs, the sentence of `describe_state` follows instead.
         """
         if self.findings is None:
-            return self.verdict.headline(f"{state(self._replace(working=False))[1]}.")
+            return self.verdict.headline(f"{describe_state(self._replace(working=False))[1]}.")
         return self.verdict.headline(describe_files(self.findings.status.files, self.findings.waits_for))
 
 
-def state(snapshot: Snapshot) -> tuple[str, str]:
+def describe_state(snapshot: Snapshot) -> tuple[str, str]:
     """Return (word, sentence) for the state of the service: working, paused, degraded, waiting or idle.
 
     The first word in this order that applies is returned. Degraded means that the last run as a whole failed. The
@@ -98,13 +98,13 @@ def state(snapshot: Snapshot) -> tuple[str, str]:
     return ("waiting", found.waits_for) if found.waits_for else ("idle", "")
 
 
-def manager(snapshot: Snapshot) -> Manager:
+def make_manager(snapshot: Snapshot) -> Manager:
     """Return the values of the service's D-Bus properties.
 
     Before the first look, and if no journal is on btrfs, the values about files are None, and the whole budget is left.
     The total of reclaimed bytes is None also if the history cannot be read.
     """
-    word, reason = state(snapshot)
+    word, reason = describe_state(snapshot)
     known = Manager(
         version=__version__,
         health=snapshot.verdict.health,
@@ -200,7 +200,7 @@ class Checked(NamedTuple):
 Message = Checked | FlushesLooked | Looked | Failed | FileDone | NotOnBtrfs | Progressed
 
 
-def after(state: Snapshot, message: Message) -> Snapshot:
+def apply_message(state: Snapshot, message: Message) -> Snapshot:
     """Return the state that follows from `state` and a message of the worker. `state` stays unchanged.
 
     - Progressed: set `working` if it is the service's own run. A job's progress changes nothing.

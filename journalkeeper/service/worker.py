@@ -145,10 +145,10 @@ class Worker:
         Return True if the service should look at everything now: a flush ended, or a sync must be requested.
         """
         began_s = time.thread_time()
-        passed = self.engine.has_flush_passed()
+        is_due = self.engine.look_for_due_plan()
         self.flush_looks.spend(time.thread_time() - began_s, time.monotonic())
         self._post(snapshot.FlushesLooked(*self.engine.windows()))
-        return passed
+        return is_due
 
     def look(self, renew: Callable[[], None]) -> snapshot.Looked | snapshot.Failed | snapshot.NotOnBtrfs:
         """Call `renew` and `check`. Then do one complete run: look at every file, make a plan, and carry it out.
@@ -207,7 +207,7 @@ class Worker:
         """Return the result of a complete run for the event loop, with the seconds until the next run.
 
         Also look at the flush timers. If a flush ended or a sync must be requested, the next run is due in 0 seconds.
-        Otherwise the time is that of `get_wait_s`, which can be negative.
+        Otherwise the time is that of `get_next_plan_s`, which can be negative.
 
         Raises: KeeperError if `report` has no host.
         """
@@ -226,7 +226,7 @@ class Worker:
             counters=report.counters,
         )
         present = present_after_run(plan, outcomes, report.waiting)._replace(unrecorded="; ".join(report.unrecorded))
-        wait_s = 0.0 if engine.has_flush_passed() else get_wait_s(report, engine.memory.observer.next_shared_us)
+        wait_s = 0.0 if engine.look_for_due_plan() else get_next_plan_s(report, engine.memory.observer.next_shared_us)
         return snapshot.Looked(found, present, report, wait_s, snapshot.FlushesLooked(*engine.windows()))
 
     def plan(self, request: Request) -> dict[str, Any]:
@@ -249,10 +249,10 @@ class Worker:
         engine = self.engine  # a reload may replace it meanwhile
         request = resolve(job.request, engine.directories)
         report = self._run(engine, job.number, request, lambda: job.state == "canceling" or self._stops(), ORIGIN)
-        return Ended(result(report, job.request), job_document(report)), report
+        return Ended(name_result(report, job.request), job_document(report)), report
 
 
-def get_wait_s(report: Report, whole_us: int) -> float:
+def get_next_plan_s(report: Report, whole_us: int) -> float:
     """Return the seconds until the next plan is due even without an event: at most DAY_S, negative if it is overdue.
 
     The plan is due at `whole_us` (CLOCK_REALTIME), the time of the next whole look, or earlier when a skip of the
@@ -265,7 +265,7 @@ def get_wait_s(report: Report, whole_us: int) -> float:
     return min((min(wakes_us) - now_us()) / 1e6, again_s, DAY_S)  # DAY_S, where the clock was set back meanwhile
 
 
-def result(report: Report, request: Request) -> str:
+def name_result(report: Report, request: Request) -> str:
     """Return the result of a job as a word.
 
     It is "canceled" if an action was interrupted. It is "failed" if an action failed, or a path that `request` names is

@@ -464,7 +464,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with Record(directory) as record:
         number = record.begin_run(1_795_255_200_000_000, "defrag")
         for inode, outcome in ((258, DONE), (259, FAILED._replace(path="/j/\x1b/b"))):
-            record.outcome(number, ("uuid", 5), hosts.done(inode, outcome), 1_795_255_201_000_000 + inode)
+            record.insert_outcome(number, ("uuid", 5), hosts.done(inode, outcome), 1_795_255_201_000_000 + inode)
         record.end_run(number, 1_795_255_203_500_000)
     monkeypatch.setenv("STATE_DIRECTORY", f"{directory}:/elsewhere")
     return directory
@@ -578,7 +578,7 @@ def test_status_begins_with_the_saving_since_the_installation(typed: Typed, stat
     saving = typed("status", "-j").document["saving"]
     assert (saving["bytes_reclaimed"], saving["extents_removed"], saving["unmeasured"]) == (158 << 20, 9087, 0)
     with Record(state) as record:
-        record.outcome(1, ("u", 5), hosts.done(7, DONE._replace(disk_bytes_after=None)), 1)
+        record.insert_outcome(1, ("u", 5), hosts.done(7, DONE._replace(disk_bytes_after=None)), 1)
     assert "Saved: at least 158 MiB on disk and 18,174 extents since" in typed("status").out
 
 

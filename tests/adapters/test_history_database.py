@@ -36,7 +36,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 def keep(record: Record, *numbers: int) -> None:
     for number in numbers:
-        record.outcome(1, VOLUME, done(number), number)
+        record.insert_outcome(1, VOLUME, done(number), number)
 
 
 def moments(record: Record) -> list[int]:

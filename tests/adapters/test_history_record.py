@@ -40,7 +40,7 @@ outcome = partial(hosts.outcome, "/j/m/a.journal", detail="said in words")
 
 def keep(record: Record, *outcomes: Outcome, when_us: int = 100, inode: int = 7, run: int = 0, **words: Any) -> None:
     for one in outcomes:
-        record.outcome(run, VOLUME, hosts.done(inode, one, **words), when_us)
+        record.insert_outcome(run, VOLUME, hosts.done(inode, one, **words), when_us)
 
 
 def journal(name: str = "system.journal", *, total: int = 10, **words: Any) -> JournalFile:
@@ -71,17 +71,17 @@ def writes(record: Record) -> int:
 def test_waits_are_replaced_as_a_whole_and_written_only_if_they_changed(record: Record) -> None:
     assert record.waiting() == {}
     waits = [Wait("/j/\udcff.journal", 5, "budget"), Wait("/j/b", 4, "pressure")]
-    record.wait(waits, now_us=0)
+    record.store_waits(waits, now_us=0)
     assert record.waiting() == {wait.path: wait for wait in waits}
     before = writes(record)
-    record.wait(reversed(waits), now_us=0)
+    record.store_waits(reversed(waits), now_us=0)
     assert writes(record) == before
-    record.wait(waits[1:], now_us=0)
+    record.store_waits(waits[1:], now_us=0)
     assert list(record.waiting()) == ["/j/b"]
     other = waits[1]._replace(reason="budget")
-    record.wait([other], now_us=4 + LONG_US)
+    record.store_waits([other], now_us=4 + LONG_US)
     assert record.waiting()["/j/b"].reason == "pressure"
-    record.wait([other], now_us=5 + LONG_US)  # from now on `status` tells of it
+    record.store_waits([other], now_us=5 + LONG_US)  # from now on `status` tells of it
     assert record.waiting()["/j/b"].reason == "budget"
 
 

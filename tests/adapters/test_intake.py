@@ -26,11 +26,11 @@ def row(number: int, wait_us: int = 100) -> Row:
     return number, NOW_US + number, b"%d" % (NOW_US + number - wait_us)
 
 
-def newest(data: bytes, behind: int = 0, most: int = 100) -> list[Entry]:
+def newest(data: bytes, after_seqnum: int = 0, most: int = 100) -> list[Entry]:
     fd = os.memfd_create("journal")
     try:
         os.write(fd, data)
-        return entries.read_newest(fd, behind, most)
+        return entries.read_newest(fd, after_seqnum, most)
     finally:
         os.close(fd)
 
@@ -42,7 +42,7 @@ def test_the_newest_entries_come_first(count: int, compact: bool) -> None:
     wanted = [Entry(n, NOW_US + n, NOW_US + n - 100) for n in range(count, 0, -1)]
     assert newest(data) == wanted
     assert newest(data, most=3) == wanted[:3]
-    assert newest(data, behind=2) == wanted[: max(0, count - 2)]
+    assert newest(data, after_seqnum=2) == wanted[: max(0, count - 2)]
 
 
 @pytest.mark.parametrize("source", [None, b"", b"-5", b"1e9", b"7 ", b"9" * 21, "\u0663".encode()])

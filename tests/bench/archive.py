@@ -25,7 +25,7 @@ from typing import NamedTuple
 from journalkeeper.history.record import Record
 from journalkeeper.model import ideal_extents
 from journalkeeper.probe.bed import PrivateJournald
-from journalkeeper.probe.compare import slow_s
+from journalkeeper.probe.compare import time_limited_s
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.bench.figures import MIB, Figure, Option, at_most, engine, mib, ms, parser, ratio, show, spawn, start
 from tests.volumes import disk_bytes, extents
@@ -83,7 +83,7 @@ def look(volume: ScratchVolume, path: Path, iops: int) -> Look:
     """Measure an archive, and read it cold at `iops`."""
     volume.remount()
     words = ("journalctl", "--quiet", "--output=export", "--file", os.fspath(path))
-    read_s = slow_s(volume, iops, lambda: spawn(*words))
+    read_s = time_limited_s(volume, iops, lambda: spawn(*words))
     return Look(extents(path, sync=True), disk_bytes(path), path.stat().st_size, read_s)
 
 
@@ -94,7 +94,7 @@ def rewrite(volume: ScratchVolume, path: Path, tool: str, iops: int = 0) -> floa
         spawn(*TOOLS[tool], os.fspath(path))
         spawn("sync", "-f", os.fspath(path))
 
-    return slow_s(volume, iops, work)
+    return time_limited_s(volume, iops, work)
 
 
 def compare(image: Path, name: Path, rounds: int, iops: int = 0) -> Times:

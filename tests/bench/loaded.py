@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from journalkeeper.history.record import Record
 from journalkeeper.journald.journalctl import compute_wait_us, parse_text_fields
 from journalkeeper.probe.bed import Bed, bed
-from journalkeeper.probe.compare import slow_s
+from journalkeeper.probe.compare import time_limited_s
 from journalkeeper.probe.scratch_volume import run
 from tests.bench.service import PATIENCE_S, PIECES, STATE, Call, age, calls, every_second, fsyncs, serving
 from tests.load import Load
@@ -163,7 +163,7 @@ def _read_cold_s(place: Bed) -> float:
     place.journald.stop()
     place.volume.remount()
     words = ("journalctl", f"--file={place.journald.active}", "--quiet", f"--lines={COLD_LINES}")
-    return slow_s(place.volume, COLD_IOPS, lambda: run(*words))
+    return time_limited_s(place.volume, COLD_IOPS, lambda: run(*words))
 
 
 def trace(config: str) -> Beside:

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.model.units import counted, spell_size
+from journalkeeper.model.units import pluralize, spell_size
 from journalkeeper.probe.bed import Bed
 from tests import bus as buses
 from tests.answers import check
@@ -159,7 +159,7 @@ def test_the_saving_since_the_installation_is_measured_and_survives_a_restart(ma
     assert host.does("defrag", "--archived", "--now").returncode == 0
     after = extents(first), disk_bytes(first)
     sizes = f"{spell_size(before[1])} to {spell_size(after[1])} on disk"
-    assert f"compressed {first.name}: {sizes}, {before[0]:,} to {counted(after[0], 'extent')}\n" in host.log()
+    assert f"compressed {first.name}: {sizes}, {before[0]:,} to {pluralize(after[0], 'extent')}\n" in host.log()
     removed, reclaimed = before[0] - after[0], before[1] - after[1]
     row = json.loads(host.does("history", "-j").stdout)["outcomes"][-1]
     assert reclaimed == row["disk_bytes_before"] - row["disk_bytes_after"] > 0

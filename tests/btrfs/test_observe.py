@@ -14,7 +14,7 @@ from typing import TypeVar
 import pytest
 
 from journalkeeper.btrfs import placement
-from journalkeeper.cli.status import foreign
+from journalkeeper.cli.status import find_foreign_tops
 from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.model import Extents, JournalFile, Kind, Reason, State
 from journalkeeper.model.errors import FileError, NotBtrfsError
@@ -160,12 +160,12 @@ def test_another_filesystem_is_one_clear_error(elsewhere: Path) -> None:
 @pytest.mark.may_skip
 def test_status_reports_that_no_journal_directory_is_on_btrfs(top: Path, elsewhere: Path) -> None:
     here, there, gone = str(top), str(elsewhere), str(elsewhere / "gone")
-    assert foreign((there,)) == (there,)
+    assert find_foreign_tops((there,)) == (there,)
     for mixed in ((here,), (there, here), (here, there), (there, gone), (gone,)):
-        assert foreign(mixed) == ()
+        assert find_foreign_tops(mixed) == ()
     run("mount", "--bind", top / MACHINE, elsewhere / MACHINE)
     try:
-        assert foreign((there,)) == ()
+        assert find_foreign_tops((there,)) == ()
     finally:
         run("umount", elsewhere / MACHINE)
 

@@ -102,7 +102,7 @@ def test_what_has_waited_for_a_day_is_told_after_a_restart_too(
     now_us = time.time_ns() // 1000
     with Record(tmp_path / "state") as record:
         waits = Wait(os.fspath(path), now_us - 2 * DAY_US, "pressure"), Wait("/gone", 1, "pressure")
-        record.wait(waits, now_us=now_us)
+        record.store_waits(waits, now_us=now_us)
     settled = QUICK.replace("500ms", "0", 2)  # the first look logs the reason
     service = serve(copies.machine.parent, settled + "[Budget]\nBytesPerDay=1\n").ready()
     assert eventually(lambda: service.logged("1 file has waited for 2d for work (budget)")), service.log()

@@ -25,7 +25,7 @@ from journalkeeper.journald import conf, entries, header, names
 from journalkeeper.model import Extents, Kind, Outcome, Past
 from journalkeeper.model.compression import parse_compression
 from journalkeeper.model.errors import ConfigError, UsageError
-from journalkeeper.model.escape import shown
+from journalkeeper.model.escape import escape
 from journalkeeper.model.record import parse_record
 from journalkeeper.model.recorded import Counters, Run, Sample, Totals
 from journalkeeper.model.units import U64_MAX, parse_bool, parse_size, parse_span_us
@@ -95,7 +95,7 @@ def check_name(data: bytes) -> None:
     found = names.classify(name)
     assert (found is not None) == name.endswith((".journal", ".journal~"))
     assert found is None or not names.is_leftover(name)
-    assert shown(name).isprintable()
+    assert escape(name).isprintable()
     if found is not None:
         assert found.kind in Kind
         assert found.owner in {"system", "remote"} or found.owner.startswith("user:")
@@ -105,14 +105,14 @@ def check_name(data: bytes) -> None:
 def check_entries(data: bytes) -> None:
     """How many entries are asked for and behind which, then a file whose entry arrays and objects are followed."""
     found = Bytes(data)
-    most, behind = 1 + found.number() % 128, found.number(2)
+    most, after_seqnum = 1 + found.number() % 128, found.number(2)
     fd = os.memfd_create("journal")
     try:
         os.write(fd, found.rest())
         with suppress(ValueError):
-            newest = entries.read_newest(fd, behind, most)
+            newest = entries.read_newest(fd, after_seqnum, most)
             assert len(newest) <= most
-            assert all(behind < entry.seqnum <= U64_MAX and 0 <= entry.realtime_us <= U64_MAX for entry in newest)
+            assert all(after_seqnum < entry.seqnum <= U64_MAX and 0 <= entry.realtime_us <= U64_MAX for entry in newest)
             assert all(entry.source_us is None or 0 <= entry.source_us < 10**20 for entry in newest)
     finally:
         os.close(fd)

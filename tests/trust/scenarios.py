@@ -159,7 +159,7 @@ def _record(record: Record, stage: Stage, run_id: int) -> None:
     """Record an outcome. Its row must be there from now on."""
     rows = len(stage.marks.rows)
     outcome = hosts.outcome(f"/j/{'a' * stage.dice.randrange(1, 2000)}.journal")
-    record.outcome(run_id, VOLUME, hosts.done(rows, outcome), time.time_ns() // 1000)
+    record.insert_outcome(run_id, VOLUME, hosts.done(rows, outcome), time.time_ns() // 1000)
     stage.marks.rows.append((stage.now(), rows + 1))
 
 

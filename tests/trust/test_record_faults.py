@@ -45,7 +45,7 @@ needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace
 
 
 def keep(record: Record, number: int) -> None:
-    record.outcome(1, VOLUME, hosts.done(number, hosts.outcome("/j/a.journal")), number)
+    record.insert_outcome(1, VOLUME, hosts.done(number, hosts.outcome("/j/a.journal")), number)
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_history_shows_the_rows_that_it_understands_and_says_so(
 def test_a_number_beyond_63_bits_is_a_sentence(state: Path) -> None:
     with Record(state) as record:
         with pytest.raises(KeeperError, match=r"history\.db: cannot write the history: .* too large"):
-            record.outcome(1, VOLUME, hosts.done(9)._replace(after=Found(9, 1, 1 << 63, 1)), 9)
+            record.insert_outcome(1, VOLUME, hosts.done(9)._replace(after=Found(9, 1, 1 << 63, 1)), 9)
         keep(record, 9)
         assert [entry.when_us for entry in record.history()] == [0, 1, 2, 3, 4, 9]
 
@@ -201,7 +201,7 @@ def test_a_name_that_is_no_text_is_kept_in_words_as_well(state: Path) -> None:
     name = "/j/\udcff.journal"
     outcome = hosts.outcome(name, detail=f"{name}: cannot")
     with Record(state) as record:
-        record.outcome(1, VOLUME, hosts.done(9, outcome), 9)
+        record.insert_outcome(1, VOLUME, hosts.done(9, outcome), 9)
         kept = record.history()[-1].outcome
         assert kept._replace(detail="") == outcome._replace(detail="")
         assert kept.detail == r"/j/\udcff.journal: cannot"
@@ -210,7 +210,7 @@ def test_a_name_that_is_no_text_is_kept_in_words_as_well(state: Path) -> None:
 @pytest.mark.parametrize("row", ["(x'2f62', -1, 'x')", "(x'2f62', 9000000000000000000, 'x')"])
 def test_a_damaged_wait_is_left_out_and_said(state: Path, row: str) -> None:
     with Record(state) as record:
-        record.wait([Wait("/j/a.journal", 5, "pressure")], now_us=0)
+        record.store_waits([Wait("/j/a.journal", 5, "pressure")], now_us=0)
     damage(state, f"INSERT INTO waiting VALUES {row}")  # noqa: S608 - a row of the table above
     with Record(state) as record:
         assert record.waiting() == {"/j/a.journal": Wait("/j/a.journal", 5, "pressure")}

@@ -165,15 +165,15 @@ async def test_a_caller_that_waits_for_each_answer_gets_them_all(known: Callers,
 
 async def test_a_user_has_few_long_calls_under_way(known: Callers) -> None:
     first, second, other = [await identify(known, name) for name in (":1.1", ":1.2", ":1.3")]
-    places = [one.user.place() for one in [first, second] * (AT_ONCE // 2)]
+    places = [one.user.count_long_call() for one in [first, second] * (AT_ONCE // 2)]
     for place in places:
         place.__enter__()
-    with pytest.raises(CallError, match=f"{AT_ONCE} calls are under way"), first.user.place():
+    with pytest.raises(CallError, match=f"{AT_ONCE} calls are under way"), first.user.count_long_call():
         pass
-    with other.user.place():
+    with other.user.count_long_call():
         pass
     places[0].__exit__(None, None, None)
-    with second.user.place():
+    with second.user.count_long_call():
         pass
 
 

@@ -21,7 +21,7 @@ from journalkeeper.model.run import Report
 from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.jobs import Job
 from journalkeeper.service.snapshot import Doing, Findings, Snapshot
-from journalkeeper.service.worker import result
+from journalkeeper.service.worker import name_result
 from tests import figures, hosts
 from tests.journal_files import archive_name
 
@@ -60,7 +60,7 @@ STATES = [
 
 @pytest.mark.parametrize(("snapshot", "word", "reason"), STATES)
 def test_the_state_is_what_matters_most(snapshot: Snapshot, word: str, reason: str) -> None:
-    assert snapshots.state(snapshot) == (word, reason)
+    assert snapshots.describe_state(snapshot) == (word, reason)
 
 
 def manager(snapshot: Snapshot) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def test_a_path_below_a_directory_is_taken(directory: str) -> None:
     ],
 )
 def test_a_jobs_result_is_that_of_its_worst_outcome(outcomes: tuple[Outcome, ...], word: str) -> None:
-    assert result(Report(Plan((), (), ()), outcomes, 0, 0.0, ()), Request()) == word
+    assert name_result(Report(Plan((), (), ()), outcomes, 0, 0.0, ()), Request()) == word
 
 
 @pytest.mark.parametrize(
@@ -312,4 +312,4 @@ def test_a_jobs_result_is_that_of_its_worst_outcome(outcomes: tuple[Outcome, ...
 )
 def test_a_job_for_a_path_that_is_no_journal_has_failed(reason: Reason, paths: tuple[str, ...], word: str) -> None:
     report = Report(Plan((), (), (Skip("/j/a", reason, ""),)), (), 0, 0.0, ())
-    assert result(report, Request(paths=paths)) == word
+    assert name_result(report, Request(paths=paths)) == word

@@ -104,12 +104,12 @@ def test_without_a_limit_nothing_is_ranked() -> None:
     [(None, True, 150), (None, False, 0), (500, True, 500), (0, True, 0), (0, False, 0)],
 )
 def test_the_default_is_150_iops_where_the_kernel_can_limit(asked: int | None, limit: int, *, can_limit: bool) -> None:
-    assert compare.find_limit(Volume(can_limit=can_limit), asked) == limit
+    assert compare.find_throttle(Volume(can_limit=can_limit), asked) == limit
 
 
 def test_a_requested_limit_that_the_kernel_cannot_set_is_an_error() -> None:
     with pytest.raises(KeeperError, match="cannot limit"):
-        compare.find_limit(Volume(can_limit=False), 500)
+        compare.find_throttle(Volume(can_limit=False), 500)
 
 
 def test_the_keeper_finds_its_configuration_in_a_directory_with_a_space(tmp_path: Path) -> None:
@@ -125,6 +125,6 @@ def test_the_keeper_finds_its_configuration_in_a_directory_with_a_space(tmp_path
 def test_the_progress_line_shows_what_is_done() -> None:
     stream = io.StringIO()
     with ProgressLine(stream) as line:
-        line.tell("1/7 untouched: 40 flushes")
-        line.tell("too soon")
+        line.update("1/7 untouched: 40 flushes")
+        line.update("too soon")
     assert stream.getvalue() == "\r\x1b[K1/7 untouched: 40 flushes\r\x1b[K"

@@ -9,7 +9,7 @@ from operator import itemgetter
 import pytest
 
 from journalkeeper.cli.table import Column, Table, elide, render
-from journalkeeper.model.escape import shown
+from journalkeeper.model.escape import escape
 
 
 @pytest.mark.parametrize(
@@ -28,13 +28,13 @@ from journalkeeper.model.escape import shown
     ],
 )
 def test_a_name_cannot_steer_the_terminal(name: str, expected: str) -> None:
-    assert shown(name) == expected
-    assert shown(name).isprintable()
+    assert escape(name) == expected
+    assert escape(name).isprintable()
 
 
 def test_no_two_names_look_alike() -> None:
     names = ["\x1b", r"\x1b", r"\\x1b", os.fsdecode(b"\xff"), r"\xff", "\xff", "\ud800", r"\ud800"]
-    assert len({shown(name) for name in names}) == len(names)
+    assert len({escape(name) for name in names}) == len(names)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from journalkeeper.model import Outcome, Plan, Reason, Request, Result, Skip, Verb
 from journalkeeper.model.record import to_json
-from journalkeeper.model.run import Report, defrag_document, disk_sums, skips
+from journalkeeper.model.run import Report, defrag_document, disk_sums, parse_skips
 from tests import hosts
 
 FILE = hosts.file(
@@ -38,11 +38,11 @@ def report(*outcomes: Outcome, skipped: tuple[Skip, ...] = ()) -> Report:
 
 def test_skipped_files_of_a_plan_are_read_back_also_from_an_older_version() -> None:
     skip = Skip("/j/b", Reason.SETTLING, "1", until_us=7, now=True)
-    assert skips(json.loads(json.dumps(to_json(Plan((), (), (skip,)))))) == (skip,)
+    assert parse_skips(json.loads(json.dumps(to_json(Plan((), (), (skip,)))))) == (skip,)
     older = {"skipped": [{"path": "/j/b", "reason": "ideal", "detail": "1"}]}
-    assert skips(older) == (Skip("/j/b", Reason.IDEAL, "1"),)
+    assert parse_skips(older) == (Skip("/j/b", Reason.IDEAL, "1"),)
     with pytest.raises(ValueError, match="moonlight"):
-        skips({"skipped": [{"path": "/j/b", "reason": "moonlight", "detail": "1"}]})
+        parse_skips({"skipped": [{"path": "/j/b", "reason": "moonlight", "detail": "1"}]})
 
 
 def test_a_skipped_file_is_an_outcome_with_its_reason_and_extents() -> None:

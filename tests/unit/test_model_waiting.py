@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from journalkeeper.model import Plan, Reason, Result, Skip
-from journalkeeper.model.waiting import LONG_US, Wait, long, waits
+from journalkeeper.model.waiting import LONG_US, Wait, find_waits, long
 from tests.hosts import NOW_US, outcome
 
 
@@ -18,15 +18,15 @@ def plan(*skipped: Skip) -> Plan:
     "reason", [Reason.PRESSURE, Reason.SETTLING, Reason.WINDOW_CLOSED, Reason.BUDGET, Reason.FREE_SPACE, Reason.IN_USE]
 )
 def test_a_postponed_file_waits_since_the_first_time_and_for_its_newest_reason(reason: Reason) -> None:
-    before = waits({}, plan(Skip("/a", Reason.CHANGED, "", puts_off=True)), (), NOW_US)
+    before = find_waits({}, plan(Skip("/a", Reason.CHANGED, "", puts_off=True)), (), NOW_US)
     assert before == {"/a": Wait("/a", NOW_US, "changed")}
-    after = waits(before, plan(Skip("/a", reason, "", puts_off=True)), (), NOW_US + 5)
+    after = find_waits(before, plan(Skip("/a", reason, "", puts_off=True)), (), NOW_US + 5)
     assert after == {"/a": Wait("/a", NOW_US, str(reason))}
 
 
 def test_a_file_that_needs_nothing_does_not_wait() -> None:
     before = {"/a": Wait("/a", 1, "budget")}
-    assert waits(before, plan(Skip("/a", Reason.SHARED, "")), (), NOW_US) == {}
+    assert find_waits(before, plan(Skip("/a", Reason.SHARED, "")), (), NOW_US) == {}
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ def test_a_file_that_needs_nothing_does_not_wait() -> None:
     ],
 )
 def test_a_wait_ends_with_a_successful_action_only(result: Result, reason: Reason, goes_on: bool) -> None:
-    after = waits({"/a": Wait("/a", 1, "budget")}, plan(), (outcome("/a", result=result, reason=reason),), NOW_US)
+    after = find_waits({"/a": Wait("/a", 1, "budget")}, plan(), (outcome("/a", result=result, reason=reason),), NOW_US)
     assert after == ({"/a": Wait("/a", 1, str(reason))} if goes_on else {})
 
 
 def test_a_clock_that_was_set_back_makes_no_wait_begin_in_the_future() -> None:
-    after = waits(
+    after = find_waits(
         {"/a": Wait("/a", NOW_US + 1, "budget")}, plan(Skip("/a", Reason.BUDGET, "", puts_off=True)), (), NOW_US
     )
     assert after["/a"].since_us == NOW_US

@@ -413,7 +413,7 @@ def test_small_files_tables_take_no_more_than_a_twentieth_of_what_is_kept(small:
     )
     one = active(size_mib=16, per_mib=100)
     found = by_price(one, *files, request=UPKEEP._replace(now=True), system_max_files=0)
-    assert [one.action for one in found.actions if one.live or one.action is Verb.ROTATE] == [tool]
+    assert [one.action for one in found.actions if one.is_on_active_file or one.action is Verb.ROTATE] == [tool]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_the_picture_fits_and_loses_nothing(parts: int, columns: int, drawn: int
 
 def test_heights_letters_and_a_key_of_what_occurs() -> None:
     parts = [data(200), Stretch(MIB, MIB, 9, compressed_bytes=MIB), Stretch(2 * MIB, MIB, 0, hole_bytes=MIB)]
-    lines = picture.lines(parts, 80)
+    lines = picture.draw_lines(parts, 80)
     assert lines[:2] == ["█▄ ", "dch"]
     assert "█ 128 or more" in lines[3]
     assert "▄ 8 to 15" in lines[3]
@@ -57,4 +57,4 @@ def test_heights_letters_and_a_key_of_what_occurs() -> None:
 
 
 def test_an_empty_file_is_said() -> None:
-    assert picture.lines([], 80) == ["(empty)"]
+    assert picture.draw_lines([], 80) == ["(empty)"]

@@ -15,11 +15,11 @@ from journalkeeper.model import GIB, MIB, JournalFile, Kind
 from journalkeeper.model.units import DAY_US, parse_size
 from journalkeeper.report.retention import (
     Retention,
+    describe_retention,
     dropin,
     format_limit,
     history,
     retention,
-    sentence,
     summarize_history,
 )
 from tests.evidence import STORAGE, archives, evidence, limits, look
@@ -84,13 +84,13 @@ def test_the_proposed_limit_takes_no_more_than_the_present_one() -> None:
 def test_the_limit_that_binds_is_named(words: dict[str, Any], binds: str) -> None:
     found = kept(**words)
     assert found.binds == binds
-    assert sentence(found).startswith(f"{binds} keeps ")
+    assert describe_retention(found).startswith(f"{binds} keeps ")
 
 
 def test_what_binds_afterwards_is_said_and_leaves_nothing_to_gain() -> None:
     found = kept(max_retention_us=7 * DAY_US)
     assert found.proposed_binds == "MaxRetentionSec=1w"
-    assert sentence(found).endswith("and MaxRetentionSec=1w would then limit it.")
+    assert describe_retention(found).endswith("and MaxRetentionSec=1w would then limit it.")
     given = host(*archives(), max_retention_us=7 * DAY_US)
     assert answer(history, given) is None
 

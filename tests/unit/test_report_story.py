@@ -30,7 +30,7 @@ def a_story(*, decided: Decision | None = DOING, window: Window | None = None, *
 
 
 def said(some: Story, width: int = 80) -> str:
-    return " ".join(" ".join(story.lines(some, width)).split())
+    return " ".join(" ".join(story.explain_file(some, width)).split())
 
 
 def test_the_price_is_that_of_this_disk_before_that_of_a_slow_one() -> None:
@@ -57,12 +57,12 @@ def test_pinned_bytes_are_told_or_that_there_are_none() -> None:
 def test_the_past_is_told_newest_first_and_its_end_is_said() -> None:
     entries = tuple(entry(NOW_US - days * DAY_US, extents_before=days) for days in range(30, 0, -1))
     samples = tuple(Sample(NOW_US - days * DAY_US, ACTIVE, days * 100, 1, 0, 0) for days in range(3, 0, -1))
-    lines = story.past(a_story(past=entries, samples=samples))
+    lines = story.describe_past(a_story(past=entries, samples=samples))
     assert [line.split(", ")[1].split(" to ")[0] for line in lines[:10]] == [str(days) for days in range(1, 11)]
     assert "20 older actions" in lines[10]
     assert "300 extents at" in lines[11]
     assert "at most 300" in lines[11]
-    assert story.past(a_story(past=(), samples=samples[:1]))[0].startswith("300 extents since 20")
+    assert story.describe_past(a_story(past=(), samples=samples[:1]))[0].startswith("300 extents since 20")
 
 
 def test_a_failure_is_told_with_its_words_and_no_past_at_all_is_said() -> None:
@@ -109,7 +109,7 @@ def test_a_closed_window_says_when_it_opens() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    lines = story.lines(a_story(decided=WAITING), width)
+    lines = story.explain_file(a_story(decided=WAITING), width)
     assert max(map(len, lines[1:])) <= width
     assert lines[0] == ACTIVE
 
@@ -117,7 +117,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 def test_hostile_names_cannot_steer_the_terminal() -> None:
     bad = "\x1b]0;owned\x07\n\udcff"
     row = file(path=f"/var/{bad}", owner=bad, instance=bad, problem=Reason.BAD_HEADER, problem_detail=bad)
-    lines = story.lines(
+    lines = story.explain_file(
         a_story(file=row, decided=Decision(None, Reason.IN_USE, bad), past=None, unknown={"past": bad}), 80
     )
     assert all(line.isprintable() for line in lines)
@@ -147,7 +147,7 @@ def place(
 
 
 def told(some: DirectoryAnswer) -> str:
-    return " ".join(" ".join(story.directory_lines(some, {}, 80)).split())
+    return " ".join(" ".join(story.explain_directory(some, {}, 80)).split())
 
 
 def test_a_history_is_from_the_oldest_entry_to_the_newest_and_what_would_fit() -> None:
@@ -190,6 +190,6 @@ def test_a_directory_tells_instance_window_and_decision() -> None:
 def test_what_only_the_service_does_by_itself_is_told_with_the_command_that_does_it(
     action: Verb, window: Window | None
 ) -> None:
-    assert story.change(Decision(action, Reason.NO_REDUNDANCY), window, NOW_US) == (
+    assert story.describe_change(Decision(action, Reason.NO_REDUNDANCY), window, NOW_US) == (
         "The next run of the service does it; `journalkeeper defrag` does it now."
     )

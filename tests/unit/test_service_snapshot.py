@@ -22,7 +22,7 @@ from journalkeeper.service.snapshot import (
     NotOnBtrfs,
     Progressed,
     Snapshot,
-    after,
+    apply_message,
 )
 from tests import figures
 
@@ -107,4 +107,4 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
     ],
 )
 def test_each_message_replaces_the_state_as_a_whole(state: Snapshot, message: Message, expected: Snapshot) -> None:
-    assert after(state, message) == expected
+    assert apply_message(state, message) == expected

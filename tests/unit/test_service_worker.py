@@ -50,7 +50,7 @@ def test_the_first_moment_at_which_something_can_be_due(
 ) -> None:
     monkeypatch.setattr(worker, "now_us", lambda: NOW_US)
     report = Report(Plan((), (), skipped), outcomes, 0, 0.0, ())
-    assert worker.get_wait_s(report, whole_us) == wait_s
+    assert worker.get_next_plan_s(report, whole_us) == wait_s
 
 
 def test_what_files_wait_for_is_said_once_for_a_look_and_without_directories(tmp_path: Path) -> None:
