@@ -39,7 +39,7 @@ from journalkeeper.report.retention import summarize_history
 from journalkeeper.report.story import Decision, DirectoriesAnswer, DirectoryAnswer, ReadPrice, Story
 
 ONLY_ROOT: Final = "only root can measure it"
-UNMEASURED: Final = "its data is not on the disk yet, a program such as journald maps it, or Linux is older than 6.5"
+UNMEASURED: Final = "data not yet on the disk, file mapped (as by journald), or Linux older than 6.5"
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     with context.require_service() as service:
         if args.command == "resume":
             service.resume()
-            answer, text = PauseAnswer(paused=False), "Resumed: the service works again."
+            answer, text = PauseAnswer(paused=False), "No pause: the service works."
         else:
             span_us = args.span if context.now_us + args.span < TIME_LIMIT_US else 0
             service.pause(span_us)

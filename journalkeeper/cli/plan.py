@@ -149,9 +149,9 @@ def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
     """Return the summary: the number of files and directories with actions, the costs and savings, and the rest.
 
     The figures are sums over the actions on files. If all actions are on directories, there are no figures:
-    - bytes to write, and extents before and after
-    - bytes that are used in addition until a snapshot is deleted: left out if 0
+    - bytes to rewrite, and extents before and after
     - seconds that cold reads save, and disk bytes that become free: each left out if 0
+    - bytes that are used in addition until a snapshot is deleted: left out if 0
 
     The text ends with `describe_rest`. Without actions, return `describe_no_actions`.
     """
@@ -162,12 +162,12 @@ def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
     if actions:
         before, after = (sum(action[f"extents_{when}"] for action in actions) for when in ("before", "expected"))
         facts = [f"{spell_size(sum(action['bytes_to_write'] for action in actions))} to rewrite"]
-        if twice := sum(action.get("unshared_bytes", 0) for action in actions):
-            facts.append(f"~{spell_size(twice)} more on disk until the snapshot is deleted")
         facts.append(f"{before:,} to ~{after:,} extents")
         if saved_s := sum(action.get("read_seconds_saved", 0) for action in actions):
             facts.append(f"a cold read is ~{format_seconds(saved_s)} shorter at {READ_IOPS} IOPS")
         if freed := sum(action.get("disk_bytes_saved", 0) for action in actions):
             facts.append(f"~{spell_size(freed)} less on disk")
+        if twice := sum(action.get("unshared_bytes", 0) for action in actions):
+            facts.append(f"~{spell_size(twice)} more on disk until the snapshot of old data is deleted")
         verdict += f": {', '.join(facts)}"
     return f"{verdict}. {describe_rest(skipped)}"

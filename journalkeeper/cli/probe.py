@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from journalkeeper.probe.base import Measurement
 
 NAME_WIDTH: Final = 24
-KEY: Final = '"from the call on": without the delay before the call. "-": fewer than 10 waits are longer.'
+KEY: Final = '"from the call on": not counting a late start of the call. "-": too few waits for this figure.'
 OWN: Final = "measure the host's journald instead of a private one with files below -D DIR or /var/tmp"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "since": {"metavar": "TIME", "type": parse_time_us, "help": "leave out older entries"},

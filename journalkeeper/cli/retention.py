@@ -77,7 +77,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     evidence = collect_evidence(context, Wanted(args.directory, entries=0, since_us=context.now_us))
     found = supply(retention, evidence)
     if isinstance(found, Unknown):
-        raise KeeperError(f"no estimate of the retention: {found.why}")
+        raise KeeperError(f"the retention is unknown: {found.why}")
     changed, sentences = False, [describe_retention(found)]
     if args.apply:
         changed = _apply(found, evidence)

@@ -11,8 +11,8 @@ examples:
   sudo journalkeeper status -j | jq .health_reasons
 
 exit status:
-  0 the verdict is OK, or the options name another journal than that of this
-  host's service; 1 it is not OK, the history is damaged, or with --watch the
+  0 the verdict is OK, or -D or --config names a journal that the service
+  does not keep; 1 it is not OK, the history is damaged, or with --watch the
   service does not run or has ended; 2 wrong usage
 """
 
@@ -291,7 +291,7 @@ def _window(live: Manager) -> str:
 
 
 def _run(run: Run) -> str:
-    end = "running, or was killed" if run.ended_us is None else f"took {format_span(run.ended_us - run.began_us, 1000)}"
+    end = "not ended, or killed" if run.ended_us is None else f"took {format_span(run.ended_us - run.began_us, 1000)}"
     number = run.done + run.skipped + run.failed
     actions = f"{run.done} of {pluralize(number, 'action')} done, {run.failed} failed" if number else "no action"
     actions += f", {spell_size(run.bytes_written)} rewritten" if run.bytes_written else ""

@@ -152,7 +152,7 @@ def describe_absence(units: tuple[Unit, ...] | Unknown) -> tuple[str, str]:
     known = () if isinstance(units, Unknown) else units
     is_down = not isinstance(units, Unknown) and find_unit(units, SERVICE).active != "active"
     state = "not running" if is_down else "no answer on D-Bus"
-    start = "none follows by itself (to enable the service: systemctl enable --now journalkeeper.service)"
+    start = "no further run starts by itself (to enable the service: systemctl enable --now journalkeeper.service)"
     later = f"{DEFRAG_TIMER} starts the next" if find_unit(known, DEFRAG_TIMER).active == "active" else start
     return f"{state}; `journalkeeper scan` shows the files", later
 

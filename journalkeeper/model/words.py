@@ -72,7 +72,7 @@ class Reason(StrEnum):
     # why it is not
     IDEAL = "ideal", "The file has about as few extents as its data needs; more extents change that."
     RECORDED = "recorded", "The file was already rewritten: an archive is rewritten once, unless it changes."
-    NO_GAIN = "no-gain", "A rewrite saves too little, or did so before; MinExtents= and ExtentsPerMiB= set limits."
+    NO_GAIN = "no-gain", "A rewrite would save too little, or an earlier one did; see MinExtents=, ExtentsPerMiB=."
     WINDOW_CLOSED = "window-closed", "Work on the active file waits for journald's next flush; --now does not wait."
     IN_USE = "in-use", "journald or another program still writes to the file, or it serves as a loop device."
     SHARED = (
@@ -102,7 +102,7 @@ class Reason(StrEnum):
     REDUNDANT = "redundant", "Only checksums show which copy is good, and +C would end them; Nocow=yes sets it anyway."
     SNAPSHOTS = (
         "snapshots",
-        "A snapshot makes btrfs copy NOCOW data on write: +C gains little; Nocow=yes in journalkeeper.conf sets it.",
+        "A snapshot makes btrfs copy NOCOW data on write: +C gains little, but Nocow=yes sets it all the same.",
     )
     COMPRESSION = "compression", "The directory asks for compression (chattr +c or a property), which excludes NOCOW."
     NOT_TAKEN = "not-taken", "NOCOW was set without effect: the kernel ignored it, or a new file did not inherit it."

@@ -111,7 +111,7 @@ def verdict(all_series: Sequence[Series], limit: Limit) -> str:
     if worst <= limit.ns:
         return f"OK: the longest wait, {format_wait(worst)}, is within {limit}."
     late = sum(wait > limit.ns for wait in series.waits_ns())
-    waited = f"{late:,} of {len(series.began_ns):,} waits ({series.name}) are over {limit}"
+    waited = f"{late:,} of {len(series.began_ns):,} waits ({series.name}) {'is' if late == 1 else 'are'} over {limit}"
     return f"Slow: {waited}, the longest {format_wait(worst)}. `journalkeeper doctor` looks for the cause."
 
 

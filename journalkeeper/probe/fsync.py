@@ -63,7 +63,7 @@ def measure(asked: Namespace) -> Steps:
                     yield found
                 if share:
                     busy = sum(took_s) / (time.monotonic() - began_s)
-                    found.notes.append(f"{series.name}: the writer was at work for {busy:.1%} of the time")
+                    found.notes.append(f"{series.name}: the writer of the probe was at work for {busy:.1%} of the time")
 
 
 def _write_and_sync(fd: int) -> None:

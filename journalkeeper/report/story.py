@@ -190,7 +190,7 @@ def describe_past(story: Story) -> list[str]:
         return [f"{UNKNOWN}: {escape(story.unknown['past'])}"]
     newest = story.past[: -MOST_PAST - 1 : -1]
     said = [
-        f"{moment(one.when_us)} {escape(describe_outcome(one.outcome))}, by {escape(BY.get(one.origin, one.origin))}"
+        f"{moment(one.when_us)} by {escape(BY.get(one.origin, one.origin))}: {escape(describe_outcome(one.outcome))}"
         for one in newest
     ]
     if len(story.past) > len(newest):
@@ -198,7 +198,7 @@ def describe_past(story: Story) -> list[str]:
     if story.samples:
         first, last, most = story.samples[0], story.samples[-1], max(sample.extents for sample in story.samples)
         growth = f"at {moment(first.when_us)}, {last.extents:,} at {moment(last.when_us)}, at most {most:,}"
-        constant = f"since {moment(first.when_us)}" if first.extents == last.extents == most else ""
+        constant = f"since {moment(first.when_us)}, unchanged" if first.extents == last.extents == most else ""
         said.append(f"{pluralize(first.extents, 'extent')} {constant or growth}")
     return said or ["no entry in the history"]
 
@@ -302,7 +302,7 @@ def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str], width:
     unknown. Without a decision, show the reason, which `unknown` has under "decision", or else "nothing to do".
     """
     who = f"that of namespace {escape(place.namespace)}" if place.namespace else "this host's own"
-    who = f"{who}, which can be asked to rotate" if place.rotatable else "none here can be asked to rotate"
+    who = f"{who}; it can be asked to rotate files" if place.rotatable else "none here can be asked to rotate"
     every = place.files
     extents = f"{pluralize(every.extents, 'extent')}, where {every.ideal_extents:,} would be ideal"
     rows = [

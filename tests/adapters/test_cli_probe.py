@@ -202,7 +202,7 @@ def test_a_journal_becomes_text_and_json(
     assert found["series"][0]["p50_s"] == 0.001
     assert found["series"][0]["p99_s"] is None
     assert sum(one["count"] for one in found["series"][0]["buckets"]) == 30
-    assert found["verdict"].startswith("Slow: 1 of 30 waits (all) are over 100 ms (IntakeDelayMaxSec=")
+    assert found["verdict"].startswith("Slow: 1 of 30 waits (all) is over 100 ms (IntakeDelayMaxSec=")
     status, out, _ = typed(*words)
     assert status == 0
     assert re.search(r"^ 131 ms +1 @@$", out, re.MULTILINE)

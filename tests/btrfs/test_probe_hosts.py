@@ -127,7 +127,7 @@ def test_the_longest_waits_are_as_long_as_journald_was_stopped(bed: Bed) -> None
     assert max(found.series[0].waits_ns()) / 1e9 == pytest.approx(1, rel=0.1)
     stalls = [note for note in found.notes if note.startswith("stall of ")]
     assert stalls  # more than one on a machine that does other work
-    assert all(stall.endswith(": a sync, the disk, or journald did not run") for stall in stalls)
+    assert all(": no event explains it" in stall for stall in stalls)
 
 
 def test_an_fsync_takes_as_long_as_the_disk_is_held() -> None:

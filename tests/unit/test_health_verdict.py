@@ -74,7 +74,7 @@ UNREAD = Unknown("only root may read the history", needs_root=True)
         (AGAIN, "Unknown: systemd starts journalkeeper.service again in a moment."),
         (BROKEN, "Act: journalkeeper.service has failed (exit-code), so nothing defragments the journal. Try: "),
         (BROKEN._replace(config_error="/etc/a.conf:3: no"), "Act: /etc/a.conf:3: no. Try: journalkeeper check-config"),
-        (BY_HAND, "OK: the last run, 1h ago, did not fail; none follows by itself (to enable the service:"),
+        (BY_HAND, "OK: the last run, 1h ago, did not fail; no further run starts by itself (to enable the service:"),
         (BY_HAND._replace(record=recorded(last_run=BY_SERVICE)), "Act: journalkeeper.service is installed but not"),
         (STARTING, "Unknown: the service does not run yet; journalkeeper.timer starts it about 10 s after"),
         (BY_HAND._replace(record=FAILED), "Act: /j/a failed: Input/output error. Try: journalkeeper history"),
