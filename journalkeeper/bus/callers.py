@@ -157,10 +157,10 @@ class Callers:
         return not caller.calls or (caller.calls < EARLY_MOST and early < EARLY_ALL)
 
     async def identify(self, caller: Caller) -> None:
-        """Ask the bus for the user and groups of `caller`, and store them in it.
+        """Ask the bus for the user and groups of `caller`. Store its `uid`, `user`, and whether it `reads_all` files.
 
-        All connections of one user then have the same User, but each connection of root has its own. `reads_all`
-        becomes True for root and for members of READERS. If the bus does not know the caller or does not answer, change
+        `reads_all` becomes True for root and for members of READERS. All connections of one user then have the same
+        User, but each connection of root has its own. If the bus does not know the user or does not answer, change
         nothing.
         """
         said = await self._ask_about(BUS, "GetConnectionCredentials", caller.name)

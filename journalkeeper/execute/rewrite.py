@@ -261,9 +261,10 @@ def _is_named(fd: int, name: str, directory: int) -> bool:
 def _require_no_change(held: VerifiedFile, *, exchanged: bool) -> None:
     """Raise Refused if a program changed the original since `held` was made, or has it open for writing.
 
-    An exchange changes the ctime, so the ctime is compared only if not `exchanged`.
+    Besides the checks of `look_again`, a new owner, group or mode is CHANGED. A new ctime is CHANGED only if not
+    `exchanged`, because an exchange changes the ctime.
 
-    Raises: as `look_again`.
+    Raises: Refused with CHANGED; as `look_again`.
     """
     before, now = held.status, look_again(held, replacing=True).status
     owner, now_owner = (before.st_uid, before.st_gid, before.st_mode), (now.st_uid, now.st_gid, now.st_mode)

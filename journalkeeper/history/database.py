@@ -99,9 +99,13 @@ class Database:
         return self._run("read the history", work)
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """Call `work` in a transaction, commit it and return its result. `work` may run several times, as in `read`.
+        """Call `work` in a transaction, commit it and return its result.
 
-        Raises: as `read`; the errors of `work`. After an error, nothing that `work` wrote is in the file.
+        If the file is damaged, foreign, of a newer version, or was moved or removed, `work` runs again: on the file
+        opened anew, at last on a new file. A locked file is not tried again.
+
+        Raises: as `read`, such as BusyError if the file was locked for BUSY_S; the errors of `work`. After an error,
+        nothing that `work` wrote is in the file.
         """
 
         def transaction(connection: Connection) -> T:

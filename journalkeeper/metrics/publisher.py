@@ -71,7 +71,8 @@ class Publisher:
 
         Read the last run and the counters from the history `record`. In a command (`judges`), derive the health from
         the state after this run. In the service, keep the health of the last `publish_health`. `intake_delay_us` is
-        None unless the service made the run. Leave a file as it is if it is less than an hour old with the same text.
+        None unless the service made the run. Write nothing if this publisher wrote the same text less than REFRESH_S
+        ago and the file exists. The text in the file is never read, so a new publisher always writes.
 
         Raises: KeeperError, with the remedy if there is one, if the file cannot be written or the history cannot be
             read.

@@ -40,9 +40,14 @@ def add_savings(action: Action) -> Action:
 def estimate_freed_bytes(action: Action) -> int:
     """Return an estimate of the bytes that the action frees on the disk. The estimate is never negative.
 
-    Data that a snapshot keeps is not freed. The size after the action assumes EXPECTED_RATIO for compressed data. If
-    the disk usage was not measured, use the least that the file can occupy. A fragmented file often occupies twice as
-    much. Return 0 for a directory. Return 0 for an active file, because its ranges free an unknown number of bytes.
+    Return 0 for a directory, and for an active file, because its ranges free an unknown number of bytes. Otherwise
+    it is the disk usage without these two numbers:
+    - the part that snapshots keep, which is the share of the shared bytes in the file's data and unwritten bytes.
+    - the size after the action: the file's data. Compressed data count only EXPECTED_RATIO of their length; if the
+      action compresses, all data do.
+
+    If the disk usage was not measured, use the least that the file can occupy: its unwritten bytes, and its data with
+    the present compression. The estimate is then low: a fragmented file often occupies twice as much.
     """
     file = action.target
     if not isinstance(file, JournalFile) or file.kind is Kind.ACTIVE:

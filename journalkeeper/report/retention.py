@@ -63,10 +63,10 @@ class Retention(NamedTuple):
 def history(look: Look, storage: Storage) -> Answers:
     """Compacted archives leave room for a longer history, which journald does not use: it counts uncompressed bytes.
 
-    The check gives advice if the history could be at least 1.5 times as long. It finds nothing if the gain is
-    smaller, or if the drop-in of `journalkeeper retention --apply` exists. It is Unknown if the compression
-    ratio, the bytes per day or journald's limits are not known, if SystemMaxUse= is off, or if this machine's
-    main journald writes to none of the configured directories.
+    The check is Unknown if the compression ratio, the bytes per day or journald's limits are not known, or if
+    SystemMaxUse= is off. It is Unknown also if this machine's main journald writes to none of the configured
+    directories. Otherwise it gives advice if the history could be at least 1.5 times as long. It finds nothing if
+    the gain is smaller, or if the drop-in of `journalkeeper retention --apply` exists.
     """
     found = retention(look, storage)
     if isinstance(found, Unknown):

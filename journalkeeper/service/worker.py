@@ -268,8 +268,8 @@ def get_next_plan_s(report: Report, whole_us: int) -> float:
 def name_result(report: Report, request: Request) -> str:
     """Return the result of a job as a word.
 
-    It is "canceled" if an action was interrupted. It is "failed" if an action failed, or a path that `request` names is
-    no journal file. Else it is "done".
+    It is "canceled" if an action was interrupted. It is "failed" if an action failed, or if a path that `request` names
+    has a reason in NO_JOURNAL: no journal file, unreadable, vanished or not on btrfs. Else it is "done".
     """
     if any(outcome.reason is Reason.INTERRUPTED for outcome in report.outcomes):
         return "canceled"
@@ -280,10 +280,10 @@ def name_result(report: Report, request: Request) -> str:
 def resolve(request: Request, directories: tuple[str, ...]) -> Request:
     """Return `request` with the watched directory at the start of each path replaced by its real path.
 
-    `directories` are the watched directories as configured. A path must begin with one of them as it is written
-    there. Links below the directory are not resolved. Paths that are then the same count once.
+    `directories` are the watched directories as configured. A path must be below one of them, as it is written there.
+    Links below the directory are not resolved. Paths that are then the same count once.
 
-    Raises: UsageError if a path is below none of them.
+    Raises: UsageError if a path is below none of them, or is one of them without a "/" at its end.
     """
     return request._replace(paths=tuple(dict.fromkeys(_place(path, directories) for path in request.paths)))
 
