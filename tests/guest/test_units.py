@@ -313,6 +313,7 @@ def test_systemctl_reloads_it_and_fails_where_the_configuration_is_wrong(guest: 
 
 def test_a_fragmented_file_is_not_left_to_the_next_boot(guest: Guest) -> None:
     """It acts while journald runs and writes to /var: its own end is in the journal, and so is the rotation."""
+    guest.run("systemctl", "stop", UNIT)  # it would work on the file meanwhile
     guest.run("systemctl", "enable", "--now", "journalkeeper-shutdown.service")
     before = extents(guest)
     guest.age(40)
