@@ -167,6 +167,7 @@ def test_an_address_names_a_socket(address: str, path: str) -> None:
 async def test_a_bus_that_refuses_the_user_is_an_error(tmp_path: Path) -> None:
     async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"REJECTED EXTERNAL\r\n")
+        writer.close()  # in Python 3.12.1 the server waits for that
 
     async with await asyncio.start_unix_server(refuse, tmp_path / "bus"):
         with pytest.raises(ConnectionRefusedError, match="REJECTED"):
