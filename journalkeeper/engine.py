@@ -167,7 +167,7 @@ class Engine:
                 volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
             )
             chosen = plan(host, request, self.config, idle)
-        return host, with_now(chosen, host, request, self.config) if marked else chosen
+        return host, with_now(chosen, host, request, self.config) if marked and not request.hurries else chosen
 
     def run(
         self,

@@ -32,7 +32,7 @@ from journalkeeper.cli.times import format_time
 from journalkeeper.health.evidence import RECENT_US, UNASKED, Evidence, Hung, Look, Recorded, Unknown
 from journalkeeper.health.finding import judge
 from journalkeeper.health.rules import HEALTH
-from journalkeeper.health.verdict import describe_absence, describe_files, describe_foreign, present
+from journalkeeper.health.verdict import describe_absence, describe_files, describe_foreign, describe_next_run, present
 from journalkeeper.journald import layout, opening
 from journalkeeper.model import Host
 from journalkeeper.model.errors import KeeperError, NotBtrfsError
@@ -198,7 +198,7 @@ def _describe_ok(evidence: Evidence) -> str:
         return f"{describe_foreign(look.foreign)}."
     last = None if isinstance(evidence.record, Unknown) else evidence.record.last_run
     ago = last and f"the last run, {format_span(max(0, evidence.now_us - last.began_us))} ago, did not fail"
-    return f"{ago or 'there was no run yet'}; {describe_absence(evidence.units)[1]}."
+    return f"{ago or 'there was no run yet'}; {describe_next_run(evidence.units)}."
 
 
 def find_foreign_tops(tops: tuple[str, ...]) -> tuple[str, ...]:
@@ -261,7 +261,7 @@ def _list_service_facts(evidence: Evidence, verdict: str) -> list[tuple[str, str
     if live == UNASKED:
         return []
     if not isinstance(live, Manager):
-        return [("Service", describe_absence(evidence.units)[0] if live is None else live.why)]
+        return [("Service", describe_absence(evidence.units) if live is None else live.why)]
     if live.health == "unknown":  # it has counted nothing yet
         return [("Service", live.state or "")]
     journal = f"{pluralize(live.files or 0, 'file')} in {' and '.join(live.directories or ())}, "

@@ -147,14 +147,17 @@ def describe_foreign(paths: Sequence[str]) -> str:
     return f"{' and '.join(paths)} {'is' if len(paths) == 1 else 'are'} not on btrfs; there is nothing to do"
 
 
-def describe_absence(units: tuple[Unit, ...] | Unknown) -> tuple[str, str]:
-    """Return why no service answers on the bus, and what causes the next run: two parts of sentences."""
-    known = () if isinstance(units, Unknown) else units
+def describe_absence(units: tuple[Unit, ...] | Unknown) -> str:
+    """Return why no service answers on the bus, as a part of a sentence."""
     is_down = not isinstance(units, Unknown) and find_unit(units, SERVICE).active != "active"
-    state = "not running" if is_down else "no answer on D-Bus"
-    start = "no further run starts by itself (to enable the service: systemctl enable --now journalkeeper.service)"
-    later = f"{DEFRAG_TIMER} starts the next" if find_unit(known, DEFRAG_TIMER).active == "active" else start
-    return f"{state}; `journalkeeper scan` shows the files", later
+    return f"{'not running' if is_down else 'no answer on D-Bus'}; `journalkeeper scan` shows the files"
+
+
+def describe_next_run(units: tuple[Unit, ...] | Unknown) -> str:
+    """Return what starts the next run on a host without the service, as a part of a sentence."""
+    if not isinstance(units, Unknown) and find_unit(units, DEFRAG_TIMER).active == "active":
+        return f"{DEFRAG_TIMER} starts the next"
+    return "no further run starts by itself (to enable the service: systemctl enable --now journalkeeper.service)"
 
 
 def describe_files(files: int, waits: str) -> str:

@@ -186,7 +186,7 @@ def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
     """Return `made`, the plan for `request`, with `now` set in each skip that would be an action with --now.
 
     Compute the plan with --now from `host` and `config`. A skip would be an action if that plan has an action on its
-    file or directory, and no longer skips it for the same reason. A `request` that hurries changes nothing.
+    file or directory, and no longer skips it for the same reason. Callers leave out a `request` that hurries already.
     """
     at_once = plan(host, request._replace(now=True), config)
     done = {one.path for one in at_once.actions}
