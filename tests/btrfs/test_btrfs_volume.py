@@ -16,6 +16,7 @@ from journalkeeper.model import MIB, Volume
 from journalkeeper.model.errors import NotBtrfsError
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.nobody import as_nobody
+from tests.volumes import make_images
 
 pytestmark = pytest.mark.root
 
@@ -66,23 +67,17 @@ def test_a_profile_with_copies_is_redundant(make_volume: MakeVolume, profile: st
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_a_missing_device_has_no_free_space(make_volume: MakeVolume, is_known: bool) -> None:
+def test_a_missing_device_has_no_free_space(tmp_path: Path, is_known: bool) -> None:
     """The kernel names the path of a device that it has seen before, also if the device is missing now."""
-    scratch = make_volume("256M", profile="raid1")
-    whole = seen(scratch.mountpoint)
-    scratch.unmount()
-    scratch.await_release()
-    gone, image = scratch.devices[1], scratch.images[1]
-    if not is_known:
-        run("btrfs", "device", "scan", "--forget", gone)
-    run("losetup", "--detach", gone)
-    try:
-        run("mount", "-o", "degraded", scratch.device, scratch.mountpoint)
-        found = seen(scratch.mountpoint)
-    finally:
+    images = make_images(tmp_path, "256M", "raid1")
+    with ScratchVolume(images=images) as scratch:
+        whole = seen(scratch.mountpoint)
         scratch.unmount()
         scratch.await_release()
-        run("losetup", gone, image)
+        if not is_known:
+            run("btrfs", "device", "scan", "--forget", scratch.devices[1])
+    with ScratchVolume(images=images[:1], options="degraded") as scratch:
+        found = seen(scratch.mountpoint)
     assert found.uuid == whole.uuid
     assert found.unallocated_bytes == whole.unallocated_bytes / 2
 
