@@ -76,9 +76,6 @@ class Generations(NamedTuple):
     after: int
 
 
-UNTOLD: Final = Generations(0, 0)
-
-
 class FlushTimer:
     """The state of one instance's sync timer. Pure: times are arguments.
 
@@ -190,7 +187,7 @@ class FlushTimer:
             self._begin(max(now_us, self._appended_us - COALESCED_US), max(now_us, self._appended_us))
         return news
 
-    def note_unsynced(self, files: dict[int, int | None], now_us: int, volumes: Generations = UNTOLD) -> bool:
+    def note_unsynced(self, files: dict[int, int | None], now_us: int, volumes: Generations) -> bool:
         """Record a look that found unsynced files. Return True if a flush is over, and the timer has started anew.
 
         `files` has the address of each file's first block, by inode; None is no evidence. A flush moves the block, and

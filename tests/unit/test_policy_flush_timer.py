@@ -384,3 +384,13 @@ def test_after_a_sync_the_timer_began_between_the_question_and_the_answer() -> N
     assert made.since == Span(2000 * S, 2005 * S)
     assert made.closes_us(MARGIN) == 2000 * S + MINUTES_5 - MARGIN
     assert not made.needs_sync(2000 * S + ASK_EVERY_US)
+
+
+def test_a_requested_sync_leaves_no_doubt() -> None:
+    """A timer was found by its flush, then lost because sync(2) may have moved the block."""
+    made = timer(10 * S)
+    search(made, [4 * S], 8 * S, S // 2, {5 * S: 2})
+    assert made.state is State.UNKNOWN
+    made.note_sync(9 * S, 9 * S)
+    note_unsynced(made, 10 * S, block=3, number=3)
+    assert (made.state, made.since) == (State.ONLINE, Span(9 * S, 9 * S))

@@ -56,6 +56,8 @@ def put_off(found: Plan) -> list[tuple[Reason, bool]]:
 def test_what_saves_most_for_its_bytes_comes_first() -> None:
     found = plan_of(fragmented("few", 2000), fragmented("most", 9000), fragmented("small", 4000, mib=8))
     assert names(found.actions) == ["small", "most", "few"]
+    few = fragmented("few", 100, mib=8)  # each keeps one extent: 99 for 8 MiB, 399 for 32
+    assert names(plan_of(few, fragmented("many", 400), request=Request(compress="no")).actions) == ["many", "few"]
 
 
 def test_equals_are_done_in_the_order_of_their_paths() -> None:
@@ -264,6 +266,14 @@ def test_what_ends_unheard_is_looked_at_again_within_the_hour(before: Host, reas
     assert put_off(found) == [(reason, True)]
     assert found.wake_at_us is not None
     assert NOW_US < found.wake_at_us <= NOW_US + AGAIN_US
+
+
+def test_a_window_that_never_opens_names_the_setting() -> None:
+    found = plan(
+        host(UNSYNCED, instances=(instance(sync_interval_us=SECOND_US, online_since_us=NOW_US),)), Request(), Config()
+    )
+    assert "SyncIntervalSec=" in found.skipped[0].detail
+    assert "SyncIntervalSec=" not in plan(host(UNSYNCED), Request(), Config()).skipped[0].detail
 
 
 def test_only_what_would_be_done_is_put_off() -> None:
