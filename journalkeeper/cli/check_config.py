@@ -74,7 +74,8 @@ def run(_: argparse.Namespace, context: Context) -> int:
         return 1
     values = describe(config)
     table = Table(_COLUMNS, values, lambda value: GREY if value.default else "")
-    changed = sum(not value.default for value in values)
-    summary = f"The configuration is valid: {changed} of {len(values)} values {'differs' if changed == 1 else 'differ'}"
-    output.show(ConfigAnswer([], values), table, legend=[[f"{summary} from the default."]])
+    changed = ", ".join(f"{value.key}=" for value in values if not value.default)
+    output.show(
+        ConfigAnswer([], values), table, legend=[[f"The configuration is valid; changed: {changed or 'none'}."]]
+    )
     return 0

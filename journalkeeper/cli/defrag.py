@@ -2,7 +2,7 @@
 """`journalkeeper defrag`: do what `plan` shows.
 
 Rewrites fragmented files. Archived files are rewritten once and compressed. Active files are rewritten
-between two flushes of journald. Ctrl-C ends the run after the present chunk, and every file is
+while journald is not about to flush them to the disk. Ctrl-C ends the run after the present chunk, and every file is
 valid at any moment. While the service runs, it does the work, and a user with polkit authorization needs
 no root.
 

@@ -142,8 +142,7 @@ def _group_by_reason(verdict: Verdict) -> dict[str, list[str]]:
 
 
 def _finding(finding: Finding, output: Output) -> list[str]:
-    title = f"{finding.severity.upper()}: {finding.word}"
-    found = [paint(title, _COLOURS[finding.severity], enabled=output.colours)]
+    found = [paint(f"{finding.severity.upper()}: {finding.word}", _COLOURS[finding.severity], enabled=output.colours)]
     found += _wrap(finding.sentence, output, "  ", "  ")
     # commands are whole lines, to be copied: a backslash stays one
     return found + [f"    {one if one.isprintable() else escape(one)}" for one in finding.remedy]

@@ -39,7 +39,9 @@ from journalkeeper.report.retention import summarize_history
 from journalkeeper.report.story import Decision, DirectoriesAnswer, DirectoryAnswer, ReadPrice, Story
 
 ONLY_ROOT: Final = "only root can measure it"
-UNMEASURED: Final = "data not yet on the disk, file mapped (as by journald), or Linux older than 6.5"
+UNMEASURED: Final = "its data is not yet on the disk, or journald has it mapped, or Linux is older than 6.5"
+
+Decisions = dict[str, list[Decision]]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -104,7 +106,7 @@ def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
         price=ReadPrice(slow_s, None if read_s is None else round(read_s, 3), pinned_bytes),
         past=past,
         samples=samples,
-        decision=story.explain_decision(decisions.get(file.path), window, now_us),
+        decision=story.explain_decision(decisions.get(file.path, []), window, now_us),
         window=window,
         unknown=unknown,
     )
@@ -143,20 +145,22 @@ def _read_past(
         return None, None
 
 
-def _decide(asked: Request, context: Context, unknown: dict[str, str]) -> tuple[dict[str, Decision], dict[str, Window]]:
-    """Return the decision for each path, and the flush window of each instance.
+def _decide(asked: Request, context: Context, unknown: dict[str, str]) -> tuple[Decisions, dict[str, Window]]:
+    """Return the decisions for each path, the most important last, and the flush window of each instance.
 
-    An action of the plan wins over a skip of the same path, and the first of several actions wins. `make_plan` writes
-    the plan's notices to stderr. If it raises a KeeperError, store the text in `unknown["decision"]`, and return two
-    empty dictionaries.
+    A directory can have one about +C and one about a rotation. Actions of the plan come after skips, and the first
+    action is the last. `make_plan` writes the plan's notices to stderr. If it raises a KeeperError, store the text in
+    `unknown["decision"]`, and return two empty dictionaries.
     """
     try:
         written = make_plan(asked, context)
     except KeeperError as error:
         unknown["decision"] = str(error)
         return {}, {}
-    rows = (*written["skipped"], *reversed(written["actions"]))
-    return {row["path"]: parse_record(Decision, {"action": None, **row}) for row in rows}, plan_windows(written)
+    decisions: Decisions = {}
+    for row in (*written["skipped"], *reversed(written["actions"])):
+        decisions.setdefault(row["path"], []).append(parse_record(Decision, {"action": None, **row}))
+    return decisions, plan_windows(written)
 
 
 def _show_directories(path: str, context: Context) -> int:
@@ -189,7 +193,7 @@ def _show_directories(path: str, context: Context) -> int:
                 sync_interval_us=one.sync_interval_us,
                 window=windows.get(one.name),
                 retention=summarize_history(one, files),
-                decision=story.explain_decision(decisions.get(one.directory), None, host.now_us),
+                decision=story.explain_decision(decisions.get(one.directory, []), None, host.now_us),
                 files=Sums.of(files),
             )
         )

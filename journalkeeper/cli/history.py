@@ -2,8 +2,9 @@
 """`journalkeeper history`: show past actions and extent counts. It reads only the history.
 
 Shows past actions, the oldest first, and the number of extents of active files over time, as far back
-as the history in the state directory goes. RUN BY is "service" (its automatic work), "request" (the service, for
-a user) or "defrag" (the command, without the service). IDEAL is the number of extents of a whole file.
+as the history in the state directory goes. RUN BY names who started the run: the service by itself, a user who
+asked the service, or `journalkeeper defrag` without the service, also by its timer and at shutdown. IDEAL is the
+number of extents of a file without fragmentation.
 
 times: 2026-11-21, "2026-11-21 10:00", 10:00, today, yesterday, -3d, "3 days ago", @1795255200
 
@@ -32,7 +33,7 @@ from journalkeeper.cli.wording import COLOURS, describe_outcome, describe_sums
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Reason, Result, Skip
 from journalkeeper.model.escape import escape
-from journalkeeper.model.reasons import RUN_BY
+from journalkeeper.model.reasons import BY
 from journalkeeper.model.recorded import Entry, Sample
 from journalkeeper.model.units import format_size, pluralize, spell_size
 
@@ -56,7 +57,7 @@ _SAMPLES: Final[tuple[Column[Sample], ...]] = (
 def _columns(width: int | None) -> tuple[Column[Entry], ...]:
     return (
         Column("TIME", lambda entry: format_time(entry.when_us)),
-        Column("RUN BY", lambda entry: escape(RUN_BY.get(entry.origin, entry.origin))),
+        Column("RUN BY", lambda entry: escape(BY.get(entry.origin, entry.origin))),
         Column("OUTCOME", lambda entry: describe_outcome(entry.outcome, width), gives="text"),
     )
 

@@ -73,7 +73,7 @@ COMMANDS = (
     Command("explain", "describe one file: its placement, read time, history, and plan", "explain", _READS_FILES),
     Command("report", "write one page with charts: boots, extents, waits, actions", "report", _READS_FILES),
     Command("doctor", "show what is wrong or risky on this host, with remedies", "doctor", _READS_FILES),
-    Command("retention", "show or set how long a history fits the disk space", "retention", _SETS_JOURNALD),
+    Command("retention", "show how far back the journal reaches, or extend it", "retention", _SETS_JOURNALD),
     Command("pause", "stop the service's automatic work for a while", "pause", _NEEDS_POLKIT),
     Command("resume", "end a pause", "pause", _NEEDS_POLKIT),
     Command("probe", "measure how long loggers, readers and disks wait", "probe", "it starts a journald, or traces"),

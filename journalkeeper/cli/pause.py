@@ -54,8 +54,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """
     with context.require_service() as service:
         if args.command == "resume":
+            text = f"{'The pause has ended' if service.manager().paused else 'There was no pause'}: the service works."
             service.resume()
-            answer, text = PauseAnswer(paused=False), "No pause: the service works."
+            answer = PauseAnswer(paused=False)
         else:
             span_us = args.span if context.now_us + args.span < TIME_LIMIT_US else 0
             service.pause(span_us)

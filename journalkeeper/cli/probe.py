@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from journalkeeper.probe.base import Measurement
 
 NAME_WIDTH: Final = 24
-KEY: Final = '"from the call on": not counting a late start of the call. "-": too few waits for this figure.'
+KEY: Final = '"-": too few waits for this figure.'
+CALL_KEY: Final = '"from the call on": counted from the call, which the probe itself can make later than planned. '
 OWN: Final = "measure the host's journald instead of a private one with files below -D DIR or /var/tmp"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "since": {"metavar": "TIME", "type": parse_time_us, "help": "leave out older entries"},
@@ -174,7 +175,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     said = found.verdict(Limit(limit_us * 1000, probe.limit_source))
     began_us, name = context.now_us, cast("Any", probe.name)
     answer = ProbeAnswer(name, __version__, began_us, options, series, found.notes, found.faults, found.losses, said)
-    context.output.show(answer, *text(found, answer, context.output), legend=[[KEY], found.notes])
+    key = (CALL_KEY if any(one.call for one in series) else "") + KEY
+    context.output.show(answer, *text(found, answer, context.output), legend=[[key], found.notes])
     for fault in found.faults:
         context.output.note(fault)
     return int(bool(found.faults or found.losses) or (interrupted and not getattr(args, "follow", False)))

@@ -42,9 +42,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     add_paths(parser)
     parser.add_argument("--active", action="store_true", help="only files that journald writes to")
     parser.add_argument("--archived", action="store_true", help="only archived files")
-    parser.add_argument(
-        "--now", action="store_true", help="do not wait for journald's next flush, SettleSec= or the daily budget"
-    )
+    parser.add_argument("--now", action="store_true", help="do not wait for a flush, SettleSec= or the daily budget")
     parser.add_argument(
         "--compress",
         metavar="HOW",
@@ -111,8 +109,7 @@ def report_problems(skipped: Sequence[Skip], number: int, paths: tuple[str, ...]
     unreadable = sum(skip.reason is Reason.UNREADABLE for skip in skipped)
     if unreadable and not context.privileged:
         if unreadable == number:
-            none = f"none of {unreadable:,} files is readable" if unreadable > 1 else "the file is not readable"
-            raise NeedsRootError(none)
+            raise NeedsRootError(f"none of {number:,} files is readable" if number > 1 else "the file is not readable")
         note(f"{unreadable:,} of {pluralize(number, 'file')} cannot be read as this user: try sudo")
     wrong = [skip for skip in skipped if paths and skip.reason in NO_JOURNAL]
     for path, reason, detail, *_ in wrong:

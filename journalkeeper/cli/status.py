@@ -274,7 +274,7 @@ def _list_service_facts(evidence: Evidence, verdict: str) -> list[tuple[str, str
         ("Journal", journal),
         ("Window", _window(live)),
         ("Budget", "no limit" if left is None else f"{spell_size(left)} may still be rewritten today (BytesPerDay=)"),
-        ("Intake", f"new messages wait {format_span(delay_us, 1000)} for journald (p99)" if delay_us else ""),
+        ("Intake", f"99% of new messages wait at most {format_span(delay_us, 1000)} for journald" if delay_us else ""),
     ]
 
 
@@ -291,7 +291,7 @@ def _window(live: Manager) -> str:
 
 
 def _run(run: Run) -> str:
-    end = "not ended, or killed" if run.ended_us is None else f"took {format_span(run.ended_us - run.began_us, 1000)}"
+    end = "runs or was killed" if run.ended_us is None else f"took {format_span(run.ended_us - run.began_us, 1000)}"
     number = run.done + run.skipped + run.failed
     actions = f"{run.done} of {pluralize(number, 'action')} done, {run.failed} failed" if number else "no action"
     actions += f", {spell_size(run.bytes_written)} rewritten" if run.bytes_written else ""

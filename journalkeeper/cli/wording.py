@@ -13,7 +13,7 @@ from journalkeeper.health.finding import list_names
 from journalkeeper.health.verdict import describe_waits, drop_echoes, find_noun
 from journalkeeper.model import Outcome, Reason, Result, Skip, Verb, reasons
 from journalkeeper.model.escape import escape
-from journalkeeper.model.reasons import short_name
+from journalkeeper.model.reasons import NO_JOURNAL, short_name
 from journalkeeper.model.run import disk_sums
 from journalkeeper.model.units import SECOND_US, format_span, pluralize, spell_size
 
@@ -51,27 +51,28 @@ def show_decisions(
     tally = Counter(FINE[skip.reason] for skip in skipped if skip.reason in FINE and not everything)
     fine = ", ".join(f"{number:,} {words}" for words, number in sorted(tally.items()))
     unlisted = f"Files that need no action: {fine}. `journalkeeper plan -v` lists them."
-    occurring = dict.fromkeys([*(skip.reason for skip in listed), *others])
-    glossary = [f"{reason}: {reason.sentence}" for reason in occurring]
+    glossary = [f"{why}: {why.sentence}" for why in dict.fromkeys([*(skip.reason for skip in listed), *others])]
     left_alone = Table(_SKIPPED, listed, lambda _: GREY)
     output.show(document, done, left_alone, [unlisted] if tally else [], legend=[glossary, *footer], paged=paged)
 
 
 def describe_rest(skipped: Sequence[Skip]) -> str:
-    """Return the end of a summary, such as "5 files left alone. 2 files wait for free disk space."
+    """Return the end of a summary, such as "5 files left alone. Of these, 2 files wait for free disk space."
 
-    The first sentence counts the files and directories; without `skipped` it is "0 files left alone.". If a file
-    waits, the second sentence is `describe_waits`. If --now would help, a third sentence has the command. It names the
-    files that the command helps, unless these are all that wait. The rows that `drop_echoes` removes do not count.
+    The first sentence counts the files and directories; without `skipped` it is "0 files left alone.". If some wait,
+    the next sentence is "Of these, " and `describe_waits`; if all wait, this is a part of the first sentence. If --now
+    would help, the last sentence has the command. It names the files that the command helps, unless these are all that
+    wait. The rows that `drop_echoes` removes do not count.
     """
     skipped = drop_echoes(skipped)
     waiting = [skip for skip in skipped if skip.puts_off]
-    said = [f"{_count_nouns({skip.path: find_noun(skip) for skip in skipped}.values()) or '0 files'} left alone."]
+    said = f"{_count_nouns({skip.path: find_noun(skip) for skip in skipped}.values()) or '0 files'} left alone"
     if waiting:
         helped = dict.fromkeys(elide(short_name(skip.path), LEAST_PATH) for skip in waiting if skip.now)
         what = "does not wait" if all(skip.now for skip in waiting) else f"works at once on {list_names(helped)}"
-        said.append(f"{describe_waits(waiting)}.{f' `journalkeeper defrag --now` {what}.' if helped else ''}")
-    return " ".join(said)
+        said += f"{': ' if len(waiting) == len(skipped) else '. Of these, '}{describe_waits(waiting)}"
+        said += f". `journalkeeper defrag --now` {what}" if helped else ""
+    return f"{said}."
 
 
 def _count_nouns(nouns: Iterable[str]) -> str:
@@ -82,10 +83,10 @@ def _count_nouns(nouns: Iterable[str]) -> str:
 def describe_no_actions(skipped: Sequence[Skip]) -> str:
     """Return the summary of a plan without actions.
 
-    It is `describe_rest`, after "Nothing to do: " if no file waits. If nothing was skipped either, it is
-    "Nothing to do: no journal file was found.".
+    It is `describe_rest`, after "Nothing to do: " if no file waits. If nothing else was skipped than paths that are no
+    journal files (NO_JOURNAL), it is "Nothing to do: no journal file was found.".
     """
-    rest = describe_rest(skipped) if skipped else "no journal file was found."
+    rest = "no journal file was found." if {skip.reason for skip in skipped} <= NO_JOURNAL else describe_rest(skipped)
     return rest if any(skip.puts_off for skip in skipped) else f"Nothing to do: {rest}"
 
 

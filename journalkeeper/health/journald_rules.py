@@ -137,4 +137,4 @@ def slow_boot(journal: Journal, record: Recorded) -> Answers:
         facts: Facts = {"boots": len(timed), "slow_boots": len(slow)}
         yield problem(sentence, *remedy, **facts, worst_flush_us=flush_us, its_userspace_us=whole_us)
     elif len(timed) < SLOW_BOOTS:
-        yield Unknown(f"{SLOW_BOOTS} boots since the installation are needed, and there were {len(timed)}")
+        yield Unknown(f"it needs {SLOW_BOOTS} boots since the installation (so far: {len(timed)})")

@@ -26,11 +26,8 @@ UNDONE: Final = {verb: verb.value for verb in Verb} | {Verb.REWRITE: "copy", Ver
 
 WHY_NOCOW: Final = {Reason.NO_REDUNDANCY: "data stored once, no snapshots", Reason.CONFIGURED: "Nocow=yes"}
 
-RUN_BY: Final = {"": "unknown", "daemon": "service", "bus": "request"}
-"""The origins of a run whose word in the history is not the one that users know."""
-
 BY: Final = {"": "unknown", "daemon": "the service", "bus": "a user's request", "defrag": "`journalkeeper defrag`"}
-"""The words for the origins of a run in a sentence."""
+"""The words for the origins of a run."""
 
 MACHINE_ID: Final = re.compile("[0-9a-f]{32}")
 
@@ -76,8 +73,7 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
             sizes = f"{spell_size(outcome.disk_bytes_before)} to {spell_size(outcome.disk_bytes_after)} on disk"
             facts.insert(0, sizes)
         if outcome.unshared_bytes:
-            more = f"about {spell_size(outcome.unshared_bytes)} more on disk until the snapshot is deleted"
-            facts[-1] += f"; a snapshot still holds the old data: {more}"
+            facts[-1] += f"; about {spell_size(outcome.unshared_bytes)} are stored twice until a snapshot is deleted"
     return f"{DONE[outcome.action]} {name}: {', '.join(facts)}"
 
 

@@ -94,7 +94,7 @@ def wait_for_window(path: str, window: Window) -> Skip | None:
     if window.open:
         return None
     short = "SyncIntervalSec= leaves too little time between two flushes" if window.reason == "too-short" else ""
-    detail = short or "journald has not yet flushed its newest messages"
+    detail = short or "journald has not yet written its newest messages to the disk"
     return Skip(path, Reason.WINDOW_CLOSED, detail, until_us=window.opens_at_us)
 
 
@@ -107,8 +107,7 @@ def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config)
     if volume is None:
         return None
     if volume.maintenance:
-        what = f"busy with the volume: {volume.maintenance}"
-        return Skip(path, Reason.PRESSURE, what, until_us=now_us + MAINTENANCE_US)
+        return Skip(path, Reason.PRESSURE, f"a {volume.maintenance} of the volume runs", now_us + MAINTENANCE_US)
     share, most = volume.busy_percent, config.window.pressure_max_percent
     if share is None or share <= most:
         return None

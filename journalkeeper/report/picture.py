@@ -27,7 +27,7 @@ class Look(NamedTuple):
 
 LOOKS: Final = (
     Look("data_bytes", "d", "plain data"),
-    Look("compressed_bytes", "c", "compressed"),
+    Look("compressed_bytes", "c", "compressed data"),
     Look("shared_bytes", "s", "shared with a snapshot or a copy"),
     Look("both_bytes", "b", "shared and compressed"),
     Look("unwritten_bytes", "u", "unwritten: allocated, and reads as zeros"),

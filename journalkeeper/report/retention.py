@@ -117,7 +117,7 @@ def bytes_per_day(files: Sequence[JournalFile]) -> float | Unknown:
     span_us = max(tails, default=0) - min(heads, default=0)
     if span_us < LEAST_SPAN_US:
         held = format_span(span_us) if span_us > 0 else "nothing"
-        return Unknown(f"the archives cover {held}, an estimate needs {format_span(LEAST_SPAN_US)}: try again tomorrow")
+        return Unknown(f"the archives must cover {format_span(LEAST_SPAN_US)} (so far: {held}): try again tomorrow")
     return sum(file.allocated_bytes for file in archives) * DAY_US / span_us
 
 
@@ -138,7 +138,7 @@ def _ratio(files: list[JournalFile]) -> float | Unknown:
         return Unknown("only root can measure the disk space of the archives")
     compacted = sum(file.compressed for file in archives)
     if compacted < ARCHIVES:
-        return Unknown(f"an estimate needs {ARCHIVES} compressed archives (so far: {compacted}): try again later")
+        return Unknown(f"it needs {ARCHIVES} compressed archives (so far: {compacted}): try again later")
     return sum(file.allocated_bytes for file in archives) / max(1, sum(file.disk_bytes or 0 for file in archives))
 
 

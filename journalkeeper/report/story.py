@@ -121,7 +121,7 @@ def explain_file(story: Story, width: int) -> list[str]:
     ]
     extents = f"{file.extents.total:,}, where {file.ideal_extents:,} would be ideal"
     known = [("File", _describe_kind(file)), ("Size", _size(file)), ("Extents", extents)]
-    rows = [("Reading", _price(story)), ("Old data", _describe_pinned(story))]
+    rows = [("Reading", _price(story)), ("Unused", _describe_pinned(story))]
     rows += [("History", text) for text in describe_past(story)]
     rows += [("Plan", text) for text in _list_sentences(story.decision, story.unknown)]
     blocks = [[escape(file.path)], wrap_facts(known, room), [*chart, *key], wrap_facts(rows, room)]
@@ -176,8 +176,8 @@ def _describe_pinned(story: Story) -> str:
     if pinned is None:
         return f"{UNKNOWN}: {escape(story.unknown['pinned'])}"
     if not pinned:
-        return "none: the file uses all of its disk space"
-    return f"{spell_size(pinned)} on disk that the file no longer uses: btrfs frees an extent only as a whole"
+        return "none: the file uses all of its space on the disk"
+    return f"{spell_size(pinned)} on the disk hold old data of the file: btrfs frees an extent only as a whole"
 
 
 def describe_past(story: Story) -> list[str]:
@@ -190,7 +190,7 @@ def describe_past(story: Story) -> list[str]:
         return [f"{UNKNOWN}: {escape(story.unknown['past'])}"]
     newest = story.past[: -MOST_PAST - 1 : -1]
     said = [
-        f"{moment(one.when_us)} by {escape(BY.get(one.origin, one.origin))}: {escape(describe_outcome(one.outcome))}"
+        escape(f"{moment(one.when_us)} by {BY.get(one.origin, one.origin)}: {describe_outcome(one.outcome, 'it')}")
         for one in newest
     ]
     if len(story.past) > len(newest):
@@ -203,14 +203,18 @@ def describe_past(story: Story) -> list[str]:
     return said or ["no entry in the history"]
 
 
-def explain_decision(decided: Decision | None, window: Window | None, now_us: int) -> ExplainedDecision | None:
-    """Return the decision with its sentences. Return None if `decided` is None.
+def explain_decision(decisions: Sequence[Decision], window: Window | None, now_us: int) -> ExplainedDecision | None:
+    """Return the last of the decisions on a path, with the sentences on all. Return None if there is no decision."""
+    said = [line for one in decisions for line in _explain(one, window, now_us)]
+    return ExplainedDecision(decisions[-1], said) if decisions else None
 
-    The sentences state the action or the reason against one, the explanation, the flush window for an action (unless
-    None), and when the decision can change.
+
+def _explain(decided: Decision, window: Window | None, now_us: int) -> list[str]:
+    """Return the sentences on one decision.
+
+    They state the action or the reason against one, the explanation, the flush window for an action (unless None), and
+    when the decision can change.
     """
-    if decided is None:
-        return None
     if decided.action:
         said = [f"{decided.action} ({decided.reason})"]
         if decided.extents_before or decided.bytes_to_write:
@@ -224,7 +228,7 @@ def explain_decision(decided: Decision | None, window: Window | None, now_us: in
     said.append(decided.reason.sentence)
     if window is not None and decided.action:
         said.append(describe_window(window))
-    return ExplainedDecision(decided, [*said, *filter(None, [describe_change(decided, window, now_us)])])
+    return [*said, *filter(None, [describe_change(decided, window, now_us)])]
 
 
 def _list_sentences(decision: ExplainedDecision | None, unknown: Mapping[str, str]) -> list[str]:
@@ -238,11 +242,11 @@ def _list_sentences(decision: ExplainedDecision | None, unknown: Mapping[str, st
 
 
 WINDOWS: dict[str, str] = {
-    "now": "--now does not wait for a flush",
-    "flushed": "journald has flushed all entries",
-    "no-timer": "journald does not flush by a timer",
+    "now": "--now does not wait for journald",
+    "flushed": "journald has written all entries to the disk",
+    "no-timer": "journald has no timer to flush entries to the disk",
     "stale": "journald has not written for a whole SyncIntervalSec=",
-    "online": "journald's next flush is not near",
+    "online": "journald's next flush to the disk is not near",
     "flush-due": "wait for journald's next flush, which is near",
     "too-short": "are rewritten only with --now: SyncIntervalSec= leaves too little time between two flushes",
     "unsynced": "wait for journald's next flush",
@@ -335,11 +339,11 @@ def _describe_history(kept: History) -> str:
 def _describe_limit(kept: History) -> str:
     if kept.binding is None:
         return "no limit" if kept.max_use_bytes == 0 else UNKNOWN
-    said = f"{kept.binding} will be reached first; now {kept.files:,} of {pluralize(kept.max_files, 'file')}"
+    said = f"{kept.binding} is reached first; now {kept.files:,} of at most {pluralize(kept.max_files, 'file')}"
     if kept.max_use_bytes:
-        said += f", {spell_size(kept.allocated_bytes)} of {spell_size(kept.max_use_bytes)}"
+        said += f" and {spell_size(kept.allocated_bytes)} of at most {spell_size(kept.max_use_bytes)}"
     if kept.max_retention_us not in {0, INFINITY_US}:
-        said += f", at most {format_span(kept.max_retention_us)}"
+        said += f", and keeps at most {format_span(kept.max_retention_us)}"
     if kept.full_span_us is not None:
         days_us = kept.full_span_us // DAY_US * DAY_US
         said += f"; at this rate the journal covers about {format_span(days_us or kept.full_span_us)}"

@@ -264,7 +264,7 @@ def test_defrag_with_nothing_to_do_says_why_for_each_file_and_is_done(typed: Typ
 @pytest.mark.parametrize("word", ["plan", "defrag"])
 def test_what_waits_is_said_after_what_is_done(word: str, typed: Typed) -> None:
     waiting = Plan((), (ACTION,), (SKIP._replace(reason=Reason.WINDOW_CLOSED, now=True, puts_off=True),))
-    last = ". 1 file left alone. 1 file waits for journald's next flush. `journalkeeper defrag --now` does not wait.\n"
+    last = ". 1 file left alone: 1 file waits for journald's next flush. `journalkeeper defrag --now` does not wait.\n"
     assert typed(word, engine=FakeEngine(DONE, plan=waiting)).out.endswith(last)
 
 
@@ -488,7 +488,10 @@ def unserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_history_lists_what_was_done_the_oldest_first(typed: Typed) -> None:
     head, first, second, *_, last = typed("history").out.splitlines()
     assert head.split() == ["TIME", "RUN", "BY", "OUTCOME"]
-    assert "  defrag  compressed abc/system.journal: 89 MiB to 10 MiB on disk, 9,447 to 360 extents" in first
+    assert (
+        "  `journalkeeper defrag`  compressed abc/system.journal: 89 MiB to 10 MiB on disk, 9,447 to 360 extents"
+        in first
+    )
     assert r"failed to compress \x1b/b (io-error): cannot read it: " in second
     assert last == "1 of 2 actions done: 9,447 to 360 extents, 89 MiB to 10 MiB on disk, 90 MiB of data rewritten."
 
@@ -635,7 +638,7 @@ def test_check_config_shows_every_value_of_a_right_file(typed: Typed, tmp_path: 
     said = typed("check-config", "--config", f"{file}")
     assert said.status == 0
     assert "\n[Defrag]   MinExtents         64\n" in said.out
-    assert ": 1 of " in said.out
+    assert "; changed: MinExtents=.\n" in said.out
     document = typed("check-config", "-j", "--config", f"{file}").document
     assert document["problems"] == []
     assert {"section": "Defrag", "key": "MinExtents", "value": "64", "default": False} in document["values"]

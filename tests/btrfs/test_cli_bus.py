@@ -235,7 +235,7 @@ def test_nobody_sees_the_plan_of_the_service_as_root_sees_its_own(make_host: Cal
     waits = (
         "1 file waits until SettleSec= has passed since the last change. `journalkeeper defrag --now` does not wait."
     )
-    assert waiting == f"2 files left alone. {waits}"
+    assert waiting == f"2 files left alone. Of these, {waits}"
     document, roots = (json.loads(host.does("plan", "--now", "-j", nobody=nobody).stdout) for nobody in (True, False))
     assert list(document) == list(roots)
     for action in (*document["actions"], *roots["actions"]):
@@ -319,8 +319,9 @@ def test_a_pause_and_its_end(make_host: Callable[..., Host]) -> None:
     shown = host.does("status").stdout
     assert re.match(rf"Act: The service is paused {until}[.] Try: journalkeeper resume\n", shown), shown
     assert re.search(r" Service: paused\n", shown), shown
-    assert host.does("resume").returncode == 0
+    assert host.does("resume").stdout == "The pause has ended: the service works.\n"
     assert eventually(lambda: state() != "paused")
+    assert host.does("resume").stdout == "There was no pause: the service works.\n"
     for words, answer in (
         (("pause", "2h"), {"paused": True, "span_us": 7_200_000_000}),
         (("pause",), {"paused": True, "span_us": None}),

@@ -161,7 +161,7 @@ def test_the_story_of_an_active_file(commands: Commands) -> None:
     assert document["window"]["open"] in {True, False}
     text = commands("explain", active(commands)).stdout
     assert max(map(len, text.splitlines()[1:])) <= 80
-    for words in ("Extents:", "Reading:", "Old data:", "History:", "Plan:", "each column 1 MiB"):
+    for words in ("Extents:", "Reading:", "Unused:", "History:", "Plan:", "each column 1 MiB"):
         assert words in text
 
 
@@ -171,7 +171,7 @@ def test_the_story_of_a_rewritten_archive_has_its_past(commands: Commands) -> No
     assert [row["result"] for row in document["past"]] == ["done"]
     assert document["file"]["compressed"]
     assert document["picture"][0]["compressed_bytes"]  # btrfs leaves some last blocks as they were
-    assert "compressed system@" in commands("explain", archive).stdout
+    assert "compressed it: " in commands("explain", archive).stdout
 
 
 def test_a_new_active_file_has_no_past_of_the_one_before(tmp_path: Path) -> None:

@@ -311,6 +311,20 @@ def test_systemctl_reloads_it_and_fails_where_the_configuration_is_wrong(guest: 
     assert property_of(guest, UNIT, "MainPID") == pid
 
 
+def test_an_installation_with_a_wrong_configuration_names_the_line_and_starts_nothing(guest: Guest) -> None:
+    guest.run("systemctl", "stop", UNIT)
+    wrong = guest.root / "etc/journalkeeper.conf.d/wrong.conf"
+    wrong.parent.mkdir(exist_ok=True)
+    wrong.write_text("[Watch]\nNonsense=1\n")
+    done = guest.run(steps.INSTALL, check=False)
+    wrong.unlink()
+    assert done.returncode == 1
+    assert "wrong.conf:2: Nonsense" in done.stderr
+    assert "This is its plan" not in done.stdout
+    assert property_of(guest, UNIT, "ActiveState") == "inactive"
+    guest.run("systemctl", "start", UNIT)
+
+
 def test_a_fragmented_file_is_not_left_to_the_next_boot(guest: Guest) -> None:
     """It acts while journald runs and writes to /var: its own end is in the journal, and so is the rotation."""
     guest.run("systemctl", "stop", UNIT)  # it would work on the file meanwhile

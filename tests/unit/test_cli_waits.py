@@ -28,24 +28,21 @@ SOON = f"1 directory waits until the service has run for SettleSec=. {NOW_HELPS}
     [
         ([], "Nothing to do: no journal file was found."),
         ([skip(Reason.SHARED, puts_off=False)], "Nothing to do: 1 file left alone."),  # --now would not help
-        ([WINDOW], f"1 file left alone. 1 file waits for journald's next flush. {NOW_HELPS}"),
-        ([FULL], "1 file left alone. 1 file waits for free disk space."),
-        ([skip(Reason.NOT_TAKEN)], f"1 file left alone. 1 file waits (not-taken). {NOW_HELPS}"),
+        ([WINDOW], f"1 file left alone: 1 file waits for journald's next flush. {NOW_HELPS}"),
+        ([FULL], "1 file left alone: 1 file waits for free disk space."),
+        ([skip(Reason.NOT_TAKEN)], f"1 file left alone: 1 file waits (not-taken). {NOW_HELPS}"),
         (
             [WINDOW, skip(Reason.SETTLING, path="/j/b.journal"), FULL, skip(Reason.SETTLING, path="/j/c.journal")],
-            "4 files left alone. 2 files wait until SettleSec= has passed since the last change,"
+            "4 files left alone: 2 files wait until SettleSec= has passed since the last change,"
             " 1 file waits for free disk space, 1 file waits for journald's next flush."
             " `journalkeeper defrag --now` works at once on j/a.journal, j/b.journal, j/c.journal.",
         ),
-        (
-            [NOCOW],
-            f"1 directory left alone. {SOON}",
-        ),
+        ([NOCOW], f"1 directory left alone: {SOON}"),
         # the directory waits for the flush of its file, or for one of its own; its name is its last part
-        ([skip(Reason.WINDOW_CLOSED, path="/j"), WINDOW], f"1 file left alone. {FLUSH} {NOW_HELPS}"),
+        ([skip(Reason.WINDOW_CLOSED, path="/j"), WINDOW], f"1 file left alone: {FLUSH} {NOW_HELPS}"),
         (
             [skip(Reason.WINDOW_CLOSED, path=f"/j/{MACHINE}"), FULL],
-            "1 file and 1 directory left alone. 1 file waits for free disk space, 1 directory waits for journald's next"
+            "1 file and 1 directory left alone: 1 file waits for free disk space, 1 directory waits for journald's next"
             f" flush. `journalkeeper defrag --now` works at once on {MACHINE[:7]}…{MACHINE[-16:]}.",
         ),
         (
@@ -54,7 +51,7 @@ SOON = f"1 directory waits until the service has run for SettleSec=. {NOW_HELPS}
                 NOCOW,
                 skip(Reason.NOT_JOURNAL, path="/etc/passwd", puts_off=False),
             ],
-            f"1 file and 1 directory left alone. {SOON}",
+            f"1 file and 1 directory left alone. Of these, {SOON}",
         ),
     ],
 )

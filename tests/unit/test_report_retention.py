@@ -143,7 +143,7 @@ def test_a_drop_in_of_somebody_else_has_no_target(text: str) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ({"number": 1}, "an estimate needs 2 compressed archives (so far: 1)"),
+        ({"number": 1}, "it needs 2 compressed archives (so far: 1)"),
         ({"rotatable": False}, "none of the configured directories"),
         ({"namespace": "shop"}, "none of the configured directories"),
         ({"system_max_use_bytes": 0}, "SystemMaxUse= is off"),
@@ -160,7 +160,7 @@ def test_a_rate_takes_a_day_of_history() -> None:
         return host(*(one._replace(head_time_us=NOW_US - span_us, tail_time_us=NOW_US) for one in archives()))
 
     assert known(since(DAY_US)).bytes_per_day == 8 * 32 * MIB
-    assert "cover 23h 59min, an estimate needs 1d" in why_unknown(since(DAY_US - 1))
+    assert "must cover 1d (so far: 23h 59min)" in why_unknown(since(DAY_US - 1))
 
 
 def test_explain_and_retention_agree() -> None:
@@ -174,7 +174,7 @@ def test_explain_and_retention_agree() -> None:
         (tuple(one._replace(disk_bytes=None) for one in archives()), "only root can measure"),
         (
             tuple(file(inode=number, disk_bytes=1) for number in range(9)),
-            "an estimate needs 2 compressed archives (so far: 0)",
+            "it needs 2 compressed archives (so far: 0)",
         ),
     ],
 )

@@ -24,7 +24,7 @@ WAITING = Decision(None, Reason.SETTLING, "changed 3s ago", NOW_US + 57_000_000,
 
 
 def a_story(*, decided: Decision | None = DOING, window: Window | None = None, **changes: object) -> Story:
-    explained = story.explain_decision(decided, window, NOW_US)
+    explained = story.explain_decision([decided] if decided else [], window, NOW_US)
     whole = Story(file(), PARTS, PRICE, (entry(NOW_US - DAY_US),), (), explained, window, {})
     return whole._replace(**changes)  # type: ignore[arg-type]
 
@@ -50,8 +50,8 @@ def test_each_part_that_could_not_be_looked_at_is_unknown_and_the_rest_is_told()
 
 
 def test_pinned_bytes_are_told_or_that_there_are_none() -> None:
-    assert "Old data: 19 MiB on disk that the file no longer uses" in said(a_story())
-    assert "Old data: none" in said(a_story(price=PRICE._replace(pinned_bytes=0)))
+    assert "Unused: 19 MiB on the disk hold old data of the file" in said(a_story())
+    assert "Unused: none" in said(a_story(price=PRICE._replace(pinned_bytes=0)))
 
 
 def test_the_past_is_told_newest_first_and_its_end_is_said() -> None:
@@ -68,7 +68,7 @@ def test_the_past_is_told_newest_first_and_its_end_is_said() -> None:
 def test_a_failure_is_told_with_its_words_and_no_past_at_all_is_said() -> None:
     failed = entry(NOW_US, result=Result.FAILED, reason=Reason.IO_ERROR, detail="Input/output error\x1b[2J")
     text = said(a_story(past=(failed,)))
-    assert r"failed to compress system.journal (io-error): Input/output error\x1b[2J" in text
+    assert r"failed to compress it (io-error): Input/output error\x1b[2J" in text
     assert "no entry in the history" in said(a_story(past=()))
 
 
@@ -102,7 +102,7 @@ def test_a_closed_window_says_when_it_opens() -> None:
     assert re.search(r"Active files wait for journald's next flush, due by 2023-\S+ \d\d:\d\d:\d\d[.]", text)
     named = story.describe_window(window._replace(opens_at_us=None), named=True)
     assert named == "a: active files wait for journald's next flush."
-    assert "can be rewritten now: journald has flushed all entries." in said(
+    assert "can be rewritten now: journald has written all entries to the disk." in said(
         a_story(window=Window("a", open=True, closes_at_us=None, reason="flushed"))
     )
 
@@ -142,7 +142,7 @@ def place(
         rotatable=True,
     )
     facts = (one.directory, one.name, one.namespace, one.storage, one.nocow, one.rotatable, one.sync_interval_us)
-    decision = story.explain_decision(decided, None, NOW_US)
+    decision = story.explain_decision([decided] if decided else [], None, NOW_US)
     return DirectoryAnswer(*facts, window, summarize_history(one, files), decision, Sums.of(files))
 
 
