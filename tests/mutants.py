@@ -165,14 +165,19 @@ def measure(place_kept: Path) -> coverage.CoverageData:
 def covering(data: coverage.CoverageData, mutant: Mutant) -> list[str]:
     """Return the tests that execute a mutant's lines; those that execute the module, if its lines run at import.
 
-    Quick ones come first, and of them those that execute few other lines. No more than MOST are returned.
+    Quick ones come first, and of them those that execute few other lines. No more than MOST are returned. Of those
+    that execute the module, the tests named after its package come before all others.
     """
+    package = ""
     contexts = data.contexts_by_lineno(f"{CHECKOUT / mutant.path}")
     hit = {test for line in mutant.lines() for test in contexts.get(line, ())}
     if "" in hit:
         hit = {test for tests in contexts.values() for test in tests}
+        package = f"test_{Path(mutant.path).parts[1].removesuffix('.py')}"
     counts = count_lines(f"{data.data_filename()}")
-    return sorted(hit - {""}, key=lambda test: (not test.startswith(QUICK), counts[test], test))[:MOST]
+    return sorted(hit - {""}, key=lambda test: (package not in test, not test.startswith(QUICK), counts[test], test))[
+        :MOST
+    ]
 
 
 @cache

@@ -223,10 +223,10 @@ class Database:
             connection.execute(f"PRAGMA user_version = {VERSION}")
 
     def _move_aside(self, why: str) -> None:
-        """Close the file. Rename it to "PATH.WHY-TIME" (UTC), then its rollback journal, if there is one.
+        """Close the file, and rename it to "PATH.WHY-TIME" (UTC). Store the new name in `set_aside`.
 
-        Store the new name in `set_aside`. The order matters. SQLite deletes a journal without a database, but would
-        roll the old journal into a new database of the same name.
+        A rollback journal keeps its name. SQLite has already rolled it back, or deletes it when it opens the new, empty
+        database (pager.c, hasHotJournal).
 
         Raises: OSError if the file cannot be renamed.
         """
@@ -234,8 +234,6 @@ class Database:
         aside = f"{self.path}.{why}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
         os.rename(self.path, aside)
         self.set_aside = aside
-        with suppress(FileNotFoundError):
-            os.rename(f"{self.path}-journal", f"{aside}-journal")
 
 
 def _open(uri: str) -> Connection:
@@ -246,7 +244,7 @@ def _open(uri: str) -> Connection:
 
     Raises: sqlite3.OperationalError if the file cannot be opened.
     """
-    connection = sqlite3.connect(uri, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=True)
+    connection = sqlite3.connect(uri, timeout=BUSY_S, isolation_level=None, uri=True)
     connection.text_factory = lambda data: data.decode(errors="surrogateescape")  # twice as fast as os.fsdecode
     return connection
 

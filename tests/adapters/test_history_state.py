@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.history.state import Lock, make_directory
-from journalkeeper.model.errors import BusyError, FileError, NeedsRootError
+from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
 from tests.nobody import being_nobody
 
 HOLD = """
@@ -84,6 +85,19 @@ def test_a_holder_that_has_not_said_who_it_is_is_another_process(tmp_path: Path)
         (tmp_path / "lock").write_text("")
         with pytest.raises(BusyError, match="another process holds"), Lock(tmp_path):
             pytest.fail("both hold it")
+
+
+def test_a_lock_in_which_nothing_can_be_written_is_an_error_and_not_held(tmp_path: Path) -> None:
+    """A full disk; here a limit on the size of files, at which the kernel refuses the write alike."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(KeeperError, match="write the holder's pid"), Lock(tmp_path):
+            pytest.fail("held without a name")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with Lock(tmp_path):
+        pass
 
 
 def test_the_directory_is_made_for_root_and_its_group_and_the_lock_for_root(tmp_path: Path) -> None:

@@ -61,6 +61,10 @@ def begun(interval_us: int = MINUTES_5, at_us: int = 1000 * S) -> FlushTimer:
 # The first append
 
 
+def test_an_instance_whose_interval_nobody_read_has_no_timer() -> None:
+    assert not FlushTimer().has_timer
+
+
 def test_finding_nothing_unsynced_is_news_once() -> None:
     made = timer()
     assert note_offline(made, 10 * S)

@@ -8,7 +8,7 @@ import pytest
 from journalkeeper.config import Config, Nocow
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Action, Host, Kind, Reason, Refusal, Request, Skip, Verb
-from journalkeeper.model.units import MINUTE_US
+from journalkeeper.model.units import MINUTE_US, format_span
 from journalkeeper.policy.nocow import decide
 from journalkeeper.policy.plan import plan
 from tests.hosts import DEVICE, DIRECTORY, NOW_US, extents, file, host, instance, volume
@@ -75,6 +75,7 @@ def test_a_service_that_has_just_started_sets_it_after_the_settle_time(
     assert (Reason.STARTING in reasons) == waits
     if waits:
         assert found.wake_at_us == NOW_US - (age_us or 0) + MINUTE_US
+        assert f"+C in {format_span(MINUTE_US - (age_us or 0))}:" in reasons[Reason.STARTING].detail
 
 
 @pytest.mark.parametrize("words", [{}, {"redundant": True}, {"nocow": True}, {"nocow": True, "redundant": True}])

@@ -181,6 +181,11 @@ def test_journald_is_asked_only_when_nothing_speaks_against_it(words: dict[str, 
     assert obstacle(**words) == expected
 
 
+def test_a_days_last_rotation_is_followed_by_a_look_an_hour_later() -> None:
+    found = decided(host(active(), instances=(young(),), rotations=4))
+    assert [skip.until_us for skip in found.skipped if skip.reason is Reason.BUDGET] == [NOW_US + HOUR_US]
+
+
 def test_two_instances_share_the_days_rotations() -> None:
     there = "/var/log/journal/b.web"
     web = young(name="b.web", directory=there, namespace="web", inode=257)
