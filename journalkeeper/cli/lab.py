@@ -6,11 +6,16 @@ a file there and starts a journald of its own. It ages a journal under each stra
 and flushes, and measures it with cold caches. The host's own journal stays untouched. The file grows to
 about 300 MiB and is removed at the end. A comparison takes ten minutes, or three with --extents=800.
 
-strategies: untouched; no fsync (untouched, and journald never syncs: the difference in WAIT is the share of
-its fsync in a logger's wait); NOCOW (chattr +C); autodefrag (the mount option); defrag (btrfs filesystem
-defragment of the active file before each shutdown); btrfsmaintenance (its find, once a day);
-rotate (journalctl --rotate before each shutdown); keeper (journalkeeper with Nocow=no, between
-flushes as its service, and before each shutdown as its unit)
+strategies:
+  untouched         nothing is done
+  no fsync          the same, and journald never syncs: its fsync's part of WAIT
+  NOCOW             chattr +C
+  autodefrag        the mount option
+  defrag            btrfs filesystem defragment before each shutdown
+  btrfsmaintenance  once a day, what btrfs-defrag.service of that package does
+  rotate            journalctl --rotate before each shutdown
+  keeper            journalkeeper with Nocow=no: its service, and before each
+                    shutdown journalkeeper-shutdown.service
 
 columns: FLUSH, the time to flush a runtime journal of 2 MiB into the aged one, as at a boot; WAIT, the longest
 wait of one of 50 messages a second after that, while journald syncs and the strategy acts; LAST 10 and ALL, the

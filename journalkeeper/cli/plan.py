@@ -6,8 +6,8 @@ The plan also shows how many bytes would be written, and when journald's next fl
 active files. Nothing is changed. While the service runs, the service makes the plan.
 
 columns: EXTENTS, now; EXPECTED, extents afterwards (a compressed file has one for each 128 KiB); WRITES,
-bytes before compression; SAVES TIME, of a cold read; SAVES DISK, space on the disk; PART, "whole file" or
-the range to rewrite
+bytes before compression; READ SAVES, the time that a cold read becomes shorter; DISK SAVES, space on the
+disk; SCOPE, "whole file" or the range to rewrite
 
 examples:
   journalkeeper plan                        everything
@@ -79,9 +79,9 @@ _ACTIONS: Final[tuple[Column[dict[str, Any]], ...]] = (
     Column("EXTENTS", _extents("extents_before"), right=True),
     Column("EXPECTED", _extents("extents_expected"), right=True),
     Column("WRITES", lambda action: format_size(action["bytes_to_write"]), right=True),
-    Column("SAVES TIME", lambda action: _estimate(format_seconds(action.get("read_seconds_saved", 0))), right=True),
-    Column("SAVES DISK", lambda action: _estimate(format_size(action.get("disk_bytes_saved", 0))), right=True),
-    Column("PART", _format_part, gives="text"),
+    Column("READ SAVES", lambda action: _estimate(format_seconds(action.get("read_seconds_saved", 0))), right=True),
+    Column("DISK SAVES", lambda action: _estimate(format_size(action.get("disk_bytes_saved", 0))), right=True),
+    Column("SCOPE", _format_part, gives="text"),
     Column("PATH", lambda action: escape(action["path"]), gives="path"),
 )
 
@@ -118,7 +118,8 @@ def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
     relevant = [window for name, window in windows.items() if window.open or name in waiting]
     footer = [[describe_window(one, named=len(windows) > 1) for one in relevant], [_summarize(actions, skipped)]]
     table = Table(_ACTIONS, actions, lambda _: GREEN)
-    show_decisions(context.output, document, table, skipped, everything=verbose or bool(asked.paths), footer=footer)
+    why, everything = [Reason(action["reason"]) for action in actions], verbose or bool(asked.paths)
+    show_decisions(context.output, document, table, skipped, everything=everything, others=why, footer=footer)
     return status
 
 
@@ -151,7 +152,7 @@ def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
     The figures are sums over the actions on files. If all actions are on directories, there are no figures:
     - bytes to rewrite, and extents before and after
     - seconds that cold reads save, and disk bytes that become free: each left out if 0
-    - bytes that are stored twice until a snapshot is deleted: left out if 0
+    - bytes for copies of data that snapshots keep: left out if 0
 
     The text ends with `describe_rest`. Without actions, return `describe_no_actions`.
     """
@@ -168,6 +169,6 @@ def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
         if freed := sum(action.get("disk_bytes_saved", 0) for action in actions):
             facts.append(f"~{spell_size(freed)} less on disk")
         if twice := sum(action.get("unshared_bytes", 0) for action in actions):
-            facts.append(f"~{spell_size(twice)} stored twice until a snapshot is deleted")
+            facts.append(f"~{spell_size(twice)} more for copies of data that snapshots keep")
         verdict += f": {', '.join(facts)}"
     return f"{verdict}. {describe_rest(skipped)}"

@@ -87,7 +87,7 @@ journal.""",
     ),
     Probe(
         "syslog",
-        "how long a program waits in syslog(3), and its message until journald takes it",
+        "how long a program waits in syslog(3), and how long its message waits for journald",
         """\
 Sends messages as syslog(3) does, and measures how long each call takes and how long each message
 waits until journald takes it. It starts a journald of its own, or asks the host's with --host.""",

@@ -73,7 +73,8 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
             sizes = f"{spell_size(outcome.disk_bytes_before)} to {spell_size(outcome.disk_bytes_after)} on disk"
             facts.insert(0, sizes)
         if outcome.unshared_bytes:
-            facts[-1] += f"; about {spell_size(outcome.unshared_bytes)} are stored twice until a snapshot is deleted"
+            more = f"its copy takes about {spell_size(outcome.unshared_bytes)} more"
+            facts[-1] += f"; old data in snapshots stays until they are deleted, and {more}"
     return f"{DONE[outcome.action]} {name}: {', '.join(facts)}"
 
 

@@ -70,7 +70,7 @@ class Reason(StrEnum):
     CHEAPER = "cheaper", "A rotation costs less than slow reads or repeated rewrites of the active file."
     ASKED = "asked", "The archive has another compression than --compress= requests."
     # why it is not
-    IDEAL = "ideal", "The file has about as few extents as its data needs; more extents change that."
+    IDEAL = "ideal", "The file has about as few extents as its data needs; it is judged again when it has more."
     RECORDED = "recorded", "The file was already rewritten: an archive is rewritten once, unless it changes."
     NO_GAIN = "no-gain", "A rewrite would save too little, or an earlier one did; see MinExtents=, ExtentsPerMiB=."
     WINDOW_CLOSED = "window-closed", "Work on the active file waits for journald's next flush; --now does not wait."
@@ -85,7 +85,7 @@ class Reason(StrEnum):
     PRESSURE = "pressure", "Other programs keep the disk busy; the next try follows when they stop."
     FREE_SPACE = "free-space", "The volume has too little free space for the rewrite, because KeepFree= must remain."
     NOT_BTRFS = "not-btrfs", "The file is not on btrfs; journalkeeper works only on btrfs."
-    NOT_JOURNAL = "not-journal", "The file does not begin like a journal file, or its name, size or time is impossible."
+    NOT_JOURNAL = "not-journal", "The file does not begin as a journal does, or its name, size or mtime is impossible."
     NOT_REGULAR = "not-regular", "The path is a symbolic link, a directory, a FIFO or a device, and is never followed."
     HARD_LINKED = "hard-linked", "The file has more than one name, and a rewritten copy can replace only one."
     SWAPFILE = "swapfile", "The file is in use as swap space and the kernel refuses to move it."
@@ -100,10 +100,7 @@ class Reason(StrEnum):
     IO_ERROR = "io-error", "The kernel reported an error while the file was read or written; see dmesg."
     MISMATCH = "mismatch", "The copy did not equal the original, so the original is kept, at least until it changes."
     REDUNDANT = "redundant", "Only checksums show which copy is good, and +C would end them; Nocow=yes sets it anyway."
-    SNAPSHOTS = (
-        "snapshots",
-        "A snapshot makes btrfs copy NOCOW data on write: +C gains little, but Nocow=yes sets it all the same.",
-    )
+    SNAPSHOTS = "snapshots", "A snapshot makes btrfs copy NOCOW data on write: +C gains little; only Nocow=yes sets it."
     COMPRESSION = "compression", "The directory asks for compression (chattr +c or a property), which excludes NOCOW."
     NOT_TAKEN = "not-taken", "NOCOW was set without effect: the kernel ignored it, or a new file did not inherit it."
     ROTATION = "rotation", "journald is asked to rotate, which makes the file an archive."

@@ -50,7 +50,7 @@ def measure(asked: Namespace) -> Steps:
     Raises: FileError for an OSError of these files, such as ENOSPC; KeeperError as `scratch`.
     """
     with scratch(journal_directory(asked)) as place, open(f"{place}/synced", "wb", buffering=0) as file:
-        names = [f"fsync, writer {share:.0%} busy" if share else "fsync alone" for share in BUSY]
+        names = [f"fsync, {share:.0%} write load" if share else "fsync alone" for share in BUSY]
         found = Measurement([Series(name, planned=True) for name in names])
         fd = file.fileno()
         _write_and_sync(fd)  # the first one logs the new directory, too
@@ -63,7 +63,7 @@ def measure(asked: Namespace) -> Steps:
                     yield found
                 if share:
                     busy = sum(took_s) / (time.monotonic() - began_s)
-                    found.notes.append(f"{series.name}: the writer of the probe was at work for {busy:.1%} of the time")
+                    found.notes.append(f"{series.name}: another writer of the probe was busy {busy:.1%} of the time")
 
 
 def _write_and_sync(fd: int) -> None:

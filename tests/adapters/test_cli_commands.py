@@ -109,7 +109,7 @@ def test_scan_is_a_table_with_a_footer(typed: Typed) -> None:
         "active     9447      1  45.0M  89.0M  online  /j/abc/system.journal\n"
         "\n"
         "No file is fragmented: 1 journal file, 9,447 extents (ideal 1), 45 MiB, 89 MiB on disk.\n"
-        "\nDISK above SIZE: old data that btrfs cannot free yet.\n"
+        "\nDISK far above SIZE: old data that btrfs cannot free yet.\n"
     )
 
 
@@ -159,9 +159,10 @@ LEFT_ALONE = (
 
 def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(typed: Typed) -> None:
     assert typed("plan", engine=FakeEngine()).out == (
-        "ACTION    REASON      EXTENTS  EXPECTED  WRITES  SAVES TIME  SAVES DISK  PART        PATH\n"
+        "ACTION    REASON      EXTENTS  EXPECTED  WRITES  READ SAVES  DISK SAVES  SCOPE       PATH\n"
         "compress  fragmented     9447       360   45.0M       ~1min           -  whole file  /j/abc/system.journal\n"
-        f"{LEFT_ALONE}"
+        f"{LEFT_ALONE[:-1]}"
+        "fragmented: The file has far more extents than its data needs, and each costs a cold reader a seek.\n\n"
         "1 file to do: 45 MiB to rewrite, 9,447 to ~360 extents, a cold read is ~1min shorter at 150 IOPS."
         " 1 file left alone.\n"
     )

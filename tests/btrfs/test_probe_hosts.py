@@ -146,7 +146,7 @@ def test_fsync_measures_alone_and_beside_a_writer(bed: Bed, capsys: pytest.Captu
     assert run([*words, "-j"]) == 0
     before = capsys.readouterr().out
     check("probe", json.loads(before))
-    names = ["fsync alone", "fsync, writer 5% busy", "fsync, writer 20% busy"]
+    names = ["fsync alone", "fsync, 5% write load", "fsync, 20% write load"]
     assert [(one["name"], one["count"]) for one in json.loads(before)["series"]] == [(name, 6) for name in names]
     assert os.listdir(bed.journald.journal) == ["system.journal"]
 

@@ -24,7 +24,7 @@ done = partial(
     disk_bytes_after=576 << 10,
 )
 COUNTS = "3,046 to 46 extents"
-UNSHARED = "about 300 KiB are stored twice until a snapshot is deleted"
+UNSHARED = "old data in snapshots stays until they are deleted, and its copy takes about 300 KiB more"
 UNMEASURED: dict[str, Any] = {"disk_bytes_before": None}
 NOCOW: dict[str, Any] = {"path": MAIN, "action": Verb.SET_NOCOW}
 VAIN: dict[str, Any] = {
