@@ -43,6 +43,8 @@ MEASURED = ("tests/unit", "tests/adapters", "tests/trust", "tests/btrfs")
 
 QUICK = MEASURED[:2]
 TEST = "JOURNALKEEPER_TEST"
+ENDED = (b"ERROR collecting", b"while loading conftest")
+"""What pytest says if a mutant's module cannot be imported."""
 MOST = 40
 TIMEOUT_S = 900
 RCFILE = f"""
@@ -202,8 +204,9 @@ def survives(mutant: Mutant, tests: list[str], copy: Path) -> bool:
         return False
     finally:
         (copy / mutant.path).write_text(mutant.before)
-    if done.returncode > 2 and b"ERROR collecting" not in done.stdout:  # that is a module that the mutant ended
-        raise SystemExit(done.stdout.decode())
+    said = done.stdout + done.stderr
+    if done.returncode > 2 and not any(words in said for words in ENDED):
+        raise SystemExit(said.decode())
     return done.returncode == 0
 
 
