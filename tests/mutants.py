@@ -46,7 +46,7 @@ TEST = "JOURNALKEEPER_TEST"
 ENDED = (b"ERROR collecting", b"while loading conftest")
 """What pytest says if a mutant's module cannot be imported."""
 MOST = 40
-TIMEOUT_S = 900
+TIMEOUT_S = 3600
 RCFILE = f"""
 [run]
 source_pkgs = journalkeeper
@@ -167,19 +167,16 @@ def measure(place_kept: Path) -> coverage.CoverageData:
 def covering(data: coverage.CoverageData, mutant: Mutant) -> list[str]:
     """Return the tests that execute a mutant's lines; those that execute the module, if its lines run at import.
 
-    Quick ones come first, and of them those that execute few other lines. No more than MOST are returned. Of those
-    that execute the module, the tests named after its package come before all others.
+    The tests that are named after the package come first; of these and of the others the quick ones, and of them those
+    that execute few other lines. No more than MOST are returned.
     """
-    package = ""
     contexts = data.contexts_by_lineno(f"{CHECKOUT / mutant.path}")
     hit = {test for line in mutant.lines() for test in contexts.get(line, ())}
     if "" in hit:
         hit = {test for tests in contexts.values() for test in tests}
-        package = f"test_{Path(mutant.path).parts[1].removesuffix('.py')}"
-    counts = count_lines(f"{data.data_filename()}")
-    return sorted(hit - {""}, key=lambda test: (package not in test, not test.startswith(QUICK), counts[test], test))[
-        :MOST
-    ]
+    counts, name = count_lines(f"{data.data_filename()}"), f"/test_{Path(mutant.path).parts[1].removesuffix('.py')}"
+    key = {test: (name not in test, not test.startswith(QUICK), counts[test], test) for test in hit - {""}}
+    return sorted(key, key=key.__getitem__)[:MOST]
 
 
 @cache

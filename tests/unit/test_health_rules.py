@@ -133,7 +133,7 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("no-room", PROBLEM, on(free_bytes=64 * MIB - 1, unallocated_bytes=0)),
     ("no-room", PROBLEM, on(metadata_free_bytes=0, unallocated_bytes=64 * MIB - 1)),
     ("dropped", PROBLEM, read(dropped=(Dropped(NOW_US - 7 * DAY_US, "a.service", 1),))),
-    ("journald-ended", PROBLEM, read(ended=(Ended(NOW_US, "watchdog"),))),
+    ("journald-ended", PROBLEM, read(ended=(Ended(NOW_US - 7 * DAY_US, "watchdog"),))),
     ("waits", PROBLEM, read(intake=intake(98) + intake(2, 500_000))),
     ("waits", ADVICE, read(intake=intake(999) + intake(1, 3_000_000))),
     ("slow-boot", PROBLEM, slow(3, 2)),
@@ -188,6 +188,7 @@ PASSED: list[tuple[str, Evidence]] = [
     ("no-room", on(metadata_free_bytes=0, unallocated_bytes=64 * MIB)),
     ("dropped", read(dropped=(Dropped(NOW_US - 7 * DAY_US - 1, "a.service", 1),))),
     ("journald-ended", read(ended=(Ended(NOW_US - 7 * DAY_US - 1, "signal"),))),
+    ("journald-ended", read(events_complete=False, events_oldest_us=NOW_US - 7 * DAY_US)),
     ("waits", read(intake=intake(99) + intake(1, 2_999_999))),
     ("waits", read(intake=intake(98, 0) + intake(2, 499_999))),
     ("slow-boot", slow(2, 3)),
@@ -254,6 +255,11 @@ def test_a_rule_that_lacks_evidence_is_unknown(rule: str, given: Evidence) -> No
     assert isinstance(answer(rule, given), Unknown)
 
 
+def test_how_far_back_journalds_entries_were_read_is_said() -> None:
+    found = answer("dropped", read(events=9, events_complete=False, events_oldest_us=NOW_US - DAY_US))
+    assert found == Unknown("only the last 9 entries of journald itself were read, 1d")
+
+
 def test_no_check_passes_without_evidence() -> None:
     parts = [name for name in Evidence._fields if name not in {"now_us", "config_error"}]
     verdict = judge(evidence(**dict.fromkeys(parts, UNSEEN)), RULES)
@@ -314,9 +320,10 @@ def test_the_longest_flush_of_a_boot_is_not_cut_to_a_second() -> None:
 
 
 def test_the_three_units_that_waited_longest_are_named_once_each() -> None:
-    waits = [intake(100, n * SECOND_US, unit) for n, unit in enumerate(["a", "b", "c", "d", "d"], 1)]
+    waits = [intake(100, n * SECOND_US + 1000, unit) for n, unit in enumerate(["a", "b", "c", "d", "d"], 1)]
     found = finding("waits", read(intake=sum(waits, ())))
-    assert (found.facts["units"], found.facts["worst_us"]) == (["d", "c", "b"], 5_000_000)
+    assert (found.facts["units"], found.facts["worst_us"]) == (["d", "c", "b"], 5_001_000)
+    assert "worst 5s 1ms, of 500 messages; longest: d 5s 1ms, c 3s 1ms, b 2s 1ms." in found.sentence
 
 
 def test_a_hostile_name_is_cut_and_quoted() -> None:

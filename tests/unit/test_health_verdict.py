@@ -11,6 +11,7 @@ from journalkeeper.health.evidence import Evidence, Hung, Obstacle, Present, Uni
 from journalkeeper.health.finding import judge
 from journalkeeper.health.rules import HEALTH
 from journalkeeper.health.verdict import (
+    describe_absence,
     judge_present,
     present,
     present_after_run,
@@ -94,6 +95,12 @@ def test_the_headline_of_status(evidence: Evidence, headline: str) -> None:
     assert found.headline(_describe_ok(evidence)).startswith(headline)
     assert found.health == {"OK": "ok", "Ac": "act", "Un": "unknown"}[headline[:2]]
     assert (found.reasons == []) == (found.health == "ok")
+
+
+def test_a_service_that_does_not_answer_is_not_called_stopped_where_it_runs() -> None:
+    assert describe_absence(STOPPED.units).startswith("not running; ")
+    assert describe_absence(UNITS[:1]).startswith("no answer on D-Bus; ")
+    assert describe_absence(Unknown("no bus")).startswith("no answer on D-Bus; ")
 
 
 def test_status_shows_the_verdict_of_the_service_that_it_reads_from_the_bus() -> None:
