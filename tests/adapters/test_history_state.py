@@ -57,8 +57,10 @@ def test_the_lock_is_free_after_the_block_and_after_an_error(tmp_path: Path) -> 
         assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
     with pytest.raises(ZeroDivisionError), Lock(tmp_path):
         _ = 1 / 0
+    (tmp_path / "lock").write_text("123456789012345\n")
     with Lock(tmp_path), pytest.raises(BusyError, match=f"process {os.getpid()} holds"), Lock(tmp_path):
         pytest.fail("held twice")
+    assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
 
 
 def test_the_lock_is_free_when_its_holder_is_killed(tmp_path: Path) -> None:

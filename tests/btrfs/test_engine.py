@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.config import Config, Defrag, Watch
+from journalkeeper.config import Budget, Config, Defrag, Watch
 from journalkeeper.engine import DAEMON, HOUR_S, Engine
 from journalkeeper.execute import executor, runner
 from journalkeeper.history import state
@@ -299,6 +300,37 @@ def test_the_service_reads_the_past_again_after_each_run_that_acted_and_for_othe
     assert reason_of(first) == (Reason.RECORDED, 7)
     away.rename(second)
     assert reason_of(second) == (Reason.RECORDED, 8)
+
+
+def test_the_service_sees_what_another_run_rewrote_in_place(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    """It leaves no trace in the file's stat."""
+    active, service = put(top / MACHINE, journal_bytes, "system.journal"), keep()
+    time.sleep(1.1)  # a file that changed less than a second ago is always looked at again
+
+    def count_seen() -> int:
+        host = go(service, Request(archived=True), origin=DAEMON).host
+        assert host is not None
+        return sum(file.extents.total for file in host.files)
+
+    assert count_seen() == extents(active) > 100
+    go(keep())
+    assert count_seen() == extents(active) < 100
+
+
+def test_the_days_budget_counts_what_earlier_runs_wrote(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    budget = Budget(bytes_per_day=len(journal_bytes) * 3 // 2)
+    config = Config(watch=Watch(settle_us=0), budget=budget)
+    for number, reason in ((1, Reason.FRAGMENTED), (2, Reason.BUDGET)):
+        path = put(top / MACHINE, journal_bytes, archive_name(number))
+        assert what_became(go(keep(config=config), Request()))[path.name] is reason
+
+
+def test_only_a_users_run_finds_out_what_now_would_do(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    """It takes a second plan."""
+    archives(top / MACHINE, journal_bytes, 1)
+    for origin, marked in (("defrag", True), (DAEMON, False)):
+        (skip,) = go(keep(), Request(), origin=origin).plan.skipped
+        assert (skip.reason, skip.now) == (Reason.SETTLING, marked)
 
 
 def test_the_service_stores_extents_that_changed_once_an_hour_and_at_once_in_a_new_history(

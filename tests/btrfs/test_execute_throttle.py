@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -247,3 +248,22 @@ def test_what_the_first_piece_moved_is_no_sync(make_volume: Callable[..., Scratc
     assert not syncs.has_foreign_sync(), "by the first piece, which may be the file's beginning"
     write()
     assert syncs.has_foreign_sync(), "a later piece lies behind it"
+
+
+def test_pages_that_another_program_writes_back_are_a_sync(make_volume: Callable[..., ScratchVolume]) -> None:
+    """The first block stays where it is, so the wait for the write-back alone shows it."""
+    volume = make_volume("512M")
+    path = volume.mountpoint / "system.journal"
+    path.write_bytes(bytes(8 << 20))
+    os.sync()
+    syncs = Syncs(str(path))
+    assert not any(syncs.has_foreign_sync() for _ in range(3))
+    volume.throttle(50)
+    with path.open("r+b", buffering=0) as file, ThreadPoolExecutor(1) as pool:
+        os.pwrite(file.fileno(), os.urandom(4 << 20), 4 << 20)
+        written = pool.submit(os.fsync, file.fileno())
+        found = False
+        while not written.done():
+            found |= syncs.has_foreign_sync()
+    volume.throttle(0)
+    assert found

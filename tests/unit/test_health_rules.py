@@ -192,6 +192,7 @@ PASSED: list[tuple[str, Evidence]] = [
     ("waits", read(intake=intake(99) + intake(1, 2_999_999))),
     ("waits", read(intake=intake(98, 0) + intake(2, 499_999))),
     ("slow-boot", slow(2, 3)),
+    ("slow-boot", slow(0, 3)),
     ("slow-boot", read(boots=boots(3, 10, 3) + boots(5))),
     ("slow-boot", slow(5, 0, flush_s=2.0)),
     ("slow-boot", slow(3, 3)._replace(record=recorded(counters=Counters(since_us=NOW_US - 3 * DAY_US)))),
@@ -326,6 +327,12 @@ def test_the_three_units_that_waited_longest_are_named_once_each() -> None:
     assert "worst 5s 1ms, of 500 messages; longest: d 5s 1ms, c 3s 1ms, b 2s 1ms." in found.sentence
 
 
+def test_the_ends_of_journald_are_counted() -> None:
+    for number, words in ((1, "once"), (2, "2 times")):
+        found = finding("journald-ended", read(ended=(Ended(NOW_US, "watchdog"),) * number))
+        assert found.sentence.startswith(f"journald ended unexpectedly {words} in the last week (watchdog): ")
+
+
 def test_a_hostile_name_is_cut_and_quoted() -> None:
     name = "$(reboot) " * 1000
     found = finding("dropped", read(dropped=(Dropped(NOW_US, name, 1),)))
@@ -379,3 +386,6 @@ def test_no_room_looks_at_every_volume() -> None:
     found = answer("no-room", given)
     assert isinstance(found, Finding)
     assert found.facts["directory"] == DIRECTORY_SHOP
+    assert "data is about to run out." in found.sentence
+    metadata = on(metadata_free_bytes=0, unallocated_bytes=0)
+    assert "metadata is about to run out." in finding("no-room", metadata).sentence
