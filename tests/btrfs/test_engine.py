@@ -317,6 +317,14 @@ def test_the_service_sees_what_another_run_rewrote_in_place(top: Path, keep: Kee
     assert count_seen() == extents(active) < 100
 
 
+def test_a_wait_ends_with_the_file_that_was_named(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    first, second = archives(top / MACHINE, journal_bytes, 2)
+    service = keep(follows=True)
+    for request, waiting in ((Request(), {first, second}), (Request(paths=(str(first),), now=True), {second})):
+        go(service, request, origin=DAEMON)
+        assert (service.memory.waiting or {}).keys() == {str(path) for path in waiting}
+
+
 def test_the_days_budget_counts_what_earlier_runs_wrote(top: Path, keep: Keep, journal_bytes: bytes) -> None:
     budget = Budget(bytes_per_day=len(journal_bytes) * 3 // 2)
     config = Config(watch=Watch(settle_us=0), budget=budget)
