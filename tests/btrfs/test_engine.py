@@ -20,7 +20,7 @@ from journalkeeper.execute import executor, runner
 from journalkeeper.history import state
 from journalkeeper.history.record import NAME, Record
 from journalkeeper.model import KIB, MIB, Past, Reason, Request, Result, Verb
-from journalkeeper.model.errors import BusyError, FileError
+from journalkeeper.model.errors import BusyError, FileError, NeedsRootError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.probe.bed import Bed
@@ -30,6 +30,7 @@ from tests.btrfs.journals import NOW, Bearing, bearing, export, extents, go
 from tests.daemon import journalkeeper
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put, scatter, unclean_name
+from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root
 
@@ -422,6 +423,21 @@ def test_what_a_run_that_failed_did_not_say_of_the_record_the_next_one_says(
 
 
 # what cannot be
+
+
+def test_who_may_read_none_of_the_files_is_told_who_may(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    (path,) = archives(top / MACHINE, journal_bytes, 1)
+    path.chmod(0o600)
+    for directory in (top / MACHINE, *(top / MACHINE).parents[:3]):
+        directory.chmod(0o755)
+    engine = keep()
+
+    def look() -> str:
+        with pytest.raises(NeedsRootError) as caught:
+            engine.look(Request())
+        return str(caught.value)
+
+    assert as_nobody(look) == f"the journal files in {top} may be read by root and the group systemd-journal only"
 
 
 def test_a_missing_directory_is_an_error(keep: Keep, place: Path) -> None:
