@@ -115,5 +115,6 @@ def _summarize(entries: list[Entry], samples: list[Sample]) -> str:
     if not entries:
         return "Nothing was rewritten." if samples else "Nothing is recorded."
     done = [entry.outcome for entry in entries if entry.outcome.result is Result.DONE]
-    text = f"{len(done):,} of {pluralize(len(entries), 'action')} done: {describe_sums(done)}"
+    rest = f", {len(entries) - len(done):,} failed or without effect" if len(done) < len(entries) else ""
+    text = f"{len(done):,} of {pluralize(len(entries), 'action')} done{rest}: {describe_sums(done)}"
     return f"{text}, {spell_size(sum(entry.outcome.bytes_written for entry in entries))} of data rewritten."

@@ -17,10 +17,14 @@ strategies:
   keeper            journalkeeper with Nocow=no: its service, and before each
                     shutdown journalkeeper-shutdown.service
 
-columns: FLUSH, the time to flush a runtime journal of 2 MiB into the aged one, as at a boot; WAIT, the longest
-wait of one of 50 messages a second after that, while journald syncs and the strategy acts; LAST 10 and ALL, the
-times of journalctl -n 10 and of reading every entry before the last shutdown; EXTENTS and DISK, of all journal
-files; WRITTEN, the bytes written to the device on all days
+columns:
+  FLUSH    the time to flush a runtime journal of 2 MiB into the aged one
+  WAIT     the longest wait of a message when 50 are sent each second, while
+           journald syncs and the strategy acts
+  LAST 10  the time of journalctl -n 10
+  ALL      the time to read every entry before the last shutdown
+  EXTENTS  of all journal files, and so is DISK
+  WRITTEN  the bytes that were written to the device on all days
 
 examples:
   sudo journalkeeper lab compare /var/tmp

@@ -5,9 +5,13 @@ Shows what `defrag` would do with the same options. Every file has an action or 
 The plan also shows how many bytes would be written, and when journald's next flush closes the window for
 active files. Nothing is changed. While the service runs, the service makes the plan.
 
-columns: EXTENTS, now; EXPECTED, extents afterwards (a compressed file has one for each 128 KiB); WRITES,
-bytes before compression; READ SAVES, the time that a cold read becomes shorter; DISK SAVES, space on the
-disk; SCOPE, "whole file" or the range to rewrite
+columns:
+  EXTENTS     of the file now
+  EXPECTED    extents afterwards: a compressed file has one for each 128 KiB
+  WRITES      the bytes to rewrite, before compression
+  READ SAVES  the time by which a cold read becomes shorter; "-": none
+  DISK SAVES  space on the disk; "-": none, or none that is known before
+  SCOPE       "whole file", or the range to rewrite
 
 examples:
   journalkeeper plan                        everything
@@ -118,8 +122,9 @@ def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
     relevant = [window for name, window in windows.items() if window.open or name in waiting]
     footer = [[describe_window(one, named=len(windows) > 1) for one in relevant], [_summarize(actions, skipped)]]
     table = Table(_ACTIONS, actions, lambda _: GREEN)
-    why, everything = [Reason(action["reason"]) for action in actions], verbose or bool(asked.paths)
-    show_decisions(context.output, document, table, skipped, everything=everything, others=why, footer=footer)
+    everything, why = verbose or bool(asked.paths), {action["reason"] for action in actions}
+    others = [reason for reason in Reason if reason in why]
+    show_decisions(context.output, document, table, skipped, everything=everything, others=others, footer=footer)
     return status
 
 
@@ -152,7 +157,7 @@ def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
     The figures are sums over the actions on files. If all actions are on directories, there are no figures:
     - bytes to rewrite, and extents before and after
     - seconds that cold reads save, and disk bytes that become free: each left out if 0
-    - bytes for copies of data that snapshots keep: left out if 0
+    - bytes that are on the disk twice until snapshots are deleted: left out if 0
 
     The text ends with `describe_rest`. Without actions, return `describe_no_actions`.
     """
@@ -169,6 +174,6 @@ def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
         if freed := sum(action.get("disk_bytes_saved", 0) for action in actions):
             facts.append(f"~{spell_size(freed)} less on disk")
         if twice := sum(action.get("unshared_bytes", 0) for action in actions):
-            facts.append(f"~{spell_size(twice)} more for copies of data that snapshots keep")
+            facts.append(f"~{spell_size(twice)} on the disk twice until its snapshots are deleted")
         verdict += f": {', '.join(facts)}"
     return f"{verdict}. {describe_rest(skipped)}"

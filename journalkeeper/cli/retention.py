@@ -3,8 +3,8 @@
 
 Shows how long a history the main journal covers, how much disk space it takes, and how long a history
 would fit the disk space that it may take now. journald counts uncompressed bytes: compressed archives
-alone do not let it keep more. --apply writes the setting, and --undo removes it. The output names the command that
-makes journald apply it.
+alone do not let it keep more. --apply writes a drop-in that raises journald's SystemMaxUse=, and --undo removes it.
+The output names the command that makes journald apply it.
 
 examples:
   sudo journalkeeper retention

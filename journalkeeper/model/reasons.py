@@ -49,7 +49,7 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
     The other sentences are:
     - Failed or skipped: "failed to compress NAME (REASON): DETAIL", or "did not compress ...".
     - Rewritten without gain (NO_GAIN with a number of extents after): "NAME: DETAIL".
-    - Rotated: "rotated NAME: the archive has 900 extents".
+    - Rotated: "rotated NAME: the archive of 900 extents is left to a later run".
     - Directory: "set +C on PATH: data stored once, no snapshots".
 
     `name` replaces the short name of the file, or the path of the directory. Disk sizes appear only if both were
@@ -66,15 +66,15 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
     if directory:
         facts = [WHY_NOCOW.get(outcome.reason, outcome.reason)]
     elif outcome.action is Verb.ROTATE:
-        facts = [f"the archive has {pluralize(outcome.extents_before, 'extent')}"]
+        facts = [f"the archive of {pluralize(outcome.extents_before, 'extent')} is left to a later run"]
     else:
         facts = [f"{outcome.extents_before:,} to {pluralize(outcome.extents_after, 'extent')}"]
         if outcome.disk_bytes_before is not None and outcome.disk_bytes_after is not None:
             sizes = f"{spell_size(outcome.disk_bytes_before)} to {spell_size(outcome.disk_bytes_after)} on disk"
             facts.insert(0, sizes)
         if outcome.unshared_bytes:
-            more = f"its copy takes about {spell_size(outcome.unshared_bytes)} more"
-            facts[-1] += f"; old data in snapshots stays until they are deleted, and {more}"
+            twice = f"about {spell_size(outcome.unshared_bytes)} of it are on the disk twice"
+            facts[-1] += f"; snapshots still hold old data: until they are deleted, {twice}"
     return f"{DONE[outcome.action]} {name}: {', '.join(facts)}"
 
 

@@ -145,7 +145,7 @@ def _judge_active(case: Case) -> Action | Skip:
         if file.extents.total <= max(1, file.ideal_extents) * NEAR_IDEAL:
             return Skip(file.path, Reason.IDEAL, count)
         most = case.config.defrag.extents_per_mib
-        return Skip(file.path, Reason.NO_GAIN, f"{count}; no MiB has {most} movable extents (ExtentsPerMiB=)")
+        return Skip(file.path, Reason.NO_GAIN, f"{count}; no MiB has {most} extents to merge (ExtentsPerMiB=)")
     ranges = _join_ranges(file, costly)
     stay = len(costly) * ideal_extents(MIB, compressed=file.compressed)
     stay += sum(extents for mib, extents in enumerate(file.extents.left_per_mib) if mib in costly)
