@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.model import Outcome, Reason, Result, Verb
-from journalkeeper.service.log import FIELD_CHARACTERS, SOCKET, Event, Log, to_journald
+from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
+from journalkeeper.model.run import Report
+from journalkeeper.service.log import FIELD_CHARACTERS, SOCKET, Event, Log, RunLog, to_journald
 
 OUTCOME = Outcome("/j/system@1.journal", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 5992, 40, None, 7, 4096, 1.5)
 MANY = 2000
@@ -171,3 +172,11 @@ def test_journald_is_at_the_end_of_stderr_only_if_the_very_stream_is(
     else:
         monkeypatch.setenv("JOURNAL_STREAM", stream.format(dev=status.st_dev, ino=status.st_ino))
     assert to_journald() == found
+
+
+def test_a_lasting_reason_to_leave_something_alone_is_logged_once(log: Log, journald: socket.socket) -> None:
+    skips = (Skip("/j", Reason.SNAPSHOTS, "snapshots share data"), Skip("/j/a", Reason.SETTLING, "changed 1s ago"))
+    kept = RunLog(log.say)
+    for _ in range(2):
+        kept.log_run(Report(Plan((), (), skips), (), 0, 0.0, ()), ("/j",), ())
+    assert [fields["MESSAGE"] for fields in drain(journald)] == ["/j: snapshots share data"]

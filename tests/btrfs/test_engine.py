@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.config import Budget, Config, Defrag, Watch
+from journalkeeper.config import Budget, Config, Defrag, Metrics, Watch
 from journalkeeper.engine import DAEMON, HOUR_S, Engine
 from journalkeeper.execute import executor, runner
 from journalkeeper.history import state
 from journalkeeper.history.record import NAME, Record
 from journalkeeper.model import KIB, MIB, Past, Reason, Request, Result, Verb
-from journalkeeper.model.errors import BusyError, FileError, NeedsRootError
+from journalkeeper.model.errors import BusyError, FileError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.probe.bed import Bed
@@ -338,8 +338,20 @@ def test_only_a_users_run_finds_out_what_now_would_do(top: Path, keep: Keep, jou
     """It takes a second plan."""
     archives(top / MACHINE, journal_bytes, 1)
     for origin, marked in (("defrag", True), (DAEMON, False)):
-        (skip,) = go(keep(), Request(), origin=origin).plan.skipped
+        report = go(keep(), Request(), origin=origin)
+        (skip,) = report.plan.skipped
         assert (skip.reason, skip.now) == (Reason.SETTLING, marked)
+        assert len(report.waiting) == (origin == DAEMON), "only the service publishes what waits"
+
+
+def test_another_directory_has_no_metrics(top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path) -> None:
+    """That of -D is no journal of this host."""
+    archives(top / MACHINE, journal_bytes, 1)
+    metrics = Metrics(textfile=f"{tmp_path}/keeper.prom")
+    watch = Watch(directories=(str(top),))
+    for config, published in ((Config(metrics=metrics), False), (Config(metrics=metrics, watch=watch), True)):
+        go(keep(config=config))
+        assert (tmp_path / "keeper.prom").exists() == published
 
 
 def test_the_service_stores_extents_that_changed_once_an_hour_and_at_once_in_a_new_history(
@@ -360,6 +372,13 @@ def test_the_service_stores_extents_that_changed_once_an_hour_and_at_once_in_a_n
     assert count_samples(4) == 1
     (tmp_path / "state" / NAME).write_bytes(b"nonsense" * 1000)
     assert count_samples(8) == 1
+
+
+def test_a_host_without_a_journal_on_btrfs_gets_no_history(small_state: Path, keep: Keep, tmp_path: Path) -> None:
+    (small_state / MACHINE).mkdir()
+    with pytest.raises(NotBtrfsError):
+        go(keep(small_state))
+    assert not (tmp_path / "state" / NAME).exists()
 
 
 @pytest.fixture

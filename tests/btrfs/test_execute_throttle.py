@@ -17,6 +17,7 @@ import pytest
 from journalkeeper.btrfs.maintenance import find_maintenance
 from journalkeeper.config import Config, Watch, Window
 from journalkeeper.engine import Engine
+from journalkeeper.execute import runner
 from journalkeeper.execute.pace import PieceTimes
 from journalkeeper.execute.runner import Runner, Throttle
 from journalkeeper.model import Action, Kind, Reason, Request, Verb
@@ -24,6 +25,7 @@ from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.intake import Intake
 from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.observe.syncs import Syncs
+from journalkeeper.policy.backpressure import Advice
 from journalkeeper.probe.bed import ONLINE, Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import ALWAYS, log_until_online
@@ -139,8 +141,8 @@ class Asked:
         file = next(file for file in self.seen.files if file.kind is kind)
         action = Action(file.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, file, not_after_us=not_after_us)
         config = Config(window=Window(margin_us=500_000))
-        runner = Runner(config, self.flushes, PieceTimes(), hurry=hurry, stop=lambda: self.stopped)
-        self.throttle = Throttle(runner, action, self.seen)
+        made = Runner(config, self.flushes, PieceTimes(), hurry=hurry, stop=lambda: self.stopped)
+        self.throttle = Throttle(made, action, self.seen)
 
     def look(self, bed: Bed) -> Seen:
         seen = Observer().look([str(bed.directory)], now_us=time.time_ns() // 1000)
@@ -209,6 +211,18 @@ def test_who_is_in_a_hurry_waits_for_no_flush(short: Bed) -> None:
     one = Asked(short, Kind.ACTIVE, hurry=True, not_after_us=0)
     short.journald.log("the timer starts")
     assert one.throttle(10_000_000) is None
+
+
+def test_above_half_of_a_limit_it_rests_as_long_as_the_piece_takes(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within 50 and 250 ms."""
+    bed.journald.sync()
+    assert eventually(lambda: bed.journald.state() != ONLINE)
+    one, rests = Asked(bed, Kind.ACTIVE), list[float]()
+    monkeypatch.setattr(runner, "advise", lambda *_: Advice.SLOW_DOWN)
+    monkeypatch.setattr(Throttle, "_rest", lambda _, rest_s: rests.append(rest_s))
+    for piece_us in (10_000, 120_000, 900_000):
+        assert one.throttle(piece_us) is None
+    assert rests == [0.05, 0.12, 0.25]
 
 
 def test_a_sync_that_no_timer_foretold_is_seen(bed: Bed) -> None:

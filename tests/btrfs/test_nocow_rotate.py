@@ -31,9 +31,10 @@ from journalkeeper.model import Action, Instance, Plan, Reason, Request, Result,
 from journalkeeper.observe.observer import Observer
 from journalkeeper.policy.plan import plan
 from journalkeeper.probe.bed import ARCHIVED, Bed, PrivateJournald
-from journalkeeper.probe.scratch_volume import run
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import FORMS, do, how, is_nocow
 from tests.daemon import journalkeeper
+from tests.hosts import instance
 from tests.journal_files import archive_name
 from tests.patience import eventually
 
@@ -317,3 +318,11 @@ def test_where_the_socket_is_dead_nobody_writes_and_nothing_has_failed(
     outcome = do(the_action(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)).outcome
     assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.NO_JOURNALD)
     assert os.strerror(errno.ECONNREFUSED) in outcome.detail
+
+
+def test_a_directory_that_cannot_be_changed_is_an_error(make_volume: Callable[..., ScratchVolume]) -> None:
+    path = make_volume("256M").mountpoint
+    run("mount", "-o", "remount,ro", path)
+    status = path.stat()
+    with pytest.raises(OSError, match="Read-only file system"):
+        upkeep.set_nocow(instance(directory=str(path), device=status.st_dev, inode=status.st_ino))
