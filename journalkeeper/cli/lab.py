@@ -8,7 +8,8 @@ about 300 MiB and is removed at the end. A comparison takes ten minutes, or thre
 
 strategies:
   untouched         nothing is done
-  no fsync          the same, and journald never syncs: its fsync's part of WAIT
+  no fsync          as untouched, but journald never calls fsync: shows how
+                    much of WAIT (below) is due to fsync
   NOCOW             chattr +C
   autodefrag        the mount option
   defrag            btrfs filesystem defragment before each shutdown

@@ -9,7 +9,7 @@ columns:
   EXTENTS     of the file now
   EXPECTED    extents afterwards: a compressed file has one for each 128 KiB
   WRITES      the bytes to rewrite, before compression
-  READ SAVES  the time by which a cold read becomes shorter; "-": none
+  READ SAVES  how much shorter a cold read becomes; "-": not at all
   DISK SAVES  space on the disk; "-": none, or none that is known before
   SCOPE       "whole file", or the range to rewrite
 
@@ -157,7 +157,7 @@ def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
     The figures are sums over the actions on files. If all actions are on directories, there are no figures:
     - bytes to rewrite, and extents before and after
     - seconds that cold reads save, and disk bytes that become free: each left out if 0
-    - bytes that are on the disk twice until snapshots are deleted: left out if 0
+    - bytes of new copies of what snapshots hold, until they are deleted: left out if 0
 
     The text ends with `describe_rest`. Without actions, return `describe_no_actions`.
     """
@@ -174,6 +174,6 @@ def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
         if freed := sum(action.get("disk_bytes_saved", 0) for action in actions):
             facts.append(f"~{spell_size(freed)} less on disk")
         if twice := sum(action.get("unshared_bytes", 0) for action in actions):
-            facts.append(f"~{spell_size(twice)} on the disk twice until its snapshots are deleted")
+            facts.append(f"~{spell_size(twice)} more for what snapshots hold, until they are deleted")
         verdict += f": {', '.join(facts)}"
     return f"{verdict}. {describe_rest(skipped)}"

@@ -11,9 +11,9 @@ examples:
   sudo journalkeeper status -j | jq .health_reasons
 
 exit status:
-  0 the verdict is OK, or -D or --config names a journal that the service
-  does not keep; 1 it is not OK, the history is damaged, or with --watch the
-  service does not run or has ended; 2 wrong usage
+  0 the verdict is OK, or there is none: -D or --config names a journal that
+  the service does not manage; 1 it is not OK, the history is damaged, or with
+  --watch the service does not run or has ended; 2 wrong usage
 """
 
 from __future__ import annotations

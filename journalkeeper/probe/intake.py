@@ -31,8 +31,8 @@ STALL_NS: Final = 100_000_000
 
 STALLS_SHOWN: Final = 10
 NOT_SEEN: Final = (
-    "Not measured: lines that units write to stdout, waits before the kernel accepted a datagram, and stalls without "
-    "messages. The length of a stall is exact to 10% if at least 10 messages are logged during the stall."
+    "Not measured: lines that units write to stdout, waits of programs for room in journald's socket, and stalls "
+    "without messages. The length of a stall is exact to 10% if at least 10 messages are logged during it."
 )
 
 

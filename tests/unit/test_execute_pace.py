@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from journalkeeper.execute import pace as module
-from journalkeeper.execute.pace import LEAST_BYTES, Pace
+from journalkeeper.execute.pace import LEAST_BYTES, Pace, PieceTimes
 from journalkeeper.model import KIB, MIB, Range, Reason
 
 PIECE_US = 50_000
@@ -20,6 +20,9 @@ class Clock:
 
     def monotonic_ns(self) -> int:
         return self.now_ns
+
+    def monotonic(self) -> float:
+        return self.now_ns / 1e9
 
 
 @pytest.fixture
@@ -74,3 +77,12 @@ def test_the_next_piece_is_asked_for_with_the_time_that_it_will_take(clock: Cloc
     assert pace.ended is Reason.INTERRUPTED
     assert asked == [0, 2 * 256 * KIB * 8 // 1000, 2 * 512 * KIB * 8 // 1000]
     assert pace.written_bytes == 768 * KIB
+
+
+def test_a_slow_piece_counts_half_as_much_every_ten_minutes(clock: Clock) -> None:
+    times = PieceTimes()
+    times.add("/j", 800)
+    times.add("/k", 100)
+    for minutes, longest_us in ((0, 800), (9.9, 800), (10, 400), (25, 200)):
+        clock.now_ns = round(minutes * 60e9)
+        assert times.get_longest_us("/j") == times.get_longest_us() == longest_us
