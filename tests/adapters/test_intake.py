@@ -12,7 +12,7 @@ import pytest
 from journalkeeper.journald import entries, layout
 from journalkeeper.journald.entries import Entry
 from journalkeeper.model import Kind, Reason
-from journalkeeper.observe.intake import Intake, list_journald_files
+from journalkeeper.observe.intake import KEPT, Intake, list_journald_files
 from tests import hosts
 from tests.journal_files import journal
 
@@ -87,6 +87,10 @@ def test_after_a_rotation_all_of_the_new_file_is_new(tmp_path: Path) -> None:
     assert intake.find_worst_us(paths) is None
     active.rename(tmp_path / "archive")
     assert intake.find_worst_us(paths) is None
+    active.write_bytes(journal([row(1, 700)]))
+    assert intake.find_worst_us(paths) == 700, "from its first entry on"
+    active.rename(tmp_path / "archive")
+    assert intake.find_worst_us(paths) is None
     active.write_bytes(journal([row(1, 1), row(2, 2), row(3, 3)]))
     assert intake.find_worst_us(paths) == 3
 
@@ -121,3 +125,13 @@ def test_files_of_remote_hosts_do_not_count_under_any_name() -> None:
     theirs = own._replace(path="/var/log/journal/remote/system.journal", instance=layout.REMOTE)
     bad = own._replace(path="/var/log/journal/x/system.journal", problem=Reason.BAD_HEADER)
     assert list_journald_files([own, theirs, bad, hosts.file(Kind.ARCHIVED)]) == [own.path]
+
+
+def test_the_99th_percentile_is_that_of_the_newest_thousand(tmp_path: Path) -> None:
+    active = tmp_path / "system.journal"
+    intake, rows = Intake(entries=KEPT), [row(1)]
+    for wait_us in (None, 9_000, 50):
+        rows += [row(number, wait_us) for number in range(len(rows) + 1, len(rows) + 1001) if wait_us is not None]
+        active.write_bytes(journal(rows))
+        intake.find_worst_us([f"{active}"])
+        assert intake.p99_us == (wait_us or 0)

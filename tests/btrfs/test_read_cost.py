@@ -6,13 +6,14 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from journalkeeper.btrfs import kernel, writeback
+from journalkeeper.observe import read_cost
 from journalkeeper.observe.read_cost import estimate_cold_read_s
 from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
@@ -118,6 +119,33 @@ def test_dirty_pages_are_neither_read_nor_written_back(place: Path) -> None:
         before = writeback.find_dirty_runs(file.fileno())
         estimate_cold_read_s(file.fileno())
         assert writeback.find_dirty_runs(file.fileno()) == before != []
+
+
+def test_the_sample_leaves_out_what_is_dirty_and_nothing_else(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = place / "system.journal"
+    path.write_bytes(os.urandom(4 << 20))
+    run("sync", "-f", path)
+    offered: list[int] = []
+
+    def choose(pieces: Sequence[read_cost.Piece], goal: float) -> list[read_cost.Piece]:
+        offered.extend(offset for offset, _, _ in pieces)
+        return []
+
+    monkeypatch.setattr(read_cost, "_choose_sample", choose)
+    with open(path, "r+b", buffering=0) as file:
+        os.pwrite(file.fileno(), b"x", 1 << 20)
+        assert estimate_cold_read_s(file.fileno()) is None
+    assert offered == [offset for offset in range(0, 4 << 20, 512 << 10) if offset != 1 << 20]
+
+
+def test_a_request_reads_half_a_mib_and_a_seek_costs_as_much(fragmented: Callable[..., int], place: Path) -> None:
+    torn = fragmented(8)
+    assert read_cost._list_pieces(torn) == [(page * PAGE, PAGE, 1 + PAGE / (512 << 10)) for page in range(8)]
+    path = place / "whole"
+    path.write_bytes(os.urandom(1 << 20))
+    run("sync", "-f", path)
+    with open(path, "rb") as file:
+        assert [cost for _, _, cost in read_cost._list_pieces(file.fileno())] == [2.0, 1.0]
 
 
 def test_pages_that_a_program_maps_have_no_price(place: Path) -> None:
