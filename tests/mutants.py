@@ -167,6 +167,7 @@ def measure(place_kept: Path) -> coverage.CoverageData:
 def covering(data: coverage.CoverageData, mutant: Mutant) -> list[str]:
     """Return the tests that execute a mutant's lines; those that execute the module, if its lines run at import.
 
+    Other tests of their modules follow, because tests of a module can share a process that the first of them started.
     The tests that are named after the package come first; of these and of the others the quick ones, and of them those
     that execute few other lines. No more than MOST are returned.
     """
@@ -175,8 +176,10 @@ def covering(data: coverage.CoverageData, mutant: Mutant) -> list[str]:
     if "" in hit:
         hit = {test for tests in contexts.values() for test in tests}
     counts, name = count_lines(f"{data.data_filename()}"), f"/test_{Path(mutant.path).parts[1].removesuffix('.py')}"
-    key = {test: (name not in test, not test.startswith(QUICK), counts[test], test) for test in hit - {""}}
-    return sorted(key, key=key.__getitem__)[:MOST]
+    modules = {test.partition("::")[0] for test in hit - {""}}
+    chosen = [test for test in counts if test.partition("::")[0] in modules]
+    chosen.sort(key=lambda test: (name not in test, test not in hit, not test.startswith(QUICK), counts[test], test))
+    return chosen[:MOST]
 
 
 @cache
