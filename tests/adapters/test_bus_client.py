@@ -143,9 +143,12 @@ pytestmark = pytest.mark.root
 
 def test_progress_is_told_as_the_job_gets_on(fake: FakeService) -> None:
     def work(service: FakeService) -> None:
-        service.job = {**RUNNING, "FileNumber": 2, "BytesDone": 9}
-        service.moved()
-        asyncio.get_running_loop().call_later(0.3, service.removed, "done")
+        def move() -> None:
+            service.job = {**RUNNING, "FileNumber": 2, "BytesDone": 9}
+            service.moved()
+
+        asyncio.get_running_loop().call_later(0.2, move)
+        asyncio.get_running_loop().call_later(0.6, service.removed, "done")
 
     fake.on_defragment = work
     _, drawn = defragmented()

@@ -241,4 +241,8 @@ async def test_few_calls_wait_until_the_bus_has_named_their_callers() -> None:
     for new, caller in enumerate((known, dispatcher._callers.find(":9.99")), EARLY_ALL + 1):
         dispatcher.handle(Message(sender=caller.name, path="/", member="Ping"))
         assert (caller.calls, len(dispatcher._tasks)) == (1, new)
+    tasks = list(dispatcher._tasks)
+    await asyncio.sleep(0)
     dispatcher.close()
+    await asyncio.wait(tasks)
+    assert dispatcher._callers.find(":9.0").calls == 0

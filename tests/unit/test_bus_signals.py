@@ -78,6 +78,15 @@ async def test_only_what_differs_is_sent_and_together() -> None:
     assert changed.keys() == {"State", "StateReason", "Paused"}
 
 
+async def test_after_the_end_nothing_is_sent() -> None:
+    bench = Bench()
+    bench.state = bench.state._replace(present=bench.state.present._replace(paused="until noon"))
+    bench.signals.follow(Changed())
+    bench.signals.close()
+    await asyncio.sleep(0.05)
+    assert bench.sent == []
+
+
 async def test_a_jobs_progress_is_sent() -> None:
     bench, job = Bench(), Job(2, Request())
     bench.jobs.append(job)
