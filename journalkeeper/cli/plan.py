@@ -9,8 +9,9 @@ columns:
   EXTENTS     of the file now
   EXPECTED    extents afterwards: a compressed file has one for each 128 KiB
   WRITES      the bytes to rewrite, before compression
-  READ SAVES  how much shorter a cold read becomes; "-": not at all
-  DISK SAVES  space on the disk; "-": none, or none that is known before
+  TIME SAVED  how much shorter a cold read becomes; "-": not at all
+  DISK SAVED  space on the disk; "-": none, or not before snapshots are deleted,
+              or it cannot be known before
   SCOPE       "whole file", or the range to rewrite
 
 examples:
@@ -83,8 +84,8 @@ _ACTIONS: Final[tuple[Column[dict[str, Any]], ...]] = (
     Column("EXTENTS", _extents("extents_before"), right=True),
     Column("EXPECTED", _extents("extents_expected"), right=True),
     Column("WRITES", lambda action: format_size(action["bytes_to_write"]), right=True),
-    Column("READ SAVES", lambda action: _estimate(format_seconds(action.get("read_seconds_saved", 0))), right=True),
-    Column("DISK SAVES", lambda action: _estimate(format_size(action.get("disk_bytes_saved", 0))), right=True),
+    Column("TIME SAVED", lambda action: _estimate(format_seconds(action.get("read_seconds_saved", 0))), right=True),
+    Column("DISK SAVED", lambda action: _estimate(format_size(action.get("disk_bytes_saved", 0))), right=True),
     Column("SCOPE", _format_part, gives="text"),
     Column("PATH", lambda action: escape(action["path"]), gives="path"),
 )
@@ -157,7 +158,7 @@ def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
     The figures are sums over the actions on files. If all actions are on directories, there are no figures:
     - bytes to rewrite, and extents before and after
     - seconds that cold reads save, and disk bytes that become free: each left out if 0
-    - bytes of new copies of what snapshots hold, until they are deleted: left out if 0
+    - bytes of new copies beside the old data in snapshots: left out if 0
 
     The text ends with `describe_rest`. Without actions, return `describe_no_actions`.
     """
@@ -174,6 +175,6 @@ def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
         if freed := sum(action.get("disk_bytes_saved", 0) for action in actions):
             facts.append(f"~{spell_size(freed)} less on disk")
         if twice := sum(action.get("unshared_bytes", 0) for action in actions):
-            facts.append(f"~{spell_size(twice)} more for what snapshots hold, until they are deleted")
+            facts.append(f"~{spell_size(twice)} for new copies beside the old data in snapshots")
         verdict += f": {', '.join(facts)}"
     return f"{verdict}. {describe_rest(skipped)}"

@@ -59,7 +59,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--before-shutdown",
         action="store_true",
-        help="for the unit at shutdown: as --active --now; also rotate files that the last messages would fragment",
+        help="for journalkeeper-shutdown.service: as --active --now; also rotate what the shutdown would fragment",
     )
 
 

@@ -2,7 +2,8 @@
 """`journalkeeper status`: the verdict, then the facts from the service and the history. It works for any user.
 
 Shows the verdict first: "OK: ...", "Act: ..." with the remedy, or "Unknown: ..." while the service starts or if
-the facts cannot be read. Then it shows the state of the service and of its last look, which every user may see.
+the facts cannot be read. Then it shows the state of the service and what it found when it last looked at the
+files, which every user may see.
 Root also sees the history: the last run, and the bytes rewritten in the last 24 hours (before compression).
 
 examples:
@@ -236,7 +237,7 @@ def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str
     rows = [
         ("Saved", describe_total_saving(counters)),
         *_list_service_facts(evidence, answer.verdict or ""),
-        ("State", answer.state_directory),
+        ("StateDir", answer.state_directory),
     ]
     if isinstance(record, Unknown):
         rows.append(("Last run", record.why))

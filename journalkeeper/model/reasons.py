@@ -73,8 +73,8 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
             sizes = f"{spell_size(outcome.disk_bytes_before)} to {spell_size(outcome.disk_bytes_after)} on disk"
             facts.insert(0, sizes)
         if outcome.unshared_bytes:
-            more = f"about {spell_size(outcome.unshared_bytes)} more until they are deleted"
-            facts[-1] += f"; the part that snapshots still hold takes {more}"
+            new = f"until they are deleted, the new copy takes about {spell_size(outcome.unshared_bytes)} beside it"
+            facts[-1] += f"; snapshots still hold old data: {new}"
     return f"{DONE[outcome.action]} {name}: {', '.join(facts)}"
 
 

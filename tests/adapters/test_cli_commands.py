@@ -159,7 +159,7 @@ LEFT_ALONE = (
 
 def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(typed: Typed) -> None:
     assert typed("plan", engine=FakeEngine()).out == (
-        "ACTION    REASON      EXTENTS  EXPECTED  WRITES  READ SAVES  DISK SAVES  SCOPE       PATH\n"
+        "ACTION    REASON      EXTENTS  EXPECTED  WRITES  TIME SAVED  DISK SAVED  SCOPE       PATH\n"
         "compress  fragmented     9447       360   45.0M       ~1min           -  whole file  /j/abc/system.journal\n"
         f"{LEFT_ALONE[:-1]}"
         "fragmented: The file has far more extents than its data needs, and each costs a cold reader a seek.\n\n"
@@ -566,7 +566,7 @@ def test_history_of_no_record_is_empty_and_of_no_time_wrong_usage(typed: Typed, 
 
 def test_status_tells_the_last_run(typed: Typed, state: Path) -> None:
     out = typed("status").out
-    assert f" State: {state}\n" in out
+    assert f" StateDir: {state}\n" in out
     assert "Service" not in out, "a state directory of one's own is not the service's"
     assert "took 3s 500ms: 1 of 2 actions done, 1 failed, 90 MiB rewritten\n" in out
     document = typed("status", "-j").document

@@ -117,7 +117,8 @@ def test_a_compressed_file_with_holes_has_no_higher_ideal_than_extents(place: Pa
     run("sync", "-f", path)
     (seen,) = look(path)
     assert seen.compressed
-    assert seen.extents.total == seen.ideal_extents == extents(path, sync=True) < 64 * 8
+    # another program's sync(2) can end an extent early
+    assert 4 * 8 == seen.ideal_extents <= seen.extents.total == extents(path, sync=True) < 64 * 8
 
 
 @pytest.mark.parametrize("nocow", [False, True])
