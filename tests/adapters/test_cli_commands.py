@@ -566,7 +566,7 @@ def test_history_of_no_record_is_empty_and_of_no_time_wrong_usage(typed: Typed, 
 
 def test_status_tells_the_last_run(typed: Typed, state: Path) -> None:
     out = typed("status").out
-    assert f" StateDir: {state}\n" in out
+    assert f"\nStateDir: {state}\n" in out
     assert "Service" not in out, "a state directory of one's own is not the service's"
     assert "took 3s 500ms: 1 of 2 actions done, 1 failed, 90 MiB rewritten\n" in out
     document = typed("status", "-j").document

@@ -14,21 +14,22 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.config import Budget, Config, Defrag, Metrics, Watch
-from journalkeeper.engine import DAEMON, HOUR_S, Engine
+from journalkeeper.config import Budget, Config, Defrag, History, Metrics, Watch
+from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.execute import executor, runner
 from journalkeeper.history import state
 from journalkeeper.history.record import NAME, Record
-from journalkeeper.model import KIB, MIB, Past, Reason, Request, Result, Verb
+from journalkeeper.model import KIB, MIB, Past, Reason, Refusal, Request, Result, Verb
 from journalkeeper.model.errors import BusyError, FileError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
+from journalkeeper.model.units import DAY_US
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import run
 from tests.btrfs.faults import fill
 from tests.btrfs.journals import NOW, Bearing, bearing, export, extents, go
 from tests.daemon import journalkeeper
-from tests.hosts import MACHINE
+from tests.hosts import MACHINE, done, outcome
 from tests.journal_files import archive_name, put, scatter, unclean_name
 from tests.nobody import as_nobody
 
@@ -347,6 +348,39 @@ def test_only_a_users_run_finds_out_what_now_would_do(top: Path, keep: Keep, jou
         assert len(report.waiting) == (origin == DAEMON), "only the service publishes what waits"
 
 
+def test_a_day_of_the_history_counts_and_old_rows_are_deleted(
+    top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path
+) -> None:
+    archives(top / MACHINE, journal_bytes, 1)
+    now_us = time.time_ns() // 1000
+    rotation = done(one=outcome("/j/a", action=Verb.ROTATE))
+    with Record(str(tmp_path / "state")) as record:
+        for days in (3, 2, 0):
+            when_us = now_us - days * DAY_US
+            record.insert_outcome(record.begin_run(when_us, "defrag"), ("uuid", 5), rotation, when_us)
+    host = go(keep(config=Config(history=History(max_rows=3)))).host
+    assert host is not None
+    assert host.rotations == 1
+    with closing(Record(str(tmp_path / "state"), read_only=True)) as record:
+        assert len([one for one in record.history() if one.outcome.action is Verb.ROTATE]) == 2
+
+
+def test_a_whole_look_forgets_failures_of_files_that_are_gone(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    (path,) = archives(top / MACHINE, journal_bytes, 1)
+    engine, there, gone = keep(), (path.stat().st_dev, path.stat().st_ino), (1, 2)
+    for request, left in ((Request(paths=(str(path),)), {there, gone}), (Request(), {there})):
+        engine.memory.failures = dict.fromkeys((there, gone), Refusal(0, 0, 0, Reason.IN_USE, "held"))
+        go(engine, request)
+        assert engine.memory.failures.keys() == left
+
+
+def test_the_space_on_the_disk_is_measured_where_it_is_wanted(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    archives(top / MACHINE, journal_bytes, 1)
+    for words, measured in (({}, False), ({"disk_bytes": True}, True)):
+        (file,) = keep(**words).look(Request()).files
+        assert (file.disk_bytes is not None) == measured
+
+
 def test_another_directory_has_no_metrics(top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path) -> None:
     """That of -D is no journal of this host."""
     archives(top / MACHINE, journal_bytes, 1)
@@ -369,7 +403,7 @@ def test_the_service_stores_extents_that_changed_once_an_hour_and_at_once_in_a_n
             return len(record.samples())
 
     assert [count_samples(2), count_samples(4)] == [1, 1]
-    service.memory.observed_s -= HOUR_S
+    service.memory.observed_s -= 3600
     assert count_samples(8) == 2
     (tmp_path / "state" / NAME).unlink()
     assert count_samples(4) == 1

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from journalkeeper.bus import names, objects
+from journalkeeper.bus.contract import introspection
 from journalkeeper.model.errors import (
     KeeperError,
     NoSuchJobError,
@@ -46,6 +47,11 @@ def shape(interface: ElementTree.Element) -> Shape:
 def shapes(xml: str) -> dict[str, Shape]:
     root = ElementTree.fromstring(xml)  # noqa: S314 - our own
     return {one.get("name", ""): shape(one) for one in root.iter("interface")}
+
+
+def test_introspection_leads_to_the_objects_below() -> None:
+    root = ElementTree.fromstring(introspection([], ["1", "2"]))  # noqa: S314 - our own
+    assert [one.attrib for one in root.iter("node")] == [{}, {"name": "1"}, {"name": "2"}]
 
 
 def test_what_changes_something_asks_polkit_for_an_action_that_there_is() -> None:
