@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.config import Budget, Config, Defrag, History, Metrics, Watch
+from journalkeeper.config import Budget, Config, Defrag, Metrics, Watch
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.execute import executor, runner
 from journalkeeper.history import state
@@ -29,7 +29,7 @@ from journalkeeper.probe.scratch_volume import run
 from tests.btrfs.faults import fill
 from tests.btrfs.journals import NOW, Bearing, bearing, export, extents, go
 from tests.daemon import journalkeeper
-from tests.hosts import MACHINE, done, outcome
+from tests.hosts import MACHINE, configured, done, outcome
 from tests.journal_files import archive_name, put, scatter, unclean_name
 from tests.nobody import as_nobody
 
@@ -358,7 +358,7 @@ def test_a_day_of_the_history_counts_and_old_rows_are_deleted(
         for days in (3, 2, 0):
             when_us = now_us - days * DAY_US
             record.insert_outcome(record.begin_run(when_us, "defrag"), ("uuid", 5), rotation, when_us)
-    host = go(keep(config=Config(history=History(max_rows=3)))).host
+    host = go(keep(config=configured("history", max_rows=3))).host
     assert host is not None
     assert host.rotations == 1
     with closing(Record(str(tmp_path / "state"), read_only=True)) as record:
