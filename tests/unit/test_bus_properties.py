@@ -122,7 +122,7 @@ def test_files_are_listed_in_pages_until_an_answer_is_empty(count: int) -> None:
     findings = many(*(f"{TOP}/m/system@{number}.journal" for number in range(count)))
     paths: list[str] = []
     while page := listed(findings, paths[-1] if paths else ""):
-        assert len(page) <= values.LISTED_MOST
+        assert len(page) <= 500
         paths += [one["Path"] for one in page]
     assert paths == sorted(findings.files)
 
@@ -132,7 +132,7 @@ def test_long_texts_make_a_page_shorter_and_lose_no_file() -> None:
     paths: list[str] = []
     while page := list_files(findings, paths[-1] if paths else "", lambda _: True):
         assert sum(len(text) for one in page for signature, text in one.values() if signature == "s") <= 400_000
-        assert len(page) < values.LISTED_MOST
+        assert len(page) < 500
         paths += [one["Path"][1] for one in page]
     assert paths == sorted(map(names.to_ascii, findings.files))
 
@@ -180,6 +180,10 @@ def test_a_jobs_document_that_is_too_long_lacks_outcomes_and_details() -> None:
     assert written["notices"] == ["n"]
     kept = sum(len(written[name]) for name in ("outcomes", "details", "skipped"))
     assert kept + written["omitted"] == 15_000
+    few = {path: details[path] for path in list(details)[:9]}
+    written = json.loads(write_document({**whole, "outcomes": rows[:9], "details": few}, lambda _: True))
+    assert (len(written["outcomes"]), written["details"]) == (9, few)
+    assert 0 < written["omitted"] < 5000
 
 
 @pytest.mark.parametrize(
