@@ -23,7 +23,7 @@ columns:
   WAIT     the longest wait of a message when 50 are sent each second, while
            journald syncs and the strategy acts
   LAST 10  the time of journalctl -n 10
-  ALL      the time to read every entry before the last shutdown
+  ALL      the time to read all entries that are older than the last shutdown
   EXTENTS  of all journal files, and so is DISK
   WRITTEN  the bytes that were written to the device on all days
 
@@ -80,7 +80,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     The arguments are the measurement, which can only be `compare`, and the directory DIR. The options are --extents and
     --iops, each a whole number in a fixed range. Their defaults are 3000 extents and None.
     """
-    parser.add_argument("what", choices=("compare",), metavar="compare", help="what is measured")
+    parser.add_argument("what", choices=("compare",), metavar="compare", help="the task: compare the strategies")
     parser.add_argument("place", metavar="DIR", help="a directory on the disk in question, such as /var/tmp")
     extents, iops = between(EXTENTS_LEAST, EXTENTS_MOST, int), between(0, 1_000_000, int)
     aged, limited = "the extents of an untouched journal", "the limit of the scratch device; 0 for none"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 NAME_WIDTH: Final = 24
 KEY: Final = '"-": too few waits for this figure.'
-CALL_KEY: Final = '"without probe delays": from the moment of the call; the row above, from the planned moment. '
+CALL_KEY: Final = '"without probe delays" counts from the real call, the row above from when it was due. '
 OWN: Final = "measure the host's journald instead of a private one with files below -D DIR or /var/tmp"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "since": {"metavar": "TIME", "type": parse_time_us, "help": "leave out older entries"},

@@ -8,8 +8,8 @@ The output names the command that makes journald apply it.
 
 examples:
   sudo journalkeeper retention
-  sudo journalkeeper retention --apply
-  sudo journalkeeper retention --undo
+  sudo journalkeeper retention --apply   write the proposed SystemMaxUse=
+  sudo journalkeeper retention --undo    remove it
 
 exit status:
   0 done, also if there was nothing to undo; 1 the retention is unknown or the

@@ -59,7 +59,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--before-shutdown",
         action="store_true",
-        help="for journalkeeper-shutdown.service: as --active --now; also rotate what the shutdown would fragment",
+        help="for the shutdown's unit: as --active --now, and rotate files that the last messages would fragment",
     )
 
 

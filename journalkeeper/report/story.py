@@ -197,9 +197,8 @@ def describe_past(story: Story) -> list[str]:
         said.append(f"{pluralize(len(story.past) - len(newest), 'older action')}: see `journalkeeper history`")
     if story.samples:
         first, last, most = story.samples[0], story.samples[-1], max(sample.extents for sample in story.samples)
-        growth = f"at {moment(first.when_us)}, {last.extents:,} at {moment(last.when_us)}, at most {most:,}"
-        constant = f"since {moment(first.when_us)}, unchanged" if first.extents == last.extents == most else ""
-        said.append(f"{pluralize(first.extents, 'extent')} {constant or growth}")
+        growth = f", {last.extents:,} at {moment(last.when_us)}, at most {most:,}" if last is not first else ""
+        said.append(f"{pluralize(first.extents, 'extent')} at {moment(first.when_us)}{growth}")
     return said or ["no entry in the history"]
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -17,6 +18,7 @@ from journalkeeper.model.units import DAY_US, HOUR_US, SECOND_US
 from journalkeeper.service import worker
 from journalkeeper.service.backoff import RETRY_S
 from tests import hosts
+from tests.nobody import being_nobody
 
 NOW_US = 1_700_000_000 * SECOND_US
 FAILED = Outcome("/j/a", Verb.COMPRESS, Result.FAILED, Reason.IO_ERROR, 9, 9, None, None, 0, 1.0)
@@ -68,3 +70,9 @@ def test_a_directory_that_cannot_be_examined_ends_no_look(tmp_path: Path, monkey
     monkeypatch.setattr("os.access", lambda *_, **__: False)
     monkeypatch.setattr(worker, "find_mount_line", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
     assert worker.find_unwritable(f"{tmp_path}") == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
+def test_the_rights_of_the_effective_user_count() -> None:
+    with being_nobody():
+        assert worker.find_unwritable("/usr").keys() == {"/usr"}
