@@ -307,6 +307,15 @@ def test_who_may_read_the_directory_may_read_the_record_while_it_is_written_and_
     assert kept(open_directory) == [1]
 
 
+def test_a_history_is_not_made_through_a_link(tmp_path: Path) -> None:
+    state, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
+    state.mkdir()
+    (state / "history.db").symlink_to(elsewhere)
+    with pytest.raises(KeeperError), Record(state) as record:
+        keep(record, 1)
+    assert not elsewhere.exists()
+
+
 def test_a_reader_cannot_write(tmp_path: Path) -> None:
     for _ in ("without a database", "with one"):
         with Record(tmp_path, read_only=True) as record, pytest.raises(KeeperError, match="cannot write the history"):

@@ -271,7 +271,7 @@ def test_pages_that_another_program_writes_back_are_a_sync(make_volume: Callable
     path.write_bytes(bytes(8 << 20))
     os.sync()
     syncs = Syncs(str(path))
-    assert not any(syncs.has_foreign_sync() for _ in range(3))
+    assert eventually(lambda: not any(syncs.has_foreign_sync() for _ in range(3)))
     volume.throttle(50)
     with path.open("r+b", buffering=0) as file, ThreadPoolExecutor(1) as pool:
         os.pwrite(file.fileno(), os.urandom(4 << 20), 4 << 20)
