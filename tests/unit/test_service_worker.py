@@ -76,3 +76,12 @@ def test_a_directory_that_cannot_be_examined_ends_no_look(tmp_path: Path, monkey
 def test_the_rights_of_the_effective_user_count() -> None:
     with being_nobody():
         assert worker.find_unwritable("/usr").keys() == {"/usr"}
+
+
+async def test_after_its_end_a_worker_takes_no_work(tmp_path: Path) -> None:
+    engine = Engine(Config(), directories=(f"{tmp_path}",), state_directory=f"{tmp_path}")
+    made = worker.Worker(lambda: engine, Mock(), Mock(), Mock())
+    assert await made.run(lambda: 7) == 7
+    made.close()
+    with pytest.raises(RuntimeError):
+        made.run(lambda: 7)
