@@ -75,6 +75,8 @@ def run(_: argparse.Namespace, context: Context) -> int:
     values = describe(config)
     table = Table(_COLUMNS, values, lambda value: GREY if value.default else "")
     changed = ", ".join(f"{value.key}=" for value in values if not value.default)
-    legend = f"The configuration is valid; changed: {changed or 'none'}. journalkeeper.conf(5) explains each key."
+    legend = (
+        f"The configuration is valid; not the default: {changed or 'no key'}. journalkeeper.conf(5) explains each key."
+    )
     output.show(ConfigAnswer([], values), table, legend=[[legend]])
     return 0

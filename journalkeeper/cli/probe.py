@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 NAME_WIDTH: Final = 24
 KEY: Final = '"-": too few waits for this figure.'
-CALL_KEY: Final = '"without probe delays" counts from the real call, the row above from when it was due. '
+CALL_KEY: Final = '"from the actual call": without lateness of the probe, which the row above includes. '
 OWN: Final = "measure the host's journald instead of a private one with files below -D DIR or /var/tmp"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "since": {"metavar": "TIME", "type": parse_time_us, "help": "leave out older entries"},
@@ -202,7 +202,7 @@ def text(found: Measurement, answer: ProbeAnswer, output: Output) -> list[list[s
 
     There is a histogram for each series in `found.judged` that has values, or of all series if `judged` is empty.
     The table has a row for each series. If the calls of a series had planned times, the row counts each wait from
-    the planned time. A second row, "without probe delays", then counts from the start of the call.
+    the planned time. A second row, "from the actual call", then counts from the start of the call.
     """
     judged = found.judged or found.series
     histograms = [[series.name, *draw(series.waits_ns())] for series in judged if series.began_ns]
@@ -210,7 +210,7 @@ def text(found: Measurement, answer: ProbeAnswer, output: Output) -> list[list[s
     for series in answer.series:
         rows.append((series.name, series.waits))
         if series.call is not None:
-            rows.append(("  without probe delays", series.call))
+            rows.append(("  from the actual call", series.call))
     return [[answer.verdict], *histograms, output.format(Table(_COLUMNS, rows))]
 
 

@@ -73,8 +73,8 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
             sizes = f"{spell_size(outcome.disk_bytes_before)} to {spell_size(outcome.disk_bytes_after)} on disk"
             facts.insert(0, sizes)
         if outcome.unshared_bytes:
-            new = f"until they are deleted, the new copy takes about {spell_size(outcome.unshared_bytes)} beside it"
-            facts[-1] += f"; snapshots still hold old data: {new}"
+            twice = f"about {spell_size(outcome.unshared_bytes)} of the disk is used twice until they are deleted"
+            facts[-1] += f"; snapshots still hold some of the old data: {twice}"
     return f"{DONE[outcome.action]} {name}: {', '.join(facts)}"
 
 

@@ -638,7 +638,7 @@ def test_check_config_shows_every_value_of_a_right_file(typed: Typed, tmp_path: 
     said = typed("check-config", "--config", f"{file}")
     assert said.status == 0
     assert "\n[Defrag]   MinExtents         64\n" in said.out
-    assert "; changed: MinExtents=. journalkeeper.conf(5) explains each key.\n" in said.out
+    assert "; not the default: MinExtents=. journalkeeper.conf(5) explains each key.\n" in said.out
     document = typed("check-config", "-j", "--config", f"{file}").document
     assert document["problems"] == []
     assert {"section": "Defrag", "key": "MinExtents", "value": "64", "default": False} in document["values"]

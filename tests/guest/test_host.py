@@ -94,7 +94,7 @@ def bus(guest: Guest, verb: str, *words: str, user: str | None = None) -> tuple[
 def test_one_command_installs_it_enables_and_starts_it_and_shows_its_status(guest: Guest) -> None:
     """It takes long because pip makes a virtual environment on the host."""
     said = install(guest, QUICK)
-    plan, _, status = said.partition("To prevent this: ")
+    plan, _, status = said.partition("and after it: systemctl start journalkeeper.")
     assert "The service starts now. This is its plan:" in plan
     assert "compress" in plan
     assert "Service: " in status
