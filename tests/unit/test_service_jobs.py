@@ -131,6 +131,9 @@ async def test_the_service_ends_with_the_running_job_and_begins_no_other(bench: 
     bench.jobs.add(request(2))
     await asyncio.sleep(0)
     closing = asyncio.create_task(bench.jobs.close())
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert not closing.done(), "it waits for the running job"
     await bench.finish()
     await closing
     assert bench.began == [1]
