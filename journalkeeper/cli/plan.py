@@ -123,8 +123,9 @@ def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
     relevant = [window for name, window in windows.items() if window.open or name in waiting]
     footer = [[describe_window(one, named=len(windows) > 1) for one in relevant], [_summarize(actions, skipped)]]
     table = Table(_ACTIONS, actions, lambda _: GREEN)
-    everything, why = verbose or bool(asked.paths), {action["reason"] for action in actions}
-    others = [reason for reason in Reason if reason in why]
+    everything = verbose or bool(asked.paths)
+    acted_on = {action["reason"] for action in actions}
+    others = [reason for reason in Reason if reason in acted_on]
     show_decisions(context.output, document, table, skipped, everything=everything, others=others, footer=footer)
     return status
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 NAME_WIDTH: Final = 24
 KEY: Final = '"-": too few waits for this figure.'
-CALL_KEY: Final = '"from the actual call": without lateness of the probe, which the row above includes. '
+CALL_KEY: Final = '"from the actual call": without lateness of the probe, which the row above includes.'
 OWN: Final = "measure the host's journald instead of a private one with files below -D DIR or /var/tmp"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "since": {"metavar": "TIME", "type": parse_time_us, "help": "leave out older entries"},
@@ -175,7 +175,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     said = found.verdict(Limit(limit_us * 1000, probe.limit_source))
     began_us, name = context.now_us, cast("Any", probe.name)
     answer = ProbeAnswer(name, __version__, began_us, options, series, found.notes, found.faults, found.losses, said)
-    key = (CALL_KEY if any(one.call for one in series) else "") + KEY
+    key = f"{CALL_KEY} {KEY}" if any(one.call for one in series) else KEY
     context.output.show(answer, *text(found, answer, context.output), legend=[[key], found.notes])
     for fault in found.faults:
         context.output.note(fault)

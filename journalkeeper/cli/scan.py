@@ -30,7 +30,6 @@ from journalkeeper.cli.table import RED, Column, Table
 from journalkeeper.journald.names import classify
 from journalkeeper.model import JournalFile, Request, State, Sums
 from journalkeeper.model.escape import escape
-from journalkeeper.model.reasons import NO_JOURNAL
 from journalkeeper.model.units import format_size, pluralize, spell_size
 from journalkeeper.policy.cost import is_fragmented
 
@@ -107,7 +106,7 @@ def _summarize(files: tuple[JournalFile, ...], fragmented: int) -> str:
     at `journalkeeper plan` follows. If none is fragmented, the text begins with "No file is fragmented:" and has no
     hint. Without files, return "No journal files found." The disk usage is left out if no file has one.
     """
-    if all(file.problem in NO_JOURNAL for file in files):
+    if not files:
         return "No journal files found."
     every = Sums.of(files)
     disk = [file.disk_bytes for file in files if file.disk_bytes is not None]

@@ -13,7 +13,7 @@ from journalkeeper.health.finding import list_names
 from journalkeeper.health.verdict import describe_waits, drop_echoes, find_noun
 from journalkeeper.model import Outcome, Reason, Result, Skip, Verb, reasons
 from journalkeeper.model.escape import escape
-from journalkeeper.model.reasons import NO_JOURNAL, short_name
+from journalkeeper.model.reasons import short_name
 from journalkeeper.model.run import disk_sums
 from journalkeeper.model.units import SECOND_US, format_span, pluralize, spell_size
 
@@ -83,10 +83,10 @@ def _count_nouns(nouns: Iterable[str]) -> str:
 def describe_no_actions(skipped: Sequence[Skip]) -> str:
     """Return the summary of a plan without actions.
 
-    It is `describe_rest`, after "Nothing to do: " if no file waits. If nothing else was skipped than paths that are no
-    journal files (NO_JOURNAL), it is "Nothing to do: no journal file was found.".
+    It is `describe_rest`, after "Nothing to do: " if no file waits. If nothing was skipped either, it is
+    "Nothing to do: no journal file was found.".
     """
-    rest = "no journal file was found." if {skip.reason for skip in skipped} <= NO_JOURNAL else describe_rest(skipped)
+    rest = describe_rest(skipped) if skipped else "no journal file was found."
     return rest if any(skip.puts_off for skip in skipped) else f"Nothing to do: {rest}"
 
 

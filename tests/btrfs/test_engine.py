@@ -27,7 +27,7 @@ from journalkeeper.model.units import DAY_US
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import run
 from tests.btrfs.faults import fill
-from tests.btrfs.journals import NOW, Bearing, bearing, export, extents, go
+from tests.btrfs.journals import NOW, Bearing, bearing, export, extents, go, readable_for
 from tests.daemon import journalkeeper
 from tests.hosts import MACHINE, configured, done, outcome
 from tests.journal_files import archive_name, put, scatter, unclean_name
@@ -307,7 +307,6 @@ def test_the_service_reads_the_past_again_after_each_run_that_acted_and_for_othe
 def test_the_service_sees_what_was_rewritten_in_place(top: Path, keep: Keep, journal_bytes: bytes) -> None:
     """By another process or by itself: no rewrite leaves a trace in the file's stat."""
     active, service = put(top / MACHINE, journal_bytes, "system.journal"), keep()
-    time.sleep(1.1)  # a file that changed less than a second ago is always looked at again
 
     def count_seen() -> int:
         host = go(service, Request(archived=True), origin=DAEMON).host
@@ -315,11 +314,11 @@ def test_the_service_sees_what_was_rewritten_in_place(top: Path, keep: Keep, jou
         return sum(file.extents.total for file in host.files)
 
     for other in (keep(), service):
+        scatter(active)
+        time.sleep(1.1)  # a file that changed less than a second ago is always looked at again
         assert count_seen() == extents(active) > 100
         go(other)
         assert count_seen() == extents(active) < 100
-        scatter(active)
-        time.sleep(1.1)
 
 
 def test_a_wait_ends_with_the_file_that_was_named(top: Path, keep: Keep, journal_bytes: bytes) -> None:
@@ -484,8 +483,7 @@ def test_what_a_run_that_failed_did_not_say_of_the_record_the_next_one_says(
 def test_who_may_read_none_of_the_files_is_told_who_may(top: Path, keep: Keep, journal_bytes: bytes) -> None:
     (path,) = archives(top / MACHINE, journal_bytes, 1)
     path.chmod(0o600)
-    for directory in (top / MACHINE, *(top / MACHINE).parents[:3]):
-        directory.chmod(0o755)
+    readable_for(top / MACHINE, 0o755)
     engine = keep()
 
     def look() -> str:
