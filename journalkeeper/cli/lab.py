@@ -25,7 +25,7 @@ columns:
   LAST 10  the time of journalctl -n 10
   ALL      the time to read all entries that are older than the last shutdown
   EXTENTS  of all journal files, and so is DISK
-  WRITTEN  the bytes that were written to the device on all days
+  WRITTEN  all bytes written to the device while the journal was aged
 
 examples:
   sudo journalkeeper lab compare /var/tmp

@@ -73,8 +73,8 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
             sizes = f"{spell_size(outcome.disk_bytes_before)} to {spell_size(outcome.disk_bytes_after)} on disk"
             facts.insert(0, sizes)
         if outcome.unshared_bytes:
-            twice = f"about {spell_size(outcome.unshared_bytes)} of the disk is used twice until they are deleted"
-            facts[-1] += f"; snapshots still hold some of the old data: {twice}"
+            twice = f"the disk stores about {spell_size(outcome.unshared_bytes)} twice"
+            facts[-1] += f"; snapshots still hold some of the old data: until they are deleted, {twice}"
     return f"{DONE[outcome.action]} {name}: {', '.join(facts)}"
 
 

@@ -22,14 +22,18 @@ pytestmark = pytest.mark.root
 def test_only_the_range_is_written(
     make_file: Callable[..., int], write_back: Callable[[int, int, int], None], dirty: list[tuple[int, int]] | None
 ) -> None:
+    """A sync of another program writes all ranges, so there are five tries."""
     fd = make_file()
     written = [(2 * number * MIB, MIB) for number in range(3)]
-    for offset, length in written:
-        os.pwrite(fd, b"x" * length, offset)
 
     def list_dirty() -> list[tuple[int, int]]:
         rows = fiemap.list_extents(fd, sync=False)
         return [(row.logical, row.length) for row in rows if row.flags & fiemap.FIEMAP_EXTENT_DELALLOC]
 
-    write_back(fd, 2 * MIB, 2 * MIB)
-    assert eventually(lambda: list_dirty() == (dirty or written))
+    def leaves_the_rest_dirty() -> bool:
+        for offset, length in written:
+            os.pwrite(fd, b"x" * length, offset)
+        write_back(fd, 2 * MIB, 2 * MIB)
+        return eventually(lambda: list_dirty() == (dirty or written), 20)
+
+    assert any(leaves_the_rest_dirty() for _ in range(5))

@@ -24,7 +24,7 @@ done = partial(
     disk_bytes_after=576 << 10,
 )
 COUNTS = "3,046 to 46 extents"
-UNSHARED = "snapshots still hold some of the old data: about 300 KiB of the disk is used twice until they are deleted"
+UNSHARED = "snapshots still hold some of the old data: until they are deleted, the disk stores about 300 KiB twice"
 UNMEASURED: dict[str, Any] = {"disk_bytes_before": None}
 NOCOW: dict[str, Any] = {"path": MAIN, "action": Verb.SET_NOCOW}
 VAIN: dict[str, Any] = {
