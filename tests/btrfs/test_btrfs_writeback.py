@@ -22,7 +22,7 @@ pytestmark = pytest.mark.root
 def test_only_the_range_is_written(
     make_file: Callable[..., int], write_back: Callable[[int, int, int], None], dirty: list[tuple[int, int]] | None
 ) -> None:
-    """A sync of another program writes all ranges, so there are five tries."""
+    """A sync of another program writes all ranges, so there are several tries."""
     fd = make_file()
     written = [(2 * number * MIB, MIB) for number in range(3)]
 
@@ -31,9 +31,10 @@ def test_only_the_range_is_written(
         return [(row.logical, row.length) for row in rows if row.flags & fiemap.FIEMAP_EXTENT_DELALLOC]
 
     def leaves_the_rest_dirty() -> bool:
+        os.ftruncate(fd, 0)  # FIEMAP shows no dirty pages where something is on the disk
         for offset, length in written:
             os.pwrite(fd, b"x" * length, offset)
         write_back(fd, 2 * MIB, 2 * MIB)
-        return eventually(lambda: list_dirty() == (dirty or written), 20)
+        return eventually(lambda: list_dirty() == (dirty or written), 1)
 
-    assert any(leaves_the_rest_dirty() for _ in range(5))
+    assert eventually(leaves_the_rest_dirty)
