@@ -12,8 +12,8 @@ examples:
   journalkeeper doctor -D /mnt/var/log/journal  on another host's disk
 
 exit status:
-  0 it ran, whatever it found; 1 with --check there is a problem, or
-  journalctl failed; 2 wrong usage
+  0 it ran, whatever it found; 1 journalctl failed, or --check was given and
+  there is a problem; 2 wrong usage
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from journalkeeper.report.retention import summarize_history
 from journalkeeper.report.story import Decision, DirectoriesAnswer, DirectoryAnswer, ReadPrice, Story
 
 ONLY_ROOT: Final = "only root can measure it"
-UNMEASURED: Final = "its data is not yet on the disk, or journald has it mapped, or Linux is older than 6.5"
+UNMEASURED: Final = "the data is not yet on the disk, journald has it mapped, or Linux is older than 6.5"
 
 Decisions = dict[str, list[Decision]]
 

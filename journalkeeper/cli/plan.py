@@ -159,7 +159,7 @@ def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
     The figures are sums over the actions on files. If all actions are on directories, there are no figures:
     - bytes to rewrite, and extents before and after
     - seconds that cold reads save, and disk bytes that become free: each left out if 0
-    - bytes that are stored twice until snapshots are deleted: left out if 0
+    - bytes that the new copies add until snapshots are deleted: left out if 0
 
     The text ends with `describe_rest`. Without actions, return `describe_no_actions`.
     """
@@ -175,7 +175,7 @@ def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
             facts.append(f"a cold read is ~{format_seconds(saved_s)} shorter at {READ_IOPS} IOPS")
         if freed := sum(action.get("disk_bytes_saved", 0) for action in actions):
             facts.append(f"~{spell_size(freed)} less on disk")
-        if twice := sum(action.get("unshared_bytes", 0) for action in actions):
-            facts.append(f"~{spell_size(twice)} stored twice until snapshots with the old data are deleted")
+        if more := sum(action.get("unshared_bytes", 0) for action in actions):
+            facts.append(f"~{spell_size(more)} more until snapshots with the old data are deleted")
         verdict += f": {', '.join(facts)}"
     return f"{verdict}. {describe_rest(skipped)}"

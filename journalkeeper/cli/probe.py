@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 NAME_WIDTH: Final = 24
 KEY: Final = '"-": too few waits for this figure.'
-CALL_KEY: Final = '"from the actual call": without lateness of the probe, which the row above includes.'
+CALL_KEY: Final = "Of two rows, the first counts each wait from the planned time of the call, the second from the call."
 OWN: Final = "measure the host's journald instead of a private one with files below -D DIR or /var/tmp"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "since": {"metavar": "TIME", "type": parse_time_us, "help": "leave out older entries"},

@@ -2,9 +2,9 @@
 """`journalkeeper retention`: how long a history the journal keeps, how long it could, and journald's setting for it.
 
 Shows how long a history the main journal covers, how much disk space it takes, and how long a history
-would fit the disk space that it may take now. journald counts uncompressed bytes: compressed archives
-alone do not let it keep more. --apply writes a drop-in that raises journald's SystemMaxUse=, and --undo removes it.
-The output names the command that makes journald apply it.
+could be if journald's limit counted the disk space of compressed files. It counts uncompressed bytes:
+compressed archives alone do not let journald keep more. --apply writes a drop-in that raises journald's
+SystemMaxUse=, and --undo removes it. The output names the command that makes journald apply it.
 
 examples:
   sudo journalkeeper retention

@@ -4,6 +4,7 @@
 Shows every journal file, the worst first. IDEAL is the number of extents of a whole file: one for each
 128 KiB of a compressed file, else mostly 1. A file that will be compressed can thus have IDEAL 1 here
 and more extents EXPECTED in `plan`. DISK is the space that the file takes on the disk; only root sees it.
+KIND goes by the file's name; journald has the files open that are online.
 
 flags: online or offline (the state of a file that journald writes); compressed; nocow; shared (with a
 snapshot or a reflink); or the reason why a file cannot be judged

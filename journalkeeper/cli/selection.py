@@ -52,7 +52,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-unshare",
         action="store_true",
-        help="also make large copies of files that a snapshot shares: both take space until the snapshot is deleted",
+        help="also rewrite files that share much data with a snapshot: old and new data take space until it is deleted",
     )
     # The unit of 0.1.0 passes it; upkeep is always done now.
     parser.add_argument("--upkeep", action="store_true", help=argparse.SUPPRESS)

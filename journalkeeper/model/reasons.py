@@ -53,7 +53,7 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
     - Directory: "set +C on PATH: data stored once, no snapshots".
 
     `name` replaces the short name of the file, or the path of the directory. Disk sizes appear only if both were
-    measured. The bytes that a copy of data in a snapshot adds come last. Names and details are not escaped.
+    measured. That snapshots keep old data comes last. Names and details are not escaped.
     """
     directory = outcome.action is Verb.SET_NOCOW
     name = name or (outcome.path if directory else short_name(outcome.path))
@@ -73,8 +73,7 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
             sizes = f"{spell_size(outcome.disk_bytes_before)} to {spell_size(outcome.disk_bytes_after)} on disk"
             facts.insert(0, sizes)
         if outcome.unshared_bytes:
-            twice = f"the disk stores about {spell_size(outcome.unshared_bytes)} twice"
-            facts[-1] += f"; snapshots still hold some of the old data: until they are deleted, {twice}"
+            facts[-1] += "; snapshots keep old data on the disk until they are deleted"
     return f"{DONE[outcome.action]} {name}: {', '.join(facts)}"
 
 

@@ -72,7 +72,7 @@ class Reason(StrEnum):
     # why it is not
     IDEAL = "ideal", "The file has about as few extents as its data needs; it is judged again when it has more."
     RECORDED = "recorded", "The file was already rewritten: an archive is rewritten once, unless it changes."
-    NO_GAIN = "no-gain", "A rewrite would save too little, or an earlier one did; see MinExtents=, ExtentsPerMiB=."
+    NO_GAIN = "no-gain", "A rewrite would save too little, or has saved too little; see MinExtents=, ExtentsPerMiB=."
     WINDOW_CLOSED = "window-closed", "Work on the active file waits for journald's next flush; --now does not wait."
     IN_USE = "in-use", "journald or another program still writes to the file, or it serves as a loop device."
     SHARED = (

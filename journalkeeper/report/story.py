@@ -166,7 +166,7 @@ def _size(file: JournalFile) -> str:
 def _price(story: Story) -> str:
     price = story.price
     if price.disk_read_seconds is None:
-        return f"{UNKNOWN}: {escape(story.unknown['disk'])}"
+        return f"time unknown: {escape(story.unknown['disk'])}"
     slow = f"{seconds(price.read_seconds)} on a hard disk ({READ_IOPS} reads a second)"
     return f"{seconds(price.disk_read_seconds)} on this disk with cold caches, estimated from a sample; {slow}"
 

@@ -24,7 +24,7 @@ done = partial(
     disk_bytes_after=576 << 10,
 )
 COUNTS = "3,046 to 46 extents"
-UNSHARED = "snapshots still hold some of the old data: until they are deleted, the disk stores about 300 KiB twice"
+UNSHARED = "snapshots keep old data on the disk until they are deleted"
 UNMEASURED: dict[str, Any] = {"disk_bytes_before": None}
 NOCOW: dict[str, Any] = {"path": MAIN, "action": Verb.SET_NOCOW}
 VAIN: dict[str, Any] = {
