@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 from journalkeeper import __version__
 from journalkeeper.cli.parser import between, common
 from journalkeeper.cli.progress import interrupt_on_signals
-from journalkeeper.cli.table import Column, Table, elide
+from journalkeeper.cli.table import Column, Table
 from journalkeeper.cli.times import parse_time_us
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.record import Moment
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from journalkeeper.cli.output import Output
     from journalkeeper.probe.base import Measurement
 
-NAME_WIDTH: Final = 24
 KEY: Final = '"-": too few waits for this figure.'
 CALL_KEY: Final = "Of two rows, the first counts each wait from the planned time of the call, the second from the call."
 OWN: Final = "measure the host's journald instead of a private one with files below -D DIR or /var/tmp"
@@ -219,11 +218,11 @@ def _format_s(time_s: float | None) -> str:
 
 
 _COLUMNS: Final[tuple[Column[tuple[str, Statistics]], ...]] = (
-    Column("NAME", lambda row: elide(row[0], NAME_WIDTH)),
     Column("COUNT", lambda row: f"{row[1].waits}", right=True),
     Column("P50", lambda row: _format_s(row[1].p50_s), right=True),
     Column("P90", lambda row: _format_s(row[1].p90_s), right=True),
     Column("P99", lambda row: _format_s(row[1].p99_s), right=True),
     Column("P99.9", lambda row: _format_s(row[1].p99_9_s), right=True),
     Column("WORST", lambda row: _format_s(row[1].worst_s), right=True),
+    Column("NAME", lambda row: row[0]),
 )

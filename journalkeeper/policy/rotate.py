@@ -250,7 +250,8 @@ def decide_rotation(question: Question, proposed: Sequence[Action], *, nocow: bo
         answer = other if answer is None or isinstance(other, Action) else answer
     if isinstance(answer, Skip):
         ends = answer.reason in {Reason.WINDOW_CLOSED, Reason.BUDGET, Reason.PRESSURE}
-        return answer._replace(detail=f"not rotated{' yet' if ends else ''}: {answer.detail}", puts_off=ends)
+        detail = f"journald is not asked to rotate{' yet' if ends else ''}: {answer.detail}"
+        return answer._replace(detail=detail, puts_off=ends)
     return answer
 
 
