@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from journalkeeper.probe.base import Measurement
 
 KEY: Final = '"-": too few waits for this figure.'
-CALL_KEY: Final = "Of two rows, the first counts each wait from the planned time of the call, the second from the call."
 OWN: Final = "measure the host's journald instead of a private one with files below -D DIR or /var/tmp"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "since": {"metavar": "TIME", "type": parse_time_us, "help": "leave out older entries"},
@@ -174,8 +173,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     said = found.verdict(Limit(limit_us * 1000, probe.limit_source))
     began_us, name = context.now_us, cast("Any", probe.name)
     answer = ProbeAnswer(name, __version__, began_us, options, series, found.notes, found.faults, found.losses, said)
-    key = f"{CALL_KEY} {KEY}" if any(one.call for one in series) else KEY
-    context.output.show(answer, *text(found, answer, context.output), legend=[[key], found.notes])
+    context.output.show(answer, *text(found, answer, context.output), legend=[[KEY], found.notes])
     for fault in found.faults:
         context.output.note(fault)
     return int(bool(found.faults or found.losses) or (interrupted and not getattr(args, "follow", False)))
@@ -201,14 +199,16 @@ def text(found: Measurement, answer: ProbeAnswer, output: Output) -> list[list[s
 
     There is a histogram for each series in `found.judged` that has values, or of all series if `judged` is empty.
     The table has a row for each series. If the calls of a series had planned times, the row counts each wait from
-    the planned time. A second row, "from the actual call", then counts from the start of the call.
+    the planned time, and a second row from the start of the call.
     """
     judged = found.judged or found.series
     histograms = [[series.name, *draw(series.waits_ns())] for series in judged if series.began_ns]
     rows: list[tuple[str, Statistics]] = []
     for series in answer.series:
-        rows.append((series.name, series.waits))
-        if series.call is not None:
+        if series.call is None:
+            rows.append((series.name, series.waits))
+        else:
+            rows.append((f"{series.name}, from the planned time of the call", series.waits))
             rows.append(("  from the actual call", series.call))
     return [[answer.verdict], *histograms, output.format(Table(_COLUMNS, rows))]
 

@@ -304,7 +304,7 @@ def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str], width:
     extents, the span of the history, its strictest limit, and the decision. Parts that are not known are shown as
     unknown. Without a decision, show the reason, which `unknown` has under "decision", or else "nothing to do".
     """
-    who = f"that of namespace {escape(place.namespace)}" if place.namespace else "this host's own"
+    who = f"that of namespace {escape(place.namespace)}" if place.namespace else "this host's own writes here"
     who = f"{who}; it can be asked to rotate files" if place.rotatable else "none here can be asked to rotate"
     every = place.files
     extents = f"{pluralize(every.extents, 'extent')}, where {every.ideal_extents:,} would be ideal"

@@ -177,7 +177,7 @@ def test_a_directory_tells_instance_window_and_decision() -> None:
     window = Window("4f3a", open=True, closes_at_us=NOW_US, reason="online")
     text = told(place(decided=Decision(Verb.SET_NOCOW, Reason.NO_REDUNDANCY), window=window))
     for words in (
-        "Journald: this host's own; it can be asked to rotate files",
+        "Journald: this host's own writes here; it can be asked to rotate files",
         "SyncIntervalSec=5min",
         "can be rewritten now until",
         "set-nocow (no-r",
