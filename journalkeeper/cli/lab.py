@@ -15,8 +15,8 @@ strategies:
   defrag            btrfs filesystem defragment before each shutdown
   btrfsmaintenance  once a day, what btrfs-defrag.service of that package does
   rotate            journalctl --rotate before each shutdown
-  keeper            journalkeeper with Nocow=no: its service, and before each
-                    shutdown journalkeeper-shutdown.service
+  keeper            journalkeeper with Nocow=no: its service all the time, and
+                    journalkeeper-shutdown.service before each shutdown
 
 columns:
   FLUSH    the time to flush a runtime journal of 2 MiB into the aged one

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from journalkeeper.probe.base import Measurement
 
 KEY: Final = '"-": too few waits for this figure.'
+DUE_KEY: Final = "Calls are due at fixed times; one that starts late, after a slow one, was due earlier."
 OWN: Final = "measure the host's journald instead of a private one with files below -D DIR or /var/tmp"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "since": {"metavar": "TIME", "type": parse_time_us, "help": "leave out older entries"},
@@ -72,7 +73,7 @@ _STARTS: Final = "it starts a journald, or asks the host's"
 PROBES: Final = (
     Probe(
         "intake",
-        "how long messages waited for journald, from the times in the journal",
+        "how long messages waited for journald, computed from the time stamps in the journal",
         """\
 For each unit, compares the time at which journald accepted an entry with the time at which the
 kernel queued its datagram. For each stall, names what journald did just before. It only reads the
@@ -173,7 +174,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     said = found.verdict(Limit(limit_us * 1000, probe.limit_source))
     began_us, name = context.now_us, cast("Any", probe.name)
     answer = ProbeAnswer(name, __version__, began_us, options, series, found.notes, found.faults, found.losses, said)
-    context.output.show(answer, *text(found, answer, context.output), legend=[[KEY], found.notes])
+    key = f"{DUE_KEY} {KEY}" if any(one.call for one in series) else KEY
+    context.output.show(answer, *text(found, answer, context.output), legend=[[key], found.notes])
     for fault in found.faults:
         context.output.note(fault)
     return int(bool(found.faults or found.losses) or (interrupted and not getattr(args, "follow", False)))
@@ -205,11 +207,9 @@ def text(found: Measurement, answer: ProbeAnswer, output: Output) -> list[list[s
     histograms = [[series.name, *draw(series.waits_ns())] for series in judged if series.began_ns]
     rows: list[tuple[str, Statistics]] = []
     for series in answer.series:
-        if series.call is None:
-            rows.append((series.name, series.waits))
-        else:
-            rows.append((f"{series.name}, from the planned time of the call", series.waits))
-            rows.append(("  from the actual call", series.call))
+        rows.append((series.name if series.call is None else f"{series.name}, since the call was due", series.waits))
+        if series.call is not None:
+            rows.append(("  since the actual call", series.call))
     return [[answer.verdict], *histograms, output.format(Table(_COLUMNS, rows))]
 
 

@@ -246,9 +246,9 @@ WINDOWS: dict[str, str] = {
     "no-timer": "journald has no timer to flush entries to the disk",
     "stale": "journald has not written for a whole SyncIntervalSec=",
     "online": "journald's next flush to the disk is not near",
-    "flush-due": "wait for journald's next flush, which is near",
+    "flush-due": "are rewritten only after journald's next flush to the disk, which is near",
     "too-short": "are rewritten only with --now: SyncIntervalSec= leaves too little time between two flushes",
-    "unsynced": "wait for journald's next flush",
+    "unsynced": "are rewritten only after journald's next flush to the disk",
 }
 """The words for the state of a flush window, by its reason: why it is open, or what active files do while it is not."""
 

@@ -101,9 +101,12 @@ def test_disk_space_is_told_where_it_is_known_before(saved_bytes: int, words: st
 def test_a_closed_window_says_when_it_opens() -> None:
     window = Window("a", open=False, closes_at_us=None, reason="unsynced", opens_at_us=NOW_US)
     text = said(a_story(window=window))
-    assert re.search(r"Active files wait for journald's next flush, due by 2023-\S+ \d\d:\d\d:\d\d[.]", text)
+    assert re.search(
+        r"Active files are rewritten only after journald's next flush to the disk, due by 2023-\S+ \d\d:\d\d:\d\d[.]",
+        text,
+    )
     named = story.describe_window(window._replace(opens_at_us=None), named=True)
-    assert named == "a: active files wait for journald's next flush."
+    assert named == "a: active files are rewritten only after journald's next flush to the disk."
     assert "can be rewritten now: journald has written all entries to the disk." in said(
         a_story(window=Window("a", open=True, closes_at_us=None, reason="flushed"))
     )
