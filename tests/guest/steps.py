@@ -69,6 +69,15 @@ def archive(guest: Guest) -> str:
     return made
 
 
+def verify(guest: Guest, *words: str) -> None:
+    """Rotate with `words` for journalctl, and check all archives.
+
+    A check of an active file fails if journald appends to it meanwhile: "Invalid data object at hash entry".
+    """
+    guest.run("journalctl", *words, "--rotate")
+    guest.run("journalctl", "--verify", "--file=/var/log/journal/*/*@*.journal")
+
+
 def _head_us(path: Path) -> int:
     with path.open("rb") as file:
         return int.from_bytes(os.pread(file.fileno(), 8, HEAD_REALTIME), "little")

@@ -21,7 +21,18 @@ from journalkeeper.model.units import parse_size
 from tests.adapters import test_packages as packages
 from tests.adapters.test_units import EXPOSURE
 from tests.guest.host import Guest
-from tests.guest.steps import CHECKOUT, INSTALL, archive, dated_back, eventually, extents, history, install, property_of
+from tests.guest.steps import (
+    CHECKOUT,
+    INSTALL,
+    archive,
+    dated_back,
+    eventually,
+    extents,
+    history,
+    install,
+    property_of,
+    verify,
+)
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
 
@@ -94,7 +105,7 @@ def bus(guest: Guest, verb: str, *words: str, user: str | None = None) -> tuple[
 def test_one_command_installs_it_enables_and_starts_it_and_shows_its_status(guest: Guest) -> None:
     """It takes long because pip makes a virtual environment on the host."""
     said = install(guest, QUICK)
-    plan, _, status = said.partition("and after it: systemctl start journalkeeper.")
+    plan, _, status = said.partition("change the file, systemctl start journalkeeper.")
     assert "The service starts now. This is its plan:" in plan
     assert "compress" in plan
     assert "Service: " in status
@@ -171,7 +182,7 @@ def test_a_namespace_is_compacted_like_the_main_journal(guest: Guest) -> None:
 
     assert eventually(archived)  # on a busy machine journald is later than its answer
     assert eventually(lambda: all(count < AGED for count in archived()))
-    guest.run("journalctl", f"--namespace={SHOP}", "--verify")
+    verify(guest, f"--namespace={SHOP}")
 
 
 def test_an_upgrade_and_a_reboot_keep_the_history(guest: Guest) -> None:

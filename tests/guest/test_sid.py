@@ -15,7 +15,7 @@ import pytest
 from tests.guest.base import tarball
 from tests.guest.conftest import datacow_guest, require_guest
 from tests.guest.host import Guest
-from tests.guest.steps import archive, eventually, extents, history, install
+from tests.guest.steps import archive, eventually, extents, history, install, verify
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow, pytest.mark.long, pytest.mark.may_skip]
 
@@ -49,7 +49,7 @@ def test_the_directory_gets_c_journald_rotates_by_varlink_and_archives_are_compr
     assert "C" in sid.shell("lsattr /var/log/journal/*/system.journal").split()[0]
     archives = [name for name in extents(sid) if name.startswith("system@")]
     assert eventually(lambda: all(extents(sid)[name] < AGED for name in archives))
-    sid.run("journalctl", "--verify")
+    verify(sid)
     assert int(sid.run("systemctl", "--version").stdout.split()[1]) >= 262
 
 

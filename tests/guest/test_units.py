@@ -24,7 +24,7 @@ from journalkeeper.service.log import Event
 from tests.guest import steps
 from tests.guest.conftest import datacow_guest
 from tests.guest.host import Guest
-from tests.guest.steps import eventually, extents, history, property_of
+from tests.guest.steps import eventually, extents, history, property_of, verify
 from tests.journal_files import archive_name, put
 from tests.volumes import disk_bytes
 
@@ -209,7 +209,7 @@ def test_under_its_confinement_a_unit_compresses_measures_and_writes_metrics(gue
     guest.run("systemctl", "stop", unit)
     assert eventually(lambda: property_of(guest, "journalkeeper-measure.socket", "ActiveState") == "inactive")
     assert "measure@" not in guest.run("journalctl", "--output=short", "--boot", "_PID=1").stdout
-    guest.run("journalctl", "--verify")
+    verify(guest)
 
 
 REMOTE_PROGRAM = "usr/lib/systemd/systemd-journal-remote"

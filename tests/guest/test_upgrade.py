@@ -21,7 +21,17 @@ from tests import ansible
 from tests.adapters.command import ran
 from tests.guest.conftest import EVERYDAY, datacow_guest
 from tests.guest.host import Guest
-from tests.guest.steps import CHECKOUT, SOURCE, archive, eventually, extents, history, lend_checkout, property_of
+from tests.guest.steps import (
+    CHECKOUT,
+    SOURCE,
+    archive,
+    eventually,
+    extents,
+    history,
+    lend_checkout,
+    property_of,
+    verify,
+)
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow, pytest.mark.long, pytest.mark.may_skip]
 
@@ -135,4 +145,4 @@ def test_an_upgrade_keeps_history_and_configuration_and_loses_no_message(
     numbers = [int(number) for number in re.findall(r"(?m)^load (\d+)$", said)]
     assert numbers == list(range(1, len(numbers) + 1))
     assert len(numbers) > 100
-    host.run("journalctl", "--verify")
+    verify(host)
