@@ -24,11 +24,12 @@ columns:
            journald syncs and the strategy acts
   LAST 10  the time of journalctl -n 10
   ALL      the time to read all entries that are older than the last shutdown
-  EXTENTS  of all journal files, and so is DISK
+  EXTENTS  the extents of all journal files together
+  DISK     the space of all journal files together on the disk
   WRITTEN  all bytes written to the device while the journal was aged
 
 examples:
-  sudo journalkeeper lab compare /var/tmp
+  sudo journalkeeper lab compare /var/tmp   all of them, in a file there
   sudo journalkeeper lab compare /var/tmp --iops 500 -j
 
 exit status:

@@ -77,7 +77,7 @@ COMMANDS = (
     Command("pause", "stop the service's automatic work for a while", "pause", _NEEDS_POLKIT),
     Command("resume", "end a pause", "pause", _NEEDS_POLKIT),
     Command("probe", "measure how long logging, reading and an fsync take", "probe", "it starts a journald, or traces"),
-    Command("lab", "compare strategies on a scratch volume", "lab", "it mounts a scratch volume"),
+    Command("lab", "compare strategies against fragmentation, in a scratch file", "lab", "it mounts a scratch volume"),
     Command("daemon", "run the service: watch the journals and keep them in order", "daemon", _REWRITES_FILES),
     Command("check-config", "check the configuration, and show it", "check_config", "it is not readable"),
 )

@@ -34,7 +34,7 @@ from journalkeeper.model.escape import escape
 from journalkeeper.model.units import format_size, pluralize, spell_size
 from journalkeeper.policy.cost import is_fragmented
 
-KEY: Final = "DISK far above SIZE: old data that btrfs cannot free yet."
+KEY: Final = "DISK far above SIZE: old data that btrfs cannot free yet. KIND is by name; online is open in journald."
 
 
 def _kind(file: JournalFile) -> str:

@@ -64,7 +64,7 @@ def measure(asked: Namespace) -> Steps:
 def at(where: Target, asked: Namespace, count: int) -> Steps:
     """Send `count` messages at --rate to the journald `where`, and time each one.
 
-    The series "program waits" has the duration of each send(2). The series "until journald took it" lasts from the
+    The series "program waits" has the duration of each send(2). The series "message waits for journald" lasts from the
     same start to journald's own timestamp of the message. Both use CLOCK_MONOTONIC.
 
     Yield the Measurement before the first message, and the same object again after each one. When the generator
@@ -75,7 +75,7 @@ def at(where: Target, asked: Namespace, count: int) -> Steps:
     Raises: OSError if the socket of journald cannot be reached; KeeperError if its network namespace cannot be
     read.
     """
-    sent, taken = (Series(name, planned=True) for name in ("program waits", "until journald took it"))
+    sent, taken = (Series(name, planned=True) for name in ("program waits", "message waits for journald"))
     found = Measurement([sent, taken])
     yield found
     tag = f"journalkeeper-probe-{token_hex(4)}"

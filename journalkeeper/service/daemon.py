@@ -298,7 +298,7 @@ class Daemon:
             words = " ".join(finding.word for finding in problems)
             self.log.log("health", WARNING, state.headline, same=words)
         elif health == "ok":
-            self.log.log_end("health", f"the problem is over: {state.headline}")
+            self.log.log_end("health", f"no problem is left. {state.headline}")
         if health != before.verdict.health and not self._stopping:
             publish = partial(self._worker.engine.publish_health, healthy={"ok": True, "act": False}.get(health))
             self._worker.run(publish)

@@ -109,7 +109,7 @@ def test_scan_is_a_table_with_a_footer(typed: Typed) -> None:
         "active     9447      1  45.0M  89.0M  online  /j/abc/system.journal\n"
         "\n"
         "No file is fragmented: 1 journal file, 9,447 extents (ideal 1), 45 MiB, 89 MiB on disk.\n"
-        "\nDISK far above SIZE: old data that btrfs cannot free yet.\n"
+        "\nDISK far above SIZE: old data that btrfs cannot free yet. KIND is by name; online is open in journald.\n"
     )
 
 

@@ -160,7 +160,7 @@ def test_fsync_measures_alone_and_beside_a_writer(bed: Bed, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("words", "rows"),
     [
-        ("syslog --seconds=0.3", {"program waits", "until journald took it"}),
+        ("syslog --seconds=0.3", {"program waits", "message waits for journald"}),
         ("stream --seconds=0.5 --size=4096", {"until journald took it", "from journald to reader"}),
         ("intake", {"all"}),
     ],
