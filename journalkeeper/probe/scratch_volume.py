@@ -57,13 +57,9 @@ for image; do
 done
 set -- $devices
 [ $# = 1 ] || btrfs device scan "$@" >&2
-try() { mount -t btrfs -o "$options" "$1" "$base/mnt"; }
-try "$1" || { sleep 1; try "$1"; }
+mount -t btrfs -o "$options" "$1" "$base/mnt"
 echo "$@"
 read -r _ || :
-"""
-"""Mount a scratch volume at $1/mnt, and undo that when stdin ends. The mount is tried twice: a new loop device was once
-busy while many others came and went, for an unknown reason.
 """
 
 

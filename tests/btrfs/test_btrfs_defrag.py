@@ -31,13 +31,17 @@ def make_prose(size: int) -> bytes:
 
 
 def test_only_the_extents_of_the_range_are_joined(fragmented: MakeFile) -> None:
-    """A sync of another program meanwhile may write some of the dirty pages one by one, each as an extent."""
-    fd = fragmented(512)
-    before = os.pread(fd, 2 * MIB, 0)
-    defrag_range(fd, 0, MIB)
-    low, high = placement.survey(fd, sync=True, per_mib=True).per_mib
-    assert low < high == 256
-    assert os.pread(fd, 2 * MIB, 0) == before
+    """A sync of another program may write dirty pages one by one, each as an extent, so there are five tries."""
+    for number in range(5):
+        fd = fragmented(512, f"file{number}")
+        before = os.pread(fd, 2 * MIB, 0)
+        defrag_range(fd, 0, MIB)
+        low, high = placement.survey(fd, sync=True, per_mib=True).per_mib
+        assert high == 256
+        assert os.pread(fd, 2 * MIB, 0) == before
+        if low <= 32:
+            break
+    assert low <= 32
 
 
 @pytest.mark.parametrize("algorithm", ["zlib", "lzo", "zstd"])
