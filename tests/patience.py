@@ -6,6 +6,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+TRIES = range(5)
+"""For tests of dirty pages and of the extents they become: another program's sync(2) can disturb some of the tries."""
+
 PATIENCE_S = 240.0
 """How long a test waits before it takes a program for hung. A test that passes does not wait so long."""
 

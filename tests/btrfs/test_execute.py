@@ -31,7 +31,7 @@ from tests.btrfs.journals import (
     with_unwritten,
 )
 from tests.journal_files import OLD_NS, archive_name, put
-from tests.patience import eventually
+from tests.patience import TRIES, eventually
 from tests.volumes import disk_bytes
 
 pytestmark = pytest.mark.root
@@ -70,23 +70,30 @@ def with_everything(path: Path) -> None:
 def test_a_rewrite_loses_nothing_and_leaves_few_extents(
     place: Path, journal_bytes: bytes, nocow: bool, compress: str
 ) -> None:
-    path = put(place, journal_bytes, archive_name(stem="remote-192.0.2.1"), nocow=nocow)
-    with_everything(path)
-    before, entries = bearing(path), export(path)
-    assert before.xattrs.keys() >= {"system.posix_acl_access", "trusted.comment", "security.comment"}
-    os.utime(path, ns=before.times_ns)  # journalctl has read it
-    done = do(action(path, Request(now=True, compress=compress)))
-    assert (done.outcome.result, done.outcome.detail) == (Result.DONE, "")
-    assert bearing(path) == before
-    assert export(path) == entries
-    assert list(place.iterdir()) == [path]
+    """A sync of another program can end an extent early."""
     ideal = 1 if compress == "no" else -(-len(journal_bytes) // KIB_128)
-    assert extents(path) <= ideal * 1.1 + 8  # another program's sync can end an extent early
-    assert done.outcome.extents_after == extents(path)
-    assert done.outcome.disk_bytes_after == disk_bytes(path)
-    assert (disk_bytes(path) < len(journal_bytes) / 2) == (compress != "no")
-    assert done.outcome.bytes_written == sum(length for _, length in before.data)
-    assert not is_nocow(path)
+
+    def leaves_few_extents(_: int) -> bool:
+        path = put(place, journal_bytes, archive_name(stem="remote-192.0.2.1"), nocow=nocow)
+        with_everything(path)
+        before, entries = bearing(path), export(path)
+        assert before.xattrs.keys() >= {"system.posix_acl_access", "trusted.comment", "security.comment"}
+        os.utime(path, ns=before.times_ns)  # journalctl has read it
+        done = do(action(path, Request(now=True, compress=compress)))
+        assert (done.outcome.result, done.outcome.detail) == (Result.DONE, "")
+        assert bearing(path) == before
+        assert export(path) == entries
+        assert list(place.iterdir()) == [path]
+        assert done.outcome.extents_after == extents(path)
+        assert done.outcome.disk_bytes_after == disk_bytes(path)
+        assert (disk_bytes(path) < len(journal_bytes) / 2) == (compress != "no")
+        assert done.outcome.bytes_written == sum(length for _, length in before.data)
+        assert not is_nocow(path)
+        few = extents(path) <= ideal * 1.1 + 1
+        path.unlink()
+        return few
+
+    assert any(map(leaves_few_extents, TRIES))
 
 
 def test_a_real_archive_that_its_journald_still_keeps_open(bed: Bed) -> None:
@@ -151,12 +158,13 @@ def test_an_active_file_is_whole_afterwards_and_its_journald_goes_on(bed: Bed) -
 def test_the_dirty_pages_elsewhere_stay_journalds_to_flush(place: Path, journal_bytes: bytes) -> None:
     """The kernel's START_IO writes the whole file back: a flush that journald did not choose.
 
-    A sync of another program writes the pages, too, so there are five tries.
+    A sync of another program writes the pages, too.
     """
     path = put(place, journal_bytes, "system.journal")
     do(action(path))
     end = len(journal_bytes) // 4096 * 4096
-    for _ in range(5):
+
+    def leaves_them(_: int) -> bool:
         what = action(put(place, journal_bytes, "system.journal"))
         do(what._replace(ranges=(Range(2 * MIB, end - 2 * MIB, 0),)))
         clean = extents(path)
@@ -168,13 +176,15 @@ def test_the_dirty_pages_elsewhere_stay_journalds_to_flush(place: Path, journal_
             outcome = do(what._replace(ranges=(Range(0, MIB, 0),))).outcome
             after = placement.survey(file.fileno(), sync=False, per_mib=True).per_mib
             still_dirty = writeback.find_dirty_runs(file.fileno())
-        if len(dirty) > 100 and still_dirty == dirty:
-            break
-    assert len(dirty) > 100
-    assert still_dirty == dirty
-    assert after[0] < before[0] / 50
-    assert after[1:] == before[1:]
-    assert outcome.extents_after == pytest.approx(clean - before[0] + after[0], abs=1)  # where they are, not will be
+        left = len(dirty) > 100 and still_dirty == dirty
+        if left:
+            assert after[0] < before[0] / 50
+            assert after[1:] == before[1:]
+            # where they are, not where they will be
+            assert outcome.extents_after == pytest.approx(clean - before[0] + after[0], abs=1)
+        return left
+
+    assert any(map(leaves_them, TRIES))
 
 
 # unwritten ranges and holes
