@@ -7,7 +7,10 @@ import time
 from collections.abc import Callable
 
 TRIES = range(5)
-"""For tests of dirty pages and of the extents they become: another program's sync(2) can disturb some of the tries."""
+"""For what other programs can disturb now and then: a duration, or dirty pages and the extents that they become.
+
+A sync(2) of any program writes all dirty pages, some of them one by one.
+"""
 
 PATIENCE_S = 240.0
 """How long a test waits before it takes a program for hung. A test that passes does not wait so long."""

