@@ -65,7 +65,7 @@ def test_a_call_on_the_bus_starts_the_service_only_where_it_is_enabled(guest: Gu
     assert property_of(guest, UNIT, "ActiveState") == "inactive"
     guest.shell(f"systemctl enable {UNIT}")
     assert json.loads(guest.shell(read))["data"] is False
-    assert property_of(guest, UNIT, "ActiveState") == "active"
+    assert eventually(lambda: property_of(guest, UNIT, "ActiveState") == "active")  # it answers before it is ready
     assert property_of(guest, UNIT, "BusName") == names.BUS_NAME
     guest.shell(f"systemctl disable --now {UNIT}")
     assert "not found" in guest.shell(f"{read} 2>&1 || true")
