@@ -183,7 +183,7 @@ class FakePeer:
 
     def end(self) -> None:
         """Leave the bus, as a service that was killed does; again does nothing."""
-        if not self.loop.is_closed():
+        with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._ended.set)
 
     async def _serve(self) -> None:

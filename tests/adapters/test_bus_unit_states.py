@@ -11,6 +11,7 @@ import pytest
 
 from journalkeeper.bus.unit_states import units
 from journalkeeper.health.evidence import Unit, Unknown
+from tests.patience import PATIENCE_S
 
 SHOWN = """\
 Result=success
@@ -50,13 +51,16 @@ def test_units_have_the_states_that_systemctl_shows(systemctl: Callable[[str], N
 
 
 @pytest.mark.parametrize(
-    ("lines", "words"),
-    [("echo Failed to connect to bus >&2; exit 1", "Failed to connect to bus"), ("exec sleep 60", "timed out")],
+    ("lines", "answer_s", "words"),
+    [
+        ("echo Failed to connect to bus >&2; exit 1", PATIENCE_S, "Failed to connect to bus"),
+        ("exec sleep 600", 0.5, "timed out"),
+    ],
 )
 def test_a_manager_that_does_not_answer_is_unknown_in_time(
-    systemctl: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, lines: str, words: str
+    systemctl: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, lines: str, answer_s: float, words: str
 ) -> None:
-    monkeypatch.setattr("journalkeeper.bus.unit_states.ANSWER_S", 0.5)
+    monkeypatch.setattr("journalkeeper.bus.unit_states.ANSWER_S", answer_s)
     systemctl(lines)
     found = units()
     assert isinstance(found, Unknown)

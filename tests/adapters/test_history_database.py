@@ -59,9 +59,9 @@ both = pytest.mark.parametrize("read_only", [True, False], ids=["reader", "write
 
 
 def child(code: str, *arguments: str | Path) -> subprocess.Popen[str]:
-    """Start another Python with `code`, which may use `Record`, `keep`, `kept` and VOLUME."""
+    """Start another Python with `code`, which may use `database`, `Record`, `keep`, `kept` and VOLUME."""
     head = "import sys, os; sys.path.insert(0, sys.argv[1]);"
-    head += "from test_history_database import keep, Record, kept, VOLUME\n"
+    head += "from test_history_database import database, keep, Record, kept, VOLUME\n"
     argv: list[str | Path] = [sys.executable, "-c", head + code, os.fspath(Path(__file__).parent), *arguments]
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=os.getcwd())
 
@@ -330,6 +330,7 @@ def test_a_reader_cannot_write(tmp_path: Path) -> None:
 def test_two_writers_who_begin_at_once_wait_for_each_other(tmp_path: Path) -> None:
     """Each sees the empty file, the other's half-made tables, or all of them; none takes the other's for foreign."""
     code = """
+database.BUSY_S = 240
 print("ready", flush=True); sys.stdin.readline()
 for round in range(8):
     record = Record(f"{sys.argv[2]}/{round}")

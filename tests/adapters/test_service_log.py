@@ -143,7 +143,7 @@ def test_a_person_at_a_terminal_is_shown_no_priority(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr("sys.stderr", stderr)
         log = Log(None)
         log.say(4, "wrong")
-        assert seen.read(100) == b"wrong\r\n"
+        assert seen.readline() == b"wrong\r\n"
         log.close()
 
 

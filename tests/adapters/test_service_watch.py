@@ -79,7 +79,7 @@ class Scene:
         seen = 0
         while True:
             self.loop.run_until_complete(asyncio.sleep(self.calm_s))
-            if len(self.changes) == seen:
+            if len(self.changes) == seen and not self.watch._woken.is_set():
                 break
             if any(change.everything for change in self.changes[seen:]):
                 self.renew()
@@ -246,7 +246,7 @@ def test_moving_a_top_to_and_fro_leaves_no_watch_behind(top: Path, scene: Scene)
         scene.after(lambda: top.rename(other))
         scene.after(lambda: other.rename(top))
     assert scene.count() == kept
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors  # what an earlier test forgot can be closed meanwhile
 
 
 def test_a_link_that_comes_to_lead_elsewhere_is_followed(tmp_path: Path, watching: Watching) -> None:

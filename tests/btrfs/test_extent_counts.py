@@ -109,17 +109,21 @@ def test_counts_are_within_one_percent_of_filefrags(place: Path, journal_bytes: 
 
 
 def test_a_compressed_file_with_holes_has_no_higher_ideal_than_extents(place: Path) -> None:
-    path = place / "system.journal"
-    path.touch()
-    run("btrfs", "property", "set", path, "compression", "zstd")
-    with open(path, "wb") as file:
-        file.write(b"x" * 4 * MIB)
-        file.truncate(64 * MIB)
-    run("sync", "-f", path)
-    (seen,) = look(path)
-    assert seen.compressed
-    # another program's sync(2) can end an extent early
-    assert 4 * 8 == seen.ideal_extents <= seen.extents.total == extents(path, sync=True) < 64 * 8
+    """Another program's sync(2) can end an extent early, and one of a single page is not compressed."""
+
+    def is_ideal(number: int) -> bool:
+        path = place / f"{number}.journal"
+        path.touch()
+        run("btrfs", "property", "set", path, "compression", "zstd")
+        with open(path, "wb") as file:
+            file.write(b"x" * 4 * MIB)
+            file.truncate(64 * MIB)
+        run("sync", "-f", path)
+        (seen,) = look(path)
+        assert seen.compressed
+        return seen.ideal_extents == seen.extents.total == extents(path, sync=True) == 4 * 8
+
+    assert any(map(is_ideal, TRIES))
 
 
 @pytest.mark.parametrize("nocow", [False, True])
@@ -164,14 +168,14 @@ def test_dirty_pages_count_where_they_are_on_the_disk(place: Path, *, nocow: boo
     A sync of another program may be that flush.
     """
 
-    def counts_each_as_one(number: int) -> bool:
+    def are_one_extent(number: int) -> bool:
         path = place / f"{number}.journal"
         with dirty(path, nocow=nocow, written=written, every=every), open(path, "rb") as file:
             seen = placement.survey(file.fileno(), sync=False, per_mib=True)
-            counts = placement.count(file.fileno(), sync=False), seen.total, sum(seen.per_mib)
+            counts = [placement.count(file.fileno(), sync=False), seen.total, sum(seen.per_mib)]
             assert placement.list_stretches(file.fileno(), sync=False) != ()
             if nocow or not written:
-                assert extents(path, sync=True) == 1
-        return counts == (1, 1, 1)
+                counts.append(extents(path, sync=True))
+        return set(counts) == {1}
 
-    assert any(map(counts_each_as_one, TRIES))
+    assert any(map(are_one_extent, TRIES))

@@ -122,7 +122,8 @@ def test_the_keeper_finds_its_configuration_in_a_directory_with_a_space(tmp_path
     assert (said.stdout, said.stderr) == (f"{package}/conf\n", "")
 
 
-def test_the_progress_line_shows_what_is_done() -> None:
+def test_the_progress_line_shows_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.monotonic", lambda: 1000.0)
     stream = io.StringIO()
     with ProgressLine(stream) as line:
         line.update("1/7 untouched: 40 flushes")
