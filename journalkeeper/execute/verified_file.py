@@ -134,20 +134,22 @@ def list_loop_files() -> Iterator[str]:
     """Yield the present path of the file behind each loop device.
 
     The path comes from the kernel. It changes with a rename, and ends in " (deleted)" after the name was removed.
-    In another mount namespace or chroot, it can lead elsewhere. Devices without a file are skipped.
+    In another mount namespace or chroot, it can lead elsewhere. Devices without a file are skipped, also if the file
+    was detached meanwhile.
 
-    Raises: OSError if sysfs cannot be read: ENOENT it is not mounted; ENODEV the file was detached meanwhile.
+    Raises: OSError if sysfs cannot be read: ENOENT it is not mounted.
 
     Source: drivers/block/loop.c, loop_attr_backing_file_show().
     """
     for device in os.listdir(BLOCK_DEVICES):
         if device.startswith("loop"):
+            path = f"{BLOCK_DEVICES}/{device}/loop/backing_file"
             try:
-                path = f"{BLOCK_DEVICES}/{device}/loop/backing_file"
                 with open(path, encoding="utf-8", errors="surrogateescape") as file:
                     yield file.read().rstrip("\n")
-            except FileNotFoundError:
-                continue  # no file is attached to the device
+            except OSError as error:
+                if error.errno not in {errno.ENOENT, errno.ENODEV}:
+                    raise
 
 
 def is_being_written(fd: int) -> bool:
