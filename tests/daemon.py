@@ -12,11 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from journalkeeper.history.record import Record
 from journalkeeper.model import Result
+from journalkeeper.model.errors import BusyError
 from journalkeeper.model.recorded import Entry
 from tests.patience import PATIENCE_S, eventually
 
@@ -182,8 +184,9 @@ class Daemon:
 
     def history(self) -> list[Entry]:
         """Its record's outcomes, the oldest first."""
-        with Record(self.state, read_only=True) as record:
-            return record.history()
+        while True:
+            with suppress(BusyError), Record(self.state, read_only=True) as record:  # a slow disk
+                return record.history()
 
     def done(self) -> set[str]:
         """The names of the files that it has worked on."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from journalkeeper.btrfs import fiemap
 from journalkeeper.journald.entries import ARRAY, COMPACT, COMPACT_DATA_BYTES, DATA_BYTES, ENTRY_BYTES, OBJECT, SOURCE
 from journalkeeper.probe.scratch_volume import run
 
@@ -144,6 +145,12 @@ def journal(entries: Sequence[tuple[int, int, bytes | None]], *, compact: bool =
 # files of any content, as they lie on the disk
 
 
+def write_out(fd: int) -> None:
+    """Sync a file, and wait until btrfs has placed its extents on the disk, which can be later than the fsync's end."""
+    os.fsync(fd)
+    fiemap.write_back(fd)
+
+
 def put(directory: Path, content: bytes, name: str | None = None, *, nocow: bool = False, torn: bool = True) -> Path:
     """Write a journal file with this content, and return its path. If `torn`, every page is an extent of its own."""
     path = directory / (archive_name() if name is None else name)
@@ -151,7 +158,7 @@ def put(directory: Path, content: bytes, name: str | None = None, *, nocow: bool
     run("chattr", "+C" if nocow else "-C", path)
     with path.open("r+b", buffering=0) as file:
         file.write(content)
-        os.fsync(file.fileno())
+        write_out(file.fileno())
     if torn and not nocow:
         scatter(path)
     os.utime(path, ns=(OLD_NS, OLD_NS + 1))
@@ -164,4 +171,4 @@ def scatter(path: Path, piece_bytes: int = PAGE, *, every: int = 2, end_bytes: i
         end = os.fstat(file.fileno()).st_size if end_bytes is None else end_bytes
         for offset in range(0, end, every * piece_bytes):
             os.pwrite(file.fileno(), os.pread(file.fileno(), piece_bytes, offset), offset)
-        os.fsync(file.fileno())
+        write_out(file.fileno())

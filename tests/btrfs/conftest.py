@@ -17,7 +17,7 @@ from journalkeeper.engine import Engine
 from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.hosts import MACHINE
-from tests.journal_files import PAGE, scatter
+from tests.journal_files import PAGE, scatter, write_out
 from tests.volumes import make_images
 
 
@@ -92,7 +92,7 @@ def make_file(place: Path) -> Iterator[Callable[..., int]]:
             fd = os.open(place / name, os.O_RDWR | os.O_CREAT, 0o644)
             stack.callback(os.close, fd)
             os.pwrite(fd, content, 0)
-            os.fsync(fd)
+            write_out(fd)
             return fd
 
         yield make

@@ -16,6 +16,7 @@ from journalkeeper.btrfs.disk import read_disk_bytes
 from journalkeeper.model import MIB
 from journalkeeper.model.compression import Compression
 from journalkeeper.probe.scratch_volume import run
+from tests.journal_files import write_out
 from tests.patience import TRIES
 
 pytestmark = pytest.mark.root
@@ -59,7 +60,7 @@ def test_a_level_is_used_if_the_kernel_has_levels(make_file: MakeFile) -> None:
     for level in (1, 15):
         fd = make_file(make_prose(MIB), f"level{level}")
         defrag_range(fd, 0, MIB, compress=Compression("zstd", level))
-        os.fsync(fd)
+        write_out(fd)
         sizes.append(read_disk_bytes(fd) or 0)
     has_levels = tuple(map(int, os.uname().release.split("-")[0].split(".")[:2])) >= (6, 15)
     assert sizes[0] < MIB

@@ -14,7 +14,7 @@ from journalkeeper.btrfs.disk import read_disk_bytes
 from journalkeeper.model import MIB
 from journalkeeper.model.compression import Compression
 from journalkeeper.probe import scratch_volume as lab
-from tests.journal_files import PAGE
+from tests.journal_files import PAGE, write_out
 from tests.nobody import as_nobody
 from tests.volumes import disk_bytes
 
@@ -60,7 +60,7 @@ def test_disk_bytes_are_those_of_compsize(
     fd = make_file(os.urandom(size))
     if change is not None:
         change(fd, place / "file")
-        os.fsync(fd)
+        write_out(fd)
     found = read_disk_bytes(fd)
     assert found == disk_bytes(place / "file")
     assert found is not None

@@ -16,6 +16,7 @@ from journalkeeper.model import MIB, Volume
 from journalkeeper.model.errors import NotBtrfsError
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.nobody import as_nobody
+from tests.patience import eventually
 from tests.volumes import make_images
 
 pytestmark = pytest.mark.root
@@ -140,4 +141,4 @@ def test_another_filesystem_is_named() -> None:
 
 def test_nobody_sees_the_same(place: Path) -> None:
     with opened(place) as fd:
-        assert as_nobody(lambda: read_volume(fd)) == read_volume(fd)
+        assert eventually(lambda: as_nobody(lambda: read_volume(fd)) == read_volume(fd))  # free space can change

@@ -24,7 +24,7 @@ from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.answers import check
 from tests.daemon import PROGRAM, environment, journalkeeper
-from tests.journal_files import PAGE
+from tests.journal_files import PAGE, write_out
 from tests.nobody import as_nobody
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -301,10 +301,10 @@ def test_what_was_overwritten_in_part_is_pinned(make_file: MakeFile) -> None:
     fd = make_file(os.urandom(MIB))
     assert disk.read_pinned_bytes(fd) == 0
     os.pwrite(fd, b"x" * (MIB // 2), MIB // 4)
-    os.fsync(fd)
+    write_out(fd)
     assert disk.read_pinned_bytes(fd) == MIB // 2
     os.ftruncate(fd, MIB // 8)
-    os.fsync(fd)
+    write_out(fd)
     assert disk.read_pinned_bytes(fd) == MIB - MIB // 8
 
 
@@ -312,11 +312,11 @@ def test_of_a_compressed_extent_a_share_is_pinned(make_file: MakeFile, place: Pa
     fd = make_file()
     run("btrfs", "property", "set", place / "file", "compression", "zstd")
     os.pwrite(fd, (os.urandom(64) * 32 + b"a" * 2048) * 32, 0)
-    os.fsync(fd)
+    write_out(fd)
     whole = disk.read_disk_bytes(fd) or 0
     assert disk.read_pinned_bytes(fd) == 0
     os.ftruncate(fd, 64 << 10)
-    os.fsync(fd)
+    write_out(fd)
     assert disk.read_pinned_bytes(fd) == pytest.approx(whole / 2, rel=0.01)
 
 

@@ -322,4 +322,4 @@ def test_a_signal_does_not_cut_a_piece_short(place: Path, journal_bytes: bytes) 
         signal.signal(signal.SIGALRM, before)
     assert heard
     assert done.outcome.result is Result.DONE
-    assert extents(path) <= 10  # the kernel's own write-back may cut it, too; without the protection hundreds
+    assert extents(path) < 100  # another program's sync may cut it, too; without the protection hundreds

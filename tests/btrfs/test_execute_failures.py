@@ -61,6 +61,7 @@ def test_a_volume_that_becomes_full_meanwhile(
 def test_a_quota_that_is_used_up(make_volume: Callable[..., ScratchVolume], journal_bytes: bytes) -> None:
     directory = make_volume("512M").mountpoint
     run("btrfs", "quota", "enable", directory)
+    run("btrfs", "quota", "rescan", "-w", directory)
     run("btrfs", "subvolume", "create", directory / "sub")
     path = put(directory / "sub", journal_bytes, nocow=True)
     os.sync()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from journalkeeper.execute import runner
 from journalkeeper.execute.pace import PieceTimes
 from journalkeeper.execute.runner import Runner, Throttle
 from journalkeeper.model import Action, Kind, Reason, Request, Verb
+from journalkeeper.observe import syncs as syncs_module
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.intake import Intake
 from journalkeeper.observe.observer import Observer, Seen
@@ -29,8 +31,8 @@ from journalkeeper.policy.backpressure import Advice
 from journalkeeper.probe.bed import ONLINE, Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import ALWAYS, log_until_online
-from tests.journal_files import put
-from tests.patience import eventually
+from tests.journal_files import put, write_out
+from tests.patience import TRIES, eventually
 
 pytestmark = pytest.mark.root
 
@@ -64,14 +66,18 @@ def next_delay(bed: Bed, intake: Intake) -> int:
 
 def test_what_a_stall_cost_a_message_is_in_the_journal(bed: Bed) -> None:
     intake = Intake()
-    bed.journald.log("before")
+    log_until_online(bed.journald, "before")
     bed.journald.sync()
     assert intake.find_worst_us([str(bed.journald.active)]) is None, "what came before is not our doing"
     assert intake.find_worst_us([str(bed.journald.active)]) is None, "nothing came"
     worst_us = after_stall(bed, 0.5, intake)
     assert 400_000 < worst_us < 30_000_000
-    bed.journald.log("at once")
-    assert next_delay(bed, intake) < worst_us
+
+    def is_shorter(_: int) -> bool:
+        bed.journald.log("at once")
+        return next_delay(bed, intake) < worst_us
+
+    assert any(map(is_shorter, TRIES))
 
 
 def test_a_real_scrub_and_a_real_balance_are_seen_while_they_go_on(
@@ -157,7 +163,7 @@ def short(make_bed: Callable[..., Bed]) -> Bed:
     """A journald that flushes 3 s after the first append, and has one archive and nothing unsynced."""
     bed = make_bed(sync_interval="3s")
     bed.journald.rotate()
-    bed.journald.log("so that there is an active file")
+    log_until_online(bed.journald, "so that there is an active file")
     bed.journald.sync()
     return bed
 
@@ -168,43 +174,59 @@ def test_with_nothing_unsynced_an_active_file_is_worked_on(short: Bed) -> None:
 
 def test_once_something_is_unsynced_the_window_closes_before_the_flush(short: Bed) -> None:
     """The plan saw it OFFLINE and knew no limit: what came after it does."""
-    one = Asked(short, Kind.ACTIVE)
-    log_until_online(short.journald, "the timer starts")
-    assert one.throttle(0) is None
-    assert one.throttle(3_000_000) is Reason.WINDOW_CLOSED
-    assert eventually(lambda: one.throttle(0) is Reason.WINDOW_CLOSED)
-    assert short.journald.state() == ONLINE, "the flush came first"
+
+    def closes_before(_: int) -> bool:
+        short.journald.sync()
+        one = Asked(short, Kind.ACTIVE)
+        log_until_online(short.journald, "the timer starts")
+        answers = [one.throttle(0), one.throttle(3_000_000)]
+        while not one.throttle(0) and short.journald.state() == ONLINE:
+            time.sleep(0.02)
+        answers.append(one.throttle(0))
+        return answers == [None, *[Reason.WINDOW_CLOSED] * 2] and short.journald.state() == ONLINE
+
+    assert any(map(closes_before, TRIES))
 
 
 def test_the_plans_own_limit_holds_too(short: Bed) -> None:
-    soon_us = time.time_ns() // 1000 + 2_000_000
+    soon_us = time.time_ns() // 1000 + 240_000_000
     one = Asked(short, Kind.ACTIVE, not_after_us=soon_us)
     assert one.throttle(0) is None
-    assert one.throttle(2_000_000) is Reason.WINDOW_CLOSED
+    assert one.throttle(240_000_000) is Reason.WINDOW_CLOSED
 
 
 def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed) -> None:
-    one = Asked(short, Kind.ARCHIVED)
-    log_until_online(short.journald, "the timer starts")
-    one.look(short)
-    assert one.throttle(0) is None, "not yet due"
-    assert eventually(lambda: one.flushes.is_flush_due(500_000))
-    assert one.throttle(0) is None
-    assert short.journald.state() != ONLINE
-    assert one.flushes.needs_plan()
+    def waits(_: int) -> bool:
+        short.journald.sync()
+        one = Asked(short, Kind.ARCHIVED)
+        log_until_online(short.journald, "the timer starts")
+        one.look(short)
+        assert one.throttle(0) is None, "not yet due"
+        while not (is_due := one.flushes.is_flush_due(500_000)) and short.journald.state() == ONLINE:
+            time.sleep(0.02)
+        assert one.throttle(0) is None
+        return is_due and short.journald.state() != ONLINE and one.flushes.needs_plan()
+
+    assert any(map(waits, TRIES))
 
 
 def test_a_stop_ends_a_pause(short: Bed) -> None:
-    one = Asked(short, Kind.ARCHIVED)
-    log_until_online(short.journald, "the timer starts")
-    one.look(short)
-    assert eventually(lambda: one.flushes.is_flush_due(500_000))
-    os.kill(short.journald.pid, signal.SIGSTOP)  # the flush does not come
-    try:
-        threading.Timer(0.5, setattr, (one, "stopped", True)).start()
-        assert one.throttle(0) is Reason.INTERRUPTED
-    finally:
-        os.kill(short.journald.pid, signal.SIGCONT)
+    def ends(_: int) -> bool:
+        short.journald.sync()
+        one = Asked(short, Kind.ARCHIVED)
+        log_until_online(short.journald, "the timer starts")
+        one.look(short)
+        os.kill(short.journald.pid, signal.SIGSTOP)  # the flush does not come
+        try:
+            if short.journald.state() != ONLINE:  # or it has come
+                return False
+            assert eventually(lambda: one.flushes.is_flush_due(500_000))
+            threading.Timer(0.5, setattr, (one, "stopped", True)).start()
+            return one.throttle(0) is Reason.INTERRUPTED
+        finally:
+            os.kill(short.journald.pid, signal.SIGCONT)
+
+    assert any(map(ends, TRIES))
 
 
 def test_who_is_in_a_hurry_waits_for_no_flush(short: Bed) -> None:
@@ -215,8 +237,10 @@ def test_who_is_in_a_hurry_waits_for_no_flush(short: Bed) -> None:
 
 def test_above_half_of_a_limit_it_rests_as_long_as_the_piece_takes(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within 50 and 250 ms."""
+    log_until_online(bed.journald, "after all that it says of its start")
     bed.journald.sync()
-    assert eventually(lambda: bed.journald.state() != ONLINE)
+    monkeypatch.setattr(syncs_module, "SYNC_US", math.inf)
+    monkeypatch.setattr(runner, "REST_EVERY_S", math.inf)
     one, rests = Asked(bed, Kind.ACTIVE), list[float]()
     monkeypatch.setattr(runner, "advise", lambda *_: Advice.SLOW_DOWN)
     monkeypatch.setattr(Throttle, "_rest", lambda _, rest_s: rests.append(rest_s))
@@ -234,7 +258,7 @@ def test_a_sync_that_no_timer_foretold_is_seen(bed: Bed) -> None:
     def is_calm() -> bool:
         return not any(syncs.has_foreign_sync() for _ in range(4))
 
-    bed.journald.log("one")
+    log_until_online(bed.journald, "one")
     bed.journald.sync()
     syncs = Syncs(str(bed.journald.active))
     assert eventually(is_calm)
@@ -247,13 +271,17 @@ def test_a_sync_that_no_timer_foretold_is_seen(bed: Bed) -> None:
     assert eventually(is_calm)
 
 
-def test_what_the_first_piece_moved_is_no_sync(make_volume: Callable[..., ScratchVolume]) -> None:
+def test_what_the_first_piece_moved_is_no_sync(
+    make_volume: Callable[..., ScratchVolume], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncs_module, "SYNC_US", math.inf)
     path = make_volume("512M").mountpoint / "system.journal"
 
     def write() -> None:
         with open(path, "wb" if not path.exists() else "r+b") as file:
             file.write(bytes(4096))
-            os.fsync(file.fileno())
+            file.flush()
+            write_out(file.fileno())
 
     write()
     syncs = Syncs(str(path))

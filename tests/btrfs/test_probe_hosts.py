@@ -127,31 +127,37 @@ def test_the_longest_waits_are_as_long_as_journald_was_stopped(make_bed: Callabl
         asked = Namespace(directory=str(bed.directory), since=None, boot=False, follow=False)
         delays = run_probe(intake.measure(asked))
         stalls = [note for note in delays.notes if note.startswith("stall of ")]
-        assert stalls  # more than one on a machine that does other work
         assert all(": no event explains it" in stall for stall in stalls)
         in_queue_s, until_taken_s, until_received_s = (
             max(each) / 1e9 for each in (sent.took_ns, taken.waits_ns(), delays.series[0].waits_ns())
         )
-        assert 0.2 < in_queue_s <= until_taken_s  # a program waits from the moment at which the queue is full
-        return [until_taken_s, until_received_s] == pytest.approx([1, 1], rel=0.1)
+        assert in_queue_s <= until_taken_s + 0.1
+        # a program waits from the moment at which the queue is full; other work makes more stalls than one
+        return bool(stalls) and in_queue_s > 0.2 and [until_taken_s, until_received_s] == pytest.approx([1, 1], rel=0.1)
 
     assert any(map(agree, TRIES))
 
 
 def test_an_fsync_takes_as_long_as_the_disk_is_held() -> None:
+    released_ns: list[int] = []
+
+    def let_go() -> None:
+        released_ns.append(time.monotonic_ns())
+        disk.order(GO)
+
     with on_slow_disk("1G") as (slow, disk):
         steps = fsync.measure(Namespace(directory=str(slow.mountpoint), rate=20, seconds=0.5))
         alone, *_ = next(steps).series
         for number, _ in enumerate(steps):
             if number == 4:
-                began_s = time.monotonic()
+                before_ns = time.monotonic_ns()
                 disk.order(HOLD)
-                release = threading.Timer(1, disk.order, [GO])
+                release = threading.Timer(1, let_go)
                 release.start()
             if number == 5:
                 release.join()
-                held_s = time.monotonic() - began_s
-        assert 0.9 < max(alone.took_ns) / 1e9 < held_s
+                after_ns = time.monotonic_ns()
+        assert released_ns[0] - alone.began_ns[5] < alone.took_ns[5] < after_ns - before_ns
 
 
 def test_fsync_measures_alone_and_beside_a_writer(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
@@ -302,6 +308,6 @@ def test_journald_syncs_its_file_in_the_load_of_a_comparison_unless_the_strategy
 
 
 def test_the_wait_of_a_load_is_the_time_without_journald(bed: Bed) -> None:
-    stop = f"kill -STOP {bed.journald.pid}; sleep 0.7; kill -CONT {bed.journald.pid}"
+    stop = f"kill -STOP {bed.journald.pid}; sleep 2; kill -CONT {bed.journald.pid}"
     strategy = Strategy("stopped", by_day=stop, syncs=False)
-    assert any(measure_wait_s(bed, strategy, 0) == pytest.approx(0.7, rel=0.1) for _ in TRIES)
+    assert any(measure_wait_s(bed, strategy, 0) == pytest.approx(2, rel=0.1) for _ in TRIES)

@@ -18,6 +18,7 @@ from journalkeeper.observe.read_cost import estimate_cold_read_s
 from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.journal_files import PAGE
+from tests.patience import TRIES
 from tests.slowdisk import on_slow_disk
 from tests.volumes import drop_caches
 
@@ -112,19 +113,22 @@ def agree(truth_s: float, found_s: float) -> bool:
 def test_dirty_pages_are_neither_read_nor_written_back(place: Path) -> None:
     path = place / "system.journal"
     path.write_bytes(os.urandom(400 * PAGE))
-    run("sync", "-f", path)
-    with open(path, "r+b", buffering=0) as file:
-        for offset in range(0, 400 * PAGE, 40 * PAGE):
-            os.pwrite(file.fileno(), b"x", offset)
-        before = writeback.find_dirty_runs(file.fileno())
-        estimate_cold_read_s(file.fileno())
-        assert writeback.find_dirty_runs(file.fileno()) == before != []
+
+    def stay_dirty(_: int) -> bool:
+        run("sync", "-f", path)
+        with open(path, "r+b", buffering=0) as file:
+            for offset in range(0, 400 * PAGE, 40 * PAGE):
+                os.pwrite(file.fileno(), b"x", offset)
+            before = writeback.find_dirty_runs(file.fileno())
+            estimate_cold_read_s(file.fileno())
+            return writeback.find_dirty_runs(file.fileno()) == before != []
+
+    assert any(map(stay_dirty, TRIES))
 
 
 def test_the_sample_leaves_out_what_is_dirty_and_nothing_else(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = place / "system.journal"
     path.write_bytes(os.urandom(4 << 20))
-    run("sync", "-f", path)
     offered: list[int] = []
 
     def choose(pieces: Sequence[read_cost.Piece], goal: float) -> list[read_cost.Piece]:
@@ -132,10 +136,16 @@ def test_the_sample_leaves_out_what_is_dirty_and_nothing_else(place: Path, monke
         return []
 
     monkeypatch.setattr(read_cost, "_choose_sample", choose)
-    with open(path, "r+b", buffering=0) as file:
-        os.pwrite(file.fileno(), b"x", 1 << 20)
-        assert estimate_cold_read_s(file.fileno()) is None
-    assert offered == [offset for offset in range(0, 4 << 20, 512 << 10) if offset != 1 << 20]
+
+    def leaves_it_out(_: int) -> bool:
+        run("sync", "-f", path)
+        offered.clear()
+        with open(path, "r+b", buffering=0) as file:
+            os.pwrite(file.fileno(), b"x", 1 << 20)
+            assert estimate_cold_read_s(file.fileno()) is None
+        return offered == [offset for offset in range(0, 4 << 20, 512 << 10) if offset != 1 << 20]
+
+    assert any(map(leaves_it_out, TRIES))
 
 
 def test_a_request_reads_half_a_mib_and_a_seek_costs_as_much(fragmented: Callable[..., int], place: Path) -> None:
@@ -162,10 +172,14 @@ def test_without_a_list_of_dirty_pages_nothing_is_dropped(place: Path, monkeypat
         raise OSError(38, "Function not implemented")
 
     path = place / "system.journal"
-    path.write_bytes(b"x" * PAGE)
-    with open(path, "rb") as file:
-        before = kernel.cachestat(file.fileno(), 0, PAGE)
-        with monkeypatch.context() as patch:
-            patch.setattr(kernel, "cachestat", refuse)
-            assert estimate_cold_read_s(file.fileno()) is None
-        assert kernel.cachestat(file.fileno(), 0, PAGE) == before
+
+    def drops_nothing(_: int) -> bool:
+        path.write_bytes(b"x" * PAGE)
+        with open(path, "rb") as file:
+            before = kernel.cachestat(file.fileno(), 0, PAGE)
+            with monkeypatch.context() as patch:
+                patch.setattr(kernel, "cachestat", refuse)
+                assert estimate_cold_read_s(file.fileno()) is None
+            return kernel.cachestat(file.fileno(), 0, PAGE) == before
+
+    assert any(map(drops_nothing, TRIES))

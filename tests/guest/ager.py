@@ -62,8 +62,11 @@ def main() -> None:
     asked = words.parse_args()
     suffixes = [asked.namespace] if asked.namespace else []
     unit = f"systemd-journald@{asked.namespace}.service" if suffixes else "systemd-journald.service"
+    subprocess.run(["systemctl", "start", unit], check=True)  # a namespace's ends when it is idle
     show = ["systemctl", "show", "--property=MainPID", "--value", unit]
     journald = int(subprocess.run(show, capture_output=True, text=True, check=True).stdout)
+    if not journald:  # or the signal would be sent to this process's group
+        raise SystemExit(f"ager: {unit} does not run")
     instance = ".".join([Path("/etc/machine-id").read_text().strip(), *suffixes])
     active = Path("/var/log/journal", instance, "system.journal")
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -40,6 +40,7 @@ from journalkeeper.probe import scratch_volume as lab
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.guest import base, disk
 from tests.guest.shelter import Shelter
+from tests.patience import PATIENCE_S
 from tests.volumes import drop_caches, why_no_bed
 
 REBOOTED = 133
@@ -234,7 +235,7 @@ class Guest:
         Raises: RuntimeError if it does not end in time.
         """
         try:
-            done = self.run("systemctl", how, check=False, timeout_s=10)
+            done = self.run("systemctl", how, check=False, timeout_s=30)
         except subprocess.TimeoutExpired:  # nsenter stops itself when systemd, killing all others, stops its child
             return self.wait(timeout_s)
         if done.returncode > 0 and self.running:
@@ -282,7 +283,7 @@ class Guest:
         Raises: RuntimeError if it stays mounted in another mount namespace.
         """
         self.volume.unmount()
-        self.volume.await_release()
+        self.volume.await_release(PATIENCE_S)
         if between is not None:
             between()
         self.volume.mount()

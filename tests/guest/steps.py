@@ -50,6 +50,12 @@ def extents(guest: Guest, namespace: str = "") -> dict[str, int]:
     return {name: int(count) for name, count in re.findall(r"(?m)^(\S+): (\d+) extents? found$", said)}
 
 
+def plan(guest: Guest) -> dict[str, Any]:
+    """Return the document of `journalkeeper plan`, which fails while a service on a busy machine answers too late."""
+    document: dict[str, Any] = json.loads(guest.shell("until journalkeeper plan -j; do sleep 1; done"))
+    return document
+
+
 def history(guest: Guest, *words: str) -> list[dict[str, Any]]:
     """Return the outcomes "done" of `journalkeeper history`, the oldest first."""
     outcomes = json.loads(guest.run("journalkeeper", "history", "-j", *words).stdout)["outcomes"]

@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from tests.ansible import COLLECTION, Control, Played, program
 from tests.guest import base
 from tests.guest.conftest import require_guest
 from tests.guest.host import Guest
-from tests.guest.steps import archive, dated_back, property_of
+from tests.guest.steps import archive, dated_back, eventually, property_of
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow, pytest.mark.long]
 
@@ -130,7 +131,7 @@ def test_a_changed_value_is_shown_then_reloaded_without_a_restart(fleet: Fleet) 
     assert [property_of(host, "journalkeeper.service", "MainPID") for host in fleet.hosts] == pids
     for host in fleet.hosts:
         assert in_force(host)["KeepSec"] == "30d"
-        assert host.run("journalctl", "--quiet", f"MESSAGE_ID={Event.RELOADED}").stdout
+        assert eventually(partial(host.shell, f"journalctl --quiet MESSAGE_ID={Event.RELOADED}"))
 
 
 def test_the_units_may_write_to_a_directory_elsewhere_after_a_restart(fleet: Fleet) -> None:

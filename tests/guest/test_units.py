@@ -202,8 +202,15 @@ def test_under_its_confinement_a_unit_compresses_measures_and_writes_metrics(gue
     success = "\njournalkeeper_last_run_success 1\n"
     assert eventually(lambda: success in guest.run(*metrics, check=False).stdout)
     if unit == UNIT:
-        entries = guest.run("journalctl", f"MESSAGE_ID={Event.DONE}", "--output=export").stdout.split("\n\n")
-        (entry,) = [one for one in entries if f"/{made}\n" in one]
+        found: list[str] = []
+
+        def is_logged() -> bool:
+            entries = guest.run("journalctl", f"MESSAGE_ID={Event.DONE}", "--output=export").stdout.split("\n\n")
+            found[:] = [one for one in entries if f"/{made}\n" in one]
+            return bool(found)
+
+        assert eventually(is_logged)
+        (entry,) = found
         assert {f"_SYSTEMD_UNIT={UNIT}", "_TRANSPORT=journal"} <= set(entry.splitlines())
         assert int(re.findall(r"JOURNALKEEPER_EXTENTS_BEFORE=(\d+)", entry)[0]) > AGED
     guest.run("systemctl", "stop", unit)
@@ -264,20 +271,21 @@ REPLACED = {
 @pytest.mark.parametrize(
     "way", ["removed", "mounted", *(pytest.param(one, marks=pytest.mark.long) for one in ("subvolume", "parent"))]
 )
-def test_a_journal_directory_that_is_replaced_is_mended_within_a_minute(guest: Guest, way: str) -> None:
+def test_a_journal_directory_that_is_replaced_is_mended(guest: Guest, way: str) -> None:
     """A unit may write only to the directory that was there at its start, so the service ends and systemd restarts it.
 
     It takes long because systemd waits before it restarts the service.
     """
     guest.run("systemctl", "restart", UNIT)
+    assert eventually(lambda: property_of(guest, UNIT, "StatusText"))  # it has looked: before, it knows no directory
     before = property_of(guest, UNIT, "NRestarts")
     guest.shell(f"{REPLACED[way]}; systemctl restart systemd-journald; journalctl --flush")
     try:
         made = steps.archive(guest)  # which may be mended before it is an archive
-        assert eventually(lambda: extents(guest)[made] < AGED, 60), log_of(guest)
+        assert eventually(lambda: extents(guest)[made] < AGED), log_of(guest)
         ends = way != "mounted"  # a mount comes into the service's namespace as it is
         assert property_of(guest, UNIT, "NRestarts") == f"{int(before) + ends}"
-        plan = guest.shell("journalkeeper plan; journalkeeper status || true")
+        plan = guest.shell("until journalkeeper plan; do sleep 1; done; journalkeeper status || true")
         assert "read-only" not in plan
         assert "not writable" not in plan
     finally:
@@ -326,7 +334,14 @@ def test_an_installation_with_a_wrong_configuration_names_the_line_and_starts_no
 
 
 def test_a_fragmented_file_is_not_left_to_the_next_boot(guest: Guest) -> None:
-    """It acts while journald runs and writes to /var: its own end is in the journal, and so is the rotation."""
+    """It acts while journald runs and writes to /var: its own end is in the journal, and so is the rotation.
+
+    On a busy machine that can take longer than 15 s.
+    """
+    patient = guest.root / "etc/systemd/system/journalkeeper-shutdown.service.d/patient.conf"
+    patient.parent.mkdir()
+    patient.write_text("[Service]\nTimeoutStopSec=5min\n")
+    guest.run("systemctl", "daemon-reload")
     guest.run("systemctl", "stop", UNIT)  # it would work on the file meanwhile
     guest.run("systemctl", "enable", "--now", "journalkeeper-shutdown.service")
     before = extents(guest)

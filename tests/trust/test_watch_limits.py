@@ -20,6 +20,7 @@ from journalkeeper.engine import Engine
 from journalkeeper.service import daemon
 from journalkeeper.service.watch import Watches
 from tests.hosts import MACHINE
+from tests.patience import PATIENCE_S
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -91,7 +92,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Refusing:
     return refresh
 
 
-def serve(tmp_path: Path, said: list[str], until: Callable[[daemon.Daemon], bool], timeout_s: float = 10) -> None:
+def serve(tmp_path: Path, said: list[str], until: Callable[[daemon.Daemon], bool]) -> None:
     """A service over a directory that is not there, until that is so."""
     state = tmp_path / "state"
     state.mkdir()
@@ -102,7 +103,7 @@ def serve(tmp_path: Path, said: list[str], until: Callable[[daemon.Daemon], bool
     async def main() -> None:
         service = daemon.Daemon(engine, lambda _, sentence, *__, **___: said.append(sentence))
         running = asyncio.create_task(service.run())
-        end_s = time.monotonic() + timeout_s
+        end_s = time.monotonic() + PATIENCE_S
         while not until(service) and time.monotonic() < end_s:
             await asyncio.sleep(0.05)
         service._end()
