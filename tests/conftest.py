@@ -43,7 +43,7 @@ from tests.volumes import why_no_bed
 NO_SKIP = "JOURNALKEEPER_NO_SKIP"
 TAG = "JOURNALKEEPER_TEST_SESSION"
 LOOPS = "/sys/block"
-CLEANUP_S = float(os.environ.get("JOURNALKEEPER_CLEANUP_S", "30"))
+CLEANUP_S = float(os.environ.get("JOURNALKEEPER_CLEANUP_S", "120"))
 """How long the kernel may take to clear a loop device whose last user has just gone."""
 
 find_obstacle = functools.cache(why_no_bed)

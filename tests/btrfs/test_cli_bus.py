@@ -110,7 +110,7 @@ class Host:
     def stop(self) -> None:
         if self.daemon is not None:
             self.daemon.terminate()
-            assert self.daemon.wait(60) == 0, self.log()
+            assert self.daemon.wait(PATIENCE_S) == 0, self.log()
             self.daemon = None
             self._log.close()
             assert "Traceback" not in self.log()

@@ -17,6 +17,7 @@ from journalkeeper.probe.compare import STRATEGIES
 from journalkeeper.probe.scratch_volume import PREFIX, ScratchVolume
 from tests.answers import check
 from tests.btrfs.test_try import await_no_traces
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.root
 MIB = 1 << 20
@@ -68,7 +69,7 @@ def test_a_signal_takes_everything_down(running: subprocess.Popen[str], tmp_path
     running.send_signal(number)
     assert running.stderr is not None
     assert running.stderr.read() == "journalkeeper: lab was interrupted\n"
-    assert running.wait(30) == 1
+    assert running.wait(PATIENCE_S) == 1
     assert await_no_traces(tmp_path) == []
 
 

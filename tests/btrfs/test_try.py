@@ -26,8 +26,8 @@ def traces(directory: Path) -> list[str]:
 
 
 def await_no_traces(directory: Path) -> list[str]:
-    """Wait until the kernel has cleared the traces, and return those that are still there after 30 s."""
-    eventually(lambda: not traces(directory), 30)
+    """Wait until the kernel has cleared the traces, and return those that stay."""
+    eventually(lambda: not traces(directory))
     return traces(directory)
 
 
