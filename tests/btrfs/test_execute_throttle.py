@@ -31,7 +31,7 @@ from journalkeeper.policy.backpressure import Advice
 from journalkeeper.probe.bed import ONLINE, Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import ALWAYS, log_until_online
-from tests.journal_files import put, write_out
+from tests.journal_files import count_entries, put, write_out
 from tests.patience import TRIES, eventually
 
 pytestmark = pytest.mark.root
@@ -163,9 +163,16 @@ def short(make_bed: Callable[..., Bed]) -> Bed:
     """A journald that flushes 3 s after the first append, and has one archive and nothing unsynced."""
     bed = make_bed(sync_interval="3s")
     bed.journald.rotate()
-    log_until_online(bed.journald, "so that there is an active file")
+    bed.journald.log("so that there is an active file")
+    assert eventually(lambda: count_entries(bed.journald.active) > 0)
     bed.journald.sync()
     return bed
+
+
+def begins_interval(short: Bed) -> bool:
+    """Log a message, and return whether its file was seen ONLINE before the flush."""
+    short.journald.log("the timer starts")
+    return eventually(lambda: short.journald.state() == ONLINE, 10)
 
 
 def test_with_nothing_unsynced_an_active_file_is_worked_on(short: Bed) -> None:
@@ -176,9 +183,10 @@ def test_once_something_is_unsynced_the_window_closes_before_the_flush(short: Be
     """The plan saw it OFFLINE and knew no limit: what came after it does."""
 
     def closes_before(_: int) -> bool:
-        short.journald.sync()
+        assert eventually(lambda: short.journald.state() != ONLINE)
         one = Asked(short, Kind.ACTIVE)
-        log_until_online(short.journald, "the timer starts")
+        if not begins_interval(short):
+            return False
         answers = [one.throttle(0), one.throttle(3_000_000)]
         while not one.throttle(0) and short.journald.state() == ONLINE:
             time.sleep(0.02)
@@ -197,9 +205,10 @@ def test_the_plans_own_limit_holds_too(short: Bed) -> None:
 
 def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed) -> None:
     def waits(_: int) -> bool:
-        short.journald.sync()
+        assert eventually(lambda: short.journald.state() != ONLINE)
         one = Asked(short, Kind.ARCHIVED)
-        log_until_online(short.journald, "the timer starts")
+        if not begins_interval(short):
+            return False
         one.look(short)
         assert one.throttle(0) is None, "not yet due"
         while not (is_due := one.flushes.is_flush_due(500_000)) and short.journald.state() == ONLINE:
@@ -212,9 +221,10 @@ def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed) -> None:
 
 def test_a_stop_ends_a_pause(short: Bed) -> None:
     def ends(_: int) -> bool:
-        short.journald.sync()
+        assert eventually(lambda: short.journald.state() != ONLINE)
         one = Asked(short, Kind.ARCHIVED)
-        log_until_online(short.journald, "the timer starts")
+        if not begins_interval(short):
+            return False
         one.look(short)
         os.kill(short.journald.pid, signal.SIGSTOP)  # the flush does not come
         try:
