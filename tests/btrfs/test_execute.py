@@ -307,16 +307,20 @@ def test_a_stopped_rewrite_leaves_the_original_alone(place: Path, journal_bytes:
 
 def test_a_signal_does_not_cut_a_piece_short(place: Path, journal_bytes: bytes) -> None:
     """The kernel stops at any pending signal and calls that success (measured). An active file has no second pass."""
-    path = put(place, journal_bytes + os.urandom(48 * MIB), "system.journal")
-    what = action(path)._replace(ranges=(Range(0, path.stat().st_size, 0),))
-    heard: list[int] = []
-    before = signal.signal(signal.SIGALRM, lambda number, _: heard.append(number))
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
-        done = do(what, chunk_bytes=128 * MIB)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert heard
-    assert done.outcome.result is Result.DONE
-    assert extents(path) < 100  # another program's sync may cut it, too; without the protection hundreds
+
+    def is_whole(_: int) -> bool:
+        path = put(place, journal_bytes + os.urandom(48 * MIB), "system.journal")
+        what = action(path)._replace(ranges=(Range(0, path.stat().st_size, 0),))
+        heard: list[int] = []
+        before = signal.signal(signal.SIGALRM, lambda number, _: heard.append(number))
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+            done = do(what, chunk_bytes=128 * MIB)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert heard
+        assert done.outcome.result is Result.DONE
+        return extents(path) <= 10  # another program's sync may cut it, too; without the protection hundreds
+
+    assert any(map(is_whole, TRIES))

@@ -169,10 +169,12 @@ def short(make_bed: Callable[..., Bed]) -> Bed:
     return bed
 
 
-def begins_interval(short: Bed) -> bool:
-    """Log a message, and return whether its file was seen ONLINE before the flush."""
+def begin_interval(short: Bed, kind: Kind) -> Asked | None:
+    """Return an Asked that saw nothing unsynced, after a message; None if the file was not ONLINE before the flush."""
+    assert eventually(lambda: short.journald.state() != ONLINE)
+    one = Asked(short, kind)
     short.journald.log("the timer starts")
-    return eventually(lambda: short.journald.state() == ONLINE, 10)
+    return one if eventually(lambda: short.journald.state() == ONLINE, 10) else None
 
 
 def test_with_nothing_unsynced_an_active_file_is_worked_on(short: Bed) -> None:
@@ -183,9 +185,7 @@ def test_once_something_is_unsynced_the_window_closes_before_the_flush(short: Be
     """The plan saw it OFFLINE and knew no limit: what came after it does."""
 
     def closes_before(_: int) -> bool:
-        assert eventually(lambda: short.journald.state() != ONLINE)
-        one = Asked(short, Kind.ACTIVE)
-        if not begins_interval(short):
+        if (one := begin_interval(short, Kind.ACTIVE)) is None:
             return False
         answers = [one.throttle(0), one.throttle(3_000_000)]
         while not one.throttle(0) and short.journald.state() == ONLINE:
@@ -205,9 +205,7 @@ def test_the_plans_own_limit_holds_too(short: Bed) -> None:
 
 def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed) -> None:
     def waits(_: int) -> bool:
-        assert eventually(lambda: short.journald.state() != ONLINE)
-        one = Asked(short, Kind.ARCHIVED)
-        if not begins_interval(short):
+        if (one := begin_interval(short, Kind.ARCHIVED)) is None:
             return False
         one.look(short)
         assert one.throttle(0) is None, "not yet due"
@@ -221,9 +219,7 @@ def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed) -> None:
 
 def test_a_stop_ends_a_pause(short: Bed) -> None:
     def ends(_: int) -> bool:
-        assert eventually(lambda: short.journald.state() != ONLINE)
-        one = Asked(short, Kind.ARCHIVED)
-        if not begins_interval(short):
+        if (one := begin_interval(short, Kind.ARCHIVED)) is None:
             return False
         one.look(short)
         os.kill(short.journald.pid, signal.SIGSTOP)  # the flush does not come

@@ -131,9 +131,9 @@ def test_the_longest_waits_are_as_long_as_journald_was_stopped(make_bed: Callabl
         in_queue_s, until_taken_s, until_received_s = (
             max(each) / 1e9 for each in (sent.took_ns, taken.waits_ns(), delays.series[0].waits_ns())
         )
-        assert in_queue_s <= until_taken_s + 0.1
+        in_time = [until_taken_s, until_received_s] == pytest.approx([1, 1], rel=0.1)
         # a program waits from the moment at which the queue is full; other work makes more stalls than one
-        return bool(stalls) and in_queue_s > 0.2 and [until_taken_s, until_received_s] == pytest.approx([1, 1], rel=0.1)
+        return bool(stalls) and 0.2 < in_queue_s < 1.1 and in_time
 
     assert any(map(agree, TRIES))
 

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -126,11 +126,16 @@ def test_archives_are_rewritten_and_the_history_has_the_bytes_beside_a_snapshot(
 
 def test_doctor_finds_no_problem_and_makes_nearly_all_checks(guest: Guest) -> None:
     """On a busy machine one fsync of half a second delays a whole burst of `age`, and the service can answer late."""
-    found = guest.run("journalkeeper", "doctor", "--check", "--json=short", check=False)
-    document = json.loads(found.stdout)
-    problems = {one["rule"] for one in document["findings"] if one["severity"] == "problem"}
-    assert problems <= {"waits", "keeper-hung"}
-    assert found.returncode == bool(problems)
+    document: dict[str, Any] = {}
+
+    def has_no_problem() -> bool:
+        found = guest.run("journalkeeper", "doctor", "--check", "--json=short", check=False)
+        document.update(json.loads(found.stdout))
+        problems = {one["rule"] for one in document["findings"] if one["severity"] == "problem"}
+        assert found.returncode == bool(problems)
+        return problems <= {"waits"}
+
+    assert eventually(has_no_problem), document["findings"]
     assert {one["rule"] for one in document["unknown"]} <= {"waits", "slow-boot", "history"}  # the host is young
     assert {"keeper-down", "keeper-failing", "volatile", "journald-ended"} <= set(document["passed"])
     assert document["journal"]["complete"]

@@ -202,15 +202,13 @@ def test_under_its_confinement_a_unit_compresses_measures_and_writes_metrics(gue
     success = "\njournalkeeper_last_run_success 1\n"
     assert eventually(lambda: success in guest.run(*metrics, check=False).stdout)
     if unit == UNIT:
-        found: list[str] = []
 
-        def is_logged() -> bool:
-            entries = guest.run("journalctl", f"MESSAGE_ID={Event.DONE}", "--output=export").stdout.split("\n\n")
-            found[:] = [one for one in entries if f"/{made}\n" in one]
-            return bool(found)
+        def entries() -> list[str]:
+            said = guest.run("journalctl", f"MESSAGE_ID={Event.DONE}", "--output=export").stdout
+            return [one for one in said.split("\n\n") if f"/{made}\n" in one]
 
-        assert eventually(is_logged)
-        (entry,) = found
+        assert eventually(entries)
+        (entry,) = entries()
         assert {f"_SYSTEMD_UNIT={UNIT}", "_TRANSPORT=journal"} <= set(entry.splitlines())
         assert int(re.findall(r"JOURNALKEEPER_EXTENTS_BEFORE=(\d+)", entry)[0]) > AGED
     guest.run("systemctl", "stop", unit)
