@@ -30,8 +30,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from journalkeeper.model import Reason
+from journalkeeper.model import Reason, Verb
 from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.reasons import DONE
 from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.scratch_volume import run
 from journalkeeper.service.daemon import STUCK_S
@@ -289,7 +290,7 @@ class Try:
 
     def _has_noticed(self, service: Daemon) -> bool:
         """Return whether the verdict is not OK, or the service has ended, or has no work left that could fail."""
-        done = re.findall(r"(?:compressed|rewrote|rewritten) (\S+\.journal)", service.log())
+        done = re.findall(rf"(?:{DONE[Verb.COMPRESS]}|{DONE[Verb.REWRITE]}) (\S+\.journal): ", service.log())
         return (
             service.process.poll() is not None
             or "STATUS=Act: " in "\n".join(service.said)
