@@ -10,7 +10,6 @@ bench       measurements, by hand: python -m tests.bench.NAME
 
 hosts.py            hosts, files and volumes as the policy gets them, without a disk
 journal_files.py    journal files on a disk: names, headers, entries, fragments
-forms.py            files with every form of extents
 daemon.py           the service and the commands as processes
 bus.py              a system bus with polkit
 nobody.py           a process with fewer rights

@@ -16,7 +16,6 @@ import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from dbus_fast import Message, MessageType
@@ -78,9 +77,7 @@ class PrivateBus:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop_polkit()
         self.stop()
         shutil.rmtree(self._directory)
@@ -232,6 +229,8 @@ class RawClient:
         self._buffer = b""
         self.last = 0
         """What the last answer is: METHOD_RETURN or ERROR; 0 before the first."""
+        self.errors = 0
+        """How many answers were errors."""
         self.send(b"\0AUTH EXTERNAL " + str(os.getuid()).encode().hex().encode() + b"\r\n")
         assert self.socket.recv(4096).startswith(b"OK")
         self.send(b"BEGIN\r\n")
@@ -270,5 +269,6 @@ class RawClient:
                 break
             if self._buffer[1] in (METHOD_RETURN, ERROR):
                 found, self.last = found + 1, self._buffer[1]
+                self.errors += self.last == ERROR
             self._buffer = self._buffer[length:]
         return found

@@ -27,6 +27,7 @@ import inspect
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import time
 import uuid
@@ -188,3 +189,12 @@ def make_bed() -> Iterator[Callable[..., Bed]]:
 def bed(make_bed: Callable[..., Bed]) -> Bed:
     """One bed whose active file does not rotate by itself."""
     return make_bed("SystemMaxFileSize=128M", "SystemMaxUse=512M")
+
+
+@pytest.fixture
+def journald(tmp_path: Path) -> Iterator[socket.socket]:
+    """A journald that takes what its queue holds and reads only if the test does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(os.fspath(tmp_path / "socket"))
+        listener.settimeout(60)
+        yield listener

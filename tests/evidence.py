@@ -17,7 +17,7 @@ from journalkeeper.health.evidence import (
     Storage,
     Unit,
 )
-from journalkeeper.model import GIB, Extents, JournalFile, Kind, Plan
+from journalkeeper.model import GIB, Extents, Instance, JournalFile, Kind, Plan
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.recorded import Counters
 from journalkeeper.model.units import DAY_US, MINUTE_US, SECOND_US
@@ -97,7 +97,7 @@ def archives(number: int = 8, ratio: float = 6.0, hours: float = 24, **words: An
     return tuple(found)
 
 
-def limits(**words: Any) -> Any:
+def limits(**words: Any) -> Instance:
     """Return the main instance of this machine, with 512 MiB for its journal; `words` replace fields."""
     plain: dict[str, Any] = {
         "rotatable": True,

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
@@ -188,11 +188,14 @@ def mount(path: Path) -> int:
     return fuse
 
 
-def serve(image: Path) -> None:
-    """Answer for the disk in `image` until it is unmounted, and execute the orders on stdin."""
+def serve(image: Path, make: Callable[[int, int], SlowDisk] = SlowDisk, *, outlives: bool = True) -> None:
+    """Answer for the disk in `image`, which `make` makes, until it is unmounted, and execute the orders on stdin.
+
+    It also ends with its parent, unless it `outlives` that.
+    """
     held = os.open(image, os.O_RDWR | os.O_CLOEXEC)  # before it is covered
     fuse = mount(image)
-    disk = SlowDisk(fuse, held)
+    disk = make(fuse, held)
     print(MOUNTED, flush=True)  # noqa: T201 - the parent waits for it
     orders = sys.stdin.buffer
     listening = [fuse, orders]
@@ -202,6 +205,8 @@ def serve(image: Path) -> None:
             line = orders.readline()
             if line:
                 print(disk.order(line.decode()), flush=True)  # noqa: T201
+            elif not outlives:
+                return
             else:
                 listening.remove(orders)
                 disk.held = False  # the parent has ended
@@ -233,15 +238,8 @@ class Control:
 
 
 @contextmanager
-def slow_disk(image: Path) -> Iterator[Control]:
-    """Make `image` a slow disk during the block, at the end of which it must not be in use."""
-    with served("tests.slowdisk", image) as control:
-        yield control
-
-
-@contextmanager
 def served(module: str, image: Path, *words: str) -> Iterator[Control]:
-    """Run `python -m module image words` as the disk in `image` during the block."""
+    """Run `python -m module image words` as the disk in `image`, which nothing may use at the end of the block."""
     argv = [sys.executable, "-m", module, os.fspath(image), *words]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         if process.stdin is None or process.stdout is None or process.stdout.readline() != f"{MOUNTED}\n":
@@ -262,7 +260,7 @@ def on_slow_disk(size: str, options: str = "") -> Iterator[tuple[ScratchVolume, 
     """Yield a sparse volume of this size with these mount options, and its disk."""
     with tempfile.TemporaryDirectory(prefix=PREFIX) as place:
         (image,) = make_images(Path(place), size)
-        with slow_disk(image) as disk, ScratchVolume(images=[image], options=options) as volume:
+        with served("tests.slowdisk", image) as disk, ScratchVolume(images=[image], options=options) as volume:
             yield volume, disk
 
 

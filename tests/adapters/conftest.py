@@ -16,6 +16,7 @@ from journalkeeper.cli.program import run
 from journalkeeper.engine import Engine
 from tests import bus as buses
 from tests.adapters.command import Said, Says, Typed
+from tests.adapters.pages import make
 from tests.bus import PrivateBus
 
 
@@ -34,6 +35,12 @@ def bus() -> Iterator[PrivateBus]:
         pytest.skip(reason)
     with PrivateBus() as private:
         yield private
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of what configs/man/make writes: man pages, completions, schemas."""
+    return make(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture

@@ -11,19 +11,8 @@ from pathlib import Path
 from tests.adapters.command import ran
 
 CHECKOUT = Path(__file__).parent.parent.parent
-PAGES = (
-    "man1/journalkeeper.1",
-    "man1/journalkeeper-commands.1",
-    "man5/journalkeeper.conf.5",
-    "man5/journalkeeper-json.5",
-    "man5/org.journalkeeper1.5",
-    "man7/journalkeeper-figures.7",
-    "man7/journalkeeper-fleet.7",
-    "man7/journalkeeper-news.7",
-    "man7/journalkeeper-reasons.7",
-    "man7/journalkeeper-trust.7",
-    "man8/journalkeeper.service.8",
-)
+PAGES = sorted(f"man{path.stem[-1]}/{path.stem}" for path in (CHECKOUT / "configs/man").glob("*.in"))
+assert PAGES, "configs/man has no pages"
 
 
 def make(directory: Path) -> Path:

@@ -40,8 +40,6 @@ from journalkeeper.model.run import Report
 from journalkeeper.policy.saving import add_savings
 from tests import hosts
 from tests.adapters.command import Typed
-from tests.answers import check
-from tests.evidence import STORAGE, archives, evidence, limits, look
 from tests.hosts import configured
 
 FILE = hosts.file(
@@ -336,11 +334,6 @@ def test_signals_only_ask_defrag_to_stop_and_it_says_what_was_done(number: signa
     assert {one["reason"] for one in json.loads(said.out)["outcomes"]} == {"interrupted", "settling"}
 
 
-def test_an_interrupted_outcome_exits_1_although_nothing_failed(typed: Typed) -> None:
-    interrupted = DONE._replace(result=Result.SKIPPED, reason=Reason.INTERRUPTED)
-    assert typed("defrag", engine=FakeEngine(DONE, interrupted)).status == 1
-
-
 def test_nohup_keeps_protecting_defrag_from_sighup(typed: Typed) -> None:
     engine = FakeEngine(DONE)
     engine.during = lambda: signal.raise_signal(signal.SIGHUP)
@@ -614,14 +607,6 @@ def test_status_with_a_bad_configuration_says_so_and_what_else_it_knows(
     said = typed("status")
     assert (said.status, said.err) == (1, "")
     assert said.out.startswith("Act: a bad line. Try: journalkeeper check-config\n")
-
-
-def test_retention_answers_what_its_schema_says(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = evidence(look=look(*archives(), instances=(limits(),)), storage=STORAGE)
-    monkeypatch.setattr("journalkeeper.cli.retention.collect_evidence", lambda *_: storage)
-    document = typed("retention", "-j").document
-    check("retention", document)
-    assert document["changed"] is False
 
 
 def test_status_with_a_locked_history_shows_what_else_is_known(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:

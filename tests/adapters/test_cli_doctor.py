@@ -140,6 +140,9 @@ def test_retention_shows_the_present_and_the_possible_history(given: Given, type
         " SystemMaxUse=2560M would keep about 2month 2w in 481 MiB."
     )
     assert not Path(machine.RETENTION).exists()
+    document = typed("retention", "-j").document
+    check("retention", document)
+    assert document["changed"] is False
 
 
 @pytest.fixture

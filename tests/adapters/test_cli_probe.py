@@ -15,7 +15,6 @@ import pytest
 
 from journalkeeper.cli.parser import parse
 from journalkeeper.config import files
-from journalkeeper.journald.journalctl import compute_wait_us
 from journalkeeper.model.errors import UsageError
 from journalkeeper.probe import syslog
 from journalkeeper.probe.base import scratch
@@ -33,25 +32,6 @@ def _signals_as_before() -> Any:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("probe", "required: PROBE"),
-        ("probe disk", "invalid choice: 'disk'"),
-        ("probe syslog --rate 0", "from 0.01 to 20000"),
-        ("probe syslog --rate nan", "from 0.01 to 20000"),
-        ("probe syslog --size 131073", "from 64 to 131072"),
-        ("probe syslog --size 1.5", "invalid number value: '1.5'"),
-        ("probe syslog --seconds 0", "from 0.1 to 86400"),
-    ],
-)
-def test_a_wrong_argument_is_a_usage_error_of_one_line(line: str, says: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse(line.split())
-    assert says in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_the_bounds_are_valid() -> None:
@@ -105,11 +85,6 @@ def intake(*entries: dict[str, str]) -> Intake:
     for one in entries:
         found.take(one)
     return found
-
-
-def test_a_wait_is_journalds_time_less_the_kernels() -> None:
-    assert compute_wait_us(entry(5000, 1234)) == 1234
-    assert compute_wait_us(entry(5000, None)) is None
 
 
 def test_an_entry_without_the_kernels_time_of_a_datagram_does_not_count() -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from journalkeeper.cli.parser import COMMANDS
 from tests.adapters.command import need, ran
-from tests.adapters.pages import make
 
 Tab = Callable[[str], str]
 NAMES = tuple(command.name for command in COMMANDS)
@@ -28,11 +27,6 @@ function=$(complete -p journalkeeper | sed 's/.*-F \\([^ ]*\\).*/\\1/')
 $function journalkeeper "${{COMP_WORDS[-1]}}" "${{COMP_WORDS[-2]}}"
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture(params=["bash", "fish"])

@@ -159,9 +159,14 @@ DAMAGES = [garbage, zeroed_schema, truncated, foreign, newer]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_an_unusable_file_is_renamed_and_a_new_history_begins(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_reader_leaves_an_unusable_file_alone_and_a_writer_renames_it_and_begins_a_new_history(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
     damage(file := full(tmp_path))
     before = file.read_bytes()
+    with pytest.raises(KeeperError, match=r"history\.db: the history is (corrupt|foreign|newer); the next run as root"):
+        kept(tmp_path)
+    assert file.read_bytes() == before
     with Record(tmp_path) as record:
         keep(record, 1)
         assert moments(record) == [1]
@@ -174,15 +179,6 @@ def test_an_unusable_file_is_renamed_and_a_new_history_begins(tmp_path: Path, da
         assert f"the history {words.get(why, 'was damaged')}: " in notice
     with Record(tmp_path) as record:
         assert record.set_aside is None
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_reader_reports_an_unusable_file_and_leaves_it_alone(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    damage(file := full(tmp_path))
-    before = file.read_bytes()
-    with pytest.raises(KeeperError, match=r"history\.db: the history is (corrupt|foreign|newer); the next run as root"):
-        kept(tmp_path)
-    assert file.read_bytes() == before
 
 
 def test_a_file_that_cannot_be_renamed_was_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

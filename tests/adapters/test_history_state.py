@@ -43,15 +43,6 @@ def hold_in_another_process(directory: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_a_second_holder_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
-    with (
-        hold_in_another_process(tmp_path) as first,
-        pytest.raises(BusyError, match=rf"process {first.pid} holds"),
-        Lock(tmp_path),
-    ):
-        pytest.fail("both hold it")
-
-
 def test_the_lock_is_free_after_the_block_and_after_an_error(tmp_path: Path) -> None:
     with Lock(tmp_path):
         assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"

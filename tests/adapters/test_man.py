@@ -15,14 +15,9 @@ import pytest
 
 from journalkeeper.cli.parser import parse
 from tests.adapters.command import need, ran
-from tests.adapters.pages import CHECKOUT, PAGES, commands, make
+from tests.adapters.pages import CHECKOUT, PAGES, commands
 
 WITHOUT_COMMANDS = ("figures.7", "news.7", "json.5", "reasons.7")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("made"))
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -22,15 +22,6 @@ MANY = 2000
 
 
 @pytest.fixture
-def journald(tmp_path: Path) -> Iterator[socket.socket]:
-    """A journald that takes what its queue holds and reads only if the test does."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind(os.fspath(tmp_path / "socket"))
-        listener.settimeout(60)
-        yield listener
-
-
-@pytest.fixture
 def log(journald: socket.socket) -> Iterator[Log]:
     made = Log(str(journald.getsockname()))
     yield made

@@ -393,9 +393,8 @@ def test_an_instance_keeps_its_events_where_another_path_leads_to_it(tmp_path: P
 
 
 def test_an_error_that_is_no_limit_has_no_advice_on_a_limit() -> None:
-    assert (
-        _explain(Exception("... Errno=Permission denied (EACCES)"), "max_user_watches") == "Permission denied (EACCES)"
-    )
+    denied = Exception("/Errno=1 Errno=Permission denied (EACCES)")
+    assert _explain(denied, "max_user_watches") == "Permission denied (EACCES)"
 
 
 def test_of_a_burst_nothing_is_missed_and_no_call_takes_more_than_a_buffer(
@@ -429,12 +428,3 @@ def test_of_a_burst_nothing_is_missed_and_no_call_takes_more_than_a_buffer(
     assert max(calls) <= READ_BYTES // SMALLEST_EVENT
     assert str(top / MACHINE) in seen.appended, "an append may be among the lost events"
     assert scene.after(lambda: append(top / MACHINE / "system.journal")).appended == {str(top / MACHINE)}
-
-
-def test_a_limit_of_inotify_is_named_with_the_command_that_doubles_it() -> None:
-    watches = int(Path("/proc/sys/fs/inotify/max_user_watches").read_text())
-    error = pyinotify.WatchManagerError("add_watch: cannot watch Errno=1 Errno=No space left on device (ENOSPC)", {})
-    assert _explain(error, "max_user_watches") == (
-        f"No space left on device (ENOSPC); fs.inotify.max_user_watches is {watches};"
-        f" raise it: sysctl fs.inotify.max_user_watches={2 * watches}"
-    )

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.cli.parser import parse
 from journalkeeper.history import state
 from journalkeeper.model.units import parse_span_us
 from journalkeeper.service.log import Event
@@ -21,7 +20,6 @@ from tests.adapters.command import need, ran
 
 UNITS = Path(__file__).parent.parent.parent / "units"
 SERVICES = sorted(UNITS.glob("*.service"))
-MEASURE = UNITS / "journalkeeper-measure@.service"
 EXPOSURE = 9
 """In tenths, as systemd-analyze counts: below 1.0."""
 
@@ -57,12 +55,6 @@ def directives(unit: Path, section: str = "Service") -> list[tuple[str, str]]:
             name, _, value = line.partition("=")
             found.append((name, value))
     return found
-
-
-def commands() -> list[tuple[str, list[str]]]:
-    """Return the commands of the services: the unit's name and the words after `journalkeeper`."""
-    values = [(unit.name, value.split()) for unit in SERVICES for name, value in directives(unit) if name[:4] == "Exec"]
-    return [(unit, words[1:]) for unit, words in values if words[0] == "journalkeeper"]
 
 
 def test_systemd_accepts_every_unit(tmp_path: Path) -> None:
@@ -118,13 +110,6 @@ def test_a_host_with_journal_remote_grants_only_what_its_files_require(tmp_path:
         unit.write_text(f"{(UNITS / name).read_text()}\n[Service]\nCapabilityBoundingSet={given}\n")
         done = analyze("security", "--offline=yes", "--no-pager", f"--threshold={EXPOSURE}", unit)
         assert done.returncode == 0, done.stdout
-
-
-def test_every_command_is_one_that_the_program_knows() -> None:
-    found = commands()
-    assert {unit for unit, _ in found} == {unit.name for unit in SERVICES}
-    for unit, words in found:
-        assert words == ["--measure"] if unit == MEASURE.name else parse(words).command == words[0]
 
 
 def test_the_timers_service_is_skipped_while_the_service_runs(tmp_path: Path) -> None:

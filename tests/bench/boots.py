@@ -154,7 +154,7 @@ def live(strategy: Strategy, asked: Namespace) -> Life:
             if asked.snapshots:
                 guest.snapshot(f"{number}")
             found.append(boot_cold(guest, asked.iops))
-            print(f"{strategy.name}: boot {number + 1}: {found[-1]} {guest.blame()[:3]}", file=sys.stderr)
+            print(f"{strategy.name}: boot {number + 1}: {found[-1]}", file=sys.stderr)
             guest.shell(strategy.after)
         guest.shell("journalctl --sync; sync")
         top = guest.volume.mountpoint
@@ -214,9 +214,9 @@ def boot_cold(guest: Guest, iops: int) -> Boot:
     active = guest.journal / "system.journal"
     before = extents(active) if active.exists() else 0
     guest.remount()  # drop_caches would reach the other hosts
-    guest.throttle(iops)
+    guest.volume.throttle(iops)
     guest.boot(timeout_s=3600)
-    guest.throttle(0)
+    guest.volume.throttle(0)
     return Boot(before, guest.boot_seconds(), guest.flush_seconds(), count_boots(guest))
 
 

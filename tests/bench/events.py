@@ -19,6 +19,7 @@ from pathlib import Path
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests import bus as beds
 from tests.bench.figures import Figure, Option, at_most, parser, show, start
+from tests.bench.service import settle
 from tests.bus import PrivateBus
 from tests.daemon import Daemon, memory_kib
 from tests.hosts import MACHINE
@@ -39,7 +40,6 @@ MEMORY_MIB = 96
 REST_S = 0.6
 """The signals of a look are sent within this time (signals.COALESCE_S)."""
 
-CALM_S = 0.02
 PATIENCE_S = 600.0
 SETTLE_S = 3
 CONFIG = f"[Watch]\nSettleSec={SETTLE_S}s\nNocowSettleSec={SETTLE_S}s\n"
@@ -54,14 +54,6 @@ def fill(top: Path, files: int) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
         put_empty(directory / archive_name(number, "remote-host"))
     return remote
-
-
-def calm(service: Daemon) -> None:
-    """Wait until the service does nothing: a signal for each file follows its first look."""
-    before_s = -1.0
-    while service.cpu_s() - before_s > CALM_S:
-        before_s = service.cpu_s()
-        time.sleep(1)
 
 
 def make_events(service: Daemon, events: int, files: int, path: Path) -> float:
@@ -88,7 +80,7 @@ def measure(files: int, events: int, bus: PrivateBus) -> tuple[float, float]:
         time.sleep(SETTLE_S)
         with Daemon(volume.base / "service", top, bus, CONFIG) as service:
             service.ready()
-            calm(service)
+            settle(service)
             make_events(service, 2, files, path)
             return make_events(service, events, files, path), memory_kib(service.pid, "VmHWM") / 1024
 

@@ -148,21 +148,14 @@ def parser(doc: str | None, options: Mapping[str, Option] | None = None) -> argp
     return words
 
 
-def need_a_bed(words: argparse.ArgumentParser) -> None:
-    """Continue in a mount namespace of our own, or exit with 1 and the reason if no scratch volume can be made."""
-    if reason := why_no_bed():
-        words.exit(1, f"{words.prog}: {reason}\n")
-    isolate()
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed command is compiled, and so should ours be
-
-
 def start(words: argparse.ArgumentParser, missing: Callable[[], str | None] = lambda: None) -> argparse.Namespace:
     """Return the parsed options, in a mount namespace of our own.
 
     Exit with 1 and the reason if no scratch volume can be made, or if `missing` returns a reason.
     """
     asked = words.parse_args()
-    need_a_bed(words)
-    if reason := missing():
+    if reason := why_no_bed() or missing():
         words.exit(1, f"{words.prog}: {reason}\n")
+    isolate()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed command is compiled, and so should ours be
     return asked

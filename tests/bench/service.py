@@ -42,12 +42,7 @@ def drop_capabilities() -> list[str]:
     return ["setpriv", f"--bounding-set=-all{allowed}"]
 
 
-def _lines(text: str) -> str:
-    return text.replace("\\n", "\n")
-
-
-CONFIG: Final = Option("", "further lines of journalkeeper.conf, with \\n", _lines)
-
+CONFIG: Final = Option("", "further lines of journalkeeper.conf, with \\n", lambda text: text.replace("\\n", "\n"))
 
 TO_JOURNALD: Final = ("sh", "-c", 'JOURNAL_STREAM=$(stat --dereference --format=%d:%i /proc/self/fd/2) exec "$@"', "sh")
 """The command that runs another one whose log goes to journald, as a unit's."""

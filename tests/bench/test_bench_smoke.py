@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.figures import REPOSITORY
-from tests.guest.host import missing
+from tests.guest.conftest import require_guest
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.long]
 
@@ -88,15 +88,9 @@ def test_a_bench_prints_its_figures(line: str, verdicts: dict[str, str]) -> None
         assert before["whole"] <= 0.1 * before["torn"]
 
 
-@pytest.fixture
-def guests() -> None:
-    if reason := missing():
-        pytest.skip(reason)
-
-
 @pytest.mark.guest
-@pytest.mark.usefixtures("guests")
 def test_boots_compares_the_disk_usage_and_the_history_of_hosts_with_snapshots() -> None:
+    require_guest()
     said = run_bench("boots --snapshots=2 --boots=2 --flushes=3 --rest=0 --iops=0 untouched rotate")
     assert re.search(r"(?m)^rotate +extents( +\d+){4}$", said), said
     assert re.search(r"(?m)^rotate +younger by( +0){4}; worst 0$", said), said
@@ -104,9 +98,9 @@ def test_boots_compares_the_disk_usage_and_the_history_of_hosts_with_snapshots()
 
 
 @pytest.mark.guest
-@pytest.mark.usefixtures("guests")
 def test_year_compares_three_hosts_with_snapshots_of_snapper(tmp_path: Path) -> None:
     """It is long because three guests install snapper, one of them also the service, and each boots three times."""
+    require_guest()
     said = run_bench(f"year --days=2 --every=1 --flushes=4 --rest=0 --iops=0 --svg={tmp_path}/year.svg")
     found = read_figures(said)
     assert re.findall(r"(?m)^ +(\w+) +snapshots +6 +12$", said) == ["untouched", "nocow", "service"]

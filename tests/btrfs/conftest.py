@@ -50,6 +50,14 @@ def volume(make_volume: Callable[..., ScratchVolume]) -> ScratchVolume:
 
 
 @pytest.fixture
+def machine(volume: ScratchVolume) -> Path:
+    """An instance's directory on a fresh volume."""
+    path = volume.mountpoint / "journal" / MACHINE
+    path.mkdir(parents=True)
+    return path
+
+
+@pytest.fixture
 def place(shared_volume: ScratchVolume, request: pytest.FixtureRequest) -> Path:
     """A directory on the shared volume, named after the test."""
     path = shared_volume.mountpoint / f"{request.node.name.replace('/', '_')}-{os.urandom(4).hex()}"

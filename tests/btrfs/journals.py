@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Journal files in every form that the hands meet, and what an outsider sees of them.
 
-What is compared is read with the system's own tools where there is one.
+What is counted is read with the system's own tools.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from journalkeeper.btrfs import fiemap
+from journalkeeper.btrfs import fiemap, inode
 from journalkeeper.config import Budget, Config, Defrag
 from journalkeeper.engine import Engine
 from journalkeeper.execute.executor import execute
@@ -54,7 +54,7 @@ PressureMax=100%
 
 
 class Bearing(NamedTuple):
-    """All that a rewrite must leave as it was."""
+    """All that a rewrite must leave as it was. An ACL is one of the xattrs."""
 
     sha256: str
     size_bytes: int
@@ -62,13 +62,12 @@ class Bearing(NamedTuple):
     mode: int
     times_ns: tuple[int, int]
     xattrs: dict[str, bytes]
-    acl: str
-    flags: str
+    flags: int
     data: tuple[tuple[int, int], ...]
 
 
 def bearing(path: Path) -> Bearing:
-    """What `path` bears, without moving its access time; its compression and NOCOW flags apart."""
+    """What `path` bears, without moving its access time or starting a program; its NOCOW flag apart."""
     fd = os.open(path, os.O_RDONLY | os.O_NOATIME)
     try:
         status = os.fstat(fd)
@@ -81,8 +80,7 @@ def bearing(path: Path) -> Bearing:
             status.st_mode,
             (status.st_atime_ns, status.st_mtime_ns),
             {name: os.getxattr(fd, name) for name in os.listxattr(fd)},
-            run("getfacl", "--omit-header", "--absolute-names", "--numeric", path),
-            run("lsattr", path).split()[0].replace("C", "-"),
+            inode.get_flags(fd) & ~inode.FS_NOCOW_FL,
             tuple(fiemap.find_data(fd, sync=True)),
         )
     finally:

@@ -15,7 +15,6 @@ from journalkeeper.model import MIB
 from journalkeeper.model.compression import Compression
 from journalkeeper.probe import scratch_volume as lab
 from tests.journal_files import PAGE, write_out
-from tests.nobody import as_nobody
 from tests.volumes import disk_bytes
 
 pytestmark = pytest.mark.root
@@ -70,8 +69,3 @@ def test_disk_bytes_are_those_of_compsize(
 def test_a_file_may_have_more_extents_than_one_answer_holds(fragmented: MakeFile, place: Path) -> None:
     fd = fragmented(4000)
     assert read_disk_bytes(fd) == disk_bytes(place / "file") > 4000 * PAGE
-
-
-def test_disk_bytes_are_unknown_without_the_right(make_file: MakeFile) -> None:
-    fd = make_file(os.urandom(MIB))
-    assert as_nobody(lambda: read_disk_bytes(fd)) is None

@@ -27,7 +27,6 @@ from tests import bus as beds
 from tests.btrfs.journals import QUICK, extents
 from tests.bus import REPOSITORY, PrivateBus
 from tests.daemon import Daemon
-from tests.hosts import MACHINE
 from tests.journal_files import put
 from tests.patience import eventually
 from tests.volumes import drop_caches
@@ -48,19 +47,6 @@ def bus() -> Iterator[PrivateBus]:
     with PrivateBus() as bus:
         bus.start_polkit()
         yield bus
-
-
-@pytest.fixture
-def volume(make_volume: Callable[..., ScratchVolume]) -> ScratchVolume:
-    return make_volume("1G")
-
-
-@pytest.fixture
-def machine(volume: ScratchVolume) -> Path:
-    """An instance's directory on a fresh volume."""
-    place = volume.mountpoint / "journal" / MACHINE
-    place.mkdir(parents=True)
-    return place
 
 
 @pytest.fixture

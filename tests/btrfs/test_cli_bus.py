@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,16 +23,16 @@ from typing import Any
 import pytest
 
 from journalkeeper.bus import names
-from journalkeeper.model.units import pluralize, spell_size
+from journalkeeper.model.units import spell_size
 from journalkeeper.probe.bed import Bed
 from tests import bus as buses
 from tests.answers import check
 from tests.btrfs.journals import log_until_online
 from tests.bus import PrivateBus
-from tests.daemon import PROGRAM, environment
+from tests.daemon import Daemon, environment
 from tests.nobody import NOBODY
 from tests.patience import PATIENCE_S, eventually
-from tests.volumes import disk_bytes, drop_caches, extents
+from tests.volumes import drop_caches, extents
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -80,7 +80,7 @@ class Host:
         self.environment.pop("STATE_DIRECTORY", None)
         subprocess.run([*self._enter, "mount", "-t", "tmpfs", "none", "/var/lib"], check=True)
         Path(f"/proc/{bed.journald.pid}/root/run/journalkeeper.conf").write_text(CONFIG)
-        self.daemon: subprocess.Popen[bytes] | None = None
+        self.daemon: Daemon | None = None
 
     def archive(self, flushes: int = 20) -> Path:
         """One more archive that is worth a rewrite."""
@@ -93,27 +93,23 @@ class Host:
         (path,) = self.bed.journald.journal.glob("system@*")
         return path
 
-    def start(self, program: Sequence[str] = PROGRAM) -> None:
-        self._log = (self._base / "log").open("w+")
-        self.daemon = subprocess.Popen([*self._enter, *program, "daemon"], env=self.environment, stderr=self._log)
-        assert eventually(lambda: self.bus.has("org.journalkeeper1")), self.log()
-        assert eventually(lambda: self.ask(names.MANAGER_PATH, names.MANAGER, "Health") not in {"", 's "unknown"'})
+    def start(self) -> None:
+        state = Path("/var/lib/journalkeeper")
+        self.daemon = Daemon(self._base, None, self.bus, CONFIG, wait=False, wrapper=self._enter, state=state)
+        unknown = {"", 's "unknown"'}
+        assert eventually(lambda: self.ask(names.MANAGER_PATH, names.MANAGER, "Health") not in unknown), self.log()
+
+    def log(self) -> str:
+        return "" if self.daemon is None else self.daemon.log()
 
     def ask(self, path: str, interface: str, name: str) -> str:
         """Return a property of the service as busctl(1) prints it; "" if it does not answer."""
         words = (f"--address={self.bus.address}", "get-property", names.BUS_NAME, path, interface, name)
         return self.bus.run("busctl", *words).stdout.strip()
 
-    def log(self) -> str:
-        return (self._base / "log").read_text()
-
     def stop(self) -> None:
         if self.daemon is not None:
-            self.daemon.terminate()
-            assert self.daemon.wait(PATIENCE_S) == 0, self.log()
-            self.daemon = None
-            self._log.close()
-            assert "Traceback" not in self.log()
+            assert self.daemon.stop() == 0, self.log()
 
     def begun(self, *words: str, nobody: bool = False, terminal: int = subprocess.PIPE) -> subprocess.Popen[str]:
         """Start a command; its stderr can be a terminal."""
@@ -137,56 +133,26 @@ def inside(path: Path) -> str:
 
 
 @pytest.fixture
-def make_host(make_bed: Callable[..., Bed], tmp_path: Path) -> Iterator[Callable[..., Host]]:
-    """Make a host with a running service."""
+def host(bed: Bed, tmp_path: Path) -> Iterator[Host]:
+    """A host with one archive and a running service."""
     if reason := buses.missing():
         pytest.skip(reason)
-    hosts: list[Host] = []
-
     with PrivateBus() as bus:
-
-        def make() -> Host:
-            bus.start_polkit()
-            hosts.append(Host(make_bed("SystemMaxFileSize=128M", "SystemMaxUse=512M"), bus, tmp_path))
-            hosts[-1].archive()
-            hosts[-1].start()
-            return hosts[-1]
-
-        yield make
-        for host in hosts:
-            if host.daemon is not None and host.daemon.poll() is None:
-                host.stop()
+        bus.start_polkit()
+        one = Host(bed, bus, tmp_path)
+        one.archive()
+        try:
+            one.start()
+            yield one
+        finally:
+            one.stop()
 
 
 def rows(document: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [(row["action"], row["result"], row["reason"]) for row in document["outcomes"]]
 
 
-def test_the_saving_since_the_installation_is_measured_and_survives_a_restart(make_host: Callable[..., Host]) -> None:
-    """Root reads it in the record, and any other user gets it from the service: bytes as compsize(8) counts them."""
-    host = make_host()
-    first = host.first
-    before = extents(first), disk_bytes(first)
-    assert host.does("defrag", "--archived", "--now").returncode == 0
-    after = extents(first), disk_bytes(first)
-    sizes = f"{spell_size(before[1])} to {spell_size(after[1])} on disk"
-    assert f"compressed {first.name}: {sizes}, {before[0]:,} to {pluralize(after[0], 'extent')}\n" in host.log()
-    removed, reclaimed = before[0] - after[0], before[1] - after[1]
-    row = json.loads(host.does("history", "-j").stdout)["outcomes"][-1]
-    assert reclaimed == row["disk_bytes_before"] - row["disk_bytes_after"] > 0
-    saved = f"Saved: {spell_size(reclaimed)} on disk"
-    host.stop()
-    assert "Service: no" in host.does("status").stdout
-    host.start()
-    assert eventually(lambda: saved in host.does("status", nobody=True).stdout), host.does("status", nobody=True)
-    root = host.does("status").stdout
-    assert f"{saved} and {removed:,} extents since" in root
-    assert root.index("Saved") < root.index("Service")
-    assert json.loads(host.does("status", "-j").stdout)["service"]["bytes_reclaimed_total"] == reclaimed
-
-
-def test_a_defrag_is_done_by_the_service_and_looks_the_same(make_host: Callable[..., Host]) -> None:
-    host = make_host()
+def test_a_defrag_is_done_by_the_service_and_looks_the_same(host: Host) -> None:
     first = host.first
     before = extents(first)
     table = host.does("defrag", "--archived", "--now")
@@ -194,13 +160,18 @@ def test_a_defrag_is_done_by_the_service_and_looks_the_same(make_host: Callable[
     assert re.match(rf"compressed {re.escape(first.name)}: .*[\d,]+ to [\d,]+ extents?\n", table.stdout)
     assert "1 file done: " in table.stdout
     assert extents(first) < before
-    assert host.doors()[-1] != "defrag"
+    assert f"compressed {first.name}: " in host.log()
+    row = json.loads(host.does("history", "-j").stdout)["outcomes"][-1]
+    assert row["origin"] != "defrag"
+    saved = f"Saved: {spell_size(row['disk_bytes_before'] - row['disk_bytes_after'])} on disk"
+    assert eventually(lambda: saved in host.does("status", nobody=True).stdout)
 
     second = host.archive()
     assert eventually(lambda: time.time() - second.stat().st_mtime > 2)  # journald touches it once more
     by_service = host.does("defrag", "--archived", "--now", "-j")
     assert (by_service.returncode, by_service.stderr) == (0, "")
     host.stop()
+    assert "Service: no" in host.does("status").stdout
     third = host.archive()
     for _ in range(3):  # journald may still change the archive, which is then left for the next run
         alone = host.does("defrag", "--archived", "--now", "-j")
@@ -217,8 +188,7 @@ def test_a_defrag_is_done_by_the_service_and_looks_the_same(make_host: Callable[
     assert rows(one)[0] == rows(other)[0]
 
 
-def test_nobody_reads_the_status_and_may_change_nothing(make_host: Callable[..., Host]) -> None:
-    host = make_host()
+def test_nobody_reads_the_status_and_may_change_nothing(host: Host) -> None:
     archive = host.first
     before = extents(archive)
     seen = host.does("status", nobody=True)
@@ -235,8 +205,7 @@ def test_nobody_reads_the_status_and_may_change_nothing(make_host: Callable[...,
     assert host.doors() == []
 
 
-def test_nobody_sees_the_plan_of_the_service_as_root_sees_its_own(make_host: Callable[..., Host]) -> None:
-    host = make_host()
+def test_nobody_sees_the_plan_of_the_service_as_root_sees_its_own(host: Host) -> None:
     archive = inside(host.first)
     for words in (["plan"], ["plan", "--now"], ["defrag", "-n", "--now", "--archived"], ["plan", archive]):
         user, root = host.does(*words, nobody=True), host.does(*words)
@@ -264,8 +233,7 @@ def test_nobody_sees_the_plan_of_the_service_as_root_sees_its_own(make_host: Cal
     assert re.fullmatch(r"journalkeeper: plan needs root, try sudo: .+\n", alone.stderr), alone.stderr
 
 
-def test_ctrl_c_ends_the_job_at_a_chunk_border_and_says_what_was_done(make_host: Callable[..., Host]) -> None:
-    host = make_host()
+def test_ctrl_c_ends_the_job_at_a_chunk_border_and_says_what_was_done(host: Host) -> None:
     for _ in range(9):
         host.archive()
 
@@ -297,8 +265,7 @@ def test_ctrl_c_ends_the_job_at_a_chunk_border_and_says_what_was_done(make_host:
     assert " failed" not in again.stdout
 
 
-def test_watch_shows_each_change_and_ends_with_the_service(make_host: Callable[..., Host]) -> None:
-    host = make_host()
+def test_watch_shows_each_change_and_ends_with_the_service(host: Host) -> None:
     process = host.begun("status", "--watch", "-j")
     assert process.stdout is not None
     lines: list[dict[str, Any]] = [json.loads(process.stdout.readline())]
@@ -323,8 +290,7 @@ def test_watch_shows_each_change_and_ends_with_the_service(make_host: Callable[.
     assert "not on D-Bus" in refused.stderr
 
 
-def test_a_pause_and_its_end(make_host: Callable[..., Host]) -> None:
-    host = make_host()
+def test_a_pause_and_its_end(host: Host) -> None:
 
     def state() -> str:
         return str(json.loads(host.does("status", "-j").stdout)["service"]["state"])
@@ -357,9 +323,8 @@ def test_a_pause_and_its_end(make_host: Callable[..., Host]) -> None:
     assert "not on D-Bus" in host.does("pause").stderr
 
 
-def test_status_and_every_plan_show_one_window(make_host: Callable[..., Host]) -> None:
+def test_status_and_every_plan_show_one_window(host: Host) -> None:
     """The service learns by its events alone what the plans look up: the states follow, and nobody asks between."""
-    host = make_host()
     journald = host.bed.journald
 
     def service() -> dict[str, Any]:

@@ -250,12 +250,7 @@ def test_a_page_of_another_hosts_directory(commands: Commands, tmp_path: Path) -
     page = tmp_path / "page.html"
     done = commands("report", "-D", commands.directory, "-o", page)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"{page}:" in done.stdout
-    check("report", commands.json("report", "-D", commands.directory, "-o", tmp_path / "again.html"))
-    text = page.read_text()
-    assert '<h2 id="actions">' in text
-    assert "compress" in text
-    assert text.count("<svg") > 4
+    assert "compress" in page.read_text().partition('<h2 id="actions">')[2]
 
 
 # what the kernel tells
@@ -318,8 +313,3 @@ def test_of_a_compressed_extent_a_share_is_pinned(make_file: MakeFile, place: Pa
     os.ftruncate(fd, 64 << 10)
     write_out(fd)
     assert disk.read_pinned_bytes(fd) == pytest.approx(whole / 2, rel=0.01)
-
-
-def test_nobody_learns_of_no_pins(make_file: MakeFile) -> None:
-    fd = make_file(b"x" * MIB)
-    assert as_nobody(lambda: disk.read_pinned_bytes(fd)) is None

@@ -36,35 +36,13 @@ def doctor(capsys: Captured) -> Callable[..., dict[str, Any]]:
     return call
 
 
-def instance(volume: ScratchVolume, *, nocow: bool = False) -> Path:
-    """Make the journal directory of this machine on a volume, and return it."""
-    path = volume.mountpoint / layout.read_machine_id()
-    path.mkdir()
-    if nocow:
-        run("chattr", "+C", path)
-    return path
-
-
-@pytest.mark.parametrize(
-    ("profile", "nocow", "found"), [("raid1", True, True), ("raid1", False, False), ("single", True, False)]
-)
-def test_nocow_on_two_mirrored_disks(
-    make_volume: MakeVolume, doctor: Callable[..., dict[str, Any]], profile: str, *, nocow: bool, found: bool
-) -> None:
-    volume = make_volume("512M", profile=profile)
-    where = instance(volume, nocow=nocow)
-    said = doctor(volume.mountpoint)
-    assert ("nocow-redundant" in said["findings"]) is found
-    if found:
-        assert said["findings"]["nocow-redundant"]["facts"] == {"directories": [str(where)], "data_profiles": ["raid1"]}
-    assert not [one for one in said["findings"].values() if one["severity"] == "problem"]
-
-
 def test_a_snapshot_beside_a_nocow_journal(
     make_volume: MakeVolume, doctor: Callable[..., dict[str, Any]], journal_bytes: bytes
 ) -> None:
     volume = make_volume("1G")
-    where = instance(volume, nocow=True)
+    where = volume.mountpoint / layout.read_machine_id()
+    where.mkdir()
+    run("chattr", "+C", where)
     for number in range(-(-16 * MIB // len(journal_bytes)) + 1):
         put(where, journal_bytes, archive_name(number + 1), nocow=True, torn=False)
     rules = ("nocow-snapshots", "pinned-by-snapshots")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.config import Budget, Config, Defrag, Metrics, Watch, Window
+from journalkeeper.config import Budget, Config, Defrag, Watch, Window
 from journalkeeper.engine import DAEMON, Engine
-from journalkeeper.execute import executor, runner
 from journalkeeper.history import state
 from journalkeeper.history.record import NAME, Record
 from journalkeeper.model import KIB, MIB, Past, Reason, Refusal, Request, Result, Verb
@@ -35,7 +33,6 @@ from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root
 
-ARCHIVED = Request(archived=True, now=True)
 Keep = Callable[..., Engine]
 
 
@@ -130,37 +127,8 @@ def test_the_command_obeys_another_compression_and_does_the_same_one_once(
         assert defrag(f"--compress={word}") == ("done", "asked")
         assert defrag(f"--compress={word}") == ("skipped", "recorded")
         assert kind in algorithms()
-        assert kind == "none" or kind in algorithms()
         assert bearing(path)._replace(data=before.data) == before
     assert export(path) == text
-
-
-def test_with_the_record_lost_nothing_is_rewritten_either(
-    top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path
-) -> None:
-    archives(top / MACHINE, journal_bytes, 2)
-    put(top / MACHINE, journal_bytes, archive_name(9), nocow=True)
-    go(keep())
-    shutil.rmtree(tmp_path / "state")
-    again = go(keep())
-    assert (again.outcomes, again.written_bytes) == ((), 0)
-    assert set(what_became(again).values()) == {Reason.IDEAL}
-    assert len(what_became(again)) == 3
-
-
-def test_an_archive_that_changed_during_a_run_waits_for_the_next(top: Path, keep: Keep, journal_bytes: bytes) -> None:
-    (path,) = archives(top / MACHINE, journal_bytes, 1)
-
-    def execute_after_a_change(*given: Any) -> Any:
-        path.touch()
-        return executor.execute(*given)
-
-    engine = keep(config=Config(watch=Watch(settle_us=0)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "execute", execute_after_a_change)
-        report = go(engine, NOW)
-    assert [outcome.reason for outcome in report.outcomes] == [Reason.CHANGED]
-    assert [outcome.result for outcome in go(engine, NOW).outcomes] == [Result.DONE]
 
 
 SCATTERED = 256 * KIB
@@ -184,37 +152,6 @@ def test_a_rewrite_that_the_kernel_made_nothing_of_is_not_repeated(top: Path, ke
     assert f"without gain: {before} extents before, {before} after" in skip.detail
     scatter(active, end_bytes=MIB)
     assert [one.result for one in go(keep(config=config)).outcomes] == [Result.DONE]
-
-
-def test_the_plan_is_the_run_stopped_before_it_touches_anything(top: Path, keep: Keep, journal_bytes: bytes) -> None:
-    archives(top / MACHINE, journal_bytes, 2)
-    before = files_in(top / MACHINE)
-    _, planned = keep().look_and_plan(ARCHIVED)
-    assert files_in(top / MACHINE) == before
-    done = go(keep(), ARCHIVED)
-    assert [action.path for action in done.plan.actions] == [action.path for action in planned.actions]
-    assert [outcome.path for outcome in done.outcomes] == [action.path for action in planned.actions]
-
-
-def test_only_what_was_asked_for(top: Path, keep: Keep, journal_bytes: bytes) -> None:
-    first, second = archives(top / MACHINE, journal_bytes, 2)
-    report = go(keep(), Request(paths=(str(first), str(top / "gone.journal")), now=True))
-    assert what_became(report) == {first.name: Reason.FRAGMENTED, "gone.journal": Reason.VANISHED}
-    assert what_became(go(keep(), Request(active=True, now=True))) == {
-        first.name: Reason.NOT_ASKED,
-        second.name: Reason.NOT_ASKED,
-    }
-
-
-def test_one_files_failure_does_not_end_the_run(top: Path, keep: Keep, journal_bytes: bytes) -> None:
-    good, fixed = archives(top / MACHINE, journal_bytes, 2)
-    run("chattr", "+i", fixed)
-    try:
-        report = go(keep())
-    finally:
-        run("chattr", "-i", fixed)
-    assert what_became(report) == {good.name: Reason.FRAGMENTED, fixed.name: Reason.READ_ONLY}
-    assert {outcome.result for outcome in report.outcomes} == {Result.DONE, Result.SKIPPED}
 
 
 def test_what_a_killed_run_left_is_removed_and_said(top: Path, keep: Keep, journal_bytes: bytes) -> None:
@@ -259,15 +196,6 @@ def test_a_stop_ends_the_run_at_the_border_of_a_piece(top: Path, keep: Keep, jou
 
 
 # the record
-
-
-def test_two_runs_at_once_are_not_possible(top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path) -> None:
-    archives(top / MACHINE, journal_bytes, 1)
-    before = files_in(top / MACHINE)
-    with state.Lock(str(tmp_path / "state")), pytest.raises(BusyError, match=str(os.getpid())):
-        go(keep())
-    assert files_in(top / MACHINE) == before
-    assert len(go(keep()).outcomes) == 1
 
 
 def test_the_service_reads_the_past_again_after_each_run_that_acted_and_for_other_files(
@@ -380,16 +308,6 @@ def test_the_space_on_the_disk_is_measured_where_it_is_wanted(top: Path, keep: K
         assert (file.disk_bytes is not None) == measured
 
 
-def test_another_directory_has_no_metrics(top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path) -> None:
-    """That of -D is no journal of this host."""
-    archives(top / MACHINE, journal_bytes, 1)
-    metrics = Metrics(textfile=f"{tmp_path}/keeper.prom")
-    watch = Watch(directories=(str(top),))
-    for config, published in ((Config(metrics=metrics), False), (Config(metrics=metrics, watch=watch), True)):
-        go(keep(config=config))
-        assert (tmp_path / "keeper.prom").exists() == published
-
-
 def test_the_service_stores_extents_that_changed_once_an_hour_and_at_once_in_a_new_history(
     top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path
 ) -> None:
@@ -427,11 +345,13 @@ def small_state(tmp_path: Path) -> Iterator[Path]:
     run("umount", directory)
 
 
-def test_without_room_for_the_record_nothing_is_begun(
+def test_beside_another_run_or_without_room_for_the_record_nothing_is_begun(
     top: Path, keep: Keep, journal_bytes: bytes, small_state: Path
 ) -> None:
     archives(top / MACHINE, journal_bytes, 1)
     before = files_in(top / MACHINE)
+    with state.Lock(small_state), pytest.raises(BusyError, match=str(os.getpid())):
+        go(keep(state_directory=str(small_state)))
     fill(small_state / "ballast")
     with pytest.raises(FileError, match="No space left"):
         go(keep(state_directory=str(small_state)))
@@ -441,7 +361,8 @@ def test_without_room_for_the_record_nothing_is_begun(
 def test_a_record_that_becomes_full_costs_the_record_and_not_the_report(
     top: Path, keep: Keep, journal_bytes: bytes, small_state: Path
 ) -> None:
-    paths = archives(top / MACHINE, journal_bytes, 2)
+    nocow = put(top / MACHINE, journal_bytes, archive_name(2), nocow=True)
+    paths = [*archives(top / MACHINE, journal_bytes, 1), nocow]
 
     def tell(progress: Progress) -> None:
         if progress.number == 1 and not (small_state / "ballast").exists():
@@ -492,11 +413,6 @@ def test_who_may_read_none_of_the_files_is_told_who_may(top: Path, keep: Keep, j
         return str(caught.value)
 
     assert as_nobody(look) == f"the journal files in {top} may be read by root and the group systemd-journal only"
-
-
-def test_a_missing_directory_is_an_error(keep: Keep, place: Path) -> None:
-    with pytest.raises(FileError, match="No such file"):
-        go(keep(place / "nowhere"))
 
 
 def test_the_service_plans_and_works_while_one_of_its_directories_is_away(

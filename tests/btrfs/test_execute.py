@@ -141,20 +141,6 @@ def test_a_real_unclean_file_in_a_nocow_directory(make_bed: Callable[..., Bed]) 
     assert look(path)[0].compressed
 
 
-def test_an_active_file_is_whole_afterwards_and_its_journald_goes_on(bed: Bed) -> None:
-    bed.journald.age(60)
-    path = bed.journald.active
-    before = extents(path)
-    outcome = do(action(path)).outcome
-    assert (outcome.action, outcome.result) == (Verb.DEFRAGMENT, Result.DONE)
-    assert outcome.extents_after < before / 5
-    assert not look(path)[0].compressed
-    log_until_online(bed.journald, "and on it goes", LAB_MARK="after")
-    bed.journald.sync()
-    assert run("journalctl", f"--file={path}", "-o", "cat", "LAB_MARK=after") == "and on it goes\n"
-    subprocess.run(["journalctl", "--verify", f"--file={path}"], check=True, capture_output=True)
-
-
 def test_the_dirty_pages_elsewhere_stay_journalds_to_flush(place: Path, journal_bytes: bytes) -> None:
     """The kernel's START_IO writes the whole file back: a flush that journald did not choose.
 
@@ -241,9 +227,8 @@ def test_what_the_directory_passes_on_does_not_come_into_the_copy(
 @pytest.mark.parametrize("options", ["nodatacow", "nodatasum", "compress-force=zstd", "compress=lzo", "noatime"])
 @FORMS
 def test_mount_options_do_not_stand_in_the_way(
-    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, options: str, nocow: bool
+    volume: ScratchVolume, journal_bytes: bytes, options: str, nocow: bool
 ) -> None:
-    volume = make_volume("512M")
     path = put(volume.mountpoint, journal_bytes, nocow=nocow)
     before = bearing(path)
     what = action(path)
@@ -257,11 +242,8 @@ def test_mount_options_do_not_stand_in_the_way(
     assert look(path)[0].compressed
 
 
-def test_what_was_nocow_has_checksums_afterwards(
-    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes
-) -> None:
+def test_what_was_nocow_has_checksums_afterwards(volume: ScratchVolume, journal_bytes: bytes) -> None:
     """One byte changed on the disk is not handed out any more."""
-    volume = make_volume("512M")
     path = put(volume.mountpoint, journal_bytes, nocow=True)
     assert do(action(path, Request(now=True, compress="no"))).outcome.result is Result.DONE
     pages = (journal_bytes[at : at + 4096] for at in range(0, len(journal_bytes), 4096))
@@ -279,10 +261,8 @@ def test_what_does_not_become_smaller_leaves_no_mark(place: Path, journal_bytes:
     assert bearing(path) == before
 
 
-def test_an_error_after_that_leaves_no_mark_either(
-    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes
-) -> None:
-    volume, mark = make_volume("512M"), os.urandom(4096)
+def test_an_error_after_that_leaves_no_mark_either(volume: ScratchVolume, journal_bytes: bytes) -> None:
+    mark = os.urandom(4096)
     content = journal_bytes[:MIB] + os.urandom(MIB) + mark + journal_bytes[2 * MIB + len(mark) :]
     path = put(volume.mountpoint, content)
     spoil(volume, mark)
@@ -292,17 +272,6 @@ def test_an_error_after_that_leaves_no_mark_either(
 
 
 # how it ends
-
-
-def test_a_stopped_rewrite_leaves_the_original_alone(place: Path, journal_bytes: bytes) -> None:
-    path = put(place, journal_bytes, nocow=True)
-    before, pieces = bearing(path), [0]
-    done = do(action(path), stop=lambda: len(pieces) > 2, tell=pieces.append, chunk_bytes=MIB)
-    assert how(done) == (Result.SKIPPED, Reason.INTERRUPTED)
-    assert done.after.inode == path.stat().st_ino
-    assert bearing(path) == before
-    assert is_nocow(path)
-    assert list(place.iterdir()) == [path]
 
 
 def test_a_signal_does_not_cut_a_piece_short(place: Path, journal_bytes: bytes) -> None:

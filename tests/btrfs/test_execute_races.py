@@ -20,7 +20,7 @@ from journalkeeper.model import MIB, Reason, Result
 from journalkeeper.model.run import Done, Found
 from journalkeeper.probe.bed import SIGNAL_SYNC, Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
-from tests.btrfs.journals import FORMS, action, bearing, do, extents, how, is_nocow, planned
+from tests.btrfs.journals import FORMS, action, bearing, do, extents, how, is_nocow, look, planned
 from tests.journal_files import MAGIC, OLD_NS, archive_name, put
 from tests.patience import TRIES, eventually
 
@@ -57,8 +57,8 @@ def exchanged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
 
 
 def another_file(path: Path) -> None:
-    """A copy of the file takes its name."""
-    put(path.parent, path.read_bytes(), "copy", torn=False).touch()
+    """A copy of the file with its times takes its name, as journald's copy of a NOCOW archive does."""
+    put(path.parent, path.read_bytes(), "copy", torn=False)
     path.with_name("copy").rename(path)
 
 
@@ -71,13 +71,6 @@ def vacuum(path: Path) -> None:
             run("fallocate", "--punch-hole", "--length", str(os.fstat(fd).st_size), f"/proc/{os.getpid()}/fd/{fd}")
     finally:
         os.close(fd)
-
-
-def journalds_copy(path: Path) -> None:
-    """Do with a NOCOW archive what journald does to it: copy it and rename the copy over it."""
-    copy = path.with_name(".#copy")
-    put(path.parent, path.read_bytes(), copy.name, torn=False)
-    copy.rename(path)
 
 
 def at_first_piece(event: Hook) -> Callable[[int], None]:
@@ -114,14 +107,14 @@ def move(path: Path) -> None:
 @pytest.mark.parametrize("name", ["system.journal", archive_name()])
 @pytest.mark.parametrize("remove", [Path.unlink, delete_subvolume, move, another_file])
 def test_a_file_that_is_gone_before_it_is_measured_is_not_called_done(
-    make_volume: Callable[..., ScratchVolume],
+    volume: ScratchVolume,
     journal_bytes: bytes,
     monkeypatch: pytest.MonkeyPatch,
     remove: Change,
     name: str,
 ) -> None:
     """The data of a file in a deleted subvolume can still be written and measured by a descriptor."""
-    place = make_volume("512M").mountpoint / "journal"
+    place = volume.mountpoint / "journal"
     run("btrfs", "subvolume", "create", place)
     path = put(place, journal_bytes, name)
     what, real = action(path), executor._measure
@@ -163,10 +156,10 @@ def test_what_is_removed_around_the_exchange_stays_removed(
 
 
 def test_a_remount_read_only_in_the_middle_of_a_file_fails_it_and_the_next_run_does_it(
-    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes
+    volume: ScratchVolume, journal_bytes: bytes
 ) -> None:
     """The kernel allows it, because a file that is rewritten in place is open for reading only."""
-    place = make_volume("512M").mountpoint
+    place = volume.mountpoint
     path = put(place, journal_bytes)
     before = bearing(path)
     remount = at_first_piece(lambda: run("mount", "-o", "remount,ro", place))
@@ -205,7 +198,7 @@ def test_a_process_that_is_stopped_in_the_middle_of_a_file_goes_on(
 
 def test_journalds_own_copy_takes_the_name_meanwhile(place: Path, journal_bytes: bytes) -> None:
     path = put(place, journal_bytes, nocow=True)
-    done = do(action(path), tell=at_first_piece(lambda: journalds_copy(path)), chunk_bytes=MIB)
+    done = do(action(path), tell=at_first_piece(lambda: another_file(path)), chunk_bytes=MIB)
     assert done.outcome.result is Result.SKIPPED
     assert path.read_bytes() == journal_bytes
     assert not is_nocow(path)
@@ -322,5 +315,6 @@ def test_nothing_is_lost_of_what_is_logged_while_the_active_file_is_defragmented
     read = ("journalctl", f"--file={bed.journald.active}", "-o", "cat", "LAB_COUNT=yes")
     # the last messages can still be in journald's queue
     assert eventually(lambda: run(*read).splitlines() == [f"number {number}" for number in numbers])
+    assert not look(bed.journald.active)[0].compressed
     bed.journald.stop()
     subprocess.run(["journalctl", "--verify", f"--file={bed.journald.active}"], check=True, capture_output=True)

@@ -35,17 +35,12 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return lengths
 
 
-def stopped_when_all_is_written(path: Path, beforehand: Callable[[], object] = lambda: None) -> Done:
-    """What becomes of a file whose last byte of data was written when somebody said stop."""
+def stopped_when_written(path: Path, share: float, beforehand: Callable[[], object]) -> Done:
+    """What becomes of a file when somebody says stop after this share of its data was written."""
     what, data_bytes = action(path), look(path)[0].extents.data_bytes
     pieces: list[int] = []
     beforehand()
-    return do(
-        what,
-        tell=pieces.append,
-        stop=lambda: sum(pieces) >= data_bytes,
-        chunk_bytes=PIECE_BYTES,
-    )
+    return do(what, tell=pieces.append, stop=lambda: sum(pieces) >= share * data_bytes, chunk_bytes=PIECE_BYTES)
 
 
 def test_a_hole_is_not_read(place: Path, journal_bytes: bytes, reads: list[int]) -> None:
@@ -65,15 +60,17 @@ def test_a_hole_is_not_read(place: Path, journal_bytes: bytes, reads: list[int])
     assert not is_nocow(path)
 
 
-def test_a_stop_while_the_copy_is_verified_leaves_the_original(
-    place: Path, journal_bytes: bytes, reads: list[int]
+@pytest.mark.parametrize("share", [0.4, 1], ids=["made", "verified"])
+def test_a_stop_while_the_copy_is_made_or_verified_leaves_the_original(
+    place: Path, journal_bytes: bytes, reads: list[int], share: float
 ) -> None:
     path = put(place, journal_bytes, nocow=True)
     before, was = bearing(path), path.stat().st_ino
-    done = stopped_when_all_is_written(path, reads.clear)
+    done = stopped_when_written(path, share, reads.clear)
     assert how(done) == (Result.SKIPPED, Reason.INTERRUPTED)
-    assert sum(reads) < len(journal_bytes) + 4 * PIECE_BYTES
-    assert (bearing(path), path.stat().st_ino) == (before, was)
+    assert sum(reads) < share * len(journal_bytes) + 4 * PIECE_BYTES
+    assert done.outcome.bytes_written <= share * len(journal_bytes) + PIECE_BYTES
+    assert (bearing(path), path.stat().st_ino, done.after.inode) == (before, was, was)
     assert is_nocow(path)
     assert list(place.iterdir()) == [path]
 
@@ -84,7 +81,7 @@ def test_a_stop_while_a_compacted_archive_is_read_through_is_heard(
     path = put(place, journal_bytes)
     before = bearing(path)
     monkeypatch.setattr(inplace, "WORSE", 0)  # what it then does for any number of extents, it does for many
-    done = stopped_when_all_is_written(path, reads.clear)
+    done = stopped_when_written(path, 1, reads.clear)
     assert how(done) == (Result.SKIPPED, Reason.INTERRUPTED)
     assert sum(reads) < 2 * PIECE_BYTES
     assert bearing(path) == before

@@ -24,7 +24,6 @@ from journalkeeper.execute.runner import Runner, Throttle
 from journalkeeper.model import Action, Kind, Reason, Request, Verb
 from journalkeeper.observe import syncs as syncs_module
 from journalkeeper.observe.flushes import Flushes
-from journalkeeper.observe.intake import Intake
 from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.observe.syncs import Syncs
 from journalkeeper.policy.backpressure import Advice
@@ -37,54 +36,11 @@ from tests.patience import TRIES, eventually
 pytestmark = pytest.mark.root
 
 
-def uuid_of(volume: ScratchVolume) -> str:
-    return run("findmnt", "-no", "UUID", volume.mountpoint).strip()
-
-
-def after_stall(bed: Bed, seconds: float, intake: Intake) -> int:
-    """The worst delay that is measured after a message has waited for journald for so long."""
-    os.kill(bed.journald.pid, signal.SIGSTOP)
-    try:
-        bed.journald.log("this one waits")
-        time.sleep(seconds)
-    finally:
-        os.kill(bed.journald.pid, signal.SIGCONT)
-    return next_delay(bed, intake)
-
-
-def next_delay(bed: Bed, intake: Intake) -> int:
-    """The next delay that is measured: journald takes a message in its own time."""
-    worst: list[int] = []
-
-    def came() -> bool:
-        worst.extend(delay for delay in [intake.find_worst_us([str(bed.journald.active)])] if delay is not None)
-        return bool(worst)
-
-    assert eventually(came)
-    return worst[0]
-
-
-def test_what_a_stall_cost_a_message_is_in_the_journal(bed: Bed) -> None:
-    intake = Intake()
-    log_until_online(bed.journald, "before")
-    bed.journald.sync()
-    assert intake.find_worst_us([str(bed.journald.active)]) is None, "what came before is not our doing"
-    assert intake.find_worst_us([str(bed.journald.active)]) is None, "nothing came"
-    worst_us = after_stall(bed, 0.5, intake)
-    assert 400_000 < worst_us < 30_000_000
-
-    def is_shorter(_: int) -> bool:
-        bed.journald.log("at once")
-        return next_delay(bed, intake) < worst_us
-
-    assert any(map(is_shorter, TRIES))
-
-
 def test_a_real_scrub_and_a_real_balance_are_seen_while_they_go_on(
     make_volume: Callable[..., ScratchVolume],
 ) -> None:
     volume = make_volume("2G")
-    uuid = uuid_of(volume)
+    uuid = run("findmnt", "-no", "UUID", volume.mountpoint).strip()
     (volume.mountpoint / "data").write_bytes(os.urandom(64 << 20))
     os.sync()
     assert find_maintenance(uuid) == ""
@@ -277,11 +233,9 @@ def test_a_sync_that_no_timer_foretold_is_seen(bed: Bed) -> None:
     assert eventually(is_calm)
 
 
-def test_what_the_first_piece_moved_is_no_sync(
-    make_volume: Callable[..., ScratchVolume], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_first_piece_moved_is_no_sync(volume: ScratchVolume, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(syncs_module, "SYNC_US", math.inf)
-    path = make_volume("512M").mountpoint / "system.journal"
+    path = volume.mountpoint / "system.journal"
 
     def write() -> None:
         with open(path, "wb" if not path.exists() else "r+b") as file:
@@ -298,12 +252,11 @@ def test_what_the_first_piece_moved_is_no_sync(
     assert syncs.has_foreign_sync(), "a later piece lies behind it"
 
 
-def test_pages_that_another_program_writes_back_are_a_sync(make_volume: Callable[..., ScratchVolume]) -> None:
+def test_pages_that_another_program_writes_back_are_a_sync(volume: ScratchVolume) -> None:
     """The first block stays where it is, so the wait for the write-back alone shows it.
 
     A sync that begins during a call, after its wait, is not seen, so there are several tries.
     """
-    volume = make_volume("512M")
     path = volume.mountpoint / "system.journal"
     path.write_bytes(bytes(8 << 20))
     os.sync()

@@ -128,15 +128,9 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def volume() -> object:
-    with ScratchVolume("1G") as scratch:
-        yield scratch
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_settings_are_what_journald_says_it_runs_by(
-    volume: ScratchVolume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    shared_volume: ScratchVolume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     case, log = CASES[name], tmp_path / "log"
     words = "SYSTEMD_LOG_LEVEL=debug"
@@ -147,11 +141,11 @@ def test_settings_are_what_journald_says_it_runs_by(
     program.write_text(script)
     program.chmod(0o700)
     monkeypatch.setattr(beds, "JOURNALD", str(program))
-    with PrivateJournald(volume.mountpoint, settings=case.settings) as journald:
+    with PrivateJournald(shared_volume.mountpoint / "settings", settings=case.settings) as journald:
         given = conf.read_settings(case.namespace, root=f"/proc/{journald.pid}/root")
         # the sockets are there before the journal is opened: end it too early and it never says its limits
         assert eventually(lambda: limits_said(log) is not None)
-    found = conf.fill_defaults(given, total_bytes(volume.mountpoint))
+    found = conf.fill_defaults(given, total_bytes(shared_volume.mountpoint))
     limits = (found.system_max_use_bytes, found.system_max_file_size_bytes, found.system_keep_free_bytes)
     ours = (*(format_size(limit or 0) for limit in limits), str(found.system_max_files))
     assert limits_said(log) == tuple(map(without_zero, ours))

@@ -10,17 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.config import Config, Metrics
+from journalkeeper.config import Config, Metrics, Watch
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history import state
 from journalkeeper.metrics import publisher
 from journalkeeper.metrics.publisher import NAME
-from journalkeeper.model import Request, Result
+from journalkeeper.model import Result
 from journalkeeper.model.errors import BusyError, KeeperError
-from journalkeeper.model.run import Report
 from journalkeeper.probe.bed import Bed
-from tests.btrfs import journals
-from tests.btrfs.journals import NOW, extents
+from tests.btrfs.journals import NOW, extents, go
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put
 
@@ -44,17 +42,7 @@ def keep(top: Path, out: Path, make_engine: Callable[..., Engine]) -> Keep:
 
 
 def configured(top: Path, textfile: Path) -> Config:
-    config = Config()
-    return config.model_copy(
-        update={
-            "watch": config.watch.model_copy(update={"directories": (str(top),)}),
-            "metrics": Metrics(textfile=str(textfile)),
-        }
-    )
-
-
-def go(engine: Engine, request: Request = NOW, origin: str = "defrag") -> Report:
-    return journals.go(engine, request, origin=origin)
+    return Config(watch=Watch(directories=(str(top),)), metrics=Metrics(textfile=str(textfile)))
 
 
 def found(out: Path) -> dict[str, float]:
@@ -214,8 +202,8 @@ def test_a_directory_that_the_unit_may_not_write_to_is_said_with_the_words_for_a
 def test_the_service_says_how_long_messages_waited_since_its_last_look(bed: Bed, out: Path, make_engine: Keep) -> None:
     bed.journald.age(1)
     engine = make_engine(config=configured(bed.journald.journal, out))
-    go(engine, Request(now=True), DAEMON)
+    go(engine, origin=DAEMON)
     assert "intake_delay_seconds" not in found(out)
     bed.journald.age(2)
-    go(engine, Request(now=True), DAEMON)
+    go(engine, origin=DAEMON)
     assert 0 <= found(out)["intake_delay_seconds"] < 60

@@ -64,10 +64,6 @@ def archives(journald: PrivateJournald) -> list[Path]:
     return sorted(journald.journal.glob("*@*.journal"))  # and no copy that journald is still making
 
 
-def archived_bytes(journald: PrivateJournald) -> int:
-    return sum(path.stat().st_blocks * 512 for path in archives(journald))
-
-
 def what(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     """Of each outcome that was not left alone: the name, and how it went."""
     return [
@@ -124,7 +120,7 @@ def test_as_many_rotations_as_are_allowed_take_no_entry_away(make_bed: Callable[
         done += len(what(keep(journald, "--now", conf="[Nocow]\nNocow=no\n[Budget]\nRotationsPerDay=1000\n")))
         assert oldest(journald) == first
     assert done
-    assert archived_bytes(journald) <= 56 << 20
+    assert sum(path.stat().st_blocks * 512 for path in archives(journald)) <= 56 << 20
 
 
 @FORMS

@@ -17,7 +17,7 @@ from journalkeeper.btrfs import placement
 from journalkeeper.cli.status import find_foreign_tops
 from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.model import Extents, JournalFile, Kind, Reason, State
-from journalkeeper.model.errors import FileError, NotBtrfsError
+from journalkeeper.model.errors import FileError
 from journalkeeper.observe.observer import COARSE_NS, UNSYNCED_NS, Observer, Seen, resolve_path
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
@@ -47,14 +47,6 @@ def look_at(*paths: Path | str) -> list[JournalFile]:
     return list(Observer().look_at(map(str, paths), now_us=now_us()).files)
 
 
-def at_rest(path: Path) -> bool:
-    """Return whether journald has made its last change: up to 250 ms after an append it sets the file's size."""
-    before = path.stat()
-    time.sleep(0.3)
-    after = path.stat()
-    return (after.st_mtime_ns, after.st_ctime_ns) == (before.st_mtime_ns, before.st_ctime_ns)
-
-
 @pytest.fixture
 def top(place: Path, journal_bytes: bytes) -> Path:
     """A journal directory with a file of each kind."""
@@ -71,8 +63,8 @@ def top(place: Path, journal_bytes: bytes) -> Path:
 def test_a_look_agrees_with_the_systems_tools(bed: Bed) -> None:
     bed.journald.age(20)
     archive = bed.journald.rotate()
-    # journald's timer touches it up to 250 ms later
-    assert eventually(lambda: at_rest(archive) and time.time_ns() - archive.stat().st_mtime_ns > 10**9)
+    # journald's timer sets its size up to 250 ms later
+    assert eventually(lambda: time.time_ns() - archive.stat().st_ctime_ns > 10**9)
     log_until_online(bed.journald, "the active one")
     seen = Observer(with_disk_bytes=True).look([str(bed.directory)], now_us=now_us())
     assert [file.kind for file in seen.files] == [Kind.ACTIVE, Kind.ARCHIVED]
@@ -103,14 +95,6 @@ def test_looking_changes_nothing(top: Path) -> None:
         look_at(path)
     assert bearing(path) == before
     assert path.stat().st_ctime_ns == stat.st_ctime_ns
-
-
-def test_every_kind_has_its_row_in_the_order_of_names(top: Path) -> None:
-    files = look(top).files
-    assert [os.path.basename(file.path) for file in files] == sorted(NAMES)
-    assert {file.problem for file in files} == {None}
-    kinds = {os.path.basename(file.path): file.kind for file in files}
-    assert kinds == dict(zip(NAMES, [Kind.ACTIVE, Kind.ACTIVE, Kind.ARCHIVED, Kind.UNCLEAN], strict=True))
 
 
 def test_overlapping_tops_give_each_file_one_row(top: Path) -> None:
@@ -149,12 +133,6 @@ def elsewhere(tmp_path: Path, journal_bytes: bytes) -> Path:
         pytest.skip("the machine's temporary files are on btrfs")
     (directory / "system.journal").write_bytes(journal_bytes)
     return tmp_path
-
-
-@pytest.mark.may_skip
-def test_another_filesystem_is_one_clear_error(elsewhere: Path) -> None:
-    with pytest.raises(NotBtrfsError, match="not on btrfs"):
-        look(elsewhere)
 
 
 @pytest.mark.may_skip
@@ -269,12 +247,6 @@ def test_a_named_file_behind_a_link_is_not_resolved_or_listed(top: Path, monkeyp
     assert look_at(link / NAMES[0])[0].problem is Reason.VANISHED
 
 
-def test_leftovers_are_found_beside_named_files(top: Path) -> None:
-    (top / MACHINE / ".journalkeeper-7.tmp").touch()
-    seen = Observer().look_at([str(top / MACHINE / NAMES[0])], now_us=now_us())
-    assert seen.leftovers == (f"{top / MACHINE}/.journalkeeper-7.tmp",)
-
-
 # rights
 
 
@@ -364,15 +336,6 @@ def test_an_unsynced_file_is_opened_again_until_a_minute_has_passed(top: Path) -
     for age_ns, opened in ((2 * COARSE_NS, 1), (UNSYNCED_NS, 2), (UNSYNCED_NS + 1000, 3), (2 * UNSYNCED_NS, 3)):
         observer.look_at([str(path)], now_us=(changed_ns + age_ns) // 1000)
         assert observer.opened == opened, age_ns
-
-
-def test_a_forgotten_file_is_opened_again(top: Path) -> None:
-    """A defragmentation leaves no trace in stat."""
-    observer = Observer()
-    look(top, observer)
-    observer.forget([str(top / MACHINE / NAMES[2])])
-    look(top, observer)
-    assert observer.opened == len(NAMES) + 1
 
 
 def test_a_shared_file_is_opened_once_a_day(place: Path, journal_bytes: bytes) -> None:

@@ -17,7 +17,7 @@ from journalkeeper.model.errors import UsageError
 from journalkeeper.observe import flushes
 from journalkeeper.policy.flush_timer import FlushTimer
 from journalkeeper.probe.bed import Bed
-from journalkeeper.probe.scratch_volume import ScratchVolume, run
+from journalkeeper.probe.scratch_volume import run
 from journalkeeper.service import worker
 from tests.btrfs.journals import ALWAYS, NOW, do, extents, go, planned, with_unwritten
 from tests.hosts import MACHINE
@@ -27,16 +27,13 @@ pytestmark = pytest.mark.root
 
 
 @pytest.fixture
-def top(make_volume: Callable[..., ScratchVolume], journal_bytes: bytes) -> Path:
+def top(machine: Path, journal_bytes: bytes) -> Path:
     """A journal directory, and beside it a journal file that is not watched."""
-    volume = make_volume("512M").mountpoint
-    top = volume / "journal"
-    (top / MACHINE).mkdir(parents=True)
-    (top / "remote" / "sub").mkdir(parents=True)
-    put(top / MACHINE, journal_bytes, "system.journal")
-    put(top / "remote" / "sub", journal_bytes)
-    (volume / "elsewhere").mkdir()
-    put(volume / "elsewhere", journal_bytes)
+    top = machine.parent
+    put(machine, journal_bytes, "system.journal")
+    for place in (top / "remote" / "sub", top.parent / "elsewhere"):
+        place.mkdir(parents=True)
+        put(place, journal_bytes)
     return top
 
 

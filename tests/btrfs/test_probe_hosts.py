@@ -38,36 +38,24 @@ from tests.slowdisk import GO, HOLD, on_slow_disk
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 
-@pytest.fixture
-def start_probe() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Start the program; it is killed by the end of the test."""
-    processes = []
-
-    def start(*words: str) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-m", "journalkeeper", "probe", *words]
-        pipe = subprocess.PIPE
-        processes.append(subprocess.Popen(argv, cwd=REPOSITORY, stdout=pipe, stderr=pipe, start_new_session=True))
-        return processes[-1]
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
-
-
 def run_probe(steps: Steps) -> Measurement:
     """Return the measurement when the probe has ended."""
     *_, found = steps
     return found
 
 
-def test_ctrl_c_shows_the_values_so_far(start_probe: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
-    process = start_probe("syslog", "--seconds=60", "-j", f"--directory={tmp_path}")
-    assert eventually(
-        lambda: any(b"journalkeeper-probe" in one.read_bytes() for one in tmp_path.glob(".*/*/system.journal"))
-    )
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE_S)
+def test_ctrl_c_shows_the_values_so_far(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "journalkeeper", "probe", "syslog", "--seconds=60", "-j", f"--directory={tmp_path}"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, cwd=REPOSITORY, stdout=pipe, stderr=pipe, start_new_session=True) as process:
+        try:
+            assert eventually(
+                lambda: any(b"journalkeeper-probe" in one.read_bytes() for one in tmp_path.glob(".*/*/system.journal"))
+            )
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
     assert (process.returncode, err) == (1, b"")
     found = json.loads(out)
     assert found["series"][0]["count"] > 0

@@ -62,10 +62,7 @@ class Copies(NamedTuple):
 
 
 @pytest.fixture
-def copies(make_volume: Callable[..., ScratchVolume], journal_bytes: bytes) -> Copies:
-    volume = make_volume("1G")
-    machine = volume.mountpoint / "journal" / MACHINE
-    machine.mkdir(parents=True)
+def copies(volume: ScratchVolume, machine: Path, journal_bytes: bytes) -> Copies:
     return Copies(volume, machine, journal_bytes)
 
 
@@ -222,17 +219,14 @@ def test_a_reload_takes_new_values_and_keeps_the_old_ones_where_they_are_wrong(
 # Bad days
 
 
-def test_a_directory_that_is_not_there_is_waited_for_asleep(
-    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, serve: Callable[..., Daemon]
-) -> None:
+def test_a_directory_that_is_not_there_is_waited_for_asleep(copies: Copies, serve: Callable[..., Daemon]) -> None:
     """It takes long because the service has to sleep for 3 s."""
-    volume = make_volume("512M")
-    top = volume.mountpoint / "later" / "journal"
+    top = copies.volume.mountpoint / "later" / "journal"
     service = serve(top).ready()
     assert eventually(lambda: service.logged(f"waiting for {top} to appear"))
     assert eventually(service.sleeps)
     (top / MACHINE).mkdir(parents=True)
-    path = put(top / MACHINE, journal_bytes)
+    path = copies.put(directory=top / MACHINE)
     assert eventually(lambda: path.name in service.done())
     assert eventually(lambda: service.logged("found again"))
 

@@ -7,9 +7,9 @@ processes end, but an empty cgroup stays, and so do mounts outside of a mount na
     with Guest("trixie") as guest:             # 2 s, after 30 s for the first of a release
         guest.boot()                           # 3 s
         guest.run("journalctl", "--rotate")
-        guest.throttle(150)                    # I/O operations a second
+        guest.volume.throttle(150)             # I/O operations a second
         guest.reboot()
-        print(guest.boot_seconds(), guest.blame()[0])
+        print(guest.boot_seconds(), guest.flush_seconds())
 
 `nocow` is the state of /var/log/journal before the first boot. None is Debian's way: tmpfiles sets +C on the directory
 after journald has made the first system.journal. True is +C from the start, False is datacow for ever.
@@ -23,7 +23,6 @@ the throttle reaches them. The guest dies with the thread that booted it (PDEATH
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -48,8 +47,6 @@ REBOOTED = 133
 
 QUIET = ("apt-daily.timer", "apt-daily-upgrade.timer", "fstrim.timer", "e2scrub_all.timer", "console-getty.service")
 """Masked: they would do I/O of their own at some boots and not at others."""
-
-UNIT_US = {"min": 60_000_000, "s": 1_000_000, "ms": 1000, "us": 1}
 
 
 def missing() -> str | None:
@@ -258,12 +255,10 @@ class Guest:
         self._shelter = None
         return self._status
 
-    def reboot(self, *, between: Callable[[], object] | None = None) -> None:
-        """Shut down for a reboot, run `between` while nothing runs, and boot with cold caches."""
+    def reboot(self) -> None:
+        """Shut down for a reboot, and boot with cold caches."""
         if (status := self.poweroff(how="reboot")) != REBOOTED:
             raise RuntimeError(f"guest {self.name} ended with {status} instead of rebooting:\n{self._last_words()}")
-        if between is not None:
-            between()
         self.drop_caches()
         self.boot()
 
@@ -290,22 +285,18 @@ class Guest:
 
     def boot_seconds(self) -> float:
         """Return the seconds that userspace took to boot, as systemd-analyze(1) counts them."""
-        text = self.run("systemctl", "show", "--property=UserspaceTimestampMonotonic,FinishTimestampMonotonic").stdout
-        stamps = dict(line.split("=") for line in text.split())
-        return (int(stamps["FinishTimestampMonotonic"]) - int(stamps["UserspaceTimestampMonotonic"])) / 1e6
-
-    def blame(self) -> list[tuple[str, float]]:
-        """Return the units with the seconds that each took to start, the slowest first."""
-        rows = []
-        for line in self.run("systemd-analyze", "blame", "--no-pager").stdout.splitlines():
-            words = line.split()
-            parts = (re.fullmatch(r"([\d.]+)(min|s|ms|us)", word) for word in words[:-1])
-            rows.append((words[-1], sum(float(part[1]) * UNIT_US[part[2]] for part in parts if part) / 1e6))
-        return rows
+        return self._between("Userspace", "Finish")
 
     def flush_seconds(self) -> float:
         """Return the seconds of the boot that opening the journal took."""
-        return dict(self.blame())["systemd-journal-flush.service"]
+        return self._between("InactiveExit", "ActiveEnter", "systemd-journal-flush.service")
+
+    def _between(self, first: str, last: str, *unit: str) -> float:
+        """Return the seconds between two timestamps of a unit, or of systemd itself."""
+        names = [f"{word}TimestampMonotonic" for word in (first, last)]
+        text = self.run("systemctl", "show", f"--property={','.join(names)}", *unit).stdout
+        stamps = dict(line.split("=") for line in text.split())
+        return (int(stamps[names[1]]) - int(stamps[names[0]])) / 1e6
 
     def copy_in(self, source: str | os.PathLike[str], target: str) -> None:
         """Copy a file or tree to a path in the guest, which need not run; not below its /run or /tmp."""
@@ -319,10 +310,6 @@ class Guest:
         place.parent.mkdir(exist_ok=True)
         lab.run("btrfs", "subvolume", "snapshot", "-r", self.root, place)
         return place
-
-    def throttle(self, iops: int) -> None:
-        """Limit the volume's disk to `iops` reads and writes a second each; 0 lifts it."""
-        self.volume.throttle(iops)
 
     def drop_caches(self) -> None:
         """Empty the page cache; while the guest is off, mount its volume again, too."""

@@ -45,7 +45,6 @@ AGED = 100
 """A file of this many extents was not mended."""
 
 BUS = ("org.journalkeeper1", "/org/journalkeeper1", "org.journalkeeper1.Manager")
-STATES = {"idle", "waiting", "working"}
 METRICS = "/var/lib/prometheus/node-exporter"
 SHOP = "shop"
 """A log namespace's name."""

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from journalkeeper.journald.header import read_state
 from journalkeeper.model import KIB, State
-from journalkeeper.probe.scratch_volume import run
+from tests.btrfs.journals import is_nocow
 from tests.volumes import disk_bytes, filefrag
 
 DATABASE: Final = "history.db"
@@ -87,7 +87,7 @@ def find_false_claims(top: Path, claims: Claims) -> list[str]:
     found: list[str] = []
     for directory, _, names in os.walk(top):
         row = done.get(os.path.basename(directory))
-        if row is not None and row.action == "set-nocow" and not _has_nocow(Path(directory)):
+        if row is not None and row.action == "set-nocow" and not is_nocow(Path(directory)):
             found.append(f"{row.name}: set-nocow is claimed, and lsattr shows no C")
         for name in names:
             path = Path(directory, name)
@@ -112,7 +112,7 @@ def contradict_extents(path: Path, claimed: int) -> list[str]:
 
 def _contradict_rewrite(path: Path, claim: Rewrite) -> list[str]:
     found = [] if claim.verb == "rotate" or _is_unsynced(path) else contradict_extents(path, claim.extents)
-    if claim.verb in {"compress", "rewrite"} and _has_nocow(path):
+    if claim.verb in {"compress", "rewrite"} and is_nocow(path):
         found.append(f"{path.name}: {claim.verb} is claimed, and lsattr shows C")
     return found
 
@@ -127,10 +127,6 @@ def _contradict_disk_bytes(path: Path, claimed: int) -> list[str]:
 def _is_unsynced(path: Path) -> bool:
     with open(path, "rb") as file:
         return read_state(file.fileno()) is State.ONLINE
-
-
-def _has_nocow(path: Path) -> bool:
-    return "C" in run("lsattr", "-d", path).split()[0]
 
 
 def compare_with_report(claims: Claims, before: Claims, report: Mapping[str, Any], complaints: str) -> list[str]:

@@ -13,15 +13,13 @@ import bisect
 import mmap
 import os
 import random
-import select
 import struct
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.slowdisk import MOUNTED, READ_IN, Op, SlowDisk, mount, served
+from tests.slowdisk import READ_IN, Op, SlowDisk, serve
 
 ENTRY: Final = struct.Struct("=qq")
 """Before each write: its offset and length. A flush has FLUSH as its offset."""
@@ -34,7 +32,7 @@ BLOCK: Final = 4096
 class RecordingDisk(SlowDisk):
     """A disk without delays, which appends its writes and flushes to the descriptor `log`."""
 
-    def __init__(self, fuse: int, image: int, log: int) -> None:
+    def __init__(self, log: int, fuse: int, image: int) -> None:
         super().__init__(fuse, image)
         self._log = log
 
@@ -49,26 +47,6 @@ class RecordingDisk(SlowDisk):
     def _append(self, entry: bytes, data: memoryview) -> None:
         if os.writev(self._log, [entry, data]) != len(entry) + len(data):
             raise RuntimeError("no room for the log")
-
-
-def serve(image: Path, log: Path) -> None:
-    """Serve the disk in `image` until it is unmounted, or until the process that started this one has ended."""
-    held = os.open(image, os.O_RDWR | os.O_CLOEXEC)  # before it is covered
-    written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    fuse = mount(image)
-    disk = RecordingDisk(fuse, held, written)
-    print(MOUNTED, flush=True)  # noqa: T201 - who started us waits for it
-    while True:
-        ready, _, _ = select.select([fuse, 0], [], [])
-        if 0 in ready or not disk.answer():
-            return
-
-
-@contextmanager
-def recorded(image: Path, log: Path) -> Iterator[None]:
-    """Make `image` a disk that writes `log` during the block. At its end nothing may use the disk any more."""
-    with served("tests.trust.cutdisk", image, os.fspath(log)):
-        yield
 
 
 class _Entry(NamedTuple):
@@ -134,4 +112,5 @@ class Recording:
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]), Path(sys.argv[2]))
+    written = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    serve(Path(sys.argv[1]), partial(RecordingDisk, written), outlives=False)

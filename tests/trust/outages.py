@@ -38,7 +38,7 @@ from journalkeeper.probe.scratch_volume import run
 from journalkeeper.service.daemon import STUCK_S
 from tests.bench.figures import Option
 from tests.btrfs.faults import fill
-from tests.btrfs.journals import QUICK, extents
+from tests.btrfs.journals import QUICK, Bearing, extents
 from tests.daemon import Daemon, journalkeeper
 from tests.journal_files import archive_name, put
 from tests.patience import eventually
@@ -47,7 +47,7 @@ from tests.slowdisk import GO, HOLD, on_slow_disk
 from tests.trust import table
 from tests.trust.claims import find_false_claims, read_claims
 from tests.trust.table import Tally
-from tests.trust.wholeness import Whole, differences, find_leftovers, verify_failures, whole
+from tests.trust.wholeness import differences, find_leftovers, verify_failures, whole
 
 INSIDE, SUBVOLUME = "/var/log/journal", "journal"
 IOPS: Final = 500
@@ -126,7 +126,7 @@ class Place:
         self.journald = stack.enter_context(PrivateJournald(self._directory, sync_interval="2s", settings=SETTINGS))
         self.state = (self._directory if record_inside else self.volume.base) / "state"
         self._state_inside = Path(INSIDE if record_inside else self.volume.base, "state")
-        self.borne: dict[str, Whole] = {}
+        self.borne: dict[str, Bearing] = {}
         self.sent = 0
         self.journald.age(FLUSHES)
         self._content = self.journald.rotate().read_bytes()
@@ -266,7 +266,8 @@ class Try:
             self._judge_end(service)
             service = place.serve()
         (name,) = place.add(1)
-        self.wait(lambda: name in service_done(place), "a new archive was not compacted once the volume was back")
+        text = "a new archive was not compacted once the volume was back"
+        self.wait(lambda: name in {row.name for row in read_claims(place.state).done}, text)
         self.outage_s = time.monotonic() - began_s
         self.wait(lambda: service.status.startswith("OK: "), "the verdict was not OK after the outage", VERDICT_S)
         if self._stop(service) != 0:
@@ -314,11 +315,6 @@ class Try:
             self.unclean.append("it ended without a word")
         if Reason.INTERNAL_ERROR in service.log():
             self.unclean.append(service.log()[-1000:])
-
-
-def service_done(place: Place) -> list[str]:
-    """Return the names of the files that the history has as done; none while it cannot be read."""
-    return [row.name for row in read_claims(place.state).done]
 
 
 def attempt(point: Point) -> tuple[list[str], list[str], float]:

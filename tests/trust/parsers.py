@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 from unittest.mock import Mock, patch
@@ -196,12 +196,6 @@ class _Kernel:
         return logical, physical, length, self._found.number(2)
 
 
-@contextmanager
-def _answered(found: Bytes) -> Iterator[None]:
-    with patch.object(fiemap, "ioctl", _Kernel(found).ioctl):
-        yield
-
-
 def check_fiemap(data: bytes) -> None:
     """The size of a file, then answers of the kernel's to each way in which they are asked for."""
     found = Bytes(data)
@@ -209,7 +203,7 @@ def check_fiemap(data: bytes) -> None:
     fd = os.memfd_create("map")
     try:
         os.truncate(fd, size_bytes)
-        with _answered(found), suppress(OSError):
+        with patch.object(fiemap, "ioctl", _Kernel(found).ioctl), suppress(OSError):
             match kind:
                 case 0 | 1:
                     _check_survey(placement.survey(fd, sync=False, per_mib=bool(kind)), size_bytes)
@@ -316,14 +310,10 @@ def check_row(data: bytes) -> None:
     """One row of one table, its columns of any type that SQLite has."""
     found = Bytes(data)
     kind = found.pick(READS)
-    check_columns(kind, tuple(_column(found) for _ in kind._fields))
-
-
-def check_columns(kind: Any, row: tuple[Any, ...]) -> None:
-    """What a row is made into; a ValueError leaves it out (record.Record)."""
+    row: dict[str, Any] = {name: _column(found) for name in kind._fields}
     try:
-        made = parse_record(kind, dict(zip(kind._fields, row, strict=True)))._asdict()
-    except ValueError:
+        made = parse_record(kind, row)._asdict()
+    except ValueError:  # it leaves the row out (record.Record)
         return
     assert all(
         value >= 0

@@ -35,14 +35,14 @@ from journalkeeper.journald.names import is_leftover
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.bench.figures import Option
-from tests.btrfs.journals import go
+from tests.btrfs.journals import Bearing, go
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, empty, put
 from tests.nobody import in_child
 from tests.repeat import repeat
 from tests.trust import table
 from tests.trust.table import Tally
-from tests.trust.wholeness import Whole, whole
+from tests.trust.wholeness import whole
 
 OWNER: Final = 998
 CONFIG: Final = Config().model_copy(
@@ -311,7 +311,7 @@ class Scene:
         os.link(self.victims[1], self.remote / archive_name(3, "remote-victim"))
         os.chown(self.remote, OWNER, OWNER)
 
-    def see_victims(self) -> list[tuple[Whole, int, list[fiemap.Extent]]]:
+    def see_victims(self) -> list[tuple[Bearing, int, list[fiemap.Extent]]]:
         """Return all of the victims that a change would show in."""
         found = []
         for path in self.victims:

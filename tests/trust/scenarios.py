@@ -25,13 +25,13 @@ from journalkeeper.probe.bed import PrivateJournald, bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests import hosts
 from tests.btrfs.faults import before_each_call, let_go
-from tests.btrfs.journals import NOW, go
+from tests.btrfs.journals import NOW, Bearing, go
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, count_entries, put
 from tests.patience import eventually
 from tests.repeat import repeat
-from tests.trust.cutdisk import recorded
-from tests.trust.wholeness import CONFIG, STATE, Whole, adorn, allocate_ahead, whole
+from tests.slowdisk import served
+from tests.trust.wholeness import CONFIG, STATE, adorn, allocate_ahead, whole
 
 SIZE: Final = 512 * MIB
 BTRFS_IOC_SYNC: Final = 0x9408
@@ -54,7 +54,7 @@ class Marks:
     begun: int = 0
     ended: int = 0
     done: int = 0
-    whole: dict[str, Whole] = field(default_factory=dict)
+    whole: dict[str, Bearing] = field(default_factory=dict)
     entries: list[tuple[int, int]] = field(default_factory=list)
     rows: list[tuple[int, int]] = field(default_factory=list)
 
@@ -209,7 +209,7 @@ def record(scenario: str, seed: str, base: Path) -> None:
     image, log, marks = base / "disk0.img", base / "log", Marks()
     image.touch()
     os.truncate(image, SIZE)
-    with recorded(image, log):
+    with served("tests.trust.cutdisk", image, os.fspath(log)):
         run("mkfs.btrfs", "-q", "--nodiscard", image)
         with ScratchVolume(images=[image], options="noatime,nodiscard,commit=1") as volume:
             SCENARIOS[scenario](Stage(volume.mountpoint, log, marks, random.Random(seed)))  # noqa: S311 - repeatable

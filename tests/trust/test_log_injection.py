@@ -6,8 +6,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -29,14 +28,6 @@ HOSTILE = {
 }
 NAMES = pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 RAW = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-@pytest.fixture
-def journald(tmp_path: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind(os.fspath(tmp_path / "socket"))
-        listener.settimeout(60)
-        yield listener
 
 
 def outcome(name: str) -> Outcome:

@@ -12,11 +12,9 @@ import pytest
 from journalkeeper.config import Config, Watch, Window
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history.record import Record
-from journalkeeper.model import GIB, KIB, MAX_FILE_BYTES, MIB, Kind, Reason, Request
+from journalkeeper.model import Reason, Request
 from journalkeeper.model.run import Report
-from journalkeeper.policy.plan import plan as planned
 from journalkeeper.probe.scratch_volume import ScratchVolume
-from tests import hosts
 from tests.hosts import MACHINE, read_past
 from tests.journal_files import archive_name, put
 from tests.trust.remote import CONTENT
@@ -94,23 +92,3 @@ def test_a_time_after_2262_is_left_alone_and_the_rest_is_recorded(top: Path, eng
         (volume,) = again.host.volumes if again.host else ()
         (past,) = read_past(record, (volume.uuid, volume.subvolume), [path.stat().st_ino]).values()
         assert past.mtime_ns == YEAR_2262_NS - 1
-
-
-@pytest.mark.parametrize("compress", ["zstd", "no"])
-@pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.UNCLEAN])
-@pytest.mark.parametrize(
-    ("size_bytes", "data_bytes", "expected"),
-    [
-        (MAX_FILE_BYTES, 2 * MIB, {"zstd": 16, "no": 1}),
-        (GIB, 128 * KIB, {"zstd": 1, "no": 1}),
-        (32 * MIB, 32 * MIB, {"zstd": 256, "no": 1}),
-        (32 * MIB, 24 * MIB + 1, {"zstd": 193, "no": 1}),
-    ],
-)
-def test_what_is_expected_of_a_rewrite_comes_from_data_and_not_from_holes(
-    compress: str, kind: Kind, size_bytes: int, data_bytes: int, expected: dict[str, int]
-) -> None:
-    """On a file of 8 EiB with 602 extents it was "602 -> 140,737,488,355,328"."""
-    file = hosts.file(kind, size_bytes=size_bytes, extents=hosts.extents(602, data_bytes))
-    found = planned(hosts.host(file), Request(compress=compress), Config())
-    assert [action.extents_expected for action in found.actions] == [expected[compress]]

@@ -63,7 +63,7 @@ def test_a_limit_is_named_with_its_value_and_watching_goes_on_when_it_is_raised(
     assert done.returncode == 0, done.stderr
     refused, after = done.stdout.splitlines()
     present = int(Path(f"/proc/sys/fs/inotify/{limit}").read_text())
-    assert f"fs.inotify.{limit} is {present}; raise it: sysctl fs.inotify.{limit}={2 * present}" in refused
+    assert f"); fs.inotify.{limit} is {present}; raise it: sysctl fs.inotify.{limit}={2 * present}" in refused
     assert "/proc/self/fd" not in refused
     assert after == "5 True ", "its parent, the top and its three directories"
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
 import subprocess
@@ -12,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from journalkeeper.btrfs import fiemap, inode, kernel, mtime_note
+from journalkeeper.btrfs import inode, kernel, mtime_note
 from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE
 from journalkeeper.config import Nocow
 from journalkeeper.engine import Engine
@@ -20,7 +19,7 @@ from journalkeeper.history.record import Record
 from journalkeeper.journald.names import is_leftover
 from journalkeeper.model import MIB, Result
 from journalkeeper.model.errors import KeeperError
-from tests.btrfs.journals import ALWAYS, go
+from tests.btrfs.journals import ALWAYS, Bearing, bearing, go
 from tests.trust.claims import find_false_claims, read_claims
 
 NOBODY = 0xFFFFFFFF
@@ -51,37 +50,13 @@ def allocate_ahead(path: Path) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-class Whole(NamedTuple):
-    """The content and attributes of a journal file, except NOCOW and compression. An ACL is one of the xattrs."""
-
-    sha256: str
-    size_bytes: int
-    owner: tuple[int, int]
-    mode: int
-    mtime_ns: int
-    xattrs: dict[str, bytes]
-    flags: int
-    data: tuple[tuple[int, int], ...]
+def whole(path: Path) -> Bearing:
+    """Return what `path` bears, its access time and the flag of a compressed file apart."""
+    found = bearing(path)
+    return found._replace(times_ns=(0, found.times_ns[1]), flags=found.flags & ~inode.FS_COMPR_FL)
 
 
-def whole(path: Path) -> Whole:
-    """Return the content and attributes of `path`, without another program: this is done after every fault."""
-    with open(path, "rb") as file:
-        status = os.fstat(file.fileno())
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return Whole(
-            digest,
-            status.st_size,
-            (status.st_uid, status.st_gid),
-            status.st_mode,
-            status.st_mtime_ns,
-            {name: os.getxattr(file.fileno(), name) for name in os.listxattr(file.fileno())},
-            inode.get_flags(file.fileno()) & ~(inode.FS_NOCOW_FL | inode.FS_COMPR_FL),
-            tuple(fiemap.find_data(file.fileno(), sync=True)),
-        )
-
-
-def differences(wanted: Whole, path: Path, *, finished: bool) -> list[str]:
+def differences(wanted: Bearing, path: Path, *, finished: bool) -> list[str]:
     """Return a sentence for each difference of a file. Its time and our note about it count if a run has `finished`."""
     try:
         found = whole(path)
@@ -91,10 +66,10 @@ def differences(wanted: Whole, path: Path, *, finished: bool) -> list[str]:
         return [f"{path.name}: {error}"]
     if not finished:
         found.xattrs.pop(mtime_note.NAME, None)
-        found = found._replace(mtime_ns=wanted.mtime_ns)
+        found = found._replace(times_ns=wanted.times_ns)
     return [
         f"{path.name}: {field} was {getattr(wanted, field)}, is {getattr(found, field)}"
-        for field in Whole._fields
+        for field in Bearing._fields
         if getattr(wanted, field) != getattr(found, field)
     ]
 
@@ -115,7 +90,7 @@ class Examined(NamedTuple):
 
 
 def examine(
-    top: Path, wanted: Mapping[str, Whole], rows: int, meanwhile: Callable[[], object] = lambda: None
+    top: Path, wanted: Mapping[str, Bearing], rows: int, meanwhile: Callable[[], object] = lambda: None
 ) -> Examined:
     """Look at the files below `top` after a fault, let the engine do its next run, call `meanwhile`, and look again.
 

@@ -18,7 +18,6 @@ from journalkeeper.model.errors import (
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DOC = "org.gtk.GDBus.DocString"
-OURS = (objects.MANAGER, objects.JOB_INTERFACE)
 Shape = dict[str, object]
 
 
@@ -70,14 +69,6 @@ def test_the_bus_lets_through_the_interfaces_that_can_be_called_and_method_calls
     callable_ = {one.name for one in (*objects.STANDARD, objects.MANAGER)}
     assert {rule["send_interface"] for rule in rules} == callable_
     assert {rule["send_type"] for rule in rules} == {"method_call"}
-
-
-def test_activation_is_by_an_alias_that_only_an_enabled_unit_has() -> None:
-    alias = f"dbus-{names.BUS_NAME}.service"
-    lines = (CONFIGS / "dbus" / "org.journalkeeper1.service").read_text().splitlines()
-    assert {f"Name={names.BUS_NAME}", f"SystemdService={alias}", "User=root"} <= set(lines)
-    unit = (CONFIGS.parent / "units" / "journalkeeper.service").read_text().splitlines()
-    assert {f"BusName={names.BUS_NAME}", f"Alias={alias}"} <= set(unit)
 
 
 @pytest.mark.parametrize("number", [1, 4294967295])

@@ -17,6 +17,7 @@ from journalkeeper.health.verdict import describe_waits
 from journalkeeper.model import Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.progress import Progress
+from journalkeeper.model.recorded import Counters
 from journalkeeper.model.run import Report
 from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.jobs import Job
@@ -61,6 +62,11 @@ STATES = [
 @pytest.mark.parametrize(("snapshot", "word", "reason"), STATES)
 def test_the_state_is_what_matters_most(snapshot: Snapshot, word: str, reason: str) -> None:
     assert snapshots.describe_state(snapshot) == (word, reason)
+
+
+def test_the_total_saving_is_the_historys_and_not_this_services() -> None:
+    snapshot = CALM._replace(findings=found()._replace(counters=Counters(bytes_reclaimed=800)), bytes_reclaimed=5)
+    assert snapshots.make_manager(snapshot).bytes_reclaimed_total == 800
 
 
 def manager(snapshot: Snapshot) -> dict[str, Any]:
@@ -204,30 +210,26 @@ def test_progress_is_from_0_to_1(done: int, total: int, progress: float) -> None
     assert job_values(job)["Progress"][1] == progress
 
 
-GIVEN: list[tuple[dict[str, tuple[str, Any]], Request]] = [
-    ({}, Request()),
-    ({"active": ("b", True)}, Request(active=True)),
-    ({"archived": ("b", True)}, Request(archived=True)),
-    ({"active": ("b", True), "archived": ("b", True)}, Request(active=True, archived=True)),
-    ({"active": ("b", False)}, Request()),
-    ({"now": ("b", True)}, Request(now=True)),
-    ({"compress": ("s", "zstd:3")}, Request(compress="zstd:3")),
-    ({"allow-unshare": ("b", True)}, Request(allow_unshare=True)),
-    ({"before-shutdown": ("b", True)}, Request(before_shutdown=True)),
-    ({"paths": ("as", [PATH, PATH])}, Request(paths=(PATH,))),
-]
-
-
-@pytest.mark.parametrize(("given", "request_"), GIVEN)
-def test_options_mean_what_they_mean_at_the_command_line(given: dict[str, tuple[str, Any]], request_: Request) -> None:
-    assert options.request(given, (TOP,)) == request_._replace(upkeep=True)
-
-
-@pytest.mark.parametrize(("given", "request_"), GIVEN)
-def test_what_a_job_shows_as_its_options_asks_for_the_same_again(
+@pytest.mark.parametrize(
+    ("given", "request_"),
+    [
+        ({}, Request()),
+        ({"active": ("b", True)}, Request(active=True)),
+        ({"archived": ("b", True)}, Request(archived=True)),
+        ({"active": ("b", True), "archived": ("b", True)}, Request(active=True, archived=True)),
+        ({"active": ("b", False)}, Request()),
+        ({"now": ("b", True)}, Request(now=True)),
+        ({"compress": ("s", "zstd:3")}, Request(compress="zstd:3")),
+        ({"allow-unshare": ("b", True)}, Request(allow_unshare=True)),
+        ({"before-shutdown": ("b", True)}, Request(before_shutdown=True)),
+        ({"paths": ("as", [PATH, PATH])}, Request(paths=(PATH,))),
+    ],
+)
+def test_options_mean_what_they_mean_at_the_command_line_and_a_job_shows_them_so(
     given: dict[str, tuple[str, Any]], request_: Request
 ) -> None:
-    assert options.request(options.options(request_), (TOP,)) == request_._replace(upkeep=True)
+    for words in (given, options.options(request_)):
+        assert options.request(words, (TOP,)) == request_._replace(upkeep=True)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from meanings import describe_directive
 
 from journalkeeper.config import Config
 from journalkeeper.config.directives import Directive, directives
-from journalkeeper.config.files import Assignment, parse_file
+from journalkeeper.config.files import Assignment
 from journalkeeper.config.validation import describe, from_assignments
 from journalkeeper.model import GIB, KIB, MIB
 from journalkeeper.model.errors import ConfigError
@@ -33,13 +32,13 @@ HEADER = """\
 """
 
 
-def lines(*texts: str, file: str = "a.conf") -> list[Assignment]:
+def lines(*texts: str) -> list[Assignment]:
     """Assignments from "Section.Key=value", on lines 1, 2, ... of one file."""
     found = []
     for number, text in enumerate(texts, start=1):
         name, _, value = text.partition("=")
         section, _, key = name.rpartition(".")
-        found.append(Assignment(file, number, section, key, value))
+        found.append(Assignment("a.conf", number, section, key, value))
     return found
 
 
@@ -100,10 +99,16 @@ def test_lines_that_only_reset_are_the_defaults() -> None:
         ("Budget.BytesPerDay=infinity", "budget.bytes_per_day", None),
         ("Budget.BytesPerDay=20G", "budget.bytes_per_day", 20 * GIB),
         ("History.KeepSec=1d", "history.keep_us", DAY_US),
+        # a later assignment wins, also over a bad one; an empty one resets; the paths of a list add up until a reset
+        ("Watch.SettleSec=1\nWatch.SettleSec=2", "watch.settle_us", 2 * SECOND_US),
+        ("Watch.SettleSec=soon\nWatch.SettleSec=2", "watch.settle_us", 2 * SECOND_US),
+        ("Watch.SettleSec=1\nWatch.SettleSec=", "watch.settle_us", 60 * SECOND_US),
+        ("Watch.Directories=/a /b\nWatch.Directories=/c", "watch.directories", ("/a", "/b", "/c")),
+        ("Watch.Directories=/a\nWatch.Directories=\nWatch.Directories=/c", "watch.directories", ("/c",)),
     ],
 )
 def test_a_value_is_read_and_written_back(text: str, path: str, value: object) -> None:
-    config = from_assignments(lines(text))
+    config = from_assignments(lines(*text.splitlines()))
     section, field = path.split(".")
     assert getattr(getattr(config, section), field) == value
     again = [f"{row.section}.{row.key}={row.value}" for row in describe(config)]
@@ -157,11 +162,6 @@ def test_all_problems_are_reported_in_the_order_of_their_lines() -> None:
     ]  # fmt: skip
 
 
-def test_the_error_reads_as_file_line_key() -> None:
-    with pytest.raises(ConfigError, match=r"^etc/x\.conf:1: SettleSec: 'soon' is not allowed; allowed: a time span"):
-        from_assignments(lines("Watch.SettleSec=soon", file="etc/x.conf"))
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -178,22 +178,6 @@ def test_the_error_reads_as_file_line_key() -> None:
 def test_an_unknown_name_is_reported_with_the_nearest(text: str, said: str) -> None:
     ((_, _, what),) = problems(text)
     assert said in what
-
-
-def test_a_later_assignment_wins_and_an_empty_one_resets() -> None:
-    assert from_assignments(lines("Watch.SettleSec=1", "Watch.SettleSec=2")).watch.settle_us == 2 * SECOND_US
-    assert from_assignments(lines("Watch.SettleSec=1", "Watch.SettleSec=")).watch.settle_us == 60 * SECOND_US
-
-
-def test_a_drop_in_mends_the_bad_line_below_it() -> None:
-    assert from_assignments(lines("Watch.SettleSec=soon", "Watch.SettleSec=2")).watch.settle_us == 2 * SECOND_US
-
-
-def test_paths_of_a_list_add_up_until_a_reset() -> None:
-    config = from_assignments(lines("Watch.Directories=/a /b", "Watch.Directories=/c"))
-    assert config.watch.directories == ("/a", "/b", "/c")
-    config = from_assignments(lines("Watch.Directories=/a", "Watch.Directories=", "Watch.Directories=/c"))
-    assert config.watch.directories == ("/c",)
 
 
 @pytest.mark.parametrize(
@@ -229,12 +213,3 @@ def test_describe_marks_values_other_than_the_default() -> None:
 def test_the_shipped_file_says_what_the_directives_say() -> None:
     """To make it anew: write what shipped_file() returns into it."""
     assert SHIPPED.read_text() == shipped_file()
-
-
-def test_the_shipped_file_changes_nothing_even_with_every_line_switched_on(tmp_path: Path) -> None:
-    assert from_assignments(parse_file(str(SHIPPED))) == Config()
-    switched = tmp_path / "all.conf"
-    switched.write_text(re.sub(r"(?m)^#(?=[A-Z]\w*=)", "", SHIPPED.read_text()))
-    found = parse_file(str(switched))
-    assert len(found) == len(directives())
-    assert from_assignments(found) == Config()

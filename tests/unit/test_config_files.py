@@ -16,11 +16,6 @@ def read(text: str | bytes) -> list[tuple[int, str, str, str]]:
     return [(row.line, row.section, row.key, row.value) for row in rows]
 
 
-def wrong(text: str | bytes) -> list[tuple[int, bool]]:
-    rows = parse(text.encode() if isinstance(text, str) else text, FILE)
-    return [(row.line, row.fatal) for row in rows if row.problem]
-
-
 @pytest.mark.parametrize(
     ("text", "rows"),
     [
@@ -65,34 +60,28 @@ def test_every_line_end_of_systemd_ends_one_line(end: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "lines"),
+    ("text", "line", "fatal"),
     [
-        ("a=1\n[J]\nb=2\n", [1]),
-        ("[J]\nnonsense\na=1\n", [2]),
-        ("[J]\n=1\na=1\n", [2]),
-        ("[]\na=1\n", [2]),
+        (b"a=1\n[J]\nb=2\n", 1, False),
+        (b"[J]\nnonsense\na=1\n", 2, False),
+        (b"[J]\n=1\na=1\n", 2, False),
+        (b"[]\na=1\n", 2, False),
+        (b"[J]\na=1\n[J\nb=2\nnonsense\n", 3, True),
+        (b"[J]\n[\n", 2, True),
+        (b"[J]x\n", 1, True),
+        (b'["J"]\n', 1, True),
+        (b"[J\\x]\n", 1, True),
+        (b"[J\tx]\n", 1, True),
+        (b"[J]\na=\xff\nnonsense\n", 2, True),
+        (b"[J]\na=" + b"x" * (MAX_LINE_BYTES - 2) + b"\nnonsense\n", 2, True),
+        (b"[J]\na=" + b"x" * (MAX_LINE_BYTES - 10) + b"\\\n" + b"x" * 20 + b"\nnonsense\n", 3, True),
     ],
 )
-def test_a_wrong_line_is_reported_and_the_rest_read(text: str, lines: list[int]) -> None:
-    assert wrong(text) == [(line, False) for line in lines]
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        (b"[J]\na=1\n[J\nb=2\nnonsense\n", 3),
-        (b"[J]\n[\n", 2),
-        (b"[J]x\n", 1),
-        (b'["J"]\n', 1),
-        (b"[J\\x]\n", 1),
-        (b"[J\tx]\n", 1),
-        (b"[J]\na=\xff\nnonsense\n", 2),
-        (b"[J]\na=" + b"x" * (MAX_LINE_BYTES - 2) + b"\nnonsense\n", 2),
-        (b"[J]\na=" + b"x" * (MAX_LINE_BYTES - 10) + b"\\\n" + b"x" * 20 + b"\nnonsense\n", 3),
-    ],
-)
-def test_nothing_is_read_after_what_stops_systemd(text: bytes, line: int) -> None:
-    assert wrong(text) == [(line, True)]
+def test_a_wrong_line_is_reported_and_nothing_is_read_after_what_stops_systemd(
+    text: bytes, line: int, *, fatal: bool
+) -> None:
+    rows = parse(text, FILE)
+    assert [(row.line, row.fatal) for row in rows if row.problem] == [(line, fatal)]
 
 
 def test_a_line_just_short_of_the_limit_is_read() -> None:

@@ -36,7 +36,6 @@ WORDS = [word(rule) for rule in RULES]
 PROBLEM, ADVICE = Severity.PROBLEM, Severity.ADVICE
 UNSEEN = Unknown("not looked at")
 DIRECTORY_SHOP = f"{DIRECTORY}.shop"
-SHOP = instance(directory=DIRECTORY_SHOP, name="shop", namespace="shop")
 
 
 def answer(rule: str, given: Evidence) -> Finding | Unknown | None:
@@ -346,9 +345,10 @@ def test_directories_are_quoted_in_remedies() -> None:
     where = "/mnt/a b;c/0123"
     found = finding(
         "nocow-redundant",
-        seen(instances=(NOCOW._replace(directory=where),), volumes=(volume(redundant=True),)),
+        seen(instances=(NOCOW._replace(directory=where),), volumes=(volume(data_profile="raid1", redundant=True),)),
     )
     assert "chattr -C '/mnt/a b;c/0123'" in found.remedy
+    assert found.facts == {"directories": [where], "data_profiles": ["raid1"]}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
@@ -13,27 +12,9 @@ from journalkeeper.model.record import to_json
 from journalkeeper.model.run import Report, defrag_document, disk_sums, parse_skips
 from tests import hosts
 
-FILE = hosts.file(
-    path=os.fsdecode(b"/j/\xff.journal"),
-    device=49,
-    inode=258,
-    owner="user:1000",
-    instance="abc",
-    size_bytes=8 << 20,
-    allocated_bytes=7 << 20,
-    extents=hosts.extents(5_000, 7 << 20, encoded_bytes=4 << 20, shared_bytes=4096),
-    entries=12,
-    head_time_us=1,
-    tail_time_us=2,
-)
-
 
 def outcome(before: int | None = 10, after: int | None = 4) -> Outcome:
     return Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 100, 3, before, after, 4096, 0.25)
-
-
-def report(*outcomes: Outcome, skipped: tuple[Skip, ...] = ()) -> Report:
-    return Report(Plan((), (), skipped), outcomes, sum(one.bytes_written for one in outcomes), 1.5, ())
 
 
 def test_skipped_files_of_a_plan_are_read_back_also_from_an_older_version() -> None:
@@ -47,8 +28,8 @@ def test_skipped_files_of_a_plan_are_read_back_also_from_an_older_version() -> N
 
 def test_a_skipped_file_is_an_outcome_with_its_reason_and_extents() -> None:
     skipped = (Skip("/j/b", Reason.RECORDED, "yesterday"), Skip("/j/gone", Reason.VANISHED, ""))
-    seen = FILE._replace(path="/j/b", extents=hosts.extents(7))
-    ran = report(skipped=skipped)._replace(host=hosts.host(seen))
+    seen = hosts.file(path="/j/b", extents=hosts.extents(7))
+    ran = Report(Plan((), (), skipped), (), 0, 1.5, (), hosts.host(seen))
     written = json.loads(json.dumps(defrag_document(ran)))
     known, gone = written["outcomes"]
     assert (known["action"], known["result"], known["reason"]) == ("defragment", "skipped", "recorded")

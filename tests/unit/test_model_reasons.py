@@ -27,11 +27,6 @@ COUNTS = "3,046 to 46 extents"
 UNSHARED = "snapshots keep old data on the disk until they are deleted"
 UNMEASURED: dict[str, Any] = {"disk_bytes_before": None}
 NOCOW: dict[str, Any] = {"path": MAIN, "action": Verb.SET_NOCOW}
-VAIN: dict[str, Any] = {
-    "result": Result.SKIPPED,
-    "reason": Reason.NO_GAIN,
-    "detail": "rewritten without gain: 45 extents before, 49 after, 28 expected",
-}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +51,7 @@ VAIN: dict[str, Any] = {
             done()._replace(**NOCOW, reason=Reason.CONFIGURED),
             f"set +C on {MAIN}: Nocow=yes",
         ),
-        (done(**VAIN), "a.journal: rewritten without gain: 45 extents before, 49 after, 28 expected"),
+        (done(result=Result.SKIPPED, reason=Reason.NO_GAIN, detail="45 extents"), "a.journal: 45 extents"),
         (
             done(result=Result.SKIPPED, reason=Reason.CHANGED, detail="another size"),
             "did not compress a.journal (changed): another size",

@@ -8,15 +8,30 @@ from typing import Any
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.model import KIB, MIB, Action, Kind, Range, Reason, Request, Skip, Verb
+from journalkeeper.model import (
+    GIB,
+    KIB,
+    MAX_FILE_BYTES,
+    MIB,
+    Action,
+    JournalFile,
+    Kind,
+    Range,
+    Reason,
+    Request,
+    Skip,
+    Verb,
+)
 from journalkeeper.policy.cost import propose
 from journalkeeper.policy.saving import EXPECTED_RATIO, add_savings, estimate_freed_bytes
 from tests.hosts import case, configured, extents, file
 
-PLAIN = Request(compress="no")
+PLAIN, ZSTD = Request(compress="no"), Request(compress="zstd")
 MIN_EXTENTS = Config().defrag.min_extents
 MIN_RECLAIM = Config().defrag.min_reclaim_bytes
 EXTENTS_PER_MIB = Config().defrag.extents_per_mib
+ENOUGH = round(MIN_RECLAIM / (1 - EXPECTED_RATIO)) + 1
+"""Plain data that gives MinReclaim back when it is compressed."""
 
 
 def action(*args: Any, **words: Any) -> Action:
@@ -25,119 +40,77 @@ def action(*args: Any, **words: Any) -> Action:
     return answer
 
 
-def skip(*args: Any, **words: Any) -> Skip:
-    answer = propose(case(*args, **words))
-    assert isinstance(answer, Skip), answer
-    return answer
+def active(*per_mib: int, size_bytes: int | None = None, **words: Any) -> JournalFile:
+    size = len(per_mib) * MIB if size_bytes is None else size_bytes
+    return file(
+        Kind.ACTIVE, size_bytes=size, extents=extents(sum(per_mib), size, per_mib=per_mib, **words), nocow=False
+    )
 
 
-# archives, by extents
-
-
-@pytest.mark.parametrize("compress", ["zstd", "no"])
-def test_a_datacow_archive_is_rewritten_from_min_extents_on(compress: str) -> None:
-    """32 MiB have 256 extents when compressed and one when plain."""
-    ideal = 256 if compress == "zstd" else 1
-    enough = file(extents=extents(ideal + MIN_EXTENTS, encoded_bytes=32 * MIB if compress == "zstd" else 0))
-    assert action(enough, Request(compress=compress)).reason is Reason.FRAGMENTED
-    almost = file(extents=enough.extents._replace(total=ideal + MIN_EXTENTS - 1))
-    assert skip(almost, Request(compress=compress)).reason is Reason.NO_GAIN
-
-
-def test_of_a_large_file_a_tenth_more_than_ideal_is_whole() -> None:
-    """MinExtents alone would rewrite a gigabyte for 32 of 8,192 extents."""
-    size = 1024 * MIB
-    words: dict[str, Any] = {"data_bytes": size, "encoded_bytes": size}
-    ideal = 8192
-    assert skip(file(size_bytes=size, extents=extents(ideal + MIN_EXTENTS, **words))).reason is Reason.IDEAL
-    assert skip(file(size_bytes=size, extents=extents(int(ideal * 1.1), **words))).reason is Reason.IDEAL
-    assert action(file(size_bytes=size, extents=extents(int(ideal * 1.1) + 1, **words))).reason is Reason.FRAGMENTED
-
-
-def test_ideal_is_told_from_no_gain() -> None:
-    compressed = extents(total=256, encoded_bytes=32 * MIB)
-    assert skip(file(extents=compressed)).reason is Reason.IDEAL
-    assert skip(file(extents=compressed._replace(total=281))).reason is Reason.IDEAL
-    assert skip(file(extents=compressed._replace(total=282))).reason is Reason.NO_GAIN
-
-
-def test_an_empty_archive_is_ideal() -> None:
-    assert skip(file(size_bytes=0, extents=extents(0, 0))).reason is Reason.IDEAL
-
-
-# archives, by bytes
-
-
-def plain_of(reclaimable: int) -> int:
-    """How much plain data gives `reclaimable` bytes back when it is compressed."""
-    return round(reclaimable / (1 - EXPECTED_RATIO)) + 1
-
-
-def test_a_plain_archive_is_compressed_from_min_reclaim_on() -> None:
-    data = plain_of(MIN_RECLAIM)
-    assert action(file(size_bytes=data, extents=extents(1, data), disk_bytes=data)).reason is Reason.UNCOMPRESSED
-    less = data - 8
-    assert skip(file(size_bytes=data, extents=extents(1, less), disk_bytes=less)).reason is Reason.IDEAL
+def lies(total: int, data: int, *, size: int | None = None, disk: int | None = None, **words: int) -> JournalFile:
+    """An archive of `total` extents, as large as its data; `words` are its extents'."""
+    return file(size_bytes=data if size is None else size, disk_bytes=disk, extents=extents(total, data, **words))
 
 
 @pytest.mark.parametrize(
-    ("size", "disk", "reason"),
+    ("one", "request_", "reason"),
     [
-        (5 * MIB, 5 * MIB, Reason.IDEAL),  # 3.75 MiB come free
-        (5 * MIB, 5 * MIB + 256 * KIB, Reason.UNCOMPRESSED),
-        (5 * MIB, None, Reason.UNCOMPRESSED),  # 3 MiB of journald's 8 were cut off, for all that FIEMAP tells
-        (2 * MIB, None, Reason.UNCOMPRESSED),
-        (8 * MIB, 0, Reason.UNCOMPRESSED),
+        # archives, by extents: 32 MiB have 256 when compressed and one when plain
+        (lies(256 + MIN_EXTENTS, 32 * MIB, encoded_bytes=32 * MIB), ZSTD, Reason.FRAGMENTED),
+        (lies(256 + MIN_EXTENTS - 1, 32 * MIB, encoded_bytes=32 * MIB), ZSTD, Reason.NO_GAIN),
+        (lies(1 + MIN_EXTENTS, 32 * MIB), PLAIN, Reason.FRAGMENTED),
+        (lies(1 + MIN_EXTENTS - 1, 32 * MIB), PLAIN, Reason.NO_GAIN),
+        # of a large file a tenth more than ideal is whole:
+        # MinExtents alone would rewrite a gigabyte for 32 of 8,192 extents
+        (lies(8192 + MIN_EXTENTS, GIB, encoded_bytes=GIB), None, Reason.IDEAL),
+        (lies(int(8192 * 1.1), GIB, encoded_bytes=GIB), None, Reason.IDEAL),
+        (lies(int(8192 * 1.1) + 1, GIB, encoded_bytes=GIB), None, Reason.FRAGMENTED),
+        # ideal is told from no gain
+        (lies(256, 32 * MIB, encoded_bytes=32 * MIB), None, Reason.IDEAL),
+        (lies(281, 32 * MIB, encoded_bytes=32 * MIB), None, Reason.IDEAL),
+        (lies(282, 32 * MIB, encoded_bytes=32 * MIB), None, Reason.NO_GAIN),
+        (lies(0, 0), None, Reason.IDEAL),
+        # archives, by bytes: a plain one is compressed from MinReclaim on
+        (lies(1, ENOUGH, disk=ENOUGH), None, Reason.UNCOMPRESSED),
+        (lies(1, ENOUGH - 8, size=ENOUGH, disk=ENOUGH - 8), None, Reason.IDEAL),
+        # what was cut off comes free with the compression
+        (lies(1, 5 * MIB, disk=5 * MIB), None, Reason.IDEAL),  # 3.75 MiB come free
+        (lies(1, 5 * MIB, disk=5 * MIB + 256 * KIB), None, Reason.UNCOMPRESSED),
+        (lies(1, 5 * MIB), None, Reason.UNCOMPRESSED),  # 3 MiB of journald's 8 were cut off, for all that FIEMAP tells
+        (lies(1, 2 * MIB), None, Reason.UNCOMPRESSED),
+        (lies(1, 8 * MIB, disk=0), None, Reason.UNCOMPRESSED),
+        # a file of whole steps has nothing cut off
+        (lies(1, 4 * MIB, size=8 * MIB), None, Reason.IDEAL),
+        (lies(1, ENOUGH, size=8 * MIB), None, Reason.UNCOMPRESSED),
+        # a plain archive stays plain when that was asked for
+        (file(), PLAIN, Reason.IDEAL),
+        # half compressed is compressed
+        (lies(256, 32 * MIB, encoded_bytes=16 * MIB), None, Reason.IDEAL),
+        (lies(256, 32 * MIB, encoded_bytes=16 * MIB - 1), None, Reason.UNCOMPRESSED),
+        # only what is plain can be compressed
+        (lies(80, 10 * MIB, disk=10 * MIB, encoded_bytes=5 * MIB - 1), None, Reason.NO_GAIN),
+        (lies(80, 10 * MIB, disk=10 * MIB, encoded_bytes=4 * MIB), None, Reason.UNCOMPRESSED),
+        # unwritten space pays from MinReclaim on
+        (lies(2, 32 * MIB, unwritten_bytes=MIN_RECLAIM), PLAIN, Reason.PINNED),
+        (lies(2, 32 * MIB, unwritten_bytes=MIN_RECLAIM - 1), PLAIN, Reason.NO_GAIN),
+        # and so does what the disk keeps behind an end:
+        # journald cuts an archive off in the midst of what it had allocated
+        (lies(2, MIB, size=32 * MIB, disk=MIB + MIN_RECLAIM), PLAIN, Reason.PINNED),
+        (lies(2, MIB, size=32 * MIB, disk=MIB + MIN_RECLAIM - 1), PLAIN, Reason.NO_GAIN),
+        (lies(2, MIB, size=32 * MIB), PLAIN, Reason.NO_GAIN),
+        # what one extent pins comes free only by compression
+        (lies(1, MIB, size=32 * MIB, disk=MIB + MIN_RECLAIM), PLAIN, Reason.IDEAL),
+        (lies(1, MIB, size=32 * MIB, disk=MIB + MIN_RECLAIM), None, Reason.PINNED),
+        # active files
+        (active(EXTENTS_PER_MIB - 1, EXTENTS_PER_MIB - 1), None, Reason.NO_GAIN),
+        (active(1, 0, 0), None, Reason.IDEAL),
+        (active(), None, Reason.IDEAL),
+        (active(8, 8, 8, 8, encoded_bytes=4 * MIB), None, Reason.IDEAL),
     ],
 )
-def test_what_was_cut_off_comes_free_with_the_compression(size: int, disk: int | None, reason: Reason) -> None:
-    one = file(size_bytes=size, extents=extents(1, size), disk_bytes=disk)
-    answer = propose(case(one))
-    assert answer.reason is reason
-
-
-def test_a_file_of_whole_steps_has_nothing_cut_off() -> None:
-    data = 4 * MIB
-    assert skip(file(size_bytes=8 * MIB, extents=extents(1, data))).reason is Reason.IDEAL
-    assert action(file(size_bytes=8 * MIB, extents=extents(1, plain_of(MIN_RECLAIM)))).reason is Reason.UNCOMPRESSED
-
-
-def test_a_plain_archive_stays_plain_when_that_was_asked_for() -> None:
-    assert skip(file(), PLAIN).reason is Reason.IDEAL
-    assert skip(file(), None, configured("defrag", compress="no")).reason is Reason.IDEAL
-
-
-def test_half_compressed_is_compressed() -> None:
-    half = extents(256, 32 * MIB, encoded_bytes=16 * MIB)
-    assert skip(file(extents=half)).reason is Reason.IDEAL
-    assert action(file(extents=half._replace(encoded_bytes=16 * MIB - 1))).reason is Reason.UNCOMPRESSED
-
-
-def test_only_what_is_plain_can_be_compressed() -> None:
-    mixed = extents(80, 10 * MIB, encoded_bytes=5 * MIB - 1)
-    known: dict[str, Any] = {"size_bytes": 10 * MIB, "disk_bytes": 10 * MIB}
-    assert skip(file(extents=mixed, **known)).reason is Reason.NO_GAIN
-    assert action(file(extents=mixed._replace(encoded_bytes=4 * MIB), **known)).reason is Reason.UNCOMPRESSED
-
-
-def test_unwritten_space_pays_from_min_reclaim_on() -> None:
-    pinned = extents(2, unwritten_bytes=MIN_RECLAIM)
-    assert action(file(extents=pinned), PLAIN).reason is Reason.PINNED
-    assert skip(file(extents=pinned._replace(unwritten_bytes=MIN_RECLAIM - 1)), PLAIN).reason is Reason.NO_GAIN
-
-
-def test_what_the_disk_keeps_behind_an_end_pays_from_min_reclaim_on() -> None:
-    """journald cuts an archive off in the midst of what it had allocated."""
-    cut = file(extents=extents(2, MIB), disk_bytes=MIB + MIN_RECLAIM)
-    assert action(cut, PLAIN).reason is Reason.PINNED
-    assert skip(cut._replace(disk_bytes=MIB + MIN_RECLAIM - 1), PLAIN).reason is Reason.NO_GAIN
-    assert skip(cut._replace(disk_bytes=None), PLAIN).reason is Reason.NO_GAIN
-
-
-def test_what_one_extent_pins_comes_free_only_by_compression() -> None:
-    one = file(extents=extents(1, MIB), disk_bytes=MIB + MIN_RECLAIM)
-    assert skip(one, PLAIN).reason is Reason.IDEAL
-    assert action(one).reason is Reason.PINNED
+def test_what_pays_and_why(one: JournalFile, request_: Request | None, reason: Reason) -> None:
+    answer = propose(case(one, request_))
+    assert (answer.reason, isinstance(answer, Skip)) == (reason, reason in {Reason.IDEAL, Reason.NO_GAIN})
 
 
 # archives, how
@@ -164,6 +137,8 @@ def test_the_configured_compression_counts_unless_asked_otherwise() -> None:
     fragmented = file(extents=extents(5000))
     assert action(fragmented, None, config).compress == "lzo"
     assert action(fragmented, Request(compress="zlib:3"), config).compress == "zlib:3"
+    plain = propose(case(file(), None, configured("defrag", compress="no")))
+    assert (type(plain), plain.reason) == (Skip, Reason.IDEAL)
 
 
 def test_an_archive_is_rewritten_whole_and_its_data_is_the_price() -> None:
@@ -190,10 +165,9 @@ def test_an_archive_is_rewritten_whole_and_its_data_is_the_price() -> None:
 def test_what_a_rewrite_saves_on_disk(
     disk_mib: int | None, shared_mib: int, encoded_mib: int, compress: str, saved_mib: int
 ) -> None:
-    lies = extents(
-        5000, 20 * MIB, unwritten_bytes=12 * MIB, encoded_bytes=encoded_mib * MIB, shared_bytes=shared_mib * MIB
-    )
-    one = file(extents=lies, disk_bytes=None if disk_mib is None else disk_mib * MIB, nocow=True)
+    disk, encoded, shared = None if disk_mib is None else disk_mib * MIB, encoded_mib * MIB, shared_mib * MIB
+    words = {"unwritten_bytes": 12 * MIB, "encoded_bytes": encoded, "shared_bytes": shared}
+    one = lies(5000, 20 * MIB, size=32 * MIB, disk=disk, **words)._replace(nocow=True)
     config = configured("defrag", allow_unshare=True)
     assert estimate_freed_bytes(action(one, Request(compress=compress), config)) == saved_mib * MIB
 
@@ -206,30 +180,27 @@ def test_what_a_rewrite_saves_a_cold_reader() -> None:
 
 
 @pytest.mark.parametrize(
-    ("total", "encoded_bytes", "compress", "expected"),
+    ("total", "data_bytes", "encoded_bytes", "compress", "expected"),
     [
-        (5000, 0, "zstd", 256),
-        (5000, 0, "no", 1),
-        (5000, 32 * MIB, "no", 256),
-        (1, 0, "zstd", 256),
-        (300, 32 * MIB, "zstd", 256),
-        (1, 32 * MIB, "zstd", 1),
+        (5000, 32 * MIB, 0, "zstd", 256),
+        (5000, 32 * MIB, 0, "no", 1),
+        (5000, 32 * MIB, 32 * MIB, "no", 256),  # it stays compressed
+        (1, 32 * MIB, 0, "zstd", 256),  # a whole plain one has more
+        (300, 32 * MIB, 32 * MIB, "zstd", 256),
+        (1, 32 * MIB, 32 * MIB, "zstd", 1),  # never more than it has
+        (602, 2 * MIB, 0, "zstd", 16),
+        (602, 24 * MIB + 1, 0, "zstd", 193),
+        (602, 128 * KIB, 0, "zstd", 1),
     ],
-    ids=["compressed", "plain", "stays compressed", "a whole plain one has more", "again", "never more than it has"],
 )
-def test_the_expected_extents(total: int, encoded_bytes: int, compress: str, expected: int) -> None:
-    one = file(nocow=True, extents=extents(total, encoded_bytes=encoded_bytes))
+def test_the_expected_extents(total: int, data_bytes: int, encoded_bytes: int, compress: str, expected: int) -> None:
+    """They come from the data and not from holes: on a file of 8 EiB it was "602 -> 140,737,488,355,328"."""
+    found = extents(total, data_bytes, encoded_bytes=encoded_bytes)
+    one = file(nocow=True, size_bytes=MAX_FILE_BYTES, extents=found)
     assert action(one, Request(compress=compress)).extents_expected == expected
 
 
 # active files
-
-
-def active(*per_mib: int, size_bytes: int | None = None, **words: Any) -> Any:
-    size = len(per_mib) * MIB if size_bytes is None else size_bytes
-    return file(
-        Kind.ACTIVE, size_bytes=size, extents=extents(sum(per_mib), size, per_mib=per_mib, **words), nocow=False
-    )
 
 
 def test_a_mib_of_an_active_file_is_rewritten_from_the_threshold_on() -> None:
@@ -238,16 +209,6 @@ def test_a_mib_of_an_active_file_is_rewritten_from_the_threshold_on() -> None:
     assert (found.action, found.reason, found.compress) == (Verb.DEFRAGMENT, Reason.FRAGMENTED, "no")
     assert found.bytes_to_write == 2 * MIB
     assert found.extents_expected == EXTENTS_PER_MIB - 1 + 2
-
-
-def test_an_active_file_below_the_threshold_is_no_gain() -> None:
-    assert skip(active(EXTENTS_PER_MIB - 1, EXTENTS_PER_MIB - 1)).reason is Reason.NO_GAIN
-
-
-def test_a_whole_active_file_is_ideal() -> None:
-    assert skip(active(1, 0, 0)).reason is Reason.IDEAL
-    assert skip(active()).reason is Reason.IDEAL
-    assert skip(active(8, 8, 8, 8, encoded_bytes=4 * MIB)).reason is Reason.IDEAL
 
 
 def test_work_on_an_active_file_ends_with_its_window() -> None:

@@ -297,19 +297,13 @@ def test_a_file_whose_blocks_never_move_is_looked_at_once_an_interval() -> None:
 
 
 @pytest.mark.parametrize("interval_us", [0, INFINITY_US])
-def test_without_a_timer_nothing_is_awaited(interval_us: int) -> None:
-    made = flushed(interval_us)
-    assert made.next_look_us(MARGIN) is None
-    made.note_append(1001 * S)
-    assert made.closes_us(MARGIN) is None
-    assert not made.is_due(MARGIN, 10**15)
-
-
-@pytest.mark.parametrize("interval_us", [0, INFINITY_US])
-def test_appends_without_a_timer_are_looked_at_after_a_minute(interval_us: int) -> None:
+def test_without_a_timer_nothing_but_a_look_a_minute_after_an_append_is_awaited(interval_us: int) -> None:
     """Else a file of systemd-journal-remote's is looked at when it is new, and never again."""
     made = flushed(interval_us)
+    assert made.next_look_us(MARGIN) is None
     assert made.note_append(1001 * S), "the loop is to sleep for less long"
+    assert made.closes_us(MARGIN) is None
+    assert not made.is_due(MARGIN, 10**15)
     assert not made.note_append(1002 * S)
     assert made.next_look_us(MARGIN) == 1061 * S
     assert not made.note_untimed_look(1060 * S)

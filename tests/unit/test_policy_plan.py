@@ -64,12 +64,6 @@ def test_equals_are_done_in_the_order_of_their_paths() -> None:
     assert names(plan_of(*(fragmented(stem) for stem in "cab")).actions) == ["a", "b", "c"]
 
 
-def test_skips_are_in_the_order_of_their_paths() -> None:
-    found = plan_of(file(stem="b", links=2), fragmented("a", mib=2 * BUDGET // MIB), file(stem="c", uid=7))
-    assert [skip.path for skip in found.skipped] == sorted(skip.path for skip in found.skipped)
-    assert reasons(found) == [Reason.BUDGET, Reason.HARD_LINKED, Reason.FOREIGN_OWNER]
-
-
 # the budget and the space
 
 A = fragmented("a")
@@ -142,15 +136,6 @@ def test_unallocated_space_is_raw_and_free_space_is_not(profile: str, available:
     assert count_available_bytes(volume(data_profile=profile, free_bytes=GIB, unallocated_bytes=12 * GIB)) == available
 
 
-# when to look again
-
-
-def test_the_plan_wakes_when_the_first_file_has_settled() -> None:
-    config = Config()
-    young = [file(stem=str(age), ctime_ns=(NOW_US - age * SECOND_US) * 1000) for age in (10, 30, 20)]
-    assert plan_of(*young, config=config).wake_at_us == NOW_US + config.watch.settle_us - 30 * SECOND_US
-
-
 # every host
 
 
@@ -206,8 +191,9 @@ def any_host(seed: int) -> tuple[Host, Request, Config]:
 def test_every_file_is_in_the_plan_exactly_once_and_no_plan_spends_more_than_there_is(seed: int) -> None:
     given, request, config = any_host(seed)
     found = plan(given, request, config)
-    planned = [action.path for action in found.actions] + [skip.path for skip in found.skipped]
-    assert sorted(planned) == sorted(one.path for one in given.files)
+    skipped = [skip.path for skip in found.skipped]
+    assert skipped == sorted(skipped)
+    assert sorted([*(action.path for action in found.actions), *skipped]) == sorted(one.path for one in given.files)
     assert len({one.path for one in given.files}) == len(given.files)
     for action in found.actions:
         file = next(file for file in given.files if file == action.target)
@@ -387,6 +373,7 @@ def refused(of: JournalFile) -> dict[tuple[int, int], Refusal]:
     [
         (fragmented("a", **JUST_NOW), {}, (Reason.SETTLING, True)),
         (file(extents=extents(256, encoded_bytes=32 * MIB), **JUST_NOW), {}, (Reason.SETTLING, False)),  # it is whole
+        (fragmented("a", **JUST_NOW), {"past": known(fragmented("a", **JUST_NOW))}, (Reason.SETTLING, False)),
         (fragmented("a", links=2), {}, (Reason.HARD_LINKED, False)),
         (fragmented("a", state=State.ONLINE), {}, (Reason.IN_USE, False)),
         (fragmented("a", state=State.ONLINE, **JUST_NOW), {}, (Reason.SETTLING, False)),  # another reason is behind it
@@ -404,11 +391,6 @@ def test_a_skip_is_marked_where_now_would_do_the_file(
     one: JournalFile, words: dict[str, Any], expected: tuple[Reason, bool]
 ) -> None:
     assert marked(one, **words) == [expected]
-
-
-def test_a_file_that_was_rewritten_a_moment_ago_waits_for_nothing() -> None:
-    one = fragmented("a", **JUST_NOW)
-    assert marked(one, past=known(one)) == [(Reason.SETTLING, False)]
 
 
 def test_a_sync_is_asked_for_where_nothing_else_tells_and_is_shown_as_no_action() -> None:

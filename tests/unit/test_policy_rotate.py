@@ -12,7 +12,8 @@ from journalkeeper.config import Budget, Config, Defrag, Nocow
 from journalkeeper.model import GIB, MIB, Host, Instance, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Verb
 from journalkeeper.model.units import DAY_US, HOUR_US, INFINITY_US
 from journalkeeper.policy.plan import plan, with_now
-from tests.hosts import DEVICE, DIRECTORY, NOW_US, extents, file, host, instance, known, volume
+from tests.evidence import limits
+from tests.hosts import DEVICE, DIRECTORY, NOW_US, extents, file, host, known, volume
 
 UPKEEP = Request(upkeep=True)
 KEEP_DATACOW = Config(nocow=Nocow(nocow="no"))
@@ -24,14 +25,11 @@ def young(**words: Any) -> Instance:
     plain: dict[str, Any] = {
         "nocow": True,
         "system_max_use_bytes": 4 * GIB,
-        "system_keep_free_bytes": GIB,
         "system_max_file_size_bytes": 128 * MIB,
-        "available_bytes": 100 * GIB,
         "max_file_us": 30 * DAY_US,
         "inode": 256,
-        "rotatable": True,
     }
-    return instance(**{**plain, **words})
+    return limits(**{**plain, **words})
 
 
 def active(stem: str = "system", size_mib: int = 32, per_mib: int = 1, **words: Any) -> JournalFile:
@@ -165,6 +163,9 @@ def obstacle(**words: Any) -> list[tuple[str, Reason]] | list[Reason]:
 
 
 ROTATED = [(SYSTEM, Reason.BORN_DATACOW)]
+BOTH = (active(), active("user-1000"))
+SIXTEEN = (active(), *archives(16, 123))
+FEW = {"system_max_use_bytes": 200 * MIB, "system_max_file_size_bytes": 25 * MIB}
 
 
 @pytest.mark.parametrize(
@@ -178,6 +179,47 @@ ROTATED = [(SYSTEM, Reason.BORN_DATACOW)]
         ({"refused": {(DEVICE, 256): Refusal(NOW_US, 0, 0, Reason.NO_JOURNALD, "it is gone")}}, [Reason.NO_JOURNALD]),
         ({"refused": {(DEVICE, 256): Refusal(NOW_US - HOUR_US, 0, 0, Reason.NO_JOURNALD, "x")}}, ROTATED),
         ({"files": (active(state=State.ONLINE, mtime_ns=NOW_US * 1000),)}, [Reason.WINDOW_CLOSED]),
+        # Retention: the active file has 32 MiB, a full one 128, the limit is 4096
+        # What becomes an archive and one full file more must fit
+        ({"files": (active(), *archives(1, 0))}, ROTATED),
+        ({"files": (active(), *archives(1, 4096 - 32 - 128))}, ROTATED),
+        ({"files": (active(), *archives(1, 4096 - 32 - 127))}, [Reason.RETENTION]),
+        ({"files": (active(), *archives(1, 5000))}, [Reason.RETENTION]),
+        # Every active file becomes an archive
+        ({"files": (*BOTH, *archives(1, 4096 - 64 - 128))}, ROTATED),
+        ({"files": (*BOTH, *archives(1, 4096 - 64 - 127))}, [Reason.RETENTION]),
+        # 32 MiB are there and 1,968 of archives; journald may grow to that and what is available beyond KeepFree
+        ({"files": SIXTEEN, "instance": {"available_bytes": GIB + 2000 * MIB}}, ROTATED),
+        ({"files": SIXTEEN, "instance": {"available_bytes": GIB + 128 * MIB}}, ROTATED),
+        ({"files": SIXTEEN, "instance": {"available_bytes": GIB + 127 * MIB}}, [Reason.RETENTION]),
+        # The number of files never bites before their bytes:
+        # 38 archives of 1 MiB, the active file, its successor, and 32 that fill the 4,026 MiB which are left
+        ({"files": (active(), *archives(38, 1)), "instance": {"system_max_files": 72}}, ROTATED),
+        ({"files": (active(), *archives(38, 1)), "instance": {"system_max_files": 71}}, [Reason.RETENTION]),
+        ({"files": (active(), *archives(38, 1)), "instance": {"system_max_files": 0}}, ROTATED),
+        # Without limits nothing is deleted, and with unknown ones anything
+        ({"instance": {"system_max_use_bytes": 0, "system_max_files": 0}}, ROTATED),
+        ({"instance": {"system_max_use_bytes": 0, "system_max_files": 100}}, [Reason.RETENTION]),
+        ({"instance": {"system_max_use_bytes": None}}, [Reason.RETENTION]),
+        ({"instance": {"available_bytes": None}}, [Reason.RETENTION]),
+        # An archive must not age faster than files end
+        ({"instance": {"max_retention_us": 0, "max_file_us": 30 * DAY_US}}, ROTATED),
+        ({"instance": {"max_retention_us": INFINITY_US, "max_file_us": 30 * DAY_US}}, ROTATED),
+        ({"instance": {"max_retention_us": 30 * DAY_US, "max_file_us": 30 * DAY_US}}, ROTATED),
+        ({"instance": {"max_retention_us": 30 * DAY_US - 1, "max_file_us": 30 * DAY_US}}, [Reason.RETENTION]),
+        ({"instance": {"max_retention_us": 30 * DAY_US, "max_file_us": 0}}, [Reason.RETENTION]),
+        # No large step of journald's deletion comes sooner:
+        # of 8 full files of 25 MiB deletion comes 5 MiB sooner, a fortieth
+        ({"files": (active(size_mib=5),), "instance": FEW}, ROTATED),
+        ({"files": (active(size_mib=6),), "instance": FEW}, [Reason.RETENTION]),
+        ({"files": (active(size_mib=5), *archives(1, 25)), "instance": FEW}, ROTATED),  # archives add up to a full one
+        ({"files": (active(size_mib=5), *archives(1, 28)), "instance": FEW}, [Reason.RETENTION]),
+        ({"files": (active(size_mib=5), *archives(1, 45)), "instance": FEW}, ROTATED),
+        ({"files": (active(size_mib=5), *archives(1, 40)), "instance": FEW}, ROTATED),  # 5 MiB less than a full one
+        ({"files": (active(size_mib=5), *archives(1, 39)), "instance": FEW}, [Reason.RETENTION]),
+        ({"files": (active(size_mib=12),), "instance": {**FEW, "system_max_use_bytes": 275 * MIB}}, [Reason.RETENTION]),
+        # 12 full files: steps are small enough
+        ({"files": (active(size_mib=12),), "instance": {**FEW, "system_max_use_bytes": 300 * MIB}}, ROTATED),
     ],
 )
 def test_journald_is_asked_only_when_nothing_speaks_against_it(words: dict[str, Any], expected: object) -> None:
@@ -195,69 +237,6 @@ def test_two_instances_share_the_days_rotations() -> None:
     given = host(active(), active(path=f"{there}/system.journal", inode=400), instances=(young(), web), rotations=3)
     assert len(rotations(decided(given))) == 1
     assert len(rotations(decided(given._replace(rotations=2)))) == 2
-
-
-# Retention: the active file has 32 MiB, a full one 128, the limit is 4096
-
-
-@pytest.mark.parametrize(
-    ("archived_mib", "expected"),
-    [(0, ROTATED), (4096 - 32 - 128, ROTATED), (4096 - 32 - 127, [Reason.RETENTION]), (5000, [Reason.RETENTION])],
-)
-def test_what_becomes_an_archive_and_one_full_file_more_must_fit(archived_mib: int, expected: object) -> None:
-    assert obstacle(files=(active(), *archives(1, archived_mib))) == expected
-
-
-def test_every_active_file_becomes_an_archive() -> None:
-    both = (active(), active("user-1000"))
-    assert obstacle(files=(*both, *archives(1, 4096 - 64 - 128))) == ROTATED
-    assert obstacle(files=(*both, *archives(1, 4096 - 64 - 127))) == [Reason.RETENTION]
-
-
-@pytest.mark.parametrize(("spare_mib", "expected"), [(2000, ROTATED), (128, ROTATED), (127, [Reason.RETENTION])])
-def test_free_space_bounds_what_journald_keeps(spare_mib: int, expected: object) -> None:
-    # 32 MiB are there and 1,968 of archives; journald may grow to that and what is available beyond KeepFree
-    files = (active(), *archives(16, 123))
-    assert obstacle(files=files, instance={"available_bytes": GIB + spare_mib * MIB}) == expected
-
-
-@pytest.mark.parametrize(
-    ("most", "expected"),
-    [(72, ROTATED), (71, [Reason.RETENTION]), (0, ROTATED)],
-)
-def test_the_number_of_files_never_bites_before_their_bytes(most: int, expected: object) -> None:
-    # 38 archives of 1 MiB, the active file, its successor, and 32 that fill the 4,026 MiB which are left
-    files = (active(), *archives(38, 1))
-    assert obstacle(files=files, instance={"system_max_files": most}) == expected
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ({"system_max_use_bytes": 0, "system_max_files": 0}, ROTATED),
-        ({"system_max_use_bytes": 0, "system_max_files": 100}, [Reason.RETENTION]),
-        ({"system_max_use_bytes": None}, [Reason.RETENTION]),
-        ({"available_bytes": None}, [Reason.RETENTION]),
-    ],
-)
-def test_without_limits_nothing_is_deleted_and_with_unknown_ones_anything(
-    words: dict[str, Any], expected: object
-) -> None:
-    assert obstacle(instance=words) == expected
-
-
-@pytest.mark.parametrize(
-    ("retention_us", "file_us", "expected"),
-    [
-        (0, 30 * DAY_US, ROTATED),
-        (INFINITY_US, 30 * DAY_US, ROTATED),
-        (30 * DAY_US, 30 * DAY_US, ROTATED),
-        (30 * DAY_US - 1, 30 * DAY_US, [Reason.RETENTION]),
-        (30 * DAY_US, 0, [Reason.RETENTION]),
-    ],
-)
-def test_an_archive_must_not_age_faster_than_files_end(retention_us: int, file_us: int, expected: object) -> None:
-    assert obstacle(instance={"max_retention_us": retention_us, "max_file_us": file_us}) == expected
 
 
 # As the cheaper tool
@@ -422,28 +401,6 @@ def test_small_files_tables_take_no_more_than_a_twentieth_of_what_is_kept(small:
     one = active(size_mib=16, per_mib=100)
     found = by_price(one, *files, request=UPKEEP._replace(now=True), system_max_files=0)
     assert [one.action for one in found.actions if one.is_on_active_file or one.action is Verb.ROTATE] == [tool]
-
-
-@pytest.mark.parametrize(
-    ("use_mib", "archived_mib", "active_mib", "expected"),
-    [
-        (200, 0, 5, ROTATED),  # 8 full files of 25 MiB: deletion comes 5 MiB sooner, a fortieth
-        (200, 0, 6, [Reason.RETENTION]),
-        (200, 25, 5, ROTATED),  # the archives add up to a full one
-        (200, 28, 5, [Reason.RETENTION]),
-        (200, 45, 5, ROTATED),
-        (200, 40, 5, ROTATED),  # 5 MiB less than a full one
-        (200, 39, 5, [Reason.RETENTION]),
-        (275, 0, 12, [Reason.RETENTION]),
-        (300, 0, 12, ROTATED),  # 12 full files: steps are small enough
-    ],
-)
-def test_no_large_step_of_journalds_deletion_comes_sooner(
-    use_mib: int, archived_mib: int, active_mib: int, expected: object
-) -> None:
-    limits = {"system_max_use_bytes": use_mib * MIB, "system_max_file_size_bytes": 25 * MIB}
-    kept = archives(1, archived_mib) if archived_mib else ()
-    assert obstacle(files=(active(size_mib=active_mib), *kept), instance=limits) == expected
 
 
 @pytest.mark.parametrize(

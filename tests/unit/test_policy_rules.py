@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,13 +19,13 @@ SETTLE_US = Config().watch.settle_us
 NOCOW_SETTLE_US = Config().watch.nocow_settle_us
 
 
-def reason(rule: Callable[[Case], Skip | None], one: Case) -> Reason | None:
+def reason(rule: rules.Rule, one: Case) -> Reason | None:
     found = rule(one)
     assert found is None or (found.path == one.file.path and found.detail)
     return found.reason if found else None
 
 
-def skip(rule: Callable[[Case], Skip | None], one: Case) -> Skip:
+def skip(rule: rules.Rule, one: Case) -> Skip:
     found = rule(one)
     assert found is not None
     return found
@@ -35,6 +34,87 @@ def skip(rule: Callable[[Case], Skip | None], one: Case) -> Skip:
 @pytest.mark.parametrize("kind", list(Kind))
 def test_a_file_at_peace_passes_every_rule(kind: Kind) -> None:
     assert list(rules.vetoes(case(file(kind)))) == []
+
+
+# each of them alone
+
+QUICK = configured("watch", settle_us=5 * SECOND_US)
+UNCOMPRESSED = configured("defrag", compress="no")
+UNSYNCED = file(Kind.ACTIVE, state=State.ONLINE, mtime_ns=NOW_US * 1000)
+
+
+def changed_ago(age_us: int, **words: Any) -> JournalFile:
+    return file(ctime_ns=(NOW_US - age_us) * 1000, **words)
+
+
+def shares(kind: Kind = Kind.ARCHIVED, config: Config | None = None, **words: int) -> Case:
+    """A file of which a snapshot shares 32 MiB; `words` are its extents'."""
+    return case(file(kind, extents=extents(**{"shared_bytes": 32 * MIB, **words})), config=config)
+
+
+@pytest.mark.parametrize(
+    ("rule", "one", "expected"),
+    [
+        # only the kind that was asked for
+        (rules.veto_unrequested, case(file(Kind.ACTIVE), Request(active=True)), None),
+        (rules.veto_unrequested, case(file(Kind.ACTIVE), Request(archived=True)), Reason.NOT_ASKED),
+        (rules.veto_unrequested, case(file(), Request(active=True)), Reason.NOT_ASKED),
+        (rules.veto_unrequested, case(file(), Request(archived=True)), None),
+        (rules.veto_unrequested, case(file(Kind.ACTIVE), None, configured("defrag", archived=False)), None),
+        (rules.veto_unrequested, case(file(Kind.ACTIVE), None, configured("defrag", active=False)), Reason.NOT_ASKED),
+        (rules.veto_unrequested, case(file(), None, configured("defrag", archived=False)), Reason.NOT_ASKED),
+        (rules.veto_unrequested, case(file(), None, configured("defrag", active=False)), None),
+        (rules.veto_other_filesystem, case(file(), volumes=()), Reason.NOT_BTRFS),
+        (rules.veto_other_filesystem, case(file(device=41)), Reason.NOT_BTRFS),
+        (rules.veto_other_filesystem, case(file()), None),
+        (rules.veto_read_only, case(file(), volumes=(volume(options=("ro",)),)), Reason.READ_ONLY),
+        (rules.veto_read_only, case(file(), volumes=(volume(options=("rw", "ro")),)), Reason.READ_ONLY),
+        (rules.veto_read_only, case(file(), volumes=(volume(options=("rw", "errors=remount-ro")),)), None),
+        (rules.veto_read_only, case(file(), volumes=(volume(options=()),)), None),
+        (rules.veto_hard_links, case(file(links=1)), None),
+        (rules.veto_hard_links, case(file(links=2)), Reason.HARD_LINKED),
+        (rules.veto_hard_links, case(file(links=3)), Reason.HARD_LINKED),
+        # only root's files and remote ones
+        (rules.veto_foreign_owner, case(file(uid=0, owner="system")), None),
+        (rules.veto_foreign_owner, case(file(uid=1000, owner="system")), Reason.FOREIGN_OWNER),
+        (rules.veto_foreign_owner, case(file(uid=1000, owner="user:1000")), Reason.FOREIGN_OWNER),
+        (rules.veto_foreign_owner, case(file(uid=998, owner="remote")), None),
+        # an archive settles for its time
+        (rules.veto_settling, case(changed_ago(SETTLE_US - 1)), Reason.SETTLING),
+        (rules.veto_settling, case(changed_ago(SETTLE_US)), None),
+        (rules.veto_settling, case(changed_ago(SETTLE_US - 1, kind=Kind.UNCLEAN)), Reason.SETTLING),
+        (rules.veto_settling, case(changed_ago(NOCOW_SETTLE_US - 1, nocow=True)), Reason.SETTLING),
+        (rules.veto_settling, case(changed_ago(NOCOW_SETTLE_US, nocow=True)), None),
+        (rules.veto_settling, case(changed_ago(0, kind=Kind.ACTIVE)), None),
+        (rules.veto_settling, case(changed_ago(0), Request(now=True)), None),
+        (rules.veto_settling, case(changed_ago(1 - SETTLE_US)), Reason.SETTLING),
+        (rules.veto_settling, case(changed_ago(-365 * 24 * 60 * MINUTE_US)), None),  # the clock was set back by a year
+        (rules.veto_settling, case(changed_ago(5 * SECOND_US), None, QUICK), None),
+        (rules.veto_settling, case(changed_ago(5 * SECOND_US - 1), None, QUICK), Reason.SETTLING),
+        # a file named as an archive must be one
+        (rules.veto_unfinished_archive, case(file(state=State.ARCHIVED)), None),
+        (rules.veto_unfinished_archive, case(file(state=State.ONLINE)), Reason.IN_USE),
+        (rules.veto_unfinished_archive, case(file(state=State.OFFLINE)), Reason.IN_USE),
+        (rules.veto_unfinished_archive, case(file(Kind.UNCLEAN, state=State.ONLINE)), None),
+        (rules.veto_unfinished_archive, case(file(Kind.ACTIVE, state=State.ONLINE)), None),
+        # a shared file is rewritten where only a small copy comes to stand beside the snapshot
+        (rules.veto_shared_data, shares(), None),
+        (rules.veto_shared_data, shares(shared_bytes=4 * KIB), None),  # a quarter of what is shared, however little
+        (rules.veto_shared_data, shares(config=UNCOMPRESSED), Reason.SHARED),  # it would be stored whole again
+        (rules.veto_shared_data, shares(encoded_bytes=16 * MIB), Reason.SHARED),  # so would what is compressed already
+        (rules.veto_shared_data, shares(encoded_bytes=16 * MIB - 1), None),
+        (rules.veto_shared_data, shares(config=UNCOMPRESSED, shared_bytes=0), None),
+        (rules.veto_shared_data, shares(Kind.ACTIVE), Reason.SHARED),  # active files are never compressed
+        (rules.veto_shared_data, shares(Kind.ACTIVE, shared_bytes=0), None),
+        # an active file waits for its window, and of no known instance has none
+        (rules.veto_closed_window, case(UNSYNCED), Reason.WINDOW_CLOSED),
+        (rules.veto_closed_window, case(UNSYNCED, Request(now=True)), None),
+        (rules.veto_closed_window, case(UNSYNCED._replace(state=State.OFFLINE)), None),
+        (rules.veto_closed_window, case(file(Kind.ACTIVE, path="/srv/odd.journal")), Reason.WINDOW_CLOSED),
+    ],
+)
+def test_each_rule_at_its_boundary(rule: rules.Rule, one: Case, expected: Reason | None) -> None:
+    assert reason(rule, one) is expected
 
 
 # what we cannot judge
@@ -47,131 +127,13 @@ def test_a_problem_is_said_in_its_own_words(problem: Reason) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "active", "archived", "skipped"),
-    [
-        (Kind.ACTIVE, True, False, False),
-        (Kind.ACTIVE, False, True, True),
-        (Kind.ARCHIVED, True, False, True),
-        (Kind.ARCHIVED, False, True, False),
-    ],
-)
-def test_only_the_kind_that_was_asked_for(kind: Kind, active: bool, archived: bool, skipped: bool) -> None:
-    expected = Reason.NOT_ASKED if skipped else None
-    assert reason(rules.veto_unrequested, case(file(kind), Request(active=active, archived=archived))) is expected
-    assert reason(
-        rules.veto_unrequested, case(file(kind), None, configured("defrag", active=active, archived=archived))
-    ) is (expected)
-
-
 def test_the_detail_says_whether_request_or_configuration_left_it_out() -> None:
     assert "the request does not include" in skip(rules.veto_unrequested, case(file(), Request(active=True))).detail
     configuration = case(file(), None, configured("defrag", archived=False))
     assert "Archived=no" in skip(rules.veto_unrequested, configuration).detail
 
 
-def test_without_a_volume_it_is_not_btrfs() -> None:
-    assert reason(rules.veto_other_filesystem, case(file(), volumes=())) is Reason.NOT_BTRFS
-    assert reason(rules.veto_other_filesystem, case(file(device=41))) is Reason.NOT_BTRFS
-    assert reason(rules.veto_other_filesystem, case(file())) is None
-
-
-@pytest.mark.parametrize(
-    ("options", "skipped"), [(("ro",), True), (("rw", "ro"), True), (("rw", "errors=remount-ro"), False), ((), False)]
-)
-def test_a_read_only_mount_is_left_alone(options: tuple[str, ...], skipped: bool) -> None:
-    expected = Reason.READ_ONLY if skipped else None
-    assert reason(rules.veto_read_only, case(file(), volumes=(volume(options=options),))) is expected
-
-
-@pytest.mark.parametrize(("links", "skipped"), [(1, False), (2, True), (3, True)])
-def test_a_file_of_two_names_is_left_alone(links: int, skipped: bool) -> None:
-    assert reason(rules.veto_hard_links, case(file(links=links))) is (Reason.HARD_LINKED if skipped else None)
-
-
-@pytest.mark.parametrize(
-    ("uid", "owner", "skipped"),
-    [
-        (0, "system", False),
-        (1000, "system", True),
-        (1000, "user:1000", True),
-        (998, "remote", False),
-    ],
-)
-def test_only_roots_files_and_remote_ones(uid: int, owner: str, skipped: bool) -> None:
-    expected = Reason.FOREIGN_OWNER if skipped else None
-    assert reason(rules.veto_foreign_owner, case(file(uid=uid, owner=owner))) is expected
-
-
 # what would do harm
-
-
-def changed_ago(age_us: int, **words: Any) -> JournalFile:
-    return file(ctime_ns=(NOW_US - age_us) * 1000, **words)
-
-
-@pytest.mark.parametrize(
-    ("age_us", "words", "request_", "settles"),
-    [
-        (SETTLE_US - 1, {}, None, True),
-        (SETTLE_US, {}, None, False),
-        (SETTLE_US - 1, {"kind": Kind.UNCLEAN}, None, True),
-        (NOCOW_SETTLE_US - 1, {"nocow": True}, None, True),
-        (NOCOW_SETTLE_US, {"nocow": True}, None, False),
-        (0, {"kind": Kind.ACTIVE}, None, False),
-        (0, {}, Request(now=True), False),
-        (1 - SETTLE_US, {}, None, True),
-        (-365 * 24 * 60 * MINUTE_US, {}, None, False),  # the clock was set back by a year
-    ],
-)
-def test_an_archive_settles_for_its_time(
-    age_us: int, words: dict[str, Any], request_: Request | None, *, settles: bool
-) -> None:
-    one = case(changed_ago(age_us, **words), request_)
-    assert reason(rules.veto_settling, one) is (Reason.SETTLING if settles else None)
-
-
-def test_the_configured_settle_time_counts() -> None:
-    config = configured("watch", settle_us=5 * SECOND_US)
-    assert reason(rules.veto_settling, case(changed_ago(5 * SECOND_US), None, config)) is None
-    assert reason(rules.veto_settling, case(changed_ago(5 * SECOND_US - 1), None, config)) is Reason.SETTLING
-
-
-@pytest.mark.parametrize(
-    ("kind", "state", "skipped"),
-    [
-        (Kind.ARCHIVED, State.ARCHIVED, False),
-        (Kind.ARCHIVED, State.ONLINE, True),
-        (Kind.ARCHIVED, State.OFFLINE, True),
-        (Kind.UNCLEAN, State.ONLINE, False),
-        (Kind.ACTIVE, State.ONLINE, False),
-    ],
-)
-def test_a_file_named_as_an_archive_must_be_one(kind: Kind, state: State, skipped: bool) -> None:
-    assert reason(rules.veto_unfinished_archive, case(file(kind, state=state))) is (Reason.IN_USE if skipped else None)
-
-
-UNCOMPRESSED = configured("defrag", compress="no")
-
-
-@pytest.mark.parametrize(
-    ("kind", "words", "config", "skipped"),
-    [
-        (Kind.ARCHIVED, {}, Config(), False),
-        (Kind.ARCHIVED, {"shared_bytes": 4 * KIB}, Config(), False),  # a quarter of what is shared, however little
-        (Kind.ARCHIVED, {}, UNCOMPRESSED, True),  # it would be stored whole again
-        (Kind.ARCHIVED, {"encoded_bytes": 16 * MIB}, Config(), True),  # and so would what is compressed already
-        (Kind.ARCHIVED, {"encoded_bytes": 16 * MIB - 1}, Config(), False),
-        (Kind.ARCHIVED, {"shared_bytes": 0}, UNCOMPRESSED, False),
-        (Kind.ACTIVE, {}, Config(), True),  # active files are never compressed
-        (Kind.ACTIVE, {"shared_bytes": 0}, Config(), False),
-    ],
-)
-def test_a_shared_file_is_rewritten_where_only_a_small_copy_comes_to_stand_beside_the_snapshot(
-    kind: Kind, words: dict[str, int], config: Config, *, skipped: bool
-) -> None:
-    one = case(file(kind, extents=extents(**{"shared_bytes": 32 * MIB, **words})), config=config)
-    assert reason(rules.veto_shared_data, one) is (Reason.SHARED if skipped else None)
 
 
 def test_a_shared_file_is_looked_at_again_within_a_day() -> None:
@@ -192,13 +154,6 @@ def test_a_request_overrides_allow_unshare(kind: Kind, configuration: str, *, as
     assert reason(rules.veto_shared_data, one) is (Reason.SHARED if skipped else None)
 
 
-def test_an_active_file_waits_for_its_window() -> None:
-    online = file(Kind.ACTIVE, state=State.ONLINE, mtime_ns=NOW_US * 1000)
-    assert reason(rules.veto_closed_window, case(online)) is Reason.WINDOW_CLOSED
-    assert reason(rules.veto_closed_window, case(online, Request(now=True))) is None
-    assert reason(rules.veto_closed_window, case(online._replace(state=State.OFFLINE))) is None
-
-
 def test_an_archive_needs_no_window() -> None:
     active = file(Kind.ACTIVE, state=State.ONLINE, mtime_ns=NOW_US * 1000)
     cases = Cases(host(file(), active), Request(), Config())
@@ -214,11 +169,6 @@ def test_the_other_instances_unsynced_file_closes_no_window_of_ours() -> None:
     quiet = file(Kind.ACTIVE)
     cases = Cases(host(busy, quiet, instances=(instance(), other)), Request(), Config())
     assert [reason(rules.veto_closed_window, cases.build(one)) for one in (busy, quiet)] == [Reason.WINDOW_CLOSED, None]
-
-
-def test_an_active_file_of_no_known_instance_has_no_window() -> None:
-    stray = file(Kind.ACTIVE, path="/srv/odd.journal")
-    assert reason(rules.veto_closed_window, case(stray)) is Reason.WINDOW_CLOSED
 
 
 @pytest.mark.parametrize(
@@ -390,11 +340,6 @@ def test_what_is_broken_says_so_also_when_it_was_not_asked_for() -> None:
 
 
 def test_every_rule_is_in_the_table_once() -> None:
-    defined = [
-        value
-        for value in vars(rules).values()
-        if callable(value) and getattr(value, "__module__", "") == rules.__name__ and value.__name__[0] != "_"
-    ]
-    assert sorted(rule.__name__ for rule in rules.RULES) == sorted(
-        rule.__name__ for rule in defined if rule is not rules.vetoes
-    )
+    defined = {name for name, value in vars(rules).items() if getattr(value, "__module__", "") == rules.__name__}
+    public = sorted(name for name in defined if not name.startswith("_"))
+    assert sorted(rule.__name__ for rule in (*rules.RULES, rules.vetoes)) == public

@@ -13,7 +13,7 @@ from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report import story
 from journalkeeper.report.retention import summarize_history
 from journalkeeper.report.story import Decision, DirectoryAnswer, ReadPrice, Story
-from tests import hosts
+from tests.evidence import limits
 from tests.hosts import NOW_US
 from tests.report_data import ACTIVE, entry, file
 
@@ -137,15 +137,7 @@ ARCHIVES = tuple(file(kind=Kind.ARCHIVED, head_time_us=NOW_US - days * DAY_US) f
 def place(
     files: tuple[JournalFile, ...] = ARCHIVES, decided: Decision | None = None, window: Window | None = None
 ) -> DirectoryAnswer:
-    one = hosts.instance(
-        name="4f3a",
-        directory="/var/log/journal/4f3a",
-        system_max_use_bytes=512 << 20,
-        system_keep_free_bytes=1 << 30,
-        system_max_file_size_bytes=64 << 20,
-        available_bytes=50 << 30,
-        rotatable=True,
-    )
+    one = limits(name="4f3a", directory="/var/log/journal/4f3a")
     facts = (one.directory, one.name, one.namespace, one.storage, one.nocow, one.rotatable, one.sync_interval_us)
     decision = story.explain_decision([decided] if decided else [], None, NOW_US)
     return DirectoryAnswer(*facts, window, summarize_history(one, files), decision, Sums.of(files))
