@@ -188,10 +188,10 @@ def mount(path: Path) -> int:
     return fuse
 
 
-def serve(image: Path, make: Callable[[int, int], SlowDisk] = SlowDisk, *, outlives: bool = True) -> None:
+def serve(image: Path, make: Callable[[int, int], SlowDisk] = SlowDisk) -> None:
     """Answer for the disk in `image`, which `make` makes, until it is unmounted, and execute the orders on stdin.
 
-    It also ends with its parent, unless it `outlives` that.
+    When stdin ends, the parent has ended: the disk is unmounted as soon as nothing uses it.
     """
     held = os.open(image, os.O_RDWR | os.O_CLOEXEC)  # before it is covered
     fuse = mount(image)
@@ -205,11 +205,10 @@ def serve(image: Path, make: Callable[[int, int], SlowDisk] = SlowDisk, *, outli
             line = orders.readline()
             if line:
                 print(disk.order(line.decode()), flush=True)  # noqa: T201
-            elif not outlives:
-                return
             else:
                 listening.remove(orders)
-                disk.held = False  # the parent has ended
+                disk.held = False
+                subprocess.Popen(["umount", "--lazy", image])  # which asks this disk, and so is not waited for
         if fuse in ready and not disk.answer():
             return
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A disk that records all writes and flushes, and its content after a power cut at any moment.
 
-    python -m tests.trust.cutdisk IMAGE LOG     # mounts itself over IMAGE until it is unmounted or stdin ends
+    python -m tests.trust.cutdisk IMAGE LOG     # mounts itself over IMAGE until it is unmounted
 
 The log contains every write and every flush, in the order in which they were answered. Writes before a flush are on
 the disk. Of the writes after the last flush any part may be there, in blocks: a disk may write them in any order.
@@ -113,4 +113,4 @@ class Recording:
 
 if __name__ == "__main__":
     written = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    serve(Path(sys.argv[1]), partial(RecordingDisk, written), outlives=False)
+    serve(Path(sys.argv[1]), partial(RecordingDisk, written))

@@ -170,21 +170,25 @@ def test_a_few_calls_above_the_rate_are_answered_late(bus: PrivateBus, serve: Ca
     assert as_nobody(asks) > 0.4 * LATE_MOST_S
 
 
+@pytest.mark.parametrize("length", [20_000, 1 << 20])
 def test_a_message_that_is_too_long_is_dropped_and_the_next_call_is_answered(
-    bus: PrivateBus, serve: Callable[..., Served]
+    bus: PrivateBus, serve: Callable[..., Served], length: int
 ) -> None:
+    """A long one that is read is an error, for there is no such path."""
     serve()
+    read = length < CALL_MOST
 
-    def asks() -> tuple[int, int]:
+    def asks() -> tuple[int, int, int]:
         with RawClient(str(bus.socket)) as client:
-            path = "/" + "x" * CALL_MOST  # this would be an error
+            path = "/" + "x" * (length - 1)
             client.send(raw_call(names.BUS_NAME, path, names.PROPERTIES, "GetAll", "s", names.MANAGER))
             client.send(numbered(STATE, 3))
-            while not (answered := client.replies()):
-                continue
-            return answered, client.last
+            answered = 0
+            while answered < 1 + read:
+                answered += client.replies()
+            return answered, client.errors, client.last
 
-    assert as_nobody(asks) == (1, beds.METHOD_RETURN)
+    assert as_nobody(asks) == (1 + read, read, beds.METHOD_RETURN)
 
 
 def test_plans_and_lists_of_one_user_keep_no_other_from_theirs(bus: PrivateBus, serve: Callable[..., Served]) -> None:
