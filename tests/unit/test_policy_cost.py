@@ -153,6 +153,7 @@ def test_an_archive_is_rewritten_whole_and_its_data_is_the_price() -> None:
     [
         (None, 0, 0, "zstd", 32 - 5),
         (None, 0, 0, "no", 12),
+        (None, 0, 20, "zstd", 12),
         (60, 0, 0, "zstd", 60 - 5),
         (60, 0, 0, "no", 60 - 20),
         (60, 32, 0, "zstd", 0),
@@ -160,7 +161,7 @@ def test_an_archive_is_rewritten_whole_and_its_data_is_the_price() -> None:
         (60, 0, 20, "no", 60 - 5),
         (3, 0, 20, "zstd", 0),
     ],
-    ids=["at least", "plain", "measured", "measured plain", "shared", "half shared", "stays compressed", "never less"],
+    ids=["least", "plain", "compressed", "measured", "measured plain", "shared", "half shared", "kept", "never less"],
 )
 def test_what_a_rewrite_saves_on_disk(
     disk_mib: int | None, shared_mib: int, encoded_mib: int, compress: str, saved_mib: int

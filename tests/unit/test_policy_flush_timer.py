@@ -9,19 +9,11 @@ import pytest
 
 from journalkeeper.model import State
 from journalkeeper.model.units import INFINITY_US
-from journalkeeper.policy.flush_timer import (
-    ASK_EVERY_US,
-    COALESCED_US,
-    LATE_US,
-    LOOK_EVERY_US,
-    RARELY_US,
-    SLACK_US,
-    FlushTimer,
-    Generations,
-    Span,
-)
+from journalkeeper.policy.flush_timer import FlushTimer, Generations, Span
 
 S = 1_000_000
+COALESCED_US, SLACK_US, LATE_US = 400_000, 250_000, S
+LOOK_EVERY_US, RARELY_US, ASK_EVERY_US = 50_000, 60 * S, 3600 * S
 FILE, OTHER = 257, 258
 MINUTES_5 = 300 * S
 MARGIN = S
@@ -217,6 +209,7 @@ def heard(at_s: int) -> Step:
         (10 * S, [seen(1003, 1, number=7), seen(1004, 2, number=8)], Span(1000 * S, 1000 * S)),
         (10 * S, [seen(1003, 1, file=FILE), seen(1004, 2, file=OTHER)], Span(1000 * S, 1000 * S)),
         (10 * S, [seen(1003, 1), FlushTimer.forget_blocks, seen(1004, 2)], Span(1000 * S, 1000 * S)),
+        (MINUTES_5, [seen(1299, 1), seen(1300, 2), seen(1301, 2), seen(1310, 3, number=8)], Span(1299 * S, 1300 * S)),
         (MINUTES_5, [seen(1001, 1), quiet(1100 * S, OTHER), heard(1150)], Span(1000 * S, 1150 * S)),
         (
             MINUTES_5,
@@ -231,6 +224,7 @@ def heard(at_s: int) -> Step:
         "a sync of everything says nothing of the timer",
         "two files have two blocks: another that is first is no move",
         "where we moved it to is no flush",
+        "nor does one after a flush that was seen when it was due",
         "a rotation does not stop the timer",
         "after the old timer's time a rotation is forgotten",
     ],

@@ -102,6 +102,12 @@ def test_it_is_rotated_in_the_plan_that_makes_the_directory_nocow() -> None:
     ]
 
 
+def test_a_mount_option_makes_new_files_nocow_too() -> None:
+    mounted = volume(options=("rw", "nodatacow"))
+    found = decided(host(active(), instances=(young(nocow=False),), volumes=(mounted,)))
+    assert rotations(found) == [(SYSTEM, Reason.BORN_DATACOW)]
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -231,10 +237,12 @@ def test_a_days_last_rotation_is_followed_by_a_look_an_hour_later() -> None:
     assert [skip.until_us for skip in found.skipped if skip.reason is Reason.BUDGET] == [NOW_US + HOUR_US]
 
 
-def test_two_instances_share_the_days_rotations() -> None:
+@pytest.mark.parametrize("nocow", [True, False])
+def test_two_instances_share_the_days_rotations(*, nocow: bool) -> None:
+    """An attribute that is set first counts as no rotation."""
     there = "/var/log/journal/b.web"
-    web = young(name="b.web", directory=there, namespace="web", inode=257)
-    given = host(active(), active(path=f"{there}/system.journal", inode=400), instances=(young(), web), rotations=3)
+    instances = young(nocow=nocow), young(name="b.web", directory=there, namespace="web", inode=257, nocow=nocow)
+    given = host(active(), active(path=f"{there}/system.journal", inode=400), instances=instances, rotations=3)
     assert len(rotations(decided(given))) == 1
     assert len(rotations(decided(given._replace(rotations=2)))) == 2
 
