@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.history.record import NAME, SNAPSHOTS_US, Record
+from journalkeeper.history.record import NAME, Record
 from journalkeeper.history.rows import CONFIRM_US
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Verb
 from journalkeeper.model.recorded import Counters, Run, Totals
@@ -470,5 +470,5 @@ def test_directories_with_rewrites_beside_a_snapshot_are_known(record: Record) -
     rewrites = (("/j/a/x", 0, 200), ("/j/b/x", 1, 200), ("/j/b/y", 5, 300), ("/j/c/x", 1, 100))
     for path, unshared, when_us in (*rewrites, (f"/j/d/{archive_name(stem='user-1000')}", 1, 300)):
         keep(record, hosts.outcome(path, unshared_bytes=unshared), when_us=when_us)
-    assert record.list_unsharing_directories(SNAPSHOTS_US + 100) == {"/j/b"}
-    assert record.list_unsharing_directories(SNAPSHOTS_US + 99) == {"/j/b", "/j/c"}
+    assert record.list_unsharing_directories(30 * DAY_US + 100) == {"/j/b"}
+    assert record.list_unsharing_directories(30 * DAY_US + 99) == {"/j/b", "/j/c"}
