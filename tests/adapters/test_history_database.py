@@ -147,7 +147,7 @@ def truncated(path: Path) -> None:
 def foreign(path: Path) -> None:
     path.unlink()
     with closing(sqlite3.connect(path)) as connection:
-        connection.executescript("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)")
+        connection.executescript("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1); PRAGMA user_version = 999")
 
 
 def newer(path: Path) -> None:

@@ -9,7 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -102,6 +102,21 @@ def test_the_directory_is_made_for_root_and_its_group_and_the_lock_for_root(tmp_
         os.umask(umask)
     assert (tmp_path / "a" / "b").stat().st_mode & 0o7777 == 0o750
     assert (tmp_path / "a" / "b" / "lock").stat().st_mode & 0o7777 == 0o600
+
+
+@pytest.mark.parametrize("put_there", [Path.touch, lambda path: path.symlink_to("other"), lambda path: None])
+def test_a_lock_is_held_as_long_as_its_path_leads_to_it(tmp_path: Path, put_there: Callable[[Path], None]) -> None:
+    path = tmp_path / "lock"
+    with Lock(tmp_path) as lock:
+        assert lock.is_held()
+        path.rename(tmp_path / "other")
+        put_there(path)
+        assert not lock.is_held()
+        if path.is_symlink():
+            path.unlink()
+        lock.renew()
+        assert lock.is_held()
+    assert not lock.is_held()
 
 
 def test_a_link_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
