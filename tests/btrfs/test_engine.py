@@ -17,7 +17,7 @@ from journalkeeper.config import Budget, Config, Defrag, Watch, Window
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history import state
 from journalkeeper.history.record import NAME, Record
-from journalkeeper.model import KIB, MIB, Past, Reason, Refusal, Request, Result, Verb
+from journalkeeper.model import KIB, MIB, Outcome, Past, Reason, Refusal, Request, Result, Verb
 from journalkeeper.model.errors import BusyError, FileError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
@@ -76,8 +76,10 @@ def test_a_real_journal_of_every_kind(bed: Bed, keep: Keep) -> None:
     for path, each in before.items():
         os.utime(path, ns=each.times_ns)
 
-    report = go(keep(bed.directory))
+    engine = keep(bed.directory)
+    report = go(engine)
 
+    assert engine.memory.piece_times.get_longest_us(str(bed.journald.journal)) > 0
     assert [outcome for outcome in report.outcomes if outcome.result is not Result.DONE] == []
     assert what_became(report) == {
         datacow.name: Reason.FRAGMENTED,
@@ -167,7 +169,9 @@ def test_what_a_killed_run_left_is_removed_and_said(top: Path, keep: Keep, journ
 def test_the_progress_of_a_run_never_goes_back(top: Path, keep: Keep, journal_bytes: bytes) -> None:
     archives(top / MACHINE, journal_bytes, 3)
     steps: list[Progress] = []
-    go(keep(), on_progress=steps.append)
+    outcomes: list[Outcome] = []
+    report = keep().run(NOW, on_progress=steps.append, on_outcome=outcomes.append, stop=lambda: False, origin=DAEMON)
+    assert tuple(outcomes) == report.outcomes
     assert [one.number for one in steps] == sorted(one.number for one in steps)
     assert {one.number for one in steps} == {1, 2, 3}
     assert [one.done_bytes for one in steps] == sorted(one.done_bytes for one in steps)
@@ -278,6 +282,7 @@ def test_only_a_users_run_finds_out_what_now_would_do(top: Path, keep: Keep, jou
 def test_a_day_of_the_history_counts_and_old_rows_are_deleted(
     top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path
 ) -> None:
+    """The service deletes them once a day."""
     archives(top / MACHINE, journal_bytes, 1)
     now_us = time.time_ns() // 1000
     rotation = done(one=outcome("/j/a", action=Verb.ROTATE))
@@ -285,11 +290,15 @@ def test_a_day_of_the_history_counts_and_old_rows_are_deleted(
         for days in (3, 2, 0):
             when_us = now_us - days * DAY_US
             record.insert_outcome(record.begin_run(when_us, "defrag"), ("uuid", 5), rotation, when_us)
-    host = go(keep(config=configured("history", max_rows=3))).host
-    assert host is not None
-    assert host.rotations == 1
-    with closing(Record(str(tmp_path / "state"), read_only=True)) as record:
-        assert len([one for one in record.history() if one.outcome.action is Verb.ROTATE]) == 2
+    service = keep(config=configured("history", max_rows=3), follows=True)
+    service.memory.pruned_s = time.monotonic() - DAY_US / 1e6 + 60
+    for rows in (3, 2):
+        host = go(service).host
+        assert host is not None
+        assert host.rotations == 1
+        with closing(Record(str(tmp_path / "state"), read_only=True)) as record:
+            assert len([one for one in record.history() if one.outcome.action is Verb.ROTATE]) == rows
+        service.memory.pruned_s -= 60
 
 
 def test_a_whole_look_forgets_failures_of_files_that_are_gone(top: Path, keep: Keep, journal_bytes: bytes) -> None:

@@ -259,7 +259,9 @@ def test_who_opened_the_original_for_writing_right_before_the_exchange_keeps_its
 
 
 @pytest.mark.parametrize(
-    "change", [["chmod", "600"], ["chown", "998"], ["setfacl", "-m", "u:1000:r"], ["touch"]], ids=" ".join
+    "change",
+    [["chmod", "600"], ["chown", "998"], ["setfacl", "-m", "u:1000:r"], ["touch"], ["truncate", "-s1M"]],
+    ids=" ".join,
 )
 def test_a_file_that_is_changed_while_it_is_copied_is_not_replaced(
     place: Path, journal_bytes: bytes, change: list[str]

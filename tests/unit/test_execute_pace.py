@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
+from journalkeeper.config import Config, Defrag, Window
 from journalkeeper.execute import pace as module
 from journalkeeper.execute.pace import LEAST_BYTES, Pace, PieceTimes
-from journalkeeper.model import KIB, MIB, Range, Reason
+from journalkeeper.execute.runner import Runner
+from journalkeeper.model import KIB, MIB, Action, Kind, Range, Reason, Verb
+from tests.hosts import file
 
 PIECE_US = 50_000
 
@@ -30,6 +35,24 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(module, "time", made)
     return made
+
+
+@pytest.mark.parametrize(
+    ("kind", "compress", "hurry", "piece_us"),
+    [
+        (Kind.ACTIVE, "no", False, Defrag().chunk_us),
+        (Kind.ACTIVE, "no", True, Defrag().chunk_us),
+        (Kind.ARCHIVED, "no", False, None),
+        (Kind.ARCHIVED, "no", True, None),
+        (Kind.ARCHIVED, "zstd", False, 7_000),
+        (Kind.ARCHIVED, "zstd", True, None),
+    ],
+)
+def test_how_long_a_piece_may_take(kind: Kind, compress: str, piece_us: int | None, *, hurry: bool) -> None:
+    config, one = Config(window=Window(margin_us=7_000)), file(kind)
+    runner = Runner(config, Mock(), PieceTimes(), hurry=hurry, stop=lambda: False)
+    what = Action(one.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, one, compress=compress)
+    assert runner._choose_piece_us(what) == piece_us
 
 
 def lengths(clock: Clock, us_per_mib: int, *, total: int = 64 * MIB, most: int = 16 * MIB) -> list[int]:
