@@ -313,7 +313,9 @@ def test_a_whole_look_forgets_failures_of_files_that_are_gone(top: Path, keep: K
 def test_the_space_on_the_disk_is_measured_where_it_is_wanted(top: Path, keep: Keep, journal_bytes: bytes) -> None:
     archives(top / MACHINE, journal_bytes, 1)
     for words, measured in (({}, False), ({"disk_bytes": True}, True)):
-        (file,) = keep(**words).look(Request()).files
+        host = keep(**words).look(Request())
+        (file,) = host.files
+        assert host.rotations == 0, "the history is not read"
         assert (file.disk_bytes is not None) == measured
 
 

@@ -97,12 +97,13 @@ def test_what_is_no_longer_what_was_seen_is_skipped(
     assert {each: bearing(each) for each in contents} == contents
 
 
-def test_a_directory_that_became_a_link_is_skipped(place: Path, journal_bytes: bytes) -> None:
-    (place / "deeper").mkdir()
-    path = put(place / "deeper", journal_bytes)
-    what = action(path)
-    path.parent.rename(place / "moved")
-    (place / "deeper").symlink_to("moved")
+@pytest.mark.parametrize("linked", ["deep", "deep/deeper"])
+def test_a_directory_that_became_a_link_is_skipped(place: Path, journal_bytes: bytes, linked: str) -> None:
+    directory = place / "deep/deeper"
+    directory.mkdir(parents=True)
+    what = action(put(directory, journal_bytes))
+    (place / linked).rename(place / "moved")
+    (place / linked).symlink_to(place / "moved")
     expect(do(what), Result.SKIPPED, Reason.CHANGED)
 
 
