@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.config import Budget, Config, Defrag, Watch, Window
+from journalkeeper.config import Budget, Config, Defrag, Metrics, Watch, Window
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history import state
 from journalkeeper.history.record import NAME, Record
@@ -162,7 +162,9 @@ def test_what_a_killed_run_left_is_removed_and_said(
     (path,) = archives(top / MACHINE, journal_bytes, 1, nocow=True)
     left = path.with_name(f".journalkeeper-{path.stat().st_ino}.tmp")
     left.write_bytes(b"half a copy")
-    report = go(keep(config=configured("metrics", textfile=str(tmp_path / "a.prom"))))
+    watched, metrics = Watch(directories=(str(top),)), Metrics(textfile=str(tmp_path / "a.prom"))
+    report = go(keep(config=Config(watch=watched, metrics=metrics)))
+    assert (tmp_path / "a.prom").exists()
     assert report.notices == (f"{left}: temporary file of a killed run removed",)
     assert [outcome.result for outcome in report.outcomes] == [Result.DONE]
     assert list(path.parent.iterdir()) == [path]
