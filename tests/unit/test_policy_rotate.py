@@ -232,6 +232,12 @@ def test_journald_is_asked_only_when_nothing_speaks_against_it(words: dict[str, 
     assert obstacle(**words) == expected
 
 
+def test_journald_that_keeps_few_files_is_told_by_their_number() -> None:
+    of_instance = young(**{**FEW, "system_max_use_bytes": 275 * MIB - 1})
+    ((_, detail),) = said(decided(host(active(size_mib=12), instances=(of_instance,))))
+    assert "journald keeps only 10 files of 25 MiB and would delete one 12 MiB sooner" in detail
+
+
 def test_a_days_last_rotation_is_followed_by_a_look_an_hour_later() -> None:
     found = decided(host(active(), instances=(young(),), rotations=4))
     assert [skip.until_us for skip in found.skipped if skip.reason is Reason.BUDGET] == [NOW_US + HOUR_US]
