@@ -173,6 +173,20 @@ def test_what_a_rewrite_saves_on_disk(
     assert estimate_freed_bytes(action(one, Request(compress=compress), config)) == saved_mib * MIB
 
 
+@pytest.mark.parametrize(
+    ("shared_mib", "encoded_mib", "compress", "second_mib"),
+    [(0, 0, "no", 0), (16, 0, "no", 16), (16, 0, "zstd", 4), (16, 20, "no", 4), (32, 0, "no", 20)],
+)
+def test_what_is_stored_twice_beside_a_snapshot(
+    shared_mib: int, encoded_mib: int, compress: str, second_mib: int
+) -> None:
+    """No more than the data: 20 MiB, in which unwritten space is not counted."""
+    words = {"encoded_bytes": encoded_mib * MIB, "shared_bytes": shared_mib * MIB, "unwritten_bytes": 12 * MIB}
+    one = lies(5000, 20 * MIB, size=32 * MIB, **words)._replace(nocow=True)
+    found = action(one, Request(compress=compress), configured("defrag", allow_unshare=True))
+    assert found.unshared_bytes == second_mib * MIB
+
+
 def test_what_a_rewrite_saves_a_cold_reader() -> None:
     """3,000 reads of a disk that does 150 in a second."""
     found = action(file(extents=extents(3256)))
