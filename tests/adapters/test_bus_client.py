@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,16 @@ def test_a_service_that_ends_before_its_job_is_said(fake: FakeService, typed: Ty
     fake.on_defragment = lambda service: service.end()
     line = "journalkeeper: the service has ended; `journalkeeper history` shows what it did\n"
     assert typed("defrag") == (1, "", line)
+
+
+def test_a_bus_that_ends_before_the_job_is_said(bus: PrivateBus, fake: FakeService, typed: Typed) -> None:
+    """A killed bus cannot say that the service's name has no owner any more."""
+    fake.on_defragment = lambda _: threading.Timer(0.5, bus.kill).start()
+    try:
+        assert typed("defrag") == (1, "", f"journalkeeper: {client.LOST}\n")
+    finally:
+        bus.stop()
+        bus.start()
 
 
 def forged(fake: FakeService, *signals: Message) -> None:

@@ -26,7 +26,7 @@ from journalkeeper.bus.callers import (
     Callers,
 )
 from journalkeeper.bus.dispatch import Dispatcher
-from journalkeeper.bus.names import CallError
+from journalkeeper.bus.names import CallError, shorten
 
 OURS = ":1.0"
 
@@ -107,6 +107,14 @@ async def test_a_user_may_know_what_is_in_the_users_own_journals(known: Callers)
     assert [caller.reads(owner) for owner in ("system", "remote", "user:1000", "user:1001", "user:100")] == [
         True, True, True, False, False,
     ]  # fmt: skip
+
+
+def test_a_callers_text_is_cut_after_100_characters() -> None:
+    assert [shorten("x" * 100), shorten("x" * 101)] == [f"'{'x' * 100}'", f"'{'x' * 100}...'"]
+
+
+def test_a_group_that_a_host_does_not_have_leaves_the_others() -> None:
+    assert list(callers._gids(("no-such-group", "root", "nor-this-one"))) == [0]
 
 
 @pytest.mark.parametrize(
