@@ -20,7 +20,7 @@ from journalkeeper.config import Budget, Config, Defrag
 from journalkeeper.engine import Engine
 from journalkeeper.execute.executor import execute
 from journalkeeper.execute.pace import Pace
-from journalkeeper.model import MIB, Action, Host, JournalFile, Plan, Reason, Request, Result
+from journalkeeper.model import MIB, Action, Host, JournalFile, Outcome, Plan, Reason, Request, Result
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Done, Report
 from journalkeeper.observe.observer import Observer
@@ -155,10 +155,11 @@ def go(
     *,
     origin: str = "defrag",
     on_progress: Callable[[Progress], None] = lambda _: None,
+    on_outcome: Callable[[Outcome], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Report:
     """One run of an engine."""
-    return engine.run(request, on_progress=on_progress, stop=stop, origin=origin)
+    return engine.run(request, on_progress=on_progress, on_outcome=on_outcome, stop=stop, origin=origin)
 
 
 def log_until_online(journald: PrivateJournald, message: str, **fields: str) -> None:

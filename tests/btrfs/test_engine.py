@@ -156,15 +156,18 @@ def test_a_rewrite_that_the_kernel_made_nothing_of_is_not_repeated(top: Path, ke
     assert [one.result for one in go(keep(config=config)).outcomes] == [Result.DONE]
 
 
+@pytest.mark.parametrize("named", [True, False])
 def test_what_a_killed_run_left_is_removed_and_said(
-    top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path
+    top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path, *, named: bool
 ) -> None:
+    """Metrics, which a run of named files does not write, leave the notice as it is."""
     (path,) = archives(top / MACHINE, journal_bytes, 1, nocow=True)
     left = path.with_name(f".journalkeeper-{path.stat().st_ino}.tmp")
     left.write_bytes(b"half a copy")
     watched, metrics = Watch(directories=(str(top),)), Metrics(textfile=str(tmp_path / "a.prom"))
-    report = go(keep(config=Config(watch=watched, metrics=metrics)))
-    assert (tmp_path / "a.prom").exists()
+    request = Request(paths=(str(path),) if named else (), now=True)
+    report = go(keep(config=Config(watch=watched, metrics=metrics)), request)
+    assert (tmp_path / "a.prom").exists() != named
     assert report.notices == (f"{left}: temporary file of a killed run removed",)
     assert [outcome.result for outcome in report.outcomes] == [Result.DONE]
     assert list(path.parent.iterdir()) == [path]
@@ -174,7 +177,7 @@ def test_the_progress_of_a_run_never_goes_back(top: Path, keep: Keep, journal_by
     archives(top / MACHINE, journal_bytes, 3)
     steps: list[Progress] = []
     outcomes: list[Outcome] = []
-    report = keep().run(NOW, on_progress=steps.append, on_outcome=outcomes.append, stop=lambda: False, origin=DAEMON)
+    report = go(keep(), on_progress=steps.append, on_outcome=outcomes.append)
     assert tuple(outcomes) == report.outcomes
     assert [one.number for one in steps] == sorted(one.number for one in steps)
     assert {one.number for one in steps} == {1, 2, 3}
@@ -283,10 +286,11 @@ def test_only_a_users_run_finds_out_what_now_would_do(top: Path, keep: Keep, jou
         assert len(report.waiting) == (origin == DAEMON), "only the service publishes what waits"
 
 
+@pytest.mark.parametrize(("follows", "left"), [(False, (2,)), (True, (3, 2))], ids=["a command", "the service"])
 def test_a_day_of_the_history_counts_and_old_rows_are_deleted(
-    top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path
+    top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path, left: tuple[int, ...], *, follows: bool
 ) -> None:
-    """The service deletes them once a day."""
+    """A command deletes them in each run, the service once a day."""
     archives(top / MACHINE, journal_bytes, 1)
     now_us = time.time_ns() // 1000
     rotation = done(one=outcome("/j/a", action=Verb.ROTATE))
@@ -294,15 +298,15 @@ def test_a_day_of_the_history_counts_and_old_rows_are_deleted(
         for days in (3, 2, 0):
             when_us = now_us - days * DAY_US
             record.insert_outcome(record.begin_run(when_us, "defrag"), ("uuid", 5), rotation, when_us)
-    service = keep(config=configured("history", max_rows=3), follows=True)
-    service.memory.pruned_s = time.monotonic() - DAY_US / 1e6 + 60
-    for rows in (3, 2):
-        host = go(service).host
+    engine = keep(config=configured("history", max_rows=3), follows=follows)
+    engine.memory.pruned_s = time.monotonic() - DAY_US / 1e6 + 60
+    for rows in left:
+        host = go(engine).host
         assert host is not None
         assert host.rotations == 1
         with closing(Record(str(tmp_path / "state"), read_only=True)) as record:
             assert len([one for one in record.history() if one.outcome.action is Verb.ROTATE]) == rows
-        service.memory.pruned_s -= 60
+        engine.memory.pruned_s -= 60
 
 
 def test_a_whole_look_forgets_failures_of_files_that_are_gone(top: Path, keep: Keep, journal_bytes: bytes) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A disk that records all writes and flushes, and its content after a power cut at any moment.
 
-    python -m tests.trust.cutdisk IMAGE LOG     # mounts itself over IMAGE until it is unmounted
+    python -m tests.trust.cutdisk IMAGE LOG     # mounts itself over IMAGE until it is unmounted or stdin ends
 
 The log contains every write and every flush, in the order in which they were answered. Writes before a flush are on
 the disk. Of the writes after the last flush any part may be there, in blocks: a disk may write them in any order.

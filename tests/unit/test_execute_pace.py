@@ -37,24 +37,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-@pytest.mark.parametrize(
-    ("kind", "compress", "hurry", "piece_us"),
-    [
-        (Kind.ACTIVE, "no", False, Defrag().chunk_us),
-        (Kind.ACTIVE, "no", True, Defrag().chunk_us),
-        (Kind.ARCHIVED, "no", False, None),
-        (Kind.ARCHIVED, "no", True, None),
-        (Kind.ARCHIVED, "zstd", False, 7_000),
-        (Kind.ARCHIVED, "zstd", True, None),
-    ],
-)
-def test_how_long_a_piece_may_take(kind: Kind, compress: str, piece_us: int | None, *, hurry: bool) -> None:
-    config, one = Config(window=Window(margin_us=7_000)), file(kind)
-    runner = Runner(config, Mock(), PieceTimes(), hurry=hurry, stop=lambda: False)
-    what = Action(one.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, one, compress=compress)
-    assert runner._choose_piece_us(what) == piece_us
-
-
 def lengths(clock: Clock, us_per_mib: int, *, total: int = 64 * MIB, most: int = 16 * MIB) -> list[int]:
     """The pieces on a disk that takes so long for a MiB."""
     pace = Pace(most_bytes=most, piece_us=PIECE_US, ask=lambda _: None, tell=lambda _: None)
@@ -109,3 +91,21 @@ def test_a_slow_piece_counts_half_as_much_every_ten_minutes(clock: Clock) -> Non
     for minutes, longest_us in ((0, 800), (9.9, 800), (10, 400), (25, 200)):
         clock.now_ns = round(minutes * 60e9)
         assert times.get_longest_us("/j") == times.get_longest_us() == longest_us
+
+
+@pytest.mark.parametrize(
+    ("kind", "compress", "hurry", "piece_us"),
+    [
+        (Kind.ACTIVE, "no", False, Defrag().chunk_us),
+        (Kind.ACTIVE, "no", True, Defrag().chunk_us),
+        (Kind.ARCHIVED, "no", False, None),
+        (Kind.ARCHIVED, "no", True, None),
+        (Kind.ARCHIVED, "zstd", False, 7_000),
+        (Kind.ARCHIVED, "zstd", True, None),
+    ],
+)
+def test_how_long_a_piece_may_take(kind: Kind, compress: str, piece_us: int | None, *, hurry: bool) -> None:
+    config, one = Config(window=Window(margin_us=7_000)), file(kind)
+    runner = Runner(config, Mock(), PieceTimes(), hurry=hurry, stop=lambda: False)
+    what = Action(one.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, one, compress=compress)
+    assert runner._choose_piece_us(what) == piece_us

@@ -148,6 +148,13 @@ def test_an_archive_is_rewritten_whole_and_its_data_is_the_price() -> None:
     assert found.not_after_us is None
 
 
+def unsharing(shared_mib: int, encoded_mib: int, compress: str, disk: int | None = None) -> Action:
+    """The rewrite of a NOCOW archive of 20 MiB of data and 12 MiB unwritten, where AllowUnshare= permits it."""
+    words = {"unwritten_bytes": 12 * MIB, "encoded_bytes": encoded_mib * MIB, "shared_bytes": shared_mib * MIB}
+    one = lies(5000, 20 * MIB, size=32 * MIB, disk=disk, **words)._replace(nocow=True)
+    return action(one, Request(compress=compress), configured("defrag", allow_unshare=True))
+
+
 @pytest.mark.parametrize(
     ("disk_mib", "shared_mib", "encoded_mib", "compress", "saved_mib"),
     [
@@ -166,11 +173,8 @@ def test_an_archive_is_rewritten_whole_and_its_data_is_the_price() -> None:
 def test_what_a_rewrite_saves_on_disk(
     disk_mib: int | None, shared_mib: int, encoded_mib: int, compress: str, saved_mib: int
 ) -> None:
-    disk, encoded, shared = None if disk_mib is None else disk_mib * MIB, encoded_mib * MIB, shared_mib * MIB
-    words = {"unwritten_bytes": 12 * MIB, "encoded_bytes": encoded, "shared_bytes": shared}
-    one = lies(5000, 20 * MIB, size=32 * MIB, disk=disk, **words)._replace(nocow=True)
-    config = configured("defrag", allow_unshare=True)
-    assert estimate_freed_bytes(action(one, Request(compress=compress), config)) == saved_mib * MIB
+    found = unsharing(shared_mib, encoded_mib, compress, None if disk_mib is None else disk_mib * MIB)
+    assert estimate_freed_bytes(found) == saved_mib * MIB
 
 
 @pytest.mark.parametrize(
@@ -181,10 +185,7 @@ def test_what_is_stored_twice_beside_a_snapshot(
     shared_mib: int, encoded_mib: int, compress: str, second_mib: int
 ) -> None:
     """No more than the data: 20 MiB, in which unwritten space is not counted."""
-    words = {"encoded_bytes": encoded_mib * MIB, "shared_bytes": shared_mib * MIB, "unwritten_bytes": 12 * MIB}
-    one = lies(5000, 20 * MIB, size=32 * MIB, **words)._replace(nocow=True)
-    found = action(one, Request(compress=compress), configured("defrag", allow_unshare=True))
-    assert found.unshared_bytes == second_mib * MIB
+    assert unsharing(shared_mib, encoded_mib, compress).unshared_bytes == second_mib * MIB
 
 
 def test_what_a_rewrite_saves_a_cold_reader() -> None:

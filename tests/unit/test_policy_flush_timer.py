@@ -14,6 +14,8 @@ from journalkeeper.policy.flush_timer import FlushTimer, Generations, Span
 S = 1_000_000
 COALESCED_US, SLACK_US, LATE_US = 400_000, 250_000, S
 LOOK_EVERY_US, RARELY_US, ASK_EVERY_US = 50_000, 60 * S, 3600 * S
+"""Those of the module, as numbers, so that a change of one is noticed."""
+
 FILE, OTHER = 257, 258
 MINUTES_5 = 300 * S
 MARGIN = S
