@@ -108,6 +108,7 @@ def host(way: Install, releases: tuple[Release, Release]) -> Iterator[Guest]:
         (guest.root / "etc/journalkeeper.conf").write_text(every_directive(old))
         way(guest, old)
         assert eventually(lambda: extents(guest)[made] < AGED)
+        assert eventually(lambda: history(guest)), "the outcome is recorded after the file is exchanged"
         guest.run("systemd-run", "--quiet", "--unit=load", "bash", "-c", LOAD)
         yield guest
 
