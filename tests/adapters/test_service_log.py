@@ -165,6 +165,21 @@ def test_journald_is_at_the_end_of_stderr_only_if_the_very_stream_is(
     assert to_journald() == found
 
 
+@pytest.mark.parametrize(("of_a_job", "extents"), [(False, [40, 50]), (True, [40, 41, 50])])
+def test_new_numbers_of_the_same_outcome_are_logged_for_a_job_only(
+    log: Log, journald: socket.socket, of_a_job: bool, extents: list[int]
+) -> None:
+    kept = RunLog(log.say)
+    done = [OUTCOME._replace(extents_after=40 + number) for number in (0, 0, 1)]
+    for outcome in (*done, OUTCOME._replace(action=Verb.DEFRAGMENT, extents_after=50)):
+        report = Report(Plan((), (), ()), (outcome,), 0, 0.0, ())
+        if of_a_job:
+            kept.log_job(report)
+        else:
+            kept.log_run(report._replace(plan=Plan((), (), (Skip(outcome.path, Reason.RECORDED, ""),))), ("/j",), ())
+    assert [int(fields["JOURNALKEEPER_EXTENTS_AFTER"]) for fields in drain(journald)] == extents
+
+
 def test_a_lasting_reason_to_leave_something_alone_is_logged_once(log: Log, journald: socket.socket) -> None:
     skips = (Skip("/j", Reason.SNAPSHOTS, "snapshots share data"), Skip("/j/a", Reason.SETTLING, "changed 1s ago"))
     kept = RunLog(log.say)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine, now_us
 from journalkeeper.health.evidence import Obstacle
+from journalkeeper.history import state
 from journalkeeper.model import Host, Plan
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.run import Report
@@ -19,7 +22,7 @@ from journalkeeper.model.units import HOUR_US, SECOND_US
 from journalkeeper.service import daemon as daemon_module
 from journalkeeper.service import worker
 from journalkeeper.service.daemon import Daemon
-from journalkeeper.service.snapshot import Checked, Message
+from journalkeeper.service.snapshot import Checked, Failed, Message
 from journalkeeper.service.watch import Watches
 from tests.hosts import configured
 from tests.patience import PATIENCE_S
@@ -111,6 +114,29 @@ async def test_a_pause_ends_by_the_clock_although_the_machine_slept(
         daemon._woken.set()
         await daemon._sleep()
         assert bool(daemon.snapshot().present.paused) is paused, slept_us
+
+
+@pytest.mark.parametrize(("busy_limit_us", "delay_s"), [(0, 300), (1, 60)])
+async def test_the_look_after_a_failure_comes_sooner_if_another_process_was_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_limit_us: int, delay_s: float
+) -> None:
+    engine = Engine(RUNNING, directories=(str(tmp_path),), state_directory=str(tmp_path))
+    daemon = Daemon(lambda: engine, lambda *_, **__: None)
+    monkeypatch.setattr(daemon._worker, "look", lambda _: Failed("no history", now_us(), busy_limit_us))
+    monkeypatch.setattr(daemon, "_look_at_s", inf)
+    with state.Lock(str(tmp_path)) as lock:
+        before_s = time.monotonic()
+        await daemon._look(lock)
+    assert before_s + delay_s <= daemon._look_at_s <= time.monotonic() + delay_s
+
+
+async def test_a_reload_ends_the_problems_of_the_configuration_before(tmp_path: Path) -> None:
+    engine = Engine(RUNNING, directories=(str(tmp_path),), state_directory=str(tmp_path))
+    daemon = Daemon(lambda: engine, lambda *_, **__: None)
+    daemon._change(configuration="it is wrong", unwritable=((str(tmp_path), Obstacle.OWNER),))
+    await daemon.reload()
+    present = daemon.snapshot().present
+    assert (present.configuration, present.unwritable) == ("", ())
 
 
 async def test_a_look_that_waits_for_a_job_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 import pytest
 
 from journalkeeper.btrfs.maintenance import find_maintenance
+from journalkeeper.btrfs.writeback import sync_file_range
 from journalkeeper.config import Config, Watch, Window
 from journalkeeper.engine import Engine
 from journalkeeper.execute import runner
@@ -27,10 +28,11 @@ from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.observe.syncs import Syncs
 from journalkeeper.policy.backpressure import Advice
+from journalkeeper.policy.flush_timer import SLACK_US
 from journalkeeper.probe.bed import ONLINE, Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import ALWAYS, log_until_online
-from tests.journal_files import count_entries, put, write_out
+from tests.journal_files import PAGE, count_entries, put, write_out
 from tests.patience import TRIES, eventually
 
 pytestmark = pytest.mark.root
@@ -150,6 +152,34 @@ def test_once_something_is_unsynced_the_window_closes_before_the_flush(short: Be
         return answers == [None, *[Reason.WINDOW_CLOSED] * 2] and short.journald.state() == ONLINE
 
     assert any(map(closes_before, TRIES))
+
+
+def test_a_block_that_a_long_piece_moved_is_no_flush(short: Bed) -> None:
+    """The piece begins before the window closes, and ends when the flush is due.
+
+    The first eight bytes of a journal file never change.
+    """
+
+    def stays_closed(_: int) -> bool:
+        if (one := begin_interval(short, Kind.ACTIVE)) is None:
+            return False
+        while one.throttle(0) is None and short.journald.state() == ONLINE:
+            time.sleep(0.02)
+        os.kill(short.journald.pid, signal.SIGSTOP)  # the flush is late
+        try:
+            if short.journald.state() != ONLINE:
+                return False
+            with short.journald.active.open("r+b", buffering=0) as file:
+                file.write(b"LPKSHHRH")
+                sync_file_range(file.fileno(), 0, PAGE)
+            assert eventually(lambda: one.flushes.is_flush_due(0))
+            answers = [one.throttle(0)]
+            time.sleep(2 * SLACK_US / 1e6)  # after a flush its next interval would have begun
+            return [*answers, one.throttle(0)] == [Reason.WINDOW_CLOSED] * 2
+        finally:
+            os.kill(short.journald.pid, signal.SIGCONT)
+
+    assert any(map(stays_closed, TRIES))
 
 
 def test_the_plans_own_limit_holds_too(short: Bed) -> None:

@@ -7,7 +7,9 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,9 +17,11 @@ import pytest
 
 from journalkeeper.btrfs import placement
 from journalkeeper.cli.status import find_foreign_tops
+from journalkeeper.journald import opening
 from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.model import Extents, JournalFile, Kind, Reason, State
 from journalkeeper.model.errors import FileError
+from journalkeeper.model.files import MAX_FILE_BYTES
 from journalkeeper.observe.observer import COARSE_NS, UNSYNCED_NS, Observer, Seen, resolve_path
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
@@ -213,6 +217,35 @@ def test_each_bad_path_has_its_reason_and_the_others_go_on(place: Path, journal_
     assert [skip.reason for skip in planned(*paths).skipped] == [
         reason for _, (reason, _) in sorted(bad.items(), key=lambda each: str(each[1][1]))
     ]
+
+
+def test_what_a_listing_has_besides_files_are_rows_without_measurements(top: Path) -> None:
+    """In a listing too, a directory, a FIFO and a link with a journal file's name are not opened."""
+    strange = [top / MACHINE / archive_name(number) for number in (2, 3, 4)]
+    strange[0].mkdir()
+    os.mkfifo(strange[1])
+    strange[2].symlink_to(NAMES[0])
+    rows = {file.path: file for file in look(top).files}
+    found = [rows[str(path)] for path in strange]
+    assert [one.problem_detail for one in found] == ["is a directory", "not a regular file", "is a symbolic link"]
+    assert {(one.problem, one.device, one.inode) for one in found} == {(Reason.NOT_REGULAR, 0, 0)}
+
+
+@pytest.mark.parametrize("change", [os.unlink, partial(os.truncate, length=MAX_FILE_BYTES + 1)])
+def test_a_file_that_changes_while_it_is_opened_counts_as_vanished(
+    top: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
+) -> None:
+    path, hold_open = top / MACHINE / NAMES[0], opening.hold_open
+
+    @contextmanager
+    def change_it(name: str, dir_fd: int) -> Iterator[int]:
+        with hold_open(name, dir_fd) as fd:
+            change(path)
+            yield fd
+
+    monkeypatch.setattr(opening, "hold_open", change_it)
+    (row,) = look_at(path)
+    assert (row.problem, row.size_bytes) == (Reason.VANISHED, 0)
 
 
 def test_a_mount_on_a_file_is_not_on_the_volume(top: Path, tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import time
 from unittest.mock import Mock
 
 import pytest
 
-from journalkeeper.btrfs import fiemap
+from journalkeeper.btrfs import fiemap, placement
 from journalkeeper.btrfs.fiemap import (
     FIEMAP_EXTENT_DATA_INLINE,
     FIEMAP_EXTENT_ENCODED,
@@ -15,6 +16,7 @@ from journalkeeper.btrfs.fiemap import (
     FIEMAP_EXTENT_UNWRITTEN,
     Extent,
 )
+from journalkeeper.execute import inplace
 from journalkeeper.execute.inplace import NEAR_BYTES, find_same_places, join_near
 from journalkeeper.model import KIB, Range
 from journalkeeper.policy.saving import is_useless_rewrite, least_extents
@@ -39,6 +41,14 @@ def test_runs_with_a_short_hole_between_them_are_one_range(
     runs: list[tuple[int, int]], expected: tuple[Range, ...]
 ) -> None:
     assert join_near(runs) == expected
+
+
+def test_an_active_file_is_given_up_after_120_ms(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits_s = list[float]()
+    monkeypatch.setattr(time, "sleep", waits_s.append)
+    monkeypatch.setattr(placement, "count", lambda *_, **__: 40)
+    inplace._wait_for_extents(0, before=40)
+    assert sum(waits_s) == pytest.approx(0.12)
 
 
 @pytest.mark.parametrize("ends", [True, False])

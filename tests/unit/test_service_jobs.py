@@ -98,7 +98,7 @@ async def test_a_queued_job_that_is_canceled_never_begins(bench: Bench) -> None:
 async def test_a_full_queue_refuses(bench: Bench) -> None:
     for number in range(QUEUE_MOST):
         bench.jobs.add(request(number))
-    with pytest.raises(BusyError, match="queued already"):
+    with pytest.raises(BusyError, match="8 jobs are queued already"):
         bench.jobs.add(request(QUEUE_MOST))
     await bench.finish()
     assert bench.jobs.add(request(QUEUE_MOST)).number == QUEUE_MOST + 1
