@@ -118,14 +118,16 @@ def test_lost_messages_and_ended_journalds_are_listed_the_oldest_first(says: Say
     "fields",
     [
         {"__REALTIME_TIMESTAMP": "9" * 30, "_SOURCE_REALTIME_TIMESTAMP": "-1", "_TRANSPORT": "syslog"},
-        {"__REALTIME_TIMESTAMP": ["1", "2"], "MESSAGE": ["a", "b"], "_TRANSPORT": ["stdout"]},
+        {"__REALTIME_TIMESTAMP": ["0", "2"], "MESSAGE": ["a", "b"], "_TRANSPORT": ["stdout"]},
         {"MESSAGE_ID": [1, 2], "UNIT": None, "_TRANSPORT": "driver", "MESSAGE": {"a": 1}},
         {"_SYSTEMD_UNIT": "</script>\n" * 1000, "_TRANSPORT": "syslog", "_SOURCE_REALTIME_TIMESTAMP": "5"},
     ],
 )
 def test_no_damaged_entry_ends_the_reading(says: Says, fields: dict[str, Any]) -> None:
     says(entry(1, **fields), events=[entry(1, **fields)])
-    assert read().entries == 1
+    found = read()
+    assert found.entries == 1
+    assert found.oldest_us in {0, NOW_US - 1_000_000}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 
 from journalkeeper.btrfs import placement
 from journalkeeper.cli.status import find_foreign_tops
-from journalkeeper.journald import opening
+from journalkeeper.journald import control, opening
 from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.model import Extents, JournalFile, Kind, Reason, State
 from journalkeeper.model.errors import FileError
@@ -159,6 +159,27 @@ def test_a_directory_on_another_filesystem_is_a_row_beside_the_others(top: Path,
         (str(elsewhere / MACHINE), Reason.NOT_BTRFS)
     ]
     assert len(files) == 1 + len(NAMES)
+
+
+@pytest.mark.may_skip
+def test_a_named_link_is_a_link_also_on_another_filesystem(elsewhere: Path) -> None:
+    link = elsewhere / MACHINE / archive_name()
+    link.symlink_to("system.journal")
+    assert [file.problem for file in look_at(link, link.with_name("system.journal"))] == [
+        Reason.NOT_REGULAR,
+        Reason.NOT_BTRFS,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "root", "rotatable"), [(True, "/", True), (False, "/", False), (True, "/x", False)]
+)
+def test_a_journald_can_be_asked_only_on_the_running_host(
+    top: Path, monkeypatch: pytest.MonkeyPatch, answers: bool, root: str, rotatable: bool
+) -> None:
+    monkeypatch.setattr(control, "can_be_asked", lambda *_: answers)
+    (found,) = look(top, Observer(root)).instances
+    assert found.rotatable is rotatable
 
 
 def test_an_empty_top_on_btrfs_is_no_error(place: Path) -> None:

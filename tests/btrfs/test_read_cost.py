@@ -152,11 +152,32 @@ def test_a_request_reads_half_a_mib_and_a_seek_costs_as_much(fragmented: Callabl
         assert [cost for _, _, cost in read_cost._list_pieces(file.fileno())] == [2.0, 1.0]
 
 
-def test_pages_that_a_program_maps_have_no_price(place: Path) -> None:
+def test_compressed_extents_that_follow_each_other_cost_no_seek(place: Path) -> None:
+    path = place / "compressed"
+    path.touch()
+    run("btrfs", "property", "set", path, "compression", "zstd")
+
+    def follow(_: int) -> bool:
+        path.write_bytes(os.urandom(256 << 10).hex().encode())
+        run("sync", "-f", path)
+        with open(path, "rb") as file:
+            return [cost for _, _, cost in read_cost._list_pieces(file.fileno())] == [1.25, 0.25, 0.25, 0.25]
+
+    assert any(map(follow, TRIES))
+
+
+def test_a_sample_has_its_price_from_each_part_of_the_file() -> None:
+    pieces = [(number, 1, 0.5) for number in range(40)]
+    chosen = read_cost._choose_sample(pieces, 4.0)
+    assert [offset for offset, _, _ in chosen] == [0, 1, 10, 11, 20, 21, 30, 31]
+
+
+@pytest.mark.parametrize("mapped", [400, 300])
+def test_of_pages_that_a_program_maps_too_little_is_left_for_a_price(place: Path, mapped: int) -> None:
     path = place / "system.journal"
     path.write_bytes(os.urandom(400 * PAGE))
     run("sync", "-f", path)
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as pages:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), mapped * PAGE, prot=mmap.PROT_READ) as pages:
         assert sum(pages[::PAGE]) > 0
         assert estimate_cold_read_s(file.fileno()) is None
 
