@@ -165,6 +165,22 @@ def test_journald_is_at_the_end_of_stderr_only_if_the_very_stream_is(
     assert to_journald() == found
 
 
+@pytest.mark.parametrize(
+    ("result", "reason", "priorities"),
+    [
+        (Result.DONE, Reason.FRAGMENTED, ["6"]),
+        (Result.FAILED, Reason.IO_ERROR, ["3"]),
+        (Result.SKIPPED, Reason.CHANGED, []),
+    ],
+)
+def test_a_failure_is_an_error_and_what_passes_is_not_logged(
+    log: Log, journald: socket.socket, result: Result, reason: Reason, priorities: list[str]
+) -> None:
+    outcome = OUTCOME._replace(result=result, reason=reason)
+    RunLog(log.say).log_job(Report(Plan((), (), ()), (outcome,), 0, 0.0, ()))
+    assert [fields["PRIORITY"] for fields in drain(journald)] == priorities
+
+
 @pytest.mark.parametrize(("of_a_job", "extents"), [(False, [40, 50]), (True, [40, 41, 50])])
 def test_new_numbers_of_the_same_outcome_are_logged_for_a_job_only(
     log: Log, journald: socket.socket, of_a_job: bool, extents: list[int]

@@ -22,6 +22,7 @@ from journalkeeper.model.units import HOUR_US, SECOND_US
 from journalkeeper.service import daemon as daemon_module
 from journalkeeper.service import worker
 from journalkeeper.service.daemon import Daemon
+from journalkeeper.service.jobs import Changed, Notification
 from journalkeeper.service.snapshot import Checked, Failed, Message
 from journalkeeper.service.watch import Watches
 from tests.hosts import configured
@@ -128,6 +129,16 @@ async def test_the_look_after_a_failure_comes_sooner_if_another_process_was_in_t
         before_s = time.monotonic()
         await daemon._look(lock)
     assert before_s + delay_s <= daemon._look_at_s <= time.monotonic() + delay_s
+
+
+async def test_followers_are_told_of_each_change(tmp_path: Path) -> None:
+    engine = Engine(RUNNING, directories=(str(tmp_path),), state_directory=str(tmp_path))
+    daemon, heard = Daemon(lambda: engine, lambda *_, **__: None), list[Notification]()
+    daemon.followers.append(heard.append)
+    daemon.pause(0)
+    assert heard == [Changed()]
+    daemon.resume()
+    assert heard == [Changed(), Changed()]
 
 
 async def test_a_reload_ends_the_problems_of_the_configuration_before(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.execute.verified_file import is_being_written, list_loop_files
+from journalkeeper.execute.verified_file import Refused, is_being_written, list_loop_files
 from journalkeeper.model import MIB, Reason, Request, Result
 from journalkeeper.model.run import Done
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
@@ -36,6 +36,10 @@ def expect(done: Done, result: Result, reason: Reason) -> None:
     assert how(done) == (result, reason), done.outcome.detail
     assert done.outcome.detail
     assert done.outcome.bytes_written == 0
+
+
+def test_the_traceback_of_a_refusal_has_its_detail() -> None:
+    assert str(Refused(Reason.CHANGED, "it grew")) == "it grew"
 
 
 # the name leads to something else
