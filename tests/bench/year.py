@@ -48,8 +48,8 @@ from tests.volumes import disk_bytes
 HOSTS = {"untouched": "#c33", "nocow": "#888", "service": "#06c"}
 """The hosts, and the colours of their lines."""
 
-DAY_KIB = 3700
-"""The size of a day's messages in a journal file."""
+FLUSH_KIB = 38.5
+"""The size of a flush's messages in a journal file."""
 
 HURRIED = (
     "[Watch]\nSettleSec=1s\nNocowSettleSec=5s\n[Window]\nMarginSec=200ms\nPressureMax=100%\n"
@@ -110,7 +110,7 @@ def live(name: str, asked: Namespace, looks: list[Look], outcomes: list[dict[str
     """
     strategy = STRATEGIES[name]
     strategy = strategy._replace(setup=TOOLS, config=strategy.config if strategy.config is None else HURRIED)
-    file_kib = max(300, asked.days) // 10 * DAY_KIB // FILES
+    file_kib = round(max(300, asked.days) / 10 * asked.flushes * FLUSH_KIB / FILES)
     with Guest(asked.release, nocow=strategy.nocow, size="64G") as guest:
         prepare(guest, strategy, f"SystemMaxUse={FILES * file_kib}K\nSystemMaxFileSize={file_kib}K\n")
         guest.copy_in(AGER, "/opt/ager.py")
