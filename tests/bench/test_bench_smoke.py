@@ -106,4 +106,4 @@ def test_year_compares_three_hosts_with_snapshots_of_snapper(tmp_path: Path) -> 
     assert re.findall(r"(?m)^ +(\w+) +snapshots +6 +12$", said) == ["untouched", "nocow", "service"]
     assert found["service: boots kept - untouched"] == (0.0, MET)
     assert found["files rewritten twice"] == (0.0, MET)
-    assert (tmp_path / "year.svg").read_text().count("<path") == 3
+    assert (tmp_path / "year.svg").read_text().count("<polyline") == 3
