@@ -32,6 +32,12 @@ RUNNING = Config()
 OTHER = configured("budget", bytes_per_day=1 << 20)
 
 
+def make_daemon(directory: Path) -> Daemon:
+    """Return a service that has not begun, with its state in the journal directory."""
+    engine = Engine(RUNNING, directories=(str(directory),), state_directory=str(directory))
+    return Daemon(lambda: engine, lambda *_, **__: None)
+
+
 def test_a_configuration_that_is_not_the_one_that_runs_is_a_problem_until_it_is_again(tmp_path: Path) -> None:
     on_disk: Config | KeeperError = RUNNING
     posted: list[Message] = []
@@ -59,7 +65,6 @@ async def test_a_run_that_makes_no_progress_is_a_reason_to_act_until_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """The check before the run looks at the directories, so it may wait for the same disk."""
-    engine = Engine(RUNNING, directories=(str(tmp_path),), state_directory=str(tmp_path))
     goes_on, runs = threading.Event(), list[float]()
 
     def wait_in(here: str) -> None:
@@ -79,7 +84,7 @@ async def test_a_run_that_makes_no_progress_is_a_reason_to_act_until_it_ends(
     monkeypatch.setattr(worker, "find_unwritable", find_unwritable)
     monkeypatch.setattr(daemon_module, "STUCK_S", 0.4)
     monkeypatch.setenv("WATCHDOG_USEC", "20000")
-    daemon = Daemon(lambda: engine, lambda *_, **__: None)
+    daemon = make_daemon(tmp_path)
     seen = [daemon.snapshot().headline]
     work = asyncio.create_task(daemon.run())
     async with asyncio.timeout(PATIENCE_S):
@@ -105,8 +110,7 @@ async def test_a_pause_ends_by_the_clock_although_the_machine_slept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The timers of an event loop stand still while a laptop sleeps."""
-    engine = Engine(RUNNING, directories=(str(tmp_path),), state_directory=str(tmp_path))
-    daemon = Daemon(lambda: engine, lambda *_, **__: None)
+    daemon = make_daemon(tmp_path)
     began_us = now_us()
     monkeypatch.setattr(daemon_module, "now_us", lambda: began_us)
     daemon.pause(HOUR_US)
@@ -121,8 +125,7 @@ async def test_a_pause_ends_by_the_clock_although_the_machine_slept(
 async def test_the_look_after_a_failure_comes_sooner_if_another_process_was_in_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_limit_us: int, delay_s: float
 ) -> None:
-    engine = Engine(RUNNING, directories=(str(tmp_path),), state_directory=str(tmp_path))
-    daemon = Daemon(lambda: engine, lambda *_, **__: None)
+    daemon = make_daemon(tmp_path)
     monkeypatch.setattr(daemon._worker, "look", lambda _: Failed("no history", now_us(), busy_limit_us))
     monkeypatch.setattr(daemon, "_look_at_s", inf)
     with state.Lock(str(tmp_path)) as lock:
@@ -132,8 +135,7 @@ async def test_the_look_after_a_failure_comes_sooner_if_another_process_was_in_t
 
 
 async def test_followers_are_told_of_each_change(tmp_path: Path) -> None:
-    engine = Engine(RUNNING, directories=(str(tmp_path),), state_directory=str(tmp_path))
-    daemon, heard = Daemon(lambda: engine, lambda *_, **__: None), list[Notification]()
+    daemon, heard = make_daemon(tmp_path), list[Notification]()
     daemon.followers.append(heard.append)
     daemon.pause(0)
     assert heard == [Changed()]
@@ -142,8 +144,7 @@ async def test_followers_are_told_of_each_change(tmp_path: Path) -> None:
 
 
 async def test_a_reload_ends_the_problems_of_the_configuration_before(tmp_path: Path) -> None:
-    engine = Engine(RUNNING, directories=(str(tmp_path),), state_directory=str(tmp_path))
-    daemon = Daemon(lambda: engine, lambda *_, **__: None)
+    daemon = make_daemon(tmp_path)
     daemon._change(configuration="it is wrong", unwritable=((str(tmp_path), Obstacle.OWNER),))
     await daemon.reload()
     present = daemon.snapshot().present
@@ -152,7 +153,6 @@ async def test_a_reload_ends_the_problems_of_the_configuration_before(tmp_path: 
 
 async def test_a_look_that_waits_for_a_job_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job may come between the making of the watches and the look, and takes as long as its files need."""
-    engine = Engine(RUNNING, directories=(str(tmp_path),), state_directory=str(tmp_path))
     goes_on, looks, watched, headlines = threading.Event(), list[float](), list[float](), set[str]()
 
     def run(*_: object, **__: object) -> Report:
@@ -169,7 +169,7 @@ async def test_a_look_that_waits_for_a_job_does_not_hang(tmp_path: Path, monkeyp
     monkeypatch.setattr(daemon_module, "watch_directories", watch)
     monkeypatch.setattr(daemon_module, "STUCK_S", 0.1)
     monkeypatch.setenv("WATCHDOG_USEC", "20000")
-    daemon = Daemon(lambda: engine, lambda *_, **__: None)
+    daemon = make_daemon(tmp_path)
     work = asyncio.create_task(daemon.run())
     async with asyncio.timeout(PATIENCE_S):
         while len(looks) < 1:

@@ -9,8 +9,7 @@ The hosts are "untouched", "nocow" and "service" of tests.bench.boots, and live 
 flushes, a rest, in which the service acts, and a snapshot of snapper's timeline. At its end snapper takes the two
 snapshots of an apt command and makes its three clean-ups with the limits of its default configuration, and the host
 reboots. The first boot, the last, and one in --every days are from a cold, throttled disk, and are measured. journald
-begins a new file about every two days, and a boot is slower the older its file is, so --every is no multiple of
-that.
+begins a new file about every two days, and a boot is slower the older its file is: --every is no multiple of that.
 
 Time is simulated: snapper, whose clean-up goes by the age of snapshots, runs under libfaketime with the hour of the
 simulated year. The service and journald have the real clock, because libfaketime would change the times of all files.
@@ -208,9 +207,9 @@ def draw(looks: Mapping[str, list[Look]]) -> str:
     labelled = list(enumerate(days))[:: ceil(len(days) / MOST_DAYS)]
     parts += [text(wide * place, ROWS + 16, "#666", f"day {day}") for place, day in labelled]
     parts += [text(100 * place, -14, layer.css, layer.name) for place, layer in enumerate(layers)]
-    for name, ours in looks.items():
-        points = " ".join(f"{wide * place:.0f},{chart.down(look.userspace_s):.0f}" for place, look in enumerate(ours))
-        parts.append(f'<polyline fill="none" stroke="{HOSTS[name]}" stroke-width="1.5" points="{points}"/>')
+    for layer in layers:
+        points = " ".join(f"{wide * place:.0f},{chart.down(s or 0):.0f}" for place, s in enumerate(layer.heights))
+        parts.append(f'<polyline fill="none" stroke="{layer.css}" stroke-width="1.5" points="{points}"/>')
     head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="-40 -30 680 220" font-family="sans-serif" font-size="11">'
     return "\n".join([head, *parts, "</svg>\n"])
 

@@ -240,16 +240,17 @@ def test_each_bad_path_has_its_reason_and_the_others_go_on(place: Path, journal_
     ]
 
 
-def test_what_a_listing_has_besides_files_are_rows_without_measurements(top: Path) -> None:
+def test_what_a_listing_has_besides_files_are_rows_without_measurements(place: Path, journal_bytes: bytes) -> None:
     """In a listing too, a directory, a FIFO and a link with a journal file's name are not opened."""
-    strange = [top / MACHINE / archive_name(number) for number in (2, 3, 4)]
-    strange[0].mkdir()
-    os.mkfifo(strange[1])
-    strange[2].symlink_to(NAMES[0])
-    rows = {file.path: file for file in look(top).files}
-    found = [rows[str(path)] for path in strange]
-    assert [one.problem_detail for one in found] == ["is a directory", "not a regular file", "is a symbolic link"]
-    assert {(one.problem, one.device, one.inode) for one in found} == {(Reason.NOT_REGULAR, 0, 0)}
+    strange = {what: path for what, (why, path) in bad_paths(place, journal_bytes).items() if why is Reason.NOT_REGULAR}
+    rows = {file.path: file for file in look(place).files}
+    found = {what: rows[str(path)] for what, path in strange.items()}
+    assert {what: one.problem_detail for what, one in found.items()} == {
+        **dict.fromkeys(("symbolic link", "dangling link"), "is a symbolic link"),
+        **dict.fromkeys(("FIFO", "device", "socket"), "not a regular file"),
+        "directory": "is a directory",
+    }
+    assert {(one.problem, one.device, one.inode) for one in found.values()} == {(Reason.NOT_REGULAR, 0, 0)}
 
 
 @pytest.mark.parametrize("change", [os.unlink, partial(os.truncate, length=MAX_FILE_BYTES + 1)])
