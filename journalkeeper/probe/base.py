@@ -31,9 +31,8 @@ SCRATCH = "/var/tmp"  # noqa: S108 - in it a directory of our own is made, for r
 class Measurement:
     """The values and notes that a probe has collected so far.
 
-    `faults` are reasons why the figures cannot be trusted, and `losses` are sentences about messages that did not
-    arrive: either fails the measurement. The verdict and the histograms are about the series in `judged`, or about all
-    series if it is empty.
+    `faults` say why the figures cannot be trusted, and `losses` which messages did not arrive. The verdict is about the
+    series in `judged`, or about all if it is empty.
     """
 
     series: list[Series]
@@ -43,10 +42,7 @@ class Measurement:
     losses: list[str] = field(default_factory=list)
 
     def verdict(self, limit: Limit) -> str:
-        """Return the sentences of the verdict: the losses, then whether the longest judged wait exceeds `limit`.
-
-        The faults are not included.
-        """
+        """Return the losses, and whether the longest judged wait exceeds `limit`, as sentences."""
         return " ".join([*self.losses, verdict(self.judged or self.series, limit)])
 
 
@@ -55,10 +51,7 @@ Steps: TypeAlias = Generator[Measurement, None, None]
 
 
 def schedule(rate: float, count: int) -> Iterator[int]:
-    """Sleep until each of `count` planned times, `rate` per second, and yield it (CLOCK_MONOTONIC, ns).
-
-    The first planned time is the start of the iteration. If the caller is late, the missed times are yielded at once.
-    """
+    """Sleep until each of `count` planned times, `rate` a second from now on, and yield it (CLOCK_MONOTONIC, ns)."""
     began_ns = time.monotonic_ns()
     for number in range(count):
         planned_ns = began_ns + int(number * 1e9 / rate)
@@ -68,11 +61,7 @@ def schedule(rate: float, count: int) -> Iterator[int]:
 
 
 def sample(series: Series, planned_ns: Iterable[int], call: Callable[[], object]) -> Iterator[None]:
-    """For each time in `planned_ns`, run `call`, add the call to `series`, and yield.
-
-    The added values are the start, the duration and the planned time. The iterable waits for the planned times,
-    as `schedule` does. An error of `call` is raised, and this call is not added.
-    """
+    """Run `call` at each time that `planned_ns` yields, add its start and duration to `series`, and yield."""
     for planned in planned_ns:
         began_ns = time.monotonic_ns()
         call()
@@ -81,10 +70,7 @@ def sample(series: Series, planned_ns: Iterable[int], call: Callable[[], object]
 
 
 def read_lines(fd: int) -> Iterator[list[bytes]]:
-    """Yield the whole lines that have arrived at a file descriptor, at least every MOMENT_S, until the end of its data.
-
-    The lines lack their newlines. The list is empty if no line was completed in this time. A last line without a
-    newline is lost.
+    """Yield the whole lines that have arrived, without newlines, at least every MOMENT_S, until the end of the data.
 
     Raises: OSError.
     """
@@ -100,12 +86,9 @@ def read_lines(fd: int) -> Iterator[list[bytes]]:
 
 @contextmanager
 def scratch(directory: str) -> Iterator[str]:
-    """Make a directory in `directory`, yield its path, and remove it with its content at the end of the block.
+    """Yield the path of a new directory in `directory` that only its owner can use; a child process removes it.
 
-    Only its owner can use it. A child process removes it, so it is also removed if this process is killed.
-
-    Raises: FileError for any OSError, also one that the block raises; KeeperError if root calls this and another
-    user could exchange files in `directory` (see `require_root_only`).
+    Raises: FileError for any OSError, also of the block; KeeperError as `require_root_only`.
     """
     try:
         require_root_only(directory)
@@ -119,10 +102,7 @@ def scratch(directory: str) -> Iterator[str]:
 
 
 class Target(NamedTuple):
-    """The journald that is measured: the directory of its sockets, its process id, and the directory of its journal.
-
-    The directory is None for the host's journald.
-    """
+    """The journald that is measured: its sockets' directory, process id, and journal (None for the host's)."""
 
     sockets: Path
     pid: int
@@ -130,23 +110,14 @@ class Target(NamedTuple):
 
     @classmethod
     def of(cls, daemon: bed.PrivateJournald) -> Target:
-        """Return a private journald as a target, which is valid until this journald ends.
-
-        Raises: KeeperError if it is not running.
-        """
         return cls(Path(f"/proc/{daemon.pid}/root/run/systemd/journal"), daemon.pid, str(daemon.journal))
 
 
 @contextmanager
 def target(*, host: bool, directory: str | None) -> Iterator[Target]:
-    """Yield the journald to measure: with `host` the host's, else a new private one.
+    """Yield the journald to measure: the host's, or a private one that writes below `directory` (None: SCRATCH).
 
-    The private one writes to a temporary directory below `directory`, or below SCRATCH if that is None. At the
-    end of the block it is stopped, and its directory is removed.
-
-    Raises: KeeperError if the host has no journald, a private one cannot be started, or another user could
-        exchange its files. OSError if systemctl cannot be started. With a private one, FileError for any OSError,
-        also for one in the block.
+    Raises: KeeperError if there is none, or it cannot start; FileError as `scratch`, also of the block; OSError.
     """
     if host:
         pid = int(run("systemctl", "show", "--property=MainPID", "--value", "systemd-journald.service"))

@@ -71,11 +71,11 @@ read -r _ || :
 
 
 def messages(seed: int = 1) -> Iterator[dict[str, str]]:
-    """Yield the fields of journal entries like those of a web service, endlessly; the same seed gives the same entries.
+    """Yield the fields of entries like those of a web service, endlessly; the same seed gives the same entries.
 
-    Each entry has MESSAGE and six fields LAB_*. LAB_REQUEST, LAB_PATH and LAB_TRACE have new values in almost every
-    entry. The values of LAB_USER, LAB_PEER and LAB_SESSION are chosen at random from a limited set. When such a value
-    returns, journald changes old pages in all parts of the file. These changes fragment a journal, not its size.
+    LAB_REQUEST, LAB_PATH and LAB_TRACE are new in almost every entry. Values of LAB_USER, LAB_PEER and LAB_SESSION
+    return, and then journald changes old pages in all parts of the file: these changes fragment a journal, not its
+    size.
     """
     dice = random.Random(seed)  # noqa: S311 (repeatable is the point, and nothing is secret)
     while True:
@@ -98,8 +98,7 @@ def messages(seed: int = 1) -> Iterator[dict[str, str]]:
 class PrivateJournald:
     """A systemd-journald that writes to `directory`/<machine-id>. It runs when the constructor returns.
 
-    `sync_interval` and `settings` are as in journald.conf(5). Messages go to its sockets through /proc/PID/root, so the
-    caller needs no namespace of its own. It is stopped at the end of a `with` block, and when this process ends.
+    `sync_interval` and `settings` are as in journald.conf(5). It ends with a `with` block, and with this process.
 
     Raises: KeeperError with journald's messages if it does not start.
     """
@@ -120,34 +119,22 @@ class PrivateJournald:
 
     @property
     def pid(self) -> int:
-        """The process id of journald, also if it has died by itself.
-
-        Raises: KeeperError before `start` and after `stop`.
-        """
+        """The process id of journald. Raises: KeeperError before `start` and after `stop`."""
         if self._pid is None:
             raise KeeperError("the private journald is not running")
         return self._pid
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """The command prefix that runs a command in journald's mount namespace and root directory, in "/".
-
-        journald has inherited our root directory. Without --root, the command would get the root of the namespace. That
-        is another directory if we run in a chroot.
-
-        Raises: KeeperError if journald is not running.
-        """
+        """The command prefix that runs a command in journald's mount namespace and root directory. Raises: as `pid`."""
         return ("nsenter", f"--target={self.pid}", "--mount", "--root", "--wdns=/", "--")
 
     def start(self, *, flushed: bool = True) -> None:
-        """Start journald, wait until it takes messages, and send it a first message.
+        """Start journald, wait until it takes messages, and send it a first one.
 
-        journald must not be running before. The active file becomes ONLINE when journald has taken the message; this
-        function does not wait for that. Unless `flushed`, journald keeps its entries in its own /run until `flush`,
-        and does not open the active file.
+        Unless `flushed`, journald keeps its entries in its own /run until `flush`.
 
-        Raises: KeeperError with journald's messages if it does not start; OSError if the instance's directory
-        cannot be made.
+        Raises: KeeperError with journald's messages if it does not start; OSError.
         """
         self.journal.mkdir(parents=True, exist_ok=True)
         asked = (os.fspath(self.directory), self._conf, "flushed" if flushed else "", JOURNALD)
@@ -161,9 +148,8 @@ class PrivateJournald:
         self.log("lab: journald is up")  # from now on the file is ONLINE
 
     def log(self, message: str, **fields: str) -> None:
-        """Send one message to journald with the native protocol. `fields` are added to it, or replace its defaults.
-
-        The defaults are PRIORITY=6 and SYSLOG_IDENTIFIER=lab. Block while journald's queue is full.
+        """Send one message by the native protocol. `fields` replace PRIORITY=6 and SYSLOG_IDENTIFIER=lab. Blocks on a
+        full queue.
 
         Raises: OSError if journald is not running.
         """
@@ -174,11 +160,9 @@ class PrivateJournald:
         self._socket.send(body)
 
     def sync(self) -> None:
-        """Make journald sync its files and wait until the active file is no longer ONLINE.
+        """Make journald sync its files, and wait until the active file is no longer ONLINE.
 
-        A message that arrives after the signal leaves the file ONLINE. So the signal is sent again every AGAIN_S.
-
-        Raises: KeeperError if the file stays ONLINE for a minute, before `start` and after `stop`.
+        Raises: KeeperError if that takes a minute, and as `pid`.
         """
         asked_s = -AGAIN_S
 
@@ -193,23 +177,17 @@ class PrivateJournald:
         wait_until(is_synced, "private journald: it did not sync")
 
     def state(self) -> int:
-        """Return the state byte of the active file: OFFLINE, ONLINE or ARCHIVED.
-
-        OFFLINE if the file does not exist yet.
-        """
+        """Return the state byte of the active file, OFFLINE if there is none."""
         try:
             return read_state(self.active)
         except FileNotFoundError:
             return OFFLINE
 
     def age(self, flushes: int, messages: int = 40, *, syncs: bool = True) -> None:
-        """Log `messages` messages and make journald sync its files, `flushes` times.
+        """Log `messages` messages, wait until the file is ONLINE, and with `syncs` make journald sync; all that
+        `flushes` times.
 
-        Each time, wait until the active file is ONLINE, also with `syncs=False`. With `syncs=False`, only the request
-        to sync is left out. Later calls continue the sequence of messages.
-
-        Raises: OSError if journald is not running; KeeperError if the file does not become ONLINE or is not synced
-        within a minute.
+        Raises: OSError if journald is not running; KeeperError if it does not follow within a minute.
         """
         for _ in range(flushes):
             self._log(messages)
@@ -222,10 +200,7 @@ class PrivateJournald:
             self.log(fields.pop("MESSAGE"), **fields)
 
     def rotate(self) -> Path:
-        """Archive the active file, wait until the archive is complete, and return the archive's path.
-
-        Raises: KeeperError if journalctl fails or the archive is not complete within a minute.
-        """
+        """Archive the active file, and return the complete archive's path. Raises: KeeperError."""
         before = set(self.journal.iterdir())
         run(*self.inside, "journalctl", "--rotate")
         archive = max(set(self.journal.glob("system@*.journal")) - before)
@@ -233,33 +208,21 @@ class PrivateJournald:
         return archive
 
     def boot(self, messages: int) -> None:
-        """Start journald as a boot does, log `messages` messages, and wait until journald has written them.
+        """Start journald as a boot does, and log `messages` messages to its own /run; `flush` moves them to
+        `directory`.
 
-        journald writes them to a journal in its own /run, not to `directory`. `flush` moves them to `directory`.
-        journald must not be running before.
-
-        Raises: KeeperError if journald does not start, or journalctl fails.
+        Raises: KeeperError.
         """
         self.start(flushed=False)
         self._log(messages)
         run(*self.inside, "journalctl", "--sync")
 
     def flush(self) -> None:
-        """Make journald move its runtime journal to `directory`, and wait until it has finished.
-
-        systemd-journal-flush.service does the same at boot.
-
-        Raises: KeeperError if journalctl fails; subprocess.TimeoutExpired after 300 s.
-        """
+        """Do what systemd-journal-flush.service does at boot, and wait for its end. Raises: KeeperError."""
         run(*self.inside, "journalctl", "--flush")
 
     def kill(self) -> None:
-        """Kill journald and wait for its end. Unsynced files stay ONLINE, as after a power cut.
-
-        `start` starts journald again.
-
-        Raises: KeeperError before `start` and after `stop`.
-        """
+        """Kill journald. Unsynced files stay ONLINE, as after a power cut. Raises: as `pid`."""
         os.kill(self.pid, signal.SIGKILL)
         self.stop()
 
@@ -276,12 +239,7 @@ class PrivateJournald:
 
 
 def read_state(path: Path) -> int:
-    """Return the state byte of a journal file: OFFLINE, ONLINE or ARCHIVED.
-
-    OFFLINE if the file is too short to have one. A damaged file can give any value from 0 to 255.
-
-    Raises: OSError if the file cannot be read, such as FileNotFoundError.
-    """
+    """Return the state byte of a journal file, 0 to 255 in a damaged one; OFFLINE if it is too short. Raises: OSError."""
     with path.open("rb") as file:
         return int.from_bytes(os.pread(file.fileno(), 1, STATE_OFFSET), "little")
 
@@ -302,14 +260,11 @@ class Bed(NamedTuple):
 def bed(
     *settings: str, size: str = "1G", sync_interval: str = "5min", options: str = "", parent: str | None = None
 ) -> Iterator[Bed]:
-    """Yield a new btrfs volume with a private journald that writes to it; remove both at the end of the block.
+    """Yield a new btrfs with a private journald that writes to it; remove both at the end of the block.
 
-    `settings` are lines for journald.conf(5). `size` (as in truncate(1)) and mount `options` are those of the
-    volume. The volume's image is in a temporary directory below `parent`, or below the system's default for None.
-    journald runs when the block begins.
+    `settings` are lines for journald.conf(5), `size` is as in truncate(1), and the image lies below `parent`.
 
-    Raises: KeeperError with the error message of the tool that failed; OSError if `parent` does not exist or
-    cannot be written to.
+    Raises: KeeperError with the error message of the tool that failed; OSError as tempfile.mkdtemp.
     """
     with (
         ScratchVolume(size, options=options, parent=parent) as scratch,

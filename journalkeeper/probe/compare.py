@@ -48,11 +48,10 @@ Report = Callable[[str], None]
 
 
 class Strategy(NamedTuple):
-    """A way in which a host treats its journal.
+    """A way in which a host treats its journal, as shell commands in journald's mount namespace.
 
-    Its acts are shell commands in journald's mount namespace: `by_day` runs between the flushes, as a service does,
-    `at_noon` once a day by a timer, and `at_night` before each shutdown. With `syncs=False`, journald is never asked to
-    sync and its timer is set to a day, so that loggers wait for no fsync of journald.
+    `by_day` runs between the flushes, `at_noon` once a day, and `at_night` before each shutdown. Without `syncs`,
+    journald never syncs.
     """
 
     name: str
@@ -84,11 +83,9 @@ STRATEGIES: Final = (
 class Row(NamedTuple):
     """The measurements of one strategy.
 
-    `flush_s` is the time of the boot flush after the last day. `last_s` is that of a read of the newest ten entries on
-    the last evening, `read_s` that of a read of all entries. `extents` and `disk_bytes` are those of all journal files
-    on that evening. `active_extents` counts the extents of the file that the boot opens. `written_bytes` is the number
-    of bytes written to the volume's device on all days. `wait_s` is the longest time that a message waited for journald
-    after that boot, under a steady load with a flush, while the strategy acted.
+    `flush_s` is the time of the boot flush after the last day. `last_s` and `read_s` are cold reads of ten and of all
+    entries on the last evening, when all files have `extents` and `disk_bytes`. `active_extents` are those that the
+    boot finds. `wait_s` is the longest wait of a message under load with a flush, while the strategy acted.
     """
 
     strategy: str
@@ -114,18 +111,13 @@ class LabAnswer(NamedTuple):
 
 
 def compare(directory: str, wanted: int, iops: int | None, report: Report) -> LabAnswer:
-    """Simulate days of a host's journal under each strategy, and return the measurements of each journal.
+    """Simulate days of a host's journal under each strategy, each on a volume of its own below `directory`.
 
-    The first strategy, "untouched", is flushed until its active file has `wanted` extents, a positive number.
-    Each other strategy gets about the same number of flushes. Each has its own volume below `directory`, which is
-    removed.
-
-    `iops` limits the device during each timed step; 0 means no limit. None means DEFAULT_IOPS if the kernel can
-    limit, else no limit. `iops` in the answer is None if there was no limit. `report` is called with a text on
+    "untouched" is flushed until its active file has `wanted` extents, and the others get as many flushes. `iops` limits
+    the device in timed steps: 0 is no limit, None DEFAULT_IOPS where the kernel can limit. `report` gets a text for
     each step.
 
-    Raises: KeeperError with the error message of the tool that failed; KeeperError or OSError if a limit was
-    requested and the kernel cannot limit.
+    Raises: KeeperError with the error message of the tool that failed; KeeperError or OSError if it cannot limit.
     """
     flushes = 0
     rows = []
@@ -151,9 +143,7 @@ def compare(directory: str, wanted: int, iops: int | None, report: Report) -> La
 
 
 def find_throttle(volume: ScratchVolume, iops: int | None) -> int:
-    """Return the limit in IOPS: the requested one, or DEFAULT_IOPS for None, or 0 if this kernel cannot limit.
-
-    The limit is tried on `volume`, and then removed.
+    """Return the limit that this kernel can keep: `iops`, for None DEFAULT_IOPS, or else 0.
 
     Raises: KeeperError or OSError if a limit was requested and this kernel cannot limit.
     """
@@ -169,11 +159,7 @@ def find_throttle(volume: ScratchVolume, iops: int | None) -> int:
 
 
 def age_until(place: Bed, wanted: int, report: Report) -> int:
-    """Flush until the active file has at least `wanted` extents, and return the number of flushes.
-
-    The flushes are made in steps of FLUSHES_A_STEP, and the extents are counted after each step. So at least one
-    step is made, even if the file has enough extents before, unless `wanted` is 0. `report` is called with the
-    progress after each step.
+    """Flush in steps of FLUSHES_A_STEP until the active file has `wanted` extents, and return the number of flushes.
 
     Raises: KeeperError or OSError as `PrivateJournald.age`.
     """
@@ -187,15 +173,7 @@ def age_until(place: Bed, wanted: int, report: Report) -> int:
 
 
 def _simulate_days(place: Bed, strategy: Strategy, flushes: int, report: Report) -> None:
-    """Simulate DAYS days: make about `flushes` flushes, and run the strategy's acts at their times of day.
-
-    A day has two halves. Each half has the same number of flushes, and the remainder of the division is left out. The
-    flushes are made in steps of at most FLUSHES_A_STEP. Before each step, call `report` with the progress. After each
-    step, run `by_day`. Between two halves, call `report` with "acting". Then run `at_noon` after a first half, or
-    `at_night` after a second half. The simulation ends after the last half, without its `at_night`.
-
-    Raises: KeeperError if journald or an act fails.
-    """
+    """Make about `flushes` flushes in DAYS days, and run the strategy's acts, but not the last day's `at_night`."""
     half = flushes // (2 * DAYS)
     for number in range(2 * DAYS):
         if number:
@@ -208,13 +186,7 @@ def _simulate_days(place: Bed, strategy: Strategy, flushes: int, report: Report)
 
 
 def _act(place: Bed, command: str) -> None:
-    """Run the shell command `command` in journald's mount namespace, and wait for its end. Do nothing for "".
-
-    $STATE_DIRECTORY is the directory of the volume's image, and Python finds this journalkeeper. The command is
-    killed if this process dies.
-
-    Raises: KeeperError if the command fails; subprocess.TimeoutExpired after 300 s.
-    """
+    """Run a shell command inside; $STATE_DIRECTORY is the image's directory, and Python finds this journalkeeper."""
     if command:
         environment = ("env", f"STATE_DIRECTORY={place.volume.base}", f"PYTHONPATH={PACKAGE}")
         run(*place.journald.inside, *DIE_WITH_US, *environment, "sh", "-c", command)
@@ -226,21 +198,7 @@ def _flush(place: Bed, flushes: int, *, syncs: bool = True) -> None:
 
 
 def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
-    """Measure the journal that one strategy left, and return its row.
-
-    The order of the steps matters, because a later step changes the files that an earlier one measures:
-    1. Stop journald. Count the extents and disk bytes of all files.
-    2. Time a cold read of the newest ten entries, then one of all entries.
-    3. Run the strategy's `at_night`, not timed and not limited. Count the extents of the active file and the
-       bytes written to the volume so far.
-    4. Mount the volume anew. Time the flush of a boot, which changes many old pages of the file.
-    5. Measure the longest wait while the strategy acts, with `measure_wait_s`.
-
-    `iops` limits the device during each timed step; 0 means no limit. `report` is called before each timed step.
-    journald runs at the end.
-
-    Raises: KeeperError if journald, an act or a tool fails.
-    """
+    """Measure the journal that one strategy left. Each step changes the files that the steps before it measure."""
     volume, journald = place.volume, place.journald
     journald.stop()
     counted = used = 0
@@ -267,12 +225,8 @@ def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
 
 
 def _read_cold_s(place: Bed, iops: int, lines: str) -> float:
-    """Return the seconds that journalctl needs to read the newest `lines` entries ("all" or a number) from the disk.
-
-    The volume is mounted anew first, so that nothing is in memory. journald must be stopped before, because it would
-    keep the volume in use. `iops` is as in `time_limited_s`.
-
-    Raises: KeeperError if the volume stays in use, or journalctl fails.
+    """Return the seconds that a read of `lines` entries ("all" or a number) takes after a new mount; journald is
+    stopped.
     """
     command = f'journalctl --quiet --no-pager --directory="$0" --lines={lines} >/dev/null'
     place.volume.remount()
@@ -280,18 +234,14 @@ def _read_cold_s(place: Bed, iops: int, lines: str) -> float:
 
 
 def _count_extents(path: Path, *, sync: bool = True) -> int:
-    """Return the number of extents of a file. With `sync`, its dirty pages are written first."""
     with path.open("rb") as file:
         return placement.count(file.fileno(), sync=sync)
 
 
 def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
-    """Return the longest time in seconds from a message's planned time of sending until journald received it.
+    """Return the longest time in seconds from a message's planned sending until journald received it.
 
-    UNSYNCED messages are logged first. Then a load of LOAD_RATE messages per second begins, as `probe syslog`
-    sends it. After a second, journald is asked to sync its files, unless the strategy has `syncs=False`. Then
-    `by_day`, `at_noon` and `at_night` of the strategy run, and the load continues for two seconds. `iops` limits
-    the device during the load, as in `time_limited_s`.
+    The load begins after UNSYNCED messages; then journald syncs, and all acts of the strategy run.
 
     Raises: KeeperError if a message does not arrive in the journal, or journald or an act fails.
     """
@@ -320,10 +270,7 @@ def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
 
 
 def time_limited_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:
-    """Call `work`, and return its duration in seconds. Meanwhile the device is limited to `iops`; 0 means no limit.
-
-    journalctl's program is read into memory first. The limit is removed also after an error of `work`.
-    """
+    """Call `work` with the device limited to `iops` (0: no limit), and return its duration in seconds."""
     run("journalctl", "--version")
     volume.throttle(iops)
     try:

@@ -35,8 +35,7 @@ class Limit(NamedTuple):
 class Series:
     """Timed calls in the order in which they were added, in nanoseconds of one clock.
 
-    A wait lasts from the call's time in `planned_ns` to its end. This is the time for which the call was planned, or
-    its start if there was no plan. `planned` is True if the calls have planned times.
+    A wait lasts from the time in `planned_ns` to the call's end; without a plan these are the calls' starts.
     """
 
     def __init__(self, name: str, *, planned: bool = False) -> None:
@@ -59,10 +58,8 @@ class Series:
 
 
 def draw(waits_ns: Iterable[int]) -> list[str]:
-    """Return the lines of a histogram, one for each power of two from the shortest to the longest wait.
-
-    Each line has the shortest wait that it counts, the number of waits, and a bar. The longest bar has BAR characters.
-    Without waits the list is empty.
+    """Return the lines of a histogram, one for each power of two from the shortest to the longest wait; [] without
+    waits.
     """
     counts = Counter(map(bucket, waits_ns))
     most = max(counts.values(), default=0)
@@ -79,15 +76,11 @@ def bucket(wait_ns: int) -> int:
 
 
 def _bound_s(number: int) -> float:
-    """Return the shortest wait of bucket `number` in seconds; 0 for bucket -1."""
     return 2**number / 1e6 if number >= 0 else 0.0
 
 
 def stalls(series: Series, least_ns: int) -> list[tuple[int, int]]:
-    """Return (begin, end) in ns of each time during which a wait of at least `least_ns` lasted, in order of time.
-
-    Overlapping times are joined. Without such waits the list is empty.
-    """
+    """Return (begin, end) in ns of each time in which a wait of at least `least_ns` lasted, in order, overlaps joined."""
     found: list[tuple[int, int]] = []
     waits = zip(series.planned_ns, series.waits_ns(), strict=False)
     for began, ended in sorted((began, began + wait) for began, wait in waits if wait >= least_ns):
@@ -99,11 +92,7 @@ def stalls(series: Series, least_ns: int) -> list[tuple[int, int]]:
 
 
 def verdict(all_series: Sequence[Series], limit: Limit) -> str:
-    """Return a sentence: whether the longest wait of all series is within `limit`, and where the limit comes from.
-
-    If not, it names the series with the longest wait and counts its waits over the limit. Without waits it states that
-    none was measured.
-    """
+    """Return a sentence: whether the longest wait of all series is within `limit`, and where the limit comes from."""
     waits = [(max(series.waits_ns()), series) for series in all_series if series.began_ns]
     if not waits:
         return f"No wait was measured; the limit is {limit}."
@@ -146,10 +135,7 @@ class SeriesAnswer(NamedTuple):
 
 
 def make_answer(series: Series) -> SeriesAnswer:
-    """Return a series as a record for the answer of `probe -j`. Empty buckets are left out.
-
-    `call` has the statistics of the calls' durations; it is None if the series has no planned times.
-    """
+    """Return a series for `probe -j`, without empty buckets. `call` is None without planned times."""
     counts = Counter(map(bucket, series.waits_ns()))
     return SeriesAnswer(
         series.name,
@@ -160,10 +146,8 @@ def make_answer(series: Series) -> SeriesAnswer:
 
 
 def compute_statistics(waits_ns: Iterable[int]) -> Statistics:
-    """Return the count, sum, mean, percentiles and longest of the waits, in seconds.
-
-    A percentile, also the median, is None if fewer than ABOVE waits come after it in their order. Without waits, the
-    count and the sum are 0, and all other values are None.
+    """Return the statistics in seconds. A percentile is None if fewer than ABOVE waits are longer; all are without
+    waits.
     """
     ordered = [wait_ns / 1e9 for wait_ns in sorted(waits_ns)]
     count, total_s = len(ordered), sum(ordered)
@@ -175,10 +159,7 @@ def compute_statistics(waits_ns: Iterable[int]) -> Statistics:
 
 
 def format_wait(span_ns: int | None) -> str:
-    """Return a time with its unit and mostly three digits: "262 ms", "1.05 s", "12.3 us"; "-" for None.
-
-    Nanoseconds have no fraction.
-    """
+    """Return a time with its unit and mostly three digits: "262 ms", "1.05 s", "12.3 us"; "-" for None."""
     if span_ns is None:
         return "-"
     unit, size = next(((unit, size) for unit, size in UNITS if abs(span_ns) >= size), UNITS[-1])

@@ -30,22 +30,14 @@ LENGTH: Final = 16 << 20
 
 
 def journal_directory(asked: Namespace) -> str:
-    """Return the directory in which journald writes: this machine's below the chosen journal, if that exists.
-
-    Otherwise return the chosen journal: `asked.directory`, or /var/log/journal if it is None.
-    """
+    """Return the directory of this machine's journal below the chosen one, or the chosen one where there is none."""
     directory = str(asked.directory or "/var/log/journal")
     own = f"{directory}/{read_machine_id()}"
     return own if os.path.isdir(own) else directory
 
 
 def measure(asked: Namespace) -> Steps:
-    """Measure the duration of fsyncs of a file in the journal's directory, alone and with a busy writer.
-
-    `asked` has --rate, --seconds and the directory. BUSY lists the shares of the time in which the writer works; 0
-    means no writer. Measure each share for --seconds, in a series of its own. Yield the Measurement first, and the
-    same object again after each fsync. After each share with a writer, add a note with the share of the time that the
-    writer really used. The temporary files are removed at the end.
+    """Measure fsyncs of a file in the journal's directory for --seconds each, beside a writer of each share in BUSY.
 
     Raises: FileError for an OSError of these files, such as ENOSPC; KeeperError as `scratch`.
     """
@@ -73,10 +65,9 @@ def _write_and_sync(fd: int) -> None:
 
 @contextmanager
 def writer(path: str, share: float) -> Iterator[list[float]]:
-    """Write and sync the file `path` in a thread during the block, so that this takes `share` of the time.
+    """Write and sync the new file `path` in a thread during the block, for `share` of the time (0: never).
 
-    Yield the list to which the thread adds the duration of each write in seconds. The file is created or emptied first,
-    and is left there at the end. With a share of 0, nothing is written or created, and the list stays empty.
+    Yield the list to which the thread adds each write's seconds.
 
     Raises: OSError if the file cannot be opened; the thread's OSError (ENOSPC) at the end, unless the block raised.
     """

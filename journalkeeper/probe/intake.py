@@ -50,16 +50,9 @@ class Intake:
         self._doubtful_us = 0
 
     def take(self, entry: Mapping[str, Any]) -> None:
-        """Add the intake delay of one journal entry, to all entries and to its unit.
+        """Add one entry's intake delay, if it has one, and what the entry says of rotations, flushes and the clock.
 
-        Add nothing for an entry without a time of sending, or from another transport than syslog and the native socket.
-        Only count the entry in `unclear` in each of these cases:
-        - The delay is negative.
-        - The entry was sent before the last change of the wall clock.
-        - The delay exceeds STEP_US, and the entry is the first of its boot.
-
-        Also record the times of messages of priority crit or higher, whatever their transport. From journald's own
-        messages record the number of dropped messages and the times of flushes.
+        A delay that a change of the wall clock may explain only counts in `unclear`.
         """
         taken_us = int(entry["__REALTIME_TIMESTAMP"])
         known = self._watch_clock(entry["_BOOT_ID"], taken_us, int(entry["__MONOTONIC_TIMESTAMP"]))
@@ -80,12 +73,7 @@ class Intake:
             series.add((taken_us - wait) * 1000, wait * 1000)
 
     def _watch_clock(self, boot: str, taken_us: int, monotonic_us: int) -> bool:
-        """Return True if the previous entry is of the same boot, so that a change of the wall clock can be noticed.
-
-        If the wall clock moved against the monotonic clock between the two entries, count this in `clock_steps`. Then
-        mark all messages sent before this entry as doubtful. A difference that adjtime(3) can explain does not count.
-        For the first entry, and for the first of a new boot, return False and count nothing.
-        """
+        """Count a step of the wall clock since the previous entry. Return False if that is not of the same boot."""
         before, offset_us, then_us = self._clock
         self._clock = (boot, taken_us - monotonic_us, monotonic_us)
         if boot != before:
@@ -97,12 +85,7 @@ class Intake:
         return True
 
     def describe_stalls(self, rotations_us: list[int]) -> Iterator[str]:
-        """Yield one line for each of the STALLS_SHOWN longest stalls, with its length, time and cause, in order of
-        time.
-
-        A stall is a time with waits of at least STALL_NS. `_find_cause` describes the causes. `rotations_us` are the
-        times of rotations.
-        """
+        """Yield a line for each of the STALLS_SHOWN longest stalls (waits of at least STALL_NS), in order of time."""
         found = sorted(stalls(self.all, STALL_NS), key=lambda one: one[0] - one[1])[:STALLS_SHOWN]
         for began_ns, ended_ns in sorted(found):
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began_ns // 10**9))
@@ -110,15 +93,6 @@ class Intake:
             yield f"stall of {span(ended_ns - began_ns)} at {when}: {cause}"
 
     def _find_cause(self, began_us: int, ended_us: int, rotations_us: list[int]) -> str:
-        """Return the cause of a stall as a text, or a list of the possible causes if no event explains it.
-
-        These causes are tried in this order:
-        - a boot flush that took at least half of the stall.
-        - a message of priority crit or higher, near the beginning of the stall.
-        - a rotation, near the beginning of the stall.
-
-        Near means from STALL_NS before the beginning to STEP_US after it.
-        """
         overlaps = (min(ended_us, ended) - max(began_us, began) for began, ended in self.flushes_us)
         if any(overlap * 2 >= ended_us - began_us for overlap in overlaps):
             return "boot flush"
@@ -138,13 +112,9 @@ class Intake:
 
 
 def rotations_us(directory: str) -> list[int]:
-    """Return the times of the rotations in ascending order: the first entries of all system journals but the oldest.
+    """Return the times of rotations in ascending order: the first entries of all system journals but the oldest.
 
-    Read the journals in `directory` and everything below it. Skip files that vanish meanwhile or have no valid
-    header, and directories that cannot be listed. Return [] for fewer than two journals, or if `directory` does not
-    exist.
-
-    Raises: OSError if a journal cannot be read, such as EACCES; ENOTDIR if a link replaces a directory meanwhile.
+    Raises: OSError if a journal cannot be read, such as EACCES.
     """
     found = []
     for place, _, names in os.walk(os.path.realpath(directory)):
@@ -161,10 +131,7 @@ def rotations_us(directory: str) -> list[int]:
 def measure(asked: Namespace) -> Steps:
     """Measure the intake delay of the entries that --since, --boot and --follow select.
 
-    Yield the Measurement first, and the same object again after each batch of entries. At the end, also after an
-    error, add the series of the units, the one with the longest wait first, and the notes and losses.
-
-    Raises: KeeperError if journalctl fails; OSError if journalctl cannot be started, or as `rotations_us`.
+    Raises: KeeperError if journalctl fails; OSError if it cannot be started, or as `rotations_us`.
     """
     options = [f"--since={asked.since}"] if asked.since else []
     options += ["--boot"] if asked.boot else []

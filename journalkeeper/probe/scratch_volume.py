@@ -64,10 +64,9 @@ read -r _ || :
 
 
 def run(*argv: str | os.PathLike[str], timeout_s: float = 300) -> str:
-    """Run a command and return its standard output. Its standard input is that of this process.
+    """Run a command, and return its standard output.
 
-    Raises: KeeperError with the command's error message if its exit status is not 0; subprocess.TimeoutExpired after
-    `timeout_s`; OSError if it cannot be started.
+    Raises: KeeperError with the command's error message if it fails; subprocess.TimeoutExpired; OSError.
     """
     done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False)
     if done.returncode != 0:
@@ -78,14 +77,11 @@ def run(*argv: str | os.PathLike[str], timeout_s: float = 300) -> str:
 
 @contextmanager
 def undo_at_end(*argv: str) -> Iterator[str]:
-    """Start a command that undoes its own work when the block ends or this process dies. Yield its first line.
+    """Start a command that undoes its own work when its stdin ends. Yield its first line, which says that it is ready.
 
-    The command prepares, prints a line, and undoes its work when its stdin ends. The block's end waits for that.
-    A failure of this part is not reported. Ctrl-C does not reach the command, and SIGPIPE is ignored in it,
-    because SIGPIPE would end a shell without its trap.
+    The block's end waits for it. A failure to undo is not reported.
 
-    Raises: KeeperError with the command's error message if it ends without a line; OSError if it cannot be
-    started.
+    Raises: KeeperError with the command's error message if it ends without a line; OSError.
     """
     pipe = subprocess.PIPE
     with (
@@ -105,10 +101,7 @@ def undo_at_end(*argv: str) -> Iterator[str]:
 
 
 def wait_until(is_done: Callable[[], bool], complaint: str, timeout_s: float = 60) -> None:
-    """Call `is_done` until it returns True, with short pauses.
-
-    Raises: KeeperError with `complaint` and the time if that takes longer than `timeout_s`; the errors of `is_done`.
-    """
+    """Call `is_done` with short pauses until it returns True. Raises: KeeperError with `complaint` after `timeout_s`."""
     deadline_s = time.monotonic() + timeout_s
     pause_s = 0.0005
     while not is_done():
@@ -119,14 +112,10 @@ def wait_until(is_done: Callable[[], bool], complaint: str, timeout_s: float = 6
 
 
 def isolate() -> None:
-    """Replace this process by a new run of the same command in its own mount namespace. Return only in the new run.
+    """Run this command anew in its own mount namespace, and return only in the new run, with the same process id.
 
-    The new run has the same process id and arguments. It finds the variable ISOLATED in its environment. Its own call
-    of `isolate` removes the variable and returns. Without isolation, a namespace that another process makes meanwhile
-    would copy our mounts and keep them mounted.
-
-    If the namespace cannot be made, the process ends with the message of unshare(1), because this program is no
-    longer there to report it.
+    Otherwise a namespace that another process makes meanwhile would copy our mounts and keep them mounted. unshare(1)
+    reports a failure.
 
     Raises: OSError if unshare(1) cannot be executed.
     """
@@ -141,8 +130,7 @@ def isolate() -> None:
 class ScratchVolume:
     """A new btrfs of `size` (as in truncate(1)), mounted with `options` in a temporary directory below `parent`.
 
-    At the end of the block or of this process, it is unmounted and removed. With `images`, files of the caller that
-    contain a filesystem, no filesystem is made and these files are kept.
+    It ends with the block and with this process. Files of the caller in `images` are used instead, and kept.
 
     Raises: KeeperError with the error message of the tool that failed.
     """
@@ -176,18 +164,11 @@ class ScratchVolume:
         run("mount", "-t", "btrfs", "-o", self.options, self.device, self.mountpoint)
 
     def unmount(self) -> None:
-        """Unmount the volume lazily, and return at once.
-
-        While a process holds a file open, it stays in use: see `await_release`.
-
-        Raises: KeeperError if umount(8) fails, for example because the volume is not mounted.
-        """
+        """Unmount lazily: it stays in use while a process has a file open (`await_release`). Raises: KeeperError."""
         run("umount", "--lazy", self.mountpoint)
 
     def remount(self) -> None:
         """Unmount and mount again, so that neither the volume nor its images are in the page cache.
-
-        The images are synced first. Wait until no process uses the volume.
 
         Raises: KeeperError if the volume is still in use after 30 s, or cannot be mounted.
         """
@@ -200,11 +181,9 @@ class ScratchVolume:
         self.mount()
 
     def await_release(self, timeout_s: float = 30) -> None:
-        """Wait until the volume is not mounted in any mount namespace, and no process uses it.
+        """Wait until the volume is mounted nowhere and no process uses it.
 
-        An exclusive open of its device fails while it is mounted (open(2), O_EXCL without O_CREAT).
-
-        Raises: KeeperError if the volume is still mounted after `timeout_s`; OSError if the device cannot be opened.
+        Raises: KeeperError after `timeout_s`; OSError if the device cannot be opened.
         """
 
         def is_released() -> bool:
@@ -220,12 +199,11 @@ class ScratchVolume:
         wait_until(is_released, complaint, timeout_s)
 
     def throttle(self, iops: int) -> None:
-        """Limit the first device to `iops` reads and `iops` writes per second; 0 removes the limit.
+        """Limit the first device to `iops` reads and `iops` writes a second; 0 removes the limit.
 
-        The limit is written to io.max of this process's cgroup, or else to the root group of blkio. No process is moved
-        to another cgroup. Do nothing if `iops` is already the limit.
+        The limit is that of this process's cgroup (io.max), or of blkio's root group.
 
-        Raises: KeeperError if the kernel has neither blkio nor io.max; OSError if the limit cannot be written.
+        Raises: KeeperError if the kernel has neither; OSError if the limit cannot be written.
         """
         if iops == self._iops:
             return
@@ -242,20 +220,12 @@ class ScratchVolume:
         self._iops = iops
 
     def count_written_bytes(self) -> int:
-        """Return the number of bytes written to the first device since the volume was made.
-
-        Source: Documentation/block/stat.rst.
-        """
+        """Return the bytes written to the first device since the volume was made. Source: Documentation/block/stat.rst."""
         counter = Path("/sys/class/block", Path(self.device).name, "stat").read_text().split()[6]
         return int(counter) * SECTOR_BYTES - self._counted_before
 
     def close(self) -> None:
-        """Remove the limit of IOPS, unmount the volume, detach its devices, and remove the temporary directory.
-
-        A second call does nothing, unless the limit is still set. A failure of the last three steps is not reported.
-
-        Raises: as `throttle` if the limit cannot be removed; the other steps are done all the same.
-        """
+        """Undo all, whatever fails; a failure is not reported, except of the limit. Raises: as `throttle`."""
         with self._stack:
             self.throttle(0)
 

@@ -35,29 +35,18 @@ NO_LINE: Final = "`journalctl --follow` shows no new line (Storage=none?)"
 
 
 def measure(asked: Namespace) -> Steps:
-    """Run a program that writes lines to the chosen journald, and measure how long each line takes, as `at` does.
-
-    `base.target` chooses the journald by --host and the directory of `asked`.
-
-    Raises: KeeperError, OSError as `base.target` and `at`.
-    """
+    """Measure at the journald that --host and the directory choose. Raises: as `base.target` and `at`."""
     with target(host=asked.host, directory=asked.directory) as where:
         yield from at(where, asked)
 
 
 def at(where: Target, asked: Namespace) -> Steps:
-    """Run a program that writes lines to the journald `where`, and measure how long each line takes.
+    """Run a program that writes lines to the journald `where`, and measure each line's way to it and on to a reader.
 
-    Measure two times for each line: from the program to journald, and from journald to a reader (`journalctl
-    --follow`). The verdict is about the second. `asked` has --rate (lines per second), --seconds and --size (bytes of a
-    line).
+    `asked` has --rate (lines a second), --seconds and --size (bytes a line). Lines that do not arrive within PATIENCE_S
+    after the program's end are a loss.
 
-    Yield the Measurement before the program starts. Yield the same object again after each group of lines, and at least
-    every MOMENT_S. Stop when all lines have arrived. Stop also if no line arrives for PATIENCE_S after the program's
-    end, and then store the number of missing lines as a loss. End the program and journalctl in any case.
-
-    Raises: KeeperError if journalctl does not show the first test line, or if journalctl ends; OSError if journald
-    cannot be reached.
+    Raises: KeeperError if journalctl shows no test line, or ends; OSError if journald cannot be reached.
     """
     count = max(1, round(asked.rate * asked.seconds))
     pad = max(0, asked.size - len(f"{time.monotonic_ns()} \n"))
@@ -95,12 +84,9 @@ def at(where: Target, asked: Namespace) -> Steps:
 
 @contextmanager
 def _follow(where: Target) -> Iterator[tuple[str, Iterator[list[bytes]]]]:
-    """Start `journalctl --follow` for the entries of a new identifier, and wait until it shows a test line.
+    """Start `journalctl --follow` for a new identifier, and yield the identifier and its later lines.
 
-    This function sends the test line itself. Yield the identifier, and an iterator over journalctl's later output, as
-    `read_lines` returns it. journalctl is killed at the end of the block.
-
-    Raises: KeeperError if the test line is not shown within PATIENCE_S; OSError if journald cannot be reached.
+    journalctl has shown a test line by then.
     """
     tag = f"journalkeeper-probe-{token_hex(4)}"
     with _connect(where, tag) as channel:
@@ -119,12 +105,7 @@ def _follow(where: Target) -> Iterator[tuple[str, Iterator[list[bytes]]]]:
 
 
 def _connect(where: Target, identifier: str) -> socket.socket:
-    """Return a socket to the stdout socket of the journald of `where`, as sd_journal_stream_fd(3) makes it.
-
-    Each line that is sent becomes a message of `identifier` with the default priority 6. Nothing can be received.
-
-    Raises: OSError if the socket cannot be reached.
-    """
+    """Return a socket for lines of `identifier`, as sd_journal_stream_fd(3) makes it, with priority 6."""
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     channel.connect(os.fspath(where.sockets / "stdout"))
     channel.shutdown(socket.SHUT_RD)

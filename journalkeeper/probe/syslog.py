@@ -25,18 +25,15 @@ ARRIVALS_PAUSE_S: Final = 0.2
 
 
 def datagram(tag: str, size_bytes: int, number: int = 0) -> bytes:
-    """Return a syslog(3) message from the identifier `tag`, with `number`, padded to `size_bytes`.
-
-    A message that is longer without padding is not cut.
-    """
+    """Return a syslog(3) message from the identifier `tag`, with `number`, padded to `size_bytes`."""
     return f"<14>{time.strftime('%b %e %T')} {tag}: {number:08d} ".ljust(size_bytes, "x").encode()
 
 
 def count_messages(asked: Namespace) -> int:
-    """Return the number of messages to send: --rate times --seconds, rounded, at least 1.
+    """Return the number of messages to send, at least 1.
 
     Raises: UsageError with --host, if more than half of RateLimitBurst= messages fall in one RateLimitIntervalSec=;
-    FileError if journald.conf cannot be read, also without --host.
+    FileError if journald.conf cannot be read.
     """
     count: int = max(1, round(asked.rate * asked.seconds))
     limit = conf.read_rate_limit()
@@ -50,11 +47,8 @@ def count_messages(asked: Namespace) -> int:
 
 
 def measure(asked: Namespace) -> Steps:
-    """Send messages to the chosen journald at the requested rate, and time each one, as `at` does.
-
-    `base.target` chooses the journald by --host and the directory of `asked`.
-
-    Raises: UsageError as `count_messages`; KeeperError, OSError as `base.target` and `at`.
+    """Measure at the journald that --host and the directory choose. Raises: as `count_messages`, `base.target` and
+    `at`.
     """
     count = count_messages(asked)
     with target(host=asked.host, directory=asked.directory) as where:
@@ -64,16 +58,10 @@ def measure(asked: Namespace) -> Steps:
 def at(where: Target, asked: Namespace, count: int) -> Steps:
     """Send `count` messages at --rate to the journald `where`, and time each one.
 
-    The series "program waits" has the duration of each send(2). The series "message waits for journald" lasts from the
-    same start to journald's own timestamp of the message. Both use CLOCK_MONOTONIC.
+    One series has the time in send(2), the other that until journald's own timestamp. The second is filled at the end,
+    when the messages have arrived or none has for PATIENCE_S; missing ones are a loss, and a failed send is a fault.
 
-    Yield the Measurement before the first message, and the same object again after each one. When the generator
-    ends, or is closed after a message, wait for the messages to arrive, at most PATIENCE_S after the last arrival.
-    Then fill the second series, empty before. Add a note, and a loss if messages are missing. If a message cannot
-    be sent, add a fault, stop, and do not wait.
-
-    Raises: OSError if the socket of journald cannot be reached; KeeperError if its network namespace cannot be
-    read.
+    Raises: OSError if the socket cannot be reached; KeeperError if its network namespace cannot be read.
     """
     sent, taken = (Series(name, planned=True) for name in ("program waits", "message waits for journald"))
     found = Measurement([sent, taken])
@@ -105,9 +93,8 @@ def at(where: Target, asked: Namespace, count: int) -> Steps:
 def find_arrivals(where: Target, tag: str, count: int, patience_s: float) -> dict[int, int]:
     """Return the time (CLOCK_MONOTONIC, ns) at which journald received each message, by the message's number.
 
-    Wait until `count` messages from the identifier `tag` have arrived, or no new one has for `patience_s`. Messages
-    that did not arrive are missing in the result. Wall clock times are not compared, because the clock may have been
-    set since the messages were sent.
+    Wait until `count` messages of `tag` have arrived, or no new one has for `patience_s`; those are missing in the
+    result.
     """
     seen: dict[int, int] = {}
     deadline_s = time.monotonic() + patience_s
