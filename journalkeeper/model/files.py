@@ -116,6 +116,8 @@ class JournalFile(NamedTuple):
     """The reason why it cannot be judged, one of the words of journalkeeper-reasons(7), or empty."""
     problem_detail: Hidden[str] = ""
     mtime_noted: Hidden[bool] = False
+    refuses_compression: Hidden[bool] = False
+    """Whether the admin set chattr +m or compression=none on the file or on its directory."""
 
     @property
     def extent_count(self) -> Annotated[Count, Key("extents", metric="Extents of all journal files.")]:
@@ -212,6 +214,17 @@ class Volume(NamedTuple):
     busy_percent: int | None = None
 
 
+def find_compression_obstacle(file: JournalFile, volume: Volume | None) -> str:
+    """Return what excludes the compression of this file's data, in words for a message; "" if nothing does.
+
+    A file can still lack checksums if it was made under another mount option: `inode.can_compress` asks the kernel.
+    """
+    for option in ("nodatacow", "nodatasum"):
+        if volume is not None and option in volume.options:
+            return f"the volume is mounted with {option}"
+    return "chattr +m or compression=none on the file or its directory" if file.refuses_compression else ""
+
+
 class Instance(NamedTuple):
     """One journald, its directory and its settings.
 
@@ -219,9 +232,9 @@ class Instance(NamedTuple):
     limit of None means journald's default. `online_since_us` is the earliest time at which its files became ONLINE,
     None if it was not observed; `slowest_piece_us` is the longest time that one piece of our work took there. With
     `available_bytes` (statvfs) the limits are journald's effective ones. `max_retention_us` 0 means for ever; with
-    `max_file_us` 0 age alone ends no file. `compressed` is the directory's own attribute, and `rotatable` is true if
-    its journald accepts a request to rotate. With `sync_tells`, only a requested sync can show when journald flushes
-    next.
+    `max_file_us` 0 age alone ends no file. `compressed` (chattr +c) and `refuses_compression` (+m) are the directory's
+    own attributes, which exclude +C. `rotatable` is true if its journald accepts a request to rotate. With
+    `sync_tells`, only a requested sync can show when journald flushes next.
     """
 
     name: str
@@ -242,5 +255,6 @@ class Instance(NamedTuple):
     available_bytes: int | None = None
     inode: int = 0
     compressed: bool = False
+    refuses_compression: bool = False
     rotatable: bool = False
     sync_tells: bool = False

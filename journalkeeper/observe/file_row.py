@@ -82,7 +82,13 @@ def read_row(
             # they are added, so an earlier row would stay wrong for good.
             finished = row.kind is not Kind.ACTIVE and row.state is not State.ONLINE
             extents = placement.survey(fd, sync=finished, per_mib=row.kind is Kind.ACTIVE)
-            return row._replace(extents=extents, disk_bytes=disk.read_disk_bytes(fd) if disk_bytes else None)
+            # The kernel sets the flag, too, if a piece did not become smaller: other pieces are compressed then.
+            flags = inode.get_flags(dir_fd) | (0 if extents.encoded_bytes else inode.get_flags(fd))
+            return row._replace(
+                extents=extents,
+                disk_bytes=disk.read_disk_bytes(fd) if disk_bytes else None,
+                refuses_compression=bool(flags & inode.FS_NOCOMP_FL),
+            )
     except (OSError, UnfitFileError) as error:
         return build_problem(place, name, kind, *explain_error(error))
 

@@ -213,6 +213,7 @@ class Observer:
         )._replace(
             inode=status.st_ino,
             compressed=bool(flags & inode.FS_COMPR_FL),
+            refuses_compression=bool(flags & inode.FS_NOCOMP_FL),
             rotatable=self._root == "/" and control.can_be_asked(place.path, place.namespace),
         )
         listing = layout.list_directory(fd)

@@ -15,11 +15,11 @@ from typing import TypeVar
 
 import pytest
 
-from journalkeeper.btrfs import placement
+from journalkeeper.btrfs import inode, placement
 from journalkeeper.cli.status import find_foreign_tops
 from journalkeeper.journald import control, opening
 from journalkeeper.journald.header import STATE_OFFSET
-from journalkeeper.model import Extents, JournalFile, Kind, Reason, State
+from journalkeeper.model import MIB, Extents, JournalFile, Kind, Reason, State
 from journalkeeper.model.errors import FileError
 from journalkeeper.model.files import MAX_FILE_BYTES
 from journalkeeper.observe.observer import COARSE_NS, UNSYNCED_NS, Observer, Seen, resolve_path
@@ -62,6 +62,27 @@ def top(place: Path, journal_bytes: bytes) -> Path:
 
 
 # what is seen
+
+
+@pytest.mark.parametrize(
+    ("words", "refuses"),
+    [
+        ("chattr +m {place}", True),
+        ("chattr +m {path}", True),
+        ("btrfs property set {path} compression none", True),
+        ("btrfs filesystem defragment -czstd {path}", False),  # the kernel then sets the same flag by itself
+        ("true", False),
+    ],
+)
+def test_a_look_sees_who_excluded_compression(place: Path, journal_bytes: bytes, words: str, refuses: bool) -> None:
+    path = put(place, journal_bytes + os.urandom(MIB))
+    run(*(word.format(place=place, path=path) for word in words.split()))
+    with open(path, "rb") as file:
+        marked = bool(inode.get_flags(file.fileno()) & inode.FS_NOCOMP_FL)
+    assert marked == (" {path}" in words)
+    seen = Observer().look_at([str(path)], now_us=now_us())
+    assert seen.files[0].refuses_compression == refuses
+    assert seen.instances[0].refuses_compression == (words == "chattr +m {place}")
 
 
 def test_a_look_agrees_with_the_systems_tools(bed: Bed) -> None:
