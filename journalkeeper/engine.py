@@ -28,7 +28,7 @@ from journalkeeper.model.progress import Progress
 from journalkeeper.model.recorded import Counters
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US, HOUR_US
-from journalkeeper.model.waiting import Wait, find_waits
+from journalkeeper.model.waiting import LEFT, Wait, find_waits
 from journalkeeper.observe import load
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.intake import ENTRIES_PER_FLUSH, Intake, list_journald_files
@@ -208,6 +208,7 @@ class Engine:
                     remember(self.memory.failures, action, done.outcome, now_us())
                     unrecorded += store_outcome(record, run, seen.volumes, action.target.device, done)
                     on_outcome(done.outcome)
+                chosen = chosen.end_after(len(outcomes))
                 unrecorded += run_bookkeeping(lambda: record.end_run(run, now_us()))
             notices += run_bookkeeping(lambda: self._update_history(record, host, chosen, outcomes, request))
             lag_us = self.memory.intake.find_worst_us(list_journald_files(host.files)) if watching else None
@@ -215,9 +216,8 @@ class Engine:
                 notices += run_bookkeeping(partial(publisher.publish_success, (host, chosen), outcomes, record, lag_us))
             counters = _read_counters(record)
         waiting = tuple(self.memory.waiting.values()) if self.memory.waiting and watching else ()
-        written = sum(outcome.bytes_written for outcome in outcomes)
         said, self.memory.notices = (*self.memory.notices, *notices, *record.ignored, *unrecorded), []
-        took_s = time.monotonic() - began
+        written, took_s = sum(outcome.bytes_written for outcome in outcomes), time.monotonic() - began
         return Report(chosen, tuple(outcomes), written, took_s, said, host, waiting, counters, tuple(unrecorded))
 
     def _open_history(self, stack: ExitStack, request: Request) -> Record:
@@ -259,9 +259,9 @@ class Engine:
     ) -> None:
         """Update the waiting files in the memory and in the history, and delete old rows of the history.
 
-        The wait of a file begins when a run leaves its work undone. `memory.waiting` gets all waits. The history
-        gets only waits of at least an hour, because each commit costs 14 I/Os. If `request` names files, no wait
-        begins, and only the waits of files with the result DONE end.
+        The wait of a file begins when a run leaves its work undone. `memory.waiting` gets all waits. The history gets
+        only waits of at least an hour, because each commit costs 14 I/Os, and those of an ended run. If `request`
+        names files, no wait begins, and only the waits of files with the result DONE end.
 
         Old rows are deleted as in `Record.prune`. At the same time the memory forgets failures of files that are
         gone, unless `request` names files. The service does both once a day, other engines in each run.
@@ -269,13 +269,14 @@ class Engine:
         Raises: KeeperError if the history cannot be read or written.
         """
         now = now_us()
-        before = record.waiting() if self.memory.waiting is None or not self._follows else self.memory.waiting
+        before = self._read_waits(record)
         if not request.paths:
             self.memory.waiting = find_waits(before, chosen, outcomes, now)
         else:
             done = {outcome.path for outcome in outcomes if outcome.result is Result.DONE}
             self.memory.waiting = {path: wait for path, wait in before.items() if path not in done}
-        record.store_waits((one for one in self.memory.waiting.values() if now - one.since_us >= HOUR_US), now_us=now)
+        lasting = (one for one in self.memory.waiting.values() if now - one.since_us >= HOUR_US or one.reason in LEFT)
+        record.store_waits(lasting, now_us=now)
         if self._follows and time.monotonic() - self.memory.pruned_s < DAY_S:
             return
         self.memory.pruned_s = time.monotonic()
@@ -340,8 +341,7 @@ class Engine:
     def windows(self) -> tuple[tuple[Window, ...], int]:
         """Return the flush window of each instance, open or closed, and the earliest time at which a journald flushes.
 
-        An open window permits work on active files. Before the first look at the flush timers, there are no windows.
-        The time is CLOCK_REALTIME in microseconds, 0 if unknown.
+        Before the first look there are no windows. The time is CLOCK_REALTIME in microseconds, 0 if unknown.
         """
         instances, files = self.memory.flushes.renew(self.memory.seen.instances, self.memory.seen.files)
         found = windows(instances, files, now_us(), margin_us=self.config.window.margin_us)
@@ -350,9 +350,7 @@ class Engine:
     def next_flush_look_us(self) -> int | None:
         """Return when (CLOCK_MONOTONIC, us) to call `look_for_due_plan` next. The time can be in the past.
 
-        A flush is the sync of an active file by journald's timer (SyncIntervalSec=). A call is due shortly before the
-        next flush of any instance, and again until the flush was seen. If the time of a flush is unknown, calls are due
-        repeatedly. Return None if no call is due before the next append to a file.
+        None if no call is due before the next append to a file.
         """
         return self.memory.flushes.get_next_look_us(
             self.config.window.margin_us + self.memory.piece_times.get_longest_us()
@@ -378,7 +376,11 @@ class Engine:
             rotations=record.count_rotations(now - DAY_US, now),
             unshared=record.list_unsharing_directories(now),
             began_us=self.memory.began_us,
+            waiting={path: wait.reason for path, wait in self._read_waits(record).items()},
         )
+
+    def _read_waits(self, record: Record) -> dict[str, Wait]:
+        return record.waiting() if self.memory.waiting is None or not self._follows else self.memory.waiting
 
 
 def _read_counters(record: Record) -> Counters | None:

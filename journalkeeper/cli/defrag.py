@@ -36,7 +36,7 @@ from journalkeeper.cli.wording import (
     format_seconds,
     show_decisions,
 )
-from journalkeeper.model import Outcome, Reason, Request, Result, Verb
+from journalkeeper.model import Outcome, Request, Result, Verb
 from journalkeeper.model.run import Report, defrag_document
 from journalkeeper.model.units import MS_US, spell_size
 
@@ -78,15 +78,14 @@ def run(args: argparse.Namespace, context: Context) -> int:
         footer=[[_summarize(report)]],
         paged=False,
     )
-    return int(bool(status or stopped or failed or Reason.INTERRUPTED in odd))
+    return int(bool(status or stopped or failed))
 
 
 def _execute(asked: Request, context: Context) -> tuple[Report, dict[str, Any], bool]:
     """Run `asked` in the service if the service can do it, else in this process. Show the progress on a terminal.
 
     A signal (SIGINT, SIGTERM, SIGHUP) makes the run stop after the present chunk; in the service it cancels the job.
-    Return the report, the document of `defrag -j`, and whether the service's job was canceled. A run in this process
-    marks the actions that a signal prevents as INTERRUPTED instead.
+    Return the report, the document of `defrag -j`, and whether the run ended early.
 
     Raises: as `Context.service`, then `Service.defragment` (also if the job was canceled in the queue) or `Engine.run`.
     An error of the service does not lead to a run in this process.
@@ -100,7 +99,7 @@ def _execute(asked: Request, context: Context) -> tuple[Report, dict[str, Any], 
         engine = context.engine()
         with catch_signals(hint) as stop:
             report = engine.run(asked, on_progress=draw, stop=stop)
-            return report, defrag_document(report), False
+            return report, defrag_document(report), report.is_interrupted
 
 
 def _summarize(report: Report) -> str:

@@ -78,16 +78,15 @@ class Runner:
     ) -> Iterator[tuple[Action, Done]]:
         """Execute the actions of `chosen` in order, and yield each with its outcome.
 
-        After a stop, each remaining action is yielded as skipped, with the reason INTERRUPTED. An unforeseen exception
-        becomes a failed outcome with the reason INTERNAL_ERROR, which counts the bytes written until then. After an
-        action on an active file or a directory, call `note_rewrite`, so that no look takes a moved block for a flush.
-        `seen` is the look from which the plan was made.
+        After a stop, no further action is begun or yielded. An unforeseen exception becomes a failed outcome with the
+        reason INTERNAL_ERROR, which counts the bytes written until then. After an action on an active file or a
+        directory, call `note_rewrite`, so that no look takes a moved block for a flush. `seen` is the look from which
+        the plan was made.
         """
         meter = Meter(chosen.actions, on_progress)
         for action in chosen.actions:
             if self.stop():
-                yield action, Turn(action).make_done(Result.SKIPPED, Reason.INTERRUPTED, "stopped before this action")
-                continue
+                return
             meter.begin(action)
             begun_bytes = meter.done_bytes
             done = catch_errors(partial(self._execute, action, seen, meter))

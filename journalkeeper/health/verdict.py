@@ -30,6 +30,7 @@ WAITS: Final = {
     Reason.PRESSURE: "until the disk is less busy",
     Reason.FREE_SPACE: "for free disk space",
     Reason.IN_USE: "for programs to stop writing",
+    Reason.NOT_BEGUN: "for the next run, because the last one ended early",
     Reason.INTERNAL_ERROR: "because of a bug in journalkeeper (see the log)",
     Reason.READ_ONLY: "until the file is writable: it is immutable (chattr -i), or its filesystem is read-only",
     Reason.FOREIGN_OWNER: "for root to run `journalkeeper defrag`, because another user owns it",

@@ -26,7 +26,7 @@ from journalkeeper.model.record import parse_record, to_columns
 from journalkeeper.model.recorded import Counters, Entry, Run, Sample, Totals
 from journalkeeper.model.run import Done
 from journalkeeper.model.units import DAY_US, TIME_LIMIT_US, pluralize
-from journalkeeper.model.waiting import Wait, is_long
+from journalkeeper.model.waiting import LEFT, Wait, is_long
 
 NAME = "history.db"
 FOREVER_US = (1 << 63) - 1
@@ -190,12 +190,12 @@ class Record(Database):
         """Replace the stored waits with `waits`, if they differ.
 
         They differ if the paths or the beginnings of the waits are not the same. For a file that has waited for more
-        than a day, they also differ if its reason is another one, because `status` reports it. Otherwise write nothing,
-        and keep the stored reasons. If `waits` has a path twice, the later wait counts.
+        than a day, and for one that an ended run left, they also differ if its reason is another one. Otherwise write
+        nothing, and keep the stored reasons. If `waits` has a path twice, the later wait counts.
         """
 
         def key(wait: Wait) -> tuple[str, int, str]:
-            return wait.path, wait.since_us, wait.reason if is_long(wait, now_us) else ""
+            return wait.path, wait.since_us, wait.reason if is_long(wait, now_us) or wait.reason in LEFT else ""
 
         kept = {one.path: one for one in waits}
         if set(map(key, kept.values())) == set(map(key, self.waiting().values())):

@@ -48,7 +48,7 @@ class Host(NamedTuple):
     `past` has the last rewrite of each file by (device, inode), `refused` the last failed try. `written_bytes` is the
     number of bytes written in the budget's present day. `rotations` is the number of rotations requested in the last 24
     hours. `unshared` are the directories in which a file that a snapshot shared was recently rewritten, as recorded.
-    `began_us` is the start of the service, None for a command.
+    `began_us` is the start of the service, None for a command. `waiting` has the reason of each waiting file, by path.
     """
 
     now_us: int
@@ -61,6 +61,7 @@ class Host(NamedTuple):
     rotations: int = 0
     unshared: frozenset[str] = frozenset()
     began_us: int | None = None
+    waiting: dict[str, str] = {}  # noqa: RUF012 - as above
 
 
 class Request(NamedTuple):
@@ -197,6 +198,12 @@ class Plan(NamedTuple):
     syncs: Hidden[tuple[Instance, ...]] = ()
     omitted: Sometimes[Count] = None
     """Rows that the service left out, because its answer would be too long."""
+
+    def end_after(self, begun: int) -> Plan:
+        """Return the plan of a run that ended early: all but the first `begun` actions are skips with NOT_BEGUN."""
+        ended = "the run ended before this action"
+        left = (Skip(one.path, Reason.NOT_BEGUN, ended, puts_off=True) for one in self.actions[begun:])
+        return self._replace(actions=self.actions[:begun], skipped=(*self.skipped, *left))
 
     @property
     def window(self) -> Annotated[dict[str, Window], Key()]:

@@ -10,7 +10,7 @@ from journalkeeper.model.plans import Host, Outcome, Plan, Skip, Window
 from journalkeeper.model.record import Count, Seconds, Sometimes, parse_record, to_json
 from journalkeeper.model.recorded import Counters
 from journalkeeper.model.waiting import Wait
-from journalkeeper.model.words import Kind, Result, Verb
+from journalkeeper.model.words import Kind, Reason, Result, Verb
 
 
 class Found(NamedTuple):
@@ -54,6 +54,12 @@ class Report(NamedTuple):
     waiting: tuple[Wait, ...] = ()
     counters: Counters | None = None
     unrecorded: tuple[str, ...] = ()
+
+    @property
+    def is_interrupted(self) -> bool:
+        """True if the run ended before its plan did."""
+        reasons = {*(one.reason for one in self.outcomes), *(one.reason for one in self.plan.skipped)}
+        return not reasons.isdisjoint((Reason.INTERRUPTED, Reason.NOT_BEGUN))
 
 
 class RunTotals(NamedTuple):

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from journalkeeper.model import Outcome, Plan, Result
+from journalkeeper.model import Outcome, Plan, Reason, Result
 from journalkeeper.model.record import PastMoment, Word
 from journalkeeper.model.units import DAY_US
 
 LONG_US: Final = DAY_US
 """A longer wait is reported."""
+
+LEFT: Final = {str(reason): place for place, reason in enumerate((Reason.NOT_BEGUN, Reason.INTERRUPTED))}
+"""What an ended run leaves is done first, in this order: an action that no uptime can finish stops no others."""
 
 
 class Wait(NamedTuple):

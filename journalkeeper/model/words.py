@@ -97,6 +97,7 @@ class Reason(StrEnum):
     NOT_ASKED = "not-asked", "The request does not include this kind of file or this path."
     READ_ONLY = "read-only", "The filesystem, the subvolume or the file is read-only or immutable."
     INTERRUPTED = "interrupted", "The run ended before the file was finished. It is intact; the next run continues."
+    NOT_BEGUN = "not-begun", "The run ended before the action began; the next run begins with it."
     IO_ERROR = "io-error", "The kernel reported an error while the file was read or written; see dmesg."
     MISMATCH = "mismatch", "The copy did not equal the original, so the original is kept, at least until it changes."
     REDUNDANT = "redundant", "Only checksums show which copy is good, and +C would end them; Nocow=yes sets it anyway."

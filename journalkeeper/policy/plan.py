@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Turn a Host into a Plan: an action or a reason for every file.
 
-Every file of the Host appears exactly once, as an action or as a skip. Actions with the highest gain per written byte
-come first, so that they get a short budget. A rotation is listed under the file that it is made for, and the other
-files that it ends are not rewritten.
+Every file of the Host appears exactly once, as an action or as a skip. What the last run left undone comes first, then
+the actions with the highest gain per written byte, so that they get a short budget. A rotation is listed under the file
+that it is made for, and the other files that it ends are not rewritten.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from journalkeeper.config import Config
 from journalkeeper.model import Action, Host, JournalFile, Kind, Past, Plan, Reason, Request, Skip, Verb, Volume
 from journalkeeper.model.errors import InternalError, catch_errors
 from journalkeeper.model.units import spell_size
+from journalkeeper.model.waiting import LEFT
 from journalkeeper.policy import deferral, nocow, rotate
 from journalkeeper.policy.case import Case, Cases
 from journalkeeper.policy.cost import propose
@@ -82,7 +83,7 @@ def plan(host: Host, request: Request, config: Config, idle: Idle | None = None)
         for action in ready
         if ends.get(action.path, action.path) != action.path
     ]
-    worthy = sorted((action for action in ready if action.path not in ends), key=_reward)
+    worthy = sorted((action for action in ready if action.path not in ends), key=partial(_rank, host))
     affordable, too_much = _afford(worthy, host, request, config)
     return Plan(
         windows=tuple(cases.windows.values()),
@@ -196,10 +197,11 @@ def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
     return made._replace(skipped=tuple(helped))
 
 
-def _reward(action: Action) -> tuple[float, str]:
-    """Return a sort key for actions: the most saved extents per written byte first, then by path."""
+def _rank(host: Host, action: Action) -> tuple[int, float, str]:
+    """Return a sort key for actions: what the last run left, then the most saved extents per written byte."""
     saved = action.extents_before - action.extents_expected
-    return (-saved / max(1, action.bytes_to_write), action.path)
+    left = LEFT.get(host.waiting.get(action.path, ""), len(LEFT))
+    return left, -saved / max(1, action.bytes_to_write), action.path
 
 
 def count_available_bytes(volume: Volume) -> int:

@@ -261,17 +261,18 @@ def get_next_plan_s(report: Report, whole_us: int) -> float:
     """
     wakes_us = [whole_us] if report.plan.wake_at_us is None else [report.plan.wake_at_us, whole_us]
     undone = {outcome.reason for outcome in report.outcomes if outcome.result is not Result.DONE}
-    again_s = CHANGED_S if Reason.CHANGED in undone else RETRY_S if undone else DAY_S
+    again_s = CHANGED_S if Reason.CHANGED in undone else RETRY_S if undone or report.is_interrupted else DAY_S
     return min((min(wakes_us) - now_us()) / 1e6, again_s, DAY_S)  # DAY_S, where the clock was set back meanwhile
 
 
 def name_result(report: Report, request: Request) -> str:
     """Return the result of a job as a word.
 
-    It is "canceled" if an action was interrupted. It is "failed" if an action failed, or if a path that `request` names
-    has a reason in NO_JOURNAL: no journal file, unreadable, vanished or not on btrfs. Else it is "done".
+    It is "canceled" if the run ended before its plan did. It is "failed" if an action failed, or if a path that
+    `request` names has a reason in NO_JOURNAL: no journal file, unreadable, vanished or not on btrfs. Else it is
+    "done".
     """
-    if any(outcome.reason is Reason.INTERRUPTED for outcome in report.outcomes):
+    if report.is_interrupted:
         return "canceled"
     named = request.paths and any(skip.reason in NO_JOURNAL for skip in report.plan.skipped)
     return "failed" if named or any(outcome.result is Result.FAILED for outcome in report.outcomes) else "done"

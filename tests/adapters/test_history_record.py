@@ -83,6 +83,9 @@ def test_waits_are_replaced_as_a_whole_and_written_only_if_they_changed(record: 
     assert record.waiting()["/j/b"].reason == "pressure"
     record.store_waits([other], now_us=5 + LONG_US)  # from now on `status` tells of it
     assert record.waiting()["/j/b"].reason == "budget"
+    for left in ("not-begun", "interrupted"):  # which decides the order of the next run
+        record.store_waits([other._replace(reason=left)], now_us=0)
+        assert record.waiting()["/j/b"].reason == left
 
 
 # The record of 0.1.0, for readers who see it before it is converted, too

@@ -194,16 +194,37 @@ def test_a_stop_ends_the_run_at_the_border_of_a_piece(top: Path, keep: Keep, jou
     before = files_in(top / MACHINE)
     steps: list[Progress] = []
     report = go(keep(config=small), on_progress=steps.append, stop=lambda: len(steps) >= 3)
-    assert {outcome.reason for outcome in report.outcomes} == {Reason.INTERRUPTED}
-    assert len(report.outcomes) == 3
-    begun, *others = report.outcomes
+    (begun,) = report.outcomes
+    assert begun.reason is Reason.INTERRUPTED
     assert 0 < begun.bytes_written < len(journal_bytes)
     assert begun.extents_after < begun.extents_before
-    assert [outcome.bytes_written for outcome in others] == [0, 0]
+    assert [(skip.reason, skip.puts_off) for skip in report.plan.skipped] == [(Reason.NOT_BEGUN, True)] * 2
     assert files_in(top / MACHINE) == before
-    rest = go(keep())
+    engine = keep()
+    rest = go(engine)
     assert [outcome.result for outcome in rest.outcomes] == [Result.DONE] * 3
+    assert rest.outcomes[-1].path == begun.path
     assert files_in(top / MACHINE) == before
+    with closing(Record(engine.state_directory, read_only=True)) as record:
+        assert [row.outcome.reason for row in record.history()].count(Reason.INTERRUPTED) == 1
+
+
+@pytest.mark.parametrize("origin", ["defrag", DAEMON])
+def test_uptimes_that_are_too_short_for_one_file_finish_all_others(
+    origin: str, top: Path, keep: Keep, journal_bytes: bytes
+) -> None:
+    """The largest saving comes first: the same action would end each run, and no other would ever begin."""
+    endless, *others = map(str, archives(top / MACHINE, journal_bytes, 3))
+    done: set[str] = set()
+    for _ in range(2):
+        steps: list[Progress] = []
+
+        def ends(steps: list[Progress] = steps) -> bool:
+            return bool(steps) and steps[-1].path == endless
+
+        report = go(keep(follows=origin == DAEMON), on_progress=steps.append, stop=ends, origin=origin)
+        done |= {one.path for one in report.outcomes if one.result is Result.DONE}
+    assert done == set(others)
 
 
 # the record

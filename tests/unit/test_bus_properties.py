@@ -294,6 +294,11 @@ def test_a_path_below_a_directory_is_taken(directory: str) -> None:
     assert options.check_path(PATH, ("/srv", directory)) == PATH
 
 
+def test_a_job_that_ended_before_an_action_is_canceled() -> None:
+    ended = Plan((), (), (Skip("/j/a", Reason.NOT_BEGUN, ""),))
+    assert name_result(Report(ended, (DONE,), 0, 0.0, ()), Request()) == "canceled"
+
+
 @pytest.mark.parametrize(
     ("outcomes", "word"),
     [

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from journalkeeper.model import Plan, Reason, Result, Skip
+from journalkeeper.model import Action, Plan, Reason, Result, Skip, Verb
 from journalkeeper.model.waiting import LONG_US, Wait, find_waits, long
-from tests.hosts import NOW_US, outcome
+from tests.hosts import NOW_US, file, outcome
 
 
 def plan(*skipped: Skip) -> Plan:
@@ -22,6 +22,13 @@ def test_a_postponed_file_waits_since_the_first_time_and_for_its_newest_reason(r
     assert before == {"/a": Wait("/a", NOW_US, "changed")}
     after = find_waits(before, plan(Skip("/a", reason, "", puts_off=True)), (), NOW_US + 5)
     assert after == {"/a": Wait("/a", NOW_US, str(reason))}
+
+
+def test_an_action_that_did_not_begin_waits_and_is_no_outcome() -> None:
+    begun, left = (Action(path, Verb.COMPRESS, Reason.FRAGMENTED, file()) for path in ("/a", "/b"))
+    ended = Plan((), (begun, left), (Skip("/c", Reason.SHARED, ""),)).end_after(1)
+    assert ended.actions == (begun,)
+    assert find_waits({}, ended, (outcome("/a"),), NOW_US) == {"/b": Wait("/b", NOW_US, "not-begun")}
 
 
 def test_a_file_that_needs_nothing_does_not_wait() -> None:

@@ -60,6 +60,12 @@ def test_what_saves_most_for_its_bytes_comes_first() -> None:
     assert names(plan_of(few, fragmented("many", 400), request=Request(compress="no")).actions) == ["many", "few"]
 
 
+def test_what_the_last_run_left_comes_first_and_what_it_began_after_that() -> None:
+    files = {stem: fragmented(stem, extents) for stem, extents in {"best": 9000, "begun": 8000, "left": 99}.items()}
+    waiting = {files["begun"].path: "interrupted", files["left"].path: "not-begun", files["best"].path: "pressure"}
+    assert names(plan_of(*files.values(), waiting=waiting).actions) == ["left", "begun", "best"]
+
+
 def test_equals_are_done_in_the_order_of_their_paths() -> None:
     assert names(plan_of(*(fragmented(stem) for stem in "cab")).actions) == ["a", "b", "c"]
 

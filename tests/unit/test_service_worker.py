@@ -41,6 +41,7 @@ def put_off(until_us: int | None) -> Skip:
         ((), (FAILED._replace(reason=Reason.CHANGED), FAILED), NOW_US + DAY_US, worker.CHANGED_S),
         ((put_off(NOW_US + SECOND_US),), (FAILED,), NOW_US + DAY_US, 1),
         ((), (FAILED._replace(result=Result.DONE),), NOW_US + DAY_US, 86_400),
+        ((put_off(None)._replace(reason=Reason.NOT_BEGUN),), (), NOW_US + DAY_US, RETRY_S),
     ],
 )
 def test_the_first_moment_at_which_something_can_be_due(
