@@ -48,9 +48,13 @@ CALLS_MOST: Final = 128
 """Calls of a connection under way: as many as a bus lets a caller wait for (max_replies_per_connection)."""
 
 EARLY_MOST: Final = 8
-EARLY_ALL: Final = 32
-"""Calls of a connection, and of all together, that wait until the bus has reported their users. One takes up to 2.3 MiB
-of memory (128 KiB of empty arrays or small variants), and no user's rate bounds them yet.
+"""Calls of a connection that wait until the bus has reported its user."""
+
+EARLY_BYTES: Final = 4 << 20
+EARLY_SHARE: Final = 16
+"""Such calls of all connections together have at most EARLY_BYTES. A call waits only if EARLY_SHARE calls of its length
+would fit, so that long calls leave room for short ones. No user's rate bounds them yet, and a parsed call takes up to
+18 times its length.
 """
 
 AT_ONCE: Final = 8
@@ -98,7 +102,8 @@ class User:
 class Caller:
     """A connection of a program to the bus. `uid` is None until the bus has reported its user.
 
-    `calls` of its calls are under way; `turn` is the lock that lets them begin in their order.
+    `calls` of its calls are under way; `early_bytes` is the length of those that came before the bus reported the user.
+    `turn` is the lock that lets them begin in their order.
     """
 
     def __init__(self, name: str) -> None:
@@ -107,6 +112,7 @@ class Caller:
         self.user = User()
         self.reads_all = False
         self.calls = 0
+        self.early_bytes = 0
         self.turn = asyncio.Lock()
 
     def reads(self, owner: str) -> bool:
@@ -144,17 +150,19 @@ class Callers:
             self._known.popitem(last=False)
         return caller
 
-    def may_wait(self, caller: Caller) -> bool:
-        """Return whether one more call of `caller` can be kept until it is served.
+    def begin(self, caller: Caller, length: int) -> bool:
+        """Count a call of `length` bytes as under way, and return True; or return False if it cannot be kept.
 
-        An identified caller may have CALLS_MOST calls under way. A caller that is not yet identified may have
-        EARLY_MOST, and all of these together EARLY_ALL. The first call of a connection can always wait: others' calls
-        cannot keep a new caller from an answer.
+        An identified caller may have CALLS_MOST calls under way, any other EARLY_MOST of EARLY_BYTES.
         """
         if caller.uid is not None:
-            return caller.calls < CALLS_MOST
-        early = sum(one.calls for one in self._known.values() if one.uid is None)
-        return not caller.calls or (caller.calls < EARLY_MOST and early < EARLY_ALL)
+            fits = caller.calls < CALLS_MOST
+        else:
+            early_bytes = sum(one.early_bytes for one in self._known.values())
+            fits = caller.calls < EARLY_MOST and early_bytes + EARLY_SHARE * length <= EARLY_BYTES
+            caller.early_bytes += length * fits
+        caller.calls += fits
+        return fits
 
     async def identify(self, caller: Caller) -> None:
         """Ask the bus for the user and groups of `caller`. Store its `uid`, `user`, and whether it `reads_all` files.
@@ -164,6 +172,7 @@ class Callers:
         nothing.
         """
         said = await self._ask_about(BUS, "GetConnectionCredentials", caller.name)
+        caller.early_bytes = 0
         if said is None or "UnixUserID" not in said:
             return
         uid: int = said["UnixUserID"].value

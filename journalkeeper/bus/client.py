@@ -216,7 +216,7 @@ class Service:
         Raises: as `_ask`.
         """
 
-        def hear(message: Message) -> None:
+        def hear(message: Message, _: int) -> None:
             if message.message_type is MessageType.SIGNAL and message.sender in {BUS, self._owner}:
                 self._received.put_nowait(message)
 

@@ -48,13 +48,13 @@ DESCRIPTORS: Final = False
 class Connection:
     """A connection to a bus, made by `open`. `name` is its unique name.
 
-    `handle` is called with each message that does not answer a call. `ended` is a task that returns the error that
+    `handle` is called with each message that does not answer a call, and its length in bytes. `ended` is a task that returns the error that
     ended the connection.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, read_most: int) -> None:
         self.name = ""
-        self.handle: Callable[[Message], object] = lambda _: None
+        self.handle: Callable[[Message, int], object] = lambda *_: None
         self._reader, self._writer = reader, writer
         self._serial = 0
         self._answers: dict[int, asyncio.Future[Message]] = {}
@@ -166,7 +166,7 @@ class Connection:
             return
         waiting = self._answers.get(message.reply_serial or 0)
         if waiting is None or message.message_type not in {MessageType.METHOD_RETURN, MessageType.ERROR}:
-            self.handle(message)
+            self.handle(message, len(data))
         elif not waiting.done():
             waiting.set_result(message)
 

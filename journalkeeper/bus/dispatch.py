@@ -45,14 +45,13 @@ class Dispatcher:
         self._complain = complain
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def handle(self, call: Message) -> None:
-        """Start a task that serves a message if it is a method call. Ignore any other message.
+    def handle(self, call: Message, length: int) -> None:
+        """Start a task that serves a message of `length` bytes if it is a method call. Ignore any other message.
 
-        Drop a call without an answer if `Callers.may_wait` has no room for it.
+        Drop a call without an answer if `Callers.begin` has no room for it.
         """
         caller = self._callers.find(call.sender or "") if call.message_type is MessageType.METHOD_CALL else None
-        if caller is not None and self._callers.may_wait(caller):
-            caller.calls += 1
+        if caller is not None and self._callers.begin(caller, length):
             task = asyncio.get_running_loop().create_task(self._serve(call, caller))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

@@ -86,7 +86,7 @@ async def until(true: Callable[[], object]) -> None:
 def listen(theirs: Connection) -> list[Message]:
     """Return the list that each message of `signal_to` will be added to."""
     heard: list[Message] = []
-    theirs.handle = lambda message: heard.append(message) if message.member == "News" else None
+    theirs.handle = lambda message, _: heard.append(message) if message.member == "News" else None
     return heard
 
 
@@ -108,7 +108,7 @@ async def receive(parts: list[bytes]) -> list[bytes]:
     reader = asyncio.StreamReader()
     ours = Connection(reader, Mock(), CALL_MOST)
     heard: list[bytes] = []
-    ours.handle = lambda message: heard.append(marshal(message))
+    ours.handle = lambda message, _: heard.append(marshal(message))
     for part in parts:
         reader.feed_data(part)
         await asyncio.sleep(0)
@@ -139,7 +139,7 @@ async def test_a_flood_of_messages_leaves_other_tasks_their_turns() -> None:
     reader = asyncio.StreamReader()
     ours = Connection(reader, Mock(), CALL_MOST)
     heard: list[Message] = []
-    ours.handle = heard.append
+    ours.handle = lambda message, _: heard.append(message)
     reader.feed_data(SMALL * 1000)
     for _ in range(100):
         await asyncio.sleep(0)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from dbus_fast import Variant
 
 from journalkeeper.bus import callers, names
 from journalkeeper.bus.callers import BURST, LATE_MOST_S, LONG_COST, RATE_PER_S, UNREAD_MOST
@@ -141,6 +142,23 @@ def test_a_user_who_reads_no_answer_keeps_neither_the_bus_nor_its_memory(
     assert max(kept) < UNREAD_MOST + answers_most * (1 << 20)
     assert "no connection to the system bus" not in served.log()
     assert served.rss_kib() - resident < 64 << 10
+
+
+CROWD: Final = [Variant("as", []) for _ in range(8000)]
+
+
+@pytest.mark.slow
+def test_a_crowd_of_first_calls_takes_little_memory(bus: PrivateBus, serve: Callable[..., Served]) -> None:
+    """Calls of 128 KiB, which wait until the bus has named their callers."""
+    served = serve()
+    resident = served.rss_kib()
+    call = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Plan", "av", CROWD)
+    with hostile(never_reads(bus, [call], 240, 3)):
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            ask_state(bus)
+            assert served.rss_kib() - resident < 96 << 10
+            time.sleep(0.1)
 
 
 def kept_of_ours(bus: PrivateBus) -> int:

@@ -16,8 +16,9 @@ from journalkeeper.bus.callers import (
     BURST,
     CALLERS_MOST,
     CHECK_S,
-    EARLY_ALL,
+    EARLY_BYTES,
     EARLY_MOST,
+    EARLY_SHARE,
     LATE_MOST_S,
     LONG_COST,
     RATE_PER_S,
@@ -240,15 +241,18 @@ async def test_few_calls_wait_until_the_bus_has_named_their_callers() -> None:
     """A bus hands over a flood of calls before its answer to the first question about their callers."""
     bus = Mock(call=lambda _: asyncio.Event().wait())
     dispatcher = Dispatcher(Mock(), bus, Mock())
-    known = dispatcher._callers.find(":1.4")
-    known.uid = 0
-    for number in range(10 * EARLY_ALL):
-        dispatcher.handle(Message(sender=":9.0" if number < 100 else f":9.{number % 20}", path="/", member="Ping"))
-        assert number != 99 or len(dispatcher._tasks) == EARLY_MOST
-    assert len(dispatcher._tasks) == EARLY_ALL
-    for new, caller in enumerate((known, dispatcher._callers.find(":9.99")), EARLY_ALL + 1):
-        dispatcher.handle(Message(sender=caller.name, path="/", member="Ping"))
-        assert (caller.calls, len(dispatcher._tasks)) == (1, new)
+
+    def handle(name: str, length: int) -> bool:
+        before = len(dispatcher._tasks)
+        dispatcher.handle(Message(sender=name, path="/", member="Ping"), length)
+        return len(dispatcher._tasks) > before
+
+    dispatcher._callers.find(":1.4").uid = 0
+    long = EARLY_BYTES // EARLY_SHARE // 2
+    assert [handle(":9.0", 100) for _ in range(EARLY_MOST + 1)] == [True] * EARLY_MOST + [False]
+    assert sum(handle(f":8.{number}", long) for number in range(256)) == EARLY_SHARE
+    assert [handle(f":8.{number}", EARLY_BYTES // EARLY_SHARE + 1) for number in range(2)] == [False, False]
+    assert [handle(name, 100) for name in (":9.99", ":1.4")] == [True, True]
     tasks = list(dispatcher._tasks)
     await asyncio.sleep(0)
     dispatcher.close()
