@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import NodeManager
 
 CLONE_NEWNS, MS_PRIVATE_TREE = 0x00020000, (1 << 18) | (1 << 14)
 """Source: linux/sched.h; MS_PRIVATE | MS_REC of linux/mount.h."""
@@ -51,6 +52,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 def pytest_configure(config: pytest.Config) -> None:
     """Give a worker of root's a mount namespace. Threads that run already stay outside."""
     libc = ctypes.CDLL(None, use_errno=True)
+    NodeManager.EXIT_TIMEOUT = 60  # an interrupted worker's fixtures take their time
     if hasattr(config, "workerinput") and os.geteuid() == 0 and libc.unshare(CLONE_NEWNS) == 0:
         libc.mount(b"none", b"/", None, MS_PRIVATE_TREE, None)  # fails in a chroot, which has nothing to make private
 

@@ -15,6 +15,12 @@ own_mounts() {
     if is_root && "$@" true 2>/dev/null; then echo "$@"; fi
 }
 
+# need_all: install what any test needs.
+need_all() {
+    need python bed guest build docs packaging trace remote
+    wish
+}
+
 # require_mounts COMMAND REMEDY: end at once, before anything is built, where no btrfs can be mounted.
 require_mounts() {
     is_root || die "$1 sets up a loop device and mounts a btrfs, which only root may: sudo $1"
@@ -31,12 +37,14 @@ borrow() {
     program=$2
     shift 2
     [ "$(package_manager)" = apt-get ] || return 0
+    [ ! -x "$shelf/usr/bin/$program" ] || return 0
     mkdir -p "$shelf"
+    has_lists || refresh
     for name in "$@"; do
-        [ ! -x "$shelf/usr/bin/$program" ] || return 0
+        case "$(candidate "$name")" in "" | "(none)") continue ;; esac
         say "fetching $name for its $program, to be unpacked and not installed"
         (cd "$shelf" && { apt-get download -qq "$name" || { refresh && apt-get download -qq "$name"; }; } >&2 &&
-            dpkg-deb --extract "$name"_*.deb "$shelf" && rm -f "$name"_*.deb) || :
+            dpkg-deb --extract "$name"_*.deb "$shelf" && rm -f "$name"_*.deb) && return
     done
     [ -x "$shelf/usr/bin/$program" ] || say "cannot fetch $program: the tests that need it will be skipped"
 }
