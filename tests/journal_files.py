@@ -105,9 +105,9 @@ class _File:
         return self.put(head.ljust(before, b"\0") + payload)
 
     def entry(self, seqnum: int, realtime_us: int, fields: Sequence[int]) -> int:
-        """Append an entry object, and return its offset."""
+        """Append an entry object, and return its offset. The machine was booted at 0 of CLOCK_REALTIME."""
         items = b"".join(struct.pack("<I", at) if self.compact else struct.pack("<QQ", at, 0) for at in fields)
-        head = OBJECT.pack(3, 0, ENTRY_BYTES + len(items)) + struct.pack("<QQ", seqnum, realtime_us)
+        head = OBJECT.pack(3, 0, ENTRY_BYTES + len(items)) + struct.pack("<QQQ", seqnum, realtime_us, realtime_us)
         return self.put(head.ljust(ENTRY_BYTES, b"\0") + items)
 
 

@@ -93,19 +93,21 @@ def _find_unread_events(journal: Journal, now_us: int) -> Answers:
         yield Unknown(f"only the last {journal.events:,} entries of journald itself were read, {reach}")
 
 
-def waits(journal: Journal) -> Answers:
+def waits(journal: Journal, now_us: int) -> Answers:
     """Messages wait long for journald, and with them, once its queue is full, the programs that send them.
 
     The check reports a problem if the 99th percentile of the waits is at least 0.5 s. It gives advice if only the
-    longest wait is at least 3 s. It is Unknown if fewer than 100 messages show when they were sent.
+    longest wait is at least 3 s. It is Unknown if fewer than 100 messages since RECENT_US show when they were sent.
     """
-    number = len(journal.intake)
+    recent = sorted((one for one in journal.intake if one.when_us >= now_us - RECENT_US), key=lambda one: one.wait_us)
+    number = len(recent)
     if number < ENOUGH:
-        yield Unknown(f"needs {ENOUGH} messages with the time when they were sent; the journal has {number}")
+        span = format_span(RECENT_US)
+        yield Unknown(f"needs {ENOUGH} messages with the time when they were sent; the last {span} have {number}")
         return
-    longest = {one.unit: one.wait_us for one in sorted(journal.intake, key=lambda one: one.wait_us)}
+    longest = {one.unit: one.wait_us for one in recent}
     worst = sorted(longest.items(), key=lambda pair: (-pair[1], pair[0]))[:WORST_UNITS]
-    delays = sorted(one.wait_us for one in journal.intake)
+    delays = [one.wait_us for one in recent]
     p99_us, worst_us = quantile(delays, 990), delays[-1]
     if p99_us >= LATE_US or worst_us >= STALLED_US:
         names = list_names(f"{unit or 'no unit'} {format_span(wait_us, 1000)}" for unit, wait_us in worst)

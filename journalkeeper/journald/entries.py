@@ -30,8 +30,8 @@ ARRAY: Final = struct.Struct("<BB6xQQ")
 """The beginning of an entry array: its object header and the offset of the next array. The items follow."""
 
 ENTRY_BYTES: Final = 64
-TIMES: Final = struct.Struct("<QQ")
-"""The seqnum and realtime of an entry, after its object header. Its items begin at ENTRY_BYTES."""
+TIMES: Final = struct.Struct("<QQQ16s")
+"""The seqnum, both times and the boot of an entry, after its object header. Its items begin at ENTRY_BYTES."""
 
 ITEM, COMPACT_ITEM = struct.Struct("<Q8x"), struct.Struct("<I")
 """An item of an entry: the offset of the object that holds one field."""
@@ -46,9 +46,12 @@ MOST_ARRAYS: Final = 64
 MOST_ENTRY_BYTES: Final = 1 << 15
 """The largest part of an entry that is read, enough for 1,000 fields."""
 
+STEP_US, SLEW = 10_000, 0.001
+"""The clock was set if it moved by more than STEP_US, and by more than adjtime(3) would move it in that time."""
+
 
 class Entry(NamedTuple):
-    """One entry of a journal: its number, and when journald received it.
+    """One entry of a journal: its number, and when journald received it by both clocks.
 
     `source_us` is when it was sent, or None if the entry does not contain this time.
     """
@@ -56,6 +59,35 @@ class Entry(NamedTuple):
     seqnum: int
     realtime_us: int
     source_us: int | None
+    monotonic_us: int = 0
+    boot_id: str = ""
+
+
+class WallClock:
+    """The wall clock of a machine, as the entries show it in the order in which journald received them.
+
+    In one boot, all entries have the same difference between the two clocks until the wall clock is set. `steps` is
+    the number of times that it was set.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._boots: dict[str, tuple[int, int, int]] = {}
+        """The difference and the monotonic time at the last entry of a boot, and since when the clock was not set."""
+
+    def can_have_waited(self, boot_id: str, taken_us: int, monotonic_us: int, wait_us: int = 0) -> bool:
+        """Return whether the message of the next entry can have waited for `wait_us`.
+
+        No message waits for longer than the machine is up, and the two times of a message that was sent before the
+        clock was set, or before the first entry, are of two clocks.
+        """
+        offset_us, since_us = taken_us - monotonic_us, taken_us
+        if (before := self._boots.get(boot_id)) is not None:
+            before_us, then_us, since_us = before
+            if abs(offset_us - before_us) > STEP_US + SLEW * abs(monotonic_us - then_us):
+                self.steps, since_us = self.steps + 1, taken_us
+        self._boots[boot_id] = offset_us, monotonic_us, since_us
+        return 0 <= wait_us <= min(monotonic_us, max(STEP_US, taken_us - since_us))
 
 
 def read_newest(fd: int, after_seqnum: int, most: int) -> list[Entry]:
@@ -117,15 +149,17 @@ def _read_entry(fd: int, offset: int, times: dict[int, int | None], *, compact: 
     kind, _, size = OBJECT.unpack_from(head)
     if kind != ENTRY or size < ENTRY_BYTES:
         raise ValueError(f"no entry at {offset}")
-    seqnum, realtime_us = TIMES.unpack_from(head, OBJECT.size)
+    seqnum, realtime_us, monotonic_us, boot = TIMES.unpack_from(head, OBJECT.size)
     item = COMPACT_ITEM if compact else ITEM
     length = (min(size, MOST_ENTRY_BYTES) - ENTRY_BYTES) // item.size * item.size
     for (data,) in item.iter_unpack(_read(fd, length, offset + ENTRY_BYTES)):
         if data not in times:
             times[data] = _read_source_us(fd, data, compact=compact)
         if (source_us := times[data]) is not None:
-            return Entry(seqnum, realtime_us, source_us)
-    return Entry(seqnum, realtime_us, None)
+            break
+    else:
+        source_us = None
+    return Entry(seqnum, realtime_us, source_us, monotonic_us, boot.hex())
 
 
 def _read_source_us(fd: int, offset: int, *, compact: bool) -> int | None:

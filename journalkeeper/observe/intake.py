@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from journalkeeper.journald import layout, opening
-from journalkeeper.journald.entries import Entry, read_newest
+from journalkeeper.journald.entries import Entry, WallClock, read_newest
 from journalkeeper.model import JournalFile, Kind
 from journalkeeper.model.units import quantile
 
@@ -38,22 +38,27 @@ class Intake:
         self._waits_us: deque[int] = deque(maxlen=KEPT)
         self._seen: dict[str, tuple[int, int]] = {}
         """By path, the inode of the file and the number of its newest entry that was read."""
+        self._clock = WallClock()
 
     def find_worst_us(self, paths: Iterable[str]) -> int | None:
         """Return the longest intake delay in microseconds of the entries added to `paths` since the last call, or None.
 
         Count at most the newest `entries` (see the constructor), over all files together. The entries of a new path
-        count from the next call on. Leave out negative delays, and entries without a time of sending. Return None if no
-        entry is left.
+        count from the next call on. Leave out entries without a time of sending, and delays that a change of the clock
+        may have caused. Return None if no entry is left.
 
         Skip a file that cannot be read; if an earlier call read it, the next call counts its entries. Add the delays to
         those of `p99_us`.
         """
         before, self._seen = self._seen, {}
-        came = [entry for path in paths for entry in self._read_new(path, before.get(path)) if path in before]
-        latest = sorted(came, key=lambda entry: entry.realtime_us)[-self._entries :]
-        waits_us = [entry.realtime_us - entry.source_us for entry in latest if entry.source_us is not None]
-        found_us = [wait_us for wait_us in waits_us if wait_us >= 0]
+        came = [(path in before, one) for path in paths for one in self._read_new(path, before.get(path))]
+        found_us = []
+        for is_known, one in sorted(came, key=lambda pair: pair[1].monotonic_us):
+            wait_us = 0 if one.source_us is None else one.realtime_us - one.source_us
+            waited = self._clock.can_have_waited(one.boot_id, one.realtime_us, one.monotonic_us, wait_us)
+            if is_known and waited and one.source_us is not None:
+                found_us.append(wait_us)
+        del found_us[: -self._entries]
         self._waits_us.extend(found_us)
         return max(found_us, default=None)
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from journalkeeper.health.evidence import Boot, Dropped, Ended, Intake, Journal, Unknown
+from journalkeeper.journald.entries import WallClock
 from journalkeeper.journald.journalctl import (
     FLUSHED,
     Entry,
@@ -40,11 +41,6 @@ LOST: Final = re.compile(r"(?:Suppressed|Missed) (\d{1,18}) (?:kernel messages|m
 
 EVENT_FIELDS: Final = ("MESSAGE", "MESSAGE_ID", "UNIT", "UNIT_RESULT", "USERSPACE_USEC", "_TRANSPORT")
 ENTRY_FIELDS: Final = ("_TRANSPORT", "_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNIT", "SYSLOG_IDENTIFIER")
-STEP_US: Final = 100_000
-"""A larger jump between the clocks of two entries means that the clock was set, not slewed."""
-
-AFTER_STEP_US: Final = 30_000_000
-"""For this long after the clock was set, an entry may have been sent before."""
 
 
 def read_journal(directory: str | None, most: int, namespaces: Sequence[str]) -> Journal | Unknown:
@@ -129,40 +125,20 @@ def _read_newest(found: Iterable[Entry]) -> tuple[int, int | None, tuple[Intake,
     `found` begins with the newest entry. Without entries the time is None. Only an entry from /dev/log or the native
     socket with a time of sending has a delay. Delays that a change of the clock may have caused are left out.
     """
-    number, oldest_us = 0, None
-    taken: list[tuple[Intake, int, str]] = []
+    taken = []
     for entry in found:
-        number, oldest_us = number + 1, _when_us(entry)
-        transport = decode_text(entry.get("_TRANSPORT"))
-        if transport in {"syslog", "journal"} and (wait := compute_wait_us(entry)) is not None:
-            unit = decode_text(entry.get("_SYSTEMD_UNIT")) or decode_text(entry.get("SYSLOG_IDENTIFIER"))
-            offset_us = oldest_us - (parse_number(entry.get("__MONOTONIC_TIMESTAMP")) or 0)
-            taken.append((Intake(oldest_us, wait, unit), offset_us, decode_text(entry.get("_BOOT_ID"))))
-    return number, oldest_us, tuple(_leave_out_clock_steps(taken))
-
-
-def _leave_out_clock_steps(taken: list[tuple[Intake, int, str]]) -> list[Intake]:
-    """Return the intake delays, the oldest first, without those that a step of the clock may have falsified.
-
-    `taken` begins with the newest entry. Each element has a delay, CLOCK_REALTIME minus CLOCK_MONOTONIC at the
-    entry, and the entry's boot. If this difference jumps by more than STEP_US between two entries of one boot,
-    the clock was stepped, forward or back. These delays are left out:
-    - each negative delay.
-    - for AFTER_STEP_US after a step, each delay that is longer than the step minus STEP_US. A message that was
-      sent before a step forward seems to have waited that long.
-    """
-    kept: list[Intake] = []
-    before: tuple[int, str] | None = None
-    doubtful_us = 0
-    for one, offset_us, boot_id in reversed(taken):
-        if before is not None and before[1] == boot_id and abs(offset_us - before[0]) > STEP_US:
-            doubtful_us = one.when_us + AFTER_STEP_US
-            step_us = abs(offset_us - before[0])
-        before = offset_us, boot_id
-        if one.wait_us < 0 or (one.when_us < doubtful_us and one.wait_us > step_us - STEP_US):
-            continue
-        kept.append(one)
-    return kept
+        sent = decode_text(entry.get("_TRANSPORT")) in {"syslog", "journal"}
+        wait_us = compute_wait_us(entry) if sent else None
+        unit = decode_text(entry.get("_SYSTEMD_UNIT")) or decode_text(entry.get("SYSLOG_IDENTIFIER"))
+        clocks = _when_us(entry), parse_number(entry.get("__MONOTONIC_TIMESTAMP")) or 0
+        taken.append((decode_text(entry.get("_BOOT_ID")), *clocks, wait_us, unit))
+    clock = WallClock()
+    intake = tuple(
+        Intake(when_us, wait_us, unit)
+        for boot_id, when_us, monotonic_us, wait_us, unit in reversed(taken)
+        if clock.can_have_waited(boot_id, when_us, monotonic_us, wait_us or 0) and wait_us is not None
+    )
+    return len(taken), taken[-1][1] if taken else None, intake
 
 
 def _when_us(entry: Entry) -> int:

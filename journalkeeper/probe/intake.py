@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from journalkeeper.journald import header, opening
+from journalkeeper.journald.entries import STEP_US, WallClock
 from journalkeeper.journald.journalctl import FLUSHED, compute_wait_us, parse_text_fields, run_journalctl
 from journalkeeper.model.escape import escape
 from journalkeeper.model.units import parse_span_us, pluralize
@@ -23,9 +24,6 @@ from journalkeeper.probe.distribution import format_wait as span
 
 FIELDS: Final = (*("_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNIT", "_TRANSPORT", "PRIORITY", "MESSAGE", "N_DROPPED"),)
 CRIT: Final = 2
-STEP_US, SLEW = 10_000, 0.001
-"""The clock was set if it moved by more than STEP_US, and by more than adjtime(3) would move it in that time."""
-
 STALL_NS: Final = 100_000_000
 """The shortest wait that is reported with its cause: the default of IntakeDelayMaxSec=."""
 
@@ -45,44 +43,31 @@ class Intake:
         self.crits_us: list[int] = []
         self.flushes_us: list[tuple[int, int]] = []
         """The start and end of each of journald's flushes to /var."""
-        self.unclear = self.clock_steps = self.dropped = 0
-        self._clock = ("", 0, 0)
-        self._doubtful_us = 0
+        self.unclear = self.dropped = 0
+        self.clock = WallClock()
 
     def take(self, entry: Mapping[str, Any]) -> None:
         """Add one entry's intake delay, if it has one, and what the entry says of rotations, flushes and the clock.
 
         A delay that a change of the wall clock may explain only counts in `unclear`.
         """
-        taken_us = int(entry["__REALTIME_TIMESTAMP"])
-        known = self._watch_clock(entry["_BOOT_ID"], taken_us, int(entry["__MONOTONIC_TIMESTAMP"]))
+        taken_us, wait = int(entry["__REALTIME_TIMESTAMP"]), compute_wait_us(entry)
+        monotonic_us = int(entry["__MONOTONIC_TIMESTAMP"])
+        waited = self.clock.can_have_waited(entry["_BOOT_ID"], taken_us, monotonic_us, wait or 0)
         if entry.get("PRIORITY", "6") <= str(CRIT):
             self.crits_us.append(taken_us)
         if entry.get("_TRANSPORT") == "driver":
             self.dropped += int(entry.get("N_DROPPED", 0))
             if flushed := FLUSHED.match(entry.get("MESSAGE", "")):
                 self.flushes_us.append((taken_us - parse_span_us(flushed[1]), taken_us))
-        wait = compute_wait_us(entry)
         if wait is None or entry.get("_TRANSPORT") not in {"syslog", "journal"}:
             return
-        if wait < 0 or taken_us - wait < self._doubtful_us or (wait > STEP_US and not known):
+        if not waited:
             self.unclear += 1
             return
         unit = entry.get("_SYSTEMD_UNIT", "no unit")
         for series in (self.all, self.units.setdefault(unit, Series(escape(unit)))):
             series.add((taken_us - wait) * 1000, wait * 1000)
-
-    def _watch_clock(self, boot: str, taken_us: int, monotonic_us: int) -> bool:
-        """Count a step of the wall clock since the previous entry. Return False if that is not of the same boot."""
-        before, offset_us, then_us = self._clock
-        self._clock = (boot, taken_us - monotonic_us, monotonic_us)
-        if boot != before:
-            return False
-        moved_us = abs(taken_us - monotonic_us - offset_us)
-        if moved_us > STEP_US + SLEW * abs(monotonic_us - then_us):
-            self._doubtful_us = taken_us
-            self.clock_steps += 1
-        return True
 
     def describe_stalls(self, rotations_us: list[int]) -> Iterator[str]:
         """Yield a line for each of the STALLS_SHOWN longest stalls (waits of at least STALL_NS), in order of time."""
@@ -105,8 +90,8 @@ class Intake:
 
     def describe_clock(self) -> Iterator[str]:
         """Yield a sentence if the clock was set, and one if entries were left out because it may have been set."""
-        if self.clock_steps:
-            yield f"The clock was set {pluralize(self.clock_steps, 'time')} meanwhile."
+        if self.clock.steps:
+            yield f"The clock was set {pluralize(self.clock.steps, 'time')} meanwhile."
         if self.unclear:
             yield f"{pluralize(self.unclear, 'entry')} left out: the clock may have been set while they waited."
 

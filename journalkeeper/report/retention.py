@@ -27,6 +27,9 @@ ARCHIVES: Final = 2
 LEAST_SPAN_US: Final = DAY_US
 """The shortest history from which a daily rate is computed, because nights and days, jobs and backups differ."""
 
+GAP_US: Final = DAY_US
+"""A shorter time between two files is a night and belongs to the days that they cover; a longer one does not."""
+
 WORTH: Final = 1.5
 """A gain below this factor is not worth a change of settings."""
 
@@ -100,25 +103,34 @@ def retention(look: Look, storage: Storage) -> Retention | Unknown:
     if not main:
         return Unknown("this machine's main journald writes to none of the configured directories")
     files = [file for file in look.host.files if file.directory == main[0].directory and not file.problem]
-    ratio, rate = _ratio(files), bytes_per_day(files)
+    ratio, rate = _ratio(files), bytes_per_day(main[0], files)
     if isinstance(ratio, Unknown):
         return ratio
     return rate if isinstance(rate, Unknown) else _propose(main[0], files, ratio, rate, storage.retention_bytes)
 
 
-def bytes_per_day(files: Sequence[JournalFile]) -> float | Unknown:
-    """Return the number of bytes that journald writes per day, as journald counts.
+def bytes_per_day(instance: Instance, files: Sequence[JournalFile]) -> float | Unknown:
+    """Return the number of bytes that journald writes per day, as journald counts, over the time that files cover.
 
-    Only archives count, because an active file is allocated ahead of its entries. Return Unknown if the archives
-    contain less than LEAST_SPAN_US of history.
+    Only archives count, because an active file is allocated ahead of its entries. journald ends a file after
+    MaxFileSec=, so a file that covers more contains a step of the clock and does not count. Return Unknown if the
+    archives cover less than LEAST_SPAN_US.
     """
-    archives = [file for file in files if file.kind is not Kind.ACTIVE and file.head_time_us]
-    heads, tails = [file.head_time_us for file in archives], [file.tail_time_us for file in archives]
-    span_us = max(tails, default=0) - min(heads, default=0)
-    if span_us < LEAST_SPAN_US:
-        held = format_span(span_us) if span_us > 0 else "nothing"
+    most_us = instance.max_file_us or INFINITY_US
+    archives = [
+        file
+        for file in files
+        if file.kind is not Kind.ACTIVE and file.head_time_us and 0 <= file.tail_time_us - file.head_time_us <= most_us
+    ]
+    covered_us = end_us = 0
+    for head_us, tail_us in sorted((file.head_time_us, file.tail_time_us) for file in archives):
+        begin_us = max(head_us, end_us) if head_us - end_us > GAP_US else end_us
+        covered_us += max(0, tail_us - begin_us)
+        end_us = max(end_us, tail_us)
+    if covered_us < LEAST_SPAN_US:
+        held = format_span(covered_us) if covered_us else "nothing"
         return Unknown(f"the archives must cover {format_span(LEAST_SPAN_US)} (so far: {held}): try again tomorrow")
-    return sum(file.allocated_bytes for file in archives) * DAY_US / span_us
+    return sum(file.allocated_bytes for file in archives) * DAY_US / covered_us
 
 
 def _mean_bytes(files: Sequence[JournalFile]) -> float:
@@ -254,7 +266,7 @@ def summarize_history(instance: Instance, files: Sequence[JournalFile]) -> Histo
 
     Source: journald.conf(5); systemd 252, journal-vacuum.c.
     """
-    every, use, known = Sums.of(files), instance.system_max_use_bytes, bytes_per_day(files)
+    every, use, known = Sums.of(files), instance.system_max_use_bytes, bytes_per_day(instance, files)
     rate = None if isinstance(known, Unknown) else known
     room = _room_bytes(instance, files) if instance.available_bytes is not None else INFINITY_US
     limit = find_limit(instance, use or 0, room, instance.system_max_files * _mean_bytes(files), rate)

@@ -17,6 +17,7 @@ from tests import hosts
 from tests.journal_files import journal
 
 NOW_US = 1_700_000_000_000_000
+BOOT = "0" * 32
 
 Row = tuple[int, int, bytes | None]
 
@@ -39,7 +40,7 @@ def newest(data: bytes, after_seqnum: int = 0, most: int = 100) -> list[Entry]:
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 12, 13, 100])
 def test_the_newest_entries_come_first(count: int, compact: bool) -> None:
     data = journal([row(number) for number in range(1, count + 1)], compact=compact)
-    wanted = [Entry(n, NOW_US + n, NOW_US + n - 100) for n in range(count, 0, -1)]
+    wanted = [Entry(n, NOW_US + n, NOW_US + n - 100, NOW_US + n, BOOT) for n in range(count, 0, -1)]
     assert newest(data) == wanted
     assert newest(data, most=3) == wanted[:3]
     assert newest(data, after_seqnum=2) == wanted[: max(0, count - 2)]
@@ -47,7 +48,7 @@ def test_the_newest_entries_come_first(count: int, compact: bool) -> None:
 
 @pytest.mark.parametrize("source", [None, b"", b"-5", b"1e9", b"7 ", b"9" * 21, "\u0663".encode()])
 def test_a_damaged_time_of_sending_is_none(source: bytes | None) -> None:
-    assert newest(journal([(1, 5, source)])) == [Entry(1, 5, None)]
+    assert newest(journal([(1, 5, source)])) == [Entry(1, 5, None, 5, BOOT)]
 
 
 def test_a_chain_that_leads_back_is_refused() -> None:
@@ -78,6 +79,19 @@ def test_only_entries_since_the_last_call_count(tmp_path: Path) -> None:
     active.write_bytes(journal(rows))
     assert intake.find_worst_us(paths) == 300
     assert intake.find_worst_us(paths) is None
+
+
+def test_a_step_of_the_clock_is_no_wait(tmp_path: Path) -> None:
+    """The message was sent before the clock was set forward by an hour, and received after it."""
+    active, rows = tmp_path / "system.journal", [row(1), row(2)]
+    active.write_bytes(journal(rows))
+    intake = Intake()
+    intake.find_worst_us([f"{active}"])
+    data = journal([*rows, row(3, 3_600_000_000)])
+    up = struct.pack("<Q", NOW_US + 3)
+    at = data.rindex(up)
+    active.write_bytes(data[:at] + struct.pack("<Q", NOW_US + 3 - 3_600_000_000) + data[at + 8 :])
+    assert intake.find_worst_us([f"{active}"]) is None
 
 
 def test_after_a_rotation_all_of_the_new_file_is_new(tmp_path: Path) -> None:

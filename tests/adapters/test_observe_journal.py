@@ -74,6 +74,31 @@ def test_a_change_of_the_clock_is_no_wait(says: Says, step_s: int) -> None:
     assert [one.wait_us for one in read().intake] == [1000] * 5 + [2000] * 4
 
 
+@pytest.mark.parametrize("transport", ["kernel", "audit"])
+def test_a_clock_that_is_set_during_the_boot_is_no_wait(says: Says, transport: str) -> None:
+    """As in systemd's test-journals/no-rtc: only entries without a wait show the clock before it was set."""
+    jump_us = 34_000_000 * 1_000_000
+    first = entry(10, _TRANSPORT=transport)
+    first["__REALTIME_TIMESTAMP"] = str(int(first["__REALTIME_TIMESTAMP"]) - jump_us)
+    queued = sent(9, 1, SYSLOG_IDENTIFIER="timesyncd")  # sent by the old clock
+    queued["_SOURCE_REALTIME_TIMESTAMP"] = str(int(queued["_SOURCE_REALTIME_TIMESTAMP"]) - jump_us)
+    late = {
+        **queued,
+        "__REALTIME_TIMESTAMP": str(NOW_US + 60_000_000),
+        "__MONOTONIC_TIMESTAMP": str(10**12 + 60 * 10**6),
+    }
+    says(late, sent(2, 0.2), queued, first)
+    assert [one.wait_us for one in read().intake] == [200_000]
+
+
+def test_no_message_waits_for_longer_than_the_machine_is_up(says: Says) -> None:
+    up = [{"__MONOTONIC_TIMESTAMP": str(2_000_000 + n * 3_000_000)} for n in range(3)]
+    says(sent(4, 5.1) | up[2], sent(7, 0) | up[1], sent(10, 0) | up[0])
+    assert [one.wait_us for one in read().intake] == [0, 0, 5_100_000]
+    says(sent(4, 8.1) | up[2], sent(7, 0) | up[1], sent(10, 0) | up[0])
+    assert [one.wait_us for one in read().intake] == [0, 0]
+
+
 SAID = "Time spent on flushing to /var/log/journal/a is 1min 2.345678s for 471 entries."
 
 

@@ -222,6 +222,7 @@ NOT_MADE: list[tuple[str, Evidence]] = [
     ("slow-boot", slow(4, 0)._replace(record=recorded(counters=Counters(since_us=None)))),
     ("slow-boot", slow(4, 0)._replace(record=recorded(counters=None))),
     ("waits", read(intake=intake(99, 9_000_000))),
+    ("waits", read(intake=tuple(one._replace(when_us=NOW_US - 8 * DAY_US) for one in intake(1000, 9_000_000)))),
     ("waits", read(intake=())),
     ("slow-boot", read(boots=boots(2, 10, 3))),
     ("slow-boot", read(boots=(Boot("1", 0),) * 5)),

@@ -60,6 +60,38 @@ def test_the_present_history_and_its_disk_space() -> None:
     assert found.bytes_per_day == 32 * MIB
 
 
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ([(-1500 * DAY_US, -1499 * DAY_US)], "an archive of years ago, beside those of today"),
+        ([(-25 * DAY_US, -24 * DAY_US), (-12 * DAY_US, -11 * DAY_US)], "a host that was off for two weeks"),
+        ([(2500 * DAY_US, 2501 * DAY_US)], "a clock that was wrong for a day"),
+        ([(-9000 * DAY_US, -8 * DAY_US)], "a clock that was set within a file: MaxFileSec= ends each after a month"),
+        ([(-8 * DAY_US, -9 * DAY_US)], "a clock that was set back within a file"),
+    ],
+)
+def test_a_rate_is_taken_over_the_times_that_files_cover(more: list[tuple[int, int]], why: str) -> None:
+    days = archives()
+    others = [
+        days[-1]._replace(path=f"{days[-1].path}~{n}", head_time_us=NOW_US + head, tail_time_us=NOW_US + tail)
+        for n, (head, tail) in enumerate(more)
+    ]
+    given = host(*days, *others, max_file_us=31 * DAY_US)
+    assert known(given).bytes_per_day == 32 * MIB, why
+
+
+def test_nights_belong_to_the_days_that_files_cover() -> None:
+    """A laptop that runs for 8 hours a day, and whose files end at each shutdown."""
+    days = [file._replace(tail_time_us=file.head_time_us + DAY_US // 3) for file in archives(80)]
+    assert known(host(*days)).bytes_per_day == pytest.approx(32 * MIB, rel=0.1)
+
+
+def test_files_of_one_time_count_together() -> None:
+    days = archives()
+    users = [file._replace(path=f"{file.path}.user") for file in days[1:]]
+    assert known(host(*days, *users)).bytes_per_day == 64 * MIB
+
+
 def test_the_proposed_limit_takes_no_more_than_the_present_one() -> None:
     """The active file and one full file, 96 MiB, are not compacted yet. The other 416 MiB hold 6.4 times as much."""
     found = kept()
