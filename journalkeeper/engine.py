@@ -35,7 +35,7 @@ from journalkeeper.observe.intake import ENTRIES_PER_FLUSH, Intake, list_journal
 from journalkeeper.observe.observer import Observer, Seen, resolve_path
 from journalkeeper.policy.deferral import remember
 from journalkeeper.policy.plan import Idle, plan, with_now
-from journalkeeper.policy.window import next_flush_us, windows
+from journalkeeper.policy.window import compose_margin_us, next_flush_us, windows
 
 DAEMON: Final = "daemon"
 HOUR_S: Final = 60 * 60.0
@@ -152,8 +152,7 @@ class Engine:
     def _plan(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
         """Return the plan for `host`, and `host` itself, with the load of its disks if the load was measured.
 
-        First make a plan without the load. If this plan has an action, measure the load for LOOK_S seconds, and plan
-        again with the load. Do not measure with `request.hurries` or PressureMax=100%: no load postpones work then.
+        If the plan has an action that a load could postpone, measure the load for LOOK_S seconds, and plan again.
 
         With `marked`, each skip shows whether --now would make it an action, and `memory.idle` is neither used nor
         changed. Without `marked`, use the decisions of the last plan in `memory.idle`, and replace them by those of
@@ -197,8 +196,8 @@ class Engine:
             host, chosen = self._plan(self._make_host(seen, record), request, marked=not watching)
             worker = Runner(self.config, self.memory.flushes, self.memory.piece_times, hurry=request.hurries, stop=ends)
             notices = [*remove_leftovers(seen.leftovers), *worker.synchronize(chosen.syncs)]
-            if watching:
-                self._store_counts(record, host)
+            if watching or chosen.actions:
+                self._store_counts(record, host, request, at_once=bool(chosen.actions))
             outcomes, unrecorded = list[Outcome](), list[str]()
             if chosen.actions or not watching:
                 self.memory.observer.forget(action.path for action in chosen.actions)
@@ -248,26 +247,30 @@ class Engine:
             self.memory.observer.forget(record.list_paths_since_run(known if known < newest else 0))
         return record
 
-    def _store_counts(self, record: Record, host: Host) -> None:
-        """Store the extent counts that changed, at most once an hour: a commit costs 14 I/Os. Raises: KeeperError."""
-        if time.monotonic() - self.memory.observed_s >= HOUR_S:
-            record.observe(host.now_us, host)
+    def _store_counts(self, record: Record, host: Host, request: Request, *, at_once: bool) -> None:
+        """Store the extent counts of the last look that changed, unless it was at named files alone. Raises: KeeperError.
+
+        Without `at_once` store them once an hour, because a commit costs 14 I/Os.
+        """
+        due = at_once or time.monotonic() - self.memory.observed_s >= HOUR_S
+        if due and (self._follows or not request.paths):
+            record.observe(now_us(), host._replace(files=self.memory.seen.files))
             self.memory.observed_s = time.monotonic()
 
     def _update_history(
         self, record: Record, host: Host, chosen: Plan, outcomes: list[Outcome], request: Request
     ) -> None:
-        """Update the waiting files in the memory and in the history, and delete old rows of the history.
+        """Update the extent counts and the waiting files, and delete old rows of the history.
 
-        The wait of a file begins when a run leaves its work undone. `memory.waiting` gets all waits. The history gets
-        only waits of at least an hour, because each commit costs 14 I/Os, and those of an ended run. If `request`
-        names files, no wait begins, and only the waits of files with the result DONE end.
-
-        Old rows are deleted as in `Record.prune`. At the same time the memory forgets failures of files that are
-        gone, unless `request` names files. The service does both once a day, other engines in each run.
+        The history gets only waits of at least an hour, because each commit costs 14 I/Os, and those of an ended run. If
+        `request` names files, no wait begins, and only those of files that are done end. The service prunes the history
+        and the failures of files that are gone once a day, other engines in each run.
 
         Raises: KeeperError if the history cannot be read or written.
         """
+        if outcomes and not request.before_shutdown:
+            self._see(request)
+            self._store_counts(record, host, request, at_once=True)
         now = now_us()
         before = self._read_waits(record)
         if not request.paths:
@@ -289,14 +292,9 @@ class Engine:
     def _see(self, request: Request) -> Seen:
         """Look at the files that `request` names, or at all files if it names none, and return this look.
 
-        - No named paths: look at all files. The service leaves out missing directories.
-        - Named paths in a command: look at these files alone. Links in the paths of their directories are resolved.
-        - Named paths in the service (`follows`): look at all files first, to learn the flush times. Then look at the
-          named files, and return this second look with the flush times of the first. Links in the named paths are not
-          followed, because any user can send such paths over the bus.
-
-        Store the returned look in `memory.seen`. In the last case store the first look instead, and add the volumes
-        of the named files to it.
+        `memory.seen` gets this look. The service (`follows`) looks at all files first, to learn the flush times, and
+        `memory.seen` gets that look with the volumes of the named files. Links in paths that the service is given are
+        not followed, because any user can send such paths over the bus.
 
         Raises: for a look at all files as `Observer.look`; NeedsRootError if a look at all files finds files and may
             read none of them.
@@ -353,7 +351,7 @@ class Engine:
         None if no call is due before the next append to a file.
         """
         return self.memory.flushes.get_next_look_us(
-            self.config.window.margin_us + self.memory.piece_times.get_longest_us()
+            compose_margin_us(self.config.window.margin_us, [self.memory.piece_times.get_longest_us()])
         )
 
     def _make_host(self, seen: Seen, record: Record) -> Host:

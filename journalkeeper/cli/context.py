@@ -142,6 +142,14 @@ class Context:
         service.close()
         return None
 
+    def watches(self, path: str) -> bool:
+        """Return whether the absolute `path` is one of Directories=, or below one without a link between.
+
+        Raises: as `config`.
+        """
+        tops = self.config().watch.directories
+        return any(os.path.realpath(path) == os.path.realpath(top) or _is_below(path, top) for top in tops)
+
     @contextmanager
     def record(self) -> Iterator[Record]:
         """Open the history for reading. A missing history is empty.

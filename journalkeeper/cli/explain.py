@@ -27,7 +27,7 @@ from journalkeeper.cli.plan import make_plan
 from journalkeeper.cli.selection import list_problems, report_problems
 from journalkeeper.cli.terminal import DEFAULT_COLUMNS
 from journalkeeper.journald import opening
-from journalkeeper.model import JournalFile, Kind, Request, Stretch, Sums, Window
+from journalkeeper.model import Host, JournalFile, Kind, Request, Stretch, Sums, Window
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.record import parse_record
 from journalkeeper.model.recorded import Entry, Sample
@@ -58,10 +58,13 @@ def run(args: argparse.Namespace, context: Context) -> int:
     Raises: as `_show_directories` for a directory, else as `_show_file`.
     """
     path = os.path.abspath(args.file)
-    if os.path.isdir(path):
-        args.directory = path
-        return _show_directories(path, context)
-    return _show_file(path, context)
+    if not os.path.isdir(path):
+        return _show_file(path, context)
+    given, args.directory = args.directory, path
+    host = context.engine().look(Request())
+    if context.watches(path):
+        args.directory = given  # then the service makes the plan, as for `plan`
+    return _show_directories(host, path, context)
 
 
 def _show_file(path: str, context: Context) -> int:
@@ -106,7 +109,9 @@ def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
         price=ReadPrice(slow_s, None if read_s is None else round(read_s, 3), pinned_bytes),
         past=past,
         samples=samples,
-        decision=story.explain_decision(decisions.get(file.path, []), window, now_us),
+        decision=story.explain_decision(
+            decisions.get(file.path, []), window, now_us, watched=context.watches(file.path)
+        ),
         window=window,
         unknown=unknown,
     )
@@ -163,18 +168,15 @@ def _decide(asked: Request, context: Context, unknown: dict[str, str]) -> tuple[
     return decisions, plan_windows(written)
 
 
-def _show_directories(path: str, context: Context) -> int:
-    """Show each instance whose journal directory is `path` or below it, and return 0.
+def _show_directories(host: Host, path: str, context: Context) -> int:
+    """Show each instance of `host`, the look at `path`, and return the exit status.
 
-    The caller must make `context` for `path`, as with -D: `path` itself serves only for the error. If some files are
-    unreadable for an unprivileged user, write their number to stderr. If the plan cannot be made, show the instances
-    without decisions and windows, and with the reason.
+    If some files are unreadable for an unprivileged user, write their number to stderr, and return 1. If the plan
+    cannot be made, show the instances without decisions and windows, and with the reason.
 
-    Raises: KeeperError if there is no journal directory, or none on btrfs; NeedsRootError if an unprivileged user can
-        read no file; as `Context.engine` and `Engine.look`.
+    Raises: KeeperError if there is no journal directory; NeedsRootError if an unprivileged user can read no file.
     """
-    host = context.engine().look(Request())
-    report_problems(list_problems(host.files), len(host.files), (), context)
+    status = report_problems(list_problems(host.files), len(host.files), (), context)
     if not host.instances:
         raise KeeperError(f"{path}: contains no journal directory; name one, such as /var/log/journal")
     unknown: dict[str, str] = {}
@@ -193,10 +195,12 @@ def _show_directories(path: str, context: Context) -> int:
                 sync_interval_us=one.sync_interval_us,
                 window=windows.get(one.name),
                 retention=summarize_history(one, files),
-                decision=story.explain_decision(decisions.get(one.directory, []), None, host.now_us),
+                decision=story.explain_decision(
+                    decisions.get(one.directory, []), None, host.now_us, watched=context.watches(one.directory)
+                ),
                 files=Sums.of(files),
             )
         )
     blocks = [story.explain_directory(place, unknown, context.output.width or DEFAULT_COLUMNS) for place in places]
     context.output.show(DirectoriesAnswer(places, unknown), *blocks)
-    return 0
+    return status

@@ -77,7 +77,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Show a table of the journal files with their extents, and a summary. Return the exit status.
 
     Files with a problem come first, then those with the most extents beyond the ideal. Return 1 if a named path
-    cannot be examined as a journal file (NO_JOURNAL), and report it on stderr. Otherwise return 0.
+    cannot be examined as a journal file (NO_JOURNAL), or if a file cannot be read, and report it on stderr. Otherwise
+    return 0.
 
     Raises: NeedsRootError if an unprivileged user can read none of the files; as `Context.engine` and
         `Engine.look`.
@@ -105,16 +106,21 @@ def _summarize(files: tuple[JournalFile, ...], fragmented: int) -> str:
 
     An example is "1 of 3 journal files is fragmented. In total 9,447 extents (ideal 3), 45 MiB, 40 MiB on disk." A hint
     at `journalkeeper plan` follows. If none is fragmented, the text begins with "No file is fragmented:" and has no
-    hint. Without files, return "No journal files found." The disk usage is left out if no file has one.
+    hint. Files with a problem are only counted. The disk usage is left out if no file has one.
     """
     if not files:
         return "No journal files found."
+    left_out = sum(file.problem is not None for file in files)
+    files = tuple(file for file in files if file.problem is None)
+    rest = f" {left_out:,} not examined: see FLAGS." if left_out else ""
+    if not files:
+        return f"No journal file was examined.{rest}"
     every = Sums.of(files)
     disk = [file.disk_bytes for file in files if file.disk_bytes is not None]
     sizes = [spell_size(every.size_bytes), *([f"{spell_size(sum(disk))} on disk"] if disk else [])]
     extents = f"{pluralize(every.extents, 'extent')} (ideal {every.ideal_extents:,})"
     totals, total = f"{extents}, {', '.join(sizes)}.", pluralize(every.files, "journal file")
     if not fragmented:
-        return f"No file is fragmented: {total}, {totals}"
+        return f"No file is fragmented: {total}, {totals}{rest}"
     verdict = f"{fragmented:,} of {total} {'is' if fragmented == 1 else 'are'} fragmented"
-    return f"{verdict}. In total {totals} `journalkeeper plan` shows which files are worth a rewrite."
+    return f"{verdict}. In total {totals} `journalkeeper plan` shows which files are worth a rewrite.{rest}"

@@ -97,8 +97,8 @@ def report_problems(skipped: Sequence[Skip], number: int, paths: tuple[str, ...]
     """Report the files that cannot be examined, and return the exit status.
 
     If the user named `paths`, write a line to stderr for each of the `skipped` files with a reason in NO_JOURNAL. Such
-    a file is missing, damaged, unreadable, no journal file, or not on btrfs. Return 1 if there is such a line, else 0.
-    The caller still processes the other files.
+    a file is missing, damaged, unreadable, no journal file, or not on btrfs. Return 1 if there is such a line or an
+    unreadable file, else 0. The caller still processes the other files.
 
     For an unprivileged user, also write to stderr how many files are unreadable, even without `paths`. `number` is the
     number of all files that the command looked at.
@@ -114,7 +114,7 @@ def report_problems(skipped: Sequence[Skip], number: int, paths: tuple[str, ...]
     wrong = [skip for skip in skipped if paths and skip.reason in NO_JOURNAL]
     for path, reason, detail, *_ in wrong:
         note(f"{path}: {detail or reason}" + (f"; {NEXT[reason]}" if reason in NEXT else ""))
-    return int(bool(wrong))
+    return int(bool(wrong or unreadable))
 
 
 def list_problems(files: Iterable[JournalFile]) -> list[Skip]:

@@ -292,8 +292,9 @@ def _window(live: Manager) -> str:
 
 
 def _run(run: Run) -> str:
-    end = "running or killed" if run.ended_us is None else f"took {format_span(run.ended_us - run.began_us, 1000)}"
+    took = f"took {format_span(run.ended_us - run.began_us, 1000)}" if run.ended_us else ""
     number = run.done + run.skipped + run.failed
-    actions = f"{run.done} of {pluralize(number, 'action')} done, {run.failed} failed" if number else "nothing done"
+    nothing = "nothing done" if took else "no action finished"
+    actions = f"{run.done} of {pluralize(number, 'action')} done, {run.failed} failed" if number else nothing
     actions += f", {spell_size(run.bytes_written)} rewritten" if run.bytes_written else ""
-    return f"{format_time(run.began_us)} by {BY.get(run.origin, run.origin)}, {end}: {actions}"
+    return f"{format_time(run.began_us)} by {BY.get(run.origin, run.origin)}, {took or 'running or killed'}: {actions}"

@@ -32,6 +32,7 @@ from journalkeeper.observe.load import measure_busy_percent
 from journalkeeper.observe.observer import Seen
 from journalkeeper.observe.syncs import Syncs
 from journalkeeper.policy.backpressure import Advice, Reading, advise
+from journalkeeper.policy.window import compose_margin_us
 
 PAUSE_S: Final = 0.25
 REST_S: Final = 0.05
@@ -147,7 +148,7 @@ class Throttle:
         self._action = action
         self._uuid = next(volume.uuid for volume in seen.volumes if volume.device == device)
         self._actives = list_journald_files(file for file in seen.files if file.device == device)
-        self._margin_us = runner.config.window.margin_us + runner.piece_times.get_longest_us()
+        self._margin_us = compose_margin_us(runner.config.window.margin_us, [runner.piece_times.get_longest_us()])
         self._syncs = Syncs(action.path)
         self._intake = Intake()
         self._busy_percent: int | None = None

@@ -27,6 +27,7 @@ WAITS: Final = {
     Reason.WINDOW_CLOSED: "for journald's next flush",
     Reason.STARTING: "until the service has run for SettleSec=",
     Reason.BUDGET: "for the daily budget (BytesPerDay= or RotationsPerDay=)",
+    Reason.TOO_YOUNG: "until a day divided by RotationsPerDay= has passed since the last rotation",
     Reason.PRESSURE: "until the disk is less busy",
     Reason.FREE_SPACE: "for free disk space",
     Reason.IN_USE: "for programs to stop writing",

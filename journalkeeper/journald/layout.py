@@ -78,6 +78,17 @@ def find_directories(top: str = TOP) -> list[Directory]:
     return found if own is None else [own, *found]
 
 
+def find_links(top: str) -> list[tuple[str, str]]:
+    """Return the links in `top` with an instance's name, as nspawn makes for --link-journal, and where each leads.
+
+    journalctl(1) follows such a link. Raises: FileError if `top` cannot be listed.
+    """
+    top = os.path.realpath(top)
+    names = heapq.nsmallest(MOST_FILES, (one.name for one in _scan(top) if one.is_symlink()))
+    paths = [path for name in names if _parse_directory(path := os.path.join(top, name), name)]
+    return [(path, os.path.realpath(path)) for path in paths]
+
+
 def _scan(directory: str | int) -> Iterator[os.DirEntry[str]]:
     """Yield the entries of a directory, unsorted; nothing if it does not exist. A descriptor is accepted, too.
 

@@ -82,10 +82,15 @@ class Reason(StrEnum):
     SETTLING = "settling", "The file changed less than SettleSec= ago; journald may still use it. --now does not wait."
     STARTING = "starting", "The service has just started and sets +C only after SettleSec=; --now does not wait."
     BUDGET = "budget", "BytesPerDay= or RotationsPerDay= does not allow it yet; --now ignores both limits."
+    TOO_YOUNG = "too-young", "RotationsPerDay= spreads rotations over the day: this file began too recently."
     PRESSURE = "pressure", "Other programs keep the disk busy; the next try follows when they stop."
     FREE_SPACE = "free-space", "The volume has too little free space for the rewrite, because KeepFree= must remain."
     NOT_BTRFS = "not-btrfs", "The file is not on btrfs; journalkeeper works only on btrfs."
     NOT_JOURNAL = "not-journal", "The file does not begin as a journal does, or its name, size or mtime is impossible."
+    NOT_WATCHED = (
+        "not-watched",
+        "The service works only in Directories= and follows no link; root's `defrag -D` can.",
+    )
     NOT_REGULAR = "not-regular", "The path is a symbolic link, a directory, a FIFO or a device, and is never followed."
     HARD_LINKED = "hard-linked", "The file has more than one name, and a rewritten copy can replace only one."
     SWAPFILE = "swapfile", "The file is in use as swap space and the kernel refuses to move it."

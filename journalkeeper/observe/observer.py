@@ -109,9 +109,9 @@ class Observer:
 
         A file with an unchanged stat keeps its stored row and is not opened. Once a day, and after the clock was set
         back, shared files are opened again. If a file or directory cannot be looked at, its row has the problem.
-        Vanished files have no row. In each directory at most MOST_FILES files have rows; if there are more, a row of
-        the directory has the problem TOO_MANY. Stored rows of files and directories that are no longer found are
-        forgotten.
+        Vanished files have no row. A link to another directory has a row with NOT_WATCHED. In each directory at most
+        MOST_FILES files have rows; if there are more, a row of the directory has the problem TOO_MANY. Stored rows of
+        files and directories that are no longer found are forgotten.
 
         Raises: NotBtrfsError if no journal directory is on btrfs, or if a top without journal directories is not on
         btrfs; FileError if a top is missing or is not a directory, if a directory cannot be listed, or if a
@@ -121,7 +121,7 @@ class Observer:
             self.shared_us = now_us
             rows = [row for kept in self._kept.values() for row in kept.values()]
             self.forget(row.path for row in rows if row.extents.shared_bytes)
-        gathered = _Gathered(now_us)
+        gathered, tops = _Gathered(now_us), tuple(tops)
         for top in tops:
             if not os.path.isdir(top):
                 raise FileError("look for journals", top, errno.ENOTDIR if os.path.lexists(top) else errno.ENOENT)
@@ -132,6 +132,13 @@ class Observer:
             for place in places:
                 if place.path not in gathered.instances:  # otherwise two tops contain this directory
                     self._look_at_place(place, None, gathered)
+        for path, target in (pair for top in tops for pair in layout.find_links(top)):
+            if target not in gathered.instances:
+                leads = (
+                    f"a link to {target}, which {'is not in Directories=' if os.path.isdir(target) else 'is missing'}"
+                )
+                place = layout.describe_directory(path)
+                gathered.files.append(file_row.build_problem(place, None, None, Reason.NOT_WATCHED, leads))
         foreign = [row.path for row in gathered.files if row.problem is Reason.NOT_BTRFS]
         if foreign and not gathered.volumes:
             raise NotBtrfsError(foreign[0])

@@ -249,7 +249,7 @@ def decide_rotation(question: Question, proposed: Sequence[Action], *, nocow: bo
         other = _rotate_if_cheaper(question, proposed)
         answer = other if answer is None or isinstance(other, Action) else answer
     if isinstance(answer, Skip):
-        ends = answer.reason in {Reason.WINDOW_CLOSED, Reason.BUDGET, Reason.PRESSURE}
+        ends = answer.reason in {Reason.WINDOW_CLOSED, Reason.BUDGET, Reason.TOO_YOUNG, Reason.PRESSURE}
         detail = f"journald is not asked to rotate{' yet' if ends else ''}: {answer.detail}"
         return answer._replace(detail=detail, puts_off=ends)
     return answer
@@ -323,7 +323,7 @@ def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
     if question.cases.request.hurries or not 0 <= age_us < apart_us:
         return None
     detail = f"the file is {format_span(age_us)} old; a file is rotated to save writes after {format_span(apart_us)}"
-    return question.skip(Reason.BUDGET, detail, until_us=file.head_time_us + apart_us)
+    return question.skip(Reason.TOO_YOUNG, detail, until_us=file.head_time_us + apart_us)
 
 
 def price_without_rotation(question: Question, actions: Sequence[Action], threshold: int) -> float:

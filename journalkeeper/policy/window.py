@@ -13,7 +13,7 @@ that change:
                  the next is not due.
     due          closed from there until the flush was seen.
 
-The margin is the configured one plus the slowest measured piece. If `t` is unknown (a command looks only once), a flush
+The margin is that of `compose_margin_us`. If `t` is unknown (a command looks only once), a flush
 may come at any moment until the file was left alone for a whole interval. A window is too short for any work if the
 margins use up the whole interval.
 """
@@ -24,6 +24,14 @@ from collections.abc import Iterable, Sequence
 
 from journalkeeper.model import Instance, JournalFile, Kind, State, Window
 from journalkeeper.model.units import INFINITY_US
+
+
+def compose_margin_us(configured_us: int, pieces_us: Iterable[int]) -> int:
+    """Return how long before a flush work stops: the configured margin and the slowest recent piece of any instance.
+
+    All instances have one margin, because a piece on one device can hold up the flush of each of them.
+    """
+    return configured_us + max(pieces_us, default=0)
 
 
 def closing_us(since_us: int, interval_us: int, margin_us: int) -> int | None:
@@ -41,9 +49,11 @@ def windows(
     """Return the flush window of each instance at `now_us`, by the instance's directory.
 
     A window depends on the instance's timer and on its active files with the state ONLINE, as in `_find_window`.
-    Without such a file the window is open. `margin_us` is the time before a flush at which work stops. With `now`, the
-    request does not wait for a flush, and every window is open.
+    Without such a file the window is open. `margin_us` is the configured margin. With `now`, the request does not wait
+    for a flush, and every window is open.
     """
+    instances = tuple(instances)
+    margin_us = compose_margin_us(margin_us, (one.slowest_piece_us for one in instances))
     online = [file for file in files if file.kind is Kind.ACTIVE and file.state is State.ONLINE]
     return {
         one.directory: _find_window(
@@ -85,7 +95,7 @@ def _find_window(  # noqa: PLR0911 - one return for each row of the table above
     - "flush-due": closed, because the next flush is near or overdue.
     - "online": open until the next flush is near.
 
-    A flush is near when the time left is at most `margin_us` plus the time of the slowest piece. Only "online" has a
+    A flush is near when the time left is at most `margin_us`. Only "online" has a
     time to close. Only "unsynced" has a time to open.
     """
     name, interval_us = instance.name, instance.sync_interval_us
@@ -102,7 +112,7 @@ def _find_window(  # noqa: PLR0911 - one return for each row of the table above
             return Window(name, open=True, closes_at_us=None, reason="stale")
         opens_at_us = flushed_by_us + 1 if since_us is None else min(since_us, flushed_by_us + 1)
         return Window(name, open=False, closes_at_us=None, reason="unsynced", opens_at_us=opens_at_us)
-    closes_at_us = closing_us(since_us, interval_us, margin_us + instance.slowest_piece_us)
+    closes_at_us = closing_us(since_us, interval_us, margin_us)
     if closes_at_us is None:
         return Window(name, open=False, closes_at_us=None, reason="too-short")
     return at(Window(name, open=True, closes_at_us=closes_at_us, reason="online"), now_us)

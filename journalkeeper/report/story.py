@@ -202,13 +202,19 @@ def describe_past(story: Story) -> list[str]:
     return said or ["no entry in the history"]
 
 
-def explain_decision(decisions: Sequence[Decision], window: Window | None, now_us: int) -> ExplainedDecision | None:
-    """Return the last of the decisions on a path, with the sentences on all. Return None if there is no decision."""
-    said = [line for one in decisions for line in _explain(one, window, now_us)]
+def explain_decision(
+    decisions: Sequence[Decision], window: Window | None, now_us: int, *, watched: bool = True
+) -> ExplainedDecision | None:
+    """Return the last of the decisions on a path, with the sentences on all. Return None if there is no decision.
+
+    If the path is not `watched`, nothing is promised of the service.
+    """
+    said = [line for one in decisions for line in _explain(one, window, now_us, watched=watched)]
+    said += [] if watched else [Reason.NOT_WATCHED.sentence]
     return ExplainedDecision(decisions[-1], said) if decisions else None
 
 
-def _explain(decided: Decision, window: Window | None, now_us: int) -> list[str]:
+def _explain(decided: Decision, window: Window | None, now_us: int, *, watched: bool) -> list[str]:
     """Return the sentences on one decision.
 
     They state the action or the reason against one, the explanation, the flush window for an action (unless None), and
@@ -227,7 +233,7 @@ def _explain(decided: Decision, window: Window | None, now_us: int) -> list[str]
     said.append(decided.reason.sentence)
     if window is not None and decided.action:
         said.append(describe_window(window))
-    return [*said, *filter(None, [describe_change(decided, window, now_us)])]
+    return [*said, *filter(None, [describe_change(decided, window, now_us) if watched else ""])]
 
 
 def _list_sentences(decision: ExplainedDecision | None, unknown: Mapping[str, str]) -> list[str]:

@@ -290,7 +290,7 @@ def test_a_named_path_that_is_no_journal_is_said_and_exits_1_and_the_others_are_
     assert (said.status, said.err.count("\n"), "abc/system.journal" in said.out) == (1, 1, True)
     # what nobody named is shown, and is nobody's mistake
     said = typed(*words, engine=engine)
-    assert (said.status, said.err) == (0, "")
+    assert (said.status, said.err) == (int(reason is Reason.UNREADABLE), "")
 
 
 @pytest.mark.parametrize("word", ["scan", "plan", "defrag"])
@@ -396,14 +396,30 @@ def test_a_user_who_may_read_no_file_is_told_to_be_root(words: list[str], typed:
 def test_a_user_who_may_read_some_files_sees_them_and_is_told_of_the_rest(typed: Typed) -> None:
     said = typed("scan", engine=FakeEngine(files=(FILE, CLOSED)))
     line = "journalkeeper: 1 of 2 files cannot be read as this user: try sudo\n"
-    assert (said.status, said.err) == (0, line)
-    assert "2 journal files" in said.out
+    assert (said.status, said.err) == (1, line)
+    assert re.search(r"\n(1 of 1 journal file is|No file is) fragmented.* 1 not examined: see FLAGS", said.out), (
+        said.out
+    )
+
+
+@pytest.mark.usefixtures("as_root")
+@pytest.mark.parametrize("problem", [Reason.UNREADABLE, Reason.VANISHED, Reason.NOT_WATCHED])
+def test_a_scan_says_nothing_of_files_that_it_did_not_examine(problem: Reason, typed: Typed) -> None:
+    whole = FILE._replace(extents=hosts.extents(1, 45 << 20))
+    odd = FILE._replace(path="/j/x.journal", problem=problem, extents=hosts.extents(0, 0), size_bytes=0)
+    said = typed("scan", engine=FakeEngine(files=(whole, odd)))
+    assert (
+        "No file is fragmented: 1 journal file, 1 extent (ideal 1), 45 MiB, 89 MiB on disk. 1 not examined" in said.out
+    )
+    said = typed("scan", engine=FakeEngine(files=(odd,)))
+    assert "No journal file was examined. 1 not examined: see FLAGS." in said.out
+    assert "fragmented" not in said.out
 
 
 @pytest.mark.usefixtures("as_root")
 def test_root_is_not_told_to_be_root(typed: Typed) -> None:
     said = typed("scan", engine=FakeEngine(files=(CLOSED,)))
-    assert (said.status, said.err) == (0, "")
+    assert (said.status, said.err) == (1, "")
 
 
 @pytest.mark.usefixtures("as_user")

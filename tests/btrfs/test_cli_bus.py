@@ -341,6 +341,9 @@ def test_status_and_every_plan_show_one_window(host: Host) -> None:
         (window,) = plans[0].values()
         assert window["reason"] == expected
         assert plans[1:] == plans[:1] * 2
+        for directory in ("/var/log/journal", f"/var/log/journal/{journald.journal.name}"):
+            (place,) = json.loads(host.does("explain", directory, "-j").stdout)["directories"]
+            assert place["window"] == window
         assert [one["window_open"] for one in (before, service())] == [window["open"]] * 2
         flushes_us = before["next_flush_us"]
         assert service()["next_flush_us"] == flushes_us

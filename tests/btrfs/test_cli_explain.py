@@ -70,6 +70,20 @@ def active(commands: Commands) -> Path:
     return next(commands.directory.glob("*/system.journal"))
 
 
+def test_nothing_is_promised_of_a_directory_that_the_service_does_not_watch(commands: Commands) -> None:
+    """What is named there has its reasons, and the sentence that says who can do it."""
+    for path in (commands.directory, active(commands).parent, active(commands)):
+        said = " ".join(commands("explain", path).stdout.split())
+        assert "The service works only in Directories= and follows no link; root's `defrag -D` can." in said
+        assert "The next run" not in said
+    watching = commands.state / "watching.conf"
+    watching.write_text(f"[Watch]\nDirectories={commands.directory}\n")
+    for path in (commands.directory, active(commands).parent, active(commands)):
+        said = " ".join(commands("explain", path, "--config", watching).stdout.split())
+        assert "follows no link" not in said
+    watching.unlink()
+
+
 @pytest.mark.parametrize("name", ["scan", "plan", "defrag", "history", "status", "check-config"])
 def test_the_json_of_a_command_follows_its_schema(commands: Commands, name: str) -> None:
     where = ("-D", commands.directory) if name not in {"status", "check-config"} else ("--config", "/dev/null")

@@ -281,6 +281,25 @@ def test_the_service_sees_what_was_rewritten_in_place(top: Path, keep: Keep, jou
         assert extents(active) == count_seen() < 100
 
 
+def test_the_history_has_the_counts_before_and_after_an_action(
+    top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path
+) -> None:
+    """Else the hourly samples show a flat line beside a rewrite of a thousand extents."""
+    active, service = put(top / MACHINE, journal_bytes, "system.journal"), keep(follows=True)
+    inode = active.stat().st_ino
+    for number in (1, 2):
+        if number == 2:
+            scatter(active)
+            time.sleep(1.1)
+        go(service, NOW._replace(active=True), origin=DAEMON)
+        with Record(str(tmp_path / "state")) as record:
+            counts = [sample.extents for sample in record.samples([str(active)])]
+            totals = [one.active_extents for one in record.totals()]
+        assert counts == totals
+        assert [count > 100 for count in counts] == [True, False] * number
+    assert active.stat().st_ino == inode
+
+
 def test_a_wait_ends_with_the_file_that_was_named(top: Path, keep: Keep, journal_bytes: bytes) -> None:
     first, second = archives(top / MACHINE, journal_bytes, 2)
     service = keep(follows=True)

@@ -483,3 +483,22 @@ def test_a_finished_file_is_synced_before_its_extents_are_counted(top: Path, mon
     }
     assert asked == expected
     assert set(expected.values()) == {True, False}
+
+
+@pytest.mark.parametrize("leads", ["there", "nowhere", "into a watched directory"])
+def test_a_link_to_another_journal_directory_has_a_row_with_the_reason(top: Path, place: Path, leads: str) -> None:
+    """nspawn's --link-journal= makes such links, and journalctl follows them."""
+    target = {"into a watched directory": top / MACHINE}.get(leads, place / leads / "guest" / MACHINE)
+    if leads == "there":
+        target.mkdir(parents=True)
+    link = top / f"{MACHINE[::-1]}"
+    link.symlink_to(target)
+    rows = [row for row in look(top).files if row.problem is not None]
+    if leads == "into a watched directory":
+        assert rows == []
+        return
+    missing = {"there": "is not in Directories=", "nowhere": "is missing"}[leads]
+    assert [(row.path, row.problem, row.problem_detail) for row in rows] == [
+        (str(link), Reason.NOT_WATCHED, f"a link to {target}, which {missing}")
+    ]
+    assert not any(str(link) in row.path for row in look(top).files if row.problem is None)

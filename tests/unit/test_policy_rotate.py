@@ -430,12 +430,12 @@ def test_the_days_rotations_are_spread_over_it(a_day: int, age_us: int, *, now: 
     found = by_price(one, request=UPKEEP._replace(now=now), config=config)
     assert len(rotations(found)) == rotated
     if not rotated:
-        assert [reason for reason, _ in said(found)] == [Reason.BUDGET]
+        assert [reason for reason, _ in said(found)] == [Reason.TOO_YOUNG]
         assert len(found.actions) == 1
         assert found.wake_at_us == one.head_time_us + 24 * HOUR_US // a_day
         old, every = {4: ("5h 59min", "6h"), 1: ("23h 59min", "1d")}[a_day]
         says = f"the file is {old} old; a file is rotated to save writes after {every}"
-        (detail,) = (skip.detail for skip in found.skipped if skip.reason is Reason.BUDGET)
+        (detail,) = (skip.detail for skip in found.skipped if skip.reason is Reason.TOO_YOUNG)
         assert detail == f"journald is not asked to rotate yet: {says}"
 
 

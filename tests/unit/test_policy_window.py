@@ -97,6 +97,14 @@ def test_the_slowest_piece_adds_to_the_margin() -> None:
     assert not since(deadline_us, slowest_piece_us=slow).open
 
 
+def test_all_instances_have_one_margin() -> None:
+    """A piece on one device can hold up the flush of each of them, and `execute` stops for all."""
+    age_us = INTERVAL_US - MARGIN_US - SECOND_US
+    fast, slow = instance(online_since_us=NOW_US - age_us), instance(directory="/j/b", slowest_piece_us=3 * SECOND_US)
+    found = windows([fast, slow], [online()], NOW_US, margin_us=MARGIN_US)
+    assert found[fast.directory] == closed("flush-due")
+
+
 def test_a_window_of_which_the_margins_leave_nothing_is_too_short() -> None:
     assert since(0, sync_interval_us=2 * MARGIN_US) == closed("too-short")
     assert since(0, sync_interval_us=2 * MARGIN_US + 1).open
