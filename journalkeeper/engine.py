@@ -372,7 +372,7 @@ class Engine:
             written_bytes=record.sum_written_bytes(now - DAY_US, now),
             refused=dict(self.memory.failures),
             rotations=record.count_rotations(now - DAY_US, now),
-            unshared=record.list_unsharing_directories(now),
+            made_nocow=record.list_nocow_directories(now),
             began_us=self.memory.began_us,
             waiting={path: wait.reason for path, wait in self._read_waits(record).items()},
         )

@@ -30,8 +30,17 @@ BTRFS_IOC_FS_INFO = 0x8400941F
 BTRFS_IOC_START_SYNC = 0x80089418
 BTRFS_IOC_WAIT_SYNC = 0x40089416
 
+BTRFS_IOC_GET_SUBVOL_INFO = 0x81F8943C
+SUBVOL_INFO = struct.Struct("=288xQ208x")
+"""struct btrfs_ioctl_get_subvol_info_args: the flags of the subvolume that contains the inode."""
+
+BTRFS_ROOT_SUBVOL_RDONLY = 1 << 0
+
 FIRST_FREE_OBJECTID = 256
 """The inode number of a subvolume's top directory."""
+
+FS_TREE_OBJECTID = 5
+"""The id of the volume's top subvolume."""
 
 MOUNTINFO = "/proc/self/mountinfo"
 
@@ -200,7 +209,33 @@ def read_volume(fd: int) -> Volume:
         own_subvolume=_is_own_subvolume(fd),
         options=read_mount_options(fd),
         maintenance=find_maintenance(uuid),
+        read_only_subvolume=bool(
+            call_ioctl(fd, BTRFS_IOC_GET_SUBVOL_INFO, SUBVOL_INFO, 0)[0] & BTRFS_ROOT_SUBVOL_RDONLY
+        ),
     )
+
+
+def count_snapshots(fd: int) -> int | None:
+    """Return the number of snapshots of the subvolume that contains `fd`, snapshots of them included.
+
+    Return None without CAP_SYS_ADMIN, and for the top of a volume without a UUID (mkfs.btrfs before 4.16).
+
+    Raises: OSError: ENOTTY not on btrfs.
+    """
+    try:
+        own = btrfsutil.subvolume_info(fd, btrfsutil.subvolume_id(fd)).uuid
+        every = [one for _, one in btrfsutil.SubvolumeIterator(fd, top=FS_TREE_OBJECTID, info=True)]
+    except OSError as error:
+        if error.errno == errno.EPERM:  # a BtrfsUtilError, never a PermissionError
+            return None
+        raise
+    if not any(own):
+        return None
+    family, found = {own}, -1
+    while found < len(family):
+        found = len(family)
+        family |= {one.uuid for one in every if one.parent_uuid in family}
+    return found - 1
 
 
 def _sum_free(spaces: list[Space]) -> int:

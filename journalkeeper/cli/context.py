@@ -183,7 +183,7 @@ class Context:
                     last_run=record.last_run(),
                     waiting=tuple(record.waiting().values()),
                     written_day_bytes=record.sum_written_bytes(self.now_us - DAY_US, self.now_us),
-                    unshared=record.list_unsharing_directories(self.now_us),
+                    made_nocow=record.list_nocow_directories(self.now_us),
                     counters=record.counters(),
                 )
         except NeedsRootError:

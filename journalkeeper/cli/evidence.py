@@ -84,8 +84,8 @@ def _look(
         if wanted.plan and not isinstance(record, Unknown):
             host, plan = engine.look_and_plan(Request(upkeep=True))
         else:
-            unshared = frozenset[str]() if isinstance(record, Unknown) else record.unshared
-            host = engine.look(Request())._replace(unshared=unshared)
+            made_nocow = frozenset[str]() if isinstance(record, Unknown) else record.made_nocow
+            host = engine.look(Request())._replace(made_nocow=made_nocow)
     except NotBtrfsError as error:
         return Look(Host(now_us, (), (), (), {}, 0), foreign=(error.path,)), UNASKED
     except KeeperError as error:

@@ -54,10 +54,10 @@ class Nocow(Section):
     """Whether to set the C attribute (chattr +C) on journal directories; new files inherit it. yes: always. no:
     attributes stay as they are. auto: set it unless one of two reasons forbids it. First, the volume's data profile
     stores copies (raid1, raid10, raid5, raid6, raid1c3, raid1c4): NOCOW data has no checksum that shows which copy is
-    good. Second, snapshots include the journal: each makes btrfs copy NOCOW data on write once more. A snapshot is
-    detected by files that share data with it, or by a rewrite of such a file in the last 30 days. Files named
-    user-UID.journal do not count, because their user can reflink them. A snapshot of an empty journal, or one that no
-    longer shares data, is not detected.
+    good. Second, a snapshot of the journal's subvolume exists: each makes btrfs copy NOCOW data on write once more.
+    btrfs is asked for snapshots. Without that right (CAP_SYS_ADMIN or journalkeeper-measure.socket), a configuration of
+    snapper, timeshift or btrbk for the subvolume counts, and files that share data, except those named
+    user-UID.journal, because their user can reflink them.
 
     Four boots at 150 IOPS: 1.8 s each with a NOCOW active file of 2 extents; 9 to 24 s with a datacow one. Six boots
     with a snapshot before each: 3.5 to 20.1 s with NOCOW, 412 to 2,898 extents.
@@ -93,10 +93,10 @@ class Defrag(Section):
     allow_unshare: Annotated[
         Literal["auto", "yes", "no"], Spec("AllowUnshare", Form.WORD, words=("auto", "yes", "no"))
     ] = "auto"
-    """Whether files that share data with a snapshot or a reflink are rewritten, too. The snapshot keeps the old data,
-    so the rewritten data takes additional space until the snapshot is deleted. auto: archives, if the additional space
-    is expected to be at most a quarter of the shared bytes, which requires Compress=. yes: all files, also ranges of
-    active files. no: none.
+    """Whether files that share data with a snapshot or a reflink are rewritten, too. The other file keeps the old data,
+    so the rewritten data takes additional space until that is deleted. auto: archives, if the additional space is
+    expected to be at most a quarter of the shared bytes, which requires Compress= and a file that can be compressed.
+    yes: all files, also ranges of active files. no: none.
 
     A shared archive of 38 MiB in 3,970 extents took 3.8 MiB of additional space and 155 extents after a rewrite with
     zstd; a plain rewrite would have taken 38 MiB.

@@ -88,7 +88,7 @@ def execute(action: Action, pace: Pace) -> Done:
     """
     began = time.monotonic()
     turn = Turn(action)
-    result, reason, detail = Result.DONE, action.reason, ""
+    result, reason, detail = Result.DONE, action.reason, action.detail
     try:
         WORK[action.action](action.target, turn, pace)
     except Refused as refused:
@@ -177,7 +177,7 @@ def _rotate(target: Rotation, turn: Turn, _pace: Pace) -> None:
 
 
 WORK: Final[dict[Verb, Callable[[Any, Turn, Pace], None]]] = {
-    Verb.SET_NOCOW: lambda instance, _turn, _pace: upkeep.set_nocow(instance),
+    Verb.SET_NOCOW: lambda instance, turn, _pace: upkeep.set_nocow(instance, turn.action.reason),
     Verb.ROTATE: _rotate,
     Verb.DEFRAGMENT: partial(_rewrite, _defragment),
     Verb.COMPRESS: partial(_rewrite, _compact),

@@ -28,6 +28,7 @@ from journalkeeper.journald import control, header, opening
 from journalkeeper.model import Instance, JournalFile, Reason, Rotation, State
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.model.run import Found
+from journalkeeper.observe import disk_usage
 
 FINISHED_S: Final = 5.0
 """How long to wait for journald to finish the archive. A slow disk may take longer, and other programs commit, too."""
@@ -35,23 +36,26 @@ FINISHED_S: Final = 5.0
 LOOK_S: Final = 0.01
 
 
-def set_nocow(instance: Instance) -> None:
+def set_nocow(instance: Instance, reason: Reason) -> None:
     """Make the directory NOCOW, so that new files in it inherit NOCOW. Existing files do not change.
 
     The change is durable.
 
-    Raises: Refused if the name no longer leads to the directory in the plan, or compression is enabled for it; Failed
+    Raises: Refused if the name no longer leads to the directory in the plan, compression is enabled or forbidden for
+    it, or a snapshot was taken since the look, unless Nocow=yes is the `reason`; Failed
     if the kernel did not set the attribute; OSError: EPERM not the owner, or immutable; EROFS.
     """
     with opening.open_directory(instance.directory) as fd:
         status = os.fstat(fd)
         if (status.st_dev, status.st_ino) != (instance.device, instance.inode):
             raise Refused(Reason.CHANGED, "the name now leads to another directory")
+        if reason is Reason.NO_REDUNDANCY and disk_usage.count_snapshots(fd):
+            raise Refused(Reason.SNAPSHOTS, "a snapshot of its subvolume was taken after the look")
         try:
             nocow = inode.set_nocow(fd)
         except OSError as error:
-            if error.errno == errno.EINVAL and inode.get_flags(fd) & inode.FS_COMPR_FL:
-                raise Refused(Reason.COMPRESSION, "compression was enabled for the directory after the look") from error
+            if error.errno == errno.EINVAL and inode.get_flags(fd) & (inode.FS_COMPR_FL | inode.FS_NOCOMP_FL):
+                raise Refused(Reason.COMPRESSION, "chattr +c or +m was set after the look") from error
             raise
         if not nocow:
             raise Failed(Reason.NOT_TAKEN, "the kernel reported success but did not set the attribute C")

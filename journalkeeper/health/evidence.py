@@ -111,8 +111,8 @@ class Look(NamedTuple):
 class Recorded(NamedTuple):
     """The contents of the history for the requested time, each part the oldest first.
 
-    `written_day_bytes` were written in the last 24 hours. `unshared` are the directories in which shared data was
-    rewritten, as in a plan. `counters` are the totals since the installation.
+    `written_day_bytes` were written in the last 24 hours. `made_nocow` are the directories that became NOCOW, as
+    in a plan. `counters` are the totals since the installation.
     """
 
     entries: tuple[Entry, ...]
@@ -120,7 +120,7 @@ class Recorded(NamedTuple):
     last_run: Run | None
     waiting: tuple[Wait, ...]
     written_day_bytes: int = 0
-    unshared: frozenset[str] = frozenset()
+    made_nocow: frozenset[str] = frozenset()
     counters: Counters | None = None
 
 

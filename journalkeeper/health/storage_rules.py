@@ -94,15 +94,15 @@ def nocow_redundant(places: list[Place], look: Look) -> Answers:
 
 
 def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
-    """A directory is NOCOW and snapshots are taken of it. Each snapshot makes its data copy-on-write once more.
+    """A directory is NOCOW although snapshots are taken of it. Each snapshot makes its data copy-on-write once more.
 
     The check gives one advice for all such directories on volumes that keep one copy of the data. For a volume that
     keeps more copies, the check nocow-redundant gives the advice instead.
     """
-    shared = [one.directory for one, _ in _select(places, look, Reason.SNAPSHOTS) if one.nocow]
-    if shared:
-        sentence = f"{list_names(shared)} is NOCOW and has snapshots: its files fragment anyway, without checksums."
-        yield advice(sentence, *_list_datacow_commands(shared), directories=list(shared))
+    if found := [place for place in _select(places, look, Reason.SNAPSHOTS) if place[0].nocow]:
+        where, clause = [one.directory for one, _ in found], nocow.find_snapshots(*found[0], look.host)
+        sentence = f"{list_names(where)} is NOCOW, and {clause}: its files fragment anyway, without checksums."
+        yield advice(sentence, *_list_datacow_commands(where), directories=where)
 
 
 def pinned_by_snapshots(files: Files, look: Look) -> Answers:

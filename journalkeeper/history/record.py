@@ -30,8 +30,8 @@ from journalkeeper.model.waiting import LEFT, Wait, is_long
 
 NAME = "history.db"
 FOREVER_US = (1 << 63) - 1
-SNAPSHOTS_US: Final = 30 * DAY_US
-"""How long a rewrite of shared data counts as evidence that snapshots are taken of a journal: some are monthly."""
+LATELY_US: Final = 7 * DAY_US
+"""How long +C on a directory is recent: the first snapshots after it do not make it wrong at once."""
 
 REWRITES = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE, Verb.ROTATE)
 
@@ -169,17 +169,11 @@ class Record(Database):
         wanted = "action = 'rotate' AND result != 'skipped' AND when_us BETWEEN ? AND ?"
         return self._number(f"SELECT count(*) FROM outcomes WHERE {wanted}", (when_us, until_us))  # noqa: S608 - our words
 
-    def list_unsharing_directories(self, now_us: int) -> frozenset[str]:
-        """Return the directories of files that were rewritten in the last SNAPSHOTS_US and shared data with a snapshot.
-
-        Such a rewrite shows that snapshots are taken of the directory. Leave out the journals of users (user-UID),
-        because any user can share the data of this journal by a reflink. Return an empty set if there is no such file.
-        """
-        rows = self._rows(
-            "SELECT DISTINCT path FROM outcomes WHERE unshared_bytes > 0 AND when_us > ?", (now_us - SNAPSHOTS_US,)
-        )
-        paths = (os.path.split(row["path"]) for row in rows if isinstance(row["path"], str))
-        return frozenset(directory for directory, name in paths if not name.startswith("user-"))
+    def list_nocow_directories(self, now_us: int) -> frozenset[str]:
+        """Return the directories on which +C was set in the last LATELY_US."""
+        wanted = "SELECT DISTINCT path FROM outcomes WHERE action = 'set-nocow' AND result = 'done' AND when_us > ?"
+        rows = self._rows(wanted, (now_us - LATELY_US,))
+        return frozenset(row["path"] for row in rows if isinstance(row["path"], str))
 
     def waiting(self) -> dict[str, Wait]:
         """Return the stored waits of files, by path, the longest first. Damaged rows are left out."""

@@ -197,7 +197,8 @@ class Volume(NamedTuple):
     `free_bytes` is free within allocated data chunks, `unallocated_bytes` not yet in any chunk, raw. `options` are
     words of mount(8). `maintenance` is "balance" or "scrub" while one of them keeps the whole volume busy, else "".
     `busy_percent` is the share of a moment right before the plan in which its disks worked for other programs, None if
-    it was not measured or cannot be.
+    it was not measured or cannot be. `snapshots` is the number of snapshots of the subvolume, None if btrfs could not
+    be asked; `snapshot_tool` is then the program that is configured to take some, or "".
     """
 
     device: int
@@ -212,6 +213,9 @@ class Volume(NamedTuple):
     options: tuple[str, ...]
     maintenance: str = ""
     busy_percent: int | None = None
+    read_only_subvolume: bool = False
+    snapshots: int | None = None
+    snapshot_tool: str = ""
 
 
 def find_compression_obstacle(file: JournalFile, volume: Volume | None) -> str:

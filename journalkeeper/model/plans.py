@@ -47,7 +47,7 @@ class Host(NamedTuple):
 
     `past` has the last rewrite of each file by (device, inode), `refused` the last failed try. `written_bytes` is the
     number of bytes written in the budget's present day. `rotations` is the number of rotations requested in the last 24
-    hours. `unshared` are the directories in which a file that a snapshot shared was recently rewritten, as recorded.
+    hours. `made_nocow` are the directories on which +C was set in the last week, as recorded.
     `began_us` is the start of the service, None for a command. `waiting` has the reason of each waiting file, by path.
     """
 
@@ -59,7 +59,7 @@ class Host(NamedTuple):
     written_bytes: int
     refused: dict[tuple[int, int], Refusal] = {}  # noqa: RUF012 - never changed, like everything here
     rotations: int = 0
-    unshared: frozenset[str] = frozenset()
+    made_nocow: frozenset[str] = frozenset()
     began_us: int | None = None
     waiting: dict[str, str] = {}  # noqa: RUF012 - as above
 

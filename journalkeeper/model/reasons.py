@@ -24,7 +24,7 @@ DONE: Final = {
 }
 UNDONE: Final = {verb: verb.value for verb in Verb} | {Verb.REWRITE: "copy", Verb.SET_NOCOW: "set +C on"}
 
-WHY_NOCOW: Final = {Reason.NO_REDUNDANCY: "data stored once, no snapshots", Reason.CONFIGURED: "Nocow=yes"}
+WHY_NOCOW: Final = {Reason.NO_REDUNDANCY: "data stored once", Reason.CONFIGURED: "Nocow=yes"}
 
 BY: Final = {"": "unknown", "daemon": "the service", "bus": "a user's request", "defrag": "`journalkeeper defrag`"}
 """The words for the origins of a run."""
@@ -64,7 +64,7 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
         detail = f": {outcome.detail}" if outcome.detail else ""
         return f"{begun} {UNDONE[outcome.action]} {name} ({outcome.reason}){detail}"
     if directory:
-        facts = [WHY_NOCOW.get(outcome.reason, outcome.reason)]
+        facts = [WHY_NOCOW.get(outcome.reason, outcome.reason), *filter(None, [outcome.detail])]
     elif outcome.action is Verb.ROTATE:
         facts = [f"the archive of {pluralize(outcome.extents_before, 'extent')} is left to a later run"]
     else:

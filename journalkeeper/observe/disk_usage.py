@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The disk bytes of one file, for a process without CAP_SYS_ADMIN.
+"""The disk bytes of a file and the snapshots of a subvolume, for a process without CAP_SYS_ADMIN.
 
 The service sends a file descriptor to journalkeeper-measure.socket and receives the number. The socket's unit has only
 that capability. FIEMAP cannot replace this. For 40 archives, an estimate by physical addresses was up to 18% wrong
@@ -15,13 +15,15 @@ import socket
 import sys
 from typing import Final
 
-from journalkeeper.btrfs import disk
+from journalkeeper.btrfs import disk, volume
 
 SOCKET: Final = "/run/journalkeeper-measure"
 ANSWER_S: Final = 10.0
 """The longest wait for an answer. The unit starts in 0.2 s, and its TimeoutStartSec= is as long as this."""
 
 ANSWER_BYTES: Final = 32
+
+QUESTIONS: Final = {b"?": disk.read_disk_bytes, b"s": volume.count_snapshots}
 
 
 def measure_disk_bytes(fd: int, path: str = SOCKET) -> int | None:
@@ -32,14 +34,28 @@ def measure_disk_bytes(fd: int, path: str = SOCKET) -> int | None:
 
     Raises: OSError: ENOTTY not on btrfs.
     """
-    found = disk.read_disk_bytes(fd)
+    return _measure(b"?", fd, path)
+
+
+def count_snapshots(fd: int, path: str = SOCKET) -> int | None:
+    """Return the number of snapshots of the subvolume of `fd`, as volume.count_snapshots, or None if it is unknown.
+
+    Ask the unit on the socket `path` as `measure_disk_bytes` does.
+
+    Raises: OSError: ENOTTY not on btrfs.
+    """
+    return _measure(b"s", fd, path)
+
+
+def _measure(question: bytes, fd: int, path: str) -> int | None:
+    found = QUESTIONS[question](fd)
     if found is not None:
         return found
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
         channel.settimeout(ANSWER_S)
         try:
             channel.connect(path)
-            socket.send_fds(channel, [b"?"], [fd])
+            socket.send_fds(channel, [question], [fd])
             answer = channel.recv(ANSWER_BYTES)
         except OSError:  # the outcome of the work does not depend on this number
             return None
@@ -49,15 +65,15 @@ def measure_disk_bytes(fd: int, path: str = SOCKET) -> int | None:
 def main() -> int:
     """Answer the question on standard input, a connection that a socket unit with Accept=yes passes.
 
-    The question is a byte with the descriptor of a file. The answer is the file's disk bytes as text, or "None" without
+    The question is a byte of QUESTIONS with a descriptor. The answer is the number as text, or "None" without
     CAP_SYS_ADMIN. Return 0. Without a descriptor, send no answer and return 0. After an OSError write a message to
     stderr, send no answer, and return 1.
     """
     try:
         with socket.socket(fileno=os.dup(0)) as connection:
-            _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
+            question, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
             for fd in descriptors:
-                connection.send(str(disk.read_disk_bytes(fd)).encode())
+                connection.send(str(QUESTIONS[question](fd)).encode())
     except OSError as error:
         sys.stderr.write(f"journalkeeper: cannot measure: {error}\n")
         return 1

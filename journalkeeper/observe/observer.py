@@ -26,7 +26,7 @@ from journalkeeper.journald.names import classify
 from journalkeeper.model import Instance, JournalFile, Reason, State, Volume
 from journalkeeper.model.errors import FileError, InternalError, NotBtrfsError, catch_errors
 from journalkeeper.model.units import DAY_US
-from journalkeeper.observe import file_row
+from journalkeeper.observe import disk_usage, file_row, snapshot_tools
 from journalkeeper.observe.file_row import UnfitFileError
 
 COARSE_NS: Final = 1_000_000_000
@@ -87,6 +87,8 @@ class Observer:
         self._kept: dict[str, dict[str, JournalFile]] = {}
         """The remembered rows, by directory and name. A row is valid while stat and subvolume are the same."""
         self._subvolumes: dict[str, tuple[str, int]] = {}
+        self._snapshots: dict[tuple[str, int], tuple[int | None, str]] = {}
+        """The number of snapshots and the snapshot tool of each subvolume, asked once per SHARED_US."""
         self.shared_us = -SHARED_US
         self.opened = 0
 
@@ -119,6 +121,7 @@ class Observer:
         """
         if not self.shared_us <= now_us < self.next_shared_us:
             self.shared_us = now_us
+            self._snapshots.clear()
             rows = [row for kept in self._kept.values() for row in kept.values()]
             self.forget(row.path for row in rows if row.extents.shared_bytes)
         gathered, tops = _Gathered(now_us), tuple(tops)
@@ -209,7 +212,7 @@ class Observer:
         device = status.st_dev
         if device not in gathered.volumes:
             require_btrfs(fd, place.path)
-            gathered.volumes[device] = read_volume(fd)
+            gathered.volumes[device] = self._add_snapshots(fd, read_volume(fd))
         subvolume = gathered.volumes[device].uuid, gathered.volumes[device].subvolume
         if self._subvolumes.setdefault(place.path, subvolume) != subvolume:  # a mount can reuse the device number
             self._kept[place.path], self._subvolumes[place.path] = {}, subvolume
@@ -226,6 +229,15 @@ class Observer:
         listing = layout.list_directory(fd)
         gathered.leftovers += [f"{place.path}/{name}" for name in listing.leftovers]
         return listing
+
+    def _add_snapshots(self, fd: int, volume: Volume) -> Volume:
+        key = volume.uuid, volume.subvolume
+        if key not in self._snapshots:
+            number = disk_usage.count_snapshots(fd)
+            tool = snapshot_tools.find_tool(volume.device, self._root) if number is None else ""
+            self._snapshots[key] = number, tool
+        number, tool = self._snapshots[key]
+        return volume._replace(snapshots=number, snapshot_tool=tool)
 
     def _look_at_file(self, place: Directory, name: str, dir_fd: int, now_us: int) -> JournalFile:
         """Return the row of one file: the stored row if the file's stat is the same, else a new one.

@@ -6,21 +6,22 @@ volume with copies (raid1, raid10, raid1c3, raid1c4, dup) or parity (raid5, raid
 copy. There, files stay datacow and are kept whole by defragmentation and rotation, and `auto` reports that.
 
 `auto` does not set it either where snapshots are taken of the journal. Each snapshot makes all NOCOW data copy-on-write
-once more, so that it fragments like any other (measured: 412 to 2,898 extents and boots of 3.5 to 20.1 s). The evidence
-is the flag SHARED of FIEMAP on a file of that journal, which needs no privilege, and the history of rewrites of shared
-data. A snapshot since which nothing was written is not detected, and a reflink looks like a snapshot. Every user can
-read and thus reflink his own user-UID.journal, so the journals of users are no evidence.
+once more, so that it fragments like any other (measured: 412 to 2,898 extents and boots of 3.5 to 20.1 s). btrfs is
+asked for snapshots of the subvolume. Where it cannot be asked, a configured snapshot tool counts, and the flag SHARED
+of FIEMAP on a file of that journal. Every user can read and thus reflink his own user-UID.journal, so the journals of
+users do not count.
 
 A directory that is NOCOW stays NOCOW, also under `no`: the service sets the attribute or leaves it alone.
 """
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.model import Action, Host, Instance, Reason, Request, Skip, Verb, Volume
-from journalkeeper.model.units import format_span
+from journalkeeper.model.units import format_span, pluralize
 from journalkeeper.policy.deferral import postpone_retry
 
 UNWANTED: Final = {
@@ -30,15 +31,17 @@ UNWANTED: Final = {
 """The reasons for which `auto` prefers datacow files in a directory, each with the disadvantage of NOCOW there."""
 
 
-def snapshots(instance: Instance, host: Host) -> bool:
-    """Return whether there is evidence that snapshots are taken of this journal.
+def find_snapshots(instance: Instance, volume: Volume, host: Host) -> str:
+    """Return a clause on the snapshots that are taken of this journal, or "" if there are none.
 
-    Evidence is a file in the instance's directory with shared data, or a recorded rewrite of shared data. A user's own
-    journal is no evidence, because that user could have made a reflink of it.
+    If btrfs could not be asked, the clause is about a configured snapshot tool, or about shared files.
     """
-    where = instance.directory
+    if volume.snapshots is not None:
+        return f"its subvolume has {pluralize(volume.snapshots, 'snapshot')}" if volume.snapshots else ""
+    if volume.snapshot_tool:
+        return f"{volume.snapshot_tool} is configured for its subvolume"
     shared = (file for file in host.files if file.extents.shared_bytes and not file.owner.startswith("user:"))
-    return where in host.unshared or any(file.directory == where for file in shared)
+    return "other files share its data" if any(file.directory == instance.directory for file in shared) else ""
 
 
 def decide(instance: Instance, volume: Volume | None, host: Host, config: Config) -> Action | Skip | None:
@@ -54,19 +57,24 @@ def decide(instance: Instance, volume: Volume | None, host: Host, config: Config
     doubt = None if wanted == "yes" else _doubt(instance, volume, host)
     if instance.nocow:
         return _already(instance, doubt)
-    return _obstacle(instance, volume, doubt) or postpone_failed_change(instance, host) or _action(instance, wanted)
+    return (
+        _obstacle(instance, volume, doubt)
+        or postpone_failed_change(instance, host)
+        or _action(instance, volume, wanted)
+    )
 
 
 def _doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str] | None:
     """Return (reason, detail) why NOCOW=auto leaves this directory datacow; None if auto makes it NOCOW.
 
     The setting itself is not checked. The reasons are, in this order: REDUNDANT, if btrfs stores data more than
-    once, and SNAPSHOTS by `snapshots`.
+    once, and SNAPSHOTS by `find_snapshots`. Snapshots are no doubt after the service itself has set +C lately.
     """
     if volume.redundant:
         return Reason.REDUNDANT, f"the volume stores data as {volume.data_profile}"
-    if snapshots(instance, host):
-        return Reason.SNAPSHOTS, "snapshots share data with this journal"
+    snapshots = find_snapshots(instance, volume, host)
+    if snapshots and not (instance.nocow and instance.directory in host.made_nocow):
+        return Reason.SNAPSHOTS, snapshots
     return None
 
 
@@ -101,11 +109,19 @@ def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | No
     if doubt is not None:
         reason, what = doubt
         return Skip(where, reason, f"{what}, so +C (NOCOW) is not set and new files keep checksums")
-    if "ro" in volume.options:
-        return Skip(where, Reason.READ_ONLY, "the filesystem is mounted read-only")
-    if instance.compressed:
-        return Skip(where, Reason.COMPRESSION, "remove it: chattr -c or btrfs property set DIRECTORY compression ''")
+    if obstacle := find_read_only(volume):
+        return Skip(where, Reason.READ_ONLY, obstacle)
+    if instance.compressed or instance.refuses_compression:
+        letter, remedy = "c" if instance.compressed else "m", f"btrfs property set {quote(where)} compression ''"
+        return Skip(where, Reason.COMPRESSION, f"remove it: `chattr -{letter} {quote(where)}` or `{remedy}`")
     return None
+
+
+def find_read_only(volume: Volume) -> str:
+    """Return why nothing on the volume can be written, or ""."""
+    if volume.read_only_subvolume:
+        return "the subvolume is read-only (`btrfs property get`): snapshots and received subvolumes are"
+    return "the filesystem is read-only, or mounted so for this process" if "ro" in volume.options else ""
 
 
 def postpone_failed_change(instance: Instance, host: Host) -> Skip | None:
@@ -129,10 +145,12 @@ def postpone_at_start(instance: Instance, host: Host, request: Request, config: 
     return Skip(instance.directory, Reason.STARTING, detail, until_us=host.began_us + wait_us, puts_off=True)
 
 
-def _action(instance: Instance, wanted: str) -> Action:
+def _action(instance: Instance, volume: Volume, wanted: str) -> Action:
+    asked = "no snapshots" if volume.snapshots is not None else "none of the files is shared"
     return Action(
         path=instance.directory,
         action=Verb.SET_NOCOW,
         reason=Reason.NO_REDUNDANCY if wanted == "auto" else Reason.CONFIGURED,
         target=instance,
+        detail=asked if wanted == "auto" else "",
     )

@@ -20,6 +20,7 @@ from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case
 from journalkeeper.policy.cost import count_second_copy_bytes
 from journalkeeper.policy.deferral import AGAIN_US
+from journalkeeper.policy.nocow import find_read_only
 from journalkeeper.policy.saving import is_useless_rewrite
 
 Rule = Callable[[Case], Skip | None]
@@ -55,13 +56,9 @@ def veto_other_filesystem(case: Case) -> Skip | None:
 
 
 def veto_read_only(case: Case) -> Skip | None:
-    """Veto a file whose volume has the mount option "ro". Return None if the volume is unknown.
-
-    Either the filesystem is read-only, or this process has a read-only mount of it.
-    """
-    if case.volume is None or "ro" not in case.volume.options:
-        return None
-    return _skip(case, Reason.READ_ONLY, "the filesystem is read-only, or mounted so for this process")
+    """Veto a file whose subvolume, filesystem or mount is read-only. Return None if the volume is unknown."""
+    obstacle = "" if case.volume is None else find_read_only(case.volume)
+    return _skip(case, Reason.READ_ONLY, obstacle) if obstacle else None
 
 
 def veto_hard_links(case: Case) -> Skip | None:

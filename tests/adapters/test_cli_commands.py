@@ -184,7 +184,7 @@ def test_directories_are_counted_as_such_and_have_no_extents(
 ) -> None:
     out = typed(word, engine=FakeEngine(*outcomes, plan=PLAN._replace(actions=actions))).out
     assert f"\n{says}" in out
-    row = "set-nocow no-redundancy - - 0B" if word == "plan" else "set +C on /j/abc: data stored once, no snapshots"
+    row = "set-nocow no-redundancy - - 0B" if word == "plan" else "set +C on /j/abc: data stored once"
     assert row in " ".join(out.split())
 
 

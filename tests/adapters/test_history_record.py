@@ -21,7 +21,6 @@ from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import LONG_US, Wait
 from tests import hosts
 from tests.hosts import read_past
-from tests.journal_files import archive_name
 
 VOLUME = ("uuid-a", 256)
 HOST_US = 1_700_000_000_000_000
@@ -469,9 +468,8 @@ def test_a_saving_is_what_rewrites_removed_and_what_was_measured(
     assert record.counters().bytes_reclaimed == (reclaimed or 0) + 800
 
 
-def test_directories_with_rewrites_beside_a_snapshot_are_known(record: Record) -> None:
-    rewrites = (("/j/a/x", 0, 200), ("/j/b/x", 1, 200), ("/j/b/y", 5, 300), ("/j/c/x", 1, 100))
-    for path, unshared, when_us in (*rewrites, (f"/j/d/{archive_name(stem='user-1000')}", 1, 300)):
-        keep(record, hosts.outcome(path, unshared_bytes=unshared), when_us=when_us)
-    assert record.list_unsharing_directories(30 * DAY_US + 100) == {"/j/b"}
-    assert record.list_unsharing_directories(30 * DAY_US + 99) == {"/j/b", "/j/c"}
+def test_directories_that_became_nocow_lately_are_known(record: Record) -> None:
+    for path, result, when_us in (("/j/a", "done", 100), ("/j/b", "done", 200), ("/j/c", "failed", 200)):
+        keep(record, hosts.outcome(path, action=Verb.SET_NOCOW, result=Result(result)), when_us=when_us)
+    assert record.list_nocow_directories(7 * DAY_US + 100) == {"/j/b"}
+    assert record.list_nocow_directories(7 * DAY_US + 99) == {"/j/a", "/j/b"}

@@ -10,12 +10,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from journalkeeper.btrfs.disk import read_disk_bytes
 from journalkeeper.observe import disk_usage
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.journal_files import put
 from tests.nobody import as_nobody
 from tests.volumes import disk_bytes
@@ -78,6 +80,18 @@ def test_a_process_without_the_right_gets_the_number_of_compsize(archive: int, u
     answer, said = unit.serve(*PROGRAM, question=lambda: ask(archive, unit.path))
     assert answer == read_disk_bytes(archive) == disk_bytes(os.readlink(f"/proc/self/fd/{archive}"))
     assert said == ""
+
+
+def test_a_process_without_the_right_gets_the_number_of_snapshots(volume: ScratchVolume, unit: Unit) -> None:
+    run("btrfs", "subvolume", "snapshot", volume.mountpoint, volume.mountpoint / "snapshot")
+    fd = os.open(volume.mountpoint, os.O_RDONLY)
+    try:
+        for words, number in ((PROGRAM, 1), (UNPRIVILEGED, None)):
+            question = partial(as_nobody, partial(disk_usage.count_snapshots, fd, unit.path))
+            assert unit.serve(*words, question=question) == (number, "")
+        assert as_nobody(lambda: disk_usage.count_snapshots(fd, "/nowhere")) is None
+    finally:
+        os.close(fd)
 
 
 def test_a_process_with_the_right_does_not_ask_the_unit(archive: int) -> None:

@@ -44,7 +44,7 @@ NOCOW: dict[str, Any] = {"path": MAIN, "action": Verb.SET_NOCOW}
             "rotated a.journal: the archive of 3,046 extents is left to a later run",
         ),
         (
-            done()._replace(**NOCOW, reason=Reason.NO_REDUNDANCY),
+            done()._replace(**NOCOW, reason=Reason.NO_REDUNDANCY, detail="no snapshots"),
             f"set +C on {MAIN}: data stored once, no snapshots",
         ),
         (

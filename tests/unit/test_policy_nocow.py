@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from journalkeeper.config import Config, Nocow
@@ -24,7 +26,9 @@ def config(word: str) -> Config:
 
 def answer(word: str, **words: object) -> Action | Skip | None:
     """What is decided of a directory of inode 256 on one volume; `words` for the instance or the volume."""
-    of_volume = {key: words.pop(key) for key in ("data_profile", "redundant", "options") if key in words}
+    of_volume = {
+        key: words.pop(key) for key in ("data_profile", "redundant", "options", "read_only_subvolume") if key in words
+    }
     return decide(instance(inode=256, **words), volume(**of_volume), host(), config(word))
 
 
@@ -103,7 +107,9 @@ def test_auto_warns_of_what_somebody_else_made_nocow_on_data_with_copies() -> No
     [
         ({"options": ("rw", "nodatacow")}, Reason.IDEAL),
         ({"options": ("ro",)}, Reason.READ_ONLY),
+        ({"read_only_subvolume": True}, Reason.READ_ONLY),
         ({"compressed": True}, Reason.COMPRESSION),
+        ({"refuses_compression": True}, Reason.COMPRESSION),
         ({"options": ("ro",), "redundant": True}, Reason.REDUNDANT),
     ],
 )
@@ -128,16 +134,24 @@ SHARED = file(extents=extents(shared_bytes=4096))
 
 
 @pytest.mark.parametrize(
-    "given",
-    [host(SHARED), host(SHARED._replace(kind=Kind.ACTIVE)), host(unshared=frozenset({DIRECTORY}))],
-    ids=["archive", "active", "recorded"],
+    ("given", "words", "clause"),
+    [
+        (host(), {"snapshots": 1}, "its subvolume has 1 snapshot"),
+        (host(SHARED), {"snapshots": 2}, "its subvolume has 2 snapshots"),
+        (host(SHARED), {}, "other files share its data"),
+        (host(SHARED._replace(kind=Kind.ACTIVE)), {}, "other files share its data"),
+        (host(), {"snapshot_tool": "snapper"}, "snapper is configured for its subvolume"),
+    ],
 )
-def test_auto_leaves_a_journal_of_which_snapshots_are_taken_datacow_and_yes_does_not(given: Host) -> None:
-    found = decide(instance(), volume(), given, config("auto"))
+def test_auto_leaves_a_journal_of_which_snapshots_are_taken_datacow_and_yes_does_not(
+    given: Host, words: dict[str, Any], clause: str
+) -> None:
+    found = decide(instance(), volume(**words), given, config("auto"))
     assert isinstance(found, Skip)
     assert (found.path, found.reason) == (DIRECTORY, Reason.SNAPSHOTS)
-    assert isinstance(decide(instance(), volume(), given, config("yes")), Action)
-    warned = decide(instance(nocow=True), volume(), given, config("auto"))
+    assert found.detail.startswith(clause)
+    assert isinstance(decide(instance(), volume(**words), given, config("yes")), Action)
+    warned = decide(instance(nocow=True), volume(**words), given, config("auto"))
     assert isinstance(warned, Skip)
     assert warned.reason is Reason.SNAPSHOTS
     assert "doctor" in warned.detail
@@ -145,8 +159,26 @@ def test_auto_leaves_a_journal_of_which_snapshots_are_taken_datacow_and_yes_does
 
 def test_snapshots_of_another_journal_are_no_evidence() -> None:
     there = "/var/log/journal/b.web"
-    given = host(SHARED._replace(path=f"{there}/system.journal"), unshared=frozenset({there}))
+    given = host(SHARED._replace(path=f"{there}/system.journal"))
     assert isinstance(decide(instance(), volume(), given, config("auto")), Action)
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "detail"), [(0, "no snapshots"), (None, "none of the files is shared")], ids=["asked", "unknown"]
+)
+def test_a_reflink_is_no_snapshot_where_btrfs_could_be_asked(snapshots: int | None, detail: str) -> None:
+    given = host(SHARED) if snapshots is not None else host()
+    found = decide(instance(), volume(snapshots=snapshots), given, config("auto"))
+    assert isinstance(found, Action)
+    assert found.detail == detail
+
+
+def test_no_advice_undoes_what_was_done_lately() -> None:
+    given = host(made_nocow=frozenset({DIRECTORY}))
+    assert decide(instance(nocow=True), volume(snapshots=1), given, config("auto")) is None
+    assert isinstance(decide(instance(), volume(snapshots=1), given, config("auto")), Skip)  # an admin removed it
+    copies = volume(snapshots=1, redundant=True)
+    assert isinstance(decide(instance(nocow=True), copies, given, config("auto")), Skip)
 
 
 @pytest.mark.parametrize(
