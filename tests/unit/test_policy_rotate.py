@@ -169,8 +169,9 @@ def obstacle(**words: Any) -> list[tuple[str, Reason]] | list[Reason]:
 
 
 ROTATED = [(SYSTEM, Reason.BORN_DATACOW)]
-BOTH = (active(), active("user-1000"))
+HALF = active(size_mib=64)
 SIXTEEN = (active(), *archives(16, 123))
+TEN = {"system_max_use_bytes": 0, "system_max_files": 10}
 FEW = {"system_max_use_bytes": 200 * MIB, "system_max_file_size_bytes": 25 * MIB}
 
 
@@ -185,27 +186,24 @@ FEW = {"system_max_use_bytes": 200 * MIB, "system_max_file_size_bytes": 25 * MIB
         ({"refused": {(DEVICE, 256): Refusal(NOW_US, 0, 0, Reason.NO_JOURNALD, "it is gone")}}, [Reason.NO_JOURNALD]),
         ({"refused": {(DEVICE, 256): Refusal(NOW_US - HOUR_US, 0, 0, Reason.NO_JOURNALD, "x")}}, ROTATED),
         ({"files": (active(state=State.ONLINE, mtime_ns=NOW_US * 1000),)}, [Reason.WINDOW_CLOSED]),
-        # Retention: the active file has 32 MiB, a full one 128, the limit is 4096
-        # What becomes an archive and one full file more must fit
+        # Retention: the active file has 32 MiB, a full one 128, the limit is 4096. journald itself keeps 4,032 MiB in
+        # the mean: 31 full files beside a new one of 8, and half a file
         ({"files": (active(), *archives(1, 0))}, ROTATED),
-        ({"files": (active(), *archives(1, 4096 - 32 - 128))}, ROTATED),
-        ({"files": (active(), *archives(1, 4096 - 32 - 127))}, [Reason.RETENTION]),
-        ({"files": (active(), *archives(1, 5000))}, [Reason.RETENTION]),
-        # Every active file becomes an archive
-        ({"files": (*BOTH, *archives(1, 4096 - 64 - 128))}, ROTATED),
-        ({"files": (*BOTH, *archives(1, 4096 - 64 - 127))}, [Reason.RETENTION]),
-        # 32 MiB are there and 1,968 of archives; journald may grow to that and what is available beyond KeepFree
-        ({"files": SIXTEEN, "instance": {"available_bytes": GIB + 2000 * MIB}}, ROTATED),
-        ({"files": SIXTEEN, "instance": {"available_bytes": GIB + 128 * MIB}}, ROTATED),
-        ({"files": SIXTEEN, "instance": {"available_bytes": GIB + 127 * MIB}}, [Reason.RETENTION]),
-        # The number of files never bites before their bytes:
-        # 38 archives of 1 MiB, the active file, its successor, and 32 that fill the 4,026 MiB which are left
-        ({"files": (active(), *archives(38, 1)), "instance": {"system_max_files": 72}}, ROTATED),
-        ({"files": (active(), *archives(38, 1)), "instance": {"system_max_files": 71}}, [Reason.RETENTION]),
-        ({"files": (active(), *archives(38, 1)), "instance": {"system_max_files": 0}}, ROTATED),
+        ({"files": (active(), *archives(32, 128))}, ROTATED),  # 128 MiB go
+        ({"files": (active(), *archives(31, 128))}, ROTATED),  # nothing goes
+        ({"files": (active(), *archives(1, 5000))}, [Reason.RETENTION]),  # the only archive
+        # What is not available is not kept: 16 files of 123 MiB are there
+        ({"files": SIXTEEN, "instance": {"available_bytes": GIB + 100 * MIB}}, ROTATED),
+        ({"files": SIXTEEN, "instance": {"available_bytes": 0}}, ROTATED),  # one goes: 91 of 1,984 too soon
+        # 39 archives, a new file, and 12 full ones fill the bytes: SystemMaxFiles= may delete two of 64 MiB before that
+        ({"files": (HALF, *archives(38, 64)), "instance": {"system_max_files": 50}}, ROTATED),
+        ({"files": (HALF, *archives(38, 64)), "instance": {"system_max_files": 49}}, [Reason.RETENTION]),
+        ({"files": (HALF, *archives(38, 64)), "instance": {"system_max_files": 0}}, ROTATED),
         # Without limits nothing is deleted, and with unknown ones anything
         ({"instance": {"system_max_use_bytes": 0, "system_max_files": 0}}, ROTATED),
-        ({"instance": {"system_max_use_bytes": 0, "system_max_files": 100}}, [Reason.RETENTION]),
+        ({"instance": {"system_max_use_bytes": 0, "system_max_files": 100}}, ROTATED),
+        ({"files": (active(), *archives(99, 128)), "instance": {"system_max_use_bytes": 0}}, ROTATED),
+        ({"files": (active(), *archives(9, 128)), "instance": TEN}, [Reason.RETENTION]),
         ({"instance": {"system_max_use_bytes": None}}, [Reason.RETENTION]),
         ({"instance": {"available_bytes": None}}, [Reason.RETENTION]),
         # An archive must not age faster than files end
@@ -214,28 +212,22 @@ FEW = {"system_max_use_bytes": 200 * MIB, "system_max_file_size_bytes": 25 * MIB
         ({"instance": {"max_retention_us": 30 * DAY_US, "max_file_us": 30 * DAY_US}}, ROTATED),
         ({"instance": {"max_retention_us": 30 * DAY_US - 1, "max_file_us": 30 * DAY_US}}, [Reason.RETENTION]),
         ({"instance": {"max_retention_us": 30 * DAY_US, "max_file_us": 0}}, [Reason.RETENTION]),
-        # No large step of journald's deletion comes sooner:
-        # of 8 full files of 25 MiB deletion comes 5 MiB sooner, a fortieth
+        # 7 full files of 25 MiB beside a new one of 8, 187.5 in the mean
         ({"files": (active(size_mib=5),), "instance": FEW}, ROTATED),
-        ({"files": (active(size_mib=6),), "instance": FEW}, [Reason.RETENTION]),
-        ({"files": (active(size_mib=5), *archives(1, 25)), "instance": FEW}, ROTATED),  # archives add up to a full one
-        ({"files": (active(size_mib=5), *archives(1, 28)), "instance": FEW}, [Reason.RETENTION]),
-        ({"files": (active(size_mib=5), *archives(1, 45)), "instance": FEW}, ROTATED),
-        ({"files": (active(size_mib=5), *archives(1, 40)), "instance": FEW}, ROTATED),  # 5 MiB less than a full one
-        ({"files": (active(size_mib=5), *archives(1, 39)), "instance": FEW}, [Reason.RETENTION]),
-        ({"files": (active(size_mib=12),), "instance": {**FEW, "system_max_use_bytes": 275 * MIB}}, [Reason.RETENTION]),
-        # 12 full files: steps are small enough
-        ({"files": (active(size_mib=12),), "instance": {**FEW, "system_max_use_bytes": 300 * MIB}}, ROTATED),
+        ({"files": (active(size_mib=5), *archives(7, 25)), "instance": FEW}, ROTATED),
+        ({"files": (active(size_mib=5), *archives(8, 25)), "instance": FEW}, ROTATED),  # one goes: 5 too soon
+        ({"files": (active(size_mib=1), *archives(8, 25)), "instance": FEW}, [Reason.RETENTION]),  # 11
+        ({"files": (active(size_mib=24), *archives(8, 25)), "instance": FEW}, ROTATED),
     ],
 )
 def test_journald_is_asked_only_when_nothing_speaks_against_it(words: dict[str, Any], expected: object) -> None:
     assert obstacle(**words) == expected
 
 
-def test_journald_that_keeps_few_files_is_told_by_their_number() -> None:
-    of_instance = young(**{**FEW, "system_max_use_bytes": 275 * MIB - 1})
-    ((_, detail),) = said(decided(host(active(size_mib=12), instances=(of_instance,))))
-    assert "journald keeps only 10 files of 25 MiB and would delete one 12 MiB sooner" in detail
+def test_the_veto_names_the_share_the_limit_and_what_goes_at_once() -> None:
+    of_instance = young(**FEW)
+    ((_, detail),) = said(decided(host(active(size_mib=1), *archives(8, 25), instances=(of_instance,))))
+    assert detail.endswith("it costs 6% of the history, HistoryLoss=5%; journald would delete 25 MiB at once")
 
 
 def test_a_days_last_rotation_is_followed_by_a_look_an_hour_later() -> None:
@@ -387,7 +379,7 @@ def test_each_user_makes_a_rotation_dearer() -> None:
     ("words", "reason"),
     [
         ({"rotatable": False}, Reason.NO_JOURNALD),
-        ({"system_max_use_bytes": 100 * MIB}, Reason.RETENTION),
+        ({"system_max_use_bytes": 100 * MIB, "system_max_files": 1}, Reason.RETENTION),
         ({"max_retention_us": DAY_US}, Reason.RETENTION),
     ],
 )
@@ -399,21 +391,23 @@ def test_where_a_rotation_may_not_be_ranges_are_the_tool(words: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
-    ("small", "whole", "tool"),
+    ("small", "size_mib", "tool"),
     [
-        (56, 0, Verb.ROTATE),  # 57 files, less the one that all of them would be: 199 of 4,096 MiB
-        (57, 0, Verb.ROTATE),
-        (58, 0, Verb.DEFRAGMENT),  # 58 early ones: 206 MiB
-        (56, 15, Verb.ROTATE),  # whole files need their tables
+        # a quarter of 5.5% of 4,032 MiB are 55 MiB: 14 early files of any size
+        (14, 16, Verb.ROTATE),
+        (15, 16, Verb.DEFRAGMENT),
+        # then 166 MiB: 43 more than the 31 full files, each of 53 MiB
+        (20, 53, Verb.ROTATE),
+        (20, 52, Verb.DEFRAGMENT),
+        (58, 60, Verb.ROTATE),
+        (59, 60, Verb.DEFRAGMENT),  # 224 MiB are spent
     ],
 )
-def test_small_files_tables_take_no_more_than_a_twentieth_of_what_is_kept(small: int, whole: int, tool: Verb) -> None:
-    files = (
-        *archives(small, 1),
-        *[one._replace(inode=one.inode + 1000, path=f"{one.path}~") for one in archives(whole, 128)],
-    )
-    one = active(size_mib=16, per_mib=100)
-    found = by_price(one, *files, request=UPKEEP._replace(now=True), system_max_files=0)
+def test_early_files_are_spread_as_their_tables_take_what_the_history_may_lose(
+    small: int, size_mib: int, tool: Verb
+) -> None:
+    one = dense_in(size_mib, size_mib)
+    found = by_price(one, *archives(small, 1), request=UPKEEP._replace(now=True), system_max_files=0)
     assert [one.action for one in found.actions if one.is_on_active_file or one.action is Verb.ROTATE] == [tool]
 
 
