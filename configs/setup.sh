@@ -14,19 +14,6 @@ die() {
 
 is_root() { [ "$(id -u)" -eq 0 ]; }
 
-# Root's Python loads nothing from a user's directories, whichever variables `sudo -E` passes.
-if is_root; then
-    unset PYTHONPATH PYTHONHOME PYTHONSTARTUP
-    export PYTHONNOUSERSITE=1
-fi
-
-# make_work_directory: print the name of a new directory. Root's is below /tmp, where the sticky bit prevents
-# other users from replacing it. The owner of a TMPDIR that `sudo -E` passes could replace it.
-make_work_directory() {
-    if is_root; then unset TMPDIR; fi
-    mktemp -d
-}
-
 package_manager() {
     for manager in apt-get dnf zypper pacman; do
         if command -v "$manager" >/dev/null 2>&1; then
@@ -171,7 +158,7 @@ wish() {
 # Debian's own interpreter first: its python3-* packages are for that one.
 find_python() {
     for candidate in /usr/bin/python3 python3; do
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        if "$candidate" -I -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
             echo "$candidate"
             return
         fi
@@ -179,35 +166,15 @@ find_python() {
     die "no Python 3.11 or later here"
 }
 
-# The variables that root's pip may have from the environment, which `sudo -E` passes from a user: they only tell how
-# to reach an index. With a user's pip.conf, PIP_TARGET, PYTHONPATH or TMPDIR that user could make root's pip write or
-# run any file. The files of an index are checked by their hashes.
-reaching="PATH LANG LC_ALL PYTHONPYCACHEPREFIX
-    http_proxy https_proxy no_proxy all_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY
-    SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE
-    PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_FIND_LINKS PIP_NO_INDEX PIP_PROXY PIP_CERT
-    PIP_CLIENT_CERT PIP_DEFAULT_TIMEOUT PIP_TIMEOUT PIP_RETRIES"
-
-# reach COMMAND...: run a command in the environment that pip may have. Root's contains only these variables and the home
-# of root, so /etc/pip.conf and root's own pip.conf are read. $follow, if set, is a function that runs the command.
-reach() {
-    if is_root; then
-        for reached in $reaching; do # variables are global: no caller uses this name
-            eval "[ -z \"\${$reached+set}\" ] || set -- \"$reached=\$$reached\" \"\$@\""
-        done
-        set -- env -i "HOME=$(getent passwd 0 | cut -d: -f6)" "$@"
-    fi
-    ${follow-} "$@"
-}
-
+# $follow, if set, is a function that runs the commands of pip.
 # make_venv DIR: a virtual environment over the distribution's libraries.
-make_venv() { reach "$(find_python)" -P -m venv --system-site-packages "$1"; }
+make_venv() { ${follow-} "$(find_python)" -I -m venv --system-site-packages "$1"; }
 
 # pip_in DIR WORDS...: pip in a virtual environment.
 pip_in() {
     venv=$1
     shift
-    reach "$venv/bin/python" -P -m pip --quiet --disable-pip-version-check "$@"
+    ${follow-} "$venv/bin/python" -I -m pip --quiet --disable-pip-version-check "$@"
 }
 
 # pinned DIR NAME WORDS...: install the files of configs/pins/NAME.txt by their hashes, built by pinned tools.
@@ -225,14 +192,13 @@ make_program() {
     made=$1
     make_venv "$made" && pinned "$made" build --target "$made/build" || return
     export PYTHONPATH="$made/build"
-    reaching="$reaching PYTHONPATH"
     for library in $("$made/bin/python" -I configs/pins/lacking.py); do
         pinned "$made" "$library" || return
     done
     pip_in "$made" install --no-deps --no-index --no-build-isolation . || return
-    # pip's own script reads PYTHONPATH and the user site of the HOME that root has; `python -I` reads neither.
-    printf '%s\n' "#!$made/bin/python -I" 'import sys' 'from journalkeeper.cli import main' 'sys.exit(main())' \
-        >"$made/bin/journalkeeper"
+    # in place of pip's own script, which passes on every variable
+    sed "s,/usr/bin/python3 -IB /usr/share/journalkeeper,'$made/bin/python' -I -m journalkeeper," \
+        configs/packaging/journalkeeper >"$made/bin/journalkeeper"
     unset PYTHONPATH
     rm -rf "${made:?}/build"
 }

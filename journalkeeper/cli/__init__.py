@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import sys
 
+from journalkeeper.cli import environment
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command in `argv` (sys.argv without its first word), and return the exit status.
@@ -19,6 +21,13 @@ def main(argv: list[str] | None = None) -> int:
         from journalkeeper.observe import disk_usage  # noqa: PLC0415 - a unit of its own, of 15 MiB
 
         return disk_usage.main()
+    environment.ignore_strangers()
     from journalkeeper.cli import program  # noqa: PLC0415 - for commands
 
     return program.run(words)
+
+
+def start() -> int:
+    """Run the command for pip's own script, which does not clear the environment as the installed command does."""
+    environment.clear_variables()
+    return main()

@@ -17,8 +17,8 @@ assert PAGES, "configs/man has no pages"
 
 def make(directory: Path) -> Path:
     """Run configs/man/make with this Python, and return `directory`, which it writes to."""
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": "86400", "PYTHON": sys.executable}
-    ran(CHECKOUT / "configs/man/make", directory, check=True, env=environment)
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "86400"}
+    ran(CHECKOUT / "configs/man/make", directory, sys.executable, check=True, env=environment)
     return directory
 
 

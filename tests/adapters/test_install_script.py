@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -154,13 +155,12 @@ def test_files_of_a_package_are_left_to_the_package(tmp_path: Path, words: list[
 
 @pytest.mark.root
 def test_an_image_with_another_python_is_refused(tmp_path: Path) -> None:
-    """A script in place of chroot(8) prints the version."""
-    chroot = tmp_path / "bin/chroot"
-    chroot.parent.mkdir()
+    """A script in place of chroot(8) prints the version; root's PATH is fixed."""
+    chroot, real = tmp_path / "chroot", shutil.which("chroot")
     chroot.write_text("#!/bin/sh\necho 3.9\n")
     chroot.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{chroot.parent}:{os.environ['PATH']}"}
-    done = ran(CHECKOUT / "configs/install", "--root", tmp_path, env=environment)
+    script = f"mount --bind {chroot} {real} && exec {CHECKOUT}/configs/install --root {tmp_path}"
+    done = ran("unshare", "--mount", "--propagation", "private", "sh", "-c", script)
     assert done.returncode == 1
     assert "has Python 3.9" in done.stderr
 

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The variables that the command obeys. `sudo -E` and `su -m` pass a user's variables to root."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from pathlib import Path
+from typing import Final
+
+KEPT: Final = frozenset(
+    (
+        *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "TZ", "TERM", "COLUMNS", "LINES", "NO_COLOR", "PAGER"),
+        *("SYSTEMD_PAGER", "STATE_DIRECTORY", "DBUS_SYSTEM_BUS_ADDRESS"),
+        *("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "JOURNAL_STREAM"),
+    )
+)
+"""Those of configs/packaging/journalkeeper, which clears the others before an interpreter starts."""
+
+
+def clear_variables() -> None:
+    """Remove all variables but KEPT. It is too late for those that the interpreter and its start-up files read."""
+    for name in os.environ.keys() - KEPT:
+        del os.environ[name]
+
+
+def ignore_strangers() -> None:
+    """For root, remove the variables that name a directory or bus that another user could exchange, with a message."""
+    bus = re.compile(r"unix:path=(/[^,;%]*)(?:,guid=[0-9a-f]+)?")
+    for name, places in (("STATE_DIRECTORY", re.compile("([^:]*)(?::.*)?")), ("DBUS_SYSTEM_BUS_ADDRESS", bus)):
+        value = os.environ.get(name)
+        if value and os.geteuid() == 0:
+            found = places.fullmatch(value)
+            if found is None or not is_roots(found[1]):
+                del os.environ[name]
+                sys.stderr.write(
+                    f"journalkeeper: {name} is ignored: another user than root could change what it names\n"
+                )
+
+
+def is_roots(path: str) -> bool:
+    """Return whether no user but root can exchange what `path` leads to: root owns each part that exists.
+
+    A directory that everybody may write to must have the sticky bit.
+    """
+    ways = [Path(os.path.abspath(path)), Path(os.path.realpath(path))]
+    found = [os.lstat(part) for way in ways for part in (way, *way.parents) if os.path.lexists(part)]
+    return not any(
+        one.st_uid or (stat.S_ISDIR(one.st_mode) and one.st_mode & stat.S_IWOTH and not one.st_mode & stat.S_ISVTX)
+        for one in found
+    )
