@@ -14,8 +14,10 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Final
 
 from journalkeeper.btrfs import defrag, fiemap, inode, mtime_note, placement, writeback
@@ -97,65 +99,65 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
     flags, compression = inode.get_flags(held.fd), parse_compression(action.compress)
     punch_unwritten(held, pace)
     # A hole that ends within a block dirtied the rest of the block, and the kernel skips dirty pages.
-    before = fiemap.list_extents(held.fd, sync=True)
-    runs = fiemap.find_data(held.fd, sync=False)
-    expected = max(action.extents_expected, least_extents(runs, compressed=compression is not None))
-    ranges, left = join_near(runs), runs
+    before = array("Q", chain.from_iterable(fiemap.iterate_extents(held.fd, sync=True)))
+    least = least_extents(fiemap.find_data(held.fd, sync=False), compressed=compression is not None)
+    expected = max(action.extents_expected, least)
+    data = ranges = join_near(fiemap.find_data(held.fd, sync=False))
     try:
         for number in range(PASSES):
-            done_before, reached = pace.written_bytes, 0
+            written = pace.written_bytes
             # A later pass moves the rest, because it writes each cluster back before the next one.
             for offset, length in pace.iterate_pieces(ranges, most_bytes=LEAST_BYTES if number else None):
                 _defragment_piece(held.fd, offset, length, compression)
-                reached = offset + length
-            pace.written_bytes = done_before + sum(min(size, reached - at) for at, size in left if at < reached)
-            after = fiemap.list_extents(held.fd, sync=True)
-            left = _find_left(action, expected, before, after)
-            if not left or pace.ended is not None:
+                written += sum(
+                    size for _, size in fiemap.find_data(held.fd, sync=False, start=offset, end=offset + length)
+                )
+            pace.written_bytes = written
+            extents = sum(map(len, fiemap.map_batches(held.fd, sync=True)))
+            ranges = join_near(_find_left(held.fd, action, expected, before, extents))
+            if not ranges or pace.ended is not None:
                 break
-            ranges = join_near(left)
     finally:
         if inode.get_flags(held.fd) != flags:  # the kernel sets NOCOMPRESS when a piece did not become smaller
             inode.set_flags(held.fd, flags)
-    if pace.ended is None and (left or len(after) > expected * WORSE):
-        read_through(held.fd, join_near(runs), pace)
-    return expected, not left
+    if pace.ended is None and (ranges or extents > expected * WORSE):
+        read_through(held.fd, data, pace)
+    return expected, not ranges
 
 
-def _find_left(action: Action, expected: int, before: list[Extent], after: list[Extent]) -> list[tuple[int, int]]:
-    """Return (offset, length) of the data that should have moved, but has the same place in `before` and `after`.
+def _find_left(fd: int, action: Action, expected: int, before: array[int], extents: int) -> Iterable[tuple[int, int]]:
+    """Return (offset, length) of the data that should have moved, but has the same place as in `before`.
 
-    The maps `before` and `after` are those of the whole file, and so is the result: the action's ranges do not limit
-    it. Compression must move all data, and so must an action with the reason PINNED. In other cases the kernel keeps
-    long extents on purpose. Then return [], unless the rewrite saved too few of the `expected` extents
-    (`is_useless_rewrite`).
+    `before` has the four numbers of each Extent of the whole file: 32 bytes instead of 300, because a file can have a
+    million extents. It has `extents` now. Compression must move all data, and so must an action with the reason PINNED.
+    In other cases the kernel keeps long extents on purpose. Then return (), unless the rewrite saved too few of the
+    `expected` extents (`is_useless_rewrite`).
     """
     everything = parse_compression(action.compress) is not None or action.reason is Reason.PINNED
-    if everything or is_useless_rewrite(len(before), expected, len(after)):
-        return find_same_places(before, after)
-    return []
+    if not everything and not is_useless_rewrite(len(before) // 4, expected, extents):
+        return ()
+    old = (Extent(*before[at : at + 4]) for at in range(0, len(before), 4))
+    return find_same_places(old, fiemap.iterate_extents(fd, sync=False))
 
 
-def find_same_places(before: list[Extent], after: list[Extent]) -> list[tuple[int, int]]:
-    """Return (offset, length) of the data that is at the same address in both maps, in whole blocks.
+def find_same_places(before: Iterable[Extent], after: Iterable[Extent]) -> Iterator[tuple[int, int]]:
+    """Yield (offset, length) of the data that is at the same address in both maps, in whole blocks.
 
     Data counts only if both its file offset and its address are the same. The address alone proves nothing, because
     btrfs can reuse the space of data that was moved first. Unwritten space and data without an address of its own are
     ignored.
     """
-    found: list[tuple[int, int]] = []
-    old, new = (iter([row for row in rows if not row.flags & NOT_PLACED]) for rows in (before, after))
+    old, new = (filter(lambda row: not row.flags & NOT_PLACED, rows) for rows in (before, after))
     one, other = next(old, None), next(new, None)
     while one is not None and other is not None:
         start = max(one.logical, other.logical)
         one_end, other_end = one.logical + one.length, other.logical + other.length
         if start < min(one_end, other_end) and _get_origin(one) == _get_origin(other):
-            found.append((start, min(one_end, other_end) - start))
+            yield start, min(one_end, other_end) - start
         if one_end <= other_end:
             one = next(old, None)
         else:
             other = next(new, None)
-    return found
 
 
 def _get_origin(row: Extent) -> tuple[bool, int]:
@@ -168,7 +170,7 @@ def _get_origin(row: Extent) -> tuple[bool, int]:
     return encoded, row.physical if encoded else row.physical - row.logical
 
 
-def join_near(runs: list[tuple[int, int]]) -> tuple[Range, ...]:
+def join_near(runs: Iterable[tuple[int, int]]) -> tuple[Range, ...]:
     """Return the (offset, length) `runs`, which are sorted by offset, as ranges. Return () if there are no runs.
 
     Runs with a hole of less than NEAR_BYTES between them become one range, which includes the hole. The number of
@@ -252,12 +254,13 @@ def punch_unwritten(held: VerifiedFile, pace: Pace) -> None:
     Raises: as `open_for_writing`, if there is such space; OSError: ENOSPC, EIO.
     """
     ranges = fiemap.find_unwritten(held.fd, sync=True)
-    if not ranges:
+    first = next(ranges, None)
+    if first is None:
         return
     with open_for_writing(held) as fd:
         mtime_note.make(fd, held.status)
         try:
-            for offset, length in ranges:
+            for offset, length in chain([first], ranges):
                 if not pace.can_go_on():
                     break
                 writeback.punch_hole(fd, offset, length)

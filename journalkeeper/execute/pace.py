@@ -8,7 +8,7 @@ piece at most.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,7 +52,7 @@ class Pace:
         self._length = self.most_bytes if self.piece_us is None else min(LEAST_BYTES, self.most_bytes)
         self._expected_us = 0
 
-    def iterate_pieces(self, ranges: tuple[Range, ...], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
+    def iterate_pieces(self, ranges: Iterable[Range], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
         """Yield (offset, length) in bytes of each piece of `ranges`, for a caller that rewrites it.
 
         A piece has at most `most_bytes`, or the length that fits the disk's speed if that is shorter. When the caller
@@ -64,7 +64,7 @@ class Pace:
             yield offset, length
             self._count_piece(length, (time.monotonic_ns() - began) // 1000)
 
-    def iterate_reads(self, ranges: tuple[Range, ...], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
+    def iterate_reads(self, ranges: Iterable[Range], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
         """Yield (offset, length) of each piece of `ranges`, for a caller that only reads.
 
         The pieces are as long as those of `iterate_pieces`. Before each piece `ask` is called, which may sleep. The

@@ -8,7 +8,9 @@ Then both files exchange their names in one step, and only then is the original 
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from journalkeeper.btrfs import fiemap, inode, kernel, mtime_note, writeback
@@ -108,13 +110,13 @@ def _copy_data(held: VerifiedFile, copy: int, action: Action, pace: Pace) -> int
         os.setxattr(copy, COMPRESSION_PROPERTY, compression.algorithm.encode())
     os.ftruncate(copy, held.status.st_size)
     runs = fiemap.find_data(held.fd, sync=True)
-    for offset, length in pace.iterate_pieces(tuple(Range(offset, length, 0) for offset, length in runs)):
+    for offset, length in pace.iterate_pieces(Range(offset, length, 0) for offset, length in runs):
         for at, data in _read(held.fd, offset, length):
             _write(copy, data, at)
         writeback.sync_file_range(copy, offset, length)
     if compression is not None:
         os.removexattr(copy, COMPRESSION_PROPERTY)
-    return least_extents(runs, compressed=compression is not None)
+    return least_extents(fiemap.find_data(held.fd, sync=False), compressed=compression is not None)
 
 
 def _read(fd: int, offset: int, length: int) -> Iterator[tuple[int, bytes]]:
@@ -187,7 +189,7 @@ def _describe(fd: int) -> dict[str, object]:
     """
     status = os.fstat(fd)
     return {
-        "holes": fiemap.find_data(fd, sync=True),
+        "holes": array("Q", chain.from_iterable(fiemap.find_data(fd, sync=True))),
         "attributes": _read_xattrs(fd),
         "flags": _read_flags(fd),
         "owner and mode": (status.st_uid, status.st_gid, status.st_mode),

@@ -10,7 +10,6 @@ import heapq
 import os
 import re
 from collections.abc import Iterator
-from itertools import starmap
 from typing import NamedTuple
 
 from journalkeeper.journald import conf
@@ -27,6 +26,16 @@ MOST_FILES = 7168
 sd-journal opens at most this many files in all directories together (sd-journal.c, JOURNAL_FILES_MAX). 100,000 names in
 remote/ must not end the service by its MemoryMax=.
 """
+
+MOST_NAME_BYTES = MOST_FILES * 160
+"""The largest sum of the names' lengths. A name in remote/ has at most 145 bytes if it begins with a host's name. 7,000
+names of 255 bytes that are not UTF-8 took 31 MiB more than usual ones.
+"""
+
+MOST_RANKED = 8 * MOST_FILES
+"""When so many names are left out, further ones count only if they begin as journald's own: 300,000 names take 2 s."""
+
+OWN = ("system", "user-")
 
 # A machine id, also in UUID form as sd-journal accepts it, and perhaps a namespace.
 _INSTANCE = re.compile(r"([0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:\.(.+))?\Z", re.I | re.DOTALL)
@@ -128,27 +137,32 @@ def _parse_directory(path: str, name: str) -> Directory | None:
 def list_directory(directory: str | int) -> Listing:
     """Return the journals and leftovers in a directory, unsorted; empty if the directory vanished.
 
-    Return at most MOST_FILES of each, and count the other journals in `left_out`. Prefer
+    Return at most MOST_FILES of each, and journals of at most MOST_NAME_BYTES; count the others in `left_out`. Prefer
     journald's own names (system, user-UID) to others, then active files to archives, then new archives to old ones.
     Only names are read: the caller checks whether each is a regular file.
 
     Raises: FileError if the directory cannot be listed: EACCES.
     """
     journals: dict[str, Name] = {}
-    ranked: list[tuple[bool, bool, int, str]] = []  # a heap of `journals`, as soon as there are more
+    ranked: list[tuple[bool, bool, int, str]] = []  # a heap of `journals`
     leftovers: list[str] = []
-    left_out = 0
+    left_out = held_bytes = 0
     for name in (entry.name for entry in _scan(directory)):
         if name in journals:
             continue  # readdir(3) may return a file twice that is renamed meanwhile
+        if left_out >= MOST_RANKED and not name.startswith(OWN):
+            left_out += name.endswith((".journal", ".journal~"))
+            continue
         kind = classify(name)
         if kind is not None:
-            if len(journals) == MOST_FILES and not ranked:
-                ranked = sorted(starmap(_rank, journals.items()))
             journals[name] = kind
-            if ranked:
+            held_bytes += len(os.fsencode(name))
+            heapq.heappush(ranked, _rank(name, kind))
+            while len(journals) > MOST_FILES or held_bytes > MOST_NAME_BYTES:
+                last = heapq.heappop(ranked)[-1]
+                del journals[last]
+                held_bytes -= len(os.fsencode(last))
                 left_out += 1
-                del journals[heapq.heappushpop(ranked, _rank(name, kind))[-1]]
         elif is_leftover(name) and len(leftovers) < MOST_FILES:
             leftovers.append(name)
     return Listing(journals, leftovers, left_out)

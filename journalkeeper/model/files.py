@@ -17,8 +17,10 @@ MAX_EXTENT_BYTES = 128 * MIB
 MAX_COMPRESSED_EXTENT_BYTES = 128 * KIB
 """The longest compressed extent (BTRFS_MAX_UNCOMPRESSED, fs/btrfs/compression.h)."""
 
-MAX_FILE_BYTES = 64 * GIB
-"""A larger file is no journal file: journald's files end at 4 GiB, non-compact ones at SystemMaxFileSize=."""
+MAX_FILE_BYTES = 4 * GIB
+"""The limit of journald's compact format (JOURNAL_COMPACT_SIZE_MAX); its default for SystemMaxFileSize= is 128 MiB. A
+larger file is left alone, so that a file has at most a million extents.
+"""
 
 
 class Extents(NamedTuple):

@@ -50,7 +50,7 @@ def describe_impossible_stat(status: os.stat_result) -> str:
     Therefore no sum of accepted numbers exceeds 63 bits.
     """
     if status.st_size > MAX_FILE_BYTES:
-        return f"{format_size(status.st_size)} large: a journal file has at most {format_size(MAX_FILE_BYTES)}"
+        return f"{format_size(status.st_size)} large: files above {format_size(MAX_FILE_BYTES)} are left alone"
     if abs(status.st_mtime_ns) >= MAX_TIME_NS:
         return "impossible modification time: beyond the range of the kernel's clock"
     return ""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from itertools import islice
 from mmap import PAGESIZE
 from typing import Final
 
@@ -37,6 +38,9 @@ GROUPS: Final = 4
 middle.
 """
 
+MOST_ROWS: Final = 1 << 16
+"""Twice the extents that a journal of 128 MiB can have. More would take 30 MiB."""
+
 READ_BYTES: Final = 1 << 20
 
 Piece = tuple[int, int, float]
@@ -51,8 +55,8 @@ def estimate_cold_read_s(fd: int) -> float | None:
     first is scaled. Each sample is dropped from the page cache before it is read. The second excludes the first,
     because the device may have cached it.
 
-    Return None if the kernel does not list dirty pages. Return None also if too little of the file can be sampled: the
-    file is empty, its pages are dirty, or programs map it.
+    Return None if the kernel does not list dirty pages, or the file has more than MOST_ROWS pieces. Return None also if
+    too little of the file can be sampled: the file is empty, its pages are dirty, or programs map it.
 
     Raises: OSError: EIO.
     """
@@ -60,6 +64,8 @@ def estimate_cold_read_s(fd: int) -> float | None:
     if dirty is None:
         return None
     pieces = _list_pieces(fd)
+    if len(pieces) > MOST_ROWS:
+        return None
     total = sum(units for _, _, units in pieces)
     clean = [one for one in pieces if not any(start < one[0] + one[1] and one[0] < end for start, end in dirty)]
     goal = float(FIRST_UNITS)
@@ -70,7 +76,8 @@ def estimate_cold_read_s(fd: int) -> float | None:
         if not units or units < min(total, FIRST_UNITS) / 2:
             return None
         spent_s = _read(fd, sample)
-        clean = [one for one in clean if one not in set(chosen)]
+        taken = set(chosen)
+        clean = [one for one in clean if one not in taken]
         if goal > FIRST_UNITS or sum(units for _, _, units in clean) < FIRST_UNITS:
             return spent_s * total / units
         goal = min(max(units * MOST_S / spent_s, LEAST_UNITS), MOST_UNITS)
@@ -84,7 +91,7 @@ def _list_pieces(fd: int) -> list[Piece]:
     """
     pieces: list[Piece] = []
     end = 0
-    for row in fiemap.list_extents(fd, sync=False):
+    for row in islice(fiemap.iterate_extents(fd, sync=False), MOST_ROWS + 1):
         if row.flags & (fiemap.FIEMAP_EXTENT_UNWRITTEN | fiemap.FIEMAP_EXTENT_DELALLOC):
             continue
         # A compressed row has its uncompressed length, so the next row on the disk begins before its apparent end.

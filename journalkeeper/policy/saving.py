@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from journalkeeper.model import Action, JournalFile, Kind, ideal_extents
@@ -70,7 +70,7 @@ def is_useless_rewrite(extents_before: int, extents_expected: int, extents_after
     return expected > 0 and extents_before - extents_after < expected * ENOUGH
 
 
-def least_extents(runs: Sequence[tuple[int, int]], *, compressed: bool) -> int:
+def least_extents(runs: Iterable[tuple[int, int]], *, compressed: bool) -> int:
     """Return the fewest extents that data in these (offset, length) runs can have; 0 without runs.
 
     Each run counts by itself, because the hole behind it ends an extent. Runs must not touch each other.

@@ -48,7 +48,7 @@ def test_every_row_is_counted_once_across_batches(fragmented: MakeFile, place: P
 def test_bytes_end_with_the_file_though_the_last_block_does_not(make_file: MakeFile, size: int) -> None:
     fd = make_file(b"x" * size)
     assert placement.survey(fd, sync=True).data_bytes == size
-    assert fiemap.find_data(fd, sync=True) == [(0, size)]
+    assert list(fiemap.find_data(fd, sync=True)) == [(0, size)]
 
 
 def test_per_mib_counts_an_extent_where_it_begins(make_file: MakeFile) -> None:
@@ -71,11 +71,11 @@ def test_what_was_only_allocated_is_unwritten(make_file: MakeFile) -> None:
     os.posix_fallocate(fd, 2 * PAGE, 6 * PAGE)
     survey = placement.survey(fd, sync=True)
     assert (survey.data_bytes, survey.unwritten_bytes) == (2 * PAGE, 6 * PAGE)
-    assert fiemap.find_data(fd, sync=True) == [(0, 2 * PAGE)]
-    assert fiemap.find_unwritten(fd, sync=True) == [(2 * PAGE, 6 * PAGE)]
+    assert list(fiemap.find_data(fd, sync=True)) == [(0, 2 * PAGE)]
+    assert list(fiemap.find_unwritten(fd, sync=True)) == [(2 * PAGE, 6 * PAGE)]
     os.pwrite(fd, b"y" * PAGE, 4 * PAGE)
-    assert fiemap.find_unwritten(fd, sync=True) == [(2 * PAGE, 2 * PAGE), (5 * PAGE, 3 * PAGE)]
-    assert fiemap.find_data(fd, sync=True) == [(0, 2 * PAGE), (4 * PAGE, PAGE)]
+    assert list(fiemap.find_unwritten(fd, sync=True)) == [(2 * PAGE, 2 * PAGE), (5 * PAGE, 3 * PAGE)]
+    assert list(fiemap.find_data(fd, sync=True)) == [(0, 2 * PAGE), (4 * PAGE, PAGE)]
 
 
 def test_space_kept_behind_the_end_counts_no_bytes(make_file: MakeFile, place: Path) -> None:
@@ -85,8 +85,8 @@ def test_space_kept_behind_the_end_counts_no_bytes(make_file: MakeFile, place: P
     assert (survey.data_bytes, survey.unwritten_bytes) == (5000, 0)
     assert survey.total == extents(place / "file", sync=True)
     assert len(survey.per_mib) == 1
-    assert fiemap.find_unwritten(fd, sync=True) == [(2 * PAGE, 14 * PAGE)]
-    assert fiemap.find_data(fd, sync=True) == [(0, 5000)]
+    assert list(fiemap.find_unwritten(fd, sync=True)) == [(2 * PAGE, 14 * PAGE)]
+    assert list(fiemap.find_data(fd, sync=True)) == [(0, 5000)]
 
 
 def test_looking_without_sync_leaves_dirty_pages_dirty(make_file: MakeFile) -> None:
@@ -103,9 +103,15 @@ def test_looking_without_sync_leaves_dirty_pages_dirty(make_file: MakeFile) -> N
     assert any(map(stay_dirty, TRIES))
 
 
-@pytest.mark.parametrize(
-    "look", [placement.survey, placement.count, fiemap.list_extents, fiemap.find_data, fiemap.find_unwritten]
-)
+def find_data(fd: int, *, sync: bool) -> object:
+    return list(fiemap.find_data(fd, sync=sync))
+
+
+def find_unwritten(fd: int, *, sync: bool) -> object:
+    return list(fiemap.find_unwritten(fd, sync=sync))
+
+
+@pytest.mark.parametrize("look", [placement.survey, placement.count, fiemap.list_extents, find_data, find_unwritten])
 def test_looking_with_sync_places_dirty_pages(make_file: MakeFile, look: Callable[..., object]) -> None:
     fd = make_file()
     os.pwrite(fd, b"x" * 4 * PAGE, 0)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -170,6 +171,22 @@ def test_the_dirty_pages_elsewhere_stay_journalds_to_flush(place: Path, journal_
     assert any(map(leaves_them, TRIES))
 
 
+@pytest.mark.parametrize("compress", ["no", "zstd"])
+def test_a_rewrite_takes_little_memory_for_each_extent(place: Path, journal_bytes: bytes, compress: str) -> None:
+    """The maps as lists took 508 bytes for each extent of a file."""
+    path = put(place, journal_bytes.ljust(48 * MIB, b"x"))
+    what = action(path, Request(now=True, compress=compress))
+    assert what.extents_before > 10_000
+    tracemalloc.start()
+    try:
+        done = do(what, chunk_bytes=MIB)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert done.outcome.result is Result.DONE
+    assert peak < MIB // 2 + 64 * what.extents_before
+
+
 # unwritten ranges and holes
 
 
@@ -191,7 +208,7 @@ def test_unwritten_space_is_given_back_and_times_are_kept(place: Path, journal_b
 
 def fiemap_unwritten(path: Path) -> list[tuple[int, int]]:
     with open(path, "rb") as file:
-        return fiemap.find_unwritten(file.fileno(), sync=True)
+        return list(fiemap.find_unwritten(file.fileno(), sync=True))
 
 
 @FORMS

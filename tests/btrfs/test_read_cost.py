@@ -156,7 +156,7 @@ def test_compressed_extents_that_follow_each_other_cost_no_seek(monkeypatch: pyt
     """Each has 128 KiB of the file in 40 KiB of the disk; the last lies elsewhere."""
     places = [(0, 1 << 20), (1, (1 << 20) + (40 << 10)), (2, (1 << 20) + (80 << 10)), (3, 9 << 20)]
     rows = [fiemap.Extent(n * (128 << 10), place, 128 << 10, fiemap.FIEMAP_EXTENT_ENCODED) for n, place in places]
-    monkeypatch.setattr(fiemap, "list_extents", lambda *_, **__: rows)
+    monkeypatch.setattr(fiemap, "iterate_extents", lambda *_, **__: iter(rows))
     assert [cost for _, _, cost in read_cost._list_pieces(0)] == [1.25, 0.25, 0.25, 1.25]
 
 

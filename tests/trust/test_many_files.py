@@ -82,6 +82,27 @@ def test_up_to_the_limit_nothing_is_left_out(
     )
 
 
+def test_names_count_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "MOST_NAME_BYTES", 1000)
+    for number in range(9):
+        os.mknod(os.fsencode(tmp_path) + b"/" + b"\xff" * 242 + b"%d.journal" % number)
+    (tmp_path / "system.journal").touch()
+    found = list_directory(str(tmp_path))
+    assert (len(found.journals), found.left_out) == (4, 6)
+    assert "system.journal" in found.journals
+
+
+def test_journalds_own_files_are_found_among_any_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "MOST_FILES", 4)
+    monkeypatch.setattr(layout, "MOST_RANKED", 2)
+    fill(tmp_path, 9, "remote-a")
+    for name in ("system.journal", "user-1000.journal", "notes"):
+        (tmp_path / name).touch()
+    found = list_directory(str(tmp_path))
+    assert {"system.journal", "user-1000.journal"} <= set(found.journals)
+    assert (len(found.journals), found.left_out) == (4, 7)
+
+
 def test_temporary_files_of_ours_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "MOST_FILES", 4)
     for number in range(9):

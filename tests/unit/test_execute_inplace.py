@@ -93,7 +93,8 @@ MAPS: list[tuple[Rows, Rows, list[tuple[int, int]]]] = [
 def test_what_is_at_the_same_place_for_the_same_offset_was_not_moved(
     before: Rows, after: Rows, left: list[tuple[int, int]]
 ) -> None:
-    assert find_same_places([Extent(*row) for row in before], [Extent(*row) for row in after]) == left
+    maps = ([Extent(*row) for row in rows] for rows in (before, after))
+    assert list(find_same_places(*maps)) == left
 
 
 @pytest.mark.parametrize(

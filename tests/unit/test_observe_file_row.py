@@ -18,7 +18,7 @@ from journalkeeper.observe.file_row import MAX_TIME_NS, describe_impossible_stat
     [
         (MAX_FILE_BYTES, MAX_TIME_NS - 1, ""),
         (0, 1 - MAX_TIME_NS, ""),
-        (MAX_FILE_BYTES + 1, 0, "a journal file has at most "),
+        (MAX_FILE_BYTES + 1, 0, "files above "),
         (0, MAX_TIME_NS, "impossible modification time"),
         (0, -MAX_TIME_NS, "impossible modification time"),
     ],
