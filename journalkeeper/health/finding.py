@@ -175,7 +175,9 @@ def _find_unseen(rule: Rule, look: Look | Unknown) -> Unknown | None:
     """
     if isinstance(look, Unknown) or not {"files", "places"} & rule.__annotations__.keys():
         return None
-    unseen = sum(file.problem in UNSEEN for file in look.host.files)
+    found = [file for file in look.host.files if file.problem in UNSEEN]
+    # The service has no right to those of another user, unless the admin gives it (units/remote.conf).
+    unseen = sum(file.problem is not Reason.UNREADABLE or file.instance != "remote" for file in found)
     return Unknown(f"{pluralize(unseen, 'file')} of {len(look.host.files):,} could not be examined") if unseen else None
 
 

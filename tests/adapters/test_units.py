@@ -23,8 +23,6 @@ SERVICES = sorted(UNITS.glob("*.service"))
 EXPOSURE = 9
 """In tenths, as systemd-analyze counts: below 1.0."""
 
-GENERATOR = UNITS / "journalkeeper-remote-generator"
-
 RIGHTS = "# -- Rights that it has, and why"
 
 
@@ -83,33 +81,15 @@ def test_all_services_have_the_same_rights_and_no_more() -> None:
     assert len(rights["journalkeeper.service"]) > 20
 
 
-def run_generator(script: str, place: Path) -> dict[str, str]:
-    """Return the drop-ins that the generator makes on a host that `script` prepares, in mounts of its own."""
-    hidden = "mount -t tmpfs tmpfs /var/log; mount -t tmpfs tmpfs /usr/lib/systemd"
-    words = ["unshare", "--mount", "--propagation", "private", "sh", "-euc"]
-    run = f'generator=$(cat {GENERATOR}); {hidden}; {script}; sh -c "$generator" generator {place}'
-    ran(*words, run, check=True)
-    return {path.relative_to(place).as_posix(): path.read_text() for path in place.rglob("*.conf")}
-
-
-@pytest.mark.root
-def test_a_host_without_journal_remote_gives_the_service_no_capability(tmp_path: Path) -> None:
-    assert run_generator("mkdir /var/log/journal", tmp_path) == {}
-
-
-@pytest.mark.root
-@pytest.mark.parametrize("there", ["touch /usr/lib/systemd/systemd-journal-remote", "mkdir -p /var/log/journal/remote"])
-def test_a_host_with_journal_remote_grants_only_what_its_files_require(tmp_path: Path, there: str) -> None:
-    made = run_generator(there, tmp_path)
-    names = ("journalkeeper.service", "journalkeeper-defrag.service")
-    assert sorted(made) == sorted(f"{name}.d/50-remote.conf" for name in names)
-    for name in names:
-        (given,) = re.findall(r"(?m)^CapabilityBoundingSet=(.+)$", made[f"{name}.d/50-remote.conf"])
-        assert given == "CAP_DAC_OVERRIDE CAP_FOWNER CAP_LEASE"
-        unit = tmp_path / name
-        unit.write_text(f"{(UNITS / name).read_text()}\n[Service]\nCapabilityBoundingSet={given}\n")
-        done = analyze("security", "--offline=yes", "--no-pager", f"--threshold={EXPOSURE}", unit)
-        assert done.returncode == 0, done.stdout
+def test_the_rights_for_remote_are_a_drop_in_that_the_admin_takes(tmp_path: Path) -> None:
+    given = dict(directives(UNITS / "remote.conf"))
+    assert given == {"CapabilityBoundingSet": "CAP_DAC_OVERRIDE CAP_FOWNER CAP_LEASE"}
+    for unit in SERVICES:
+        assert ("CapabilityBoundingSet", "") in directives(unit) or "measure" in unit.name
+    with_it = tmp_path / "journalkeeper.service"
+    with_it.write_text((UNITS / with_it.name).read_text() + (UNITS / "remote.conf").read_text())
+    done = analyze("security", "--offline=yes", "--no-pager", f"--threshold={EXPOSURE}", with_it)
+    assert done.returncode == 0, done.stdout
 
 
 def test_the_timers_service_is_skipped_while_the_service_runs(tmp_path: Path) -> None:

@@ -20,11 +20,12 @@ import pytest
 from journalkeeper.bus import names
 from journalkeeper.health.finding import word
 from journalkeeper.health.rules import HEALTH
+from journalkeeper.probe import scratch_volume
 from journalkeeper.service.log import Event
 from tests.guest import steps
 from tests.guest.conftest import datacow_guest
 from tests.guest.host import Guest
-from tests.guest.steps import eventually, extents, history, property_of, verify
+from tests.guest.steps import eventually, extents, history, plan, property_of, verify
 from tests.journal_files import archive_name, put
 from tests.volumes import disk_bytes
 
@@ -33,7 +34,10 @@ pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
 UNIT = "journalkeeper.service"
 TIMED = "journalkeeper-defrag.service"
 COLLECTOR = "/var/lib/prometheus/node-exporter"
-QUICK = f"[Watch]\nSettleSec=1s\n[Nocow]\nNocow=no\n[Window]\nPressureMax=100%\n[Metrics]\nTextfile={COLLECTOR}\n"
+QUICK = (
+    "[Watch]\nSettleSec=1s\nNocowSettleSec=1s\n[Nocow]\nNocow=no\n[Window]\nPressureMax=100%\n"
+    f"[Metrics]\nTextfile={COLLECTOR}\n"
+)
 MANAGER = f"{names.BUS_NAME} {names.MANAGER_PATH} {names.MANAGER}"
 AGED = 100
 """An active file or archive of this many extents was not mended."""
@@ -217,7 +221,6 @@ def test_under_its_confinement_a_unit_compresses_measures_and_writes_metrics(gue
     verify(guest)
 
 
-REMOTE_PROGRAM = "usr/lib/systemd/systemd-journal-remote"
 STRANGER = 1000
 """A user who is not root, as systemd-journal-remote's."""
 
@@ -229,32 +232,50 @@ def capabilities(guest: Guest) -> set[str]:
     return {line.split()[1] for line in said.splitlines()}
 
 
-def test_it_has_no_capability_except_where_journal_remote_is_installed(guest: Guest) -> None:
-    """There the generator grants what files of that program's user require, and the service rewrites them."""
+def test_it_has_no_capability_until_the_admin_takes_those_for_remote(guest: Guest) -> None:
+    """Without them the verdict stays OK. Without CAP_LEASE, a file that is not closed would count as open."""
     content = (guest.journal / archive(guest)).read_bytes()
     remote = guest.journal.parent / "remote"
     remote.mkdir()
-    torn = put(remote, content, archive_name(1, "remote-one"))
-    torn.chmod(0o600)
-    for path in (remote, torn):
+    names = (archive_name(1, "remote-one"), "remote-two@0000000000000001-0000000000000002.journal~")
+    files = [put(remote, content, name) for name in names]
+    for path in (remote, *files):
         os.chown(path, STRANGER, STRANGER)
-    program = guest.root / REMOTE_PROGRAM
+    for path in files:
+        path.chmod(0o600)
     try:
         guest.run("systemctl", "restart", UNIT)
         assert capabilities(guest) == {"0000000000000000"}
-        program.touch(mode=0o755)
-        guest.run("systemctl", "daemon-reload")
-        guest.run("systemctl", "restart", UNIT)
+        assert eventually(lambda: is_well(look(guest))), look(guest)
+        assert {one["reason"] for one in plan(guest)["skipped"] if "/remote/" in one["path"]} == {"unreadable"}
+        guest.run(steps.INSTALL, "--remote")
         assert capabilities(guest) == {"000000001000000a"}, "CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_LEASE"
-        done = partial(history, guest, f"/var/log/journal/remote/{torn.name}")
-        assert eventually(done), guest.shell("journalkeeper plan")
-        assert torn.stat().st_uid == STRANGER
-        assert torn.read_bytes() == content
+        for path in files:
+            done = partial(history, guest, f"/var/log/journal/remote/{path.name}")
+            assert eventually(done), guest.shell("journalkeeper plan")
+            assert (path.stat().st_uid, path.read_bytes()) == (STRANGER, content)
     finally:
-        program.unlink(missing_ok=True)
         shutil.rmtree(remote)
-        guest.run("systemctl", "daemon-reload")
+        guest.shell("rm /etc/systemd/system/journalkeeper*.service.d/50-remote.conf; systemctl daemon-reload")
         guest.run("systemctl", "restart", UNIT)
+
+
+def test_a_copy_gets_its_group_and_acl_back_and_the_service_sees_the_load_of_disks(guest: Guest) -> None:
+    """That takes the users of the host (PrivateUsers=no), and all of /proc (ProcSubset=all)."""
+    guest.run("systemctl", "stop", UNIT)
+    content = (guest.journal / archive(guest)).read_bytes()
+    copied = put(guest.journal, content, archive_name(1, "system"), nocow=True)
+    os.chown(copied, 0, guest.journal.stat().st_gid)  # which a copy inherits
+    copied.chmod(0o640)
+    scratch_volume.run("setfacl", "-m", f"u:{STRANGER}:r", copied)
+    before = scratch_volume.run("getfacl", "--numeric", copied)
+    guest.run("systemctl", "start", UNIT)
+    inside = f"/var/log/journal/{guest.machine_id}/{copied.name}"
+    assert eventually(lambda: history(guest, inside)), guest.shell("journalkeeper plan")
+    assert scratch_volume.run("getfacl", "--numeric", copied) == before
+    pid = property_of(guest, UNIT, "MainPID")
+    for name in ("diskstats", "pressure/io"):
+        assert guest.shell(f"nsenter --mount --target {pid} cat /proc/{name}") != ""
 
 
 JOURNAL = "/var/log/journal"

@@ -10,14 +10,20 @@ import shlex
 
 
 def format_value(value: object) -> str:
-    """Return a variable's value as journalkeeper.conf has it; "" if the variable is not set."""
+    """Return a variable's value as journalkeeper.conf has it; "" if the variable is not set.
+
+    Raises: ValueError if it has more than one line, because the next line would be a directive or a section of its own.
+    """
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
-        return shlex.join(map(str, value))
-    return str(value).strip()
+        return shlex.join(map(format_value, value))
+    text = str(value).strip()
+    if not text.isprintable():
+        raise ValueError(f"{text!r}: a value has one line, without control characters")
+    return text
 
 
 def format_lines(values: dict[str, object], directives: list[dict[str, str]]) -> str:
