@@ -248,9 +248,9 @@ class Engine:
         return record
 
     def _store_counts(self, record: Record, host: Host, request: Request, *, at_once: bool) -> None:
-        """Store the extent counts of the last look that changed, unless it was at named files alone. Raises: KeeperError.
+        """Store the extent counts of the last look that changed, unless it was at named files alone.
 
-        Without `at_once` store them once an hour, because a commit costs 14 I/Os.
+        Without `at_once`, store them once an hour: a commit costs 14 I/Os. Raises: KeeperError.
         """
         due = at_once or time.monotonic() - self.memory.observed_s >= HOUR_S
         if due and (self._follows or not request.paths):
@@ -262,9 +262,9 @@ class Engine:
     ) -> None:
         """Update the extent counts and the waiting files, and delete old rows of the history.
 
-        The history gets only waits of at least an hour, because each commit costs 14 I/Os, and those of an ended run. If
-        `request` names files, no wait begins, and only those of files that are done end. The service prunes the history
-        and the failures of files that are gone once a day, other engines in each run.
+        The history gets only waits of at least an hour, because each commit costs 14 I/Os, and those of an ended run.
+        If `request` names files, no wait begins, and only those of files that are done end. The service prunes the
+        history, and the failures of files that are gone, once a day, other engines in each run.
 
         Raises: KeeperError if the history cannot be read or written.
         """
