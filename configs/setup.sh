@@ -33,6 +33,7 @@ package_manager() {
 #   build      the compiler and headers that `pip install .` needs
 #   docs       programs that check man pages and completions
 #   trace      strace
+#   browser    a browser without a screen, and a font, for the page of `report`
 #   remote     systemd-journal-remote, which writes journals of other hosts (its units stay disabled)
 packages() {
     case "$(package_manager) $1" in
@@ -60,6 +61,10 @@ packages() {
     "pacman docs") echo "mandoc man-db groff bash zsh fish jq" ;;
     "apt-get remote" | "dnf remote" | "zypper remote") echo "systemd-journal-remote" ;; # pacman has it in systemd
     *" trace") echo "strace" ;;
+    "apt-get browser") echo "chromium fonts-dejavu-core" ;;
+    "dnf browser") echo "chromium-headless dejavu-sans-fonts" ;;
+    "zypper browser") echo "chromium dejavu-fonts" ;;
+    "pacman browser") echo "chromium ttf-dejavu" ;;
     esac | tr ' ' '\n'
 }
 

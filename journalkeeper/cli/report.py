@@ -10,29 +10,34 @@ examples:
   sudo journalkeeper report -o disk.html -D /mnt/var/log/journal
 
 exit status:
-  0 done; 1 the page cannot be written, FILE exists, or the journal cannot be
-  read; 2 wrong usage
+  0 done; 1 the page cannot be written, FILE is another file, or the journal
+  cannot be read; 2 wrong usage
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import stat
 from typing import Final, NamedTuple
 
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.doctor import DOCTOR_RULES, collect_evidence
-from journalkeeper.execute.whole_file import write_whole
+from journalkeeper.execute.whole_file import open_directory, write_whole
 from journalkeeper.health.evidence import REPORT_ENTRIES, Unknown, Wanted
 from journalkeeper.health.finding import judge
 from journalkeeper.model.errors import KeeperError, NeedsRootError
 from journalkeeper.model.escape import escape
 from journalkeeper.model.record import Count
 from journalkeeper.model.units import spell_size
-from journalkeeper.report.page import page
+from journalkeeper.report.page import MARK, page
 
 MODE: Final = 0o600
 """Only root may read root's page: its content is confidential, and its directory may be open to others."""
+
+
+MARK_BYTES: Final = 4096
+"""The beginning of a page, which contains its mark."""
 
 
 class ReportAnswer(NamedTuple):
@@ -44,28 +49,48 @@ class ReportAnswer(NamedTuple):
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add -o FILE, the page to write, which is required."""
-    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the page to write, a new file")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help="the page to write: a new file, or an earlier page"
+    )
+
+
+def _is_own_page(path: str) -> bool:
+    """Return whether `path` is a page that this command wrote for this user: a regular file with one name and its mark.
+
+    `write_whole` then replaces the name, and follows no link.
+    """
+    try:
+        with open_directory("read the old page", path) as dir_fd:
+            fd = os.open(
+                os.path.basename(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd
+            )
+            with open(fd, "rb") as file:
+                status = os.fstat(fd)
+                plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid == os.geteuid()
+                return plain and MARK.encode() in file.read(MARK_BYTES)
+    except (OSError, KeeperError):
+        return False
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Write the page to the new file FILE with mode 0600, show its size, and return 0.
+    """Write the page to FILE with mode 0600, show its size, and return 0. Only a page of this user is replaced.
 
     If the files, the journal or the history cannot be read, the page lacks this part, and stderr has the reason.
 
-    Raises: KeeperError if FILE exists; NeedsRootError or KeeperError if neither the files nor the journal can be
-        read; FileError if FILE cannot be written; as `collect_evidence`, such as ConfigError; KeeperError as
-        `write_whole`.
+    Raises: KeeperError if FILE is another file, or as `write_whole`; NeedsRootError or KeeperError if neither the files
+        nor the journal can be read; FileError if FILE cannot be written; as `collect_evidence`, such as ConfigError.
     """
     path = os.path.abspath(args.output)
-    if os.path.lexists(path):  # before the long reading; `write_whole` refuses a file that appears meanwhile
-        raise KeeperError(f"{escape(path)} exists: remove it, or choose another name")
+    replaces = _is_own_page(path)
+    if os.path.lexists(path) and not replaces:  # before the long reading
+        raise KeeperError(f"{escape(path)} exists and is no page of this user's: remove it, or choose another name")
     evidence = collect_evidence(context, Wanted(args.directory, REPORT_ENTRIES, plan=True))
     missing = [part for part in (evidence.look, evidence.journal, evidence.record) if isinstance(part, Unknown)]
     if isinstance(evidence.look, Unknown) and isinstance(evidence.journal, Unknown):
         raise (NeedsRootError if missing[0].needs_root else KeeperError)(missing[0].why)
     context.output.note(*(f"the page lacks a part: {why}" for why in dict.fromkeys(part.why for part in missing)))
     text = page(evidence, judge(evidence, DOCTOR_RULES), os.uname().nodename)
-    write_whole("write the report", path, text, mode=MODE, replace=False)
+    write_whole("write the report", path, text, mode=MODE, replace=replaces)
     size = len(text.encode())
     summary = f"Wrote {escape(path)}: {spell_size(size)}, for any browser; only its owner may read it."
     context.output.show(ReportAnswer(path, size), legend=[[summary]])

@@ -79,4 +79,4 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
 
 def describe_gain(before: int, after: int, expected: int) -> str:
     """Return a sentence on the extents before, after and expected, for a rewrite that saved too few."""
-    return f"rewritten without gain: {before:,} extents before, {after:,} after, {expected:,} expected"
+    return f"rewritten without gain: {pluralize(before, 'extent')} before, {after:,} after, {expected:,} expected"

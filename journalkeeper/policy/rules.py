@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from journalkeeper.model import MIB, Kind, Past, Reason, Skip, State, Verb
 from journalkeeper.model.reasons import describe_gain
-from journalkeeper.model.units import DAY_US, MINUTE_US, format_span, spell_size
+from journalkeeper.model.units import DAY_US, MINUTE_US, format_span, pluralize, spell_size
 from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case
 from journalkeeper.policy.cost import count_second_copy_bytes
@@ -142,7 +142,8 @@ def veto_repeated_rewrite(case: Case) -> Skip | None:
         return None  # a power cut or a restored backup undid the rewrite of this archive
     if not in_vain:
         # The sentence names no time, so that a lasting reason reads the same in every look.
-        what = f"{past.extents_before:,} extents became {past.extents:,}" if past.extents_before else "rewritten"
+        was = past.extents_before
+        what = f"{pluralize(was, 'extent')} became {past.extents:,}" if was else "rewritten"
         return _skip(case, Reason.RECORDED, what)
     what = describe_gain(past.extents_before, past.extents, past.extents_expected)
     return _skip(case, Reason.NO_GAIN, f"{what}; tried again with {missing:,} more")

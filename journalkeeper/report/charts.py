@@ -18,12 +18,15 @@ from journalkeeper.health.evidence import Evidence, Intake, Unknown
 from journalkeeper.history.rows import sum_files
 from journalkeeper.model import Result
 from journalkeeper.model.recorded import Entry, Totals
-from journalkeeper.model.units import DAY_US, HOUR_US, format_span, pluralize, quantile
-from journalkeeper.report.text import UNKNOWN, day, hour, seconds, when
+from journalkeeper.model.units import DAY_US, HOUR_US, pluralize, quantile
+from journalkeeper.report.text import UNKNOWN, day, format_wait, hour, seconds, when
 
 ROWS: Final = 160
 LABELS: Final = 4
-"""The most labels of a time axis: so many fit next to each other on a narrow screen."""
+"""The most labels of a time axis. A narrow screen shows only the outer ones."""
+
+LEAST_BARS: Final = 12
+"""The fewest columns of a chart of bars, so that one boot is no giant bar."""
 
 MOST_ROWS: Final = 12
 """The most rows of a table below a chart: the newest rows, or sums."""
@@ -65,14 +68,23 @@ class Chart(NamedTuple):
     mark: tuple[int, str] | None = None
 
     @property
-    def labels(self) -> list[tuple[int, str]]:
-        """The labels of the time axis: at most LABELS pairs of a column's number and the text of its time.
+    def columns(self) -> int:
+        """The width in columns. Bars have at least LEAST_BARS, and the last ones are then free."""
+        return max(len(self.times), LEAST_BARS if self.layers and self.layers[0].bars else 1)
 
-        The columns are at about even distances, and include the first and the last. `times` must not be empty.
+    @property
+    def labels(self) -> list[tuple[float, str, str]]:
+        """The labels of the time axis: at most LABELS tuples of a place in percent, CSS classes, and a text.
+
+        They are at about even distances, and include the first column and that at the right edge. `times` must not
+        be empty.
         """
-        last = len(self.times) - 1
+        last, form = self.columns - 1, _choose_form(self.times)
         chosen = sorted({last * part // (LABELS - 1) for part in range(LABELS)})
-        return [(column, _choose_form(self.times)(self.times[column])) for column in chosen]
+        places = [
+            (round((column + 0.5) / self.columns * 100, 2), column) for column in chosen if column < len(self.times)
+        ]
+        return [(x, _align_label(x), form(self.times[column])) for x, column in places]
 
     def down(self, height: float) -> float:
         """Return the SVG y coordinate of `height`. A value outside the chart gets the coordinate of its edge."""
@@ -91,6 +103,11 @@ class Chart(NamedTuple):
                 found.append(f"{'V' if pen else f'M{column} '}{self.down(height):g}H{column + 1}")
             pen = height is not None
         return "".join(found)
+
+
+def _align_label(percent: float) -> str:
+    """Return the CSS classes of a label: the outer ones end at the edges, and a narrow screen hides the others."""
+    return "label first" if percent < 50 / LABELS else "label last" if percent > 100 - 50 / LABELS else "label inner"
 
 
 class Table(NamedTuple):
@@ -203,7 +220,7 @@ def draw_boots(evidence: Evidence) -> Figure:
         times=times,
         levels=_choose_levels(max(known_s, default=0.0), " s"),
         layers=(userspace, flush),
-        mark=(first, f"journalkeeper since {_choose_form(times)(since_us)}") if first else None,
+        mark=(first, f"installed {_choose_form(times)(since_us)}") if first else None,
     )
     columns = list(zip(times, userspace.heights, flush.heights, strict=True))
     rows = tuple(
@@ -326,7 +343,7 @@ def draw_intake(evidence: Evidence) -> Figure:
     if not kept:
         return Figure(name, title, "No message in the journal has a plausible time at which it was sent.")
     waits = sorted(entry.wait_us for entry in kept)
-    most, longest = format_span(quantile(waits, 990), 1), format_span(waits[-1], 1)
+    most, longest = format_wait(quantile(waits, 990)), format_wait(waits[-1])
     said = f"Of {pluralize(len(waits), 'message')}, 99 in 100 waited at most {most}, the longest {longest}."
     notes = []
     if not journal.complete and journal.oldest_us is not None:
@@ -358,7 +375,7 @@ def _tabulate_waits(kept: Sequence[Intake]) -> Iterator[tuple[str, ...]]:
     for at, some in reversed([*zip(times, _group(times, kept), strict=True)]):
         if some:
             waits = sorted((entry.wait_us, entry.unit) for entry in some)
-            spans = (format_span(quantile([wait_us for wait_us, _ in waits], part), 1) for part in (500, 990, 1000))
+            spans = (format_wait(quantile([wait_us for wait_us, _ in waits], part)) for part in (500, 990, 1000))
             yield when(at), f"{len(waits):,}", *spans, waits[-1][1] or UNKNOWN
 
 

@@ -25,6 +25,9 @@ from journalkeeper.report import charts
 from journalkeeper.report.charts import Table
 from journalkeeper.report.text import UNKNOWN, describe_total_saving, seconds, when
 
+MARK: Final = '<meta name="generator" content="journalkeeper">'
+"""The element of the template by which `report` knows its own page."""
+
 MOST_BYTES: Final = 500 << 10
 MOST_ACTIONS: Final = 400
 """The most past actions on the page."""
@@ -97,13 +100,14 @@ def _make_overview(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
 def _describe_verdict(verdict: Verdict) -> str:
     """Return the sentence of the first problem with the number of the others.
 
-    Without a problem, return the number of checks that passed, and of checks that could not be made.
+    Without a problem, return the number of checks that passed, of suggestions, and of checks that could not be made.
     """
     if number := len(verdict.problems):
         more = f" {pluralize(number - 1, 'more problem')} below." if number > 1 else ""
         return f"{verdict.problems[0].sentence}{more}"
+    advice = f", {pluralize(len(verdict.findings), 'suggestion')} below" if verdict.findings else ""
     unknown = f", {len(verdict.unknown)} could not be made" if verdict.unknown else ""
-    return f"{pluralize(len(verdict.passed), 'check')} passed{unknown}."
+    return f"{pluralize(len(verdict.passed), 'check')} passed{advice}{unknown}."
 
 
 def _describe_files(evidence: Evidence) -> str:

@@ -48,6 +48,12 @@ def seconds(number: float) -> str:
     return f"{number:.3f}s" if number < 0.0995 else f"{number:.1f}s"
 
 
+def format_wait(wait_us: int) -> str:
+    """Return a wait with two significant digits: "59ms", "1ms 200us", "12s"; from a minute on with whole seconds."""
+    step_us = 10 ** max(0, min(len(str(wait_us)) - 2, 6))
+    return format_span(wait_us // step_us * step_us, 1)
+
+
 def describe_total_saving(counters: Counters) -> str:
     """Return the saving as words: "at least 1.2 GiB on disk and 31,415 extents since 2026-11-01"; "" if there is none.
 

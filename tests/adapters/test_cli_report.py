@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +71,39 @@ def test_a_part_that_the_page_lacks_is_named(path: Path, typed: Typed, collect: 
     assert is_page(path)
 
 
+def test_an_earlier_page_of_the_same_user_is_replaced(path: Path, typed: Typed) -> None:
+    """A cron job writes it again and again."""
+    assert typed("report", "-o", f"{path}").status == 0
+    path.chmod(0o644)
+    before = path.stat().st_ino
+    assert typed("report", "-o", f"{path}").status == 0
+    assert path.stat().st_ino != before
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert names(path.parent) == ["page.html"]
+
+
+@pytest.mark.parametrize("odd", ["a link", "a second name", "another user", "not at the beginning", "a FIFO"])
+def test_no_other_file_is_taken_for_a_page(path: Path, typed: Typed, odd: str) -> None:
+    page = path.with_name("other.html")
+    assert typed("report", "-o", f"{page}").status == 0
+    if odd == "a link":
+        path.symlink_to(page)
+    elif odd == "a second name":
+        path.hardlink_to(page)
+    elif odd == "a FIFO":
+        os.mkfifo(path)
+    else:
+        path.write_text("<p>" * 2000 * (odd == "not at the beginning") + page.read_text())
+        if odd == "another user":
+            if os.geteuid() != 0:
+                pytest.skip("only root can give a file away")
+            os.chown(path, 1, 1)
+    before = path.lstat()
+    said = typed("report", "-o", f"{path}")
+    assert (said.status, "is no page of this user's: remove it" in said.err) == (1, True)
+    assert (path.lstat().st_ino, path.lstat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
 def test_a_name_that_is_taken_is_refused_and_kept(path: Path, typed: Typed) -> None:
     path.write_text(OLD)
     link = path.with_name("link")
@@ -77,6 +111,6 @@ def test_a_name_that_is_taken_is_refused_and_kept(path: Path, typed: Typed) -> N
     for taken in (path, link, path.parent):
         said = typed("report", "-o", f"{taken}")
         assert said.status == 1
-        assert "exists: remove it, or choose another name" in said.err
+        assert "remove it, or choose another name" in said.err
     assert (path.read_text(), link.is_symlink()) == (OLD, True)
     assert names(path.parent) == ["link", "page.html"]

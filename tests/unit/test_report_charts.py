@@ -13,7 +13,7 @@ from journalkeeper.model import Extents, Reason, Result
 from journalkeeper.model.recorded import Counters, Entry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report import charts
-from journalkeeper.report.charts import FIRST_US, MOST_ROWS, ROWS, Chart, Figure, Layer
+from journalkeeper.report.charts import FIRST_US, LEAST_BARS, MOST_ROWS, ROWS, Chart, Figure, Layer
 from tests.evidence import look
 from tests.hosts import NOW_US
 from tests.report_data import entry, file, journal
@@ -71,6 +71,7 @@ def test_levels_are_round_numbers_that_reach_the_highest(high: float, unit: str,
     assert [text for _, text in charts._choose_levels(high, unit)] == expected
 
 
+PLACES = 7.14, 35.71, 64.29, 92.86
 SCALE = Chart(range(5), ((0, "0"), (10, "10")), ())
 
 
@@ -88,15 +89,30 @@ def test_a_line_has_a_gap_where_nothing_is_known() -> None:
 @pytest.mark.parametrize(
     ("times", "labels"),
     [
-        ([NOW_US], {0: "11-14 22:13"}),
-        (range(NOW_US, NOW_US + 7 * HOUR_US, HOUR_US), {0: "11-14 22:13", 2: "00:13", 4: "02:13", 6: "04:13"}),
-        (range(NOW_US, NOW_US + 7 * DAY_US, DAY_US), {0: "2023-11-14", 2: "2023-11-16", 4: "11-18", 6: "11-20"}),
+        ([NOW_US], {50.0: "11-14 22:13"}),
+        (
+            range(NOW_US, NOW_US + 7 * HOUR_US, HOUR_US),
+            dict(zip(PLACES, ["22:13", "00:13", "02:13", "04:13"], strict=True)),
+        ),
+        (
+            range(NOW_US, NOW_US + 7 * DAY_US, DAY_US),
+            dict(zip(PLACES, ["2023-11-14", "11-16", "11-18", "11-20"], strict=True)),
+        ),
     ],
 )
 def test_an_axis_has_few_labels_with_the_day_or_the_hour(times: Sequence[int], labels: dict[int, str]) -> None:
-    found = dict(SCALE._replace(times=times).labels)
+    found = {x: text for x, _, text in SCALE._replace(times=times).labels}
     assert found.keys() == labels.keys()
     assert all(found[column].endswith(label) for column, label in labels.items())
+
+
+def test_a_single_boot_is_no_giant_bar() -> None:
+    chart = boots([boot(0)]).chart
+    assert chart is not None
+    assert (chart.columns, [css for _, css, _ in chart.labels]) == (LEAST_BARS, ["label first"])
+    chart = boots([boot(number) for number in range(LEAST_BARS + 1)]).chart
+    assert chart is not None
+    assert (chart.columns, [css.split()[1] for _, css, _ in chart.labels]) == (13, ["first", "inner", "inner", "last"])
 
 
 # boots
