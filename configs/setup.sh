@@ -198,6 +198,7 @@ make_program() {
     make_venv "$made" && pinned "$made" build --target "$made/build" || return
     export PYTHONPATH="$made/build"
     for library in $("$made/bin/python" -I configs/pins/lacking.py); do
+        say "$library from PyPI"
         pinned "$made" "$library" || return
     done
     pip_in "$made" install --no-deps --no-index --no-build-isolation . || return

@@ -239,7 +239,7 @@ class PrivateJournald:
 
 
 def read_state(path: Path) -> int:
-    """Return the state byte of a journal file, 0 to 255 in a damaged one; OFFLINE if it is too short. Raises: OSError."""
+    """Return the state byte of a journal file, 0 to 255 if damaged; OFFLINE if it is too short. Raises: OSError."""
     with path.open("rb") as file:
         return int.from_bytes(os.pread(file.fileno(), 1, STATE_OFFSET), "little")
 

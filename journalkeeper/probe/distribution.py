@@ -80,7 +80,7 @@ def _bound_s(number: int) -> float:
 
 
 def stalls(series: Series, least_ns: int) -> list[tuple[int, int]]:
-    """Return (begin, end) in ns of each time in which a wait of at least `least_ns` lasted, in order, overlaps joined."""
+    """Return (begin, end) in ns of each time of a wait of at least `least_ns`, in order, overlaps joined."""
     found: list[tuple[int, int]] = []
     waits = zip(series.planned_ns, series.waits_ns(), strict=False)
     for began, ended in sorted((began, began + wait) for began, wait in waits if wait >= least_ns):

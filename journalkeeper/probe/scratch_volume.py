@@ -101,7 +101,7 @@ def undo_at_end(*argv: str) -> Iterator[str]:
 
 
 def wait_until(is_done: Callable[[], bool], complaint: str, timeout_s: float = 60) -> None:
-    """Call `is_done` with short pauses until it returns True. Raises: KeeperError with `complaint` after `timeout_s`."""
+    """Call `is_done` in short intervals until it is True. Raises: KeeperError with `complaint` after `timeout_s`."""
     deadline_s = time.monotonic() + timeout_s
     pause_s = 0.0005
     while not is_done():
@@ -220,7 +220,7 @@ class ScratchVolume:
         self._iops = iops
 
     def count_written_bytes(self) -> int:
-        """Return the bytes written to the first device since the volume was made. Source: Documentation/block/stat.rst."""
+        """Return the bytes written to the first device since its creation. Source: Documentation/block/stat.rst."""
         counter = Path("/sys/class/block", Path(self.device).name, "stat").read_text().split()[6]
         return int(counter) * SECTOR_BYTES - self._counted_before
 

@@ -112,6 +112,26 @@ def write_dropin(control: Control, values: dict[str, object]) -> Played:
     return control.play("dropin.yml", "--extra-vars", json.dumps(values))
 
 
+REFUSED = """\
+- hosts: localhost
+  connection: local
+  gather_facts: false
+  roles: [journalkeeper.journalkeeper.journalkeeper]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["journalkeeper_defrag_compres", "journalkeeper_Mode", "journalkeeper_mode"])
+def test_a_misspelt_variable_is_refused_before_anything_is_done(control: Control, name: str) -> None:
+    """Without a tag of the role, it only asks for what it needs."""
+    (control.home / "refused.yml").write_text(REFUSED)
+    values = json.dumps({name: "none", "journalkeeper_source": "/nowhere", "journalkeeper_status": {}})
+    played = control.play("refused.yml", "--extra-vars", values, "--tags", "nothing")
+    right = name == "journalkeeper_mode"
+    assert (played.status == 0) is right, played.said
+    assert (f"The role has no variable {name}: correct the spelling" in " ".join(played.said.split())) is not right
+
+
 @pytest.mark.slow
 def test_check_config_accepts_the_drop_in_and_a_wrong_one_does_not_replace_it(control: Control) -> None:
     """A YAML 1.1 `no` is False, a number is a number, and a path may contain blanks. Playbooks take long."""

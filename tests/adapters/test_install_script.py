@@ -55,6 +55,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("an image")
     done = install("--root", root)
     assert done.returncode == 0, done.stderr
+    steps = [line.split(":")[0] for line in done.stderr.splitlines() if " of 3: " in line]
+    assert steps == ["1 of 3", "2 of 3", "3 of 3"], "it takes minutes, and each step has a line"
     return root
 
 
