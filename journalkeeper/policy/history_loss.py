@@ -54,6 +54,7 @@ class Loss(NamedTuple):
     early_bytes: int
     steady_bytes: int
     of_bytes: int
+    early_files: int = 0
 
     def exceeds(self, most_percent: int) -> str:
         """Return why the rotation costs more than `most_percent` of the history, "" if it does not.
@@ -102,6 +103,7 @@ def compute_loss(archives: Sequence[int], active: Sequence[tuple[int, int]], lim
         crowd = len(left) + len(ended) + max(0, room - kept) // full - limits.max_files
         too_soon += sum(left[: max(0, crowd)])
     each = full // TABLE_SHARE + REPEATED_BYTES
-    early = each * max(0, len(left) - -(-kept // full))
+    early_files = max(0, len(left) - -(-kept // full))
     steady = each * max(0, own * len(ended) // max(1, sum(ended)) - own // full)
-    return Loss(deleted, too_soon + early, early, steady, mean)
+    early = each * early_files
+    return Loss(deleted, too_soon + early, early, steady, mean, early_files)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from journalkeeper.health.evidence import Look, Storage, Unknown
 from journalkeeper.health.finding import Answers, advice
@@ -20,6 +20,7 @@ from journalkeeper.journald.conf import TARGET
 from journalkeeper.model import MIB, Instance, JournalFile, Kind, Sums
 from journalkeeper.model.record import Count, Moment, Seconds, Span
 from journalkeeper.model.units import DAY_US, INFINITY_US, format_size, format_span, spell_size
+from journalkeeper.policy.history_loss import GROWTH_BYTES, Limits, compute_loss, count_vacuumed
 
 ARCHIVES: Final = 2
 """The fewest compacted archives from which a ratio is computed."""
@@ -254,6 +255,14 @@ class History(NamedTuple):
     full_span_us: Span | None
     """Microseconds of history that fit max_use_bytes at this rate."""
     binding: str | None
+    next_deleted_us: Moment | None = None
+    """The newest entry that journald's next deletion takes; null if no deletion is foreseen."""
+    next_deletion_in_us: Span | None = None
+    """When that is, at this rate; null if it is unknown."""
+    early_files: Count = 0
+    """Archives more than full files of the same bytes would be, because of rotations and boots."""
+    early_bytes: Count = 0
+    """The room that their tables and repeated values take."""
 
 
 def summarize_history(instance: Instance, files: Sequence[JournalFile]) -> History:
@@ -282,7 +291,35 @@ def summarize_history(instance: Instance, files: Sequence[JournalFile]) -> Histo
         max_retention_us=instance.max_retention_us,
         full_span_us=round(limit[0] / rate * DAY_US) if use and rate else None,
         binding=f"{limit[1].partition('=')[0]}=" if limit[1] else None,
+        **_foresee_deletion(instance, files, min(use, room) if use else 0, rate),
     )
+
+
+def _foresee_deletion(
+    instance: Instance, files: Sequence[JournalFile], most: float, rate: float | None
+) -> dict[str, Any]:
+    """Return the fields of a History about the next deletion, and about files that were ended early.
+
+    The time supposes that the active file becomes full. It is None if several files are active, because any of them
+    may end first, or if MaxRetentionSec= is on.
+    """
+    full = instance.system_max_file_size_bytes
+    archives = sorted((one for one in files if one.kind is not Kind.ACTIVE), key=lambda one: one.head_time_us)
+    active = [one for one in files if one.kind is Kind.ACTIVE]
+    if not full or not archives or not active:
+        return {}
+    sizes, limits = [one.allocated_bytes for one in archives], Limits(round(most), full, instance.system_max_files)
+    loss = compute_loss(sizes, (), limits)
+    found: dict[str, Any] = {"early_files": loss.early_files, "early_bytes": loss.early_bytes}
+    for more in range(1, 2 + round(most) // full + instance.system_max_files):
+        gone = count_vacuumed([*sizes, *[full] * more], len(active), GROWTH_BYTES * len(active), limits)
+        if gone:
+            found["next_deleted_us"] = max(one.tail_time_us for one in archives[:gone])
+            used = active[0].allocated_bytes - active[0].extents.unwritten_bytes
+            if rate and len(active) == 1 and instance.max_retention_us in {0, INFINITY_US}:
+                found["next_deletion_in_us"] = round(max(0, more * full - used) / rate * DAY_US)
+            return found
+    return found
 
 
 def dropin(found: Retention) -> str:

@@ -321,6 +321,7 @@ def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str], width:
         ("Files", f"{pluralize(every.files, 'file')}, {extents}"),
         ("Covers", _describe_history(place.retention)),
         ("Limit", _describe_limit(place.retention)),
+        *([("Deletes", deletion)] if (deletion := _describe_deletion(place.retention)) else []),
         *(("Plan", text) for text in _list_sentences(place.decision, unknown)),
     ]
     return [escape(place.directory), "", *wrap_facts(rows, width)]
@@ -353,3 +354,15 @@ def _describe_limit(kept: History) -> str:
         days_us = kept.full_span_us // DAY_US * DAY_US
         said += f"; at this rate the journal covers about {format_span(days_us or kept.full_span_us)}"
     return said
+
+
+def _describe_deletion(kept: History) -> str:
+    """Return a text on the next deletion and on the cost of files that ended early, "" if neither is known."""
+    parts = []
+    if kept.next_deleted_us is not None:
+        when = f"about {format_span(kept.next_deletion_in_us)} from now, " if kept.next_deletion_in_us else ""
+        parts.append(f"{when}entries until {moment(kept.next_deleted_us)}")
+    if kept.early_files:
+        early = f"{pluralize(kept.early_files, 'file')} that ended early"
+        parts.append(f"{early} cost about {spell_size(kept.early_bytes)} of history")
+    return "; ".join(parts)

@@ -17,7 +17,7 @@ import pytest
 from journalkeeper.model import MIB, JournalFile, Kind
 from journalkeeper.model.units import HOUR_US
 from journalkeeper.probe.bed import Bed
-from journalkeeper.report.retention import summarize_history
+from journalkeeper.report.retention import History, summarize_history
 from tests import hosts
 from tests.btrfs.journals import look
 from tests.journal_files import OFFSETS
@@ -71,18 +71,23 @@ def test_journald_keeps_the_history_that_is_promised_from_3_and_from_30_files(ma
         system_max_files=1000,
     )
 
-    def promised_us() -> int:
-        found = summarize_history(instance, files(place)).full_span_us
-        assert found is not None
-        return found
+    def promised() -> History:
+        return summarize_history(instance, files(place))
 
     await_files(place, lambda names: len(names) >= 4)
     archive = next(one for one in files(place) if one.kind is Kind.ARCHIVED)
     log(place, (archive.tail_time_us - archive.head_time_us) // HOUR_US * 9 // 10)  # the active file is nearly full
-    from_3_us = promised_us()
+    early = promised()
     first = min(name for name in os.listdir(place.journald.journal) if "@" in name)
+    (oldest,) = (one for one in files(place) if one.path.endswith(first))
     await_files(place, lambda names: first not in names)
-    from_30_us = promised_us()
+    late = promised()
+    from_3_us, from_30_us = early.full_span_us, late.full_span_us
+    assert early.next_deleted_us == oldest.tail_time_us
+    assert early.newest_us is not None
+    assert late.newest_us is not None
+    assert early.next_deletion_in_us is not None
+    assert 1 / 1.5 < (late.newest_us - early.newest_us) / early.next_deletion_in_us < 1.5
     kept_us = []
     for _ in range(ROTATIONS):
         await_files(place, set(os.listdir(place.journald.journal)).__ne__)

@@ -11,7 +11,7 @@ from journalkeeper.config import files as conffiles
 from journalkeeper.health.evidence import Evidence, Storage, Unknown
 from journalkeeper.health.finding import Finding, answer, supply
 from journalkeeper.journald import conf
-from journalkeeper.model import GIB, MIB, JournalFile, Kind
+from journalkeeper.model import GIB, KIB, MIB, JournalFile, Kind
 from journalkeeper.model.units import DAY_US, parse_size
 from journalkeeper.report.retention import (
     Retention,
@@ -193,6 +193,22 @@ def test_a_rate_takes_a_day_of_history() -> None:
 
     assert known(since(DAY_US)).bytes_per_day == 8 * 32 * MIB
     assert "must cover 1d (so far: 23h 59min)" in why_unknown(since(DAY_US - 1))
+
+
+def test_the_next_deletion_is_foreseen_where_one_file_will_end_next() -> None:
+    place = limits(system_max_use_bytes=512 * MIB, system_max_file_size_bytes=32 * MIB)
+    begun = file(Kind.ACTIVE, allocated_bytes=8 * MIB)
+    found = summarize_history(place, (*archives(8, 6.4)[1:], begun))
+    # 256 MiB of archives, 7 full files and a new one fit; the eighth of 32 MiB a day ends after 7 3/4 days
+    assert found.next_deletion_in_us == pytest.approx(7.75 * DAY_US, rel=0.02)
+    assert found.next_deleted_us == min(one.tail_time_us for one in archives(8, 6.4)[1:])
+    assert (found.early_files, found.early_bytes) == (0, 0)
+    both = summarize_history(place, (*archives(8, 6.4)[1:], begun, begun._replace(path=f"{DIRECTORY}/user-1.journal")))
+    assert (both.next_deletion_in_us, both.next_deleted_us) == (None, found.next_deleted_us)
+    aged = summarize_history(place._replace(max_retention_us=DAY_US), (*archives(8, 6.4)[1:], begun))
+    assert aged.next_deletion_in_us is None
+    small = summarize_history(place._replace(system_max_file_size_bytes=64 * MIB), (*archives(8, 6.4)[1:], begun))
+    assert (small.early_files, small.early_bytes) == (4, 4 * (64 * MIB // 36 + 256 * KIB))
 
 
 def test_explain_and_retention_agree() -> None:
