@@ -36,11 +36,17 @@ NAME = MACHINE
 """The main journald's instance."""
 
 DIRECTORY = f"/var/log/journal/{NAME}"
-STATES = {Kind.ACTIVE: State.OFFLINE, Kind.ARCHIVED: State.ARCHIVED, Kind.UNCLEAN: State.ONLINE}
+STATES = {
+    Kind.ACTIVE: State.OFFLINE,
+    Kind.ARCHIVED: State.ARCHIVED,
+    Kind.UNCLEAN: State.ONLINE,
+    Kind.ORPHANED: State.ONLINE,
+}
 ENDINGS = {
     Kind.ACTIVE: ".journal",
     Kind.ARCHIVED: "@0123456789abcdef0123456789abcdef-0000000000000001-0000000000000001.journal",
     Kind.UNCLEAN: "@0000000000000001-0000000000000001.journal~",
+    Kind.ORPHANED: ".journal",
 }
 
 

@@ -9,9 +9,7 @@ file that was worked on in place, and around the exchange with the copy.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import signal
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.btrfs import fiemap, inode
 from journalkeeper.journald import header, opening
+from journalkeeper.journald.opening import is_being_written
 from journalkeeper.model import JournalFile, Kind, Reason, Result, State
 
 FIXED: Final = inode.FS_IMMUTABLE_FL | inode.FS_APPEND_FL
@@ -150,32 +149,6 @@ def list_loop_files() -> Iterator[str]:
             except OSError as error:
                 if error.errno not in {errno.ENOENT, errno.ENODEV}:
                     raise
-
-
-def is_being_written(fd: int) -> bool:
-    """Return whether the archive `fd` (read-only) is open for writing, mapped for writing, or behind a loop device.
-
-    The check takes a read lease and gives it back at once. The kernel refuses the lease with EAGAIN while the inode's
-    write count is not zero. Never check an active file: journald opens active files with O_NONBLOCK, and its open would
-    fail during the microseconds of the lease. The result is False on a filesystem without leases (EINVAL), where only
-    the settle time protects. Without ownership or CAP_LEASE (EACCES) the result is True.
-
-    Raises: OSError for any other errno.
-
-    Source: fcntl(2), F_SETLEASE; fs/locks.c, check_conflicting_open.
-    """
-    try:
-        # A broken lease sends SIGIO, which would end this process; SIGURG is ignored by default.
-        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-    except OSError as error:
-        if error.errno in {errno.EAGAIN, errno.EACCES}:
-            return True
-        if error.errno == errno.EINVAL:
-            return False
-        raise
-    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    return False
 
 
 @contextmanager

@@ -63,6 +63,21 @@ def can_be_asked(directory: str, namespace: str = "") -> bool:
         return False  # without access to these places, the call would fail, too
 
 
+def has_journald(place: layout.Directory, root: str = "/") -> bool:
+    """Return whether a journald of this machine can write `place`: the main one, or one whose socket exists.
+
+    A copy of this machine's directory has none. With another `root` than "/", the path is not compared.
+    """
+    if not place.machine_id or place.machine_id != layout.read_machine_id(root):
+        return False
+    try:
+        if root == "/" and not os.path.samefile(place.path, f"{layout.TOP}/{place.name}"):
+            return False
+        return not place.namespace or stat.S_ISSOCK(os.stat(get_socket_path(place.namespace)).st_mode)
+    except FileNotFoundError:
+        return False
+
+
 def rotate(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
     """Make journald archive all files of `namespace`, begin new files and vacuum. Wait for its answer.
 

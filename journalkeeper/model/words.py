@@ -10,11 +10,12 @@ GIB = 1 << 30
 
 
 class Kind(StrEnum):
-    """The kind of a journal file by its name."""
+    """The kind of a journal file by its name; `orphaned` has the name of an active file, and no program writes it."""
 
     ACTIVE = "active"
     ARCHIVED = "archived"
     UNCLEAN = "unclean"
+    ORPHANED = "orphaned"
 
 
 class State(StrEnum):

@@ -23,7 +23,7 @@ from journalkeeper.btrfs.volume import read_volume, require_btrfs
 from journalkeeper.journald import control, layout, opening
 from journalkeeper.journald.layout import Directory, Listing
 from journalkeeper.journald.names import classify
-from journalkeeper.model import Instance, JournalFile, Reason, State, Volume
+from journalkeeper.model import Instance, JournalFile, Kind, Reason, State, Volume
 from journalkeeper.model.errors import FileError, InternalError, NotBtrfsError, catch_errors
 from journalkeeper.model.units import DAY_US
 from journalkeeper.observe import disk_usage, file_row, snapshot_tools
@@ -186,7 +186,9 @@ class Observer:
                 for name in kept.keys() - listing.journals.keys() if only is None else ():
                     del kept[name]
                 for name in sorted(listing.journals) if only is None else [only]:
-                    row = self._look_at_file(place, name, fd, gathered.now_us)
+                    row = self._mark_orphan(
+                        place, self._look_at_file(place, name, fd, gathered.now_us), gathered.now_us
+                    )
                     if only is not None or row.problem is not Reason.VANISHED:
                         gathered.files.append(row)
         except (NotBtrfsError, OSError, UnfitFileError) as error:
@@ -265,6 +267,27 @@ class Observer:
         if known and now_us * 1000 - max(row.mtime_ns, row.ctime_ns) > settled_ns:
             kept[name] = row
         return row
+
+    def _mark_orphan(self, place: Directory, row: JournalFile, now_us: int) -> JournalFile:
+        """Return the row of an active file with the kind ORPHANED if it did not change for a day and has no writer.
+
+        Only the kernel knows of a writer in a container, which keeps its file open.
+        """
+        old = row.kind is Kind.ACTIVE and row.problem is None and now_us - row.ctime_ns // 1000 >= DAY_US
+        if not old or control.has_journald(place, self._root):
+            return row
+        name = os.path.basename(row.path)
+        try:
+            with opening.open_directory(place.path) as dir_fd, opening.hold_open(name, dir_fd) as fd:
+                if opening.is_being_written(fd):
+                    return row
+        except OSError:
+            return row
+        kept = self._kept[place.path]
+        orphan = row._replace(kind=Kind.ORPHANED)
+        if kept.get(name) is row:
+            kept[name] = orphan
+        return orphan
 
 
 def _is_unchanged(file: JournalFile, status: os.stat_result) -> bool:

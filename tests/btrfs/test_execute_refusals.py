@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.execute.verified_file import Refused, is_being_written, list_loop_files
+from journalkeeper.execute.verified_file import Refused, list_loop_files
+from journalkeeper.journald.opening import is_being_written
 from journalkeeper.model import MIB, Reason, Request, Result
 from journalkeeper.model.run import Done
 from journalkeeper.probe.scratch_volume import ScratchVolume, run

@@ -151,7 +151,9 @@ def any_file(dice: random.Random, number: int) -> JournalFile:
     data = dice.randrange(size + 1)
     per_mib = tuple(dice.choice((0, 1, 15, 16, 99)) for _ in range(-(-size // MIB)))
     total = sum(per_mib) if kind is Kind.ACTIVE else dice.choice((0, 1, 40, 300, 5000))
-    state = {Kind.ACTIVE: dice.choice(list(State)), Kind.ARCHIVED: State.ARCHIVED, Kind.UNCLEAN: State.ONLINE}[kind]
+    state = {Kind.ACTIVE: dice.choice(list(State)), Kind.ARCHIVED: State.ARCHIVED, Kind.UNCLEAN: State.ONLINE}.get(
+        kind, State.OFFLINE
+    )
     return file(
         kind,
         stem=f"f{number:02}",
