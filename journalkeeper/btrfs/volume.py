@@ -14,6 +14,7 @@ import os
 import re
 import struct
 from contextlib import suppress
+from shlex import quote
 from typing import NamedTuple
 from uuid import UUID
 
@@ -213,6 +214,15 @@ def read_volume(fd: int) -> Volume:
             call_ioctl(fd, BTRFS_IOC_GET_SUBVOL_INFO, SUBVOL_INFO, 0)[0] & BTRFS_ROOT_SUBVOL_RDONLY
         ),
     )
+
+
+def describe_quota_group(path: str) -> str:
+    """Return a clause on the quota group of the subvolume that contains `path`, with the command that shows its limit.
+
+    Raises: OSError: ENOENT; ENOTTY not on btrfs.
+    """
+    shown = f"btrfs qgroup show -pcre {quote(path)}"
+    return f"quota group 0/{btrfsutil.subvolume_id(path)} or a group above it is full, see `{shown}`"
 
 
 def count_snapshots(fd: int) -> int | None:

@@ -10,8 +10,8 @@ columns:
   EXPECTED    extents afterwards: a compressed file has one for each 128 KiB
   WRITES      the bytes to rewrite, before compression
   TIME SAVED  how much shorter a cold read becomes; "-": not at all
-  DISK SAVED  space on the disk; "-": none, or not before snapshots are deleted,
-              or it cannot be known before
+  DISK SAVED  space on the disk; "-": none, or not before other files that share
+              it are deleted, or it cannot be known before
   SCOPE       "whole file", or the range to rewrite
 
 examples:
@@ -159,7 +159,7 @@ def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
     The figures are sums over the actions on files. If all actions are on directories, there are no figures:
     - bytes to rewrite, and extents before and after
     - seconds that cold reads save, and disk bytes that become free: each left out if 0
-    - bytes that the new copies add until snapshots are deleted: left out if 0
+    - bytes that the new copies add until other files with the old data are deleted: left out if 0
 
     The text ends with `describe_rest`. Without actions, return `describe_no_actions`.
     """
@@ -176,6 +176,6 @@ def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
         if freed := sum(action.get("disk_bytes_saved", 0) for action in actions):
             facts.append(f"~{spell_size(freed)} less on disk")
         if more := sum(action.get("unshared_bytes", 0) for action in actions):
-            facts.append(f"~{spell_size(more)} more until snapshots with the old data are deleted")
+            facts.append(f"~{spell_size(more)} more while other files share the old data")
         verdict += f": {', '.join(facts)}"
     return f"{verdict}. {describe_rest(skipped)}"

@@ -119,8 +119,8 @@ def describe_sums(outcomes: Sequence[Outcome]) -> str:
 
     Outcomes of every result count, also skipped and failed ones. Rotations are left out, because a rotation
     removes no extent: the archive has them. The disk bytes are those of the files that were measured before and
-    after. If there is no such file, the text ends after the extents. If a snapshot still holds old data, the text ends
-    with the condition that the snapshots are deleted.
+    after. If there is no such file, the text ends after the extents. If another file still holds old data, the text
+    ends with the condition that it is deleted.
     """
     outcomes = [one for one in outcomes if one.action is not Verb.ROTATE]
     before, after = sum(one.extents_before for one in outcomes), sum(one.extents_after for one in outcomes)
@@ -128,7 +128,7 @@ def describe_sums(outcomes: Sequence[Outcome]) -> str:
     text = f"{before:,} to {pluralize(after, 'extent')}"
     if disk_before is None or disk_after is None:
         return text
-    later = " once the snapshots are deleted" if any(one.unshared_bytes for one in outcomes) else ""
+    later = " once other files with the old data are deleted" if any(one.unshared_bytes for one in outcomes) else ""
     return f"{text}, {spell_size(disk_before)} to {spell_size(disk_after)} on disk{later}"
 
 

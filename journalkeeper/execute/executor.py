@@ -11,6 +11,7 @@ import errno
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -28,15 +29,14 @@ from journalkeeper.policy.saving import is_useless_rewrite
 REASON_OF_ERRNO: Final = {
     errno.ENOENT: Reason.VANISHED,
     errno.ENOSPC: Reason.FREE_SPACE,
-    errno.EDQUOT: Reason.FREE_SPACE,
+    errno.EDQUOT: Reason.QUOTA,
     errno.EROFS: Reason.READ_ONLY,
-    errno.EPERM: Reason.READ_ONLY,
     errno.EACCES: Reason.UNREADABLE,
     errno.ETXTBSY: Reason.SWAPFILE,
-    errno.EIO: Reason.IO_ERROR,
+    **dict.fromkeys((errno.EIO, errno.EUCLEAN), Reason.IO_ERROR),
     **dict.fromkeys((errno.ELOOP, errno.ENOTDIR, errno.ENXIO), Reason.CHANGED),
 }
-"""The reason in the outcome for each errno."""
+"""The reason in the outcome for each errno that has one cause; that of all others is REFUSED."""
 
 SKIPPING: Final = frozenset({Reason.VANISHED, Reason.SWAPFILE, Reason.CHANGED})
 """Reasons that are no failure: the file is gone, another file has its name, or it must not be touched."""
@@ -94,9 +94,11 @@ def execute(action: Action, pace: Pace) -> Done:
     except Refused as refused:
         result, reason, detail = refused.result, refused.reason, refused.detail
     except OSError as error:
-        reason = REASON_OF_ERRNO.get(error.errno or 0, Reason.IO_ERROR)
+        reason = REASON_OF_ERRNO.get(error.errno or 0, Reason.REFUSED)
         result = Result.SKIPPED if reason in SKIPPING else Result.FAILED
         detail = str(FileError.wrap(str(action.action), action.path, error))
+        with suppress(OSError):
+            detail += f": {volume.describe_quota_group(os.path.dirname(action.path))}" if reason is Reason.QUOTA else ""
     duration_s = time.monotonic() - began
     return turn.make_done(result, reason, detail, written_bytes=pace.written_bytes, duration_s=duration_s)
 
@@ -129,8 +131,9 @@ def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFil
 
     Raises: The errors of `hold`, which opens the file and checks it, and of `work`. After the work: Refused VANISHED if
     the name no longer leads to the file, or OSError ENOENT if the path does not exist; else Refused with the reason of
-    `pace` if it ended the work; else Refused NO_GAIN if the rewrite `is_useless_rewrite`. The data then stays
-    rewritten.
+    `pace` if it ended the work; else Refused NO_GAIN if the rewrite `is_useless_rewrite`, or was only for a compression
+    that the kernel did not make. The data then stays rewritten. A compression that did not happen is recorded as a
+    defragmentation.
     """
     with hold(file, replacing=turn.action.action is Verb.REWRITE) as held:
         turn.before = turn.after = _measure(held)
@@ -140,6 +143,7 @@ def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFil
             _make_durable(held, pace)
             turn.after = _measure(held)
             named = _has_its_name(held)
+        shape = file._replace(extents=placement.survey(held.fd, sync=False, per_mib=False))
         if not named:
             raise Refused(Reason.VANISHED, "the name no longer leads to the file")
     if pace.ended is not None:
@@ -147,6 +151,10 @@ def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFil
     was, became = turn.before.extents, turn.after.extents
     if is_useless_rewrite(was, turn.expected, became):
         raise Refused(Reason.NO_GAIN, describe_gain(was, became, turn.expected))
+    if turn.action.action is Verb.COMPRESS and not shape.compressed:
+        turn.action = turn.action._replace(action=Verb.DEFRAGMENT, compress="no")
+        if turn.action.reason is Reason.UNCOMPRESSED:
+            raise Refused(Reason.NO_GAIN, "rewritten, but the kernel did not compress the data")
 
 
 def _compact(held: VerifiedFile, action: Action, pace: Pace) -> int:

@@ -27,6 +27,12 @@ COMPRESSION_PROPERTY: Final = "btrfs.compression"
 COPY_FLAGS: Final = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC | os.O_NOATIME
 """Flags for a copy without a name, whose access time does not change when it is read for verification."""
 
+NEEDED: Final = {
+    "security.capability": "CAP_SETFCAP is missing",
+    "": "CAP_SYS_ADMIN is missing, or a security module forbids it",
+}
+"""What setxattr(2) lacks if it is not permitted, by attribute; "" stands for all others (cap_inode_setxattr())."""
+
 FLAGS_KEPT: Final = inode.FS_SYNC_FL | inode.FS_NODUMP_FL | inode.FS_NOATIME_FL | inode.FS_NOCOMP_FL
 
 
@@ -46,6 +52,7 @@ def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
     try:
         _give_owner(copy, held.status)
         _strip(held.fd, copy)
+        _copy_xattrs(held.fd, copy)  # also before the data, which would be written in vain without the right to do so
         expected = max(action.extents_expected, _copy_data(held, copy, action, pace))
         if pace.ended is None:
             _copy_attributes(held.fd, copy, held.status)
@@ -145,9 +152,16 @@ def _copy_attributes(original: int, copy: int, status: os.stat_result) -> None:
     kept = _read_flags(original)
     if kept != _read_flags(copy):
         inode.set_flags(copy, inode.get_flags(copy) & ~FLAGS_KEPT | kept)
-    for name, value in _read_xattrs(original).items():
-        os.setxattr(copy, name, value)
+    _copy_xattrs(original, copy)
     os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _copy_xattrs(original: int, copy: int) -> None:
+    for name, value in _read_xattrs(original).items():
+        try:
+            os.setxattr(copy, name, value)
+        except PermissionError as error:
+            raise Refused(Reason.REFUSED, f"a copy cannot be given {name}: {NEEDED.get(name, NEEDED[''])}") from error
 
 
 def _read_flags(fd: int) -> int:

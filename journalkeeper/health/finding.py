@@ -27,7 +27,7 @@ LISTED = 3
 NAME_CHARACTERS = 60
 """The greatest length of a name in a sentence: a name of 10 kB would hide the rest."""
 
-UNSEEN = frozenset({Reason.UNREADABLE, Reason.IO_ERROR, Reason.INTERNAL_ERROR, Reason.TOO_MANY})
+UNSEEN = frozenset({Reason.UNREADABLE, Reason.IO_ERROR, Reason.REFUSED, Reason.INTERNAL_ERROR, Reason.TOO_MANY})
 """Reasons for which a file was not looked at although it exists."""
 
 FIRST_LOOK: Final = Unknown("the service has just started and has not yet examined all files")
@@ -219,9 +219,9 @@ def shorten(text: str, longest: int = NAME_CHARACTERS) -> str:
 
 
 def list_space_commands(where: str) -> tuple[str, ...]:
-    """Return shell commands about free space: delete old journal entries, list snapshots to delete, and show the usage.
+    """Return shell commands about free space: delete old entries there, list snapshots to delete, and show the usage.
 
     They name the directory `where` on the volume. The caller must have quoted `where` for the shell.
     """
     snapshots = f"btrfs subvolume list -s {where}   # btrfs subvolume delete SNAPSHOT"
-    return ("journalctl --vacuum-size=256M", snapshots, f"btrfs filesystem usage {where}")
+    return (f"journalctl -D {where} --vacuum-size=256M", snapshots, f"btrfs filesystem usage {where}")

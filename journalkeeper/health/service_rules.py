@@ -181,7 +181,9 @@ def limit_reached(present: Present) -> Answers:
     The check reports one problem that names all such directories.
     """
     if limits := [f"{one.path}: {one.detail}" for one in present.failures if one.reason is Reason.TOO_MANY]:
-        yield problem(f"{'; '.join(limits)}.", "journalctl --vacuum-files=1000", limits=list(limits))
+        where = (one.path for one in present.failures if one.reason is Reason.TOO_MANY)
+        remedy = (f"journalctl -D {quote(path)} --vacuum-files=1000" for path in where)
+        yield problem(f"{'; '.join(limits)}.", *remedy, limits=list(limits))
 
 
 def files_failing(present: Present) -> Answers:
@@ -196,7 +198,11 @@ def files_failing(present: Present) -> Answers:
         rest = f" and {pluralize(number, 'more file')}" if number else ""
         sentence = f"{list_names([first.path])}{rest} failed: {first.detail or first.reason}."
         paths, reasons = [one.path for one in failures], sorted({one.reason for one in failures})
-        yield problem(sentence, "journalkeeper history --since=-7d", files=paths, reasons=list(map(str, reasons)))
+        quota = first.reason is Reason.QUOTA
+        remedy = (
+            f"btrfs qgroup show -pcre {quote(dirname(first.path))}" if quota else "journalkeeper history --since=-7d"
+        )
+        yield problem(sentence, remedy, files=paths, reasons=list(map(str, reasons)))
 
 
 def volume_full(present: Present) -> Answers:

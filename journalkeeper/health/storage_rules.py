@@ -17,7 +17,7 @@ from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import pluralize, spell_size
 from journalkeeper.policy import nocow
 from journalkeeper.policy.cost import is_fragmented
-from journalkeeper.policy.saving import READ_IOPS
+from journalkeeper.policy.saving import READ_IOPS, count_shared_disk_bytes
 
 PINNED_BYTES: Final = 16 * MIB
 """Snapshots that keep less than two of journald's 8 MiB steps are not reported."""
@@ -108,14 +108,18 @@ def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
 def pinned_by_snapshots(files: Files, look: Look) -> Answers:
     """Snapshots keep the data of journal files: deleting a file frees no space until they are deleted.
 
-    The check gives one advice if snapshots share at least 16 MiB with the files in all. The remedy moves the journal
+    The check gives one advice if snapshots share at least 16 MiB on the disk with the files in all. Where btrfs has no
+    snapshot, other files share the data, and there is no advice. The remedy moves the journal
     into a subvolume of its own, which snapshots of the root leave out. If all these files are already in such a
     subvolume, or outside /var/log/journal, the remedy lists the snapshots, for the administrator to delete.
     """
-    shared = [file for file in files if file.extents.shared_bytes]
-    total = sum(file.extents.shared_bytes for file in shared)
+    snapshots = {volume.device: volume.snapshots for volume in look.host.volumes}
+    shared = [file for file in files if file.extents.shared_bytes and snapshots.get(file.device) != 0]
+    total = sum(map(count_shared_disk_bytes, shared))
     if total >= PINNED_BYTES:
-        held = f"Snapshots keep {spell_size(total)} of {pluralize(len(shared), 'journal file')}"
+        known = all(snapshots.get(file.device) for file in shared)
+        held = f"{'Snapshots' if known else 'Snapshots or other files'} keep {spell_size(total)} on the disk"
+        held += f" of {pluralize(len(shared), 'journal file')}"
         sentence = f"{held}: journald cannot free that space, and each rewrite stores an additional copy."
         yield advice(sentence, *_list_subvolume_commands(look, shared), shared_bytes=total, files=len(shared))
 

@@ -19,7 +19,9 @@ from journalkeeper.model.units import pluralize
 from journalkeeper.model.waiting import Wait
 from journalkeeper.policy.deferral import PASSING
 
-FAULTS: Final = frozenset({Reason.IO_ERROR, Reason.INTERNAL_ERROR, Reason.TOO_MANY, Reason.FREE_SPACE})
+FAULTS: Final = frozenset(
+    {Reason.IO_ERROR, Reason.REFUSED, Reason.INTERNAL_ERROR, Reason.TOO_MANY, Reason.FREE_SPACE, Reason.QUOTA}
+)
 """Reasons to skip a file or directory that end only when an administrator acts."""
 
 WAITS: Final = {
@@ -30,6 +32,7 @@ WAITS: Final = {
     Reason.TOO_YOUNG: "until a day divided by RotationsPerDay= has passed since the last rotation",
     Reason.PRESSURE: "until the disk is less busy",
     Reason.FREE_SPACE: "for free disk space",
+    Reason.QUOTA: "for room in a quota group (`btrfs qgroup show`)",
     Reason.IN_USE: "for programs to stop writing",
     Reason.NOT_BEGUN: "for the next run, because the last one ended early",
     Reason.INTERNAL_ERROR: "because of a bug in journalkeeper (see the log)",

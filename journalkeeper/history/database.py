@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from sqlite3 import Connection as Connection  # noqa: PLC0414 - record names it, and only this module knows sqlite3
-from typing import Final, Self, TypeVar
+from typing import Self, TypeVar
 
 from journalkeeper.history import state
 from journalkeeper.history.schema import MIGRATIONS, VERSION
@@ -39,13 +39,6 @@ BUSY_S = 5.0
 MODE = 0o640
 
 READ_BYTES = 1 << 20
-
-ERRNO: Final = {
-    sqlite3.SQLITE_FULL: errno.ENOSPC,
-    sqlite3.SQLITE_READONLY: errno.EROFS,
-    sqlite3.SQLITE_IOERR: errno.EIO,
-}
-"""The errno for an error of SQLite."""
 
 
 class RecordLockedError(BusyError):
@@ -257,8 +250,8 @@ def _translate_error(error: Exception, doing: str, path: str) -> KeeperError:
     - _UnusableError: the file is damaged, is no database, or was moved or removed while it was open.
     - RecordLockedError: another process keeps the file locked.
     - NeedsRootError: the file cannot be opened or is read-only, and the caller is not root.
-    - FileError: the disk is full (ENOSPC), the file is read-only (EROFS), or an I/O error (EIO).
-    - KeeperError: any other error.
+    - FileError: the disk is full (ENOSPC).
+    - KeeperError with SQLite's words: any other error.
     """
     if isinstance(error, OSError):
         return state.wrap_error(doing, path, error)
@@ -272,7 +265,8 @@ def _translate_error(error: Exception, doing: str, path: str) -> KeeperError:
         return RecordLockedError(f"{path}: cannot {doing}: another process has kept it locked for {BUSY_S:.0f} s")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM) and os.geteuid() != 0:
         return NeedsRootError(f"{path}: cannot {doing}: {os.strerror(errno.EACCES)}")
-    return FileError(doing, path, ERRNO[code]) if code in ERRNO else KeeperError(f"{path}: cannot {doing}: {error}")
+    full = code == sqlite3.SQLITE_FULL
+    return FileError(doing, path, errno.ENOSPC) if full else KeeperError(f"{path}: cannot {doing}: {error}")
 
 
 def _read_through(path: str) -> None:

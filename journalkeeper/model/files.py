@@ -86,7 +86,7 @@ class JournalFile(NamedTuple):
     inode: Count
     """st_ino of stat(2)."""
     kind: Kind
-    """active, archived or unclean."""
+    """active, archived, unclean, or orphaned: named as an active file, but no program writes it."""
     owner: Annotated[str, Field(pattern="^(system|remote|user:[0-9]+)$")]
     """system, user:UID or remote."""
     instance: str
@@ -137,8 +137,10 @@ class JournalFile(NamedTuple):
     @property
     def shared_bytes(
         self,
-    ) -> Annotated[Count, Key(bus="SharedSize", metric="Bytes of journal files that snapshots share.")]:
-        """The bytes that it shares with snapshots."""
+    ) -> Annotated[
+        Count, Key(bus="SharedSize", metric="Bytes of journal files that other files share, as in snapshots.")
+    ]:
+        """The bytes that it shares with other files, such as those of snapshots, before compression."""
         return self.extents.shared_bytes
 
     @property

@@ -33,14 +33,15 @@ MACHINE_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 def short_name(path: str) -> str:
-    """Return the name of the journal file at `path`, without its directory if a machine id alone names the directory.
+    """Return the name of the journal file at `path`, without its directory if it is an archive of a machine.
 
-    Otherwise the name of the directory precedes it: "ID.NAMESPACE/system.journal", "remote/HOST.journal". For a
-    directory with a name that begins with a machine id, return this name.
+    Otherwise the name of the directory precedes it: "ID/system.journal", "remote/HOST.journal", because each machine
+    has files of this name. For a directory with a name that begins with a machine id, return this name.
     """
     directory, name = posixpath.split(path)
     parent = posixpath.basename(directory)
-    return name if MACHINE_ID.fullmatch(parent) or MACHINE_ID.match(name) else posixpath.join(parent, name)
+    unique = "@" in name and MACHINE_ID.fullmatch(parent)
+    return name if unique or MACHINE_ID.match(name) else posixpath.join(parent, name)
 
 
 def describe_outcome(outcome: Outcome, name: str = "") -> str:
@@ -49,11 +50,11 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
     The other sentences are:
     - Failed or skipped: "failed to compress NAME (REASON): DETAIL", or "did not compress ...".
     - Rewritten without gain (NO_GAIN with a number of extents after): "NAME: DETAIL".
-    - Rotated: "rotated NAME: the archive of 900 extents is left to a later run".
-    - Directory: "set +C on PATH: data stored once, no snapshots".
+    - Rotated: "rotated NAME: a run after SettleSec= compacts the archive of 900 extents".
+    - Directory: "set +C on PATH: data stored once, no snapshots", with the outcome's detail last.
 
     `name` replaces the short name of the file, or the path of the directory. Disk sizes appear only if both were
-    measured. That snapshots keep old data comes last. Names and details are not escaped.
+    measured. That other files keep old data comes last. Names and details are not escaped.
     """
     directory = outcome.action is Verb.SET_NOCOW
     name = name or (outcome.path if directory else short_name(outcome.path))
@@ -66,14 +67,14 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
     if directory:
         facts = [WHY_NOCOW.get(outcome.reason, outcome.reason), *filter(None, [outcome.detail])]
     elif outcome.action is Verb.ROTATE:
-        facts = [f"the archive of {pluralize(outcome.extents_before, 'extent')} is left to a later run"]
+        facts = [f"a run after SettleSec= compacts the archive of {pluralize(outcome.extents_before, 'extent')}"]
     else:
         facts = [f"{outcome.extents_before:,} to {pluralize(outcome.extents_after, 'extent')}"]
         if outcome.disk_bytes_before is not None and outcome.disk_bytes_after is not None:
             sizes = f"{spell_size(outcome.disk_bytes_before)} to {spell_size(outcome.disk_bytes_after)} on disk"
             facts.insert(0, sizes)
         if outcome.unshared_bytes:
-            facts[-1] += "; snapshots keep old data on the disk until they are deleted"
+            facts[-1] += "; other files share the old data, which stays on the disk until they are deleted"
     return f"{DONE[outcome.action]} {name}: {', '.join(facts)}"
 
 

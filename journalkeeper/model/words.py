@@ -78,7 +78,7 @@ class Reason(StrEnum):
     IN_USE = "in-use", "journald or another program still writes to the file, or it serves as a loop device."
     SHARED = (
         "shared",
-        "A snapshot keeps the same data: a rewrite stores it twice; AllowUnshare=yes or --allow-unshare permits that.",
+        "Another file, as in a snapshot, shares the data: a rewrite stores it twice; --allow-unshare permits that.",
     )
     SETTLING = "settling", "The file changed less than SettleSec= ago; journald may still use it. --now does not wait."
     STARTING = "starting", "The service has just started and sets +C only after SettleSec=; --now does not wait."
@@ -86,6 +86,10 @@ class Reason(StrEnum):
     TOO_YOUNG = "too-young", "RotationsPerDay= spreads rotations over the day: this file began too recently."
     PRESSURE = "pressure", "Other programs keep the disk busy; the next try follows when they stop."
     FREE_SPACE = "free-space", "The volume has too little free space for the rewrite, because KeepFree= must remain."
+    QUOTA = (
+        "quota",
+        "A quota group of btrfs is full; `btrfs qgroup show` shows its limit, `btrfs qgroup limit` sets it.",
+    )
     NOT_BTRFS = "not-btrfs", "The file is not on btrfs; journalkeeper works only on btrfs."
     NOT_JOURNAL = "not-journal", "The file does not begin as a journal does, or its name, size or mtime is impossible."
     NOT_WATCHED = (
@@ -104,7 +108,8 @@ class Reason(StrEnum):
     READ_ONLY = "read-only", "The filesystem, the subvolume or the file is read-only or immutable."
     INTERRUPTED = "interrupted", "The run ended before the file was finished. It is intact; the next run continues."
     NOT_BEGUN = "not-begun", "The run ended before the action began; the next run begins with it."
-    IO_ERROR = "io-error", "The kernel reported an error while the file was read or written; see dmesg."
+    IO_ERROR = "io-error", "The kernel could not read or write the disk (EIO, EUCLEAN); see dmesg."
+    REFUSED = "refused", "The kernel refused a step of the work; the message names the step and the error."
     MISMATCH = "mismatch", "The copy did not equal the original, so the original is kept, at least until it changes."
     REDUNDANT = "redundant", "Only checksums show which copy is good, and +C would end them; Nocow=yes sets it anyway."
     SNAPSHOTS = "snapshots", "A snapshot makes btrfs copy NOCOW data on write: +C gains little; only Nocow=yes sets it."

@@ -24,8 +24,9 @@ REASONS: Final = {
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ESTALE), Reason.VANISHED),
     **dict.fromkeys((errno.EACCES, errno.EPERM), Reason.UNREADABLE),
     **dict.fromkeys((errno.ELOOP, errno.ENXIO), Reason.NOT_REGULAR),
+    **dict.fromkeys((errno.EIO, errno.EUCLEAN), Reason.IO_ERROR),
 }
-"""The reason for which an errno ends the look at a file; any other is IO_ERROR."""
+"""The reason for which an errno ends the look at a file; any other is REFUSED."""
 
 
 class UnfitFileError(Exception):
@@ -147,7 +148,7 @@ def build_problem(place: Directory, name: str | None, kind: Name | None, why: Re
 def explain_error(error: Exception) -> tuple[Reason, str]:
     """Return the reason and the detail for a row's problem, from the error that ended the look at the file.
 
-    An OSError gives its reason in REASONS, or IO_ERROR for any other errno; the detail is the errno's text. Of
+    An OSError gives its reason in REASONS, or REFUSED for any other errno; the detail is the errno's text. Of
     UnfitFileError and NotBtrfsError, the detail is the error's own text.
     """
     match error:
@@ -156,4 +157,4 @@ def explain_error(error: Exception) -> tuple[Reason, str]:
         case NotBtrfsError():
             return Reason.NOT_BTRFS, str(error)
     number = getattr(error, "errno", None) or 0
-    return REASONS.get(number, Reason.IO_ERROR), os.strerror(number)
+    return REASONS.get(number, Reason.REFUSED), os.strerror(number)

@@ -10,7 +10,18 @@ from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
 from journalkeeper.config import Config
-from journalkeeper.model import Host, JournalFile, Kind, Past, Refusal, Request, Verb, Volume, Window
+from journalkeeper.model import (
+    Host,
+    JournalFile,
+    Kind,
+    Past,
+    Refusal,
+    Request,
+    Verb,
+    Volume,
+    Window,
+    find_compression_obstacle,
+)
 from journalkeeper.model.compression import Compression, parse_compression
 from journalkeeper.policy.window import windows
 
@@ -18,7 +29,8 @@ from journalkeeper.policy.window import windows
 class Case(NamedTuple):
     """One file with its surroundings. `volume` is None if it could not be read.
 
-    `compression` is what a rewrite of this file would use; None for an active file, which is never compressed.
+    `compression` is what a rewrite of this file would use; None for an active file, which is never compressed, and
+    where `obstacle` says why this file cannot be compressed.
     `allow_unshare` is the policy for data that a snapshot shares: the request's, else the configuration's.
     """
 
@@ -32,6 +44,7 @@ class Case(NamedTuple):
     config: Config
     compression: Compression | None
     allow_unshare: Literal["auto", "yes", "no"]
+    obstacle: str = ""
 
     @property
     def at_rest(self) -> bool:
@@ -42,11 +55,12 @@ class Case(NamedTuple):
     def other_compression(self) -> bool:
         """True if the request asks for another compression than the last rewrite of this archive used.
 
-        False if `request.compress` is None, for an active or NOCOW file, and without a rewrite in the history. If
+        False if `request.compress` is None or impossible, for an active or NOCOW file, and without a rewrite in the
+        history. If
         `request.compress` is "no", False also for a file that is not compressed.
         """
         past = self.past
-        if self.request.compress is None or not self.at_rest or self.file.nocow:
+        if self.request.compress is None or self.obstacle or not self.at_rest or self.file.nocow:
             return False
         if past is None or past.verb is Verb.ROTATE:
             return False
@@ -109,15 +123,18 @@ class Cases:
         configuration. --allow-unshare of the request replaces AllowUnshare=. `compression` is None for an active
         file. A file of an unknown instance gets the window UNKNOWN, which is closed.
         """
+        volume = self.volumes.get(file.device)
+        obstacle = find_compression_obstacle(file, volume) if self._compression else ""
         return Case(
             file=file,
-            volume=self.volumes.get(file.device),
+            volume=volume,
             window=self.windows.get(file.directory, UNKNOWN),
             past=self.find_past(file),
             refused=self.host.refused.get((file.device, file.inode)),
             now_us=self.host.now_us,
             request=self.request,
             config=self.config,
-            compression=None if file.kind is Kind.ACTIVE else self._compression,
+            compression=None if file.kind is Kind.ACTIVE or obstacle else self._compression,
             allow_unshare="yes" if self.request.allow_unshare else self.config.defrag.allow_unshare,
+            obstacle=obstacle,
         )

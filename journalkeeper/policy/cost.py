@@ -54,6 +54,7 @@ def _judge_archive(case: Case) -> Action | Skip:
     if reason is not None:
         return _plan_whole_file(file, verb, reason, compression)
     count = f"{pluralize(file.extents.total, 'extent')}, where {file.ideal_extents:,} would be ideal"
+    count += f"; not compressed: {case.obstacle}" if case.obstacle and not file.compressed else ""
     if file.extents.total <= max(1, file.ideal_extents) * NEAR_IDEAL:
         return Skip(file.path, Reason.IDEAL, count)
     return Skip(file.path, Reason.NO_GAIN, f"{count}; a rewrite saves less than MinExtents= and MinReclaim=")
@@ -117,7 +118,7 @@ def _count_extents_after(file: JournalFile, compression: Compression | None) -> 
 
 
 def count_second_copy_bytes(file: JournalFile, compression: Compression | None) -> int:
-    """Return how many bytes a rewrite of the whole file is expected to store in addition to the data in snapshots."""
+    """Return how many bytes a rewrite of the whole file is expected to store in addition to the data in other files."""
     shared_bytes = min(file.extents.shared_bytes, file.extents.data_bytes)  # unwritten extents can be shared, too
     return round(shared_bytes * (EXPECTED_RATIO if compression is not None or file.compressed else 1))
 

@@ -17,7 +17,7 @@ from journalkeeper.policy.case import Case
 AGAIN_US: Final = HOUR_US
 """The delay before an action is retried that failed, was refused, or lacked budget: such causes last."""
 
-OUTAGES: Final = frozenset({Reason.IO_ERROR, Reason.FREE_SPACE, Reason.READ_ONLY})
+OUTAGES: Final = frozenset({Reason.IO_ERROR, Reason.FREE_SPACE, Reason.QUOTA, Reason.READ_ONLY})
 """Reasons of failures that end when an admin mends the volume."""
 
 OUTAGE_US: Final = MINUTE_US

@@ -162,7 +162,7 @@ def _count_worthwhile_extents(case: Case, past: Past) -> int:
 
 
 def veto_shared_data(case: Case) -> Skip | None:
-    """Veto a rewrite of a file that shares data with a snapshot, because it would store a second copy of the data.
+    """Veto a rewrite of a file that shares data with a snapshot or another file, as it would store a second copy.
 
     Return None under AllowUnshare=yes, or if the request allows the copy. Under AllowUnshare=auto, return None if the
     rewrite compresses an archive that is not compressed yet. Such a copy takes about EXPECTED_RATIO of the data's size.
@@ -172,8 +172,10 @@ def veto_shared_data(case: Case) -> Skip | None:
     becomes_small = case.compression is not None and not file.compressed
     if kept_bytes == 0 or case.allow_unshare == "yes" or (case.allow_unshare == "auto" and becomes_small):
         return None
-    again = spell_size(count_second_copy_bytes(file, case.compression))
-    detail = f"a rewrite stores {again} more, because a snapshot keeps {spell_size(kept_bytes)} of the file"
+    again, kept = (spell_size(number) for number in (count_second_copy_bytes(file, case.compression), kept_bytes))
+    keepers = "snapshots" if case.volume is not None and case.volume.snapshots else "other files"
+    detail = f"a rewrite stores {again} more, because {keepers} share {kept} of the file (uncompressed)"
+    detail += f"; it cannot become small: {case.obstacle}" if case.obstacle and not file.compressed else ""
     return Skip(file.path, Reason.SHARED, detail, until_us=case.now_us + DAY_US)
 
 

@@ -61,6 +61,14 @@ def estimate_freed_bytes(action: Action) -> int:
     return max(0, round(held - kept - left))
 
 
+def count_shared_disk_bytes(file: JournalFile) -> int:
+    """Return the bytes on the disk that other files share with `file`; the least number if it was not measured."""
+    lies = file.extents
+    if file.disk_bytes is None:
+        return max(0, lies.shared_bytes - lies.encoded_bytes)
+    return round(file.disk_bytes * min(1, lies.shared_bytes / max(1, lies.data_bytes + lies.unwritten_bytes)))
+
+
 def is_useless_rewrite(extents_before: int, extents_expected: int, extents_after: int) -> bool:
     """Return whether a rewrite saved less than ENOUGH of the expected extents.
 

@@ -55,7 +55,10 @@ BUG: Final = "bug "
 LASTING: Final = frozenset({"bus", "health", "waiting"})
 """Topics, and before a place in the code the first word of topics, that no run forgets."""
 
-LASTING_REASONS: Final = {**dict.fromkeys((*nocow.UNWANTED, Reason.IO_ERROR), WARNING), Reason.INTERNAL_ERROR: ERROR}
+LASTING_REASONS: Final = {
+    **dict.fromkeys((*nocow.UNWANTED, Reason.IO_ERROR, Reason.REFUSED), WARNING),
+    Reason.INTERNAL_ERROR: ERROR,
+}
 """The reasons to skip a file or directory that are logged, with their priorities."""
 
 Say = Callable[..., None]

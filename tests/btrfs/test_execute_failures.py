@@ -68,8 +68,9 @@ def test_a_quota_that_is_used_up(make_volume: Callable[..., ScratchVolume], jour
     run("btrfs", "qgroup", "limit", f"{len(journal_bytes) + 2 * MIB}", directory / "sub")
     before = bearing(path)
     done = do(action(path, PLAIN))
-    assert how(done) == (Result.FAILED, Reason.FREE_SPACE)
-    assert "quota" in done.outcome.detail
+    assert how(done) == (Result.FAILED, Reason.QUOTA)
+    said, command = done.outcome.detail.split("`")[:2]
+    assert said.split("quota group ")[1].split()[0] in run(*command.split())
     assert bearing(path) == before
 
 

@@ -17,14 +17,14 @@ from tests import hosts
 MAIN = f"/var/log/journal/{'4f' * 16}"
 done = partial(
     hosts.outcome,
-    f"{MAIN}/a.journal",
+    f"{MAIN}/a@1.journal",
     extents_before=3046,
     extents_after=46,
     disk_bytes_before=3_900_000,
     disk_bytes_after=576 << 10,
 )
 COUNTS = "3,046 to 46 extents"
-UNSHARED = "snapshots keep old data on the disk until they are deleted"
+UNSHARED = "other files share the old data, which stays on the disk until they are deleted"
 UNMEASURED: dict[str, Any] = {"disk_bytes_before": None}
 NOCOW: dict[str, Any] = {"path": MAIN, "action": Verb.SET_NOCOW}
 
@@ -32,16 +32,16 @@ NOCOW: dict[str, Any] = {"path": MAIN, "action": Verb.SET_NOCOW}
 @pytest.mark.parametrize(
     ("outcome", "sentence"),
     [
-        (done(), f"compressed a.journal: 3.7 MiB to 576 KiB on disk, {COUNTS}"),
-        (done(extents_after=1), "compressed a.journal: 3.7 MiB to 576 KiB on disk, 3,046 to 1 extent"),
-        (done()._replace(**UNMEASURED), f"compressed a.journal: {COUNTS}"),
-        (done(disk_bytes_after=None), f"compressed a.journal: {COUNTS}"),
-        (done(action=Verb.DEFRAGMENT, **UNMEASURED), f"defragmented a.journal: {COUNTS}"),
-        (done(action=Verb.REWRITE, **UNMEASURED), f"copied a.journal: {COUNTS}"),
-        (done(unshared_bytes=300 << 10, **UNMEASURED), f"compressed a.journal: {COUNTS}; {UNSHARED}"),
+        (done(), f"compressed a@1.journal: 3.7 MiB to 576 KiB on disk, {COUNTS}"),
+        (done(extents_after=1), "compressed a@1.journal: 3.7 MiB to 576 KiB on disk, 3,046 to 1 extent"),
+        (done()._replace(**UNMEASURED), f"compressed a@1.journal: {COUNTS}"),
+        (done(disk_bytes_after=None), f"compressed a@1.journal: {COUNTS}"),
+        (done(action=Verb.DEFRAGMENT, **UNMEASURED), f"defragmented a@1.journal: {COUNTS}"),
+        (done(action=Verb.REWRITE, **UNMEASURED), f"copied a@1.journal: {COUNTS}"),
+        (done(unshared_bytes=300 << 10, **UNMEASURED), f"compressed a@1.journal: {COUNTS}; {UNSHARED}"),
         (
             done(action=Verb.ROTATE, **UNMEASURED),
-            "rotated a.journal: the archive of 3,046 extents is left to a later run",
+            "rotated a@1.journal: a run after SettleSec= compacts the archive of 3,046 extents",
         ),
         (
             done()._replace(**NOCOW, reason=Reason.NO_REDUNDANCY, detail="no snapshots"),
@@ -51,12 +51,12 @@ NOCOW: dict[str, Any] = {"path": MAIN, "action": Verb.SET_NOCOW}
             done()._replace(**NOCOW, reason=Reason.CONFIGURED),
             f"set +C on {MAIN}: Nocow=yes",
         ),
-        (done(result=Result.SKIPPED, reason=Reason.NO_GAIN, detail="45 extents"), "a.journal: 45 extents"),
+        (done(result=Result.SKIPPED, reason=Reason.NO_GAIN, detail="45 extents"), "a@1.journal: 45 extents"),
         (
             done(result=Result.SKIPPED, reason=Reason.CHANGED, detail="another size"),
-            "did not compress a.journal (changed): another size",
+            "did not compress a@1.journal (changed): another size",
         ),
-        (done(result=Result.FAILED, reason=Reason.IO_ERROR), "failed to compress a.journal (io-error)"),
+        (done(result=Result.FAILED, reason=Reason.IO_ERROR), "failed to compress a@1.journal (io-error)"),
         (
             done()._replace(**NOCOW, result=Result.FAILED, reason=Reason.NOT_TAKEN, detail="it is not there"),
             f"failed to set +C on {MAIN} (not-taken): it is not there",
@@ -70,7 +70,8 @@ def test_an_outcome_is_one_sentence(outcome: Outcome, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("path", "name"),
     [
-        (f"{MAIN}/system.journal", "system.journal"),
+        (f"{MAIN}/system.journal", f"{'4f' * 16}/system.journal"),
+        (f"{MAIN}/system@1.journal", "system@1.journal"),
         ("/var/log/journal/remote/remote-a.journal", "remote/remote-a.journal"),
         (f"{MAIN}.web/system.journal", f"{'4f' * 16}.web/system.journal"),
         ("system.journal", "system.journal"),

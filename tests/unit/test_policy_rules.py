@@ -103,6 +103,7 @@ def shares(kind: Kind = Kind.ARCHIVED, config: Config | None = None, **words: in
         (rules.veto_shared_data, shares(config=UNCOMPRESSED), Reason.SHARED),  # it would be stored whole again
         (rules.veto_shared_data, shares(encoded_bytes=16 * MIB), Reason.SHARED),  # so would what is compressed already
         (rules.veto_shared_data, shares(encoded_bytes=16 * MIB - 1), None),
+        (rules.veto_shared_data, case(file(refuses_compression=True, extents=extents(shared_bytes=1))), Reason.SHARED),
         (rules.veto_shared_data, shares(config=UNCOMPRESSED, shared_bytes=0), None),
         (rules.veto_shared_data, shares(Kind.ACTIVE), Reason.SHARED),  # active files are never compressed
         (rules.veto_shared_data, shares(Kind.ACTIVE, shared_bytes=0), None),
@@ -140,7 +141,7 @@ def test_a_shared_file_is_looked_at_again_within_a_day() -> None:
     """Neither a snapshot nor its deletion wakes anybody."""
     found = skip(rules.veto_shared_data, case(file(extents=extents(shared_bytes=32 * MIB)), config=UNCOMPRESSED))
     assert found.until_us == NOW_US + 24 * 60 * MINUTE_US
-    assert found.detail == "a rewrite stores 32 MiB more, because a snapshot keeps 32 MiB of the file"
+    assert found.detail == ("a rewrite stores 32 MiB more, because other files share 32 MiB of the file (uncompressed)")
 
 
 @pytest.mark.parametrize(
