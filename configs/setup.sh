@@ -40,7 +40,7 @@ packages() {
     "apt-get python") echo "python3 python3-venv python3-systemd python3-btrfsutil python3-psutil" ;;
     "apt-get nice") echo "python3-dbus-fast>=2.44 python3-jinja2 python3-pyinotify python3-pyasyncore python3-pydantic>=2.10" ;;
     "apt-get bed") echo "btrfs-progs btrfs-compsize systemd mount util-linux e2fsprogs acl attr dbus polkitd libglib2.0-bin" ;;
-    "apt-get guest") echo "systemd-container mmdebstrap debian-archive-keyring zstd" ;;
+    "apt-get guest") echo "kmod systemd-container mmdebstrap debian-archive-keyring zstd" ;;
     "apt-get build") echo "python3-dev libbtrfsutil-dev libsystemd-dev gcc pkg-config" ;;
     "apt-get packaging") echo "dpkg-dev debhelper dh-python lintian rpm rpmlint makepkg libarchive-tools pacman-package-manager" ;;
     "apt-get docs") echo "mandoc man-db groff bash zsh fish jq" ;;

@@ -8,9 +8,11 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
+
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe.bed import JOURNALD
-from journalkeeper.probe.scratch_volume import OWN_MOUNTS, run
+from journalkeeper.probe.scratch_volume import OWN_MOUNTS, ScratchVolume, run
 
 DISKS = {"single": 1, "dup": 1, "raid1": 2, "raid10": 4}
 
@@ -36,6 +38,14 @@ def make_images(directory: Path, size: str, profile: str = "single") -> list[Pat
     run("truncate", "-s", size, *images)
     run("mkfs.btrfs", "-q", "-d", profile, *images)
     return images
+
+
+def limit(volume: ScratchVolume, iops: int) -> None:
+    """Limit the requests a second of a volume's disks. Skip the test if this kernel cannot."""
+    try:
+        volume.throttle(iops)
+    except KeeperError as error:
+        pytest.skip(str(error))
 
 
 def drop_caches() -> None:

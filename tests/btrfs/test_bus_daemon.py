@@ -29,7 +29,7 @@ from tests.bus import REPOSITORY, PrivateBus
 from tests.daemon import Daemon
 from tests.journal_files import put
 from tests.patience import eventually
-from tests.volumes import drop_caches
+from tests.volumes import drop_caches, limit
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -151,7 +151,7 @@ def slow_job(bus: PrivateBus, machine: Path, volume: ScratchVolume, content: byt
     path = put(machine, content)
     assert eventually(lambda: looked(bus, 1))
     drop_caches()
-    volume.throttle(60)
+    limit(volume, 60)
     job = job_of(bus)
     assert eventually(lambda: read(bus, "File", job, names.JOB) == f"{path}")
     return path, job

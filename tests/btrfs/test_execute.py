@@ -158,7 +158,9 @@ def test_the_dirty_pages_elsewhere_stay_journalds_to_flush(place: Path, journal_
         with open(path, "r+b", buffering=0) as file:
             for offset in range(3 * MIB, 4 * MIB, 2 * 4096):
                 os.pwrite(file.fileno(), journal_bytes[offset : offset + 4096], offset)
-            dirty = writeback.find_dirty_runs(file.fileno()) or []
+            dirty = writeback.find_dirty_runs(file.fileno())
+            if dirty is None:
+                pytest.skip("this kernel does not say which pages are dirty")  # before 6.5: no cachestat
             before = placement.survey(file.fileno(), sync=False, per_mib=True).per_mib
             outcome = do(what._replace(ranges=(Range(0, MIB, 0),))).outcome
             after = placement.survey(file.fileno(), sync=False, per_mib=True).per_mib

@@ -34,6 +34,7 @@ from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import ALWAYS, log_until_online
 from tests.journal_files import PAGE, count_entries, put, write_out
 from tests.patience import TRIES, eventually
+from tests.volumes import limit
 
 pytestmark = pytest.mark.root
 
@@ -46,7 +47,7 @@ def test_a_real_scrub_and_a_real_balance_are_seen_while_they_go_on(
     (volume.mountpoint / "data").write_bytes(os.urandom(64 << 20))
     os.sync()
     assert find_maintenance(uuid) == ""
-    volume.throttle(40)
+    limit(volume, 40)
     for doing, command in {
         "scrub": ("scrub", "start", "-B"),
         "balance": ("balance", "start", "--full-balance"),
@@ -302,7 +303,7 @@ def test_pages_that_another_program_writes_back_are_a_sync(volume: ScratchVolume
         return found
 
     assert eventually(lambda: not any(syncs.has_foreign_sync() for _ in range(3)))
-    volume.throttle(50)
+    limit(volume, 50)
     found = eventually(sees_a_sync)
     volume.throttle(0)
     assert found

@@ -62,9 +62,7 @@ def tarball(release: str) -> Path:
         if kept.exists():
             return kept
         fresh = Path(temporary) / kept.name
-        done = subprocess.run(
-            [*command, release, fresh, *_mirror(release)], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([*command, release, fresh, *mirror(release)], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"mmdebstrap could not make {release}:\n" + "\n".join(done.stderr.splitlines()[-15:]))
         for stale in cache().glob(f"guest-{release}-*.tar.zst"):
@@ -105,7 +103,7 @@ def _recipe(release: str) -> list[str]:
     ]  # fmt: skip
 
 
-def _mirror(release: str) -> list[str]:
+def mirror(release: str) -> list[str]:
     """Return the archive that this machine's apt uses, as a line of sources.list; [] if it uses none of Debian's."""
     listed = _output("apt-get", "indextargets", "--format", "$(REPO_URI) $(ORIGIN) $(LABEL)", "Created-By: Packages")
     for line in listed.splitlines():
