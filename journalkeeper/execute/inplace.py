@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Final
 
-from journalkeeper.btrfs import defrag, fiemap, inode, mtime_note, placement, writeback
+from journalkeeper.btrfs import defrag, fiemap, inode, mtime_note, writeback
 from journalkeeper.btrfs.fiemap import Extent
 from journalkeeper.execute.pace import LEAST_BYTES, Pace
 from journalkeeper.execute.verified_file import VerifiedFile, open_for_writing
@@ -46,8 +46,7 @@ three times as much as the run (0.6 ms).
 PLACED_TRIES: Final = 6
 PLACED_S: Final = 0.02
 """The pause before each look for the new extents. btrfs adds them to the file in a worker, milliseconds after the
-write-back has ended (btrfs_finish_ordered_io). Only a sync of the whole file would wait for the worker. A look at a
-file that 300 messages a second change costs up to 10 ms.
+write-back has ended (btrfs_finish_ordered_io). Only a sync of the whole file would wait for the worker.
 """
 
 
@@ -74,7 +73,7 @@ def defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
 
     Raises: OSError as btrfs.defrag; finished pieces stay finished.
     """
-    before = placement.count(held.fd, sync=False)
+    before = fiemap.count_rows(held.fd)
     for offset, length in pace.iterate_pieces(action.ranges):
         # The kernel skips dirty pages: those of this piece go first, and only those.
         writeback.sync_file_range(held.fd, offset, length)
@@ -201,10 +200,10 @@ def read_through(fd: int, ranges: tuple[Range, ...], pace: Pace) -> None:
 
 
 def _wait_for_extents(fd: int, before: int) -> None:
-    """Wait PLACED_S, and again until the file has fewer than `before` extents. Give up after PLACED_TRIES looks."""
+    """Wait PLACED_S, and again until the file's map has fewer than `before` rows. Give up after PLACED_TRIES looks."""
     for _ in range(PLACED_TRIES):
         time.sleep(PLACED_S)
-        if placement.count(fd, sync=False) < before:
+        if fiemap.count_rows(fd) < before:
             return
 
 

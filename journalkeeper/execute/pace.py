@@ -13,18 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from journalkeeper.model import KIB, Range, Reason
+from journalkeeper.policy.backpressure import adapt_amount
 
 LEAST_BYTES: Final = 256 * KIB
 """The smallest piece: the unit in which the kernel defragments (CLUSTER_SIZE, fs/btrfs/defrag.c)."""
-
-AIM: Final = 0.5
-"""The part of the allowed time that a piece should take, judged by the piece before, because disks vary. At 500 IOPS,
-pieces sized for 50 ms took up to 64 ms.
-"""
-
-GROWTH: Final = 2
-"""The largest growth from one piece to the next: one quick piece does not prove that the disk is quick."""
-
 
 HALVED_S: Final = 600.0
 """The interval after which the time of a slow piece counts only half."""
@@ -93,8 +85,7 @@ class Pace:
         self.written_bytes += length
         self.slowest_us = max(self.slowest_us, took_us)
         if self.piece_us is not None:
-            fitting = int(length * self.piece_us * AIM) // max(1, took_us)
-            self._length = max(LEAST_BYTES, min(self.most_bytes, self._length * GROWTH, fitting))
+            self._length = adapt_amount(self._length, length, took_us, self.piece_us, LEAST_BYTES, self.most_bytes)
             self._length -= self._length % LEAST_BYTES
         self._expected_us = took_us * self._length // length
         self.tell(length)

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from journalkeeper.btrfs import fiemap, placement
+from journalkeeper.btrfs import fiemap
 from journalkeeper.btrfs.fiemap import (
     FIEMAP_EXTENT_DATA_INLINE,
     FIEMAP_EXTENT_ENCODED,
@@ -46,7 +46,7 @@ def test_runs_with_a_short_hole_between_them_are_one_range(
 def test_an_active_file_is_given_up_after_120_ms(monkeypatch: pytest.MonkeyPatch) -> None:
     waits_s = list[float]()
     monkeypatch.setattr(time, "sleep", waits_s.append)
-    monkeypatch.setattr(placement, "count", lambda *_, **__: 40)
+    monkeypatch.setattr(fiemap, "count_rows", lambda _: 40)
     inplace._wait_for_extents(0, before=40)
     assert sum(waits_s) == pytest.approx(0.12)
 
@@ -55,7 +55,7 @@ def test_an_active_file_is_given_up_after_120_ms(monkeypatch: pytest.MonkeyPatch
 def test_a_map_may_end_after_the_last_skip(monkeypatch: pytest.MonkeyPatch, *, ends: bool) -> None:
     """The kernel repeats the rows of an unwritten extent with dirty pages."""
     batch = [Extent(row * K4, row * K4, K4, PLAIN) for row in range(fiemap.BATCH_ROWS)]
-    answers = [batch] * (fiemap.MOST_SKIPS + 1) + [[] if ends else batch]
+    answers = [batch] * (fiemap.MOST_SKIPS + 2) + [[] if ends else batch]
     monkeypatch.setattr(fiemap, "_read_rows", Mock(side_effect=answers))
     found = fiemap.map_batches(0, sync=False)
     assert next(found) == batch
@@ -64,6 +64,34 @@ def test_a_map_may_end_after_the_last_skip(monkeypatch: pytest.MonkeyPatch, *, e
     else:
         with pytest.raises(OSError, match="repeats"):
             next(found)
+
+
+@pytest.mark.parametrize(
+    ("us_per_row", "asked", "rested_us"),
+    [
+        (1, [16, 32, 64, 128, 256, 512, 512], [512, 512]),
+        (10, [16, 32, 64, 100, 100, 100, 100], [640, 1000, 1000, 1000, 1000]),
+        (62, [16] * 7, [992] * 7),
+        (700, [16, 4, 4, 4, 4, 4, 4], [11200, 2800, 2800, 2800, 2800, 2800, 2800]),
+    ],
+)
+def test_a_call_reads_as_many_rows_as_the_kernel_lists_in_half_of_2_ms(
+    monkeypatch: pytest.MonkeyPatch, us_per_row: int, asked: list[int], rested_us: list[int]
+) -> None:
+    clock, found, rests = Mock(), list[int](), list[int]()
+    clock.monotonic_ns.return_value = 0
+    clock.sleep = lambda span_s: rests.append(round(span_s * 1e6))
+
+    def read_rows(_fd: int, start: int, _end: int, most: int) -> list[Extent]:
+        found.append(most)
+        clock.monotonic_ns.return_value += most * us_per_row * 1000
+        return [Extent(start + row * K4, start + row * K4, K4, PLAIN) for row in range(most)]
+
+    monkeypatch.setattr(fiemap, "time", clock)
+    monkeypatch.setattr(fiemap, "_read_rows", read_rows)
+    batches = fiemap.map_batches(0, sync=False)
+    assert [len(next(batches)) for _ in asked] == asked == found
+    assert rests == rested_us
 
 
 MAPS: list[tuple[Rows, Rows, list[tuple[int, int]]]] = [
