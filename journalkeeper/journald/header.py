@@ -26,11 +26,18 @@ _OBJECT_HEADER_BYTES = 16
 _TIME_LIMIT_US = 1 << 55
 """systemd's TIMESTAMP_UPPER_BOUND, the year 3111."""
 
-_LAYOUT = Struct("<8s8xB71x9Q16x3Q8x")
+_LAYOUT = Struct("<8s4xIB71x9Q16x3Q8x")
+
+_KNOWN_FLAGS = 0b11111
+"""The incompatible flags of systemd 262: xz, lz4, keyed hash, zstd, compact."""
 
 
 class HeaderError(Exception):
     """The file is not a journal file, or its header contradicts itself; the text names the field."""
+
+
+class UnknownFormatError(HeaderError):
+    """The header has incompatible flags that are unknown here, so no other field of it has a known meaning."""
 
 
 def parse(data: bytes, size_bytes: int) -> Header:
@@ -38,17 +45,19 @@ def parse(data: bytes, size_bytes: int) -> Header:
 
     If the file has grown since `size_bytes` was read, it looks truncated. `read` handles that.
 
-    Raises: HeaderError if `data` is too short, has another magic or an unknown state, or contains a time after the year
-    3111; also if a field contradicts another field or the size.
+    Raises: UnknownFormatError; HeaderError if `data` is too short, has another magic or an unknown state, or contains a
+    time after the year 3111; also if a field contradicts another field or the size.
     """
     if len(data) < HEADER_BYTES:
         raise HeaderError(f"only {len(data)} bytes, a header has {HEADER_BYTES}")
     (
-        magic, state, header_size, arena_size, data_table, data_table_size, field_table, field_table_size,
+        magic, flags, state, header_size, arena_size, data_table, data_table_size, field_table, field_table_size,
         tail_object, objects, entries, entry_array, head_time, tail_time,
     ) = _LAYOUT.unpack_from(data)  # fmt: skip
     if magic != MAGIC:
         raise HeaderError("not a journal file: wrong magic number")
+    if unknown := flags & ~_KNOWN_FLAGS:
+        raise UnknownFormatError(f"a format that this version does not know: incompatible flags {unknown:#x}")
     if state >= len(_STATES):
         raise HeaderError(f"unknown state {state}")
     end = header_size + arena_size

@@ -100,6 +100,7 @@ class Reason(StrEnum):
     HARD_LINKED = "hard-linked", "The file has more than one name, and a rewritten copy can replace only one."
     SWAPFILE = "swapfile", "The file is in use as swap space and the kernel refuses to move it."
     BAD_HEADER = "bad-header", "The file's header contradicts the file; journalctl --verify --file=PATH shows details."
+    UNKNOWN_FORMAT = "unknown-format", "The file has a format that this version does not know, and is left alone."
     UNREADABLE = "unreadable", "The file could not be opened or read with the rights that this process has."
     FOREIGN_OWNER = "foreign-owner", "Another user owns the file and may write to it; root's `defrag` rewrites it."
     VANISHED = "vanished", "The file is gone: journald renamed or vacuumed it, or it was never there."

@@ -97,8 +97,8 @@ def read_row(
 def _read_header(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
     """Return the row of an open file from its stat and header, without extents.
 
-    An invalid header becomes the problem BAD_HEADER. The mtime is corrected by the file's mtime note, if a killed run
-    left one.
+    An invalid header becomes the problem BAD_HEADER, one of another format UNKNOWN_FORMAT. The mtime is corrected by
+    the file's mtime note, if a killed run left one.
 
     Raises: OSError: ENOENT the file was removed meanwhile; ESTALE its stat became impossible meanwhile; EIO.
     """
@@ -112,7 +112,8 @@ def _read_header(place: Directory, name: str, kind: Name, fd: int) -> JournalFil
     try:
         head = header.read(fd, status.st_size)
     except header.HeaderError as error:
-        trouble, detail = Reason.BAD_HEADER, str(error)
+        known = not isinstance(error, header.UnknownFormatError)
+        trouble, detail = Reason.BAD_HEADER if known else Reason.UNKNOWN_FORMAT, str(error)
     return JournalFile(
         path=f"{place.path}/{name}",
         device=status.st_dev,

@@ -44,7 +44,7 @@ SHARED_US: Final = DAY_US
 and its price grows with the number of snapshots.
 """
 
-KEPT_PROBLEMS: Final = frozenset({None, Reason.BAD_HEADER})
+KEPT_PROBLEMS: Final = frozenset({None, Reason.BAD_HEADER, Reason.UNKNOWN_FORMAT})
 """The problems that another look would find again as long as the file does not change."""
 
 

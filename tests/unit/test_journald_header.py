@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.journald import header
-from journalkeeper.journald.header import HEADER_BYTES, HeaderError, parse
+from journalkeeper.journald.header import HEADER_BYTES, HeaderError, UnknownFormatError, parse
 from journalkeeper.model import Header, State
 from tests import journal_files
 
@@ -34,6 +34,20 @@ def test_every_field_is_where_the_format_has_it() -> None:
         head_time_us=1_700_000_000_000_000,
         tail_time_us=1_700_000_001_000_000,
     )
+
+
+@pytest.mark.parametrize(("flags", "known"), [(0x1F, True), (0x20, False), (1 << 31 | 1, False)])
+def test_a_format_that_is_unknown_is_not_judged_by_its_other_fields(flags: int, known: bool) -> None:
+    """Bit 5 is the segmented format, whose counters are 0 or 2^64 - 1."""
+    for changes in {}, {"state": 9, "entries": 2**64 - 1}:
+        data = bytearray(made(**changes))
+        data[12:16] = flags.to_bytes(4, "little")
+        if known and not changes:
+            assert parse(bytes(data), SIZE).entries == GOOD["entries"]
+        else:
+            with pytest.raises(HeaderError, match="state 9" if known else f"flags {flags & ~0x1F:#x}") as found:
+                parse(bytes(data), SIZE)
+            assert isinstance(found.value, UnknownFormatError) != known
 
 
 @pytest.mark.parametrize(
