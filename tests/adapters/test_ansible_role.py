@@ -155,6 +155,18 @@ def test_check_config_accepts_the_drop_in_and_a_wrong_one_does_not_replace_it(co
     assert (control.home / "dropin.conf").read_text() == written
 
 
+ROLE_ALONE = "- hosts: localhost\n  gather_facts: false\n  roles: [journalkeeper.journalkeeper.journalkeeper]\n"
+
+
+@pytest.mark.slow
+def test_the_role_refuses_a_value_of_two_lines(control: Control) -> None:
+    """The second line would be a directive of the units."""
+    (control.home / "site.yml").write_text(ROLE_ALONE)
+    value = {"journalkeeper_metrics_textfile": "/x\nExecStartPre=/evil"}
+    done = control.play("site.yml", "--check", "--extra-vars", json.dumps(value))
+    assert (done.failed, "has more than one line" in done.said) == ({"localhost": 1}, True)
+
+
 def test_yamllint_passes(control: Control) -> None:
     done = run_on_copy(control, "yamllint", "--strict", ".")
     assert (done.returncode, done.stdout) == (0, "")
