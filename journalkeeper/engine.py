@@ -139,8 +139,7 @@ class Engine:
     def look_and_plan(self, request: Request) -> tuple[Host, Plan]:
         """Look at the files, and return the host with its history, and the plan that `run` would carry out now.
 
-        Change nothing on the disk. A missing history counts as empty. The plan's notices are about unreadable rows.
-
+        A missing history counts as empty. The plan's notices are about unreadable rows.
         Raises: as `look`; KeeperError if the history cannot be read, NeedsRootError among them.
         """
         with closing(Record(self.state_directory, read_only=True)) as record:
@@ -176,12 +175,12 @@ class Engine:
         stop: Callable[[], bool],
         origin: str = "defrag",
         on_outcome: Callable[[Outcome], None] = lambda _: None,
+        on_plan: Callable[[Host, Plan], None] = lambda _host, _plan: None,
     ) -> Report:
         """Look, plan, and carry out the plan to its end, or until `stop` returns True between two pieces of a file.
 
-        A lost lock ends the run, too. First remove leftovers of a killed run, and ask journald for planned syncs. Write
-        the metrics, also after an error, but not for named paths or before a shutdown. With `origin` "daemon", store
-        extent counts (`_store_counts`), but no run without actions. If later bookkeeping fails, only add a notice.
+        A lost lock ends the run, too. Write the metrics, also after an error, but not for named paths or before a
+        shutdown. With `origin` "daemon", store no run without actions. `on_plan` is called before the first action.
 
         Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be used.
         """
@@ -191,14 +190,14 @@ class Engine:
             if publisher is not None:
                 stack.push(publisher.publish_failure)
             ends = _stop_on_either(stop, stack.enter_context(state.Lock(self.state_directory)))
-            record = self._open_history(stack, request)
-            seen = self._see(request)
+            record, seen = self._open_history(stack, request), self._see(request)
             host, chosen = self._plan(self._make_host(seen, record), request, marked=not watching)
             worker = Runner(self.config, self.memory.flushes, self.memory.piece_times, hurry=request.hurries, stop=ends)
             notices = [*remove_leftovers(seen.leftovers), *worker.synchronize(chosen.syncs)]
             if watching or chosen.actions:
                 self._store_counts(record, host, request, at_once=bool(chosen.actions))
             outcomes, unrecorded = list[Outcome](), list[str]()
+            on_plan(host, chosen)
             if chosen.actions or not watching:
                 self.memory.observer.forget(action.path for action in chosen.actions)
                 run = self.memory.newest_run = record.begin_run(now_us(), origin)
@@ -382,7 +381,6 @@ class Engine:
 
 
 def _read_counters(record: Record) -> Counters | None:
-    """Return the numbers, costs and savings of all actions since the history began, None if it cannot be read."""
     try:
         return record.counters()
     except KeeperError:
@@ -390,7 +388,6 @@ def _read_counters(record: Record) -> Counters | None:
 
 
 def _stop_on_either(stop: Callable[[], bool], lock: state.Lock) -> Callable[[], bool]:
-    """Return a function that returns True if `stop` does, or if `lock` was lost: then another run may have begun."""
     return lambda: stop() or not lock.is_held()
 
 

@@ -213,6 +213,7 @@ def read_volume(fd: int) -> Volume:
         read_only_subvolume=bool(
             call_ioctl(fd, BTRFS_IOC_GET_SUBVOL_INFO, SUBVOL_INFO, 0)[0] & BTRFS_ROOT_SUBVOL_RDONLY
         ),
+        mixed=any(space.flags & BTRFS_BLOCK_GROUP_METADATA for space in data),
     )
 
 

@@ -13,7 +13,8 @@ examples:
 
 exit status:
   0 it ran, whatever it found; 1 journalctl failed, or --check was given and
-  there is a problem; 2 wrong usage
+  the verdict of `status` is not OK, or with -D there is a problem;
+  2 wrong usage
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from journalkeeper.cli.times import format_time
 from journalkeeper.config import Config
 from journalkeeper.health.evidence import DOCTOR_ENTRIES, RECENT_US, Evidence, Journal, Unknown, Wanted
 from journalkeeper.health.finding import LISTED, Finding, Severity, Verdict, judge
-from journalkeeper.health.rules import RULES
+from journalkeeper.health.rules import HEALTH, RULES
 from journalkeeper.model.errors import ConfigError
 from journalkeeper.model.escape import escape
 from journalkeeper.model.record import RuleWord
@@ -49,14 +50,15 @@ _COLOURS: Final = {Severity.PROBLEM: RED, Severity.ADVICE: YELLOW}
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the option --check."""
-    parser.add_argument("--check", action="store_true", help="exit status 1 if there is a problem")
+    parser.add_argument("--check", action="store_true", help="exit status 1 if the verdict of status is not OK")
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Collect the evidence, apply all rules, show the findings, and return the exit status.
 
     If the configuration has errors, the evidence contains them and is collected with the default configuration.
-    The status is 1 if --check is given and a rule found a problem, else 0.
+    With --check the status is 1 if the verdict of `status` is not OK, or, about another journal, if a rule found a
+    problem. Else it is 0.
 
     Raises: FileError if a configuration file cannot be read; other errors as `gather`.
     """
@@ -71,7 +73,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
         context.output.document(make_answer(verdict, evidence.journal))
     else:
         context.output.lines(lines(verdict, evidence, context.output))
-    return int(args.check and bool(verdict.problems))
+    health = judge(evidence, HEALTH).health if context.means_service() else "ok"
+    return int(args.check and (health != "ok" or bool(verdict.problems)))
 
 
 def collect_evidence(context: Context, wanted: Wanted, config: Config | None = None) -> Evidence:

@@ -8,39 +8,57 @@ ends the whole, because half of its output looks like a complete one.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Final
 
-from journalkeeper.bus.unit_states import units
 from journalkeeper.cli.context import Context
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
-from journalkeeper.health.evidence import UNASKED, Evidence, Look, Recorded, Unknown, Wanted
+from journalkeeper.health.evidence import UNASKED, Evidence, Hung, Look, Recorded, Unknown, Wanted
 from journalkeeper.health.verdict import present
 from journalkeeper.model import Host, Plan, Reason, Request
 from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsError
+from journalkeeper.model.manager import Manager
 from journalkeeper.observe import machine
 from journalkeeper.observe.journal import read_journal
+from journalkeeper.observe.presence import find_full, find_silent
+from journalkeeper.observe.unit_states import read_units
+
+ASK_S: Final = 10.0
+"""How long a command waits for journald's answer. The longest ordinary flush took 3 s; a slow disk may need more."""
 
 ELSEWHERE: Final = Unknown("-D names a directory to which this host's journald does not write")
 
+Ask = Callable[[], Manager | Hung | Unknown | None]
+"""Returns the service's report, why it cannot be read, or None if no service runs."""
 
-def gather(context: Context, wanted: Wanted, config: Config) -> Evidence:
+
+def gather(context: Context, wanted: Wanted, config: Config, ask: Ask | None = None) -> Evidence:
     """Collect the evidence for a command. A part that cannot be read is Unknown with the reason.
 
-    The plan and the journal are UNASKED unless `wanted` asks for them. The service's report is None if no service runs.
-    With -D, `units`, `storage` and `service` are ELSEWHERE, which is Unknown. They are read only if the look shows that
-    this host's journald writes to the directory.
+    The plan and the journal are UNASKED unless `wanted` asks for them. So is the look if `wanted.files` is False and
+    the service answers, because the service has looked. `ask` returns its report, by default from a new connection.
+    With -D, `units`, `storage`, `silent` and `service` are ELSEWHERE, which is Unknown. They are read only if the look
+    shows that this host's journald writes to the directory.
 
     Raises: KeeperError if journalctl fails midway, or for a -D that is no directory; NeedsRootError if nothing in -D
         may be read; OSError for a -D that cannot be examined.
     """
     now_us = context.now_us
     record = _read_history(context, wanted)
-    look, plan = _look(context.engine(config), wanted, record, now_us)
+    service = (ask or context.read_service)() if wanted.directory is None else UNASKED
+    engine = context.engine(config)
+    look: Look | Unknown = UNASKED
+    plan: Plan | Unknown = UNASKED
+    if wanted.files or not isinstance(service, Manager):
+        look, plan = _look(engine, wanted, record, now_us)
     instances = () if isinstance(look, Unknown) else look.host.instances
     ours = wanted.directory is None or any(one.rotatable for one in instances)
     namespaces = tuple(one.namespace for one in instances if one.namespace)
+    if wanted.directory is not None:
+        service = context.read_service() if ours else ELSEWHERE
     found = read_journal(wanted.directory, wanted.entries, namespaces) if wanted.entries else UNASKED
+    answers = isinstance(service, Manager)  # the service has judged this itself
     evidence = Evidence(
         now_us=now_us,
         look=look,
@@ -48,9 +66,11 @@ def gather(context: Context, wanted: Wanted, config: Config) -> Evidence:
         config=config,
         record=record,
         journal=found,
-        units=units() if ours else ELSEWHERE,
+        units=read_units() if ours else ELSEWHERE,
         storage=machine.read_storage() if ours else ELSEWHERE,
-        service=context.read_service() if ours else ELSEWHERE,
+        service=service,
+        silent=(() if answers else find_silent(engine.directories, ASK_S)) if ours else ELSEWHERE,
+        full=() if answers else find_full(engine.directories),
     )
     return evidence._replace(present=present(evidence))
 

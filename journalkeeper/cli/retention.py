@@ -24,7 +24,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from journalkeeper.bus.unit_states import OURS
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.doctor import collect_evidence
 from journalkeeper.execute.whole_file import write_whole
@@ -34,6 +33,7 @@ from journalkeeper.journald import conf
 from journalkeeper.model.errors import FileError, KeeperError, UsageError
 from journalkeeper.model.record import Inline
 from journalkeeper.observe.machine import RETENTION
+from journalkeeper.observe.unit_states import OURS
 from journalkeeper.report.retention import Retention, describe_retention, dropin, retention
 
 MODE: Final = 0o644

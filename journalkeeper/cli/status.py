@@ -20,23 +20,19 @@ exit status:
 from __future__ import annotations
 
 import argparse
-import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 from journalkeeper import __version__
-from journalkeeper.bus.unit_states import units
 from journalkeeper.cli.context import Context
+from journalkeeper.cli.evidence import Ask, gather
 from journalkeeper.cli.times import format_time
-from journalkeeper.health.evidence import RECENT_US, UNASKED, Evidence, Hung, Look, Recorded, Unknown
+from journalkeeper.config import Config
+from journalkeeper.health.evidence import RECENT_US, UNASKED, Evidence, Look, Recorded, Unknown, Wanted
 from journalkeeper.health.finding import judge
 from journalkeeper.health.rules import HEALTH
-from journalkeeper.health.verdict import describe_absence, describe_files, describe_foreign, describe_next_run, present
-from journalkeeper.journald import layout, opening
-from journalkeeper.model import Host
-from journalkeeper.model.errors import KeeperError, NotBtrfsError
+from journalkeeper.health.verdict import describe_absence, describe_files, describe_foreign, describe_next_run
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import escape
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.reasons import BY
@@ -49,9 +45,6 @@ from journalkeeper.report.text import describe_total_saving
 
 _CLEAR: Final = "\x1b[H\x1b[J"
 """Move the cursor to the top and clear the screen (ECMA-48)."""
-
-Ask = Callable[[], Manager | Hung | Unknown | None]
-"""Returns the service's report, why it cannot be read, or None if no service runs."""
 
 
 class StatusAnswer(NamedTuple):
@@ -152,33 +145,24 @@ def _show(context: Context, ask: Ask) -> int:
 
 
 def _collect(context: Context, ask: Ask) -> Evidence:
-    """Collect the evidence for the status from the history, the configuration and the service.
+    """Collect the evidence for the status, as `doctor` does, without the journal's entries.
 
-    Set `context.now_us` to the present time. With -D, --config or another state directory, read only the history.
-    Otherwise `ask` returns the service's report, or None if no service runs. In that case, read the states of the units
-    from systemd. If no journal directory is on btrfs either, `look` contains the directories in `foreign`.
-
-    An error in the configuration does not stop this: its text is in `config_error`, and no directories are examined. A
-    part that cannot be read is Unknown.
+    With -D, --config or another state directory, read only the history. An error in the configuration is in
+    `config_error`. The files are not looked at if the service answers.
 
     Raises: KeeperError if the history is damaged, or for a -D that is no directory; OSError for a -D that cannot be
         examined; FileError if a directory cannot be listed.
     """
     now_us = context.now_us = time.time_ns() // 1000
-    evidence = Evidence(now_us, record=context.read_history(now_us - RECENT_US))
     if not context.means_service():
         context.list_directories()
-        return evidence
+        return Evidence(now_us, record=context.read_history(now_us - RECENT_US))
+    wanted = Wanted(entries=0, since_us=now_us - RECENT_US, files=False)
     try:
-        directories = context.config().watch.directories
+        config, wrong = context.config(), ""
     except (KeeperError, OSError) as error:
-        evidence, directories = evidence._replace(config_error=str(error)), ()
-    evidence = evidence._replace(service=(service := ask()))
-    if service is None:
-        elsewhere = find_foreign_tops(directories)
-        look = Look(Host(now_us, (), (), (), {}, 0), elsewhere) if elsewhere else UNASKED
-        evidence = evidence._replace(look=look, units=units())
-    return evidence._replace(present=present(evidence))
+        config, wrong = Config(), str(error)
+    return gather(context, wanted, config, ask)._replace(config_error=wrong)
 
 
 def _describe_ok(evidence: Evidence) -> str:
@@ -195,32 +179,11 @@ def _describe_ok(evidence: Evidence) -> str:
         return f"{live.state_reason}."
     if isinstance(live, Manager):
         return describe_files(live.files or 0, (live.state_reason or "") if live.state == "waiting" else "")
-    if isinstance(look, Look):
+    if isinstance(look, Look) and look.foreign and not look.host.instances:
         return f"{describe_foreign(look.foreign)}."
     last = None if isinstance(evidence.record, Unknown) else evidence.record.last_run
     ago = last and f"the last run, {format_span(max(0, evidence.now_us - last.began_us))} ago, did not fail"
     return f"{ago or 'there was no run yet'}; {describe_next_run(evidence.units)}."
-
-
-def find_foreign_tops(tops: tuple[str, ...]) -> tuple[str, ...]:
-    """Return `tops` if none of their journal directories is on btrfs, else ().
-
-    The journal directories of a top are those that `find_directories` returns. If it returns none, the top itself
-    counts as one. Return () also if a journal directory is missing or cannot be opened.
-
-    Raises: FileError if one of `tops` cannot be listed.
-    """
-    from journalkeeper.btrfs.volume import require_btrfs  # noqa: PLC0415 - pages are made without btrfsutil
-
-    try:
-        for top in tops:
-            for path in [place.path for place in layout.find_directories(top)] or [os.path.realpath(top)]:
-                with suppress(NotBtrfsError), opening.open_directory(path) as fd:
-                    require_btrfs(fd, path)
-                    return ()
-    except OSError:  # unknown
-        return ()
-    return tops
 
 
 def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str]]:

@@ -79,15 +79,18 @@ class Runner:
     ) -> Iterator[tuple[Action, Done]]:
         """Execute the actions of `chosen` in order, and yield each with its outcome.
 
-        After a stop, no further action is begun or yielded. An unforeseen exception becomes a failed outcome with the
-        reason INTERNAL_ERROR, which counts the bytes written until then. After an action on an active file or a
-        directory, call `note_rewrite`, so that no look takes a moved block for a flush. `seen` is the look from which
-        the plan was made.
+        After a stop, no further action is begun or yielded. A vanished file is skipped after one lookup. An unforeseen
+        exception becomes a failed outcome with the reason INTERNAL_ERROR, which counts the bytes written until then.
+        After an action on an active file or a directory, call `note_rewrite`, so that no look takes a moved block for a
+        flush. `seen` is the look from which the plan was made.
         """
         meter = Meter(chosen.actions, on_progress)
         for action in chosen.actions:
             if self.stop():
                 return
+            if not os.path.lexists(action.path):
+                yield action, Turn(action).make_done(Result.SKIPPED, Reason.VANISHED, "the file is gone")
+                continue
             meter.begin(action)
             begun_bytes = meter.done_bytes
             done = catch_errors(partial(self._execute, action, seen, meter))

@@ -12,11 +12,11 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from journalkeeper.config import Config
-from journalkeeper.model import Host, Instance, JournalFile, Plan, Skip, Volume
+from journalkeeper.model import MIB, Host, Instance, JournalFile, Plan, Skip, Volume
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.record import Count, Hidden, PastMoment
 from journalkeeper.model.recorded import Counters, Entry, Run, Totals
-from journalkeeper.model.units import DAY_US
+from journalkeeper.model.units import DAY_US, format_span
 from journalkeeper.model.waiting import Wait
 
 DOCTOR_ENTRIES: Final = 50_000
@@ -59,14 +59,34 @@ class Obstacle(StrEnum):
     ATTRIBUTE = "attribute"
 
 
+ROOM_BYTES: Final = 64 * MIB
+"""With less than this btrfs may end a transaction for want of space: the metadata of one busy commit, and the kernel's
+own reserve for it on a small volume, is tens of MiB."""
+
+
+def lacks_room(volume: Volume) -> bool:
+    """Return whether the volume is about to run out of space for data or for metadata."""
+    return min(volume.free_bytes, volume.metadata_free_bytes) + volume.unallocated_bytes < ROOM_BYTES
+
+
+class Silence(StrEnum):
+    """Why a journald takes no messages."""
+
+    STOPPED = "is stopped"
+    MASKED = "is masked and does not run"
+    FAILED = "has failed"
+    HUNG = "does not answer"
+
+
 class Present(NamedTuple):
     """The present state of the service's work, from the service itself or, if it does not run, from the history.
 
     `looked` is False until the first look is over. `problem` is why the last run as a whole failed. `busy` names what
     another process has held since `busy_since_us` and runs need; up to `busy_limit_us` that is normal. `configuration`
     is why the running configuration is not the one on disk. `unwatched` is why a journal directory is not watched, and
-    `unrecorded` why the history could not be written. `unwritable` are the directories that the service may not write
-    to. `failures` are the files on which the last action failed, that cannot be looked at, or that wait for free space.
+    `unrecorded` why the history could not be written. `unwritable` are the paths that the service may not write
+    to, `silent` the units of journalds that take no messages, and `full` the directories on a volume without room.
+    `failures` are the files on which the last action failed, that cannot be looked at, or that wait for free space.
     Directories with too many files are among them. `waiting` are the files with delayed or failed actions. `closed` are
     the instances with waiting files whose window can never open. `foreign` is the directory where a look ended because
     no journal directory is on btrfs. `paused` is when a pause ends: "until 2026-11-24 01:10". A text of ""
@@ -82,6 +102,8 @@ class Present(NamedTuple):
     configuration: str = ""
     unwatched: str = ""
     unwritable: tuple[tuple[str, Obstacle], ...] = ()
+    silent: tuple[tuple[str, Silence], ...] = ()
+    full: tuple[tuple[str, Volume], ...] = ()
     unrecorded: str = ""
     failures: tuple[Skip, ...] = ()
     waiting: tuple[Wait, ...] = ()
@@ -93,12 +115,14 @@ class Wanted(NamedTuple):
     """The parts of the evidence to collect. `directory` is the argument of -D, None for this host's own journal.
 
     `entries` is how many of the newest journal entries are read, 0 for none. `since_us` is where the history starts.
+    Without `files` the look is only needed where no service answers.
     """
 
     directory: str | None = None
     entries: int = DOCTOR_ENTRIES
     since_us: int | None = None
     plan: bool = False
+    files: bool = True
 
 
 class Look(NamedTuple):
@@ -188,7 +212,7 @@ class Journal(NamedTuple):
 class Unit(NamedTuple):
     """One unit as PID 1 shows it on D-Bus; `active` and `sub` are its states, `result` how its last run ended.
 
-    `enabled` is systemctl is-enabled's word, "" where there is no such unit file.
+    `enabled` is systemctl is-enabled's word, "" where there is no such unit file. `age_us` is the age of this state.
     """
 
     name: str
@@ -196,11 +220,22 @@ class Unit(NamedTuple):
     sub: str
     enabled: str = ""
     result: str = ""
+    age_us: int = 0
 
     @property
     def has_failed(self) -> bool:
         """Whether the unit has failed, also if systemd is about to start it again after a failure."""
         return self.active == "failed" or (self.sub == "auto-restart" and self.result != "success")
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether systemd has started the unit and waits until it is ready."""
+        return self.active == "activating" and self.sub != "auto-restart"
+
+    @property
+    def start_sentence(self) -> str:
+        """The time for which the unit has been starting, a sentence without its full stop."""
+        return f"{self.name} has been starting for {format_span(self.age_us)}"
 
 
 def find_unit(units: tuple[Unit, ...], name: str) -> Unit:
@@ -237,7 +272,7 @@ class Evidence(NamedTuple):
     """The evidence about a host at `now_us`.
 
     `config` is the configuration that the plan was made with, `config_error` the error in the one on disk. `service` is
-    the running service, None if it is not on the bus.
+    the running service, None if it is not on the bus. `silent` and `full` are those of Present.
     """
 
     now_us: int
@@ -250,6 +285,8 @@ class Evidence(NamedTuple):
     storage: Storage | Unknown = UNASKED
     service: Manager | Hung | Unknown | None = UNASKED
     present: Present | Unknown = UNASKED
+    silent: tuple[tuple[str, Silence], ...] | Unknown = UNASKED
+    full: tuple[tuple[str, Volume], ...] | Unknown = UNASKED
     config_error: str = ""
 
     @property

@@ -216,12 +216,3 @@ def shorten(text: str, longest: int = NAME_CHARACTERS) -> str:
         return text
     head = longest // 2
     return f"{text[: longest - 1 - head]}…{text[-head:]}"
-
-
-def list_space_commands(where: str) -> tuple[str, ...]:
-    """Return shell commands about free space: delete old entries there, list snapshots to delete, and show the usage.
-
-    They name the directory `where` on the volume. The caller must have quoted `where` for the shell.
-    """
-    snapshots = f"btrfs subvolume list -s {where}   # btrfs subvolume delete SNAPSHOT"
-    return (f"journalctl -D {where} --vacuum-size=256M", snapshots, f"btrfs filesystem usage {where}")

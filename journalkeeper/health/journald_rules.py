@@ -2,6 +2,7 @@
 """Rules on journald and on the machine below it: every public function is a rule.
 
 They are about lost messages, a journald that crashed or was killed, waits for journald, and boots that wait for it.
+They judge the past, so they give advice only.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from shlex import quote
 from typing import Final
 
 from journalkeeper.health.evidence import RECENT_US, Journal, Recorded, Unknown
-from journalkeeper.health.finding import Answers, Facts, advice, list_names, problem
+from journalkeeper.health.finding import Answers, Facts, advice, list_names
 from journalkeeper.model.units import SECOND_US, format_span, pluralize, quantile
 
 KERNEL: Final = "kernel"
@@ -40,7 +41,7 @@ SLOW_US: Final = SECOND_US
 def dropped(journal: Journal, now_us: int) -> Answers:
     """Messages of the last week never reached the journal, because of a unit's rate limit or a full kernel buffer.
 
-    The check reports one problem for all units, even if only one message was lost. Without one, it is Unknown if
+    The check gives one advice for all units, even if only one message was lost. Without one, it is Unknown if
     only some entries of journald were read, and the oldest of them is less than a week old. It passes if all were
     read, even if the journal is younger than a week.
     """
@@ -60,14 +61,14 @@ def dropped(journal: Journal, now_us: int) -> Answers:
         if KERNEL in lost:
             remedy.append("dmesg --buffer-size 4194304   # for good: log_buf_len=4M on the kernel's command line")
         units, numbers = [unit for unit, _ in worst], [str(number) for _, number in worst]
-        yield problem(sentence, *remedy, messages=lost.total(), units=units, by_unit=numbers)
+        yield advice(sentence, *remedy, messages=lost.total(), units=units, by_unit=numbers)
     yield from _find_unread_events(journal, now_us)
 
 
 def journald_ended(journal: Journal, now_us: int) -> Answers:
     """journald crashed or was killed, for example by its watchdog: messages that it had not written are lost.
 
-    The check reports one problem with the number of such ends in the last week, even if it is 1. Without one,
+    The check gives one advice with the number of such ends in the last week, even if it is 1. Without one,
     it is Unknown if only some entries of journald were read, and the oldest of them is less than a week old. It
     passes if all were read, even if the journal is younger than a week.
     """
@@ -77,7 +78,7 @@ def journald_ended(journal: Journal, now_us: int) -> Answers:
         when = f"{'once' if number == 1 else f'{number} times'} in the last week ({list_names(results)})"
         sentence = f"journald ended unexpectedly {when}: messages that it had not written are lost."
         remedy = ("journalctl -u systemd-journald -p warning --since=-7d", "coredumpctl info systemd-journald")
-        yield problem(sentence, *remedy, ended=number, results=results)
+        yield advice(sentence, *remedy, ended=number, results=results)
     yield from _find_unread_events(journal, now_us)
 
 
@@ -96,8 +97,8 @@ def _find_unread_events(journal: Journal, now_us: int) -> Answers:
 def waits(journal: Journal, now_us: int) -> Answers:
     """Messages wait long for journald, and with them, once its queue is full, the programs that send them.
 
-    The check reports a problem if the 99th percentile of the waits is at least 0.5 s. It gives advice if only the
-    longest wait is at least 3 s. It is Unknown if fewer than 100 messages since RECENT_US show when they were sent.
+    The check gives advice if the 99th percentile of the waits is at least 0.5 s, or the longest wait is at least 3 s.
+    It is Unknown if fewer than 100 messages since RECENT_US show when they were sent.
     """
     recent = sorted((one for one in journal.intake if one.when_us >= now_us - RECENT_US), key=lambda one: one.wait_us)
     number = len(recent)
@@ -115,15 +116,16 @@ def waits(journal: Journal, now_us: int) -> Answers:
         sentence = f"Messages wait long for journald: {spans}, of {number:,} messages; longest: {names}."
         units, waits_us = [unit for unit, _ in worst], [str(wait_us) for _, wait_us in worst]
         facts: Facts = {"messages": number, "p99_us": p99_us, "worst_us": worst_us}
-        find = problem if p99_us >= LATE_US else advice
-        yield find(sentence, "journalkeeper scan", "journalkeeper plan", **facts, units=units, units_worst_us=waits_us)
+        yield advice(
+            sentence, "journalkeeper scan", "journalkeeper plan", **facts, units=units, units_worst_us=waits_us
+        )
 
 
 def slow_boot(journal: Journal, record: Recorded) -> Answers:
     """Boots since the installation wait for the journal: its flush takes more than a fifth of them.
 
-    The share is that of the boot's time in userspace. A flush of less than 1 s does not count. The check reports a
-    problem if 3 or more of the last 5 boots were slow. Only boots with known times since the installation count. It is
+    The share is that of the boot's time in userspace. A flush of less than 1 s does not count. The check gives
+    advice if 3 or more of the last 5 boots were slow. Only boots with known times since the installation count. It is
     Unknown if there are fewer than 3 such boots, or if the history does not show the time of the installation.
     """
     since_us = None if record.counters is None else record.counters.since_us
@@ -137,6 +139,6 @@ def slow_boot(journal: Journal, record: Recorded) -> Answers:
         sentence = f"{waited}, up to {format_span(flush_us, 1000)} and more than {SLOW_SHARE:.0%} of the boot."
         remedy = ("systemctl status journalkeeper-shutdown.service", "journalkeeper plan")
         facts: Facts = {"boots": len(timed), "slow_boots": len(slow)}
-        yield problem(sentence, *remedy, **facts, worst_flush_us=flush_us, its_userspace_us=whole_us)
+        yield advice(sentence, *remedy, **facts, worst_flush_us=flush_us, its_userspace_us=whole_us)
     elif len(timed) < SLOW_BOOTS:
         yield Unknown(f"it needs {SLOW_BOOTS} boots since the installation (so far: {len(timed)})")

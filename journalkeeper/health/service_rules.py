@@ -14,15 +14,33 @@ from shlex import quote
 from typing import Final
 
 from journalkeeper import __version__
-from journalkeeper.health.evidence import SERVICE, TIMER, Evidence, Hung, Obstacle, Present, Unknown, find_unit, is_up
-from journalkeeper.health.finding import FIRST_LOOK, Answers, Facts, list_names, list_space_commands, problem
-from journalkeeper.model import Reason
+from journalkeeper.health.evidence import (
+    SERVICE,
+    TIMER,
+    Evidence,
+    Hung,
+    Obstacle,
+    Present,
+    Silence,
+    Unit,
+    Unknown,
+    find_unit,
+    is_up,
+)
+from journalkeeper.health.finding import FIRST_LOOK, Answers, Facts, list_names, problem
+from journalkeeper.model import Reason, Volume
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.units import DAY_US, format_span, pluralize
+from journalkeeper.model.units import DAY_US, MINUTE_US, format_span, pluralize, spell_size
 from journalkeeper.model.waiting import long
 
 LAST_RUN_US: Final = 2 * DAY_US
 """Where no service runs, the last run must be more recent: the timer runs once a day."""
+
+START_US: Final = MINUTE_US
+"""A start takes seconds, also on a busy host. systemd ends it after 90 s (DefaultTimeoutStartSec=) and tries again."""
+
+BALANCE: Final = "-dusage=50 -dlimit=4"
+"""The options of btrfs-balance(8) that free at most four chunks which are half empty. Mixed chunks need -m alike."""
 
 LOG: Final = "journalctl -u journalkeeper -n 20"
 RESTART: Final = "systemctl restart journalkeeper.service"
@@ -38,6 +56,19 @@ UNWRITABLE: Final = {
     Obstacle.ATTRIBUTE: ("it is immutable or append-only", "chattr -ia {}"),
 }
 """The reason and the remedy for each obstacle. Without CAP_DAC_OVERRIDE root may not write where another user owns."""
+
+
+def journald_silent(silent: tuple[tuple[str, Silence], ...]) -> Answers:
+    """A journald of this host takes no messages: it is stopped, masked, has failed or does not answer.
+
+    The check reports one problem for the first such unit. The journald of a namespace without a listening socket is not
+    used, and one that ended for lack of messages starts with the next one.
+    """
+    for unit, silence in silent[:1]:
+        verb = "restart" if silence is Silence.HUNG else "start"
+        unmask = f"systemctl unmask {unit} && " if silence is Silence.MASKED else ""
+        sentence = f"{unit} {silence}: no message that it should take is stored."
+        yield problem(sentence, f"{unmask}systemctl {verb} {unit}", units=[name for name, _ in silent])
 
 
 def bad_configuration(evidence: Evidence) -> Answers:
@@ -65,41 +96,60 @@ def keeper_down(evidence: Evidence) -> Answers:
     problem.
 
     The check is Unknown if the states of the units cannot be read and no run is recent. It is also Unknown if
-    systemd is about to start the service, unless the service has failed and journalkeeper-defrag.timer is not active.
+    systemd is about to start the service, unless the service has failed and journalkeeper-defrag.timer is not active,
+    and for the first minute of a start. A longer start is a problem.
 
-    The check finds nothing if the service answers or hangs on the bus, while it starts or reloads, or if all journals
-    are outside btrfs.
+    The check finds nothing if the service answers or hangs on the bus, while it reloads, or if all journals are outside
+    btrfs.
     """
     look, units = evidence.look, evidence.units
     elsewhere = not isinstance(look, Unknown) and bool(look.foreign) and not look.host.instances
     recent = _ran_recently(evidence)
-    if isinstance(evidence.service, Manager | Hung) or elsewhere:
+    if isinstance(evidence.service, Manager) or elsewhere:
         return
     if isinstance(units, Unknown):
-        if not recent:
+        if not recent and not isinstance(evidence.service, Hung):
             yield units
         return
     service, timer = find_unit(units, SERVICE), find_unit(units, TIMER)
+    if service.is_starting:
+        yield from _judge_start(service)
+        return
+    if isinstance(evidence.service, Hung):
+        return
     facts: Facts = {"state": service.active, "sub_state": service.sub, "result": service.result}
-    what, remedy = "", [LOG, RESTART]
     if is_up(units):
         if service.sub == "auto-restart":  # it ended to be started again, because a directory was replaced
             yield Unknown("systemd starts journalkeeper.service again in a moment")
         elif service.active != "active" and timer.sub == "waiting":
             yield Unknown("the service does not run yet; journalkeeper.timer starts it about 10 s after the boot")
         elif service.active == "active" and evidence.service is None:
-            yield problem("journalkeeper.service runs but is not on the system bus.", *remedy, **facts)
-    elif service.has_failed:
-        again = "; systemd will start it again" if service.sub == "auto-restart" else ""
-        what = f"has failed ({service.result or service.sub}{again})"
-    elif "enabled" in {service.enabled, timer.enabled}:
-        what, remedy = "is enabled but does not run", ["systemctl start journalkeeper.service"]
-    elif not recent and service.enabled:
-        what, remedy = "is installed but not enabled", ["systemctl enable --now journalkeeper.service"]
-    elif not recent:
-        what, remedy = "is not installed", ["journalkeeper defrag"]
-    if what:
+            yield problem("journalkeeper.service runs but is not on the system bus.", LOG, RESTART, **facts)
+    elif service.has_failed or "enabled" in {service.enabled, timer.enabled} or not recent:
+        what, *remedy = _describe_down(service, timer)
         yield problem(f"journalkeeper.service {what}, so nothing defragments the journal.", *remedy, **facts)
+
+
+def _describe_down(service: Unit, timer: Unit) -> tuple[str, ...]:
+    if service.has_failed:
+        again = "; systemd will start it again" if service.sub == "auto-restart" else ""
+        return f"has failed ({service.result or service.sub}{again})", LOG, RESTART
+    enable = "systemctl enable --now journalkeeper.service"
+    if service.enabled.startswith("masked"):
+        runtime = " --runtime" if service.enabled == "masked-runtime" else ""
+        return "is masked", f"systemctl unmask{runtime} journalkeeper.service && {enable}"
+    if "enabled" in {service.enabled, timer.enabled}:
+        return "is enabled but does not run", "systemctl start journalkeeper.service"
+    if service.enabled:
+        return "is installed but not enabled", enable
+    return "is not installed", "journalkeeper defrag"
+
+
+def _judge_start(service: Unit) -> Answers:
+    if service.age_us < START_US:
+        yield Unknown(service.start_sentence)
+    else:
+        yield problem(f"{service.start_sentence} and is not ready.", LOG, RESTART, age_us=service.age_us)
 
 
 def _ran_recently(evidence: Evidence) -> bool:
@@ -111,9 +161,11 @@ def _ran_recently(evidence: Evidence) -> bool:
     return last is not None and last.origin != "daemon" and evidence.now_us - last.began_us < LAST_RUN_US
 
 
-def keeper_hung(service: Manager | Hung | None) -> Answers:
-    """The service has its name on the bus and does not answer."""
-    if isinstance(service, Hung):
+def keeper_hung(service: Manager | Hung | None, evidence: Evidence) -> Answers:
+    """The service has its name on the bus and does not answer, and has not just been started."""
+    units = evidence.units
+    starts = not isinstance(units, Unknown) and find_unit(units, SERVICE).is_starting
+    if isinstance(service, Hung) and not starts:
         yield problem(f"{service.why}.", RESTART, error=service.why)
 
 
@@ -128,16 +180,37 @@ def keeper_old(service: Manager | Hung | None) -> Answers:
         yield problem(sentence, RESTART, version=service.version)
 
 
-def keeper_failing(present: Present) -> Answers:
-    """The last run as a whole failed.
+def no_room(full: tuple[tuple[str, Volume], ...]) -> Answers:
+    """A volume has no room for a new chunk and little room in its chunks, even if df(1) shows free space.
 
-    The check reports one problem with the error of the run, even before the first look is over. Failures of single
-    files do not count here. Without an error, it is Unknown until the service has finished its first look at the files.
+    A chunk is space that btrfs has reserved for data or for metadata. The check adds the space outside of chunks to
+    the free space in chunks of data, and likewise for metadata. Less than 64 MiB in one of the sums is too little,
+    because journald may not be able to store the next entry. The check reports one problem, for the first directory.
     """
-    if present.problem:
-        yield problem(f"{present.problem}.", LOG, problem=present.problem)
-    elif not present.looked:
-        yield FIRST_LOOK
+    for directory, volume in full[:1]:
+        unallocated, metadata = volume.unallocated_bytes, volume.metadata_free_bytes
+        kind = "data" if volume.free_bytes < metadata else "metadata"
+        sentence = f"The volume of {directory} has {spell_size(unallocated)} unallocated,"
+        sentence += f" {spell_size(volume.free_bytes)} free for data and {spell_size(metadata)} for metadata:"
+        facts: Facts = {
+            "directory": directory,
+            "unallocated_bytes": unallocated,
+            "data_free_bytes": volume.free_bytes,
+            "metadata_free_bytes": metadata,
+        }
+        yield problem(f"{sentence} {kind} is about to run out.", *_list_space_commands(directory, volume), **facts)
+
+
+def directory_unwritable(present: Present) -> Answers:
+    """The service may not write to a journal directory, or to its history.
+
+    The check reports one problem, which names all such paths. Its reason and its remedy are those of the first
+    directory: a read-only filesystem, ReadWritePaths= of the unit, the owner, or the mode or an attribute.
+    """
+    if present.unwritable:
+        paths, (why, remedy) = [path for path, _ in present.unwritable], UNWRITABLE[present.unwritable[0][1]]
+        sentence = f"The service cannot write to {list_names(paths)}: {why}."
+        yield problem(sentence, remedy.format(quote(paths[0])), directories=list(paths))
 
 
 def record_locked(present: Present, now_us: int) -> Answers:
@@ -163,16 +236,16 @@ def directory_unwatched(present: Present) -> Answers:
         yield problem(f"{present.unwatched}.", LOG, error=present.unwatched)
 
 
-def directory_unwritable(present: Present) -> Answers:
-    """The service may not write to a journal directory.
+def keeper_failing(present: Present) -> Answers:
+    """The last run as a whole failed.
 
-    The check reports one problem, which names all such directories. Its reason and its remedy are those of the first
-    directory: a read-only filesystem, ReadWritePaths= of the unit, the owner, or the mode or an attribute.
+    The check reports one problem with the error of the run, even before the first look is over. Failures of single
+    files do not count here. Without an error, it is Unknown until the service has finished its first look at the files.
     """
-    if present.unwritable:
-        paths, (why, remedy) = [path for path, _ in present.unwritable], UNWRITABLE[present.unwritable[0][1]]
-        sentence = f"The service cannot write to {list_names(paths)}: {why}."
-        yield problem(sentence, remedy.format(quote(paths[0])), directories=list(paths))
+    if present.problem:
+        yield problem(f"{present.problem}.", LOG, problem=present.problem)
+    elif not present.looked:
+        yield FIRST_LOOK
 
 
 def limit_reached(present: Present) -> Answers:
@@ -212,9 +285,20 @@ def volume_full(present: Present) -> Answers:
     that were not rewritten for lack of space. The detail and the remedy are those of the first file.
     """
     if lacking := [one for one in present.failures if one.reason is Reason.FREE_SPACE]:
-        first, count, where = lacking[0], pluralize(len(lacking), "file"), quote(dirname(lacking[0].path))
+        first, count = lacking[0], pluralize(len(lacking), "file")
         sentence = f"The volume has too little free space to rewrite {count}: {first.detail} for {first.path}."
-        yield problem(sentence, *list_space_commands(where), files=[one.path for one in lacking])
+        yield problem(sentence, *_list_space_commands(dirname(first.path)), files=[one.path for one in lacking])
+
+
+def _list_space_commands(directory: str, volume: Volume | None = None) -> tuple[str, ...]:
+    """Return commands that delete old entries in `directory`, list the snapshots, show the usage, and free chunks."""
+    where = quote(directory)
+    snapshots = f"btrfs subvolume list -s {where}   # btrfs subvolume delete SNAPSHOT"
+    found = (f"journalctl -D {where} --vacuum-size=256M", snapshots, f"btrfs filesystem usage {where}")
+    if volume is None:
+        return found
+    filters = BALANCE if not volume.mixed else f"{BALANCE} {BALANCE.replace('-d', '-m')}"
+    return (*found, f"btrfs balance start {filters} {where}")
 
 
 def keeper_starved(present: Present, now_us: int) -> Answers:

@@ -11,7 +11,7 @@ from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.health.evidence import Evidence, Look, Storage, Unknown, is_up
-from journalkeeper.health.finding import Answers, Facts, advice, list_names, list_space_commands, problem
+from journalkeeper.health.finding import Answers, advice, list_names
 from journalkeeper.model import MIB, Instance, JournalFile, Reason, Sums, Volume
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import pluralize, spell_size
@@ -25,13 +25,6 @@ PINNED_BYTES: Final = 16 * MIB
 MANY_EXTENTS: Final = 2 * READ_IOPS
 """The extents above the ideal that cost a cold reader two seconds; fewer are not reported."""
 
-ROOM_BYTES: Final = 64 * MIB
-"""With less than this btrfs may end a transaction for want of space: the metadata of one busy commit, and the kernel's
-own reserve for it on a small volume, is tens of MiB."""
-
-BALANCE: Final = "-dusage=50 -dlimit=4"
-"""The options of btrfs-balance(8) that free at most four chunks which are half empty."""
-
 MOVE: Final = (
     *("journalctl --relinquish-var", "mv /var/log/journal /var/log/journal.old"),
     *(
@@ -42,6 +35,9 @@ MOVE: Final = (
 )
 """The commands that move the host's journal into a subvolume of its own."""
 
+ASIDE: Final = "/var/log/damaged-journals"
+"""Where the remedy of damaged files puts them."""
+
 Files = tuple[JournalFile, ...]
 Place = tuple[Instance, Volume]
 
@@ -49,7 +45,7 @@ Place = tuple[Instance, Volume]
 def volatile(storage: Storage) -> Answers:
     """The journal is kept in memory, or nowhere: it ends with the boot, and no file needs care.
 
-    The check reports a problem. The cause is Storage=, a missing /var/log/journal, or a journal that was not
+    The check gives advice. The cause is Storage=, a missing /var/log/journal, or a journal that was not
     flushed to /var in this boot.
     """
     if storage.storage in {"volatile", "none"}:
@@ -66,7 +62,7 @@ def volatile(storage: Storage) -> Answers:
     else:
         return
     flushed = "yes" if storage.flushed else "no"
-    yield problem(sentence, *remedy, "journalctl --flush", storage=storage.storage, flushed=flushed)
+    yield advice(sentence, *remedy, "journalctl --flush", storage=storage.storage, flushed=flushed)
 
 
 def not_btrfs(look: Look) -> Answers:
@@ -153,35 +149,14 @@ def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> 
 def damaged(files: Files) -> Answers:
     """A file has an invalid header, or an impossible name, size or time: readers may leave out its entries.
 
-    The check reports a problem with the number of files and the first names.
+    The check gives advice with the number of files and the first names. journalctl reads what it can of such a file,
+    also with --file= after it was moved.
     """
     if paths := [file.path for file in files if file.problem in {Reason.BAD_HEADER, Reason.NOT_JOURNAL}]:
         number = pluralize(len(paths), "damaged journal file")
-        remedy = (f"journalctl --verify --file={quote(path)}" for path in paths[:5])
-        yield problem(f"{number}: {list_names(paths)}. Some entries are unreadable.", *remedy, files=list(paths))
-
-
-def no_room(places: list[Place]) -> Answers:
-    """A volume has no room for a new chunk and little room in its chunks, even if df(1) shows free space.
-
-    A chunk is space that btrfs has reserved for data or for metadata. The check adds the space outside of chunks to
-    the free space in chunks of data, and likewise for metadata. Less than 64 MiB in one of the sums is too little.
-    Each journal directory on such a volume yields a problem, and the report shows only the first.
-    """
-    for one, volume in places:
-        unallocated, metadata = volume.unallocated_bytes, volume.metadata_free_bytes
-        if min(volume.free_bytes, metadata) + unallocated < ROOM_BYTES:
-            kind, where = "data" if volume.free_bytes < metadata else "metadata", quote(one.directory)
-            sentence = f"The volume of {one.directory} has {spell_size(unallocated)} unallocated,"
-            sentence += f" {spell_size(volume.free_bytes)} free for data and {spell_size(metadata)} for metadata:"
-            remedy = (*list_space_commands(where), f"btrfs balance start {BALANCE} {where}")
-            facts: Facts = {
-                "directory": one.directory,
-                "unallocated_bytes": unallocated,
-                "data_free_bytes": volume.free_bytes,
-                "metadata_free_bytes": metadata,
-            }
-            yield problem(f"{sentence} {kind} is about to run out.", *remedy, **facts)
+        moved = (f"mv --backup=numbered -t {ASIDE} {quote(path)}" for path in paths)
+        sentence = f"{number}: {list_names(paths)}. Some entries are unreadable."
+        yield advice(sentence, f"mkdir -p {ASIDE}", *moved, files=list(paths))
 
 
 def _select(places: list[Place], look: Look, reason: Reason) -> list[Place]:

@@ -47,7 +47,8 @@ def judge_present(present: Present, now_us: int) -> Verdict:
 
     The rules suppose that the service runs, answers and has the installed version.
     """
-    return judge(Evidence(now_us, present=present, service=Manager()), HEALTH)
+    evidence = Evidence(now_us, present=present, service=Manager(), silent=present.silent, full=present.full)
+    return judge(evidence, HEALTH)
 
 
 def present(evidence: Evidence) -> Present | Unknown:
@@ -55,7 +56,7 @@ def present(evidence: Evidence) -> Present | Unknown:
 
     - The service answers: it has already judged its facts. Return a Present with `looked` alone, which is False
       if the service's health is unknown. The other fields have their defaults.
-    - The service hangs: return Unknown with the reason.
+    - The service hangs or is starting: return Unknown with the reason.
     - No service runs, or the bus cannot be asked: return the waiting files and the failed actions from the
       history. The actions are those since the last run began, or of all entries if there is no run, as in
       `find_failures`. Return Unknown if the history cannot be read.
@@ -63,6 +64,9 @@ def present(evidence: Evidence) -> Present | Unknown:
     service, record = evidence.service, evidence.record
     if isinstance(service, Manager):
         return Present(looked=service.health != "unknown")
+    unit = Unit(SERVICE, "", "") if isinstance(evidence.units, Unknown) else find_unit(evidence.units, SERVICE)
+    if unit.is_starting:
+        return Unknown(unit.start_sentence)
     if isinstance(service, Hung):
         return Unknown(service.why)
     if isinstance(record, Unknown):

@@ -86,8 +86,8 @@ class Database:
         version, a writable database renames it and calls `work` on a new one.
 
         Raises: NeedsRootError without the permission; BusyError if the file was locked for BUSY_S; FileError (ENOSPC,
-        EROFS, EIO); KeeperError for a read-only file that is damaged, foreign or of a newer version, and for a number
-        beyond 63 bits.
+        EROFS, EPERM, EIO); KeeperError for a read-only file that is damaged, foreign or of a newer version, and for a
+        number beyond 63 bits.
         """
         return self._run("read the history", work)
 

@@ -101,8 +101,35 @@ def synchronize(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
     _call("sync", "Synchronize", namespace, timeout_s)
 
 
+def answers(namespace: str, timeout_s: float) -> bool | None:
+    """Return whether the journald of `namespace` answers within `timeout_s` a question that makes it do nothing else.
+
+    Return None if it cannot be asked: it does not listen, or the caller lacks the right. An error is an answer, too:
+    systemd 252 does not know the question.
+    """
+    try:
+        _exchange("answer", "org.varlink.service.GetInfo", namespace, timeout_s)
+    except FileError:
+        return None
+    except KeeperError as error:
+        return not isinstance(error.__cause__, TimeoutError)
+    return True
+
+
 def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
     """Send the request `method`, such as "Rotate", to the journald of `namespace`, and wait for its answer.
+
+    Raises: as `_exchange`; KeeperError if the answer is not a JSON object, or reports an error.
+    """
+    path = get_socket_path(namespace)
+    answer = _exchange(what, f"io.systemd.Journal.{method}", namespace, timeout_s)
+    if not isinstance(answer, dict) or "error" in answer:
+        why = answer.get("error") if isinstance(answer, dict) else answer
+        raise KeeperError(f"{path}: journald refused to {what}: {why}")
+
+
+def _exchange(what: str, method: str, namespace: str, timeout_s: float) -> object:
+    """Send a request to the journald of `namespace`, and return its answer, which can be an error.
 
     `what` is the verb for error messages, such as "rotate".
 
@@ -113,7 +140,7 @@ def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
     - The answer is not a JSON object, or reports an error.
     """
     path = get_socket_path(namespace)
-    call = json.dumps({"method": f"io.systemd.Journal.{method}", "parameters": {}}).encode() + b"\0"
+    call = json.dumps({"method": method, "parameters": {}}).encode() + b"\0"
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as channel:
             channel.settimeout(timeout_s)
@@ -122,13 +149,10 @@ def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
             if pid == 0 or uid != 0:
                 raise KeeperError(f"{path}: the listener is not this machine's journald")
             channel.sendall(call)
-            answer = json.loads(channel.recv(ANSWER_BYTES).partition(b"\0")[0])  # journald sends it in one piece
+            return json.loads(channel.recv(ANSWER_BYTES).partition(b"\0")[0])  # journald sends it in one piece
     except TimeoutError as error:
         raise KeeperError(f"{path}: journald did not answer within {timeout_s:g} s; it may still {what}") from error
     except OSError as error:
         raise FileError.wrap(f"ask journald to {what}", path, error) from error
     except ValueError as error:
         raise KeeperError(f"{path}: journald's answer is not a JSON object") from error
-    if not isinstance(answer, dict) or "error" in answer:
-        why = answer.get("error") if isinstance(answer, dict) else answer
-        raise KeeperError(f"{path}: journald refused to {what}: {why}")

@@ -220,6 +220,8 @@ class Volume(NamedTuple):
     read_only_subvolume: bool = False
     snapshots: int | None = None
     snapshot_tool: str = ""
+    mixed: bool = False
+    """Whether its chunks hold both data and metadata."""
 
 
 def find_compression_obstacle(file: JournalFile, volume: Volume | None) -> str:

@@ -23,7 +23,7 @@ OUTAGES: Final = frozenset({Reason.IO_ERROR, Reason.FREE_SPACE, Reason.QUOTA, Re
 OUTAGE_US: Final = MINUTE_US
 """The delay after the first failure in an outage. It doubles with each further failure, up to AGAIN_US."""
 
-SPACE_US: Final = 10 * MINUTE_US
+SPACE_US: Final = MINUTE_US
 """The delay before free space is looked for again: no event announces it."""
 
 PASSING: Final = frozenset(

@@ -33,6 +33,7 @@ from journalkeeper.service.jobs import Changed, Ended, Job, Jobs, Notification
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event, RunLog, Say
 from journalkeeper.service.notify import Notify
 from journalkeeper.service.snapshot import (
+    Asked,
     Checked,
     Failed,
     FileDone,
@@ -55,6 +56,9 @@ STUCK_S: Final = 120.0
 
 Reading a piece of 32 MiB with 5,000 extents takes 33 s at 150 IOPS.
 """
+
+CHECK_EVERY_S: Final = 90.0
+"""How often the present is checked where nothing happens and no caller asks."""
 
 CHECK_S: Final = 1.0
 CHECK_WAIT_S: Final = 0.2
@@ -85,15 +89,14 @@ class Daemon:
         self._watch = Watch()
         self._woken, self._hung_up = asyncio.Event(), asyncio.Event()
         self._look_at_s, self._watches_are_due, self._resume_at_us = 0.0, True, inf
-        self._checking: asyncio.Future[set[str]] | None = None
+        self._checking: asyncio.Future[None] | None = None
         self._checked_s = 0.0
         self._turn = asyncio.Lock()
 
     async def run(self, *beside: Callable[[], Coroutine[None, None, None]]) -> None:
         """Run the service, and each of `beside` as a task, until SIGTERM or SIGINT. SIGHUP reloads the configuration.
 
-        At the end, cancel jobs and tasks, and wait for the worker: a running action ends between two pieces.
-
+        At the end, wait for the worker: a running action ends between two pieces.
         Raises: BusyError if another service has the state directory, at the start or later; KeeperError if that
         directory cannot be made or locked; ReplacedError if the service has to be started again.
         """
@@ -237,11 +240,12 @@ class Daemon:
             await self.reload()
 
     async def _feed_watchdog(self) -> None:
-        """Wait for half of the watchdog's time, then send WATCHDOG=1. Without a watchdog, wait forever.
+        """Check as for a caller, wait for half of the watchdog's time or CHECK_EVERY_S, and send WATCHDOG=1.
 
         If a look or run has made no progress for STUCK_S, also publish it as failed. The end of the run corrects that.
         """
-        await asyncio.sleep(self._notify.watchdog_s or inf)
+        await self.refresh()
+        await asyncio.sleep(self._notify.watchdog_s or CHECK_EVERY_S)
         self._notify.send("WATCHDOG=1")
         alive_s = self._worker.alive_s
         if alive_s is not None and time.monotonic() - alive_s > STUCK_S:
@@ -263,11 +267,7 @@ class Daemon:
         self._loop.call_soon_threadsafe(self._take, message)
 
     def _take(self, message: Message) -> None:
-        """Update the state with a message of the worker, and publish the new state.
-
-        Pass a FileDone to the followers. Show the progress of the service's own run in its status line, and store a
-        job's progress in the job. Checked and FlushesLooked are published only if they change the state.
-        """
+        """Update the state with a message of the worker, and publish it, unless a check changed nothing."""
         match message:
             case FileDone():
                 self._tell(message)
@@ -276,7 +276,9 @@ class Daemon:
             case Progressed(number, progress):
                 self.jobs.find(number).progress = progress
         state = apply_message(self._state, message)
-        if not isinstance(message, Checked | FlushesLooked) or state != self._state:  # both are posted for each look
+        if (
+            not isinstance(message, Asked | Checked | FlushesLooked) or state != self._state
+        ):  # both are posted for each look
             self._publish(state)
 
     def _change(self, **facts: Any) -> None:
@@ -310,15 +312,14 @@ class Daemon:
             follow(notification)
 
     async def refresh(self) -> None:
-        """Check for a caller whether the configuration changed and the directories can be written.
+        """Check what no event reports: the configuration, the right to write, the room, and whether journald answers.
 
-        No event reports such changes. Start a new check in a thread if none is running and the last one began at least
-        CHECK_S ago. Wait at most CHECK_WAIT_S for the running one; a longer check continues. The worker posts the
-        result. An error of the check is not raised.
+        Start a new check in a thread if none is running and the last one began at least CHECK_S ago. Wait at most
+        CHECK_WAIT_S for it; a longer check continues. The worker posts the result.
         """
         now_s = time.monotonic()
         if self._checking is None or (self._checking.done() and now_s - self._checked_s >= CHECK_S):
-            self._checking, self._checked_s = self._loop.run_in_executor(None, self._worker.check), now_s
+            self._checking, self._checked_s = self._loop.run_in_executor(None, self._worker.check_all), now_s
         await asyncio.wait({self._checking}, timeout=CHECK_WAIT_S)
 
     def snapshot(self) -> Snapshot:
@@ -357,8 +358,7 @@ class Daemon:
     def pause(self, span_us: int) -> None:
         """Stop the service's own work for `span_us` microseconds. Jobs are still done.
 
-        With 0, or an end after the year 9999, it lasts until `resume`. A running action ends between two pieces. A new
-        pause replaces the one before. At the end of a pause, the service looks at everything.
+        With 0, or an end after the year 9999, it lasts until `resume`. A running action ends between two pieces.
         """
         self.resume()
         end_us = now_us() + span_us

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from journalkeeper import __version__
-from journalkeeper.health.evidence import Obstacle, Present
+from journalkeeper.health.evidence import Obstacle, Present, Silence
 from journalkeeper.health.finding import FIRST_LOOK, Verdict
 from journalkeeper.health.verdict import (
     describe_files,
@@ -17,7 +17,7 @@ from journalkeeper.health.verdict import (
     still_failing,
 )
 from journalkeeper.metrics.status import Status
-from journalkeeper.model import Action, JournalFile, Outcome, Result, Skip, Window
+from journalkeeper.model import Action, JournalFile, Outcome, Result, Skip, Volume, Window
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.recorded import Counters
@@ -25,7 +25,7 @@ from journalkeeper.model.run import Report
 
 Doing = Action | Skip | Outcome
 
-STANDING: Final = ("configuration", "unwatched", "unwritable", "paused")
+STANDING: Final = ("configuration", "unwatched", "unwritable", "full", "silent", "paused")
 """The facts in `Snapshot.present` that do not depend on the last run."""
 
 
@@ -190,21 +190,35 @@ class Checked(NamedTuple):
     """Changes were looked for that cause no event.
 
     `configuration` is why the running configuration is not the one on disk, "" while it is. `unwritable` are the
-    directories that the service may not write to, each with the reason.
+    paths that the service may not write to, each with the reason. `full` is that of Present.
     """
 
     configuration: str
     unwritable: tuple[tuple[str, Obstacle], ...]
+    full: tuple[tuple[str, Volume], ...] = ()
 
 
-Message = Checked | FlushesLooked | Looked | Failed | FileDone | NotOnBtrfs | Progressed
+class Asked(NamedTuple):
+    """The journalds were asked; `silent` is that of Present."""
+
+    silent: tuple[tuple[str, Silence], ...]
+
+
+class Planned(NamedTuple):
+    """A run has looked and planned, and begins with its actions."""
+
+    findings: Findings
+
+
+Message = Asked | Checked | FlushesLooked | Looked | Failed | FileDone | NotOnBtrfs | Planned | Progressed
 
 
 def apply_message(state: Snapshot, message: Message) -> Snapshot:
     """Return the state that follows from `state` and a message of the worker. `state` stays unchanged.
 
     - Progressed: set `working` if it is the service's own run. A job's progress changes nothing.
-    - Checked: replace the state of the configuration and the unwritable directories in `present`.
+    - Asked, Checked: replace their facts in `present`.
+    - Planned: replace the findings.
     - FlushesLooked: replace the windows and the next flush.
     - FileDone: remove the failures of its path, and add the outcome if it is one of `find_failures`. A success also
       adds to the sums of bytes and sets `last_run_us`.
@@ -221,7 +235,9 @@ def apply_message(state: Snapshot, message: Message) -> Snapshot:
     match message:
         case Progressed(job, _):
             state = state._replace(working=state.working or not job)
-        case Checked():
+        case Planned(findings):
+            state = state._replace(findings=findings._replace(counters=state.findings and state.findings.counters))
+        case Asked() | Checked():
             present = before._replace(**message._asdict())
         case FlushesLooked():
             state = state._replace(**message._asdict())

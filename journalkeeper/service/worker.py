@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from journalkeeper.btrfs.volume import find_mount_line
@@ -20,15 +21,17 @@ from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
 from journalkeeper.health.evidence import Obstacle
 from journalkeeper.health.verdict import describe_waits, present_after_run
 from journalkeeper.history.database import RecordLockedError
-from journalkeeper.journald import layout
+from journalkeeper.history.record import NAME
+from journalkeeper.journald import control, layout
 from journalkeeper.metrics.status import status
-from journalkeeper.model import Outcome, Reason, Request, Result
+from journalkeeper.model import Host, Outcome, Plan, Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError, UsageError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.reasons import NO_JOURNAL
 from journalkeeper.model.record import to_json
 from journalkeeper.model.run import Report, job_document
 from journalkeeper.model.units import HOUR_US, MINUTE_US
+from journalkeeper.observe.presence import find_full, find_silent
 from journalkeeper.service import snapshot
 from journalkeeper.service.backoff import RETRY_S, CpuShare
 from journalkeeper.service.jobs import Ended, Job
@@ -113,7 +116,7 @@ class Worker:
         self.engine = engine
 
     def check(self) -> set[str]:
-        """Post whether the configuration on disk is the one that runs, and which directories cannot be written.
+        """Post whether the configuration on disk is the one that runs, and what cannot be written or has no room.
 
         Post an error of the configuration as a text, and do not raise it. Post nothing if a reload replaced the engine
         during the check. The returned set is the same in that case.
@@ -135,9 +138,19 @@ class Worker:
             mounted = {path for path, obstacle in found.items() if obstacle is Obstacle.MOUNT}
             replaced |= mounted - self._known_mounts.setdefault(top, mounted)
             unwritable |= found
+        for path in (engine.state_directory, f"{engine.state_directory}/{NAME}"):
+            unwritable |= {} if unwritable.get(engine.state_directory) else _find_obstacles(path)
         if engine is self.engine:
-            self._post(snapshot.Checked(configuration, tuple(unwritable.items())))
+            self._post(snapshot.Checked(configuration, tuple(unwritable.items()), find_full(engine.directories)))
         return replaced
+
+    def check_all(self) -> None:
+        """Call `check`, then ask the journalds of the host whether they take messages, and post the result.
+
+        A journald that does not answer keeps this waiting for control.TIMEOUT_S. Any thread may call this.
+        """
+        self.check()
+        self._post(snapshot.Asked(find_silent(self.engine.directories, control.TIMEOUT_S)))
 
     def look_at_flushes(self) -> bool:
         """Look at the flush timers, and post the flush windows. Add the CPU time to `flush_looks`.
@@ -198,8 +211,13 @@ class Worker:
         def note_outcome(outcome: Outcome) -> None:
             self._post(snapshot.FileDone(outcome, now_us()))
 
+        def note_plan(host: Host, plan: Plan) -> None:
+            if not job and plan.actions:  # without actions the result follows at once
+                self._post(snapshot.Planned(_make_findings(engine, host, plan, ())))
+
+        run = partial(engine.run, request, on_progress=note_progress, stop=stop, origin=origin)
         try:
-            return engine.run(request, on_progress=note_progress, stop=stop, origin=origin, on_outcome=note_outcome)
+            return run(on_outcome=note_outcome, on_plan=note_plan)
         finally:
             self.alive_s = None
 
@@ -214,17 +232,7 @@ class Worker:
         host, plan, outcomes = report.host, report.plan, report.outcomes
         if host is None:
             raise KeeperError("the run did not look at the host")
-        files = {file.path: file for file in host.files}
-        doings: tuple[snapshot.Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
-        found = snapshot.Findings(
-            files=files,
-            decided={one.path: one for one in doings},
-            status=status(host, plan, outcomes, engine.config),
-            waits_for=describe_waits(skip for skip in plan.skipped if skip.path in files),
-            missing=tuple(sorted(engine.list_missing_directories())),
-            intake_p99_us=engine.memory.intake.p99_us,
-            counters=report.counters,
-        )
+        found = _make_findings(engine, host, plan, outcomes)._replace(counters=report.counters)
         present = present_after_run(plan, outcomes, report.waiting)._replace(unrecorded="; ".join(report.unrecorded))
         wait_s = 0.0 if engine.look_for_due_plan() else get_next_plan_s(report, engine.memory.observer.next_shared_us)
         return snapshot.Looked(found, present, report, wait_s, snapshot.FlushesLooked(*engine.windows()))
@@ -250,6 +258,19 @@ class Worker:
         request = resolve(job.request, engine.directories)
         report = self._run(engine, job.number, request, lambda: job.state == "canceling" or self._stops(), ORIGIN)
         return Ended(name_result(report, job.request), job_document(report)), report
+
+
+def _make_findings(engine: Engine, host: Host, plan: Plan, outcomes: Sequence[Outcome]) -> snapshot.Findings:
+    files = {file.path: file for file in host.files}
+    doings: tuple[snapshot.Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
+    return snapshot.Findings(
+        files=files,
+        decided={one.path: one for one in doings},
+        status=status(host, plan, outcomes, engine.config),
+        waits_for=describe_waits(skip for skip in plan.skipped if skip.path in files),
+        missing=tuple(sorted(engine.list_missing_directories())),
+        intake_p99_us=engine.memory.intake.p99_us,
+    )
 
 
 def get_next_plan_s(report: Report, whole_us: int) -> float:
@@ -316,23 +337,28 @@ def find_unwritable(top: str) -> dict[str, Obstacle]:
         places += [one.path for one in layout.find_directories(top)]
     found: dict[str, Obstacle] = {}
     for path in places:
-        ours = os.path.isdir(path) and os.path.basename(path) != layout.REMOTE and top not in found
-        with suppress(OSError):  # it vanished, or the look reports it
-            if ours and not os.access(path, os.W_OK, effective_ids=True):
-                found[path] = _find_obstacle(path)
+        if os.path.isdir(path) and os.path.basename(path) != layout.REMOTE and top not in found:
+            found |= _find_obstacles(path)
     return found
 
 
+def _find_obstacles(path: str) -> dict[str, Obstacle]:
+    with suppress(OSError):  # it vanished, or the look reports it
+        if os.path.exists(path) and not os.access(path, os.W_OK, effective_ids=True):
+            return {path: _find_obstacle(path)}
+    return {}
+
+
 def _find_obstacle(path: str) -> Obstacle:
-    """Return the reason why this process cannot write to the directory `path`. The caller knows that it cannot.
+    """Return the reason why this process cannot write to `path`. The caller knows that it cannot.
 
     Return the first that applies: FILESYSTEM if the filesystem is read-only, MOUNT if only its mount is, OWNER if the
     directory belongs to another user, MODE if the mode forbids it. Otherwise return ATTRIBUTE, because an attribute
     such as chattr +i is left as the cause.
 
-    Raises: OSError if the directory cannot be opened.
+    Raises: OSError if the path cannot be opened.
     """
-    fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         fields = (find_mount_line(fd) or "").rstrip("\n").split(" ")
         seen = os.fstat(fd)

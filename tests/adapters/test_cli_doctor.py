@@ -12,7 +12,7 @@ import pytest
 
 from journalkeeper.cli import doctor, retention
 from journalkeeper.config import files
-from journalkeeper.health.evidence import Dropped, Evidence, Unit, Unknown
+from journalkeeper.health.evidence import Dropped, Evidence, Silence, Storage, Unit, Unknown
 from journalkeeper.journald import conf
 from journalkeeper.model import Reason
 from journalkeeper.observe import machine
@@ -24,6 +24,7 @@ from tests.hosts import NOW_US, file
 LOST = journal(dropped=(Dropped(NOW_US, "a.service", 7),))
 HOSTILE = "\x1b[31m</script>\n\udcff" + "a b" * 3000
 DAMAGED = look(file(problem=Reason.BAD_HEADER, path=f"/j/{HOSTILE}"))
+SILENT = (("systemd-journald.service", Silence.STOPPED),)
 Given = Callable[[Evidence], None]
 
 
@@ -49,12 +50,12 @@ def test_a_healthy_host_is_one_line(given: Given, typed: Typed) -> None:
 def test_a_finding_is_its_sentence_and_its_commands(given: Given, typed: Typed) -> None:
     given(evidence(journal=LOST, record=Unknown("no", needs_root=True), config=Unknown("not looked at")))
     out = (
-        "PROBLEM: dropped\n"
+        "ADVICE: dropped\n"
         "  7 messages of the last week never reached the journal: a.service 7.\n"
         "    systemctl edit a.service   # [Service] LogRateLimitBurst=10000\n"
         "\n"
-        f"{len(doctor.DOCTOR_RULES) - 3} checks passed, 1 problem, 1 check needs root (sudo journalkeeper doctor), 1"
-        "\ncheck could not be made:\n"
+        f"{len(doctor.DOCTOR_RULES) - 3} checks passed, 1 suggestion, 1 check needs root (sudo journalkeeper doctor),"
+        "\n1 check could not be made:\n"
         "  fragmented: not looked at\n"
     )
     assert typed("doctor") == (0, out, "")
@@ -67,8 +68,8 @@ def test_a_wrong_configuration_is_a_finding_and_the_other_checks_are_made(
     (tmp_path / "wrong.conf").write_text("[Defrag]\nCompress=gzip\n")
     said = typed("doctor", "-j", "--config", str(tmp_path / "wrong.conf"))
     first, second = said.document["findings"]
-    assert (first["rule"], second["rule"]) == ("dropped", "bad-configuration")
-    assert second["sentence"].startswith(f"{tmp_path}/wrong.conf:2: ")
+    assert (first["rule"], second["rule"]) == ("bad-configuration", "dropped")
+    assert first["sentence"].startswith(f"{tmp_path}/wrong.conf:2: ")
 
 
 def test_without_root_the_summary_is_one_line(given: Given, typed: Typed) -> None:
@@ -90,12 +91,16 @@ def test_where_reading_the_journal_stopped_is_said(given: Given, typed: Typed) -
         (evidence(), ["--check"], 0),
         (evidence(look=look(foreign=("/j",))), ["--check"], 0),
         (evidence(look=DAMAGED), [], 0),
-        (evidence(look=DAMAGED), ["--check"], 1),
-        (evidence(look=DAMAGED), ["--check", "-j"], 1),
+        (evidence(look=DAMAGED), ["--check"], 0),
+        (evidence(storage=Storage("volatile", persistent_directory=True, flushed=True)), ["--check"], 0),
         (evidence(look=Unknown("no")), ["--check"], 0),
+        (evidence(silent=SILENT), [], 0),
+        (evidence(silent=SILENT), ["--check"], 1),
+        (evidence(silent=SILENT), ["--check", "-j"], 1),
+        (evidence(units=Unknown("no"), service=None), ["--check"], 1),
     ],
 )
-def test_only_a_problem_fails_a_check(
+def test_a_check_fails_where_the_verdict_is_not_ok(
     given: Given, typed: Typed, found: Evidence, words: list[str], status: int
 ) -> None:
     given(found)

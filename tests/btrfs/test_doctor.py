@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.cli import program
+from journalkeeper.health import storage_rules
 from journalkeeper.journald import layout
 from journalkeeper.model import MIB
 from journalkeeper.probe.bed import Bed
@@ -55,9 +56,17 @@ def test_a_snapshot_beside_a_nocow_journal(
     assert "snapshot" in run(*remedy.split())
 
 
-def test_a_damaged_file_is_a_problem(bed: Bed, doctor: Callable[..., dict[str, Any]]) -> None:
+def test_a_damaged_file_is_advice_until_its_remedy_is_done(
+    bed: Bed, doctor: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_rules, "ASIDE", tmp_path / "aside")
     assert "damaged" not in doctor(bed.directory)["findings"]
     bad = bed.directory / ("0" * 32) / archive_name()  # another machine's: journald vacuums what looks empty in its own
     bad.parent.mkdir()
     bad.write_bytes(b"LPKSHHRX" + bytes(4096))
-    assert doctor(bed.directory, 1, "--check")["findings"]["damaged"]["facts"] == {"files": [str(bad)]}
+    found = doctor(bed.directory, 0, "--check")["findings"]["damaged"]
+    assert found["facts"] == {"files": [str(bad)]}
+    for command in found["remedy"]:
+        run("sh", "-c", command)
+    assert "damaged" not in doctor(bed.directory)["findings"]
+    assert (tmp_path / "aside" / bad.name).exists()

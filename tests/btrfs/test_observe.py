@@ -16,7 +16,6 @@ from typing import TypeVar
 import pytest
 
 from journalkeeper.btrfs import inode, placement
-from journalkeeper.cli.status import find_foreign_tops
 from journalkeeper.journald import control, opening
 from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.model import MIB, Extents, JournalFile, Kind, Reason, State
@@ -158,19 +157,6 @@ def elsewhere(tmp_path: Path, journal_bytes: bytes) -> Path:
         pytest.skip("the machine's temporary files are on btrfs")
     (directory / "system.journal").write_bytes(journal_bytes)
     return tmp_path
-
-
-@pytest.mark.may_skip
-def test_status_reports_that_no_journal_directory_is_on_btrfs(top: Path, elsewhere: Path) -> None:
-    here, there, gone = str(top), str(elsewhere), str(elsewhere / "gone")
-    assert find_foreign_tops((there,)) == (there,)
-    for mixed in ((here,), (there, here), (here, there), (there, gone), (gone,)):
-        assert find_foreign_tops(mixed) == ()
-    run("mount", "--bind", top / MACHINE, elsewhere / MACHINE)
-    try:
-        assert find_foreign_tops((there,)) == ()
-    finally:
-        run("umount", elsewhere / MACHINE)
 
 
 @pytest.mark.may_skip

@@ -18,13 +18,15 @@ from journalkeeper.health.evidence import (
     Obstacle,
     Present,
     Recorded,
+    Silence,
     Storage,
     Unit,
     Unknown,
+    lacks_room,
 )
 from journalkeeper.health.finding import Finding, Severity, judge, list_names, shorten, word
-from journalkeeper.health.rules import RULES
-from journalkeeper.model import GIB, MIB, JournalFile, Kind, Reason, Skip
+from journalkeeper.health.rules import HEALTH, RULES
+from journalkeeper.model import MIB, JournalFile, Kind, Reason, Skip
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.recorded import Counters, Run
 from journalkeeper.model.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
@@ -85,6 +87,12 @@ def down(**states: str) -> Evidence:
     return evidence(units=units(**states), service=None)
 
 
+def starting(seconds: int) -> Evidence:
+    """Return evidence of a service that systemd has been starting for so long."""
+    unit = Unit("journalkeeper.service", "activating", "start", "enabled", age_us=seconds * SECOND_US)
+    return evidence(units=(unit, *UNITS[1:]), service=None)
+
+
 LACKING = Skip("/j/a", Reason.FREE_SPACE, "8 MiB are needed, 0 are to spare")
 
 
@@ -100,11 +108,6 @@ def torn(total: int, kind: Kind = Kind.ARCHIVED, problem: Reason | None = None, 
     return evidence(**{"look": look(one), **words, "config": config})
 
 
-def on(**words: Any) -> Evidence:
-    """Return evidence with a volume that has these fields."""
-    return seen(volumes=(volume(**words),))
-
-
 def slow(slow_boots: int, others: int, flush_s: float = 3.0, userspace_s: float = 10.0) -> Evidence:
     return read(boots=boots(slow_boots, userspace_s, flush_s) + boots(others))
 
@@ -118,32 +121,35 @@ NOCOW = instance(nocow=True)
 SHARED = file(extents=extents(shared_bytes=16 * MIB))
 
 FOUND: list[tuple[str, Severity, Evidence]] = [
-    ("volatile", PROBLEM, evidence(storage=Storage("volatile", persistent_directory=True, flushed=True))),
-    ("volatile", PROBLEM, evidence(storage=Storage("none", persistent_directory=True, flushed=True))),
-    ("volatile", PROBLEM, evidence(storage=Storage("auto", persistent_directory=False, flushed=True))),
-    ("volatile", PROBLEM, evidence(storage=Storage("auto", persistent_directory=True, flushed=False))),
+    ("volatile", ADVICE, evidence(storage=Storage("volatile", persistent_directory=True, flushed=True))),
+    ("volatile", ADVICE, evidence(storage=Storage("none", persistent_directory=True, flushed=True))),
+    ("volatile", ADVICE, evidence(storage=Storage("auto", persistent_directory=False, flushed=True))),
+    ("volatile", ADVICE, evidence(storage=Storage("auto", persistent_directory=True, flushed=False))),
     ("not-btrfs", ADVICE, seen(foreign=("/var/log/journal",))),
     ("nocow-redundant", ADVICE, seen(instances=(NOCOW,), volumes=(volume(data_profile="raid1", redundant=True),))),
     ("nocow-snapshots", ADVICE, seen(SHARED, instances=(NOCOW,))),
     ("nocow-snapshots", ADVICE, seen(instances=(NOCOW,), volumes=(volume(snapshots=1),))),
     ("pinned-by-snapshots", ADVICE, seen(SHARED)),
     ("pinned-by-snapshots", ADVICE, seen(SHARED._replace(disk_bytes=32 * MIB))),
-    ("damaged", PROBLEM, seen(file(problem=Reason.BAD_HEADER))),
-    ("damaged", PROBLEM, seen(file(problem=Reason.NOT_JOURNAL))),
-    ("no-room", PROBLEM, on(free_bytes=64 * MIB - 1, unallocated_bytes=0)),
-    ("no-room", PROBLEM, on(metadata_free_bytes=0, unallocated_bytes=64 * MIB - 1)),
-    ("dropped", PROBLEM, read(dropped=(Dropped(NOW_US - 7 * DAY_US, "a.service", 1),))),
-    ("journald-ended", PROBLEM, read(ended=(Ended(NOW_US - 7 * DAY_US, "watchdog"),))),
-    ("waits", PROBLEM, read(intake=intake(98) + intake(2, 500_000))),
+    ("damaged", ADVICE, seen(file(problem=Reason.BAD_HEADER))),
+    ("damaged", ADVICE, seen(file(problem=Reason.NOT_JOURNAL))),
+    ("dropped", ADVICE, read(dropped=(Dropped(NOW_US - 7 * DAY_US, "a.service", 1),))),
+    ("journald-ended", ADVICE, read(ended=(Ended(NOW_US - 7 * DAY_US, "watchdog"),))),
+    ("waits", ADVICE, read(intake=intake(98) + intake(2, 500_000))),
     ("waits", ADVICE, read(intake=intake(999) + intake(1, 3_000_000))),
-    ("slow-boot", PROBLEM, slow(3, 2)),
-    ("slow-boot", PROBLEM, slow(3, 0)),
-    ("slow-boot", PROBLEM, slow(3, 2, flush_s=1.0, userspace_s=4.9)),
+    ("slow-boot", ADVICE, slow(3, 2)),
+    ("slow-boot", ADVICE, slow(3, 0)),
+    ("slow-boot", ADVICE, slow(3, 2, flush_s=1.0, userspace_s=4.9)),
     ("fragmented", ADVICE, torn(301, **UNKEPT)),
     ("fragmented", ADVICE, torn(301, units=UNSEEN, service=UNSEEN)),
     ("fragmented", ADVICE, torn(301, service=Manager(state="paused", paused=True))),
     ("fragmented", ADVICE, torn(301, Kind.ACTIVE, **UNKEPT)),
+    ("no-room", PROBLEM, evidence(full=((DIRECTORY, volume()),))),
+    ("journald-silent", PROBLEM, evidence(silent=(("systemd-journald.service", Silence.HUNG),))),
     ("keeper-down", PROBLEM, down(service="failed/failed/enabled")),
+    ("keeper-down", PROBLEM, starting(60)),
+    ("keeper-down", PROBLEM, starting(60)._replace(service=Hung())),
+    ("keeper-down", PROBLEM, down(service="inactive/dead/masked")),
     ("keeper-down", PROBLEM, down(service="activating/auto-restart/enabled")),
     ("keeper-down", PROBLEM, down(service="inactive/dead/enabled")),
     ("keeper-down", PROBLEM, down(service="inactive/dead/disabled", timer="inactive/dead/disabled")),
@@ -187,9 +193,6 @@ PASSED: list[tuple[str, Evidence]] = [
     ("fragmented", torn(301, problem=Reason.VANISHED, **UNKEPT)),
     ("pinned-by-snapshots", seen(file(extents=extents(shared_bytes=16 * MIB - 1)))),
     ("damaged", seen(file(problem=Reason.VANISHED))),
-    ("no-room", on(free_bytes=64 * MIB, unallocated_bytes=0)),
-    ("no-room", on(metadata_free_bytes=64 * MIB, unallocated_bytes=0)),
-    ("no-room", on(metadata_free_bytes=0, unallocated_bytes=64 * MIB)),
     ("dropped", read(dropped=(Dropped(NOW_US - 7 * DAY_US - 1, "a.service", 1),))),
     ("journald-ended", read(ended=(Ended(NOW_US - 7 * DAY_US - 1, "signal"),))),
     ("journald-ended", read(events_complete=False, events_oldest_us=NOW_US - 7 * DAY_US)),
@@ -202,6 +205,8 @@ PASSED: list[tuple[str, Evidence]] = [
     ("slow-boot", slow(3, 3)._replace(record=recorded(counters=Counters(since_us=NOW_US - 3 * DAY_US)))),
     ("slow-boot", slow(5, 0, flush_s=0.999, userspace_s=1)),
     ("keeper-down", down()._replace(units=BY_TIMER)),
+    ("keeper-hung", starting(59)._replace(service=Hung())),
+    ("keeper-down", down(service="inactive/dead/masked", timer="inactive/dead/disabled")._replace(record=ran(47.9))),
     ("keeper-down", down(service="reloading/reload/enabled")),
     ("keeper-down", down(service="inactive/dead/disabled", timer="inactive/dead/disabled")._replace(record=ran(47.9))),
     ("keeper-down", down()._replace(units=UNSEEN, record=ran(47.9))),
@@ -223,6 +228,8 @@ NOT_MADE: list[tuple[str, Evidence]] = [
     ("journald-ended", read(events_complete=False, events_oldest_us=NOW_US - DAY_US)),
     ("keeper-failing", now(looked=False)),
     ("keeper-down", down()._replace(units=UNSEEN)),
+    ("keeper-down", starting(59)),
+    ("keeper-down", starting(59)._replace(service=Hung())),
     ("slow-boot", slow(4, 0)._replace(record=recorded(counters=Counters(since_us=NOW_US - 2 * DAY_US)))),
     ("slow-boot", slow(4, 0)._replace(record=recorded(counters=Counters(since_us=None)))),
     ("slow-boot", slow(4, 0)._replace(record=recorded(counters=None))),
@@ -304,8 +311,8 @@ def test_a_running_service_is_asked_and_not_judged_a_second_time() -> None:
 
 
 def test_problems_come_first() -> None:
-    verdict = judge(evidence(look=look(file(problem=Reason.BAD_HEADER), foreign=("/j",))), RULES)
-    assert [finding.word for finding in verdict.findings] == ["damaged", "not-btrfs"]
+    verdict = judge(evidence(look=look(foreign=("/j",)), config_error="a.conf:3: no"), RULES)
+    assert [finding.word for finding in verdict.findings] == ["bad-configuration", "not-btrfs"]
 
 
 def test_lost_messages_are_summed_by_unit_and_the_kernel_has_another_remedy() -> None:
@@ -385,13 +392,53 @@ def test_no_directory_but_the_hosts_journal_is_moved(path: str, *, moved: bool) 
     assert moves == (["mv /var/log/journal /var/log/journal.old", "rm -r /var/log/journal.old"] if moved else [])
 
 
-def test_no_room_looks_at_every_volume() -> None:
-    other = limits(directory=DIRECTORY_SHOP, device=41)
-    full = volume(device=41, free_bytes=0, unallocated_bytes=0)
-    given = seen(instances=(limits(), other), volumes=(volume(unallocated_bytes=GIB), full))
-    found = answer("no-room", given)
-    assert isinstance(found, Finding)
-    assert found.facts["directory"] == DIRECTORY_SHOP
-    assert "data is about to run out." in found.sentence
-    metadata = on(metadata_free_bytes=0, unallocated_bytes=0)
-    assert "metadata is about to run out." in finding("no-room", metadata).sentence
+@pytest.mark.parametrize(
+    ("words", "lacks"),
+    [
+        ({"free_bytes": 64 * MIB - 1, "unallocated_bytes": 0}, True),
+        ({"metadata_free_bytes": 0, "unallocated_bytes": 64 * MIB - 1}, True),
+        ({"free_bytes": 64 * MIB, "unallocated_bytes": 0}, False),
+        ({"metadata_free_bytes": 64 * MIB, "unallocated_bytes": 0}, False),
+        ({"metadata_free_bytes": 0, "unallocated_bytes": 64 * MIB}, False),
+    ],
+)
+def test_a_volume_lacks_room_for_data_or_for_metadata(words: dict[str, int], *, lacks: bool) -> None:
+    assert lacks_room(volume(**words)) is lacks
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "balance"),
+    [
+        ({"free_bytes": 0}, "data", "-dusage=50 -dlimit=4"),
+        ({"metadata_free_bytes": 0}, "metadata", "-dusage=50 -dlimit=4"),
+        ({"free_bytes": 0, "mixed": True}, "data", "-dusage=50 -dlimit=4 -musage=50 -mlimit=4"),
+    ],
+)
+def test_the_remedy_of_a_full_volume_names_the_directory(words: dict[str, Any], kind: str, balance: str) -> None:
+    found = finding("no-room", evidence(full=(("/j a", volume(**words)),)))
+    assert f"{kind} is about to run out." in found.sentence
+    assert found.remedy[0] == "journalctl -D '/j a' --vacuum-size=256M"
+    assert found.remedy[-1] == f"btrfs balance start {balance} '/j a'"
+
+
+@pytest.mark.parametrize(
+    ("silence", "remedy"),
+    [
+        (Silence.STOPPED, "systemctl start a"),
+        (Silence.FAILED, "systemctl start a"),
+        (Silence.MASKED, "systemctl unmask a && systemctl start a"),
+        (Silence.HUNG, "systemctl restart a"),
+    ],
+)
+def test_a_silent_journald_is_started_as_its_state_needs(silence: Silence, remedy: str) -> None:
+    assert finding("journald-silent", evidence(silent=(("a", silence),))).remedy == (remedy,)
+
+
+@pytest.mark.parametrize(("enabled", "option"), [("masked", ""), ("masked-runtime", " --runtime")])
+def test_a_masked_service_is_unmasked_first(enabled: str, option: str) -> None:
+    found = finding("keeper-down", down(service=f"inactive/dead/{enabled}"))
+    assert found.remedy[0].startswith(f"systemctl unmask{option} journalkeeper.service && ")
+
+
+def test_only_the_rules_of_health_find_problems() -> None:
+    assert {rule for rule, severity, _ in FOUND if severity is PROBLEM} == {word(rule) for rule in HEALTH}

@@ -7,7 +7,7 @@ import pytest
 
 from journalkeeper import __version__
 from journalkeeper.cli.status import _describe_ok
-from journalkeeper.health.evidence import Evidence, Hung, Obstacle, Present, Unit, Unknown
+from journalkeeper.health.evidence import Evidence, Hung, Obstacle, Present, Silence, Unit, Unknown
 from journalkeeper.health.finding import judge
 from journalkeeper.health.rules import HEALTH
 from journalkeeper.health.verdict import (
@@ -32,12 +32,15 @@ FAILED = recorded(last_run=RUN, entries=(Entry(NOW_US, "daemon", BAD),))
 WAITING = recorded(last_run=RUN, waiting=(Wait("/a", NOW_US - 49 * HOUR_US, "budget"),))
 BY_SERVICE = RUN._replace(origin="daemon")
 LIVE = Manager(version=__version__, health="ok", health_reasons=[], state="idle", state_reason="", files=12)
-WELL = Evidence(NOW_US, record=recorded(last_run=RUN), units=UNITS, service=LIVE)
+WELL = Evidence(NOW_US, record=recorded(last_run=RUN), units=UNITS, service=LIVE, silent=(), full=())
 BY_HAND = WELL._replace(service=None, units=(Unit("journalkeeper.service", "inactive", "dead", "disabled"),))
 STOPPED = WELL._replace(service=None, units=(Unit("journalkeeper.service", "inactive", "dead", "enabled"),))
 STARTING = STOPPED._replace(units=(*STOPPED.units, Unit("journalkeeper.timer", "active", "waiting", "enabled")))
 BROKEN = STOPPED._replace(units=(Unit("journalkeeper.service", "failed", "failed", "enabled", "exit-code"),))
 AGAIN = STOPPED._replace(units=(Unit("journalkeeper.service", "activating", "auto-restart", "enabled", "success"),))
+BEGUN = STOPPED._replace(
+    units=(Unit("journalkeeper.service", "activating", "start", "enabled", age_us=12 * SECOND_US),)
+)
 FAULT = Skip("/j/a", Reason.IO_ERROR, "EIO")
 UNREAD = Unknown("only root may read the history", needs_root=True)
 
@@ -73,6 +76,12 @@ UNREAD = Unknown("only root may read the history", needs_root=True)
         (WELL._replace(config_error="/etc/a.conf:3: Compress: no"), "Act: /etc/a.conf:3: Compress: no. Try: "),
         (STOPPED, "Act: journalkeeper.service is enabled but does not run, so nothing defragments the journal. Try: "),
         (AGAIN, "Unknown: systemd starts journalkeeper.service again in a moment."),
+        (BEGUN, "Unknown: journalkeeper.service has been starting for 12s."),
+        (BEGUN._replace(service=Hung()), "Unknown: journalkeeper.service has been starting for 12s."),
+        (
+            WELL._replace(silent=(("systemd-journald.service", Silence.MASKED),)),
+            "Act: systemd-journald.service is masked and does not run: no message that it should take is stored. Try: ",
+        ),
         (BROKEN, "Act: journalkeeper.service has failed (exit-code), so nothing defragments the journal. Try: "),
         (BROKEN._replace(config_error="/etc/a.conf:3: no"), "Act: /etc/a.conf:3: no. Try: journalkeeper check-config"),
         (BY_HAND, "OK: the last run, 1h ago, did not fail; no further run starts by itself (to enable the service:"),

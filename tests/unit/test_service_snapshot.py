@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.health.evidence import Obstacle, Present
+from journalkeeper.health.evidence import Obstacle, Present, Silence
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb, Window
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.service.snapshot import (
+    Asked,
     Checked,
     Failed,
     FileDone,
@@ -20,11 +21,13 @@ from journalkeeper.service.snapshot import (
     Looked,
     Message,
     NotOnBtrfs,
+    Planned,
     Progressed,
     Snapshot,
     apply_message,
 )
 from tests import figures
+from tests.hosts import volume
 
 CALM = Snapshot(("/j",))
 PROGRESS = Progress(1, 2, "/j/a", 3, 4)
@@ -42,6 +45,8 @@ STANDING: dict[str, Any] = {
     "configuration": "wrong",
     "unwatched": "no space",
     "unwritable": UNWRITABLE,
+    "silent": (("systemd-journald.service", Silence.STOPPED),),
+    "full": (("/j", volume()),),
     "paused": "until 9",
 }
 """What a run does not change."""
@@ -91,6 +96,8 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
         (CALM, FileDone(DONE, 5), WORKED),
         (WORKED, FileDone(DONE, 7), WORKED._replace(last_run_us=7, bytes_written=200, bytes_reclaimed=1000)),
         (CALM, FileDone(DONE._replace(result=Result.SKIPPED), 5), CALM),
+        (CALM, Asked(STANDING["silent"]), with_present(silent=STANDING["silent"])),
+        (CALM, Planned(FOUND), CALM._replace(findings=FOUND)),
         (CALM, Checked("wrong", UNWRITABLE), with_present(configuration="wrong", unwritable=UNWRITABLE)),
         (
             with_present(**STANDING),

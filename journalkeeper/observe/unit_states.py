@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Read the states of journalkeeper's units from PID 1 with systemctl.
+"""Read the states of units from PID 1 with systemctl.
 
 Source: systemctl(1), show; org.freedesktop.systemd1(5).
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
+from collections.abc import Sequence
 from typing import Final
 
 from journalkeeper.health.evidence import Unit, Unknown
@@ -16,16 +18,16 @@ ANSWER_S: Final = 10.0
 """PID 1 answers in milliseconds, unless it is stopped or its bus is."""
 
 OURS: Final = tuple(f"journalkeeper{name}" for name in (".service", ".timer", "-defrag.timer", "-shutdown.service"))
-PROPERTIES: Final = "Id,ActiveState,SubState,UnitFileState,Result"
+PROPERTIES: Final = "Id,ActiveState,SubState,UnitFileState,Result,StateChangeTimestampMonotonic"
 
 
-def units() -> tuple[Unit, ...] | Unknown:
-    """Ask systemctl for the states of journalkeeper's units, and return one Unit for each of them.
+def read_units(names: Sequence[str] = OURS) -> tuple[Unit, ...] | Unknown:
+    """Ask systemctl for the states of the units with these names, and return one Unit for each of them.
 
     A unit that is not installed is inactive, and its `enabled` is "". If systemd cannot be asked or does not answer
     within ANSWER_S, return Unknown with the reason.
     """
-    words = ("systemctl", "show", f"--property={PROPERTIES}", "--", *OURS)
+    words = ("systemctl", "show", f"--property={PROPERTIES}", "--", *names)
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "SYSTEMCTL_FORCE_BUS": "1"}
     try:
         done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=ANSWER_S)
@@ -33,8 +35,12 @@ def units() -> tuple[Unit, ...] | Unknown:
         return Unknown(f"PID 1 cannot be asked for the states of units: {error}")
     if done.returncode:
         return Unknown(f"PID 1 cannot be asked for the states of units: {done.stderr.strip()}")
+    now_us = time.monotonic_ns() // 1000
     shown = [dict(line.split("=", 1) for line in block.splitlines()) for block in done.stdout.strip().split("\n\n")]
     return tuple(
-        Unit(one["Id"], one["ActiveState"], one["SubState"], one["UnitFileState"], one.get("Result", ""))
+        Unit(
+            *(one["Id"], one["ActiveState"], one["SubState"], one["UnitFileState"], one.get("Result", "")),
+            age_us=max(0, now_us - int(one.get("StateChangeTimestampMonotonic") or now_us)),
+        )
         for one in shown
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.bus.unit_states import units
 from journalkeeper.health.evidence import Unit, Unknown
+from journalkeeper.observe.unit_states import read_units
 from tests.patience import PATIENCE_S
 
 SHOWN = """\
@@ -19,6 +19,7 @@ Id=journalkeeper.service
 ActiveState=active
 SubState=running
 UnitFileState=enabled
+StateChangeTimestampMonotonic=1
 
 Id=journalkeeper.timer
 ActiveState=inactive
@@ -43,7 +44,10 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 def test_units_have_the_states_that_systemctl_shows(systemctl: Callable[[str], None], tmp_path: Path) -> None:
     (tmp_path / "shown").write_text(SHOWN)
     systemctl(f'echo "$@" > {tmp_path}/asked; cat {tmp_path}/shown')
-    assert units() == (
+    found = read_units()
+    assert not isinstance(found, Unknown)
+    assert found[0].age_us > 0
+    assert tuple(one._replace(age_us=0) for one in found) == (
         Unit("journalkeeper.service", "active", "running", "enabled", "success"),
         Unit("journalkeeper.timer", "inactive", "dead"),
     )
@@ -60,8 +64,8 @@ def test_units_have_the_states_that_systemctl_shows(systemctl: Callable[[str], N
 def test_a_manager_that_does_not_answer_is_unknown_in_time(
     systemctl: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, lines: str, answer_s: float, words: str
 ) -> None:
-    monkeypatch.setattr("journalkeeper.bus.unit_states.ANSWER_S", answer_s)
+    monkeypatch.setattr("journalkeeper.observe.unit_states.ANSWER_S", answer_s)
     systemctl(lines)
-    found = units()
+    found = read_units()
     assert isinstance(found, Unknown)
     assert words in found.why
