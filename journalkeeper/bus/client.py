@@ -17,7 +17,7 @@ from dbus_fast import Message, MessageFlag, MessageType
 
 from journalkeeper import __version__
 from journalkeeper.bus import names, options
-from journalkeeper.bus.connection import SENT_MOST, Connection, bus_call, unwrap, wrap
+from journalkeeper.bus.connection import SENT_MOST, Connection, bus_call, unwrap
 from journalkeeper.bus.names import BUS, CallError
 from journalkeeper.health.evidence import Hung
 from journalkeeper.model import Request
@@ -117,7 +117,7 @@ class Service:
         other errors.
         """
         self._require_same_version()
-        (text,) = self._call("Plan", "a{sv}", options.options(request), patience_s=CALL_S)
+        (text,) = self._call("Plan", "asst", *options.list_arguments(request), patience_s=CALL_S)
         document: dict[str, Any] = json.loads(text)
         return document
 
@@ -134,7 +134,7 @@ class Service:
         and all other errors. The error of a job that failed as a whole, or was canceled in the queue, is raised, too.
         """
         self._require_same_version()
-        (job,) = self._call("Defragment", "a{sv}", options.options(request))
+        (job,) = self._call("Defragment", "asst", *options.list_arguments(request))
         self._show_progress(job, on_progress)
         canceling = False
         result = ""
@@ -257,8 +257,7 @@ class Service:
         """
         where = (self._owner, names.MANAGER_PATH, names.MANAGER, member)
         flags = MessageFlag.NONE if patience_s else MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION
-        values = [wrap(signature, value) for value in body]
-        return self._ask(Message(*where, flags=flags, signature=signature, body=values), patience_s)
+        return self._ask(Message(*where, flags=flags, signature=signature, body=list(body)), patience_s)
 
     def _ask(self, call: Message, patience_s: float | None) -> list[Any]:
         """Send a call and return the values of its answer. With a `patience_s` of None, wait without a limit.

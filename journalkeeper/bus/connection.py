@@ -48,8 +48,8 @@ DESCRIPTORS: Final = False
 class Connection:
     """A connection to a bus, made by `open`. `name` is its unique name.
 
-    `handle` is called with each message that does not answer a call, and its length in bytes. `ended` is a task that returns the error that
-    ended the connection.
+    `handle` is called with each message that does not answer a call, and its length in bytes. `ended` is a task that
+    returns the error that ended the connection.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, read_most: int) -> None:

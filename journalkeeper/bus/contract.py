@@ -61,7 +61,9 @@ class Interface(NamedTuple):
     properties: tuple[Row, ...] = ()
 
 
-OPTIONS: Final = ("options", "a{sv}")
+REQUEST: Final = (("paths", "as"), ("compress", "s"), ("flags", "t"))
+"""The arguments of Plan and Defragment. No method takes a variant: it would be converted before the method sees it."""
+
 JOB: Final = ("job", "o")
 ID: Final = ("id", "u")
 

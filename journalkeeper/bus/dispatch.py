@@ -16,7 +16,7 @@ from dbus_fast import Message, MessageFlag, MessageType
 
 from journalkeeper.bus import names
 from journalkeeper.bus.callers import LONG_COST, Caller, Callers
-from journalkeeper.bus.connection import Connection, unwrap, wrap
+from journalkeeper.bus.connection import Connection, wrap
 from journalkeeper.bus.contract import join_signatures
 from journalkeeper.bus.names import CallError
 from journalkeeper.bus.objects import ERROR, Call, Objects
@@ -88,11 +88,10 @@ class Dispatcher:
         takes, gives = map(join_signatures, (method.takes, method.gives))
         if takes != call.signature:
             raise CallError(f"{ERROR}.InvalidArgs", f"{method.name} takes ({takes}), not ({call.signature})")
-        values = [unwrap(value) for value in call.body]
         if method.action is not None:
             with caller.user.count_long_call():
                 await authorize(self._bus.call, caller, call, method)
-        found = await method.run(self._objects, Call(path, caller), *values)
+        found = await method.run(self._objects, Call(path, caller), *call.body)
         self._reply(call, Message.new_method_return(call, gives, [wrap(gives, found)] if gives else []))
 
     def _reply(self, call: Message, answer: Message) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from journalkeeper.bus import contract, names, options
-from journalkeeper.bus.contract import JOB, OPTIONS, Args, Interface, Method, Values
+from journalkeeper.bus.contract import JOB, REQUEST, Args, Interface, Method, Values
 from journalkeeper.bus.names import CallError, shorten
 from journalkeeper.bus.values import job_values, list_files, to_values, write_document
 from journalkeeper.model.errors import BusyError
@@ -142,44 +142,44 @@ class Objects:
         own, values = self.tree()[call.path]
         return values() if own.name == interface else {}
 
-    @publish(names.MANAGER, (OPTIONS,), (("files", "aa{sv}"),))
-    async def list_files(self, call: Call, given: Values) -> list[Values]:
+    @publish(names.MANAGER, (("offset", "t"),), (("files", "aa{sv}"),))
+    async def list_files(self, call: Call, offset: int) -> list[Values]:
         """List journal files as they were at the last look, sorted by path, at most 500 in one answer.
 
-        Option after (s): begin after this Path. Call again with the last Path of each answer until an answer is empty.
-        Error Busy: the first look is not over.
+        Leave out the first offset files. Call again with the number of files so far until an answer is empty. Error
+        Busy: the first look is not over.
         """
-        after = options.list_after(given)
         found = self._service.snapshot().findings
         if found is None:
             raise BusyError("the first look at the files is not over; try again later")
-        return list_files(found, after, call.caller.reads)
+        return list_files(found, offset, call.caller.reads)
 
-    @publish(names.MANAGER, (OPTIONS,), (("plan", "s"),))
-    async def plan(self, call: Call, given: Values) -> str:
-        """Show what a job with these options would do now, as `journalkeeper plan -j` writes it: a JSON document.
+    @publish(names.MANAGER, REQUEST, (("plan", "s"),))
+    async def plan(self, call: Call, paths: list[str], compress: str, flags: int) -> str:
+        """Show what a job with these arguments would do now, as `journalkeeper plan -j` writes it: a JSON document.
 
-        The options are those of Defragment. The answer waits while files are looked at or rewritten, and for other
+        The arguments are those of Defragment. The answer waits while files are looked at or rewritten, and for other
         plans. The detail of another user's file is empty. A document that would be too long for one answer lacks rows,
-        those of files without work first, and omitted counts the missing rows; option paths shows them. Error
+        those of files without work first, and omitted counts the missing rows; a call with paths shows them. Error
         LimitsExceeded: 8 long calls of the user are under way.
         """
-        request = options.request(given, self._service.snapshot().directories)
+        request = options.make_request(paths, compress, flags, self._service.snapshot().directories)
         with call.caller.user.count_long_call():
             async with call.caller.user.turn:
                 return write_document(await self._service.plan(request), call.caller.reads)
 
-    @publish(names.MANAGER, (OPTIONS,), (JOB,), names.ACTION_DEFRAGMENT)
-    async def defragment(self, _: Call, given: Values) -> str:
-        """Queue a job that defragments what needs it.
+    @publish(names.MANAGER, REQUEST, (JOB,), names.ACTION_DEFRAGMENT)
+    async def defragment(self, _: Call, paths: list[str], compress: str, flags: int) -> str:
+        """Queue a job that defragments what needs it, as `journalkeeper defrag` does.
 
-        Options, as of `journalkeeper defrag`: paths (as): only these files, each absolute, without .. or links, and
-        below one of Directories; active (b), archived (b): only such files; now (b): do not wait for a flush window,
-        the settle time or the budget; compress (s): zstd[:LEVEL], zlib[:LEVEL], lzo or no; allow-unshare (b): also what
-        a snapshot shares; before-shutdown (b): active and now; also count the extents that the last messages of a
-        shutdown add. Error Busy: the queue is full.
+        paths: only these files, each absolute, without .. or links, and below one of Directories; none: all files.
+        compress: zstd[:LEVEL], zlib[:LEVEL], lzo or no; empty: as configured. flags: the sum of 1 (active) and 2
+        (archived): only such files; 4 (now): do not wait for a flush window, the settle time or the budget; 8
+        (allow-unshare): also what a snapshot shares; 16 (before-shutdown): active and now; also count the extents that
+        the last messages of a shutdown add. Error Busy: the queue is full.
         """
-        job = self._service.jobs.add(options.request(given, self._service.snapshot().directories))
+        request = options.make_request(paths, compress, flags, self._service.snapshot().directories)
+        job = self._service.jobs.add(request)
         return names.job_path(job.number)
 
     @publish(names.MANAGER, (JOB,), action=names.ACTION_DEFRAGMENT)

@@ -50,21 +50,18 @@ async def authorize(ask: Ask, caller: Caller, call: Message, method: Method) -> 
 
 
 def list_details(method: Method, body: list[Any]) -> dict[str, str]:
-    r"""Return the details for polkit's rules as texts: the method, its arguments by name, and the known options.
+    r"""Return the details for polkit's rules as texts: the method, and its arguments by name.
 
-    Unknown options are left out. A list has one value in each line. A boolean is "true" or "false". All texts are
-    ASCII: each byte of another character becomes \xNN, and a newline becomes \x0a.
+    A list has one value in each line, and so have the names of flags. All texts are ASCII: each byte of another
+    character becomes \xNN, and a newline becomes \x0a.
     """
-    given: dict[str, Any] = {"method": method.name}
-    for (name, signature), value in zip(method.takes, body, strict=True):
-        if signature == "a{sv}":
-            given |= {one: value[one].value for one in value if one in options.OPTION_SIGNATURES}
-        else:
-            given[name] = value
-    return {name: _text(value) for name, value in given.items()}
+    given = {name: value for (name, _), value in zip(method.takes, body, strict=True)}
+    if "flags" in given:
+        given["flags"] = options.list_flags(given["flags"])
+    return {"method": method.name, **{name: _text(value) for name, value in given.items()}}
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return "\n".join(map(_text, value))
-    return str(value).lower() if isinstance(value, bool) else names.to_ascii(str(value)).replace("\n", "\\x0a")
+    return (
+        "\n".join(map(_text, value)) if isinstance(value, list) else names.to_ascii(str(value)).replace("\n", "\\x0a")
+    )

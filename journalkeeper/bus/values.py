@@ -6,7 +6,6 @@ They come from the records of model/; here they get the contract's signatures, a
 
 from __future__ import annotations
 
-import heapq
 import json
 import posixpath
 from bisect import bisect
@@ -45,7 +44,6 @@ LISTS: Final = ("actions", "notices", "outcomes", "details", "skipped")
 CARRIED: Final[dict[str, Callable[[Any], object]]] = {
     "s": names.to_ascii,
     "as": lambda texts: [names.to_ascii(text) for text in texts],
-    "a{sv}": options.options,
 }
 """Functions that make values of these signatures safe for all clients."""
 
@@ -53,7 +51,7 @@ CARRIED: Final[dict[str, Callable[[Any], object]]] = {
 def to_values(*records: object) -> Values:
     """Return the D-Bus properties of all `records` together: (signature, value) by name.
 
-    Texts become ASCII, and a Request becomes its options. D-Bus has no None: an unknown value becomes the `none`
+    Texts become ASCII. D-Bus has no None: an unknown value becomes the `none`
     of its Key, or else "", [], False or 0.
     """
     found: Values = {}
@@ -68,23 +66,21 @@ def to_values(*records: object) -> Values:
 def job_values(job: Job) -> Values:
     """Return the D-Bus properties of a job: (signature, value) by name.
 
-    They are Id, State, Options, Progress (0 to 1), FileNumber, FileTotal, File, BytesDone and BytesTotal. Options
-    is a dictionary, as `options.options` makes it of the request. Before the work begins, the numbers of the
-    progress are 0 and File is "".
+    They are those of JobState and Progress. Before the work begins, the numbers of the progress are 0 and File is "".
     """
-    return to_values(JobState(job.number, job.state, job.request, job.progress.fraction), job.progress)
+    arguments = options.list_arguments(job.request)
+    return to_values(JobState(job.number, job.state, *arguments, job.progress.fraction), job.progress)
 
 
-def list_files(found: Findings, after: str, reads: Reads) -> list[Values]:
-    """Return the properties of at most LISTED_MOST files, sorted by path, that follow the path `after` ("": all files).
+def list_files(found: Findings, offset: int, reads: Reads) -> list[Values]:
+    """Return the properties of at most LISTED_MOST files, sorted by path, without the first `offset`.
 
     Paths are compared in ASCII, as `names.to_ascii` writes them. If the texts exceed TEXT_MOST, the list ends earlier,
     but has at least one file. Leave out the private values of a file if `reads(owner)` is False for its owner.
     """
-    shown = ((names.to_ascii(path), path) for path in found.files)
     listed: list[Values] = []
     text = 0
-    for _, path in heapq.nsmallest(LISTED_MOST, (one for one in shown if one[0] > after)):
+    for path in sorted(found.files, key=names.to_ascii)[offset : offset + LISTED_MOST]:
         one = _make_file_values(found.files[path], found.decided.get(path), reads)
         text += sum(len(value) for signature, value in one.values() if signature == "s")
         if text > TEXT_MOST and listed:

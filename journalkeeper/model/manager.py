@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from journalkeeper.model.record import Count, Key, Moment, Seconds, Span
 from journalkeeper.model.units import U64_MAX
@@ -84,7 +84,11 @@ class JobState(NamedTuple):
     """Its number, from 1."""
     state: str
     """queued, running, or canceling: it ends at the next chunk border."""
-    options: Annotated[Any, Key(signature="a{sv}", constant=True)]
-    """The options of the call of Defragment."""
+    paths: Annotated[list[str], Key(constant=True)]
+    """The arguments of Defragment: the files, ..."""
+    compress: Annotated[str, Key(constant=True)]
+    """... the compression, ..."""
+    flags: Annotated[Count, Key(constant=True)]
+    """... and the flags."""
     progress: Seconds
     """The share that is done, 0 to 1."""

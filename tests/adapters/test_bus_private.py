@@ -30,7 +30,7 @@ from tests.unit.test_bus_contract import shapes
 pytestmark = pytest.mark.root
 
 WRITES = [
-    ("Defragment", "{}"),
+    ("Defragment", "[]", "", "0"),
     ("Cancel", "/org/journalkeeper1/job/1"),
     ("Pause", "1"),
     ("Resume",),
@@ -48,7 +48,7 @@ polkit.addRule(function(action, subject) {
 ONE_FILE_FOR_NOBODY = """
 polkit.addRule(function(action, subject) {
     if (action.id == "org.journalkeeper1.defragment" && subject.user == "nobody"
-        && action.lookup("method") == "Defragment" && action.lookup("now") == "true"
+        && action.lookup("method") == "Defragment" && action.lookup("flags") == "now"
         && /\\/m\\/a\\.journal$/.test(action.lookup("paths")))
         return polkit.Result.YES;
 });
@@ -124,7 +124,7 @@ def test_nobody_reads_everything(bus: PrivateBus, daemon: Daemon) -> None:
 
 
 def test_a_plan_is_for_everybody_and_fails_with_a_name_and_a_sentence(bus: PrivateBus, daemon: Daemon) -> None:
-    done = bus.gdbus("Plan", "{}", nobody=True)
+    done = bus.gdbus("Plan", "[]", "", "0", nobody=True)
     assert "org.journalkeeper1.Error.NotBtrfs" in done.stderr
     assert "journalkeeper works only on btrfs" in done.stderr
 
@@ -144,7 +144,7 @@ def test_who_polkit_lets_may_that_and_nothing_else(bus: PrivateBus, daemon: Daem
         assert property_(bus, "State") == "paused"
         assert bus.gdbus("Resume", nobody=True).returncode == 0
         assert property_(bus, "Paused") is False
-        assert DENIED in bus.gdbus("Defragment", "{}", nobody=True).stderr
+        assert DENIED in bus.gdbus("Defragment", "[]", "", "0", nobody=True).stderr
 
 
 def test_polkit_is_asked_for_a_dialog_only_where_the_call_allows_it(bus: PrivateBus, daemon: Daemon) -> None:
@@ -183,15 +183,9 @@ def test_polkit_is_told_what_is_to_be_done_and_its_rules_can_tell_by_it(bus: Pri
         top = property_(bus, "Directories")
         assert isinstance(top, list)
         allowed, other = f"{top[0]}/m/a.journal", f"{top[0]}/m/b.journal"
-        assert bus.gdbus("Defragment", f"{{'now': <true>, 'paths': <['{allowed}']>}}", nobody=True).returncode == 0
-        for options in (
-            f"{{'paths': <['{allowed}']>}}",
-            f"{{'now': <false>, 'paths': <['{allowed}']>}}",
-            f"{{'now': <true>, 'paths': <['{other}']>}}",
-            f"{{'now': <true>, 'path': <'{allowed}'>}}",
-            "{'now': <true>}",
-        ):
-            assert DENIED in bus.gdbus("Defragment", options, nobody=True).stderr
+        assert bus.gdbus("Defragment", f"['{allowed}']", "", "4", nobody=True).returncode == 0
+        for paths, flags in ((f"['{allowed}']", "0"), (f"['{allowed}']", "5"), (f"['{other}']", "4"), ("[]", "4")):
+            assert DENIED in bus.gdbus("Defragment", paths, "", flags, nobody=True).stderr
 
 
 # What is answered
@@ -218,9 +212,9 @@ WRONG = [
     ((f"{names.PROPERTIES}.Set", names.MANAGER, "Paused", "<true>"), "UnknownMethod"),
     ((f"{names.PROPERTIES}.GetAll", "x" * 1000), "UnknownInterface"),
     (("Cancel", "/org/journalkeeper1/job/77"), "org.journalkeeper1.Error.NoSuchJob"),
-    (("Defragment", "{'paths': <['/etc/passwd']>}"), "org.journalkeeper1.Error.InvalidArgument"),
-    (("ListFiles", "{'before': <'x'>}"), "org.journalkeeper1.Error.InvalidArgument"),
-    (("ListFiles", "{}"), "org.journalkeeper1.Error.Busy"),
+    (("Defragment", "['/etc/passwd']", "", "0"), "org.journalkeeper1.Error.InvalidArgument"),
+    (("Plan", "[]", "", "32"), "org.journalkeeper1.Error.InvalidArgument"),
+    (("ListFiles", "0"), "org.journalkeeper1.Error.Busy"),
 ]
 
 
@@ -252,7 +246,7 @@ def test_a_wrong_configuration_is_refused_with_its_line_and_the_running_values_s
 
 
 def test_a_job_that_comes_to_nothing_has_its_error_as_result(bus: PrivateBus, daemon: Daemon) -> None:
-    done = bus.gdbus("Defragment", "{}")
+    done = bus.gdbus("Defragment", "[]", "", "0")
     found = re.search(r"/org/journalkeeper1/job/\d+", done.stdout)
     assert found is not None, done
     assert eventually(lambda: "Error.NotBtrfs" in bus.gdbus("Result", found[0], nobody=True).stderr)

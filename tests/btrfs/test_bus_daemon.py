@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 WATCH_ONLY: Final = "[Budget]\nBytesPerDay=0\n[Nocow]\nNocow=no\n"
 """The service's own work is none; jobs with `now` wait for no budget, and rewrite files without +C on directories."""
 
-NOW: Final = ("1", "now", "b", "true")
+NOW: Final = ("0", "", "4")
 SHOWN: Final = REPOSITORY / "configs" / "man" / "shown"
 
 
@@ -73,7 +73,7 @@ def read(bus: PrivateBus, name: str, path: str = names.MANAGER_PATH, interface: 
 
 
 def job_of(bus: PrivateBus, *words: str) -> str:
-    found: str = call(bus, "Defragment", "a{sv}", *(words or NOW))
+    found: str = call(bus, "Defragment", "asst", *(words or NOW))
     return found
 
 
@@ -185,7 +185,7 @@ def test_a_pause_holds_the_services_own_work_and_no_job(
     call(bus, "Pause", "t", "0")
     path = put(machine, journal_bytes)
     before = extents(path)
-    job = job_of(bus, "1", "active", "b", "true")
+    job = job_of(bus, "0", "", "1")
     assert eventually(lambda: over(bus, job))
     assert extents(path) == before
     assert read(bus, "State") == "paused"

@@ -26,7 +26,7 @@ from typing import Any, Final
 from dbus_fast import Message, MessageType, Variant
 
 from journalkeeper.bus import names
-from journalkeeper.bus.options import OPTION_SIGNATURES
+from journalkeeper.bus.options import FLAGS
 from tests import bus as beds
 from tests.bench.figures import Option
 from tests.bus import METHOD_RETURN, REPOSITORY, PrivateBus, RawClient, raw_call
@@ -46,7 +46,7 @@ FEWEST: Final = 0.05
 PING: Final = raw_call(names.BUS, names.BUS_PATH, names.PEER, "Ping")
 STATE: Final = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.PROPERTIES, "GetAll", "s", names.MANAGER)
 MEMBERS: Final = {
-    "Plan": "a{sv}", "ListFiles": "a{sv}", "Defragment": "a{sv}", "Cancel": "o", "Result": "o", "Pause": "t",
+    "Plan": "asst", "ListFiles": "t", "Defragment": "asst", "Cancel": "o", "Result": "o", "Pause": "t",
     "Resume": "", "Rescan": "", "Reload": "", "Get": "ss", "GetAll": "s", "Set": "ssv", "Introspect": "", "Ping": "",
     "GetMachineId": "", "Nothing": "",
 }  # fmt: skip
@@ -60,7 +60,7 @@ INTERFACES: Final = {
 """The interfaces of members that are not the Manager's, and others."""
 
 SIGNATURES: Final[dict[str, list[str]]] = {
-    "": [], "ss": ["s", "s"], "sa{sv}": ["s", "a{sv}"], "ssv": ["s", "s", "v"],
+    "": [], "asst": ["as", "s", "t"], "ss": ["s", "s"], "sa{sv}": ["s", "a{sv}"], "ssv": ["s", "s", "v"],
     **{one: [one] for one in ("s", "o", "u", "t", "a{sv}", "as", "v", "ay", "aav", "(ss)", "a{s(ii)}")},
 }  # fmt: skip
 """Signatures, and the complete types in them."""
@@ -130,7 +130,7 @@ class Caller:
         return Variant(signature, options[signature])
 
     def _make_option(self) -> str:
-        return self._dice.choice((*OPTION_SIGNATURES, "after", "x", self._make_text()))
+        return self._dice.choice((*FLAGS, "after", "x", self._make_text()))
 
     def _make_text(self) -> str:
         texts = (

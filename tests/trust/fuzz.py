@@ -62,7 +62,7 @@ SystemMaxFiles=0x20
 """
 _ROWS = bytes([1, 0, 0, 0, 0, 1]) + struct.pack("<IIIH", 4096, 8192, 4096, 8)
 _ENTRIES = [(number, (1 << 50) + number, b"%d" % (1 << 50)) for number in range(1, 7)]
-_PLAN = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Plan", "a{sv}", {})
+_PLAN = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Plan", "asst", [], "", 0)
 _LONG_BODY = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Plan", "s", "x" * 600)
 _LONG_PATH = raw_call("a.b", "/" + "x" * 1100, "a.b", "C", "s", "hello")
 

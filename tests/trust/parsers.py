@@ -232,38 +232,19 @@ def _check_survey(seen: Extents, size_bytes: int) -> None:
 # the bus
 
 
-SIGNATURES: Final = ("b", "s", "as", "i", "t", "v", "a{sv}", "")
-
-
 def check_options(data: bytes) -> None:
-    """Options of a caller's; values are of the types that their signatures say, as on a bus."""
+    """The arguments of a caller, of the types that the bus lets through."""
     found = Bytes(data)
-    given: dict[str, tuple[str, object]] = {}
-    while found and len(given) < 9:
-        name = found.pick(tuple(options.OPTION_SIGNATURES)) if found.number() % 8 else found.text()
-        signature = options.OPTION_SIGNATURES.get(name) if found.number() % 8 else found.pick(SIGNATURES)
-        given[name] = signature or "s", _value(found, signature or "s")
+    flags, compress = found.number(), found.pick(("", "zstd", found.text()))
+    tops = ("/var/log/journal/", "/srv/j/", "/", "")
+    paths = [found.pick(tops) + found.text() for _ in range(found.number() if found else 0)]
     with suppress(UsageError):
-        asked = options.request(given, ("/var/log/journal", "/srv/j"))
+        asked = options.make_request(paths, compress, flags, ("/var/log/journal", "/srv/j"))
         assert sum(map(len, asked.paths)) <= options.MOST_CHARACTERS
         assert all(one.startswith(("/var/log/journal/", "/srv/j/")) for one in asked.paths)
         assert not any("/../" in f"{one}/" or "/./" in f"{one}/" for one in asked.paths)
         assert asked.takes_active or asked.takes_archived
-        options.options(asked)
-
-
-def _value(found: Bytes, signature: str) -> object:
-    match signature:
-        case "b":
-            return bool(found.number() % 2)
-        case "as":
-            return [found.pick(("/var/log/journal/", "/srv/j/", "/", "")) + found.text() for _ in range(found.number())]
-        case "i" | "t":
-            return found.number(4)
-        case "a{sv}":
-            return {}
-        case _:
-            return found.text()
+        assert options.list_arguments(asked)[1:] == (compress, flags)
 
 
 SMALL_MOST: Final = 512

@@ -39,8 +39,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from dbus_fast import Variant
-
 from journalkeeper.bus import names
 from journalkeeper.journald.names import classify
 from journalkeeper.model.record import to_properties
@@ -231,14 +229,14 @@ class Soak:
     def call(self, dice: random.Random) -> None:
         """Make one call, and wait for the answer."""
         manager = (names.BUS_NAME, names.MANAGER_PATH, names.MANAGER)
-        now, unknown = {"now": Variant("b", True)}, Variant("as", [f"{INSIDE}/{dice.getrandbits(32)}.journal"])
+        unknown = [f"{INSIDE}/{dice.getrandbits(32)}.journal"]
         wish = dice.choice(
             (
-                raw_call(*manager, "ListFiles", "a{sv}", {}),
+                raw_call(*manager, "ListFiles", "t", 0),
                 raw_call(names.BUS_NAME, names.MANAGER_PATH, names.PROPERTIES, "GetAll", "s", names.MANAGER),
-                raw_call(*manager, "Plan", "a{sv}", {}),
-                raw_call(*manager, "Defragment", "a{sv}", now),
-                raw_call(*manager, "Defragment", "a{sv}", {**now, "paths": unknown}),
+                raw_call(*manager, "Plan", "asst", [], "", 0),
+                raw_call(*manager, "Defragment", "asst", [], "", 4),
+                raw_call(*manager, "Defragment", "asst", unknown, "", 4),
                 *(raw_call(*manager, "Cancel", "o", f"{names.JOB_PATHS}/{dice.randrange(50)}") for _ in range(2)),
                 raw_call(*manager, "Nonsense", "s", "x" * dice.randrange(30_000)),
             )
@@ -254,7 +252,7 @@ class Soak:
         with RawClient(os.fspath(self.bus.socket)) as client:
             client.socket.settimeout(1)
             with suppress(TimeoutError):
-                client.send(raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "ListFiles", "a{sv}", {}) * 50)
+                client.send(raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "ListFiles", "t", 0) * 50)
             time.sleep(dice.uniform(0, 3))
         if self.bus.call(names.BUS_NAME, "Rescan", nobody=True).returncode == 0:
             self.unclean.append("nobody may rescan")
@@ -382,10 +380,9 @@ class Soak:
     def list_files(self) -> dict[str, dict[str, Any]]:
         """Return the records of all files that the bus shows, by their paths."""
         found: dict[str, dict[str, Any]] = {}
-        words = ("--json=short", "call", names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "ListFiles", "a{sv}")
+        words = ("--json=short", "call", names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "ListFiles", "t")
         while True:
-            after = ("1", "after", "s", max(found)) if found else ("0",)
-            said = self.bus.run("busctl", f"--address={self.bus.address}", *words, *after, check=True).stdout
+            said = self.bus.run("busctl", f"--address={self.bus.address}", *words, f"{len(found)}", check=True).stdout
             (page,) = json.loads(said)["data"]
             if not page:
                 return found
@@ -403,7 +400,7 @@ class Soak:
         with self.acting("end", (self.log, 0.05)):
             for _ in range(20):
                 with RawClient(os.fspath(self.bus.socket)) as client:
-                    client.send(raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Plan", "a{sv}", {}))
+                    client.send(raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Plan", "asst", [], "", 0))
             began_s = time.monotonic()
             status = self.daemon.stop()
         if status != 0 or time.monotonic() - began_s > STOP_S:

@@ -36,8 +36,8 @@ pytestmark = pytest.mark.root
 DEBT: Final = LATE_MOST_S * RATE_PER_S
 """Calls that are answered late."""
 
-LIST: Final = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "ListFiles", "a{sv}", {})
-PLAN: Final = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Plan", "a{sv}", {})
+LIST: Final = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "ListFiles", "t", 0)
+PLAN: Final = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Plan", "asst", [], "", 0)
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_a_user_who_reads_no_answer_keeps_neither_the_bus_nor_its_memory(
             slowest_s = max(slowest_s, time.monotonic() - began_s)
             time.sleep(0.1)
         assert find_owner(bus) == before
-        done = bus.gdbus("ListFiles", "{}")
+        done = bus.gdbus("ListFiles", "0")
         assert done.returncode == 0, (done.stderr, served.log())
     answers_most = (BURST + DEBT + RATE_PER_S * slowest_s) / LONG_COST + 2
     assert max(kept) < UNREAD_MOST + answers_most * (1 << 20)
@@ -214,9 +214,9 @@ def test_plans_and_lists_of_one_user_keep_no_other_from_theirs(bus: PrivateBus, 
     serve()
     with hostile(never_reads(bus, [PLAN, LIST], 10, 20)):
         time.sleep(1)
-        done = bus.gdbus("Plan", "{'paths': <['/var/log/journal/m/a.journal']>}")
+        done = bus.gdbus("Plan", "['/var/log/journal/m/a.journal']", "", "0")
         assert done.returncode == 0, done.stderr
-        assert bus.gdbus("ListFiles", "{}").returncode == 0
+        assert bus.gdbus("ListFiles", "0").returncode == 0
 
 
 # What it tells of its inside
@@ -227,7 +227,7 @@ def test_a_mistake_of_ours_is_logged_once_and_the_caller_hears_nothing_of_it(
 ) -> None:
     served = serve()
     for _ in range(2):
-        done = bus.gdbus("Plan", "{'paths': <['/var/log/journal/m/mistake.journal']>}", nobody=True)
+        done = bus.gdbus("Plan", "['/var/log/journal/m/mistake.journal']", "", "0", nobody=True)
         assert f"{names.FAILED}: bug in journalkeeper; its log has the traceback" in done.stderr
         assert "secret" not in done.stderr
     assert served.log().count("Traceback") == 1
@@ -253,7 +253,7 @@ def test_reading_without_wanting_an_answer_is_no_mistake(bus: PrivateBus, serve:
 
 def list_known(bus: PrivateBus) -> list[dict[str, Any]]:
     """What the caller is shown of each file's content, by the number of the file."""
-    call = ("call", names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "ListFiles", "a{sv}", "0")
+    call = ("call", names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "ListFiles", "t", "0")
     done = subprocess.run(
         ["busctl", f"--address={bus.address}", "--json=short", *call], capture_output=True, check=True
     )
@@ -281,8 +281,8 @@ def test_a_plans_details_of_a_users_journal_are_for_that_user_and_root(
     serve()
 
     def details(*, nobody: bool) -> list[str]:
-        words = ("--json=short", "call", names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Plan", "a{sv}")
-        asked = ("1", "paths", "as", "1", "/var/log/journal/m/a.journal")
+        words = ("--json=short", "call", names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Plan", "asst")
+        asked = ("1", "/var/log/journal/m/a.journal", "", "0")
         done = bus.run("busctl", f"--address={bus.address}", *words, *asked, nobody=nobody, check=True)
         return [one["detail"] for one in json.loads(json.loads(done.stdout)["data"][0])["skipped"]]
 

@@ -75,9 +75,9 @@ def manager(snapshot: Snapshot) -> dict[str, Any]:
     return {name: value for name, (_, value) in read().items()}
 
 
-def listed(findings: Findings, after: str = "", reader: str = "user:0") -> list[dict[str, Any]]:
+def listed(findings: Findings, offset: int = 0, reader: str = "user:0") -> list[dict[str, Any]]:
     """The records of ListFiles, for a reader of the journals of `reader` and of the system's."""
-    records = list_files(findings, after, lambda owner: owner in {"system", reader})
+    records = list_files(findings, offset, lambda owner: owner in {"system", reader})
     return [{name: value for name, (_, value) in one.items()} for one in records]
 
 
@@ -127,7 +127,7 @@ def many(*paths: str, owner: str = "system") -> Findings:
 def test_files_are_listed_in_pages_until_an_answer_is_empty(count: int) -> None:
     findings = many(*(f"{TOP}/m/system@{number}.journal" for number in range(count)))
     paths: list[str] = []
-    while page := listed(findings, paths[-1] if paths else ""):
+    while page := listed(findings, len(paths)):
         assert len(page) <= 500
         paths += [one["Path"] for one in page]
     assert paths == sorted(findings.files)
@@ -136,7 +136,7 @@ def test_files_are_listed_in_pages_until_an_answer_is_empty(count: int) -> None:
 def test_long_texts_make_a_page_shorter_and_lose_no_file() -> None:
     findings = many(*(f"{TOP}/m/{chr(233) * 300}{number}.journal" for number in range(1000)))
     paths: list[str] = []
-    while page := list_files(findings, paths[-1] if paths else "", lambda _: True):
+    while page := list_files(findings, len(paths), lambda _: True):
         assert sum(len(text) for one in page for signature, text in one.values() if signature == "s") <= 400_000
         assert len(page) < 500
         paths += [one["Path"][1] for one in page]
@@ -213,56 +213,38 @@ def test_progress_is_from_0_to_1(done: int, total: int, progress: float) -> None
 @pytest.mark.parametrize(
     ("given", "request_"),
     [
-        ({}, Request()),
-        ({"active": ("b", True)}, Request(active=True)),
-        ({"archived": ("b", True)}, Request(archived=True)),
-        ({"active": ("b", True), "archived": ("b", True)}, Request(active=True, archived=True)),
-        ({"active": ("b", False)}, Request()),
-        ({"now": ("b", True)}, Request(now=True)),
-        ({"compress": ("s", "zstd:3")}, Request(compress="zstd:3")),
-        ({"allow-unshare": ("b", True)}, Request(allow_unshare=True)),
-        ({"before-shutdown": ("b", True)}, Request(before_shutdown=True)),
-        ({"paths": ("as", [PATH, PATH])}, Request(paths=(PATH,))),
+        (([], "", 0), Request()),
+        (([], "", 1), Request(active=True)),
+        (([], "", 2), Request(archived=True)),
+        (([], "", 3), Request(active=True, archived=True)),
+        (([], "", 4), Request(now=True)),
+        (([], "zstd:3", 0), Request(compress="zstd:3")),
+        (([], "", 8), Request(allow_unshare=True)),
+        (([], "", 16), Request(before_shutdown=True)),
+        (([PATH, PATH], "", 0), Request(paths=(PATH,))),
     ],
 )
-def test_options_mean_what_they_mean_at_the_command_line_and_a_job_shows_them_so(
-    given: dict[str, tuple[str, Any]], request_: Request
+def test_arguments_mean_what_they_mean_at_the_command_line_and_a_job_shows_them_so(
+    given: tuple[list[str], str, int], request_: Request
 ) -> None:
-    for words in (given, options.options(request_)):
-        assert options.request(words, (TOP,)) == request_._replace(upkeep=True)
+    for arguments in (given, options.list_arguments(request_)):
+        assert options.make_request(*arguments, (TOP,)) == request_._replace(upkeep=True)
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"paths": ("as", [PATH])}, r"'paths' is no option; allowed are after \(s\)"),
-        ({"after": ("u", 1)}, "option after has signature 'u'; it must be s"),
+        (([], "", 32), r"32 has unknown flags; known are 1 \(active\), .*16 \(before-shutdown\)"),
+        (([], "gzip", 0), "compress: 'gzip' is not a compression"),
+        (([], "z" * (1 << 20), 0), "compress: "),
+        (([], f"zstd:{3:095}x", 0), "compress: "),
+        (([f"{TOP}/{'x' * 1000}"] * 66, "", 0), "paths may have 65536 characters together"),
+        (([PATH, "/etc/passwd"], "", 0), "'/etc/passwd' is not below /var/log/journal"),
     ],
 )
-def test_a_list_takes_the_path_after_which_it_begins(given: dict[str, tuple[str, Any]], words: str) -> None:
-    assert options.list_after({}) == ""
-    assert options.list_after({"after": ("s", PATH)}) == PATH
-    with pytest.raises(UsageError, match=words):
-        options.list_after(given)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"no": ("b", True)}, r"'no' is no option; allowed are active \(b\), .*paths \(as\)"),
-        ({"x" * 1000: ("b", True)}, r"x\.\.\.' is no option"),
-        ({"now": ("s", "yes")}, "option now has signature 's'; it must be b"),
-        ({"compress": ("s", "gzip")}, "option compress: 'gzip' is not a compression"),
-        ({"compress": ("s", "z" * (1 << 20))}, "option compress"),
-        ({"compress": ("s", f"zstd:{3:095}x")}, "option compress"),
-        ({"paths": ("as", [])}, "paths must have 1 to 65536 characters; for all files leave it out"),
-        ({"paths": ("as", [f"{TOP}/{'x' * 1000}"] * 66)}, "paths must have 1 to 65536 characters"),
-        ({"paths": ("as", [PATH, "/etc/passwd"])}, "'/etc/passwd' is not below /var/log/journal"),
-    ],
-)
-def test_a_wrong_option_is_refused_with_what_is_allowed(given: dict[str, tuple[str, Any]], words: str) -> None:
+def test_a_wrong_argument_is_refused_with_what_is_allowed(given: tuple[list[str], str, int], words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
-        options.request(given, (TOP,))
+        options.make_request(*given, (TOP,))
     assert len(str(caught.value)) < 500
 
 
