@@ -64,7 +64,7 @@ class Reason(StrEnum):
     FRAGMENTED = "fragmented", "The file has far more extents than its data needs, and each costs a cold reader a seek."
     UNCOMPRESSED = "uncompressed", "The archive is stored plain and will be smaller on disk once it is compressed."
     PINNED = "pinned", "The file occupies disk space with old data that it no longer contains."
-    NOCOW_ARCHIVE = "nocow-archive", "The archive is NOCOW: a copy without NOCOW is compressed and has checksums."
+    NOCOW_ARCHIVE = "nocow-archive", "The archive is NOCOW: a copy without NOCOW can have checksums and compression."
     NO_REDUNDANCY = "no-redundancy", "The volume has one copy of its data, so +C costs no repair and avoids fragments."
     CONFIGURED = "configured", "The configuration requires it."
     BORN_DATACOW = "born-datacow", "The file is older than +C of its directory; after a rotation the new one is NOCOW."
