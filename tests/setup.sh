@@ -24,7 +24,7 @@ need_all() {
 # require_mounts COMMAND REMEDY: end at once, before anything is built, where no btrfs can be mounted.
 require_mounts() {
     is_root || die "$1 sets up a loop device and mounts a btrfs, which only root may: sudo $1"
-    unshare --mount true 2>/dev/null || die "$1: root may not mount here (a container without CAP_SYS_ADMIN). $2"
+    unshare --mount --propagation unchanged true 2>/dev/null || die "$1: root may not mount here (a container without CAP_SYS_ADMIN). $2"
     losetup --find >/dev/null 2>&1 || die "$1: no loop devices here (a container without /dev/loop-control). $2"
 }
 

@@ -12,11 +12,13 @@ from typing import Final
 from journalkeeper.config import Config
 from journalkeeper.health.evidence import Evidence, Look, Storage, Unknown, is_up
 from journalkeeper.health.finding import Answers, advice, list_names
-from journalkeeper.model import MIB, Instance, JournalFile, Reason, Sums, Volume
+from journalkeeper.model import MIB, Instance, JournalFile, Reason, Request, Sums, Volume
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import pluralize, spell_size
 from journalkeeper.policy import nocow
+from journalkeeper.policy.case import Cases
 from journalkeeper.policy.cost import is_fragmented
+from journalkeeper.policy.rules import vetoes
 from journalkeeper.policy.saving import READ_IOPS, count_shared_disk_bytes
 
 PINNED_BYTES: Final = 16 * MIB
@@ -123,9 +125,9 @@ def pinned_by_snapshots(files: Files, look: Look) -> Answers:
 def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> Answers:
     """Files have many more extents than they need, and no service works on them.
 
-    The check gives one advice if the files that need work have, together, at least 300 extents more than the ideal. It
-    finds nothing while a service works. Such a service leaves files fragmented for a while, because they settle or a
-    flush is near. The check keeper-starved reports the files that wait for too long.
+    The check gives one advice if the files that `defrag --now` would rewrite have, together, at least 300 extents more
+    than the ideal. It finds nothing while a service works. Such a service leaves files fragmented for a while, because
+    they settle or a flush is near. The check keeper-starved reports the files that wait for too long.
 
     A service that answers works unless it is paused. If no service answers, the states of the units decide. They show
     work if the service runs, starts, or waits for its timer, and has not failed, or if journalkeeper-defrag.timer is
@@ -133,7 +135,8 @@ def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> 
     """
     live, units = evidence.service, evidence.units
     at_work = not live.paused if isinstance(live, Manager) else not isinstance(units, Unknown) and is_up(units)
-    found = [file for file in files if file.problem is None and is_fragmented(file, None, config) and not at_work]
+    cases = Cases(look.host, Request(now=True), config)
+    found = [] if at_work else [file for file in files if _is_due(file, cases)]
     found.sort(key=lambda file: (-file.extents.total, file.path))
     every = Sums.of(found)
     if every.extents - every.ideal_extents >= MANY_EXTENTS:
@@ -157,6 +160,10 @@ def damaged(files: Files) -> Answers:
         moved = (f"mv --backup=numbered -t {ASIDE} {quote(path)}" for path in paths)
         sentence = f"{number}: {list_names(paths)}. Some entries are unreadable."
         yield advice(sentence, f"mkdir -p {ASIDE}", *moved, files=list(paths))
+
+
+def _is_due(file: JournalFile, cases: Cases) -> bool:
+    return is_fragmented(file, None, cases.config) and next(vetoes(cases.build(file)), None) is None
 
 
 def _select(places: list[Place], look: Look, reason: Reason) -> list[Place]:

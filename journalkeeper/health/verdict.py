@@ -37,7 +37,7 @@ WAITS: Final = {
     Reason.NOT_BEGUN: "for the next run, because the last one ended early",
     Reason.INTERNAL_ERROR: "because of a bug in journalkeeper (see the log)",
     Reason.READ_ONLY: "until the file is writable: it is immutable (chattr -i), or its filesystem is read-only",
-    Reason.FOREIGN_OWNER: "for root to run `journalkeeper defrag`, because another user owns it",
+    Reason.FOREIGN_OWNER: "for the rights in remote.conf (journalkeeper.service(8)), because another user owns it",
 }
 """What a file waits for, by reason; of other waits the reason itself is shown."""
 

@@ -35,7 +35,8 @@ MODE: Final = 0o644
 
 REMEDIES: Final = {
     errno.ENOENT: "make the directory, or name another by Textfile= in [Metrics]",
-    errno.EROFS: 'let the unit write there: "systemctl edit journalkeeper" and under [Service] "ReadWritePaths={}"',
+    errno.EROFS: 'if the directory is newer than the service, "systemctl restart journalkeeper"; otherwise let the unit'
+    ' write there: "systemctl edit journalkeeper" and under [Service] "ReadWritePaths={}"',
 }
 
 

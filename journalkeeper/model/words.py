@@ -102,7 +102,10 @@ class Reason(StrEnum):
     BAD_HEADER = "bad-header", "The file's header contradicts the file; journalctl --verify --file=PATH shows details."
     UNKNOWN_FORMAT = "unknown-format", "The file has a format that this version does not know, and is left alone."
     UNREADABLE = "unreadable", "The file could not be opened or read with the rights that this process has."
-    FOREIGN_OWNER = "foreign-owner", "Another user owns the file and may write to it; root's `defrag` rewrites it."
+    FOREIGN_OWNER = (
+        "foreign-owner",
+        "Another user owns the file; for those of systemd-journal-remote see journalkeeper.service(8).",
+    )
     VANISHED = "vanished", "The file is gone: journald renamed or vacuumed it, or it was never there."
     CHANGED = "changed", "The file changed after the plan was made; the next plan judges it again."
     NOT_ASKED = "not-asked", "The request does not include this kind of file or this path."

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -43,6 +44,17 @@ def test_wrong_words_are_refused_with_a_reason(tmp_path: Path, words: list[str],
     done = install(*(word.format(place=tmp_path) for word in words))
     assert done.returncode == status
     assert says in done.stderr
+
+
+def test_the_commands_that_prevent_all_work_make_a_valid_configuration(tmp_path: Path) -> None:
+    """Neither /etc/journalkeeper.conf nor its directory of drop-ins exists after an installation."""
+    said = (CHECKOUT / "configs/install").read_text().partition("<<'END'\n")[2].partition("END\n")[0]
+    commands = [line for line in said.replace("/etc/", f"{tmp_path}/").splitlines() if line.startswith("  ")]
+    assert commands.pop() == "  systemctl reload journalkeeper"
+    ran("sh", "-ec", "\n".join(commands), check=True)
+    (made,) = tmp_path.glob("journalkeeper.conf.d/*.conf")
+    shown = ran(sys.executable, "-m", "journalkeeper", "--config", made, "check-config", check=True).stdout
+    assert "not the default: Nocow=, Archived=, Active=" in shown
 
 
 def manifest(root: Path) -> list[str]:

@@ -196,6 +196,7 @@ def test_a_directory_that_the_unit_may_not_write_to_is_said_with_the_words_for_a
         (notice,) = go(keep()).notices
     finally:
         subprocess.run(["umount", out], check=True)
+    assert '"systemctl restart journalkeeper"; otherwise' in notice  # systemd ignored a directory that was missing
     assert f'"ReadWritePaths={out}"' in notice
 
 

@@ -52,6 +52,22 @@ CONTAINER = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", "-
 """What runs a command as root without CAP_SYS_ADMIN, as most containers do."""
 
 
+CHROOT = """
+mount -t tmpfs none "$1"
+for name in /*; do
+    [ ! -d "$name" ] || { mkdir -p "$1/root$name"; mount --rbind "$name" "$1/root$name"; }
+done
+exec chroot "$1/root" sh -ec 'cd "$1"; . tests/setup.sh; require_mounts TOOL REMEDY; echo passed' sh "$2"
+"""
+"""What checks for mounts in a chroot, whose / is a directory and no mount point."""
+
+
+def test_root_may_mount_in_a_chroot_whose_root_is_no_mount_point(tmp_path: Path) -> None:
+    words = ("unshare", "--mount", "sh", "-ec", CHROOT, "sh", str(tmp_path), str(CHECKOUT))
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.stdout == "passed\n", done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [

@@ -104,7 +104,7 @@ def bus(guest: Guest, verb: str, *words: str, user: str | None = None) -> tuple[
 def test_one_command_installs_it_enables_and_starts_it_and_shows_its_status(guest: Guest) -> None:
     """It takes long because pip makes a virtual environment on the host."""
     said = install(guest, QUICK)
-    planned, _, status = said.partition("change the file, systemctl start journalkeeper.")
+    planned, _, status = said.partition("  systemctl reload journalkeeper\n")
     assert "The service starts now. This is its plan:" in planned
     assert "compress" in planned
     assert "Service: " in status
