@@ -113,13 +113,15 @@ class Engine:
         return (self.config, self.directories) == (other.config, other.directories)
 
     def publish_health(self, *, healthy: bool | None) -> None:
-        """Remember the service's verdict, and write the metrics if the verdict changed. None means unknown.
-
-        Write nothing before the first run. Ignore a KeeperError, because the next run reports it.
-        """
+        """Remember the service's verdict, and write it as Publisher.publish_health. The next run reports an error."""
         self.memory.healthy = healthy
         if self._publisher is not None:
             run_bookkeeping(partial(self._publisher.publish_health, healthy=healthy))
+
+    def confirm_health(self, *, healthy: bool | None) -> None:
+        """Call Publisher.confirm_health if metrics are configured."""
+        if self._publisher is not None:
+            self._publisher.confirm_health(healthy=healthy)
 
     def list_missing_directories(self) -> list[str]:
         """Return the directories of this engine that do not exist, or are not directories."""

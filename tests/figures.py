@@ -36,4 +36,5 @@ FACTS = Facts(
     last_run_us=1_700_000_000_000_001,
     intake_delay_us=250_000,
     healthy=True,
+    by_service=True,
 )

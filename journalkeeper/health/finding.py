@@ -95,6 +95,11 @@ class Verdict(NamedTuple):
         return "unknown" if self.unknown else "ok"
 
     @property
+    def healthy(self) -> bool | None:
+        """Whether the health is "ok"; None if it is unknown."""
+        return {"ok": True, "act": False}.get(self.health)
+
+    @property
     def reasons(self) -> list[str]:
         """The reasons why the verdict is not OK: "WORD: SENTENCE Try: COMMAND", WORD being that of the rule.
 

@@ -46,6 +46,7 @@ class Facts(NamedTuple):
     healthy: Annotated[bool | None, Key(metric="1 if journalkeeper status says OK, 0 if it says what to act on.")] = (
         None
     )
+    by_service: Annotated[bool, Key(metric="1 if the service keeps this file, 0 if a command wrote it.")] = False
 
 
 Sample = tuple[str, int | str | None]

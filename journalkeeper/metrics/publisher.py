@@ -3,8 +3,8 @@
 
 Metrics never make a run fail: a file that cannot be written becomes a notice, and a failed run is counted, too.
 
-The file is written when a number changed, and at least every hour. So its modification time shows whether journalkeeper
-is running; node_exporter shows an old file for ever.
+The file is written when a number changed. In between the service renews its modification time. Without that the alert
+JournalkeeperSilent fires, because node_exporter shows an old file for ever.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import errno
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Final
 
@@ -27,6 +28,9 @@ from journalkeeper.model import Host, Outcome, Plan
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NotBtrfsError
 
 REFRESH_S: Final = 3600.0
+
+CONFIRM_S: Final = 1800.0
+"""How old the file of a healthy service may become, and 90 s more: JournalkeeperSilent waits for 45 min."""
 
 NAME: Final = "journalkeeper.prom"
 
@@ -61,7 +65,7 @@ class Publisher:
         self._judges = judges
         self._state_directory = state_directory
         self._path = target(config.metrics.textfile)
-        self._facts = Facts(succeeded=True)
+        self._facts = Facts(succeeded=True, by_service=not judges)
         self._text = ""
         self._written_s = -REFRESH_S
 
@@ -86,6 +90,7 @@ class Publisher:
             healthy = judge_present(present_after_run(plan, outcomes, waiting), host.now_us).health == "ok"
         self._facts = Facts(
             healthy=healthy,
+            by_service=not self._judges,
             counters=record.counters(),
             succeeded=True,
             status=status(host, plan, outcomes, self._config),
@@ -145,6 +150,16 @@ class Publisher:
             self._facts = self._facts._replace(healthy=healthy)
             if self._text:
                 self._write()
+
+    def confirm_health(self, *, healthy: bool | None) -> None:
+        """Renew the modification time of a file that is CONFIRM_S old if it has this verdict and the present numbers.
+
+        Ignore an OSError, because the next run reports it. Any thread may call this.
+        """
+        with suppress(OSError):
+            age_s = abs(time.time() - os.lstat(self._path).st_mtime)  # also after a suspend, or a clock set back
+            if age_s >= CONFIRM_S and healthy is self._facts.healthy and prometheus.render(self._facts) == self._text:
+                os.utime(self._path, follow_symlinks=False)
 
     def _write(self) -> None:
         """Write the file if its text changed, it is missing, or the last write is REFRESH_S ago.

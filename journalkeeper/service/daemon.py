@@ -302,8 +302,7 @@ class Daemon:
         elif health == "ok":
             self.log.log_end("health", f"no problem is left. {state.headline}")
         if health != before.verdict.health and not self._stopping:
-            publish = partial(self._worker.engine.publish_health, healthy={"ok": True, "act": False}.get(health))
-            self._worker.run(publish)
+            self._worker.run(partial(self._worker.engine.publish_health, healthy=state.verdict.healthy))
         self._tell(Changed())
 
     def _tell(self, notification: Notification) -> None:
@@ -319,7 +318,8 @@ class Daemon:
         """
         now_s = time.monotonic()
         if self._checking is None or (self._checking.done() and now_s - self._checked_s >= CHECK_S):
-            self._checking, self._checked_s = self._loop.run_in_executor(None, self._worker.check_all), now_s
+            check = partial(self._worker.check_all, healthy=self._state.verdict.healthy)
+            self._checking, self._checked_s = self._loop.run_in_executor(None, check), now_s
         await asyncio.wait({self._checking}, timeout=CHECK_WAIT_S)
 
     def snapshot(self) -> Snapshot:

@@ -144,11 +144,13 @@ class Worker:
             self._post(snapshot.Checked(configuration, tuple(unwritable.items()), find_full(engine.directories)))
         return replaced
 
-    def check_all(self) -> None:
-        """Call `check`, then ask the journalds of the host whether they take messages, and post the result.
+    def check_all(self, *, healthy: bool | None) -> None:
+        """Call `check`, ask the journalds of the host whether they take messages, and post the result.
 
-        A journald that does not answer keeps this waiting for control.TIMEOUT_S. Any thread may call this.
+        A journald that does not answer keeps this waiting for control.TIMEOUT_S. Any thread may call this. Confirm
+        `healthy`, the verdict until now, in the metrics: a run that hangs does not keep that waiting.
         """
+        self.engine.confirm_health(healthy=healthy)
         self.check()
         self._post(snapshot.Asked(find_silent(self.engine.directories, control.TIMEOUT_S)))
 

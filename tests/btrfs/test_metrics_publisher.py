@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -137,7 +138,8 @@ def test_a_first_run_without_a_record_says_no_more_than_that_it_failed(keep: Kee
     (tmp_path / "state").write_text("in the way")
     with pytest.raises(KeeperError):
         go(keep())
-    assert {name.partition("{")[0] for name in found(out)} == {"build_info", "healthy", "last_run_success"}
+    names = {name.partition("{")[0] for name in found(out)}
+    assert names == {"build_info", "by_service", "healthy", "last_run_success"}
 
 
 @pytest.mark.parametrize("healthy", [True, False])
@@ -154,6 +156,31 @@ def test_the_verdict_of_the_service_outlives_its_jobs_and_a_reload(keep: Keep, o
     reloaded.publish_health(healthy=healthy)
     go(reloaded, origin=DAEMON)
     assert found(out)["healthy"] == healthy
+
+
+@pytest.mark.parametrize(
+    ("age_s", "healthy", "renewed"),
+    [
+        (publisher.CONFIRM_S + 1, True, True),
+        (publisher.CONFIRM_S - 60, True, False),
+        (-publisher.CONFIRM_S - 60, True, True),
+        (publisher.CONFIRM_S + 1, False, False),
+        (publisher.CONFIRM_S + 1, None, False),
+    ],
+    ids=["old", "fresh", "clock set back", "another verdict", "unknown verdict"],
+)
+def test_a_file_ages_unless_the_service_confirms_its_verdict(
+    keep: Keep, out: Path, age_s: float, *, healthy: bool | None, renewed: bool
+) -> None:
+    engine = keep(follows=True)
+    engine.publish_health(healthy=True)
+    go(engine, origin=DAEMON)
+    before = os.stat(out / NAME)
+    then_s = time.time() - age_s
+    os.utime(out / NAME, (then_s, then_s))
+    engine.confirm_health(healthy=healthy)
+    after = os.stat(out / NAME)
+    assert (abs(time.time() - after.st_mtime) < 60, after.st_ino) == (renewed, before.st_ino)
 
 
 def test_a_verdict_before_the_first_run_writes_no_file_without_numbers(keep: Keep, out: Path) -> None:

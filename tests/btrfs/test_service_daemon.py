@@ -216,6 +216,26 @@ def test_a_reload_takes_new_values_and_keeps_the_old_ones_where_they_are_wrong(
     assert eventually(lambda: [line for line in service.said if line in expected] == expected)
 
 
+def test_an_idle_service_renews_the_time_of_its_metrics_until_it_hangs(copies: Copies, tmp_path: Path) -> None:
+    """It takes long because a stopped process has to renew nothing for 3 s."""
+    metrics = tmp_path / "journalkeeper.prom"
+    config = f"{QUICK}\n[Watch]\nDirectories={copies.machine.parent}\n[Metrics]\nTextfile={metrics}\n"
+    with Daemon(tmp_path, None, config=config, watchdog_s=1) as service:
+        assert eventually(metrics.exists), service.log()
+
+        def ages() -> bool:
+            os.utime(metrics, (1, 1))
+            return not eventually(lambda: metrics.stat().st_mtime > 1, patience_s=3)
+
+        assert eventually(lambda: not ages())
+        written = metrics.stat().st_ino
+        assert not ages()
+        assert metrics.stat().st_ino == written
+        service.process.send_signal(signal.SIGSTOP)
+        assert ages()
+        service.process.send_signal(signal.SIGCONT)
+
+
 # Bad days
 
 

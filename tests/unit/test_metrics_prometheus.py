@@ -19,6 +19,7 @@ def samples(facts: Facts) -> dict[str, str]:
 SAMPLES = {
     f'build_info{{version="{__version__}"}}': "1",
     "healthy": "1",
+    "by_service": "1",
     "last_run_success": "1",
     "last_run_timestamp_seconds": "1700000000.000001",
     "run_failures_total": "3",
