@@ -38,7 +38,7 @@ MODE: Final = 0o644
 """Readable for all, because node_exporter runs as its own user."""
 
 REMEDIES: Final = {
-    errno.ENOENT: "make the directory, or name another by Textfile= in [Metrics]",
+    errno.ENOENT: 'make the directory and "systemctl restart journalkeeper", or name another by Textfile= in [Metrics]',
     errno.EROFS: 'if the directory is newer than the service, "systemctl restart journalkeeper"; otherwise let the unit'
     ' write there: "systemctl edit journalkeeper" and under [Service] "ReadWritePaths={}"',
 }
