@@ -49,7 +49,7 @@ UNWRITABLE: Final = {
     Obstacle.FILESYSTEM: ("its filesystem is read-only", "findmnt --target {}"),
     Obstacle.MOUNT: (
         "ReadWritePaths= of the unit lacks it",
-        "systemctl edit journalkeeper.service   # [Service] ReadWritePaths={}",
+        "systemctl edit journalkeeper && systemctl restart journalkeeper   # [Service] ReadWritePaths={}",
     ),
     Obstacle.OWNER: ("it belongs to another user", "chown root {}"),
     Obstacle.MODE: ("its mode forbids it", "chmod u+rwx {}"),

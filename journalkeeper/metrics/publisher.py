@@ -39,8 +39,8 @@ MODE: Final = 0o644
 
 REMEDIES: Final = {
     errno.ENOENT: 'make the directory and "systemctl restart journalkeeper", or name another by Textfile= in [Metrics]',
-    errno.EROFS: 'if the directory is newer than the service, "systemctl restart journalkeeper"; otherwise let the unit'
-    ' write there: "systemctl edit journalkeeper" and under [Service] "ReadWritePaths={}"',
+    errno.EROFS: '"systemctl restart journalkeeper" if the directory is newer than the service; otherwise before that'
+    ' "systemctl edit journalkeeper" and under [Service] "ReadWritePaths={}"',
 }
 
 

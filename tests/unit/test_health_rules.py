@@ -377,6 +377,10 @@ def test_directories_are_quoted_in_remedies() -> None:
     [
         (Obstacle.OWNER, "chown root /j"),  # the group systemd-journal, which reads the journal, stays
         (Obstacle.MODE, "chmod u+rwx /j"),
+        (  # systemd takes a drop-in of this kind at the next start
+            Obstacle.MOUNT,
+            "systemctl edit journalkeeper && systemctl restart journalkeeper   # [Service] ReadWritePaths=/j",
+        ),
         (Obstacle.ATTRIBUTE, "chattr -ia /j"),
     ],
 )
