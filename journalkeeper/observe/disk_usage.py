@@ -27,23 +27,14 @@ QUESTIONS: Final = {b"?": disk.read_disk_bytes, b"s": volume.count_snapshots}
 
 
 def measure_disk_bytes(fd: int, path: str = SOCKET) -> int | None:
-    """Return the disk usage of the open file `fd` in bytes, as compsize(8) counts it, or None if it cannot be measured.
-
-    Without CAP_SYS_ADMIN, pass `fd` to the unit that listens on the socket `path`. Return None if the unit does not
-    exist, refuses the connection, lacks the capability, or does not answer within ANSWER_S.
-
-    Raises: OSError: ENOTTY not on btrfs.
+    """Return the disk usage of `fd` in bytes as compsize(8), or None without CAP_SYS_ADMIN and an answering unit at
+    `path`.
     """
     return _measure(b"?", fd, path)
 
 
 def count_snapshots(fd: int, path: str = SOCKET) -> int | None:
-    """Return the number of snapshots of the subvolume of `fd`, as volume.count_snapshots, or None if it is unknown.
-
-    Ask the unit on the socket `path` as `measure_disk_bytes` does.
-
-    Raises: OSError: ENOTTY not on btrfs.
-    """
+    """Return the number of snapshots of the subvolume of `fd`, or None if it is unknown, as in `measure_disk_bytes`."""
     return _measure(b"s", fd, path)
 
 
@@ -65,9 +56,8 @@ def _measure(question: bytes, fd: int, path: str) -> int | None:
 def main() -> int:
     """Answer the question on standard input, a connection that a socket unit with Accept=yes passes.
 
-    The question is a byte of QUESTIONS with a descriptor. The answer is the number as text, or "None" without
-    CAP_SYS_ADMIN. Return 0. Without a descriptor, send no answer and return 0. After an OSError write a message to
-    stderr, send no answer, and return 1.
+    The question is a byte of QUESTIONS with a descriptor. The answer is a number as text, or "None" without
+    CAP_SYS_ADMIN. Return 1 after an OSError, else 0.
     """
     try:
         with socket.socket(fileno=os.dup(0)) as connection:

@@ -45,11 +45,7 @@ def require_regular(status: os.stat_result) -> None:
 
 
 def describe_impossible_stat(status: os.stat_result) -> str:
-    """Return why the size or mtime in a stat is impossible for a journal file, or "" if both are possible.
-
-    A size above MAX_FILE_BYTES is impossible. An mtime of MAX_TIME_NS or more before or after 1970 is impossible, too.
-    Therefore no sum of accepted numbers exceeds 63 bits.
-    """
+    """Return why a size or mtime is impossible for a journal file, or "": sums of accepted numbers fit in 63 bits."""
     if status.st_size > MAX_FILE_BYTES:
         return f"{format_size(status.st_size)} large: files above {format_size(MAX_FILE_BYTES)} are left alone"
     if abs(status.st_mtime_ns) >= MAX_TIME_NS:
@@ -60,15 +56,11 @@ def describe_impossible_stat(status: os.stat_result) -> str:
 def read_row(
     place: Directory, name: str, kind: Name | None, status: os.stat_result, *, dir_fd: int, disk_bytes: bool
 ) -> JournalFile:
-    """Open the file `name` in the directory `place`, and return its complete row.
+    """Open the file `name` in the directory `place`, and return its complete row. An OSError becomes the row's problem.
 
-    `kind` is the kind by the name, None if the name is not a journal file's. `status` is the stat by the name. `dir_fd`
-    is a handle of the directory. Write back the dirty pages of a file that is neither active nor ONLINE before the
-    extents are read. Measure the disk usage only with `disk_bytes`; otherwise it is None.
-
-    Return a row with a problem for an OSError or an unfit file. A file is unfit if `kind` is None, if it is not a
-    regular file, or if it is on another filesystem than `dir_fd`. A file with an impossible size or time is unfit, too.
-    Such a row has no measurements. A file with an invalid header keeps its measurements.
+    `kind` is None if the name is not a journal file's; `status` is the stat by the name. The disk usage is measured
+    only with `disk_bytes`. Dirty pages of a file that is neither active nor ONLINE are written before its extents are
+    read.
     """
     try:
         require_regular(status)
@@ -95,10 +87,7 @@ def read_row(
 
 
 def _read_header(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
-    """Return the row of an open file from its stat and header, without extents.
-
-    An invalid header becomes the problem BAD_HEADER, one of another format UNKNOWN_FORMAT. The mtime is corrected by
-    the file's mtime note, if a killed run left one.
+    """Return the row of an open file, without extents. The mtime is that of the mtime note, if a killed run left one.
 
     Raises: OSError: ENOENT the file was removed meanwhile; ESTALE its stat became impossible meanwhile; EIO.
     """
@@ -136,22 +125,14 @@ def _read_header(place: Directory, name: str, kind: Name, fd: int) -> JournalFil
 
 
 def build_problem(place: Directory, name: str | None, kind: Name | None, why: Reason, detail: str) -> JournalFile:
-    """Return a row without measurements for a file that could not be looked at, with the problem `why`.
-
-    With a `name` of None, the row is about the directory `place` itself. Without a `kind`, the row is that of an active
-    file with the owner "remote".
-    """
+    """Return a row without measurements, with the problem `why`; without a `name` it is about the directory `place`."""
     kind = kind or UNNAMED
     path = place.path if name is None else f"{place.path.rstrip('/')}/{name}"
     return JournalFile(path, 0, 0, kind.kind, kind.owner, place.name, problem=why, problem_detail=detail)
 
 
 def explain_error(error: Exception) -> tuple[Reason, str]:
-    """Return the reason and the detail for a row's problem, from the error that ended the look at the file.
-
-    An OSError gives its reason in REASONS, or REFUSED for any other errno; the detail is the errno's text. Of
-    UnfitFileError and NotBtrfsError, the detail is the error's own text.
-    """
+    """Return the reason and the detail for a row's problem, from the error that ended the look at the file."""
     match error:
         case UnfitFileError():
             return error.why, str(error)

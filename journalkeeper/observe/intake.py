@@ -29,8 +29,7 @@ KEPT: Final = 1000
 class Intake:
     """The waits of messages for journald, from the newest `entries` entries of active files.
 
-    No file stays open between two calls, because an open file keeps its space after its deletion. The entries of a file
-    that is new to a call do not count: journalkeeper cannot have caused their waits.
+    No file stays open between two calls, because an open file keeps its space after its deletion.
     """
 
     def __init__(self, entries: int = ENTRIES) -> None:
@@ -43,12 +42,7 @@ class Intake:
     def find_worst_us(self, paths: Iterable[str]) -> int | None:
         """Return the longest intake delay in microseconds of the entries added to `paths` since the last call, or None.
 
-        Count at most the newest `entries` (see the constructor), over all files together. The entries of a new path
-        count from the next call on. Leave out entries without a time of sending, and delays that a change of the clock
-        may have caused. Return None if no entry is left.
-
-        Skip a file that cannot be read; if an earlier call read it, the next call counts its entries. Add the delays to
-        those of `p99_us`.
+        The entries of a path that is new to a call do not count. A file that cannot be read is skipped.
         """
         before, self._seen = self._seen, {}
         came = [(path in before, one) for path in paths for one in self._read_new(path, before.get(path))]
@@ -68,13 +62,7 @@ class Intake:
         return quantile(sorted(self._waits_us), 990)
 
     def _read_new(self, path: str, before: tuple[int, int] | None) -> list[Entry]:
-        """Return the newest entries of the file at `path` that were added after `before`, the newest first.
-
-        At most `entries` of the constructor are returned. `before` is the file's inode and the sequence number of the
-        newest entry that was read. If it is None, or the inode is another one, all entries count as added. Store the
-        new pair for the next call. If the file cannot be read or is no valid journal, store `before` again, unless it
-        is None, and return [].
-        """
+        """Return the entries added after `before` (inode, sequence number), the newest first, at most `entries`."""
         directory, _, name = path.rpartition("/")
         seen, seqnum = before or (0, 0)
         try:
@@ -91,9 +79,6 @@ class Intake:
 
 
 def list_journald_files(files: Iterable[JournalFile]) -> list[str]:
-    """Return the paths of the active files that are not in remote/, where journald does not write.
-
-    The owner in a file's name does not matter. Files with a problem are left out.
-    """
+    """Return the paths of the readable active files that are not in remote/, where journald does not write."""
     active = (file for file in files if file.kind is Kind.ACTIVE and file.problem is None)
     return [file.path for file in active if file.instance != layout.REMOTE]

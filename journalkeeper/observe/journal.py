@@ -44,14 +44,11 @@ ENTRY_FIELDS: Final = ("_TRANSPORT", "_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNI
 
 
 def read_journal(directory: str | None, most: int, namespaces: Sequence[str]) -> Journal | Unknown:
-    """Return the newest `most` entries of the journal of this host, or of the journal in `directory`, as evidence.
+    """Return evidence from the newest `most` entries of this host's journal, or of that in `directory`, and its events.
 
-    Of the entries that `_event_matches` selects, another `most` are read. `namespaces` are the journald instances,
-    besides the main one, whose failures are looked for. Return Unknown with the reason if the caller may not read the
-    whole journal, or if journalctl cannot be run.
+    Return Unknown if the caller may not read the whole journal, or journalctl cannot be run.
 
-    Raises: KeeperError if journalctl fails midway; NeedsRootError if `directory` is given and nothing in it may be
-    read.
+    Raises: KeeperError if journalctl fails midway; NeedsRootError if nothing in `directory` may be read.
     """
     try:
         if not can_see_all(directory):
@@ -77,11 +74,6 @@ def read_journal(directory: str | None, most: int, namespaces: Sequence[str]) ->
 
 
 def _event_matches(namespaces: Sequence[str]) -> list[str]:
-    """Return the arguments of journalctl that select the messages that `_interpret_events` needs.
-
-    They select PID 1's messages on the end of a start-up, on a host or in a container, and on a failure of one of the
-    journald units. They also select all messages with _TRANSPORT=driver, which journald itself writes.
-    """
     journalds = [JOURNALD, *(f"systemd-journald@{name}.service" for name in namespaces)]
     return [
         *("_PID=1", f"MESSAGE_ID={STARTUP_FINISHED}", f"MESSAGE_ID={STARTUP_IN_CONTAINER}", "+"),
@@ -91,13 +83,7 @@ def _event_matches(namespaces: Sequence[str]) -> list[str]:
 
 
 def _interpret_events(events: Sequence[Entry]) -> dict[str, Any]:
-    """Return the fields `boots`, `dropped` (lost messages) and `ended` (failures of journald) of a Journal.
-
-    `events` begin with the newest entry, and each field begins with the oldest. Each boot ID becomes one Boot,
-    with the time of its oldest entry in `events`. A Boot also has the duration of journald's flush to /var and
-    the userspace start-up time, if messages report them. If several messages do, the oldest counts. Other
-    messages, and flush times that cannot be parsed, are ignored.
-    """
+    """Return the fields `boots`, `dropped` and `ended` of a Journal. `events` begin with the newest entry."""
     boots: dict[str, dict[str, Any]] = {}
     dropped: list[Dropped] = []
     ended: list[Ended] = []
@@ -120,11 +106,7 @@ def _interpret_events(events: Sequence[Entry]) -> dict[str, Any]:
 
 
 def _read_newest(found: Iterable[Entry]) -> tuple[int, int | None, tuple[Intake, ...]]:
-    """Return the number of entries, the time of the oldest entry, and the intake delays, the oldest first.
-
-    `found` begins with the newest entry. Without entries the time is None. Only an entry from /dev/log or the native
-    socket with a time of sending has a delay. Delays that a change of the clock may have caused are left out.
-    """
+    """Return the number of entries, the oldest time or None, and the intake delays that no clock change distorts."""
     taken = []
     for entry in found:
         sent = decode_text(entry.get("_TRANSPORT")) in {"syslog", "journal"}
@@ -142,5 +124,4 @@ def _read_newest(found: Iterable[Entry]) -> tuple[int, int | None, tuple[Intake,
 
 
 def _when_us(entry: Entry) -> int:
-    """Return the time (CLOCK_REALTIME) at which journald received the entry; 0 if the field is damaged."""
     return parse_number(entry.get("__REALTIME_TIMESTAMP")) or 0

@@ -16,10 +16,9 @@ LOOK_S: Final = 0.25
 
 
 def measure_busy_percent(uuids: Iterable[str], length_s: float) -> dict[str, int]:
-    """Sleep for `length_s`, and return for each volume the percentage of this time in which its busiest disk was busy.
+    """Sleep for `length_s`, and return by volume how busy its busiest disk was, in percent.
 
-    The caller has written back its own work before, so the load is that of other programs. A volume without known
-    disks, or whose disks have no statistics, is missing in the result.
+    A volume without known disks or statistics is missing. The caller has written back its own work before.
     """
     names = {uuid: list_disks(uuid) for uuid in uuids}
     began_s, before = time.monotonic(), _read_busy_ms()
@@ -33,10 +32,5 @@ def measure_busy_percent(uuids: Iterable[str], length_s: float) -> dict[str, int
 
 
 def _read_busy_ms() -> dict[str, int]:
-    """Return by name how many milliseconds each block device and partition has been busy since the machine started.
-
-    The result is {} if the kernel lists no device. Raises: as psutil.disk_io_counters(), if the list cannot be
-    read.
-    """
     counters: dict[str, Any] = disk_io_counters(perdisk=True, nowrap=False) or {}
     return {name: one.busy_time for name, one in counters.items()}

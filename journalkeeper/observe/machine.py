@@ -15,12 +15,7 @@ RETENTION: Final = "/etc/systemd/journald.conf.d/60-journalkeeper-retention.conf
 
 
 def read_storage() -> Storage | Unknown:
-    """Return the Storage= setting of the host's main journald, and the disk usage that our drop-in aims at.
-
-    The disk usage is in bytes. It is None if there is no drop-in, or it names no target. Also return whether the
-    persistent directory exists, and whether journald has flushed to it since the boot. Return Unknown with the
-    reason if journald's socket does not exist, or a configuration file cannot be read.
-    """
+    """Return the storage of the host's main journald, or Unknown if its socket or a configuration cannot be read."""
     if not os.path.exists(control.get_socket_path()):
         return Unknown("no journald runs here")
     try:
@@ -37,7 +32,7 @@ def read_storage() -> Storage | Unknown:
 
 
 def read_retention_bytes() -> int | None:
-    """Return the disk usage that our drop-in for journald aims at. None if there is no drop-in, or it names no target.
+    """Return the disk usage that our drop-in for journald aims at, or None without a target.
 
     Raises: OSError if the drop-in cannot be read.
     """

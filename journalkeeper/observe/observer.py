@@ -58,8 +58,6 @@ class Seen(NamedTuple):
 
 
 class _Gathered:
-    """The results of a look in progress, which began at `now_us`."""
-
     def __init__(self, now_us: int) -> None:
         self.now_us = now_us
         self.files: list[JournalFile] = []
@@ -76,9 +74,7 @@ class _Gathered:
 class Observer:
     """A look at files, with a memory of the rows of files that did not change.
 
-    Journald's configuration is read below `root`. With `with_disk_bytes` each opened file's disk usage is measured,
-    too. `opened` is the number of files opened so far. `shared_us` is the time when a look last opened all shared
-    files.
+    `opened` is the number of files opened so far. `shared_us` is the time when a look last opened all shared files.
     """
 
     def __init__(self, root: str = "/", *, with_disk_bytes: bool = False) -> None:
@@ -100,24 +96,17 @@ class Observer:
 
     @property
     def next_shared_us(self) -> int:
-        """The time (CLOCK_REALTIME) from which `look` opens shared files again; 0 before the first look.
-
-        Shared files are opened once per SHARED_US, because no event shows that a snapshot was deleted.
-        """
+        """The time (CLOCK_REALTIME) when `look` opens shared files again: no event shows a deleted snapshot."""
         return self.shared_us + SHARED_US
 
     def look(self, tops: Iterable[str], *, now_us: int) -> Seen:
-        """Look at the journal files below the directories `tops`.
+        """Look at the journal files below the directories `tops`. Open changed files, and shared ones once per
+        SHARED_US.
 
-        A file with an unchanged stat keeps its stored row and is not opened. Once a day, and after the clock was set
-        back, shared files are opened again. If a file or directory cannot be looked at, its row has the problem.
-        Vanished files have no row. A link to another directory has a row with NOT_WATCHED. In each directory at most
-        MOST_FILES files have rows; if there are more, a row of the directory has the problem TOO_MANY. Stored rows of
-        files and directories that are no longer found are forgotten.
+        A file or directory that cannot be looked at has a row with a problem. A vanished file has no row.
 
-        Raises: NotBtrfsError if no journal directory is on btrfs, or if a top without journal directories is not on
-        btrfs; FileError if a top is missing or is not a directory, if a directory cannot be listed, or if a
-        configuration file of its journald cannot be read.
+        Raises: NotBtrfsError if no journal directory, or a top without one, is on btrfs; FileError for a top, a
+        directory or a configuration file of journald that cannot be read.
         """
         if not self.shared_us <= now_us < self.next_shared_us:
             self.shared_us = now_us
@@ -149,15 +138,9 @@ class Observer:
         return gathered.build_seen()
 
     def look_at(self, paths: Iterable[str], *, now_us: int) -> Seen:
-        """Look at the files `paths` alone, in their order, each once.
+        """Return one row for each of `paths`, which must be absolute and without symbolic links (`resolve_path`).
 
-        Each gets a row, with a problem if it cannot be looked at. `paths` must be absolute and without symbolic
-        links; `resolve_path` makes such paths. A link is not followed and becomes a problem. The instances, volumes
-        and leftovers are those of the directories in which a regular file of `paths` exists. An unchanged file keeps
-        its stored row.
-
-        Raises: FileError if a configuration file of a directory's journald cannot be read, or a directory cannot be
-            listed.
+        Raises: FileError if a directory, or a configuration file of its journald, cannot be read.
         """
         gathered = _Gathered(now_us)
         for path in dict.fromkeys(paths):
@@ -166,15 +149,9 @@ class Observer:
         return gathered.build_seen()
 
     def _look_at_place(self, place: Directory, only: str | None, gathered: _Gathered) -> None:
-        """Add rows to `gathered`: of the file named `only`, or of all journal files in the directory if `only` is None.
+        """Add the rows of all journal files in the directory to `gathered`, or only the row of the file `only`.
 
-        The file `only` gets a row in any case, and an error becomes the problem of that row. Without `only`, vanished
-        files get no row, and stored rows of files that are no longer listed are forgotten. An error that concerns the
-        directory becomes a row of the directory. At most MOST_FILES files get rows. If there are more, a row of the
-        directory with the problem TOO_MANY follows.
-
-        Raises: FileError if a configuration file of the directory's journald cannot be read, or the directory cannot
-            be listed.
+        Raises: FileError if the directory, or a configuration file of its journald, cannot be read.
         """
         try:
             with opening.open_directory(place.path) as fd:
@@ -200,13 +177,9 @@ class Observer:
                 gathered.files.append(file_row.build_problem(place, None, None, Reason.TOO_MANY, detail))
 
     def _list_place(self, place: Directory, fd: int, gathered: _Gathered) -> Listing:
-        """Return the listing of a directory. Add its instance, volume and leftovers to `gathered`.
+        """Return the directory's listing, which is empty if this look has listed it. Add its instance to `gathered`.
 
-        If the directory was listed in this look, the result is empty. If another subvolume is at its path now, its
-        stored rows are forgotten.
-
-        Raises: NotBtrfsError; OSError; FileError if a configuration file of the directory's journald cannot be read, or
-            the directory cannot be listed.
+        Raises: NotBtrfsError; OSError; FileError as `_look_at_place`.
         """
         if place.path in gathered.instances:
             return Listing({}, [])
@@ -242,11 +215,10 @@ class Observer:
         return volume._replace(snapshots=number, snapshot_tool=tool)
 
     def _look_at_file(self, place: Directory, name: str, dir_fd: int, now_us: int) -> JournalFile:
-        """Return the row of one file: the stored row if the file's stat is the same, else a new one.
+        """Return the stored row if the file's stat is the same, else a new row. An error becomes the row's problem.
 
-        An error becomes the problem of the row, also if the file vanished or our code fails. Store a new row only if it
-        has no problem or BAD_HEADER. Do not store a row whose file carries a note of its mtime (`mtime_noted`), or
-        changed in the last COARSE_NS, or UNSYNCED_NS for an ONLINE file: the same stat could then hide a later change.
+        The row of a file that changed in the last COARSE_NS is not stored (UNSYNCED_NS if ONLINE), nor that of a file
+        with an mtime note: the same stat could hide a later change.
         """
         kept, kind = self._kept[place.path], classify(name)
         try:
@@ -269,10 +241,7 @@ class Observer:
         return row
 
     def _mark_orphan(self, place: Directory, row: JournalFile, now_us: int) -> JournalFile:
-        """Return the row of an active file with the kind ORPHANED if it did not change for a day and has no writer.
-
-        Only the kernel knows of a writer in a container, which keeps its file open.
-        """
+        """Only the kernel knows of a writer in a container, which keeps its file open."""
         old = row.kind is Kind.ACTIVE and row.problem is None and now_us - row.ctime_ns // 1000 >= DAY_US
         if not old or control.has_journald(place, self._root):
             return row
@@ -291,15 +260,11 @@ class Observer:
 
 
 def _is_unchanged(file: JournalFile, status: os.stat_result) -> bool:
-    """Return whether device, inode, size, mtime, ctime and link count of a file are the same as in its stored row."""
     now = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_nlink)
     return now == (file.device, file.inode, file.size_bytes, file.mtime_ns, file.ctime_ns, file.links)
 
 
 def resolve_path(given: str) -> str:
-    """Return the absolute path of a file, with the links in its directory's path resolved.
-
-    If the file itself is a link, it is not resolved. The file need not exist.
-    """
+    """Return the absolute path of a file, which need not exist. Only links in its directory's path are resolved."""
     parent, name = os.path.split(os.path.abspath(given))
     return f"{os.path.realpath(parent).rstrip('/')}/{name}"

@@ -21,9 +21,7 @@ BOOTED: Final = "/run/systemd/system"
 def find_silent(tops: tuple[str, ...], timeout_s: float) -> tuple[tuple[str, Silence], ...]:
     """Return the unit of each journald of this host that writes below `tops` and takes no messages, with the reason.
 
-    A journald takes messages if it answers within `timeout_s`, or if its socket listens and it may be started. That of
-    a namespace is asked only while it runs, because a question would start it. A caller without the right to ask gets
-    the states of the units alone. What cannot be found out is left out.
+    A journald of a namespace is asked only while it runs, because a question would start it.
     """
     namespaces = _find_namespaces(tops) if os.path.isdir(BOOTED) else set[str]()
     if namespaces == {""} and control.answers("", timeout_s):
@@ -42,7 +40,6 @@ def find_silent(tops: tuple[str, ...], timeout_s: float) -> tuple[tuple[str, Sil
 
 
 def _find_namespaces(tops: tuple[str, ...]) -> set[str]:
-    """Return the namespaces of this machine's journals below `tops`: "" if /var/log/journal is one of them."""
     host, found = os.path.realpath(layout.TOP), set[str]()
     with suppress(KeeperError, OSError):
         machine = layout.read_machine_id()

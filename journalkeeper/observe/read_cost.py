@@ -48,15 +48,10 @@ Piece = tuple[int, int, float]
 
 
 def estimate_cold_read_s(fd: int) -> float | None:
-    """Return the estimated seconds of a cold read of the whole file `fd`, measured on a sample of the file.
+    """Return the estimated seconds of a cold read of the whole file `fd`, measured on samples that take about MOST_S.
 
-    The speed of a small sample limits the size of a second sample, so that its read takes about MOST_S. The time of the
-    second sample is scaled to the whole file. If too little of the file is left for a second sample, the time of the
-    first is scaled. Each sample is dropped from the page cache before it is read. The second excludes the first,
-    because the device may have cached it.
-
-    Return None if the kernel does not list dirty pages, or the file has more than MOST_ROWS pieces. Return None also if
-    too little of the file can be sampled: the file is empty, its pages are dirty, or programs map it.
+    Return None if too little of the file can be sampled, or the kernel does not list dirty pages. The second sample
+    excludes the first, because the device may have cached it.
 
     Raises: OSError: EIO.
     """
@@ -84,11 +79,7 @@ def estimate_cold_read_s(fd: int) -> float | None:
 
 
 def _list_pieces(fd: int) -> list[Piece]:
-    """Return the pieces of a file's written data, each at most UNIT_BYTES: (offset, length, cost in requests).
-
-    The cost is the length in units of UNIT_BYTES, plus 1 unless the piece directly follows the one before on the disk.
-    Unwritten space, and dirty pages without a place on the disk, are left out.
-    """
+    """Return (offset, length, cost in requests) of a file's written data, in pieces of at most UNIT_BYTES."""
     pieces: list[Piece] = []
     end = 0
     for row in islice(fiemap.iterate_extents(fd, sync=False), MOST_ROWS + 1):
@@ -105,10 +96,7 @@ def _list_pieces(fd: int) -> list[Piece]:
 
 
 def _choose_sample(pieces: Sequence[Piece], goal: float) -> list[Piece]:
-    """Return pieces that together cost about `goal` requests, from the beginnings of GROUPS equal parts of the list.
-
-    Each part contributes at least one piece if it has any, so the sample can cost more than `goal`.
-    """
+    """Return pieces from GROUPS equal parts of the list, which together cost about `goal` requests."""
     chosen: list[Piece] = []
     for group in range(GROUPS):
         left = goal / GROUPS
@@ -120,20 +108,14 @@ def _choose_sample(pieces: Sequence[Piece], goal: float) -> list[Piece]:
 
 
 def _drop_pages(fd: int, pieces: Sequence[Piece]) -> list[Piece]:
-    """Drop the pages of `pieces` from the page cache, and return the pieces of which at most half is still cached.
-
-    Pages that a program has mapped stay in the cache. The pages must be clean: dirty ones would be written back.
-    """
+    """Return the pieces of which at most half is still cached: pages that a program has mapped stay in the cache."""
     for offset, length, _ in pieces:
         os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
     return [one for one in pieces if kernel.cachestat(fd, one[0], one[1])[0] * PAGESIZE <= one[1] / 2]
 
 
 def _read(fd: int, pieces: Sequence[Piece]) -> float:
-    """Read the pieces through the page cache, and return the elapsed seconds.
-
-    First ask the kernel to read all pieces ahead (POSIX_FADV_WILLNEED), so that all requests are under way at once.
-    Then read the pieces in their order. Cached pages cost no time: the caller drops them from the page cache before.
+    """Return the elapsed seconds. All pieces are read ahead first, so that all requests are under way at once.
 
     Raises: OSError: EIO.
     """

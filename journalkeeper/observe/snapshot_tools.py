@@ -19,9 +19,8 @@ BTRBK: Final = re.compile(r"^\s*(volume|subvolume)\s+(\S.*?)\s*$", re.MULTILINE)
 
 
 def find_tool(device: int, root: str = "/") -> str:
-    """Return the snapshot tool that is configured for the subvolume with the st_dev `device`, or "".
-
-    Configurations that the caller may not read count as missing. They are read below `root`.
+    """Return the snapshot tool whose readable configuration below `root` names the subvolume with the st_dev `device`,
+    or "".
     """
     for tool, path in _list_subvolumes(os.path.join(root, "etc")):
         with suppress(OSError):

@@ -17,9 +17,7 @@ SYNC_US: Final = 1_000
 class Syncs:
     """A detector for syncs of the active file at `path` by others, such as journald's for a message of priority crit.
 
-    Ask between two pieces of work. Then our own pages are already on the disk, and pages in write-back belong to
-    another writer. A first block at a new place also shows a sync, except after the first piece. An append to an
-    OFFLINE file begins with a sync that writes nothing but leaves the file ONLINE.
+    Ask between two pieces of work, when our own pages are already on the disk.
     """
 
     def __init__(self, path: str) -> None:
@@ -28,16 +26,10 @@ class Syncs:
         self._state = State.UNKNOWN
 
     def has_foreign_sync(self) -> bool:
-        """Return whether another program, or journald without its timer, synced the file since the last call.
+        """Return whether the file was synced since the last call. False if the file cannot be read.
 
-        The cause of a sync is not visible. The caller asks while no flush by the timer is due, and after its own
-        pages are on the disk. First wait until pages in write-back are on the disk; the commit of their sync may still
-        follow. Each of these signs shows a sync:
-        - The wait took longer than SYNC_US.
-        - The state changed from OFFLINE to ONLINE since the last call.
-        - The first block moved since the last call. The first two calls ignore this sign.
-
-        Return False if the file cannot be opened or read.
+        The cause of a sync is not visible: call this while no flush by the timer is due, and after our own pages are on
+        the disk. The call waits for pages in write-back; the commit of their sync may still follow.
         """
         try:
             with opening.open_directory(self._directory) as dir_fd, opening.hold_open(self._name, dir_fd) as fd:

@@ -22,11 +22,7 @@ PROPERTIES: Final = "Id,ActiveState,SubState,UnitFileState,Result,StateChangeTim
 
 
 def read_units(names: Sequence[str] = OURS) -> tuple[Unit, ...] | Unknown:
-    """Ask systemctl for the states of the units with these names, and return one Unit for each of them.
-
-    A unit that is not installed is inactive, and its `enabled` is "". If systemd cannot be asked or does not answer
-    within ANSWER_S, return Unknown with the reason.
-    """
+    """Return the state of each named unit, or Unknown with the reason if systemd does not answer within ANSWER_S."""
     words = ("systemctl", "show", f"--property={PROPERTIES}", "--", *names)
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "SYSTEMCTL_FORCE_BUS": "1"}
     try:
