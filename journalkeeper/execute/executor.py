@@ -55,11 +55,7 @@ class Turn:
     def make_done(
         self, result: Result, reason: Reason, detail: str, *, written_bytes: int = 0, duration_s: float = 0.0
     ) -> Done:
-        """Return the outcome of the action with this result, and the state of the file after it for the history.
-
-        Nothing is measured: the states before and after are those that the work has stored in this Turn. If it stored
-        none, both are the state in the plan.
-        """
+        """Return the outcome with this result, and the file's state after it, as the work stored them in this Turn."""
         action, before, after = self.action, self.before, self.after
         outcome = Outcome(
             path=action.path,
@@ -80,12 +76,7 @@ class Turn:
 
 
 def execute(action: Action, pace: Pace) -> Done:
-    """Execute `action` at `pace` and return its outcome. The errors of one file or directory become the outcome.
-
-    The result is "done" with the action's own reason, or the result and reason of Refused or Failed. After an OSError
-    it is "skipped" if the file vanished, was replaced, or is a swap file; otherwise it is "failed". An unforeseen
-    exception is raised.
-    """
+    """Execute `action` at `pace` and return its outcome, also for Refused, Failed and OSError."""
     began = time.monotonic()
     turn = Turn(action)
     result, reason, detail = Result.DONE, action.reason, action.detail
@@ -106,11 +97,7 @@ def execute(action: Action, pace: Pace) -> Done:
 def _compute_extra_bytes(action: Action, written_bytes: int, after: Found, *, whole: bool) -> int:
     """Return how many bytes the rewrite stored twice: once in the file and once in a snapshot.
 
-    `whole` means that the result is DONE. Return 0 if the file shared no data, or nothing was written. Return 0
-    also for a copy (Verb.REWRITE) that is not DONE, because most such copies are discarded.
-
-    For a `whole` archive whose disk usage `after` is known, return this disk usage times the share of its data
-    that was shared before. Otherwise return the planned number, in proportion to the bytes written.
+    A copy (Verb.REWRITE) that is not `whole` (DONE) counts 0, because most such copies are discarded.
     """
     file = action.target
     if not isinstance(file, JournalFile) or not action.unshared_bytes or not written_bytes:
@@ -123,17 +110,11 @@ def _compute_extra_bytes(action: Action, written_bytes: int, after: Found, *, wh
 
 
 def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFile, turn: Turn, pace: Pace) -> None:
-    """Call `work` to rewrite the file's data, and store the states before and after in `turn`.
+    """Call `work` to rewrite the file's data, and store the states before and after in `turn`, also after an error.
 
-    Also store the expected number of extents, which `work` returns. After `work`, even after an error, make the new
-    extents durable and measure the state after. An active file is not made durable if nothing was written, or if `pace`
-    ended the work (`_make_durable`).
+    `work` returns the expected number of extents. After NO_GAIN the data stays rewritten.
 
-    Raises: The errors of `hold`, which opens the file and checks it, and of `work`. After the work: Refused VANISHED if
-    the name no longer leads to the file, or OSError ENOENT if the path does not exist; else Refused with the reason of
-    `pace` if it ended the work; else Refused NO_GAIN if the rewrite `is_useless_rewrite`, or was only for a compression
-    that the kernel did not make. The data then stays rewritten. A compression that did not happen is recorded as a
-    defragmentation.
+    Raises: as `hold` and `work`; OSError ENOENT or Refused: VANISHED, the reason of `pace`, or NO_GAIN.
     """
     with hold(file, replacing=turn.action.action is Verb.REWRITE) as held:
         turn.before = turn.after = _measure(held)
@@ -158,10 +139,7 @@ def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFil
 
 
 def _compact(held: VerifiedFile, action: Action, pace: Pace) -> int:
-    """Move the data of an archive to new extents, unless `pace` ends first. Return the expected number of extents.
-
-    The data is rewritten in place (`inplace.compact`). If data that should move keeps its old place, and `pace` has not
-    ended, replace the file by a copy. First check that it is unchanged and not open for writing (`look_again`).
+    """Move the data of an archive in place, or by a copy if data keeps its old place. Return the expected extents.
 
     Raises: as inplace.compact, look_again and rewrite.rewrite.
     """
@@ -173,10 +151,7 @@ def _compact(held: VerifiedFile, action: Action, pace: Pace) -> int:
 
 
 def _defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
-    """Defragment the ranges of an active file, or compact an archive (`_compact`), until `pace` ends.
-
-    Return the expected number of extents. Raises: as inplace.defragment and `_compact`.
-    """
+    """Return the expected number of extents. Raises: as inplace.defragment and `_compact`."""
     return (inplace.defragment if action.is_on_active_file else _compact)(held, action, pace)
 
 
@@ -200,12 +175,9 @@ Raises: Refused; OSError.
 def _make_durable(held: VerifiedFile, pace: Pace) -> None:
     """Make the new extents durable, before the history records them.
 
-    Always sync an archive, even if nothing was written. Do not sync an active file, because an fsync would write the
-    pages that journald has not flushed: 4 extents became 59 (measured). Instead commit the volume's transaction, which
-    writes none of these pages.
-
-    For an active file, do nothing if nothing was written, or if `pace` ended early. After such an end a flush is near,
-    and journald's fsync would wait for the commit. The outcome is then "skipped" and claims no saving.
+    An fsync of an active file would write the pages that journald has not flushed: 4 extents became 59 (measured). A
+    commit of the volume's transaction writes none of them. After an early end a flush is near, and journald's fsync
+    would wait for the commit.
     """
     if held.file.kind is not Kind.ACTIVE:
         os.fsync(held.fd)
@@ -214,10 +186,7 @@ def _make_durable(held: VerifiedFile, pace: Pace) -> None:
 
 
 def _has_its_name(held: VerifiedFile) -> bool:
-    """Return whether the path still leads to the file, or to the copy that took its place.
-
-    journald may rename an active file within its directory, so its name is not compared. For an active file, True means
-    that the path's directory is the same and the file still has a link.
+    """Return whether the path still leads to the file or its copy. journald may rename an active file in its directory.
 
     Raises: OSError: ENOENT the path does not exist, or its directory if the file is active.
     """
@@ -229,11 +198,10 @@ def _has_its_name(held: VerifiedFile) -> bool:
 
 
 def _measure(held: VerifiedFile) -> Found:
-    """Return the file's inode, size, mtime, extents and disk bytes; the disk bytes are None if they cannot be measured.
+    """Return inode, size, mtime, extents and disk bytes; the disk bytes are None if they cannot be measured.
 
-    Sync the file before the extents are counted, unless it is active: journald did not choose such a flush. Without
-    CAP_SYS_ADMIN, ask the measuring unit, another process, for the disk bytes, unless the file is active. Its two
-    answers, before and after the work, take 0.2 s each, and the flush window could close meanwhile.
+    An active file is not synced, because journald did not choose such a flush. The measuring unit is not asked about
+    it: its two answers take 0.2 s each, and the flush window could close meanwhile.
     """
     fd, active = held.fd, held.file.kind is Kind.ACTIVE
     status, extents = os.fstat(fd), placement.count(fd, sync=not active)

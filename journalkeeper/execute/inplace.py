@@ -66,10 +66,9 @@ Source: fs/btrfs/defrag.c, defrag_get_extent (6.18: `not_found`) and defrag_coll
 
 
 def defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
-    """Defragment ranges of an active file until `pace` ends.
+    """Defragment ranges of an active file until `pace` ends, and return the planned number of extents.
 
-    Return the planned number of extents, also after an early end. Only the dirty pages of these ranges are written.
-    After the last piece, wait a moment for the new extents to appear in the file's map.
+    Only the dirty pages of these ranges are written.
 
     Raises: OSError as btrfs.defrag; finished pieces stay finished.
     """
@@ -86,12 +85,8 @@ def defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
 def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
     """Free the unwritten space of an archive, and rewrite all its data in place until `pace` ends.
 
-    Repeat the rewrite up to PASSES times for data that the kernel did not move. Add the bytes of the data, without
-    holes, to `pace.written_bytes`. Restore the inode flags and the mtime, also after an error; the ctime changes. If
-    data is left or there are too many extents, and `pace` has not ended, read all data to find damaged blocks.
-
-    Return (expected, moved). `expected` is the number of extents that data with these holes should have, at least the
-    planned number. `moved` is True if no data is left that should have moved (`_find_left`).
+    Return the expected number of extents, and whether all data moved that should (`_find_left`). The inode flags and
+    the mtime are restored, also after an error; the ctime changes.
 
     Raises: as `punch_unwritten` and `defragment`; OSError with EIO if a block could not be read.
     """
@@ -127,10 +122,8 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
 def _find_left(fd: int, action: Action, expected: int, before: array[int], extents: int) -> Iterable[tuple[int, int]]:
     """Return (offset, length) of the data that should have moved, but has the same place as in `before`.
 
-    `before` has the four numbers of each Extent of the whole file: 32 bytes instead of 300, because a file can have a
-    million extents. It has `extents` now. Compression must move all data, and so must an action with the reason PINNED.
-    In other cases the kernel keeps long extents on purpose. Then return (), unless the rewrite saved too few of the
-    `expected` extents (`is_useless_rewrite`).
+    `before` has four numbers per Extent: 32 bytes instead of 300, because a file can have a million extents. The kernel
+    keeps long extents on purpose, unless it compresses.
     """
     everything = parse_compression(action.compress) is not None or action.reason is Reason.PINNED
     if not everything and not is_useless_rewrite(len(before) // 4, expected, extents):
@@ -140,11 +133,9 @@ def _find_left(fd: int, action: Action, expected: int, before: array[int], exten
 
 
 def find_same_places(before: Iterable[Extent], after: Iterable[Extent]) -> Iterator[tuple[int, int]]:
-    """Yield (offset, length) of the data that is at the same address in both maps, in whole blocks.
+    """Yield (offset, length) of the data whose file offset and address are the same in both maps, in whole blocks.
 
-    Data counts only if both its file offset and its address are the same. The address alone proves nothing, because
-    btrfs can reuse the space of data that was moved first. Unwritten space and data without an address of its own are
-    ignored.
+    The address alone proves nothing, because btrfs can reuse the space of data that was moved first.
     """
     old, new = (filter(lambda row: not row.flags & NOT_PLACED, rows) for rows in (before, after))
     one, other = next(old, None), next(new, None)
@@ -160,21 +151,13 @@ def find_same_places(before: Iterable[Extent], after: Iterable[Extent]) -> Itera
 
 
 def _get_origin(row: Extent) -> tuple[bool, int]:
-    """Return (compressed, origin), which is equal for all rows of FIEMAP that belong to one extent.
-
-    The origin of a compressed extent is its address, which FIEMAP gives to each of its rows. The origin of another
-    extent is the row's address minus the row's file offset.
-    """
+    """FIEMAP gives the address of a compressed extent to each of its rows; other rows have their own addresses."""
     encoded = bool(row.flags & fiemap.FIEMAP_EXTENT_ENCODED)
     return encoded, row.physical if encoded else row.physical - row.logical
 
 
 def join_near(runs: Iterable[tuple[int, int]]) -> tuple[Range, ...]:
-    """Return the (offset, length) `runs`, which are sorted by offset, as ranges. Return () if there are no runs.
-
-    Runs with a hole of less than NEAR_BYTES between them become one range, which includes the hole. The number of
-    extents in each range is set to 0, because it is not needed.
-    """
+    """Join sorted (offset, length) `runs` with holes of less than NEAR_BYTES to ranges with the extent count 0."""
     ranges: list[Range] = []
     for offset, length in runs:
         if ranges and offset - (ranges[-1].offset + ranges[-1].length) < NEAR_BYTES:
@@ -186,10 +169,9 @@ def join_near(runs: Iterable[tuple[int, int]]) -> tuple[Range, ...]:
 
 
 def read_through(fd: int, ranges: tuple[Range, ...], pace: Pace) -> None:
-    """Read `ranges` after a rewrite and discard the content, to find blocks that the kernel could not read.
+    """Read `ranges` until `pace` ends, to find blocks that the kernel could not read.
 
-    The rewrite does not report such a block: the kernel skips the rest of the piece and returns success. Most reads are
-    quick, because the data is still in the page cache. Stop at the end of the file, or when `pace` ends.
+    The rewrite does not report such a block: the kernel skips the rest of the piece and returns success.
 
     Raises: OSError: EIO a block cannot be read.
     """
@@ -200,7 +182,6 @@ def read_through(fd: int, ranges: tuple[Range, ...], pace: Pace) -> None:
 
 
 def _wait_for_extents(fd: int, before: int) -> None:
-    """Wait PLACED_S, and again until the file's map has fewer than `before` rows. Give up after PLACED_TRIES looks."""
     for _ in range(PLACED_TRIES):
         time.sleep(PLACED_S)
         if fiemap.count_rows(fd) < before:
@@ -208,10 +189,9 @@ def _wait_for_extents(fd: int, before: int) -> None:
 
 
 def _defragment_piece(fd: int, offset: int, length: int, compression: Compression | None) -> None:
-    """Defragment or compress one piece of the file. Then write back this piece alone, and wait for the end.
+    """Defragment or compress one piece, and write back this piece alone: only journald may flush an active file.
 
-    Do not sync the whole file, because only journald may flush an active file. Block all signals during the
-    defragmentation. Repeat it at once after EAGAIN, at most FREEZER_TRIES times in all.
+    The kernel can return EAGAIN for the freezer: repeat at once, at most FREEZER_TRIES times in all.
 
     Raises: OSError as btrfs.defrag, with EAGAIN after the last try; as `sync_file_range`.
     """
@@ -228,10 +208,7 @@ def _defragment_piece(fd: int, offset: int, length: int, compression: Compressio
 
 @contextmanager
 def _block_signals() -> Iterator[None]:
-    """Block all signals of this thread until the end of the `with` block.
-
-    A signal makes the kernel stop in the middle of a piece and return success.
-    """
+    """A signal makes the kernel stop in the middle of a piece and return success."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         yield
@@ -240,15 +217,11 @@ def _block_signals() -> Iterator[None]:
 
 
 def punch_unwritten(held: VerifiedFile, pace: Pace) -> None:
-    """Free the space of an archive that journald allocated and never wrote, until `pace` ends.
+    """Free the space of an archive that journald allocated and never wrote, until `pace` ends, and restore its times.
 
-    Even a small unwritten rest keeps its whole extent of 8 MiB allocated. The space reads as zeros before and
-    after. It stays unwritten after it was listed, because no program writes to an archive. Dirty pages are
-    written first.
-
-    Restore the file's mtime and atime at the end, also after an error. During the work a note in an xattr
-    contains the mtime: if this process is killed, the next run restores the mtime from it. Without such space,
-    nothing else is done.
+    Even a small unwritten rest keeps its whole extent of 8 MiB allocated. It stays unwritten after it was listed,
+    because no program writes to an archive. A note in an xattr contains the mtime meanwhile: if this process is killed,
+    the next run restores the mtime from it.
 
     Raises: as `open_for_writing`, if there is such space; OSError: ENOSPC, EIO.
     """

@@ -24,12 +24,10 @@ HALVED_S: Final = 600.0
 
 @dataclass
 class Pace:
-    """The pieces of one action.
+    """The pieces of one action, of at most `most_bytes` each, and of about `piece_us` if that is given.
 
-    A piece has at most `most_bytes`. With `piece_us` the pieces start small and then follow the disk's speed, so that
-    none takes longer than that. Before each piece, `ask` receives its expected time in microseconds and may return a
-    reason to end; `ended` then is that reason. `tell` receives the bytes of each finished piece. `written_bytes` is
-    their sum before compression, and `slowest_us` the longest time of a piece.
+    Before each piece, `ask` receives its expected time in microseconds and may return a reason to end; `ended` then is
+    that reason. `tell` receives the bytes of each finished piece, before compression.
     """
 
     most_bytes: int
@@ -45,11 +43,9 @@ class Pace:
         self._expected_us = 0
 
     def iterate_pieces(self, ranges: Iterable[Range], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
-        """Yield (offset, length) in bytes of each piece of `ranges`, for a caller that rewrites it.
+        """Yield (offset, length) in bytes of each piece to rewrite, until `ask` returns a reason to end.
 
-        A piece has at most `most_bytes`, or the length that fits the disk's speed if that is shorter. When the caller
-        takes the next piece, the one before is timed, counted as written, and reported to `tell`. The iteration ends
-        early when `ask` returns a reason; `ended` is then that reason.
+        A piece counts as written when the caller takes the next one.
         """
         for offset, length in self.iterate_reads(ranges, most_bytes):
             began = time.monotonic_ns()
@@ -57,10 +53,7 @@ class Pace:
             self._count_piece(length, (time.monotonic_ns() - began) // 1000)
 
     def iterate_reads(self, ranges: Iterable[Range], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
-        """Yield (offset, length) of each piece of `ranges`, for a caller that only reads.
-
-        The pieces are as long as those of `iterate_pieces`. Before each piece `ask` is called, which may sleep. The
-        iteration ends early when `ask` returns a reason; `ended` is then that reason. No piece is timed or counted as
+        """Yield (offset, length) of each piece to read, until `ask` returns a reason to end. No piece counts as
         written.
         """
         for part in ranges:
@@ -73,11 +66,7 @@ class Pace:
                 offset += length
 
     def can_go_on(self) -> bool:
-        """Call `ask`, which may sleep, and return whether the next piece may begin.
-
-        `ask` receives the expected time of the piece, computed from the written piece before it; 0 if there is none.
-        Store its reason against the piece in `ended`, or None if the piece may begin.
-        """
+        """Call `ask`, which may sleep, and return whether the next piece may begin."""
         self.ended = self.ask(self._expected_us)
         return self.ended is None
 
@@ -101,10 +90,7 @@ class PieceTimes:
         self._pieces: Mapping[str, tuple[int, float]] = {}
 
     def get_longest_us(self, directory: str | None = None) -> int:
-        """Return the longest time of a recent piece in microseconds, in `directory`, or in any directory if it is None.
-
-        Return 0 if there is none. After each HALVED_S a time counts half as much as before.
-        """
+        """Return the longest time of a recent piece in microseconds, in `directory` or in any, or 0 without one."""
         now_s = time.monotonic()
         return max(
             (
@@ -116,9 +102,6 @@ class PieceTimes:
         )
 
     def add(self, directory: str, took_us: int) -> None:
-        """Store that a piece in `directory` took `took_us`, unless a recent piece there took as long.
-
-        See `get_longest_us`.
-        """
+        """Store that a piece in `directory` took `took_us`, unless a recent piece there took as long."""
         if took_us > self.get_longest_us(directory):
             self._pieces = {**self._pieces, directory: (took_us, time.monotonic())}  # another thread may read it

@@ -38,11 +38,10 @@ FLAGS_KEPT: Final = inode.FS_SYNC_FL | inode.FS_NODUMP_FL | inode.FS_NOATIME_FL 
 
 
 def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
-    """Copy `held` to a new datacow file, verify the copy, and exchange it for the original.
+    """Copy `held` to a new datacow file, verify the copy, and exchange it for the original, which is deleted.
 
-    After the exchange the original is deleted, and `held.fd` is the copy. If `pace` ends before the copy is verified,
-    the copy is discarded and the original stays. In both cases, return the expected number of extents: the planned
-    number, or the least that the copy can have if that is more.
+    `held.fd` then is the copy. If `pace` ends before the copy is verified, the original stays. In both cases, return
+    the expected number of extents.
 
     Raises: Refused if the original changed meanwhile, or its owner cannot be given to the copy; Failed if the copy
     differs from an original that did not change; OSError. The original then keeps its name, except after an OSError
@@ -71,10 +70,9 @@ def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
 
 
 def _give_owner(copy: int, status: os.stat_result) -> None:
-    """Give the still empty copy the original's owner and group, if they differ.
+    """Files in remote/ have another owner.
 
-    Raises: Refused (FOREIGN_OWNER) without CAP_CHOWN, which the service does not have. Files in remote/ have another
-    owner.
+    Raises: Refused (FOREIGN_OWNER) without CAP_CHOWN, which the service does not have.
     """
     made = os.fstat(copy)
     if (made.st_uid, made.st_gid) == (status.st_uid, status.st_gid):
@@ -87,10 +85,9 @@ def _give_owner(copy: int, status: os.stat_result) -> None:
 
 
 def _strip(original: int, copy: int) -> None:
-    """Remove from `copy` the attributes that its directory or mount gave it.
+    """Remove from `copy` the attributes that its directory or mount gave it, such as a default ACL.
 
-    Remove every xattr that `original` lacks, such as a default ACL. Clear all inode flags, NOCOW and compression among
-    them. Setting NOCOW and clearing it again enables checksums on a mount with nodatasum (fs/btrfs/ioctl.c,
+    Setting NOCOW and clearing it again enables checksums on a mount with nodatasum (fs/btrfs/ioctl.c,
     btrfs_fileattr_set), but not on each kernel: on 6.12 and 7.2 the copy stays without checksums (measured).
 
     Raises: Failed if the copy is still NOCOW; OSError.
@@ -104,13 +101,10 @@ def _strip(original: int, copy: int) -> None:
 
 
 def _copy_data(held: VerifiedFile, copy: int, action: Action, pace: Pace) -> int:
-    """Copy the written data piece by piece, and return the smallest number of extents that a whole copy can have.
+    """Copy the written data until `pace` ends, and return the smallest number of extents that a whole copy can have.
 
-    The copy gets the size of the original, so that holes stay holes. A property of the copy compresses the data;
-    it is removed at the end. The property has no level, so the level of the action's compression is ignored. Data
-    without checksums cannot be compressed: the kernel refuses the property, and the copy is plain. Each piece is
-    written back, but only fsync(2) protects it from a power cut. If `pace` ends early, the copy is incomplete, but
-    the result is still the number for a whole copy.
+    The property that compresses has no level. The kernel refuses it for data without checksums, and the copy is plain.
+    Each piece is written back, but only fsync(2) protects it from a power cut.
 
     Raises: Refused if the original became shorter; OSError.
     """
@@ -151,10 +145,7 @@ def _write(fd: int, data: bytes, offset: int) -> None:
 
 
 def _copy_attributes(original: int, copy: int, status: os.stat_result) -> None:
-    """Give the copy the original's mode, FLAGS_KEPT, xattrs (with the ACL) and the times of `status`.
-
-    The mtime note is left out, because it describes only the original inode.
-    """
+    """The mtime note is left out, because it describes only the original inode."""
     os.fchmod(copy, status.st_mode & 0o7777)
     kept = _read_flags(original)
     if kept != _read_flags(copy):
@@ -176,19 +167,14 @@ def _read_flags(fd: int) -> int:
 
 
 def _read_xattrs(fd: int) -> dict[str, bytes]:
-    """Return the extended attributes of an open file, by name, that a copy must have, too.
-
-    The mtime note is left out, because it describes only the original inode.
-    """
+    """The mtime note is left out, because it describes only the original inode."""
     return {name: os.getxattr(fd, name) for name in os.listxattr(fd) if name != mtime_note.NAME}
 
 
 def _verify(original: int, copy: int, pace: Pace) -> None:
-    """Compare the copy with the original: xattrs, flags, owner, mode, size, mtime, holes and content.
+    """Compare attributes, holes and content of the copy with the original, until `pace` ends.
 
-    Drop the copy's cached pages first, so that the copy is read from the disk and its checksums are checked. Compare
-    holes as ranges, and read only data, piece by piece. If `pace` ends before the last piece, return without comparing
-    the rest.
+    Drop the copy's cached pages first, so that the copy is read from the disk and its checksums are checked.
 
     Raises: Failed if the files differ; Refused if one became shorter; OSError.
     """
@@ -204,10 +190,7 @@ def _verify(original: int, copy: int, pace: Pace) -> None:
 
 
 def _describe(fd: int) -> dict[str, object]:
-    """Return the attributes that a copy must have in common with its original, by name for an error message.
-
-    The content is not included, but its holes are. Dirty pages are written first.
-    """
+    """Return the attributes and holes that a copy must share with its original, by name for an error message."""
     status = os.fstat(fd)
     return {
         "holes": array("Q", chain.from_iterable(fiemap.find_data(fd, sync=True))),
@@ -221,9 +204,8 @@ def _describe(fd: int) -> dict[str, object]:
 def _replace(held: VerifiedFile, copy: int) -> None:
     """Exchange the names of copy and original, and delete the original. At the end `held.fd` is the copy.
 
-    Give the copy a temporary name, sync it, and check that the original did not change. Then exchange the two names.
-    The original now has the temporary name, so no program can open it by its own name any more. Check it once more, to
-    find a write until the exchange. The original also counts as changed if a program has it open for writing.
+    After the exchange the original has the temporary name, so no program can open it by its own name any more. Check it
+    once more, to find a write until the exchange.
 
     Raises: as `_undo_exchange`. Refused if the original changed or another file took its name: the names are as before
         the call, and the copy is deleted. OSError: before the exchange the copy's name is deleted. After the exchange
@@ -251,13 +233,10 @@ def _replace(held: VerifiedFile, copy: int) -> None:
 
 
 def _undo_exchange(held: VerifiedFile, temporary: str, copy: int) -> None:
-    """Give the original its name back, and delete the copy.
+    """Give the original, which has the name `temporary`, its name back, and delete the copy.
 
-    Before the call, the copy has the file's name, and the original has the name `temporary`. `copy` is a
-    descriptor. Exchange the two names, sync the directory, and delete the file that then has the temporary name.
-
-    If another program put its own file in the copy's place meanwhile, that file keeps the name. The original is
-    then deleted, because the program meant to replace it.
+    If another program put its own file in the copy's place meanwhile, that file keeps the name. The original is then
+    deleted, because the program meant to replace it.
 
     Raises: FileNotFoundError if a program removed the file's name meanwhile. The file with the temporary name is
         then deleted, because the removal was meant for it. OSError.
@@ -274,20 +253,14 @@ def _undo_exchange(held: VerifiedFile, temporary: str, copy: int) -> None:
 
 
 def _is_named(fd: int, name: str, directory: int) -> bool:
-    """Return whether `name` in `directory` leads to the open file. A link is not followed.
-
-    Raises: OSError: ENOENT the name does not exist.
-    """
+    """A link is not followed. Raises: OSError: ENOENT the name does not exist."""
     return os.path.samestat(os.fstat(fd), os.stat(name, dir_fd=directory, follow_symlinks=False))
 
 
 def _require_no_change(held: VerifiedFile, *, exchanged: bool) -> None:
     """Raise Refused if a program changed the original since `held` was made, or has it open for writing.
 
-    Besides the checks of `look_again`, a new owner, group or mode is CHANGED. A new ctime is CHANGED only if not
-    `exchanged`, because an exchange changes the ctime.
-
-    Raises: Refused with CHANGED; as `look_again`.
+    An exchange changes the ctime, so a new ctime counts only if not `exchanged`.
     """
     before, now = held.status, look_again(held, replacing=True).status
     owner, now_owner = (before.st_uid, before.st_gid, before.st_mode), (now.st_uid, now.st_gid, now.st_mode)

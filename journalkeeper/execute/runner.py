@@ -45,10 +45,10 @@ ENTRIES_EVERY_S: Final = 0.2
 
 @dataclass
 class Runner:
-    """The work of one run. It ends between two pieces when `stop` returns True.
+    """The work of one run, which ends between two pieces when `stop` returns True.
 
-    `flushes` receives which files were rewritten, and `piece_times` how long the pieces took. With `hurry` the work
-    does not wait for flushes.
+    `flushes` receives the rewritten files, and `piece_times` the times of the pieces. With `hurry` no work waits for
+    flushes.
     """
 
     config: Config
@@ -58,12 +58,10 @@ class Runner:
     stop: Callable[[], bool]
 
     def synchronize(self, instances: Sequence[Instance]) -> list[str]:
-        """Ask the journald of each instance for a sync, to learn when its next flush is due.
+        """Ask the journald of each instance for a sync, to learn when its next flush is due; this can take seconds
+        each.
 
-        Wait for the end of each sync, which can take seconds. The flush timers in `flushes` then start there. After a
-        stop, the remaining instances are skipped.
-
-        Return an error sentence for each journald that failed to answer or refused; [] if there is none.
+        Return an error sentence for each journald that failed to answer or refused.
         """
         troubles = []
         for instance in instances:
@@ -77,12 +75,9 @@ class Runner:
     def carry_out(
         self, chosen: Plan, seen: Seen, on_progress: Callable[[Progress], None]
     ) -> Iterator[tuple[Action, Done]]:
-        """Execute the actions of `chosen` in order, and yield each with its outcome.
+        """Execute the actions of `chosen`, planned from the look `seen`, and yield each with its outcome until a stop.
 
-        After a stop, no further action is begun or yielded. A vanished file is skipped after one lookup. An unforeseen
-        exception becomes a failed outcome with the reason INTERNAL_ERROR, which counts the bytes written until then.
-        After an action on an active file or a directory, call `note_rewrite`, so that no look takes a moved block for a
-        flush. `seen` is the look from which the plan was made.
+        An unforeseen exception becomes a failed outcome with the reason INTERNAL_ERROR.
         """
         meter = Meter(chosen.actions, on_progress)
         for action in chosen.actions:
@@ -104,12 +99,7 @@ class Runner:
             yield action, done
 
     def _execute(self, action: Action, seen: Seen, meter: Meter) -> Done:
-        """Execute one action at a pace that a new throttle controls, and return its outcome.
-
-        After the work, pause if another program just synced the active file (`wait_for_sync`). For an active file, add
-        the longest time of its pieces to `piece_times`, which ignores it if a recent piece in the directory took as
-        long.
-        """
+        """Execute one action with a new throttle, and pause if another program just synced the active file."""
         throttle = Throttle(self, action, seen)
         pace = Pace(
             most_bytes=self.config.defrag.chunk_bytes,
@@ -126,9 +116,7 @@ class Runner:
     def _choose_piece_us(self, action: Action) -> int | None:
         """Return how many microseconds a piece of `action` should take, or None for no limit.
 
-        An active file always has the configured limit, `config.defrag.chunk_us`. An archive that will not be compressed
-        has no limit, because short pieces would make short extents. An archive that will be compressed has the limit
-        `config.window.margin_us`, so that a piece ends before journald's flush. With `hurry` it has none.
+        Short pieces of an archive that is not compressed would make short extents.
         """
         if action.is_on_active_file:
             return self.config.defrag.chunk_us
@@ -138,11 +126,8 @@ class Runner:
 class Throttle:
     """A callable that returns, before each piece of one action, the reason to end the action, or None.
 
-    A stop of the run ends the action at once. So does a window that would close before the end of the piece, by the
-    plan or by later looks. No piece may run within the configured margin plus the longest recent piece before a flush.
-    In a hurry (--now) only a stop counts.
-
-    The intake delay is read from the active files of `seen` that a journald writes on the same device.
+    In a hurry (--now) only a stop counts. The intake delay is read from the active files of `seen` that a journald
+    writes on the same device.
     """
 
     def __init__(self, runner: Runner, action: Action, seen: Seen) -> None:
@@ -159,17 +144,10 @@ class Throttle:
         self._rested_s = self._entries_s = time.monotonic()
 
     def __call__(self, piece_us: int) -> Reason | None:
-        """Wait until the next piece may begin, and return None. Return the reason if the action must end instead.
+        """Wait until the next piece, of `piece_us` microseconds, may begin. Return a reason if the action must end
+        instead.
 
-        `piece_us` is the expected time of the piece in microseconds. The reasons are:
-        - INTERRUPTED: the run was stopped.
-        - WINDOW_CLOSED: the flush window closes before the piece would end.
-        - PRESSURE: a balance or scrub of the volume runs, or the pauses for this action took longer than PATIENCE_US.
-
-        Pause while a limit of the load is exceeded, while a flush of a journald is due, and after another program's
-        sync of an active file. Above half of a limit, rest once before the piece. Also rest for REST_S after each
-        REST_EVERY_S of work, to measure the load of other programs. In a hurry, only a stop ends the action, and
-        nothing waits.
+        The reason is INTERRUPTED, WINDOW_CLOSED or PRESSURE. The waits also measure the load of other programs.
         """
         if not self._runner.hurry and time.monotonic() - self._rested_s > REST_EVERY_S:
             self._rest(REST_S)
@@ -193,10 +171,8 @@ class Throttle:
     def wait_for_sync(self) -> None:
         """Pause for COMMIT_S if the active file was synced since the last call, but not by journald's timer.
 
-        Before the check, wait until the file's pages in write-back are on the disk (`Syncs.has_foreign_sync`). Return
-        at once for an archive or in a hurry. A file that cannot be read causes no pause. Call this before each piece,
-        and before an outcome is stored. A commit of the history would share the filesystem's log and the I/O with the
-        sync (measured at 500 IOPS: 100 ms).
+        A commit of the history would share the filesystem's log and the I/O with the sync (measured at 500 IOPS: 100
+        ms).
         """
         if not self._runner.hurry and self._action.is_on_active_file and self._syncs.has_foreign_sync():
             self._rest(COMMIT_S)
@@ -207,18 +183,9 @@ class Throttle:
         return Reason.WINDOW_CLOSED if not self._runner.hurry and self._is_closed(piece_us) else None
 
     def _is_closed(self, piece_us: int) -> bool:
-        """Return whether the flush window of an active file closes before a piece of `piece_us` microseconds would end.
+        """Return whether the flush window of an active file closes before a piece of `piece_us` would end.
 
-        The first of these cases that applies decides:
-        - The file is an archive, which has no window: return False.
-        - The piece would end after the action's `not_after_us`: return True without a look at the files.
-        - No flush is expected: return False.
-        - The time of the next flush is unknown or leaves no time for the piece: return True.
-        - There is time for the piece: return False.
-
-        Before the last three cases, look at the active files of the directory again, which updates their flush timer.
-        Call `note_rewrite` first, so that the look takes no block that this rewrite moved for a flush. If there was
-        a flush, the look waits until its data is on the disk.
+        `note_rewrite` comes first, so that the look takes no block that this rewrite moved for a flush.
         """
         action = self._action
         if not action.is_on_active_file:
@@ -249,30 +216,19 @@ class Throttle:
         )
 
     def _rest(self, length_s: float) -> None:
-        """Sleep for `length_s` seconds, and store for what percentage of this time the volume's busiest disk was busy.
-
-        All of it is the load of other programs, because our own work is written back before. The next reading uses
-        this percentage once. It is None if the volume's disks are unknown. Also store the time, from which the next
-        rest counts.
-        """
+        """All load during the rest is that of other programs, because our own work is written back before."""
         self._busy_percent = measure_busy_percent((self._uuid,), length_s).get(self._uuid)
         self._rested_s = time.monotonic()
 
 
 def remove_leftovers(paths: Iterable[str]) -> list[str]:
-    """Delete temporary files of a killed run, and restore the mtimes that the run noted in journal files.
+    """Delete temporary files of a killed run, and restore the mtimes that the run noted in journal files. Hold the
+    lock.
 
-    The name of each path decides. A temporary file is deleted. From a journal file, the note (an extended attribute) is
-    removed, and the mtime is restored unless the note is invalid or another writer changed the file later.
+    Return one sentence per existing path for the report, also for a failure. A temporary file is a copy before its
+    exchange, or an original after it: the journal's name leads to a whole file (execute.rewrite), so nothing is lost.
 
-    Return one sentence per path for the report, also for a failure, which does not end the loop. A journal file without
-    a note is a failure. A vanished path has no sentence. Call this only under the lock.
-
-    A temporary file is a copy before its exchange, or an original after it. In both cases the journal's name leads to a
-    whole file (execute.rewrite), so nothing is lost.
-
-    Raises: ValueError at the first path that is neither a temporary file of ours nor a journal file. The paths before
-    it are already done.
+    Raises: ValueError at the first path that is neither a temporary file of ours nor a journal file.
     """
     said: list[str] = []
     for path in paths:
@@ -290,10 +246,7 @@ def remove_leftovers(paths: Iterable[str]) -> list[str]:
 
 
 def _remove_leftover(name: str, directory: int) -> str:
-    """Delete a temporary file, or apply and remove the mtime note of a journal file. Return what was done.
-
-    `directory` is the descriptor of its directory. The note is an extended attribute. If the note is invalid, or
-    another writer changed the file later, only remove the note and say so.
+    """Delete a temporary file, or apply and remove the mtime note of a journal file. Return a sentence about it.
 
     Raises: OSError; ENODATA if the journal file has no note.
     """

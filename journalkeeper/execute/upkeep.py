@@ -37,13 +37,10 @@ LOOK_S: Final = 0.01
 
 
 def set_nocow(instance: Instance, reason: Reason) -> None:
-    """Make the directory NOCOW, so that new files in it inherit NOCOW. Existing files do not change.
+    """Make the directory NOCOW durably, so that new files in it inherit NOCOW. Existing files do not change.
 
-    The change is durable.
-
-    Raises: Refused if the name no longer leads to the directory in the plan, compression is enabled or forbidden for
-    it, or a snapshot was taken since the look, unless Nocow=yes is the `reason`; Failed
-    if the kernel did not set the attribute; OSError: EPERM not the owner, or immutable; EROFS.
+    Raises: Refused if the directory changed since the plan, compression is set for it, or a new snapshot exists, unless
+    Nocow=yes is the `reason`; Failed if the kernel did not set the attribute; OSError: EPERM, EROFS.
     """
     with opening.open_directory(instance.directory) as fd:
         status = os.fstat(fd)
@@ -65,16 +62,11 @@ def set_nocow(instance: Instance, reason: Reason) -> None:
 def rotate(target: Rotation, reason: Reason) -> Found:
     """Ask the journald of an instance to rotate. Return inode, size, mtime and extents of the new file.
 
-    The new file has the name of the old one. If journald creates it only with the next message, return the old
-    file's values from the plan with 0 extents. After an accepted request, wait until the state of the old file is
-    ARCHIVED or the file was deleted. Wait at most FINISHED_S; a timeout is no error.
+    If journald creates the new file only with the next message, return the old file's values with 0 extents. Wait at
+    most FINISHED_S for the archive.
 
-    Raises: Refused as `hold` does. OSError for the files. Also in these cases:
-    - Refused: no journald writes the file.
-    - Refused: `reason` is BORN_DATACOW, and neither the attribute C nor the option nodatacow makes new files
-      NOCOW.
-    - Failed: journald refuses or does not answer in time, or the name still leads to the old file.
-    - Failed: `reason` is BORN_DATACOW, and the new file is not NOCOW.
+    Raises: as `hold`; Refused if no journald writes the file, or new files would be BORN_DATACOW again; Failed if
+    journald did not rotate, or the new file is not NOCOW as it should be; OSError.
     """
     file = target.file
     with hold(file, moving=False) as held:
@@ -100,10 +92,7 @@ def rotate(target: Rotation, reason: Reason) -> Found:
 
 
 def _wait_for_archive(archive: int) -> None:
-    """Wait until the archive's state is ARCHIVED, which journald sets after a sync, or its last name was removed.
-
-    Give up after FINISHED_S, without an error. Raises: OSError if the state cannot be read (EIO).
-    """
+    """Give up after FINISHED_S, without an error. Raises: OSError if the state cannot be read (EIO)."""
     deadline_s = time.monotonic() + FINISHED_S
     while (
         header.read_state(archive) is not State.ARCHIVED

@@ -62,9 +62,7 @@ class VerifiedFile(NamedTuple):
 
 @contextmanager
 def hold(file: JournalFile, *, replacing: bool = False, moving: bool = True) -> Iterator[VerifiedFile]:
-    """Open `file`, check the facts that the plan relied on as `look_again` does, and keep it open during the block.
-
-    `replacing` means that another inode will take the file's place. `moving` means that its data will move on the disk.
+    """Open `file`, check it as `look_again` does, and keep it open during the block.
 
     Raises: as `look_again`; OSError: ENOENT vanished; ELOOP, ENOTDIR a link is on the way; ENXIO a socket.
     """
@@ -77,17 +75,10 @@ def hold(file: JournalFile, *, replacing: bool = False, moving: bool = True) -> 
 def look_again(held: VerifiedFile, *, replacing: bool, moving: bool = False) -> VerifiedFile:
     """Check that the open file is still as the plan saw it. Return `held` with its present stat.
 
-    `replacing` means that another inode will take the file's place. `moving` means that its data will move on the
-    disk.
+    `replacing` means that another inode will take the file's place. `moving` means that its data will move on the disk.
 
-    Raises: OSError if the file cannot be read; Refused with one of these reasons:
-    - CHANGED: it is another file, or no regular file. If it is not active: its size or mtime has changed.
-    - VANISHED, HARD_LINKED: it has no name, or more than one.
-    - READ_ONLY: it is immutable or append-only.
-    - SHARED, only if `moving`: the plan saw no shared data, and now its first extent is shared.
-    - IN_USE, only for an archive: its state is no longer ARCHIVED.
-    - IN_USE, if it is not active: a program has it open for writing. If the file is not replaced, an archive that
-      is only kept open (`is_only_kept_open`) is accepted.
+    Raises: OSError if the file cannot be read; Refused with CHANGED, VANISHED, HARD_LINKED, READ_ONLY, SHARED (only if
+    `moving`) or IN_USE. An archive that is only kept open (`is_only_kept_open`) may be in use unless `replacing`.
     """
     fd, file, status = held.fd, held.file, os.fstat(held.fd)
     if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (file.device, file.inode):
@@ -111,15 +102,10 @@ def look_again(held: VerifiedFile, *, replacing: bool, moving: bool = False) -> 
 
 
 def is_only_kept_open(file: JournalFile) -> bool:
-    """Return whether work in place is safe although a program has this file open for writing.
+    """Return whether work in place is safe on a file that is open for writing, and ARCHIVED if it is an archive.
 
-    The caller must know that the file is open for writing. If it is an archive, the caller must also know that
-    its state is ARCHIVED. This function checks neither.
-
-    Return True for an archive by its name. journald keeps an archive open and mapped until its next rotation,
-    which can be weeks away, but never appends to a file in state ARCHIVED (systemd 252 to 262:
-    process_deferred_closes(), journal_file_set_online()). Return False for any other file. Return False also if a
-    loop device uses a file of the same name, in any directory, because the device may write to it.
+    journald keeps an archive open and mapped until its next rotation, but never appends to a file in state ARCHIVED
+    (systemd 252 to 262: process_deferred_closes(), journal_file_set_online()). A loop device may write to its file.
 
     Raises: as `list_loop_files`.
     """
@@ -130,11 +116,9 @@ def is_only_kept_open(file: JournalFile) -> bool:
 
 
 def list_loop_files() -> Iterator[str]:
-    """Yield the present path of the file behind each loop device.
+    """Yield the kernel's path of the file behind each loop device; it ends in " (deleted)" after the name was removed.
 
-    The path comes from the kernel. It changes with a rename, and ends in " (deleted)" after the name was removed.
-    In another mount namespace or chroot, it can lead elsewhere. Devices without a file are skipped, also if the file
-    was detached meanwhile.
+    In another mount namespace or chroot, the path can lead elsewhere.
 
     Raises: OSError if sysfs cannot be read: ENOENT it is not mounted.
 

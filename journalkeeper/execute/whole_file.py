@@ -25,13 +25,11 @@ CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOE
 def write_whole(doing: str, path: str, text: str, *, mode: int, replace: bool = True, sync: bool = True) -> None:
     """Write `text` to the absolute `path`, with exactly these mode bits; `doing` names the task in errors.
 
-    Without `replace` the name must be free. An empty file then takes the name for a moment, and remains if the
-    rename fails. With `sync` the content is on the disk before the name leads to it. Without `sync` the file may
+    Without `replace` the name must be free, and an empty file remains if the rename fails. Without `sync` the file may
     be empty after a power cut. The directory is never synced, so the old file may return after a power cut.
 
-    Raises: FileError (EEXIST the name is taken; ENOENT no such directory; EACCES; EISDIR; ENOSPC; EROFS);
-    KeeperError as `open_directory`; UnicodeEncodeError if `text` contains surrogates. The old file is then still
-    there, and no part of the new one.
+    Raises: FileError (EEXIST, ENOENT, EACCES, EISDIR, ENOSPC, EROFS), KeeperError as `open_directory`, or
+    UnicodeEncodeError for surrogates. The old file is then still there, and no part of the new one.
     """
     name = os.path.basename(path)
     new = f".journalkeeper-{secrets.token_hex(8)}.new"
@@ -55,10 +53,9 @@ def write_whole(doing: str, path: str, text: str, *, mode: int, replace: bool = 
 
 @contextmanager
 def open_directory(doing: str, path: str) -> Iterator[int]:
-    """Open the directory that contains the absolute `path`, yield its descriptor, and close it at the end of the block.
+    """Open the directory of the absolute `path`, yield its descriptor, and close it at the end of the block.
 
-    Links in the directory's path are followed, for root only those that belong to root. No part of the resolved path
-    can be exchanged for a link before it is opened. `doing` names the task in errors.
+    No part of the resolved path can be exchanged for a link before it is opened. `doing` names the task in errors.
 
     Raises: FileError if the directory cannot be opened; KeeperError for root, if another user's link is on the way.
     """
@@ -77,11 +74,7 @@ def open_directory(doing: str, path: str) -> Iterator[int]:
 def require_root_only(directory: str) -> None:
     """Raise KeeperError, for root, if another user could exchange the files that root makes in `directory`.
 
-    The directory and all above it must belong to root. A directory that everybody may write to must have the sticky
-    bit, so that no user can rename the files of others. Write permission of a group is accepted. For other users
-    nothing is checked.
-
-    Raises: KeeperError with the directory at fault; OSError: ENOENT.
+    Write permission of a group is accepted. Raises: also OSError: ENOENT.
     """
     real = Path(os.path.realpath(directory))
     for part in [real, *real.parents] if os.geteuid() == 0 else []:
@@ -92,14 +85,10 @@ def require_root_only(directory: str) -> None:
 
 
 def _resolve_for_root(path: Path) -> Path:
-    """Resolve all symbolic links in `path`, and refuse a link that does not belong to root.
+    """Resolve all links in the absolute, existing `path`, and refuse a link that does not belong to root.
 
-    `path` is absolute. The caller must know that it exists, so that its links form no circle. A ".." in a link's
-    target stays in the result.
-
-    Check each part from the root on. Open its parent directory without following links, and call lstat(2) once
-    for the part. One call must report both the kind and the owner, because the owner of a directory can exchange
-    its entries at any moment.
+    One lstat(2) must report both the kind and the owner of each part, because the owner of a directory can exchange its
+    entries at any moment.
 
     Raises: KeeperError if a link does not belong to root; OSError.
     """
