@@ -46,11 +46,9 @@ DAY_S: Final = 24 * HOUR_S
 class Memory:
     """The state that outlives a run. A new engine takes it over as a whole when the configuration is read again.
 
-    `observer` has a row for each file, which holds as long as the file's stat is the same and no run has rewritten the
-    file. `failures` are the last failed actions by (device, inode). `waiting` are the waiting files by path, None
-    before the first run. `idle` are decisions of the last plan of the service. `past` has a key, which changes with the
-    files and each run in the history, and the last action on each file by (device, inode). `seen` is the last look.
-    `newest_run` is the newest run in the history: another process may have added one. `notices` are still to be
+    `failures` are the last failed actions by (device, inode), `waiting` the waiting files by path, None before the
+    first run. `idle` are decisions of the service's last plan. `past` has a key, and the last action on each file by
+    (device, inode). `newest_run` is the newest run in the history, to find runs of other processes. `notices` are to be
     reported.
     """
 
@@ -75,9 +73,8 @@ class Engine:
     """The runs over a set of journal directories.
 
     `directories` replaces Directories= of `config`, and `state_directory` replaces $STATE_DIRECTORY or
-    /var/lib/journalkeeper. journald's configuration is read below `root`. With `disk_bytes` each look also measures the
-    disk usage of each file, which needs root. With `follows` (the service) each look covers every file, because flush
-    times that are learned from some files only would be wrong. Metrics need `directories` to be those of `config`.
+    /var/lib/journalkeeper. `disk_bytes` needs root. With `follows` (the service) each look covers every file, because
+    flush times that are learned from some files only would be wrong.
     """
 
     def __init__(
@@ -100,9 +97,8 @@ class Engine:
             self._publisher = Publisher(config, self.state_directory, judges=not follows)
 
     def take_over(self, before: Engine) -> None:
-        """Continue with the memory of `before`, the engine of the configuration that was valid until now.
-
-        If metrics are configured, their next write contains the remembered verdict on the service's health.
+        """Continue with the memory and the metrics of `before`, the engine of the configuration that was valid until
+        now.
         """
         self.memory = before.memory
         if self._publisher is not None:
@@ -130,8 +126,6 @@ class Engine:
     def look(self, request: Request) -> Host:
         """Look once at the files of `request`. Return the host with an empty history, which some users may not read.
 
-        Also update the flush timers. A named file that cannot be read has a problem in its row.
-
         Raises: FileError for a directory or a configuration file of journald; without named files also
             NotBtrfsError, and NeedsRootError if none of the files may be read.
         """
@@ -139,9 +133,8 @@ class Engine:
         return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
 
     def look_and_plan(self, request: Request) -> tuple[Host, Plan]:
-        """Look at the files, and return the host with its history, and the plan that `run` would carry out now.
+        """Return the host with its history, empty if missing, and the plan that `run` would carry out now.
 
-        A missing history counts as empty. The plan's notices are about unreadable rows.
         Raises: as `look`; KeeperError if the history cannot be read, NeedsRootError among them.
         """
         with closing(Record(self.state_directory, read_only=True)) as record:
@@ -151,13 +144,9 @@ class Engine:
             return host, planned._replace(notices=record.ignored)
 
     def _plan(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
-        """Return the plan for `host`, and `host` itself, with the load of its disks if the load was measured.
+        """Return the plan for `host`, and `host` with the load of its disks if an action depends on the load.
 
-        If the plan has an action that a load could postpone, measure the load for LOOK_S seconds, and plan again.
-
-        With `marked`, each skip shows whether --now would make it an action, and `memory.idle` is neither used nor
-        changed. Without `marked`, use the decisions of the last plan in `memory.idle`, and replace them by those of
-        this plan.
+        `marked` also shows whether --now would make a skip an action, and leaves `memory.idle` alone.
         """
         idle = Idle() if marked else self.memory.idle
         chosen = plan(host, request, self.config, idle)
@@ -181,8 +170,7 @@ class Engine:
     ) -> Report:
         """Look, plan, and carry out the plan to its end, or until `stop` returns True between two pieces of a file.
 
-        A lost lock ends the run, too. Write the metrics, also after an error, but not for named paths or before a
-        shutdown. With `origin` "daemon", store no run without actions. `on_plan` is called before the first action.
+        `on_plan` is called before the first action. The metrics are written also after an error.
 
         Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be used.
         """
@@ -221,14 +209,9 @@ class Engine:
         return Report(chosen, tuple(outcomes), written, took_s, said, host, waiting, counters, tuple(unrecorded))
 
     def _open_history(self, stack: ExitStack, request: Request) -> Record:
-        """Open the history until `stack` ends, and return it. Store the number of its newest run in the memory.
+        """Open the history until `stack` ends. A host without a journal on btrfs gets no history.
 
-        Without a history file, first look at the files: a host without a journal on btrfs gets no history. After a
-        new history, the next `_store_counts` stores counts at once. If the new history replaces a removed one that
-        this engine knew, add a notice to the memory. If it replaces a damaged one, add the notice when `stack` ends.
-
-        If other processes added runs since this engine's last run, make the observer forget the rows of their files.
-        Then the next look opens these files.
+        If other processes added runs, the next look opens the files of these runs.
 
         Raises: as `_see` if there is no history, such as NotBtrfsError; KeeperError if the history cannot be opened.
         """
@@ -249,10 +232,7 @@ class Engine:
         return record
 
     def _store_counts(self, record: Record, host: Host, request: Request, *, at_once: bool) -> None:
-        """Store the extent counts of the last look that changed, unless it was at named files alone.
-
-        Without `at_once`, store them once an hour: a commit costs 14 I/Os. Raises: KeeperError.
-        """
+        """Without `at_once`, store them once an hour: a commit costs 14 I/Os. Raises: KeeperError."""
         due = at_once or time.monotonic() - self.memory.observed_s >= HOUR_S
         if due and (self._follows or not request.paths):
             record.observe(now_us(), host._replace(files=self.memory.seen.files))
@@ -263,9 +243,7 @@ class Engine:
     ) -> None:
         """Update the extent counts and the waiting files, and delete old rows of the history.
 
-        The history gets only waits of at least an hour, because each commit costs 14 I/Os, and those of an ended run.
-        If `request` names files, no wait begins, and only those of files that are done end. The service prunes the
-        history, and the failures of files that are gone, once a day, other engines in each run.
+        The history gets only waits of at least an hour, because each commit costs 14 I/Os.
 
         Raises: KeeperError if the history cannot be read or written.
         """
@@ -291,14 +269,11 @@ class Engine:
         record.prune(now, self.config.history.keep_us, host, max_rows=self.config.history.max_rows)
 
     def _see(self, request: Request) -> Seen:
-        """Look at the files that `request` names, or at all files if it names none, and return this look.
+        """Look at the files that `request` names, or at all files, and store this look in `memory.seen`.
 
-        `memory.seen` gets this look. The service (`follows`) looks at all files first, to learn the flush times, and
-        `memory.seen` gets that look with the volumes of the named files. Links in paths that the service is given are
-        not followed, because any user can send such paths over the bus.
+        Links in paths that the service is given are not followed, because any user can send such paths over the bus.
 
-        Raises: for a look at all files as `Observer.look`; NeedsRootError if a look at all files finds files and may
-            read none of them.
+        Raises: for all files as `Observer.look`, or NeedsRootError if none of the files found may be read.
         """
         now, observer = now_us(), self.memory.observer
         if request.paths and not self._follows:
@@ -317,10 +292,7 @@ class Engine:
         return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
 
     def _add_timing(self, seen: Seen) -> Seen:
-        """Update the flush timers from the look `seen`. Store `seen` with the timing in `memory.seen`, and return it.
-
-        The timing of an instance is its flush timer, and the longest time that a piece of a file there took recently.
-        """
+        """Update the flush timers from the look `seen`, and return `seen` with its timing as the new `memory.seen`."""
         instances = self.memory.flushes.look(seen.instances, seen.files)
         get_longest_us = self.memory.piece_times.get_longest_us
         self.memory.seen = seen._replace(
@@ -329,28 +301,20 @@ class Engine:
         return self.memory.seen
 
     def look_for_due_plan(self) -> bool:
-        """Look at the flush timers, and return whether a new plan is due.
-
-        A plan is due in the cases of `Flushes.needs_plan`, such as a flush that ended or did not come in time. For
-        each directory with a flush at a known time, wait until the data is on the disk, and sleep 0.25 s to 2 s.
-        """
+        """Look at the flush timers, which can wait for a flush, and return whether a new plan is due."""
         self.memory.flushes.look_again()
         return self.memory.flushes.needs_plan()
 
     def windows(self) -> tuple[tuple[Window, ...], int]:
-        """Return the flush window of each instance, open or closed, and the earliest time at which a journald flushes.
-
-        Before the first look there are no windows. The time is CLOCK_REALTIME in microseconds, 0 if unknown.
+        """Return each instance's flush window, none before the first look, and the next flush (CLOCK_REALTIME us, 0
+        unknown).
         """
         instances, files = self.memory.flushes.renew(self.memory.seen.instances, self.memory.seen.files)
         found = windows(instances, files, now_us(), margin_us=self.config.window.margin_us)
         return tuple(found.values()), next_flush_us(instances)
 
     def next_flush_look_us(self) -> int | None:
-        """Return when (CLOCK_MONOTONIC, us) to call `look_for_due_plan` next. The time can be in the past.
-
-        None if no call is due before the next append to a file.
-        """
+        """Return when (CLOCK_MONOTONIC, us) to call `look_for_due_plan` next, or None before the next append."""
         return self.memory.flushes.get_next_look_us(
             compose_margin_us(self.config.window.margin_us, [self.memory.piece_times.get_longest_us()])
         )
