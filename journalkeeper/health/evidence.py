@@ -246,9 +246,7 @@ def find_unit(units: tuple[Unit, ...], name: str) -> Unit:
 def is_up(units: tuple[Unit, ...]) -> bool:
     """Return whether work on the journal goes on: by the service, or by the timer that runs `defrag` in its place.
 
-    Return True if the timer for `defrag` is active, whatever the state of the service. Otherwise return False if the
-    service has failed, also if systemd is about to start it again. Otherwise return True if the service is active,
-    reloads or starts, or if the timer of the service waits. A unit that `units` lacks is inactive.
+    A unit that `units` lacks is inactive.
     """
     service, timer, instead = (find_unit(units, name) for name in (SERVICE, TIMER, DEFRAG_TIMER))
     running = service.active in {"active", "reloading", "activating"} or timer.sub == "waiting"
@@ -296,10 +294,7 @@ class Evidence(NamedTuple):
 
     @property
     def places(self) -> list[tuple[Instance, Volume]] | Unknown:
-        """Each instance whose directory is on btrfs, with its volume; Unknown if there was no look.
-
-        Instances elsewhere are left out.
-        """
+        """Each instance whose directory is on btrfs, with its volume; Unknown if there was no look."""
         if isinstance(self.look, Unknown):
             return self.look
         volumes = {volume.device: volume for volume in self.look.host.volumes}

@@ -101,23 +101,14 @@ class Verdict(NamedTuple):
 
     @property
     def reasons(self) -> list[str]:
-        """The reasons why the verdict is not OK: "WORD: SENTENCE Try: COMMAND", WORD being that of the rule.
-
-        COMMAND is the first of the remedy; a finding without a remedy lacks that part. The reasons are all
-        problems. Without problems they are "WORD: SENTENCE" of the first rule that could not be applied. The
-        list is empty if the verdict is OK.
+        """The problems as "WORD: SENTENCE Try: COMMAND", or else the first rule without evidence; empty if the verdict
+        is OK.
         """
         problems = [f"{finding.word}: {finding.line}" for finding in self.problems]
         return problems or [f"{rule}: {part.why}." for rule, part in self.unknown[:1]]
 
     def headline(self, ok: str) -> str:
-        """Return the verdict in a line for people. The line names no rule.
-
-        - With problems: "Act: SENTENCE Try: COMMAND", from the first problem and the first command of its remedy.
-          Without a remedy, only "Act: SENTENCE".
-        - Without problems, if a rule could not judge: "Unknown: REASON.", from the first such rule.
-        - Otherwise, also with advice: "OK: " and the sentence `ok`.
-        """
+        """Return the first problem, or else the first rule without evidence, or else `ok`, in a line for people."""
         if self.problems:
             return f"Act: {self.problems[0].line}"
         return f"Unknown: {self.unknown[0][1].why}." if self.unknown else f"OK: {ok}"
@@ -141,13 +132,9 @@ def word(rule: Rule) -> str:
 def answer(rule: Rule, evidence: Evidence) -> Answer | None:
     """Apply `rule` to the evidence. Return its first answer, or None if nothing is wrong.
 
-    The answer is a Finding with the rule's word, or Unknown. It is Unknown also in these cases:
-    - A part of the evidence that the rule needs is Unknown.
-    - The rule has the parameter `files` or `places` and finds nothing, and some files could not be looked at.
-
-    The rule is not called if the running service already reports its problem: the service's health is "act", and
-    one of its reasons begins with the rule's word. The answer is then a problem with the rest of that reason as
-    its sentence. Its remedy is empty, because the text of the reason does not show where a command begins.
+    Return Unknown if the rule lacks evidence, or finds nothing while some files could not be looked at. A problem that
+    the running service reports is the answer without a call of the rule. Its remedy is empty, because the text of the
+    reason does not show where a command begins.
     """
     service, name = evidence.service, word(rule)
     if isinstance(service, Manager) and service.health == "act":
@@ -162,11 +149,7 @@ def answer(rule: Rule, evidence: Evidence) -> Answer | None:
 
 
 def supply(function: Callable[..., T], evidence: Evidence) -> T | Unknown:
-    """Call `function` with the parts of the evidence that its parameters name, and return its result.
-
-    The parameter `evidence` gets all parts. If one of the other parts is Unknown, `function` is not called, and the
-    first such Unknown is the result.
-    """
+    """Call `function` with the parts of the evidence that its parameters name, or return the first Unknown of these."""
     names = [name for name in function.__annotations__ if name != "return"]
     parts = {name: evidence if name == "evidence" else getattr(evidence, name) for name in names}
     unknown = [part for part in parts.values() if isinstance(part, Unknown)]
@@ -174,10 +157,7 @@ def supply(function: Callable[..., T], evidence: Evidence) -> T | Unknown:
 
 
 def _find_unseen(rule: Rule, look: Look | Unknown) -> Unknown | None:
-    """Return Unknown if some files could not be looked at, for a rule that found nothing; None if all were.
-
-    Return None also if the rule has neither the parameter `files` nor `places`, or if there was no look.
-    """
+    """Return Unknown for a rule on files that found nothing, if some files could not be looked at."""
     if isinstance(look, Unknown) or not {"files", "places"} & rule.__annotations__.keys():
         return None
     found = [file for file in look.host.files if file.problem in UNSEEN]
@@ -187,12 +167,7 @@ def _find_unseen(rule: Rule, look: Look | Unknown) -> Unknown | None:
 
 
 def judge(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:
-    """Apply each of `rules` to the evidence, and return a verdict with the findings, the problems first.
-
-    Each rule gives one answer, as `answer` describes: its first finding, or the problem that the running service
-    already reports under its word. A rule without a finding is in `passed`. A rule that cannot judge is in
-    `unknown`, also if it found nothing and some files could not be looked at.
-    """
+    """Apply each of `rules` to the evidence as `answer`, and return a verdict with the problems first."""
     answers = {word(rule): answer(rule, evidence) for rule in rules}
     findings = [one for one in answers.values() if isinstance(one, Finding)]
     return Verdict(
@@ -203,20 +178,14 @@ def judge(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:
 
 
 def list_names(names: Iterable[str]) -> str:
-    """Return the first LISTED names, shortened, with the number of the others: "a, b, c and 4 more", or "a, b".
-
-    Return "" without names.
-    """
+    """Return the first LISTED names, shortened, with the number of the others: "a, b, c and 4 more"."""
     known = [shorten(name) for name in names]
     rest = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
     return ", ".join(known[:LISTED]) + rest
 
 
 def shorten(text: str, longest: int = NAME_CHARACTERS) -> str:
-    """Return `text` in at most `longest` characters, 2 or more: "…" replaces the middle of a longer text.
-
-    The ends stay, because they distinguish files.
-    """
+    """Return `text` in at most `longest` characters (2 or more). The ends stay, because they distinguish files."""
     if len(text) <= longest:
         return text
     head = longest // 2

@@ -41,9 +41,7 @@ SLOW_US: Final = SECOND_US
 def dropped(journal: Journal, now_us: int) -> Answers:
     """Messages of the last week never reached the journal, because of a unit's rate limit or a full kernel buffer.
 
-    The check gives one advice for all units, even if only one message was lost. Without one, it is Unknown if
-    only some entries of journald were read, and the oldest of them is less than a week old. It passes if all were
-    read, even if the journal is younger than a week.
+    One advice for all units. Unknown if the entries of journald that were read begin later than a week ago.
     """
     lost: Counter[str] = Counter()
     for one in journal.dropped:
@@ -68,9 +66,7 @@ def dropped(journal: Journal, now_us: int) -> Answers:
 def journald_ended(journal: Journal, now_us: int) -> Answers:
     """journald crashed or was killed, for example by its watchdog: messages that it had not written are lost.
 
-    The check gives one advice with the number of such ends in the last week, even if it is 1. Without one,
-    it is Unknown if only some entries of journald were read, and the oldest of them is less than a week old. It
-    passes if all were read, even if the journal is younger than a week.
+    One advice for the last week. Unknown if the entries of journald that were read begin later.
     """
     recent = [one.result for one in journal.ended if one.when_us >= now_us - RECENT_US]
     if recent:
@@ -83,11 +79,7 @@ def journald_ended(journal: Journal, now_us: int) -> Answers:
 
 
 def _find_unread_events(journal: Journal, now_us: int) -> Answers:
-    """Yield Unknown if too few of journald's own entries were read to judge the time since RECENT_US before `now_us`.
-
-    They are too few if the journal has more of them and the oldest one that was read is later than that time. Otherwise
-    yield nothing, also if none was read.
-    """
+    """Yield Unknown if too few of journald's own entries were read to judge RECENT_US before `now_us`."""
     oldest_us = journal.events_oldest_us
     if not journal.events_complete and oldest_us is not None and oldest_us > now_us - RECENT_US:
         reach = format_span(now_us - oldest_us)
@@ -97,8 +89,7 @@ def _find_unread_events(journal: Journal, now_us: int) -> Answers:
 def waits(journal: Journal, now_us: int) -> Answers:
     """Messages wait long for journald, and with them, once its queue is full, the programs that send them.
 
-    The check gives advice if the 99th percentile of the waits is at least 0.5 s, or the longest wait is at least 3 s.
-    It is Unknown if fewer than 100 messages since RECENT_US show when they were sent.
+    Advice from a 99th percentile of 0.5 s or a wait of 3 s. Unknown below 100 messages with a time of sending.
     """
     recent = sorted((one for one in journal.intake if one.when_us >= now_us - RECENT_US), key=lambda one: one.wait_us)
     number = len(recent)
@@ -124,9 +115,7 @@ def waits(journal: Journal, now_us: int) -> Answers:
 def slow_boot(journal: Journal, record: Recorded) -> Answers:
     """Boots since the installation wait for the journal: its flush takes more than a fifth of them.
 
-    The share is that of the boot's time in userspace. A flush of less than 1 s does not count. The check gives
-    advice if 3 or more of the last 5 boots were slow. Only boots with known times since the installation count. It is
-    Unknown if there are fewer than 3 such boots, or if the history does not show the time of the installation.
+    Advice if 3 or more of the last 5 boots were slow in userspace. Unknown below 3 boots with known times.
     """
     since_us = None if record.counters is None else record.counters.since_us
     boots = [boot for boot in journal.boots if since_us is not None and boot.first_us >= since_us]

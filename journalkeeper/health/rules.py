@@ -11,7 +11,6 @@ from journalkeeper.health.finding import Rule
 
 
 def _list_rules(module: ModuleType) -> tuple[Rule, ...]:
-    """Return the public functions that `module` defines, in their order."""
     functions = [one for name, one in vars(module).items() if isinstance(one, FunctionType) and name[0] != "_"]
     return tuple(one for one in functions if one.__module__ == module.__name__)
 

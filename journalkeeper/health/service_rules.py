@@ -61,8 +61,7 @@ UNWRITABLE: Final = {
 def journald_silent(silent: tuple[tuple[str, Silence], ...]) -> Answers:
     """A journald of this host takes no messages: it is stopped, masked, has failed or does not answer.
 
-    The check reports one problem for the first such unit. The journald of a namespace without a listening socket is not
-    used, and one that ended for lack of messages starts with the next one.
+    One problem for the first unit. The journald of a namespace without a listening socket is not used.
     """
     for unit, silence in silent[:1]:
         verb = "restart" if silence is Silence.HUNG else "start"
@@ -74,9 +73,7 @@ def journald_silent(silent: tuple[tuple[str, Silence], ...]) -> Answers:
 def bad_configuration(evidence: Evidence) -> Answers:
     """The configuration on disk is wrong, or is not the one that runs.
 
-    The check reports one problem with the error text. An error in the configuration on disk comes first. Without one,
-    the text is the reason why the service still runs with an older configuration. Without an error, the check is
-    Unknown if the service does not answer, or if no service runs and the history cannot be read.
+    One problem with the error text. Unknown if neither the service nor the history shows the running configuration.
     """
     present = evidence.present
     wrong = evidence.config_error or (not isinstance(present, Unknown) and present.configuration)
@@ -89,18 +86,9 @@ def bad_configuration(evidence: Evidence) -> Answers:
 def keeper_down(evidence: Evidence) -> Answers:
     """Neither the service nor the timer that replaces it runs, so nothing keeps the journal in order.
 
-    The timer is journalkeeper-defrag.timer. While it is active, a service that has failed or does not run is no
-    problem. Otherwise a service that has failed, or is enabled and does not run, is a problem. A service that is
-    missing or not enabled is a problem if no run is recent. A run is recent if it is the newest in the history, was
-    not by the service, and began in the last two days. A service that runs without being on the system bus is always a
-    problem.
-
-    The check is Unknown if the states of the units cannot be read and no run is recent. It is also Unknown if
-    systemd is about to start the service, unless the service has failed and journalkeeper-defrag.timer is not active,
-    and for the first minute of a start. A longer start is a problem.
-
-    The check finds nothing if the service answers or hangs on the bus, while it reloads, or if all journals are outside
-    btrfs.
+    The timer is journalkeeper-defrag.timer; a run by hand in the last two days also counts if the service is not
+    enabled. Unknown if the states of the units cannot be read, or while the service starts, for a minute at most. A
+    service that runs without being on the system bus is always a problem.
     """
     look, units = evidence.look, evidence.units
     elsewhere = not isinstance(look, Unknown) and bool(look.foreign) and not look.host.instances
@@ -153,10 +141,7 @@ def _judge_start(service: Unit) -> Answers:
 
 
 def _ran_recently(evidence: Evidence) -> bool:
-    """Return whether the newest run in the history was by hand or by the timer, and began in the last two days.
-
-    Return False if the history is Unknown or has no run.
-    """
+    """Return whether the newest run was by hand or by the timer, and began in the last two days."""
     last = None if isinstance(evidence.record, Unknown) else evidence.record.last_run
     return last is not None and last.origin != "daemon" and evidence.now_us - last.began_us < LAST_RUN_US
 
@@ -170,11 +155,7 @@ def keeper_hung(service: Manager | Hung | None, evidence: Evidence) -> Answers:
 
 
 def keeper_old(service: Manager | Hung | None) -> Answers:
-    """The running service is of another version than the installed program.
-
-    The check reports one problem. It finds nothing if no service runs, if the service does not answer, or if the
-    service does not report its version.
-    """
+    """The running service is of another version than the installed program. One problem."""
     if isinstance(service, Manager) and service.version not in {None, __version__}:
         sentence = f"The running service is still version {service.version}, and {__version__} is installed."
         yield problem(sentence, RESTART, version=service.version)
@@ -183,9 +164,7 @@ def keeper_old(service: Manager | Hung | None) -> Answers:
 def no_room(full: tuple[tuple[str, Volume], ...]) -> Answers:
     """A volume has no room for a new chunk and little room in its chunks, even if df(1) shows free space.
 
-    A chunk is space that btrfs has reserved for data or for metadata. The check adds the space outside of chunks to
-    the free space in chunks of data, and likewise for metadata. Less than 64 MiB in one of the sums is too little,
-    because journald may not be able to store the next entry. The check reports one problem, for the first directory.
+    One problem, for the first directory. Below 64 MiB for data or metadata, journald may not be able to store an entry.
     """
     for directory, volume in full[:1]:
         unallocated, metadata = volume.unallocated_bytes, volume.metadata_free_bytes
@@ -204,8 +183,7 @@ def no_room(full: tuple[tuple[str, Volume], ...]) -> Answers:
 def directory_unwritable(present: Present) -> Answers:
     """The service may not write to a journal directory, or to its history.
 
-    The check reports one problem, which names all such paths. Its reason and its remedy are those of the first
-    directory: a read-only filesystem, ReadWritePaths= of the unit, the owner, or the mode or an attribute.
+    One problem for all paths, with the remedy for the first.
     """
     if present.unwritable:
         paths, (why, remedy) = [path for path, _ in present.unwritable], UNWRITABLE[present.unwritable[0][1]]
@@ -227,11 +205,7 @@ def record_unwritten(present: Present) -> Answers:
 
 
 def directory_unwatched(present: Present) -> Answers:
-    """A journal directory exists and is not watched.
-
-    The check reports one problem with the last failure: a directory that cannot be watched or listed, or an inotify
-    instance that the kernel refused. Only the service itself can find this problem.
-    """
+    """A journal directory exists and is not watched. Only the service itself can find this problem."""
     if present.unwatched:
         yield problem(f"{present.unwatched}.", LOG, error=present.unwatched)
 
@@ -239,8 +213,7 @@ def directory_unwatched(present: Present) -> Answers:
 def keeper_failing(present: Present) -> Answers:
     """The last run as a whole failed.
 
-    The check reports one problem with the error of the run, even before the first look is over. Failures of single
-    files do not count here. Without an error, it is Unknown until the service has finished its first look at the files.
+    One problem with the error of the run. Without an error, Unknown until the service's first look is over.
     """
     if present.problem:
         yield problem(f"{present.problem}.", LOG, problem=present.problem)
@@ -249,10 +222,7 @@ def keeper_failing(present: Present) -> Answers:
 
 
 def limit_reached(present: Present) -> Answers:
-    """A directory has more than 7,168 journal files, which is the most that the service looks at.
-
-    The check reports one problem that names all such directories.
-    """
+    """A directory has more than 7,168 journal files, the most that the service looks at. One problem for all."""
     if limits := [f"{one.path}: {one.detail}" for one in present.failures if one.reason is Reason.TOO_MANY]:
         where = (one.path for one in present.failures if one.reason is Reason.TOO_MANY)
         remedy = (f"journalctl -D {quote(path)} --vacuum-files=1000" for path in where)
@@ -262,9 +232,8 @@ def limit_reached(present: Present) -> Answers:
 def files_failing(present: Present) -> Answers:
     """The last action on a file failed, or the file cannot be looked at.
 
-    The check reports one problem for all files, with the first file, its error, and the number of the others.
-    Failures that end without an administrator do not count, such as an interrupted action. A lack of free space
-    and a directory with too many files have checks of their own.
+    One problem for all files. Failures that end without an administrator do not count, nor do those with checks of
+    their own.
     """
     if failures := [one for one in present.failures if one.reason not in {Reason.TOO_MANY, Reason.FREE_SPACE}]:
         first, number = failures[0], len(failures) - 1
@@ -281,8 +250,7 @@ def files_failing(present: Present) -> Answers:
 def volume_full(present: Present) -> Answers:
     """The volume has too little free space for an action that pays.
 
-    An action pays if the plan would contain it with enough free space. The check reports one problem with all files
-    that were not rewritten for lack of space. The detail and the remedy are those of the first file.
+    One problem for all files, with the detail and the remedy of the first.
     """
     if lacking := [one for one in present.failures if one.reason is Reason.FREE_SPACE]:
         first, count = lacking[0], pluralize(len(lacking), "file")
@@ -291,7 +259,6 @@ def volume_full(present: Present) -> Answers:
 
 
 def _list_space_commands(directory: str, volume: Volume | None = None) -> tuple[str, ...]:
-    """Return commands that delete old entries in `directory`, list the snapshots, show the usage, and free chunks."""
     where = quote(directory)
     snapshots = f"btrfs subvolume list -s {where}   # btrfs subvolume delete SNAPSHOT"
     found = (f"journalctl -D {where} --vacuum-size=256M", snapshots, f"btrfs filesystem usage {where}")
@@ -304,8 +271,7 @@ def _list_space_commands(directory: str, volume: Volume | None = None) -> tuple[
 def keeper_starved(present: Present, now_us: int) -> Answers:
     """Files have waited for more than a day for an action, such as a rewrite, whatever the reason.
 
-    Reasons are a budget, a busy disk or a flush window, for example, or that the action failed or was skipped. The
-    check reports one problem for all files, with their number, the longest wait in whole days, and up to three reasons.
+    One problem for all files, with the longest wait in days and up to three reasons.
     """
     if waits := long(present.waiting, now_us):
         oldest_us, reasons = now_us - waits[0].since_us, sorted({wait.reason for wait in waits})
@@ -318,8 +284,7 @@ def keeper_starved(present: Present, now_us: int) -> Answers:
 def window_closed(present: Present) -> Answers:
     """A file waits for a flush window that can never open, because the flush interval is too short.
 
-    The check reports one problem, which names all instances where this is so (`present.closed`). Its remedy is
-    `journalkeeper plan`.
+    One problem for all instances (`present.closed`).
     """
     if present.closed:
         short = f"SyncIntervalSec= of {list_names(present.closed)} leaves too little time for work between two flushes"
@@ -327,9 +292,6 @@ def window_closed(present: Present) -> Answers:
 
 
 def keeper_paused(present: Present) -> Answers:
-    """The service is paused.
-
-    The check reports one problem until the pause ends, by itself or by `journalkeeper resume`.
-    """
+    """The service is paused. The problem ends with the pause."""
     if present.paused:
         yield problem(f"The service is paused {present.paused}.", "journalkeeper resume", paused="yes")

@@ -45,11 +45,7 @@ Place = tuple[Instance, Volume]
 
 
 def volatile(storage: Storage) -> Answers:
-    """The journal is kept in memory, or nowhere: it ends with the boot, and no file needs care.
-
-    The check gives advice. The cause is Storage=, a missing /var/log/journal, or a journal that was not
-    flushed to /var in this boot.
-    """
+    """The journal is kept in memory, or nowhere: it ends with the boot, and no file needs care. Advice."""
     if storage.storage in {"volatile", "none"}:
         where = "in memory only" if storage.storage == "volatile" else "nowhere"
         sentence = f"Storage={storage.storage} keeps messages {where}: none of them outlives the boot."
@@ -68,10 +64,7 @@ def volatile(storage: Storage) -> Answers:
 
 
 def not_btrfs(look: Look) -> Answers:
-    """A journal directory is on another filesystem, where there is nothing to mend.
-
-    The check gives one advice for all such directories.
-    """
+    """A journal directory is on another filesystem, where there is nothing to mend. One advice for all."""
     if look.foreign:
         sentence = f"{list_names(look.foreign)} is not on btrfs: journalkeeper has nothing to do there."
         remedy = (f"findmnt --target {quote(path)}" for path in look.foreign)
@@ -81,8 +74,7 @@ def not_btrfs(look: Look) -> Answers:
 def nocow_redundant(places: list[Place], look: Look) -> Answers:
     """A directory is NOCOW on a volume that keeps copies. Without checksums the good copy cannot be identified.
 
-    The check gives one advice for all such directories. The profiles are dup, raid1, raid10, raid1c3, raid1c4, raid5
-    and raid6.
+    One advice for all directories on dup, raid1, raid10, raid1c3, raid1c4, raid5 and raid6.
     """
     if found := [place for place in _select(places, look, Reason.REDUNDANT) if place[0].nocow]:
         where = [one.directory for one, _ in found]
@@ -94,8 +86,7 @@ def nocow_redundant(places: list[Place], look: Look) -> Answers:
 def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
     """A directory is NOCOW although snapshots are taken of it. Each snapshot makes its data copy-on-write once more.
 
-    The check gives one advice for all such directories on volumes that keep one copy of the data. For a volume that
-    keeps more copies, the check nocow-redundant gives the advice instead.
+    One advice for all directories on volumes that keep one copy of the data.
     """
     if found := [place for place in _select(places, look, Reason.SNAPSHOTS) if place[0].nocow]:
         where, clause = [one.directory for one, _ in found], nocow.find_snapshots(*found[0], look.host)
@@ -106,10 +97,8 @@ def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
 def pinned_by_snapshots(files: Files, look: Look) -> Answers:
     """Snapshots keep the data of journal files: deleting a file frees no space until they are deleted.
 
-    The check gives one advice if snapshots share at least 16 MiB on the disk with the files in all. Where btrfs has no
-    snapshot, other files share the data, and there is no advice. The remedy moves the journal
-    into a subvolume of its own, which snapshots of the root leave out. If all these files are already in such a
-    subvolume, or outside /var/log/journal, the remedy lists the snapshots, for the administrator to delete.
+    One advice from 16 MiB of shared data. The remedy moves the journal into a subvolume of its own, or lists the
+    snapshots if the journal already has one.
     """
     snapshots = {volume.device: volume.snapshots for volume in look.host.volumes}
     shared = [file for file in files if file.extents.shared_bytes and snapshots.get(file.device) != 0]
@@ -125,13 +114,8 @@ def pinned_by_snapshots(files: Files, look: Look) -> Answers:
 def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> Answers:
     """Files have many more extents than they need, and no service works on them.
 
-    The check gives one advice if the files that `defrag --now` would rewrite have, together, at least 300 extents more
-    than the ideal. It finds nothing while a service works. Such a service leaves files fragmented for a while, because
-    they settle or a flush is near. The check keeper-starved reports the files that wait for too long.
-
-    A service that answers works unless it is paused. If no service answers, the states of the units decide. They show
-    work if the service runs, starts, or waits for its timer, and has not failed, or if journalkeeper-defrag.timer is
-    active. States that cannot be read show no work.
+    One advice from 300 extents that `defrag --now` would save. A service that works leaves files fragmented for a
+    while, because they settle or a flush is near; keeper-starved reports the files that wait for too long.
     """
     live, units = evidence.service, evidence.units
     at_work = not live.paused if isinstance(live, Manager) else not isinstance(units, Unknown) and is_up(units)
@@ -152,8 +136,7 @@ def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> 
 def damaged(files: Files) -> Answers:
     """A file has an invalid header, or an impossible name, size or time: readers may leave out its entries.
 
-    The check gives advice with the number of files and the first names. journalctl reads what it can of such a file,
-    also with --file= after it was moved.
+    Advice with the number of files and the first names.
     """
     if paths := [file.path for file in files if file.problem in {Reason.BAD_HEADER, Reason.NOT_JOURNAL}]:
         number = pluralize(len(paths), "damaged journal file")
@@ -167,30 +150,19 @@ def _is_due(file: JournalFile, cases: Cases) -> bool:
 
 
 def _select(places: list[Place], look: Look, reason: Reason) -> list[Place]:
-    """Return the places where Nocow=auto has `reason` to set +C on the directory, or not to set it.
-
-    The value of Nocow= in the configuration does not matter.
-    """
+    """Return the places where Nocow=auto has `reason`, whatever the configuration has in Nocow=."""
     decided = [(place, nocow.decide(*place, look.host, Config())) for place in places]
     return [place for place, decision in decided if decision is not None and decision.reason is reason]
 
 
 def _list_datacow_commands(directories: list[str]) -> tuple[str, ...]:
-    """Return shell commands that make journald's next files in `directories` copy-on-write, also after a boot.
-
-    They stop systemd from setting +C at each boot, take +C off the directories, and ask journald to rotate at once.
-    Existing files stay as they are.
-    """
+    """Return shell commands that make journald's next files in `directories` copy-on-write, also after a boot."""
     keep = "ln -sf /dev/null /etc/tmpfiles.d/journal-nocow.conf"
     return (keep, *(f"chattr -C {quote(path)}" for path in directories), "journalctl --rotate")
 
 
 def _list_subvolume_commands(look: Look, shared: list[JournalFile]) -> tuple[str, ...]:
-    """Return the commands that move the journal into a subvolume of its own, which snapshots of the root leave out.
-
-    They are for /var/log/journal only, because they ask the host's journald. If no file of `shared` lies there, or if
-    the journal has its own subvolume already, return one command instead, which lists the snapshots.
-    """
+    """The commands to move the journal are for /var/log/journal only, because they ask the host's journald."""
     owned = {volume.device for volume in look.host.volumes if volume.own_subvolume}
     if any(file.path.startswith("/var/log/journal/") and file.device not in owned for file in shared):
         return MOVE

@@ -43,23 +43,16 @@ WAITS: Final = {
 
 
 def judge_present(present: Present, now_us: int) -> Verdict:
-    """Return the verdict that the service publishes about itself: the answers of the HEALTH rules on `present`.
-
-    The rules suppose that the service runs, answers and has the installed version.
-    """
+    """Return the answers of the HEALTH rules on `present`, for a service that runs, answers and is up to date."""
     evidence = Evidence(now_us, present=present, service=Manager(), silent=present.silent, full=present.full)
     return judge(evidence, HEALTH)
 
 
 def present(evidence: Evidence) -> Present | Unknown:
-    """Return the facts about the last run, from which rules judge the work.
+    """Return the facts from which rules judge the work, or Unknown with the reason.
 
-    - The service answers: it has already judged its facts. Return a Present with `looked` alone, which is False
-      if the service's health is unknown. The other fields have their defaults.
-    - The service hangs or is starting: return Unknown with the reason.
-    - No service runs, or the bus cannot be asked: return the waiting files and the failed actions from the
-      history. The actions are those since the last run began, or of all entries if there is no run, as in
-      `find_failures`. Return Unknown if the history cannot be read.
+    A service that answers has judged its own facts: then only `looked` is set. Without a service, the facts come from
+    the history.
     """
     service, record = evidence.service, evidence.record
     if isinstance(service, Manager):
@@ -79,10 +72,7 @@ def present(evidence: Evidence) -> Present | Unknown:
 def present_after_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence[Wait] = ()) -> Present:
     """Return the facts about a finished run from which the rules of health make the service's verdict.
 
-    `failures` are the plan's skips with a reason in FAULTS, such as too little free space or too many files, and the
-    failed actions as in `find_failures`. Each path has one entry: a failed action replaces a skip. `waiting` is stored
-    as it is and has no other effect. `closed` are the instances whose flush window can never open, and in which an
-    action waits for it.
+    `failures` has one entry per path: a failed action replaces a skip with a reason in FAULTS.
     """
     failed = [*(skip for skip in plan.skipped if skip.reason in FAULTS), *find_failures(outcomes)]
     failures = {one.path: one for one in failed}
@@ -93,10 +83,7 @@ def present_after_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence
 
 
 def find_failures(outcomes: Iterable[Outcome]) -> list[Skip]:
-    """Return a Skip for each failed action among `outcomes`, except for failures with a reason in PASSING.
-
-    PASSING are the reasons that end without an administrator, such as a closed window or a busy disk.
-    """
+    """Return a Skip for each failed action, except for failures that end without an administrator (PASSING)."""
     failed = (one for one in outcomes if one.result is Result.FAILED and one.reason not in PASSING)
     return [Skip(one.path, one.reason, one.detail) for one in failed]
 
@@ -104,9 +91,7 @@ def find_failures(outcomes: Iterable[Outcome]) -> list[Skip]:
 def still_failing(before: Iterable[Skip], decided: Mapping[str, object]) -> list[Skip]:
     """Return the failures of `before` that remain after a new plan, in the same order.
 
-    `decided` has the plan's decision for each path. A failure remains if the decision is a Skip with the same reason.
-    It also remains if the Skip only delays an action (`puts_off`), unless the failure was a lack of free space. A
-    failure ends if its path has an action or no decision.
+    `decided` has the plan's decision for each path. A decision to delay an action ends only a lack of free space.
     """
     return [
         one
@@ -117,11 +102,10 @@ def still_failing(before: Iterable[Skip], decided: Mapping[str, object]) -> list
 
 
 def describe_waits(skipped: Iterable[Skip]) -> str:
-    """Return what files wait for: "3 files wait for free disk space, 1 file waits for journald's next flush".
+    """Return the waits, the most frequent first: "3 files wait for free disk space, 1 file waits for journald's next
+    flush".
 
-    Only the skips that postpone work count, the most frequent wait first. Directories are counted apart from
-    files, as `find_noun` decides. A reason without words in WAITS is shown in parentheses. The text is empty if
-    nothing waits. The rows that `drop_echoes` removes do not count.
+    Only skips that postpone work count, without the rows that `drop_echoes` removes. The text is "" if no file waits.
     """
     skipped = drop_echoes(skipped)
     waits = ((WAITS.get(skip.reason, f"({skip.reason})"), find_noun(skip)) for skip in skipped if skip.puts_off)
@@ -139,20 +123,13 @@ def drop_echoes(skipped: Iterable[Skip]) -> list[Skip]:
 
 
 def find_noun(skip: Skip) -> str:
-    """Return "file" if the path of the skip ends as a journal file's name does, else "directory".
-
-    A skip of +C, of a rotation, or of a directory with too many files has the path of a directory. For a reason
-    in NO_JOURNAL, return "file" for every path: the path could not be examined.
-    """
+    """Return "file" for the path of a journal file, or of an unexamined one (NO_JOURNAL), else "directory"."""
     is_file = skip.reason in NO_JOURNAL or skip.path.endswith((".journal", ".journal~"))
     return "file" if is_file else "directory"
 
 
 def describe_foreign(paths: Sequence[str]) -> str:
-    """Return "PATH is not on btrfs; there is nothing to do", a sentence without its full stop.
-
-    Several `paths`, of which there is at least one, are joined with "and".
-    """
+    """Return "PATH is not on btrfs; there is nothing to do" for one or more `paths`."""
     return f"{' and '.join(paths)} {'is' if len(paths) == 1 else 'are'} not on btrfs; there is nothing to do"
 
 
@@ -170,8 +147,5 @@ def describe_next_run(units: tuple[Unit, ...] | Unknown) -> str:
 
 
 def describe_files(files: int, waits: str) -> str:
-    """Return a sentence on the files, such as "4 journal files. 1 file waits for journald's next flush."
-
-    `waits` is the text of `describe_waits`, or "" if no file waits.
-    """
+    """Return a sentence such as "4 journal files. 1 file waits for journald's next flush" on the files."""
     return f"{pluralize(files, 'journal file')}.{f' {waits}.' if waits else ''}"
