@@ -69,9 +69,7 @@ class Family(NamedTuple):
 def _make_families(kind: type, read: Callable[[Facts], object]) -> list[Family]:
     """Return a metric for each published field of the record class `kind` whose Key has a text for a metric.
 
-    `read` returns the values from the Facts: a record of this class, or a mapping from the fields' JSON keys to values.
-    Each metric has one sample, without labels. Its value is None if the field is None or missing, or if `read` returns
-    None. A field in microseconds becomes a metric in seconds.
+    `read` returns the record, or a mapping from JSON keys to values, from the Facts. Microseconds become seconds.
     """
     return [_make_family(row, read) for row in rows(kind) if row.about.metric]
 
@@ -87,7 +85,6 @@ def _make_family(row: Row, read: Callable[[Facts], object]) -> Family:
 
 
 def _format_value(row: Row, value: Any) -> int | str | None:
-    """Return the value of a sample: None, decimal seconds if the key ends in _us, or an integer (True is 1)."""
     if value is None or not row.key.endswith("_us"):
         return None if value is None else int(value)
     return f"{value // SECOND_US}.{value % SECOND_US:06d}"

@@ -45,11 +45,7 @@ REMEDIES: Final = {
 
 
 def target(place: str) -> str:
-    """Return the path of the metrics file for the value of Textfile=.
-
-    The path is `place` if it ends in .prom, as the collector requires. Otherwise `place` is a directory, and the path
-    is that of the file NAME in it.
-    """
+    """Return the path of the metrics file for Textfile=: `place` if it ends in .prom, else NAME in this directory."""
     return place if place.endswith(".prom") else f"{place}/{NAME}"
 
 
@@ -72,15 +68,12 @@ class Publisher:
     def publish_success(
         self, seen: tuple[Host, Plan], outcomes: Sequence[Outcome], record: Record, intake_delay_us: int | None
     ) -> None:
-        """Write the metrics after a successful run: `seen` is the look and the plan of this run.
+        """Write the metrics after a successful run, unless the same text was written less than REFRESH_S ago.
 
-        Read the last run and the counters from the history `record`. In a command (`judges`), derive the health from
-        the state after this run. In the service, keep the health of the last `publish_health`. `intake_delay_us` is
-        None unless the service made the run. Write nothing if this publisher wrote the same text less than REFRESH_S
-        ago and the file exists. The text in the file is never read, so a new publisher always writes.
+        `seen` is the look and the plan of this run, `record` the history. `intake_delay_us` is None outside the
+        service.
 
-        Raises: KeeperError, with the remedy if there is one, if the file cannot be written or the history cannot be
-            read.
+        Raises: KeeperError, with the remedy if there is one, if the file or the history fails.
         """
         host, plan = seen
         run = record.last_run()
@@ -102,14 +95,11 @@ class Publisher:
     def publish_failure(
         self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        """Count a failed run in the history and write the metrics. The signature is that of an ExitStack callback.
+        """Count a failed run in the history and write the metrics, as an ExitStack callback that suppresses no
+        exception.
 
-        Do nothing unless `error` is a KeeperError or an OSError. Do nothing for a BusyError, because another run is
-        active. Do nothing for a NotBtrfsError before the first successful run of this publisher: the host may have no
-        btrfs. After a successful run, count a NotBtrfsError as a failure, because the volume is no longer mounted.
-
-        The metrics show that the run failed, and no intake delay. In a command (`judges`), they also show an unhealthy
-        host. Add a note to `error` if counting or writing fails. Do not suppress the exception.
+        Only a KeeperError or OSError counts. A BusyError does not, because another run is active, nor a NotBtrfsError
+        before the first success: the host may have no btrfs. A failure to count or write becomes a note on `error`.
         """
         if not isinstance(error, KeeperError | OSError) or isinstance(error, BusyError):
             return
@@ -122,27 +112,21 @@ class Publisher:
             error.add_note(notice)  # the run's own error matters more
 
     def _count_failure(self) -> None:
-        """Count a failed run in the history, and keep the new counters for the next write of the metrics.
-
-        Raises: KeeperError if the history cannot be read or written.
-        """
+        """Raises: KeeperError if the history cannot be read or written."""
         with Record(self._state_directory) as record:
             record.count_run_failure()
             self._facts = self._facts._replace(counters=record.counters())
 
     def take_over(self, before: Publisher | None, *, healthy: bool | None) -> None:
-        """Continue with the facts of `before`, the publisher until a reload, if there was one, and with this verdict.
-
-        Raises: as `publish_health`.
+        """Continue with this verdict and the facts of `before`, the publisher until a reload. Raises: as
+        `publish_health`.
         """
         if before is not None:
             self._facts, self._text = before._facts, before._text
         self.publish_health(healthy=healthy)
 
     def publish_health(self, *, healthy: bool | None) -> None:
-        """Write the metrics with the service's verdict, if the verdict changed. None stands for an unknown verdict.
-
-        Before the first run of this publisher there are no metrics to write: the verdict is stored for the next write.
+        """Write the metrics if the service's verdict changed (None: unknown), or with the first run if there was none.
 
         Raises: as `publish_success`.
         """
@@ -152,9 +136,8 @@ class Publisher:
                 self._write()
 
     def confirm_health(self, *, healthy: bool | None) -> None:
-        """Renew the modification time of a file that is CONFIRM_S old if it has this verdict and the present numbers.
-
-        Ignore an OSError, because the next run reports it. Any thread may call this.
+        """Renew the mtime of a file that is CONFIRM_S old if it has this verdict and the present numbers. Any thread
+        may call.
         """
         with suppress(OSError):
             age_s = abs(time.time() - os.lstat(self._path).st_mtime)  # also after a suspend, or a clock set back
@@ -162,10 +145,7 @@ class Publisher:
                 os.utime(self._path, follow_symlinks=False)
 
     def _write(self) -> None:
-        """Write the file if its text changed, it is missing, or the last write is REFRESH_S ago.
-
-        Raises: KeeperError, with the remedy if there is one.
-        """
+        """Raises: KeeperError, with the remedy if there is one."""
         text = prometheus.render(self._facts)
         recent = time.monotonic() - self._written_s < REFRESH_S
         if text == self._text and recent and os.path.lexists(self._path):

@@ -42,10 +42,7 @@ class Status(NamedTuple):
 def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) -> Status:
     """Return the numbers of `host` after `plan` led to `outcomes`, without another look at the files.
 
-    A file that was rewritten counts with the extents and disk bytes of its outcome. A file that was rotated counts
-    as before, and the new file counts from the next look on. A file with a problem counts only in `files` and
-    `problem_files`. `skipped` counts the plan's skips of files, not of directories. The bytes of all outcomes reduce
-    the budget, also of failed ones.
+    A rotated file counts as before, and the new file from the next look on. Failed outcomes also reduce the budget.
     """
     became = {one.path: one for one in outcomes if one.result is Result.DONE and one.action is not Verb.ROTATE}
     known = [file for file in host.files if file.problem is None]
@@ -70,8 +67,7 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
 def _after(file: JournalFile, outcome: Outcome, config: Config) -> JournalFile:
     """Return `file` with the extents and disk bytes of `outcome`, a finished rewrite of it.
 
-    The disk bytes are None if the action did not measure them. All data counts as compressed if the file was
-    compressed before, or if `config` compresses it. A compression that only the request named is not considered.
+    A compression that only the request named is not considered.
     """
     lies = file.extents._replace(total=outcome.extents_after)
     if becomes_compressed(file, config):
