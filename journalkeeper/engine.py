@@ -48,8 +48,8 @@ class Memory:
 
     `failures` are the last failed actions by (device, inode), `waiting` the waiting files by path, None before the
     first run. `idle` are decisions of the service's last plan. `past` has a key, and the last action on each file by
-    (device, inode). `newest_run` is the newest run in the history, to find runs of other processes. `notices` are to be
-    reported.
+    (device, inode). `newest_run` is the newest run in the history, to find runs of other processes. `notices` wait for
+    a report.
     """
 
     observer: Observer

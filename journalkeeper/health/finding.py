@@ -101,9 +101,7 @@ class Verdict(NamedTuple):
 
     @property
     def reasons(self) -> list[str]:
-        """The problems as "WORD: SENTENCE Try: COMMAND", or else the first rule without evidence; empty if the verdict
-        is OK.
-        """
+        """The problems as "WORD: SENTENCE Try: COMMAND", or else the first rule without evidence."""
         problems = [f"{finding.word}: {finding.line}" for finding in self.problems]
         return problems or [f"{rule}: {part.why}." for rule, part in self.unknown[:1]]
 

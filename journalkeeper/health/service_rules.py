@@ -86,9 +86,8 @@ def bad_configuration(evidence: Evidence) -> Answers:
 def keeper_down(evidence: Evidence) -> Answers:
     """Neither the service nor the timer that replaces it runs, so nothing keeps the journal in order.
 
-    The timer is journalkeeper-defrag.timer; a run by hand in the last two days also counts if the service is not
-    enabled. Unknown if the states of the units cannot be read, or while the service starts, for a minute at most. A
-    service that runs without being on the system bus is always a problem.
+    The timer is journalkeeper-defrag.timer. Without an enabled service, a run by hand in the last two days is enough.
+    Unknown if the states of the units cannot be read, and for the first minute of a start.
     """
     look, units = evidence.look, evidence.units
     elsewhere = not isinstance(look, Unknown) and bool(look.foreign) and not look.host.instances

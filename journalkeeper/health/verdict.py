@@ -91,7 +91,7 @@ def find_failures(outcomes: Iterable[Outcome]) -> list[Skip]:
 def still_failing(before: Iterable[Skip], decided: Mapping[str, object]) -> list[Skip]:
     """Return the failures of `before` that remain after a new plan, in the same order.
 
-    `decided` has the plan's decision for each path. A decision to delay an action ends only a lack of free space.
+    `decided` has the plan's decision for each path. A delayed action (`puts_off`) keeps a failure, except FREE_SPACE.
     """
     return [
         one

@@ -95,8 +95,7 @@ class Publisher:
     def publish_failure(
         self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        """Count a failed run in the history and write the metrics, as an ExitStack callback that suppresses no
-        exception.
+        """Count a failed run in the history and write the metrics. The signature is that of an ExitStack callback.
 
         Only a KeeperError or OSError counts. A BusyError does not, because another run is active, nor a NotBtrfsError
         before the first success: the host may have no btrfs. A failure to count or write becomes a note on `error`.

@@ -96,12 +96,11 @@ class Observer:
 
     @property
     def next_shared_us(self) -> int:
-        """The time (CLOCK_REALTIME) when `look` opens shared files again: no event shows a deleted snapshot."""
+        """The time (CLOCK_REALTIME) when `look` opens shared files again, because no event shows a deletion."""
         return self.shared_us + SHARED_US
 
     def look(self, tops: Iterable[str], *, now_us: int) -> Seen:
-        """Look at the journal files below the directories `tops`. Open changed files, and shared ones once per
-        SHARED_US.
+        """Look at the journal files below `tops`. Open changed files, and shared files once per SHARED_US.
 
         A file or directory that cannot be looked at has a row with a problem. A vanished file has no row.
 
