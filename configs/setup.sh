@@ -204,7 +204,7 @@ make_program() {
     pip_in "$made" install --no-deps --no-index --no-build-isolation . || return
     # in place of pip's own script, which passes on every variable
     sed "s,/usr/bin/python3 -IB /usr/share/journalkeeper,'$made/bin/python' -I -m journalkeeper," \
-        configs/launcher >"$made/bin/journalkeeper" || return
+        configs/bin/journalkeeper >"$made/bin/journalkeeper" || return
     unset PYTHONPATH
     rm -rf "${made:?}/build"
 }

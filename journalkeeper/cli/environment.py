@@ -17,7 +17,7 @@ KEPT: Final = frozenset(
         *("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "JOURNAL_STREAM"),
     )
 )
-"""Those of configs/launcher, which clears the others before an interpreter starts."""
+"""Those of configs/bin/journalkeeper, which clears the others before an interpreter starts."""
 
 
 def clear_variables() -> None:

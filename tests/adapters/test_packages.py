@@ -161,7 +161,7 @@ def test_pip_installs_the_checkout_and_its_libraries(tmp_path: Path) -> None:
 def test_a_missing_tool_has_the_command_that_installs_it(tmp_path: Path) -> None:
     for name in ("sh", "sed", "head", "git", "date", "mktemp", "rm", "mkdir", "dirname", "id", "apt-get", "cat"):
         (tmp_path / name).symlink_to(shutil.which(name) or "/bin/true")
-    done = ran(CHECKOUT / "configs/packaging/build", "deb", tmp_path / "out", env={"PATH": f"{tmp_path}"})
+    done = ran(CHECKOUT / "configs/packaging/build", "--clean", "deb", tmp_path / "out", env={"PATH": f"{tmp_path}"})
     assert done.returncode == 1
     said = "dpkg-buildpackage is not installed: sudo apt install dpkg-dev debhelper dh-python\n"
     assert done.stderr == said

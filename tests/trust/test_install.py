@@ -65,7 +65,7 @@ def test_the_directory_of_the_archive_is_roots_alone() -> None:
 
 # the environment of a user, which `sudo -E` and `su -m` pass to root
 
-LAUNCHER = CHECKOUT / "configs/launcher"
+LAUNCHER = CHECKOUT / "configs/bin/journalkeeper"
 SCRIPTS = sorted(
     path for path in (CHECKOUT / "configs").glob("**/*") if path.is_file() and path.read_bytes()[:9] == b"#!/bin/sh"
 )
