@@ -381,11 +381,13 @@ class Soak:
         """Return the records of all files that the bus shows, by their paths."""
         found: dict[str, dict[str, Any]] = {}
         words = ("--json=short", "call", names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "ListFiles", "t")
+        offset = 0  # two hostile names can have one spelling
         while True:
-            said = self.bus.run("busctl", f"--address={self.bus.address}", *words, f"{len(found)}", check=True).stdout
+            said = self.bus.run("busctl", f"--address={self.bus.address}", *words, f"{offset}", check=True).stdout
             (page,) = json.loads(said)["data"]
             if not page:
                 return found
+            offset += len(page)
             found |= {one["Path"]["data"]: {name: value["data"] for name, value in one.items()} for one in page}
 
     def end(self) -> None:
