@@ -11,11 +11,7 @@ FAILED_S = 300.0
 
 
 class CpuShare:
-    """Limits repeated work to a `share` of one processor, after `burst_s` of work that is free.
-
-    Work makes a debt, which shrinks by `share` seconds a second. The next work may begin when the debt is at most
-    `burst_s`, so that cheap work never waits.
-    """
+    """Limits repeated work to a `share` of one processor, after `burst_s` of work that is free."""
 
     def __init__(self, share: float, burst_s: float) -> None:
         self._share = share
@@ -30,9 +26,5 @@ class CpuShare:
 
     @property
     def free_at_s(self) -> float:
-        """The time in seconds, on the clock of `spend`, from which more work may begin.
-
-        Earlier work may leave a debt of `burst_s` seconds, which delays nothing. A larger debt delays the next work
-        until it has shrunk to that. Without delay, the time is that of the last `spend`.
-        """
+        """The time in seconds, on the clock of `spend`, from which more work may begin."""
         return self._at_s + max(0.0, self._owed_s - self._burst_s) / self._share

@@ -72,9 +72,8 @@ REST_MOST_S: Final = 5.0
 class Daemon:
     """Keeps journals in order until a signal ends it, and does what callers request meanwhile.
 
-    `load` makes an engine from the present configuration. `say` logs a sentence with a syslog priority (3 error, 4
-    warning, 6 information) without blocking. Create it in the event loop. `jobs`, `followers` and `log` are for the
-    server on the bus. Each follower is called with every notification, and raises nothing.
+    `load` makes an engine from the present configuration. `say` logs a sentence with a syslog priority, without
+    blocking. Create it in the event loop. A follower is called with every notification, and raises nothing.
     """
 
     def __init__(self, load: Callable[[], Engine], say: Say) -> None:
@@ -120,14 +119,10 @@ class Daemon:
     # -- When it works -------------------------------------------------------------------------
 
     async def _work(self, lock: state.Lock) -> None:
-        """Make the watches and report readiness. Then sleep and do the work that is due, until the service stops.
+        """Do the work that is due until the service stops. Raises: ReplacedError as Worker.look; KeeperError if the
+        lock is lost.
 
-        If a look at everything is due, first make new watches if they were requested. Otherwise look at the flush
-        timers, if their CPU share permits. If a flush has ended or a sync must be requested, look at everything next.
-
-        Raises: ReplacedError as Worker.look. KeeperError if the state directory was removed and cannot be made or
-        locked again, because a second service could then run. The service manager makes the directory for the next
-        start.
+        Without the lock a second service could run. The service manager makes the directory for the next start.
         """
         await self._renew_watches()
         self._notify.send("READY=1")
@@ -146,18 +141,11 @@ class Daemon:
 
     @property
     def _next_look_s(self) -> float:
-        """The monotonic time of the next look at everything: when it is due and the CPU share of looks permits it.
-
-        It is infinite during a pause.
-        """
+        """The monotonic time of the next look at everything, infinite during a pause."""
         return inf if self._state.present.paused else max(self._look_at_s, self._worker.looks.free_at_s)
 
     async def _sleep(self) -> None:
-        """Sleep until an event, the next look at everything, the next look at the flush timers or the end of a pause.
-
-        Do not sleep if one of these is due. A pause delays only the look at everything. Clear the event, and end a
-        pause whose time has come. If it came while the machine slept, the next event after that ends the pause.
-        """
+        """Sleep until work is due. A pause whose end came while the machine slept ends at the next event after that."""
         flush_us = self._worker.engine.next_flush_look_us()
         flush_s = inf if flush_us is None else max(flush_us / 1e6, self._worker.flush_looks.free_at_s)
         wait_s = min(min(self._next_look_s, flush_s) - time.monotonic(), (self._resume_at_us - now_us()) / 1e6)
@@ -168,11 +156,6 @@ class Daemon:
             self.resume()
 
     async def _renew_watches(self) -> None:
-        """Make new watches of all directories in the worker, and replace the old ones.
-
-        Publish why a directory is not watched, "" if all are. After such a problem, the next look makes the watches
-        again.
-        """
         tops = self._worker.engine.directories
         self._watches_are_due = False  # before the wait: a reload during it requests watches of other directories
         watches = await self._worker.run(partial(watch_directories, tops))
@@ -181,14 +164,7 @@ class Daemon:
         self._change(unwatched=watches.problem)
 
     async def _look(self, lock: state.Lock) -> None:
-        """Make one complete run in the worker, log and publish its result, and set the time of the next look.
-
-        The delay is that of the result, at least SOON_S. After a failure it is FAILED_S, or RETRY_S if another process
-        holds what the run needs. While a watch is refused, it is at most FAILED_S. After NotOnBtrfs, only an event
-        causes a look. If an event requested an earlier look during the run, that time stays.
-
-        Raises: as Worker.look; KeeperError if `lock` is lost.
-        """
+        """Make one complete run in the worker. Raises: as Worker.look; KeeperError if `lock` is lost."""
         message = await self._worker.run(partial(self._worker.look, lock.renew))
         now_s, wait_s = time.monotonic(), inf
         match message:
@@ -205,10 +181,7 @@ class Daemon:
         self._take(message)
 
     async def _repeat(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Repeat `work` until it is canceled. After an unexpected exception, log it and request a look at everything.
-
-        `work` waits for an event or a time before it can fail.
-        """
+        """Repeat `work` until it is canceled. `work` waits for an event or a time before it can fail."""
         while True:
             try:
                 await work()
@@ -217,12 +190,7 @@ class Daemon:
                 self.rescan()
 
     async def _heed_change(self) -> None:
-        """Wait for the next change that inotify or the mount table reports, and request the work that it needs.
-
-        If journal files appeared or vanished, request a look and wake the main loop. If the changes are unknown or
-        include directories, request new watches, too. Report each append to the flush timer of its directory. An append
-        wakes the main loop only if the time of that timer's next look changes.
-        """
+        """Wait for the next change that inotify or the mount table reports, and request the work that it needs."""
         change = await self._watch.wait()
         flushes = self._worker.engine.memory.flushes
         began = [flushes.note_append(directory) for directory in change.appended]
@@ -233,16 +201,14 @@ class Daemon:
             self._woken.set()
 
     async def _heed_hangup(self) -> None:
-        """Wait for one SIGHUP, then reload. `reload` logs an error of the configuration, and the old values stay."""
         await self._hung_up.wait()
         self._hung_up.clear()
         with suppress(KeeperError, OSError):  # it is logged
             await self.reload()
 
     async def _feed_watchdog(self) -> None:
-        """Check as for a caller, wait for half of the watchdog's time or CHECK_EVERY_S, and send WATCHDOG=1.
-
-        If a look or run has made no progress for STUCK_S, also publish it as failed. The end of the run corrects that.
+        """Check as for a caller, and feed the watchdog. Publish a run without progress for STUCK_S as failed, until it
+        ends.
         """
         await self.refresh()
         await asyncio.sleep(self._notify.watchdog_s or CHECK_EVERY_S)
@@ -252,10 +218,7 @@ class Daemon:
             self._take(Failed(f"The run has waited for the disk for more than {STUCK_S:.0f} s", now_us()))
 
     def _gives_way(self) -> bool:
-        """Return whether the service's own run must end between two pieces. Any thread may call this.
-
-        That is so when the service stops, during a pause, and while a job is in the queue.
-        """
+        """Return whether the service's own run must end between two pieces. Any thread may call this."""
         return self._stopping or bool(self._state.present.paused or self.jobs.queue)
 
     def _end(self) -> None:
@@ -267,7 +230,6 @@ class Daemon:
         self._loop.call_soon_threadsafe(self._take, message)
 
     def _take(self, message: Message) -> None:
-        """Update the state with a message of the worker, and publish it, unless a check changed nothing."""
         match message:
             case FileDone():
                 self._tell(message)
@@ -282,15 +244,11 @@ class Daemon:
             self._publish(state)
 
     def _change(self, **facts: Any) -> None:
-        """Change facts of `Snapshot.present`, and publish the new state."""
         self._publish(self._state._replace(present=self._state.present._replace(**facts)))
 
     def _publish(self, state: Snapshot) -> None:
-        """Judge the new `state`, and store it with its verdict. Tell the followers that the state changed.
-
-        Set the status line to the headline, unless the service works or the health is unknown. Log the headline as a
-        warning if the rules that report problems changed, and again after a day. Log the problems' end when the health
-        is "ok". If the health changed, write the health metric in the worker, unless the service stops.
+        """Judge and store the new `state`, and report each change of its verdict to followers, status line, log and
+        metrics.
         """
         before, self._state = self._state, state._replace(verdict=judge_present(state.present, now_us()))
         state, health = self._state, self._state.verdict.health
@@ -306,15 +264,12 @@ class Daemon:
         self._tell(Changed())
 
     def _tell(self, notification: Notification) -> None:
-        """Pass a notification to the followers."""
         for follow in self.followers:
             follow(notification)
 
     async def refresh(self) -> None:
-        """Check what no event reports: the configuration, the right to write, the room, and whether journald answers.
-
-        Start a new check in a thread if none is running and the last one began at least CHECK_S ago. Wait at most
-        CHECK_WAIT_S for it; a longer check continues. The worker posts the result.
+        """Check what no event reports, at most every CHECK_S, and wait at most CHECK_WAIT_S for it. The worker posts
+        the result.
         """
         now_s = time.monotonic()
         if self._checking is None or (self._checking.done() and now_s - self._checked_s >= CHECK_S):
@@ -323,10 +278,7 @@ class Daemon:
         await asyncio.wait({self._checking}, timeout=CHECK_WAIT_S)
 
     def snapshot(self) -> Snapshot:
-        """Return the present state of the service, with the flush windows as of now.
-
-        `working` is True also while a job runs. Directories and budget are those of the running configuration.
-        """
+        """Return the present state of the service. `working` is True also while a job runs."""
         working = self._state.working or any(job.state != "queued" for job in self.jobs.queue)
         windows = tuple(at(one, now_us()) for one in self._state.windows)
         engine = self._worker.engine
@@ -336,8 +288,7 @@ class Daemon:
     async def plan(self, request: Request) -> dict[str, Any]:
         """Return the document of `plan -j` for a caller. Raises: KeeperError, OSError as Engine.plan.
 
-        Make one plan at a time, because every user may ask and the worker has its own work. Return it at once, but let
-        the next plan wait for REST times as long as this one took, at most REST_MOST_S.
+        Plans are made one at a time, with rests, because every user may ask and the worker has its own work.
         """
         await self._turn.acquire()
         began_s = time.monotonic()
@@ -356,10 +307,7 @@ class Daemon:
         return ended
 
     def pause(self, span_us: int) -> None:
-        """Stop the service's own work for `span_us` microseconds. Jobs are still done.
-
-        With 0, or an end after the year 9999, it lasts until `resume`. A running action ends between two pieces.
-        """
+        """Stop the service's own work, but not jobs, for `span_us` microseconds; with 0, until `resume`."""
         self.resume()
         end_us = now_us() + span_us
         self._resume_at_us = end_us if span_us and end_us < TIME_LIMIT_US else inf
@@ -379,10 +327,7 @@ class Daemon:
         self._woken.set()
 
     async def reload(self) -> None:
-        """Read the configuration again in a thread, and log and publish the result. A running action continues.
-
-        In any case, request new watches and a look at everything. A success also clears the list of unwritable
-        directories. While it reads, the service manager sees the service as reloading.
+        """Read the configuration again in a thread, and request new watches and a look at everything.
 
         Raises: KeeperError, OSError if the configuration is wrong; then the running values stay.
         """

@@ -65,8 +65,7 @@ Notification = Changed | JobAdded | JobRemoved | FileDone
 class Jobs:
     """The queue of jobs. `do` carries out a job; `tell` is called with each event.
 
-    An exception of `do` ends only that job and becomes its error. `complain` logs an unexpected one. `queue` has the
-    unfinished jobs, the running one first.
+    An exception of `do` ends only that job and becomes its error. `complain` logs an unexpected one.
     """
 
     def __init__(
@@ -84,11 +83,8 @@ class Jobs:
         self._task: asyncio.Task[None] | None = None
 
     def add(self, request: Request) -> Job:
-        """Add a job for `request` to the queue, and start the work on the queue. Return the job.
-
-        The followers receive JobAdded.
-
-        Raises: BusyError if QUEUE_MOST jobs are unfinished, the running one included.
+        """Add a job for `request` to the queue, and return the job. Raises: BusyError if QUEUE_MOST jobs are
+        unfinished.
         """
         if len(self.queue) >= QUEUE_MOST:
             raise BusyError(f"{QUEUE_MOST} jobs are queued already; wait for one to end, or cancel some")
@@ -100,21 +96,14 @@ class Jobs:
         return job
 
     def find(self, number: int) -> Job:
-        """Return the queued or running job `number`.
-
-        Raises: NoSuchJobError if the job is over or never existed.
-        """
+        """Return the queued or running job `number`. Raises: NoSuchJobError if the job is over or never existed."""
         for job in self.queue:
             if job.number == number:
                 return job
         raise NoSuchJobError(f"there is no job {number}, or it is over")
 
     def cancel(self, number: int) -> None:
-        """Cancel job `number`, and notify the followers.
-
-        A queued job ends at once. Its result "canceled", with a KeeperError, replaces the result of the job that ended
-        last. The followers receive JobRemoved and Changed. A running job gets the state "canceling", and the followers
-        receive Changed. It ends between two pieces of its work.
+        """End job `number`, at once in the queue and between two pieces if it runs.
 
         Raises: NoSuchJobError if the job is over or never existed.
         """
@@ -126,10 +115,7 @@ class Jobs:
             self._tell(Changed())
 
     def find_result(self, number: int) -> Ended:
-        """Return the result of job `number`, which must be the job that ended last.
-
-        Raises: NoSuchJobError for any other job.
-        """
+        """Return the result of job `number`. Raises: NoSuchJobError unless this job ended last."""
         if self._last is None or self._last[0] != number:
             raise NoSuchJobError(f"job {number} is not over, or another job has ended since")
         return self._last[1]

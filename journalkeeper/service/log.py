@@ -79,12 +79,7 @@ class Event(StrEnum):
 
 
 def make_fields(outcome: Outcome) -> dict[str, str]:
-    """Return the fields of an outcome for the log, as texts by name.
-
-    A name is JOURNALKEEPER_ and the SQL column in capitals. The column `path` becomes JOURNALKEEPER_FILE, and _US in a
-    name becomes _USEC. Times in seconds are given in microseconds. Leave out values that are None or "". Keep a value
-    of 0.
-    """
+    """Return the fields of an outcome for the log as texts by name, without empty values. Times are in microseconds."""
     names = {name: name.upper().replace("_US", "_USEC") for name in to_columns(outcome)} | {"path": "FILE"}
     known = {names[name]: one for name, one in to_columns(outcome).items() if one not in {None, ""}}
     return {f"JOURNALKEEPER_{name}": str(one) for name, one in known.items()}
@@ -105,10 +100,9 @@ class Log:
     def say(
         self, priority: int, sentence: str, event: Event = Event.CONDITION, *, outcome: Outcome | None = None
     ) -> None:
-        """Log a sentence with a syslog priority: 3 error, 4 warning, 6 information. Never wait.
+        """Log a sentence with a syslog priority: 3 error, 4 warning, 6 information. Never wait, and raise no OSError.
 
-        With an `outcome`, the entry gets its numbers as fields, and its result replaces `event`. If earlier messages
-        were lost, log their number first. A message that cannot be sent is counted in `lost`, and no OSError is raised.
+        With an `outcome`, the entry gets its numbers as fields, and its result replaces `event`.
         """
         about = {} if outcome is None else make_fields(outcome)
         kind = event if outcome is None else Event[outcome.result.name]
@@ -120,10 +114,7 @@ class Log:
         self._socket.close()
 
     def _report_lost(self) -> bool:
-        """Log the number of lost messages and set it to 0. Return False if that message is lost, too.
-
-        Without lost messages, return True and log nothing.
-        """
+        """Log the number of lost messages. Return False if that message is lost, too."""
         text = f"{self.lost:,} log messages were lost: journald did not accept them"
         if self.lost and self._send(WARNING, text, Event.LOST, {"JOURNALKEEPER_LOST": str(self.lost)}):
             self.lost = 0
@@ -150,10 +141,7 @@ def to_journald() -> str | None:
 
 
 def encode(fields: Mapping[str, str]) -> bytes:
-    """Return an entry of the native protocol with one line for each of `fields`.
-
-    Control characters in a value are escaped, and the value is then cut to FIELD_CHARACTERS.
-    """
+    """Return an entry of the native protocol. Values are escaped, and cut to FIELD_CHARACTERS."""
     return "".join(f"{name}={escape(value)[:FIELD_CHARACTERS]}\n" for name, value in fields.items()).encode()
 
 
@@ -167,9 +155,8 @@ class RunLog:
     def log(
         self, about: str, priority: int, sentence: str, *, same: str | None = None, outcome: Outcome | None = None
     ) -> None:
-        """Log `sentence`, unless the last sentence about the topic `about` was the same and less than 24 hours ago.
-
-        With `same`, this key is compared instead of the sentence. `outcome` adds its fields, as in `Log.say`.
+        """Log `sentence`, unless the last sentence (or key `same`) about the topic `about` was equal and less than a
+        day old.
         """
         last, when_s = self._said.get(about, ("", 0.0))
         if last != (same or sentence) or time.monotonic() - when_s >= SAY_AGAIN_S:
@@ -177,39 +164,27 @@ class RunLog:
             self.say(priority, sentence, outcome=outcome)
 
     def log_end(self, about: str, sentence: str) -> None:
-        """Log `sentence`, which reports the end of a condition, if the condition `about` was logged before.
-
-        Forget the condition, so that it is logged again at once when it returns.
-        """
+        """Log `sentence`, which reports the end of a condition, if the condition `about` was logged before."""
         if self._said.pop(about, None) is not None:
             self.say(INFO, sentence, Event.RECOVERED)
 
     def log_bug(self, what: str, error: Exception) -> None:
-        """Log an unexpected exception with its traceback. `what` is the failure that it caused.
-
-        An exception of the same type from the same place in the code is logged once a day.
+        """Log an unexpected exception, whose effect is `what`, with its traceback. A place in the code is logged once a
+        day.
         """
         place = f"{type(error).__name__} {traceback.extract_tb(error.__traceback__)[-1:]}"
         trace = "".join(traceback.format_exception(error)).rstrip()
         self.log(f"{BUG}{place}", ERROR, f"{what}: bug in journalkeeper, please report it:\n{trace}", same=place)
 
     def log_job(self, report: Report) -> None:
-        """Log the notices of a job and its outcomes. Leave out actions that were not done for a reason in PASSING.
-
-        A sentence about a file is not logged if the last sentence about this file was the same and less than a day
-        ago. A notice is logged once a day.
-        """
+        """Log the notices and outcomes of a job. Repeat no sentence about a file, and no notice, within a day."""
         self._log_results(report, is_repeated=False)
 
     def log_run(self, report: Report, directories: Iterable[str], missing: tuple[str, ...]) -> None:
-        """Log the notices and outcomes of a service's run, its skips for a reason in LASTING_REASONS, and `missing`.
+        """Log the notices, outcomes and lasting skips of a service's run, and the `missing` directories.
 
-        Do not log failures with a reason in PASSING. Log a topic again only after a day, or if its content changed. The
-        content of a file's outcome is the kind of a successful action, or else the reason; its numbers do not count.
-
-        The directories in `missing` are logged as awaited. When none is missing any more, log that `directories` were
-        found. Forget notices that did not return and files that are not in the plan, so that they are logged at once
-        when they return. Keep the topics in LASTING and the bugs.
+        A topic is logged again after a day, if its content changes, or if it returns. The numbers of an outcome do not
+        count.
         """
         self._log_results(report, is_repeated=True)
         for skip in report.plan.skipped:

@@ -31,10 +31,7 @@ class Notify:
             daemon.notify(message)
 
     def status(self, sentence: str) -> None:
-        """Set the line in `systemctl status`, unless it is the same as the last one.
-
-        Control characters are escaped, because the service manager takes each line as a new command.
-        """
+        """Set the line in `systemctl status`. Escape it, because each line is a command to the service manager."""
         if sentence != self._said:
             self._said = sentence
             self.send(f"STATUS={escape(sentence)}")

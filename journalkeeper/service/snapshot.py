@@ -66,23 +66,14 @@ class Snapshot(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """The verdict in one line: "Act: ..." with the first problem, "Unknown: ..." with the reason, or "OK: ...".
-
-        After "OK: " follow the number of files and the reasons why files wait. If there are no findings, because no
-        journal is on btrfs, the sentence of `describe_state` follows instead.
-        """
+        """The verdict in one line: "Act: ..." with the first problem, "Unknown: ..." with the reason, or "OK: ..."."""
         if self.findings is None:
             return self.verdict.headline(f"{describe_state(self._replace(working=False))[1]}.")
         return self.verdict.headline(describe_files(self.findings.status.files, self.findings.waits_for))
 
 
 def describe_state(snapshot: Snapshot) -> tuple[str, str]:
-    """Return (word, sentence) for the state of the service: working, paused, degraded, waiting or idle.
-
-    The first word in this order that applies is returned. Degraded means that the last run as a whole failed. The
-    service waits for the first look, for a directory, or until a postponed action is due. The sentence is "" for
-    working, and for idle unless no journal is on btrfs.
-    """
+    """Return the state of the service (working, paused, degraded, waiting or idle) and a sentence about it, or ""."""
     found = snapshot.findings
     if snapshot.working:
         return "working", ""
@@ -99,11 +90,7 @@ def describe_state(snapshot: Snapshot) -> tuple[str, str]:
 
 
 def make_manager(snapshot: Snapshot) -> Manager:
-    """Return the values of the service's D-Bus properties.
-
-    Before the first look, and if no journal is on btrfs, the values about files are None, and the whole budget is left.
-    The total of reclaimed bytes is None also if the history cannot be read.
-    """
+    """Return the values of the service's D-Bus properties. Values that are not known are None."""
     word, reason = describe_state(snapshot)
     known = Manager(
         version=__version__,
@@ -214,22 +201,7 @@ Message = Asked | Checked | FlushesLooked | Looked | Failed | FileDone | NotOnBt
 
 
 def apply_message(state: Snapshot, message: Message) -> Snapshot:
-    """Return the state that follows from `state` and a message of the worker. `state` stays unchanged.
-
-    - Progressed: set `working` if it is the service's own run. A job's progress changes nothing.
-    - Asked, Checked: replace their facts in `present`.
-    - Planned: replace the findings.
-    - FlushesLooked: replace the windows and the next flush.
-    - FileDone: remove the failures of its path, and add the outcome if it is one of `find_failures`. A success also
-      adds to the sums of bytes and sets `last_run_us`.
-    - Looked: replace the findings, the windows and `present`. Keep the facts in STANDING, and the old failures that
-      `still_failing` returns.
-    - NotOnBtrfs: remove the findings. Of `present` keep only the facts in STANDING, and set `foreign`.
-    - Failed: set `problem` and clear `busy`. If another process holds what the run needs, set `busy` and clear
-      `problem`; `busy_since_us` is the time of the first such failure in a row. The findings stay.
-
-    The last three also set `working` to False.
-    """
+    """Return the state that follows from `state` and a message of the worker. `state` stays unchanged."""
     before = present = state.present
     standing = {name: getattr(before, name) for name in STANDING}
     match message:

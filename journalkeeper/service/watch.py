@@ -87,8 +87,7 @@ class Interest(NamedTuple):
 class Watches(NamedTuple):
     """The watches of an inotify instance by their number; `fd` is -1 if the kernel refused an instance.
 
-    `mounts` are the lines of the mount table that concern `places`. `problem` is why a directory is not watched, "" if
-    all are.
+    `mounts` are the lines of the mount table about `places`. `problem` is why a directory is not watched, or "".
     """
 
     fd: int = -1
@@ -101,14 +100,9 @@ class Watches(NamedTuple):
 def watch_directories(tops: tuple[str, ...]) -> Watches:
     """Watch `tops`, the instances' directories below them, and the nearest directory above each, with inotify.
 
-    The directory above is watched so that a `top` that appears or is replaced is noticed. Return the watches,
-    whose `fd` the caller has to close. `fd` is -1 if the kernel refused an inotify instance.
+    The caller closes `fd` of the result. `problem` states the last failure to watch. The call can wait for the disk.
 
-    If a directory cannot be watched, the others still are. If a top cannot be listed, the directories after it
-    are not watched. Such failures are not raised: `problem` of the result states the last one. The call can wait
-    for the disk.
-
-    Raises: OSError if the mount table cannot be read, or, after a refusal of the kernel, the inotify limit.
+    Raises: OSError if the mount table or the inotify limit cannot be read.
     """
     # pyinotify logs to stderr by a handler of its own; its errors come as exceptions here.
     pyinotify.log.handlers[:] = [logging.NullHandler()]
@@ -133,18 +127,9 @@ def watch_directories(tops: tuple[str, ...]) -> Watches:
 
 
 def _find_wanted(tops: tuple[str, ...]) -> Iterator[tuple[str, Interest]]:
-    """Yield each directory to watch, with the events that matter in it.
+    """Yield each directory to watch, with the events that matter in it. Raises: KeeperError if a top cannot be listed.
 
-    For each of `tops` these are, in this order:
-    - the nearest existing directory above `top`, for the name in it that leads to `top` (`_find_nearest`).
-    - the same for the target of `top`, which differs only if a link leads to it.
-    - the target, and the journal directories in it, for all journal files. If the target does not exist, these are left
-      out.
-
-    A directory can be yielded twice. It is yielded before the search below it. If the caller watches each directory at
-    once, an event reports what appears below it during or after the search.
-
-    Raises, during the iteration: KeeperError if a top cannot be listed.
+    Each is yielded before the search below it: a caller that watches it at once misses nothing that appears meanwhile.
     """
     for top in tops:
         # Also above: a directory, or a link to it, that is moved away and made anew is found again.
@@ -160,8 +145,7 @@ def _find_wanted(tops: tuple[str, ...]) -> Iterator[tuple[str, Interest]]:
 def _find_nearest(path: str) -> Iterator[tuple[str, Interest]]:
     """Yield the nearest existing directory above `path`, with an interest in the name in it that leads to `path`.
 
-    `path` must be absolute. Then search again, because a nearer directory can appear before the caller watches the
-    first one. Yield each new result, and stop when the search finds the same directory as before.
+    Search again after each, because a nearer directory can appear before the caller watches the first one.
     """
     known = ""
     while True:
@@ -175,13 +159,7 @@ def _find_nearest(path: str) -> Iterator[tuple[str, Interest]]:
 
 
 def _add(manager: pyinotify.WatchManager, interests: dict[int, Interest], path: str, interest: Interest) -> str:
-    """Watch the directory at `path`, and add `interest` to `interests`. Return the reason if that is not possible.
-
-    Return "" if the directory is watched, or if it has vanished. A directory with two paths is watched once, for
-    the interests of both.
-
-    Raises: OSError as `_explain`.
-    """
+    """Watch the directory at `path` for `interest`, too. Return the reason if that is not possible, else ""."""
     try:
         handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -214,13 +192,10 @@ class Watch:
         self._loop.add_reader(self._mount_events.fileno(), self._check_mounts)
 
     def use(self, watches: Watches) -> None:
-        """Watch with the inotify instance of `watches` from now on, and close the old instance.
+        """Watch with the inotify instance of `watches` from now on, or with the old one if the kernel refused a new
+        one.
 
-        If the kernel refused a new instance, keep the old instance and its watches. Take the other fields from
-        `watches`.
-
-        A mount can change after `watches` was made. So compare the mount table with `watches.mounts` at once. If they
-        differ, the next `wait` returns EVERYTHING.
+        The mount table is compared at once, because a mount can change after `watches` was made.
         """
         if watches.fd >= 0:
             self._drop()
@@ -238,11 +213,9 @@ class Watch:
         os.close(self._mountinfo)
 
     async def wait(self) -> Change:
-        """Sleep until an event comes, and COALESCE_S longer. Then read at most READ_BYTES of events.
+        """Sleep until an event comes, and COALESCE_S longer, and return the sum of the changes.
 
-        Return the sum of their changes, NOTHING if they are about other files. It includes EVERYTHING if a mount at,
-        above or below a journal directory changed. The next call returns the changes of the events that are left. An
-        unexpected exception loses events: then the caller has to make the watches anew, and to look at everything.
+        An unexpected exception loses events: then make the watches anew, and look at everything.
         """
         await self._woken.wait()
         await asyncio.sleep(COALESCE_S)
@@ -267,7 +240,6 @@ class Watch:
             self.watches = Watches()
 
     def _listen(self) -> None:
-        """Make `wait` return after the next inotify event. Return at once; without an inotify instance, do nothing."""
         if self.watches.fd >= 0:
             self._loop.add_reader(self.watches.fd, self._wake)
 
@@ -276,17 +248,7 @@ class Watch:
         self._woken.set()
 
     def _judge(self, number: int, mask: int, padded_name: bytes) -> Change:
-        """Return the change that one inotify event reports.
-
-        - The queue overflowed: EVERYTHING, with all journal directories in `appended`.
-        - The directory vanished, moved or was unmounted, or a name in `Interest.names` changed: EVERYTHING.
-        - The event is about a subdirectory of a journal directory: EVERYTHING.
-        - A journal file appeared, vanished or was renamed: only `rescan` is True.
-        - An active journal file was modified: `appended` has its directory.
-        - Another event, such as a modified archive: NOTHING.
-
-        Raises: KeyError if no watch has this `number`.
-        """
+        """Return the change that one inotify event reports. Raises: KeyError if no watch has this `number`."""
         if mask & pyinotify.IN_Q_OVERFLOW:
             appended = frozenset(one.journals for one in self.watches.interests.values() if one.journals)
             return EVERYTHING | Change(appended)
@@ -302,10 +264,7 @@ class Watch:
         return Change(frozenset({interest.journals})) if journal.kind is Kind.ACTIVE else NOTHING
 
     def _check_mounts(self) -> None:
-        """Read the mount table. If a mount near a journal directory changed, make `wait` return EVERYTHING.
-
-        Near are mount points at, above and below the directory.
-        """
+        """Make `wait` return EVERYTHING if a mount at, above or below a journal directory changed."""
         self._mount_events.poll(0)
         now = find_mount_lines(self.watches.places)
         if now != self.watches.mounts:
@@ -315,16 +274,7 @@ class Watch:
 
 
 def _explain(error: Exception, limit: str) -> str:
-    """Return the kernel's error in an exception of pyinotify as a text, with the remedy if an inotify limit is
-    reached.
-
-    The text is the part of the exception after "Errno=", such as "Permission denied (EACCES)". For ENOSPC and
-    EMFILE, add the limit's value and the command that doubles it: "No space left on device (ENOSPC);
-    fs.inotify.max_user_watches is 8192; raise it: sysctl fs.inotify.max_user_watches=16384". `limit` is the
-    limit's file name in /proc/sys/fs/inotify.
-
-    Raises: OSError if the file of the limit cannot be read.
-    """
+    """Return the kernel's error in an exception of pyinotify, with the remedy if the inotify `limit` is reached."""
     text = str(error).rpartition("Errno=")[2]  # "... Errno=No space left on device (ENOSPC)"
     if not text.endswith(("(ENOSPC)", "(EMFILE)")):
         return text

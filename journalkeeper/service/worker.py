@@ -69,8 +69,7 @@ class Worker:
     """Works with `engine`, which `load` makes from the configuration on disk; `reload` replaces it.
 
     `post` hands a message to the event loop. `gives_way` returns whether the service's own work must end between two
-    pieces, `stops` whether all work must. `looks` and `flush_looks` name when the next look may begin. `alive_s` is the
-    time of the last progress of a look or run, None while nothing is expected. `cycles` counts the whole looks.
+    pieces, `stops` whether all work must. `alive_s` is the time of the last progress, None while none is expected.
     """
 
     def __init__(
@@ -94,12 +93,7 @@ class Worker:
         self._known_mounts: dict[str, set[str]] = {}
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Call `work` in the worker thread, after all earlier calls. Return a future of the running event loop.
-
-        The future has the result or the exception of `work`.
-
-        Raises: RuntimeError after `close`, and outside an event loop.
-        """
+        """Call `work` in the worker thread, after all earlier calls, and return a future of the running event loop."""
         return asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def close(self) -> None:
@@ -118,13 +112,8 @@ class Worker:
     def check(self) -> set[str]:
         """Post whether the configuration on disk is the one that runs, and what cannot be written or has no room.
 
-        Post an error of the configuration as a text, and do not raise it. Post nothing if a reload replaced the engine
-        during the check. The returned set is the same in that case.
-
-        Return the directories that were made or replaced after the service started. Such a directory lies on a
-        read-only mount (Obstacle.MOUNT), but did not at the first check of its top directory. Only a new start of the
-        service can make it writable. Leave out directories with another obstacle, such as a read-only filesystem. The
-        first check stays stored after a reload. Any thread may call this.
+        Return the directories that only a new start of the service can make writable: they were made or replaced after
+        its start, so they lie on a read-only mount. Any thread may call this.
         """
         engine = self.engine  # a reload may replace it meanwhile
         try:
@@ -145,20 +134,17 @@ class Worker:
         return replaced
 
     def check_all(self, *, healthy: bool | None) -> None:
-        """Call `check`, ask the journalds of the host whether they take messages, and post the result.
+        """Call `check`, ask the host's journalds whether they take messages, post the result, and confirm `healthy` in
+        metrics.
 
-        A journald that does not answer keeps this waiting for control.TIMEOUT_S. Any thread may call this. Confirm
-        `healthy`, the verdict until now, in the metrics: a run that hangs does not keep that waiting.
+        A journald that does not answer keeps this waiting for control.TIMEOUT_S. Any thread may call this.
         """
         self.engine.confirm_health(healthy=healthy)
         self.check()
         self._post(snapshot.Asked(find_silent(self.engine.directories, control.TIMEOUT_S)))
 
     def look_at_flushes(self) -> bool:
-        """Look at the flush timers, and post the flush windows. Add the CPU time to `flush_looks`.
-
-        Return True if the service should look at everything now: a flush ended, or a sync must be requested.
-        """
+        """Post the flush windows, and return whether the service should look at everything now."""
         began_s = time.thread_time()
         is_due = self.engine.look_for_due_plan()
         self.flush_looks.spend(time.thread_time() - began_s, time.monotonic())
@@ -166,14 +152,10 @@ class Worker:
         return is_due
 
     def look(self, renew: Callable[[], None]) -> snapshot.Looked | snapshot.Failed | snapshot.NotOnBtrfs:
-        """Call `renew` and `check`. Then do one complete run: look at every file, make a plan, and carry it out.
+        """Call `renew` and `check`, do one complete run, and return its result.
 
-        Return Looked with the result. Return NotOnBtrfs if no journal directory is on btrfs and none was in an earlier
-        run. Return Failed for any other KeeperError or OSError of the run. Add the CPU time until the first rewrite to
-        `looks`, except in the first look.
-
-        Raises: as `renew`; ReplacedError if a directory was replaced, so that the service has to be started again; all
-        other exceptions.
+        Raises: as `renew`; ReplacedError if the service has to be started again; exceptions other than KeeperError,
+        OSError.
         """
         renew()
         self.cycles += 1
@@ -197,12 +179,7 @@ class Worker:
                 self.looks.spend(ended_s - began_s, time.monotonic())
 
     def _run(self, engine: Engine, job: int, request: Request, stop: Callable[[], bool], origin: str) -> Report:
-        """Run `engine` for the job with this number, or with 0 for the service itself, and post progress and outcomes.
-
-        `stop` returns whether to end between two pieces. Each progress sets `alive_s` to the present time; after the
-        run it is None. The first progress since a look began stores the CPU time, because `look` counts only the time
-        before it. Raises: as Engine.run.
-        """
+        """Run `engine` for the job with this number, or with 0 for the service itself. Raises: as Engine.run."""
 
         def note_progress(progress: Progress) -> None:
             self.alive_s = time.monotonic()
@@ -224,13 +201,7 @@ class Worker:
             self.alive_s = None
 
     def _summarize(self, engine: Engine, report: Report) -> snapshot.Looked:
-        """Return the result of a complete run for the event loop, with the seconds until the next run.
-
-        Also look at the flush timers. If a flush ended or a sync must be requested, the next run is due in 0 seconds.
-        Otherwise the time is that of `get_next_plan_s`, which can be negative.
-
-        Raises: KeeperError if `report` has no host.
-        """
+        """Return the result of a complete run for the event loop. Raises: KeeperError if `report` has no host."""
         host, plan, outcomes = report.host, report.plan, report.outcomes
         if host is None:
             raise KeeperError("the run did not look at the host")
@@ -240,10 +211,7 @@ class Worker:
         return snapshot.Looked(found, present, report, wait_s, snapshot.FlushesLooked(*engine.windows()))
 
     def plan(self, request: Request) -> dict[str, Any]:
-        """Return the document of `plan -j`, and post the flush windows.
-
-        Raises: UsageError as `resolve`; KeeperError, OSError as Engine.plan.
-        """
+        """Return the document of `plan -j`. Raises: UsageError as `resolve`; KeeperError, OSError as Engine.plan."""
         engine = self.engine  # a reload may replace it meanwhile
         document: dict[str, Any] = to_json(engine.look_and_plan(resolve(request, engine.directories))[1])
         self._post(snapshot.FlushesLooked(*self.engine.windows()))
@@ -251,8 +219,6 @@ class Worker:
 
     def do(self, job: Job) -> tuple[Ended, Report]:
         """Carry out a job. Return its result for the caller and the report for the log.
-
-        The job ends between two pieces if it is canceled or the service stops.
 
         Raises: UsageError as `resolve`; KeeperError, OSError as Engine.run.
         """
@@ -276,12 +242,7 @@ def _make_findings(engine: Engine, host: Host, plan: Plan, outcomes: Sequence[Ou
 
 
 def get_next_plan_s(report: Report, whole_us: int) -> float:
-    """Return the seconds until the next plan is due even without an event: at most DAY_S, negative if it is overdue.
-
-    The plan is due at `whole_us` (CLOCK_REALTIME), the time of the next whole look, or earlier when a skip of the
-    plan ends. After an action that was not done, it is due within CHANGED_S if a file had changed, else within
-    RETRY_S. That plan then contains the time of the next try.
-    """
+    """Return the seconds until the next plan is due even without an event: at most DAY_S, negative if it is overdue."""
     wakes_us = [whole_us] if report.plan.wake_at_us is None else [report.plan.wake_at_us, whole_us]
     undone = {outcome.reason for outcome in report.outcomes if outcome.result is not Result.DONE}
     again_s = CHANGED_S if Reason.CHANGED in undone else RETRY_S if undone or report.is_interrupted else DAY_S
@@ -289,12 +250,7 @@ def get_next_plan_s(report: Report, whole_us: int) -> float:
 
 
 def name_result(report: Report, request: Request) -> str:
-    """Return the result of a job as a word.
-
-    It is "canceled" if the run ended before its plan did. It is "failed" if an action failed, or if a path that
-    `request` names has a reason in NO_JOURNAL: no journal file, unreadable, vanished or not on btrfs. Else it is
-    "done".
-    """
+    """Return the result of a job as a word: "canceled", "failed" or "done"."""
     if report.is_interrupted:
         return "canceled"
     named = request.paths and any(skip.reason in NO_JOURNAL for skip in report.plan.skipped)
@@ -304,10 +260,7 @@ def name_result(report: Report, request: Request) -> str:
 def resolve(request: Request, directories: tuple[str, ...]) -> Request:
     """Return `request` with the watched directory at the start of each path replaced by its real path.
 
-    `directories` are the watched directories as configured. A path must be below one of them, as it is written there.
-    Links below the directory are not resolved. Paths that are then the same count once.
-
-    Raises: UsageError if a path is below none of them, or is one of them without a "/" at its end.
+    Raises: UsageError if a path is below none of `directories` as configured.
     """
     return request._replace(paths=tuple(dict.fromkeys(_place(path, directories) for path in request.paths)))
 
@@ -320,20 +273,7 @@ def _place(path: str, directories: tuple[str, ...]) -> str:
 
 
 def find_unwritable(top: str) -> dict[str, Obstacle]:
-    """Return the journal directories that this process may not write to, each with the reason; {} if there are none.
-
-    If `top` is one of them, return only `top`, otherwise those of its instances' directories. Leave out remote/,
-    a directory that does not exist, and the instances of a `top` that cannot be listed.
-
-    The reason is the first of these that applies:
-    - FILESYSTEM: the file system is read-only.
-    - MOUNT: only the mount is read-only. systemd makes it so for the service, except the directories in
-      ReadWritePaths= that exist when the service starts. A directory that is made later is on the read-only
-      mount.
-    - OWNER: the directory belongs to another user.
-    - MODE: the mode lacks the owner's right to write.
-    - ATTRIBUTE: none of these, so an attribute such as chattr +i is left as the cause.
-    """
+    """Return the journal directories that this process may not write to, each with the reason; {} if there are none."""
     places = [top]
     with suppress(KeeperError):  # the look reports it
         places += [one.path for one in layout.find_directories(top)]
@@ -354,10 +294,7 @@ def _find_obstacles(path: str) -> dict[str, Obstacle]:
 def _find_obstacle(path: str) -> Obstacle:
     """Return the reason why this process cannot write to `path`. The caller knows that it cannot.
 
-    Return the first that applies: FILESYSTEM if the filesystem is read-only, MOUNT if only its mount is, OWNER if the
-    directory belongs to another user, MODE if the mode forbids it. Otherwise return ATTRIBUTE, because an attribute
-    such as chattr +i is left as the cause.
-
+    A directory made after the service started lies on the read-only mount that systemd makes outside ReadWritePaths=.
     Raises: OSError if the path cannot be opened.
     """
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
