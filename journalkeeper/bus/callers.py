@@ -86,9 +86,8 @@ class User:
 
     @contextmanager
     def count_long_call(self) -> Iterator[None]:
-        """Count one more long call of this user as under way during the block.
-
-        Raises: CallError (LIMITS_EXCEEDED) at once, without waiting, if AT_ONCE calls of this user are under way.
+        """Count one more long call of this user during the block. Raises: CallError (LIMITS_EXCEEDED) if AT_ONCE are
+        under way.
         """
         if self.busy >= AT_ONCE:
             raise CallError(LIMITS_EXCEEDED, f"{AT_ONCE} calls are under way already; try again later")
@@ -116,11 +115,7 @@ class Caller:
         self.turn = asyncio.Lock()
 
     def reads(self, owner: str) -> bool:
-        """Return whether the caller may see the contents of a journal file of `owner`.
-
-        True for the files of the system and of remote hosts, and for the caller's own file. For other users' files,
-        True for root and the members of READERS. Until the caller is identified, False for the files of all users.
-        """
+        """Return whether the caller may see the contents of a journal file of `owner`."""
         return self.reads_all or not owner.startswith(USER_PREFIX) or owner == f"{USER_PREFIX}{self.uid}"
 
 
@@ -140,9 +135,8 @@ class Callers:
         self._gids = frozenset(_gids(READERS))
 
     def find(self, name: str) -> Caller:
-        """Return the Caller with this connection name; make one without a `uid` if the name is new.
-
-        Store at most CALLERS_MOST. For one more, forget the caller that called least recently, even during its calls.
+        """Return the Caller with this connection name, without a `uid` if the name is new. At most CALLERS_MOST are
+        stored.
         """
         caller = self._known.pop(name, None) or Caller(name)
         self._known[name] = caller
@@ -151,10 +145,7 @@ class Callers:
         return caller
 
     def begin(self, caller: Caller, length: int) -> bool:
-        """Count a call of `length` bytes as under way, and return True; or return False if it cannot be kept.
-
-        An identified caller may have CALLS_MOST calls under way, any other EARLY_MOST of EARLY_BYTES.
-        """
+        """Count a call of `length` bytes as under way, and return True; or return False if there is no room for it."""
         if caller.uid is not None:
             fits = caller.calls < CALLS_MOST
         else:
@@ -165,11 +156,10 @@ class Callers:
         return fits
 
     async def identify(self, caller: Caller) -> None:
-        """Ask the bus for the user and groups of `caller`. Store its `uid`, `user`, and whether it `reads_all` files.
-
-        `reads_all` becomes True for root and for members of READERS. All connections of one user then have the same
-        User, but each connection of root has its own. If the bus does not know the user or does not answer, change
+        """Ask the bus for the user and groups of `caller`, and store them. If the bus does not know the user, change
         nothing.
+
+        All connections of one user have the same User, but each connection of root has its own.
         """
         said = await self._ask_about(BUS, "GetConnectionCredentials", caller.name)
         caller.early_bytes = 0
@@ -182,11 +172,8 @@ class Callers:
         caller.reads_all = uid == 0 or not self._gids.isdisjoint(groups)
 
     def admit(self, user: User, cost: float) -> float | None:
-        """Charge `user` for a call of `cost`, and return the delay in seconds before the call is served.
-
-        Return None if the call gets no answer: the user has more than UNREAD_MOST unread bytes, or would wait longer
-        than LATE_MOST_S. Such a call is not charged. If the last check of the unread bytes is CHECK_S ago, start
-        another one in a task.
+        """Charge `user` for a call of `cost`, and return the delay in seconds before it is served, or None for no
+        answer.
         """
         now_s = asyncio.get_running_loop().time()
         if now_s - self._checked_s >= CHECK_S:
@@ -199,11 +186,7 @@ class Callers:
         return max(0.0, until_s - now_s)
 
     async def _update_unread(self) -> None:
-        """Store in each known user's `unread_bytes` how many bytes of answers the user has not read.
-
-        Ask the bus about the callers only if the bus stores more than UNREAD_MOST bytes that this service sent.
-        Otherwise store 0 for every user. A connection for which the bus gives no number counts as 0.
-        """
+        """Store in each known user's `unread_bytes` how many bytes of answers the user has not read."""
         unread: Counter[User] = Counter()
         callers = [caller for caller in self._known.values() if caller.uid is not None]
         if await self._count_kept(self._own, "IncomingBytes") > UNREAD_MOST:
@@ -213,19 +196,14 @@ class Callers:
             caller.user.unread_bytes = unread[caller.user]
 
     async def _count_kept(self, name: str, counter: str) -> int:
-        """Return how many bytes of messages the bus keeps in memory for the connection `name`.
-
-        With the `counter` "IncomingBytes" these are messages that the connection sent; with "OutgoingBytes", messages
-        that it has not read yet. Return 0 if the bus does not report the number, or answers with an error.
+        """Return how many bytes the bus keeps that `name` sent (IncomingBytes) or has not read (OutgoingBytes), 0 if
+        unknown.
         """
         said = await self._ask_about(STATS, "GetConnectionStats", name)
         return 0 if said is None or counter not in said else int(said[counter].value)
 
     async def _ask_about(self, interface: str, member: str, name: str) -> dict[str, Any] | None:
-        """Call the bus's method `member` about the connection `name`, and return its answer: a Variant by name.
-
-        Return None if the answer is an error or the connection to the bus ends. Do not limit the time.
-        """
+        """Call the bus's method `member` about the connection `name`. Return its answer, or None after an error."""
         try:
             (found,) = await self._ask(Message(BUS, BUS_PATH, interface, member, signature="s", body=[name]))
         except (CallError, OSError):
@@ -234,7 +212,6 @@ class Callers:
 
 
 def _gids(groups: Iterable[str]) -> Iterator[int]:
-    """Yield the ids of the groups with these names. Leave out names without a group on this host."""
     for group in groups:
         try:
             yield grp.getgrnam(group).gr_gid

@@ -66,10 +66,7 @@ class Service:
 
     @classmethod
     def find(cls) -> Self | None:
-        """Connect to the system bus and to its signals of the service, read `found`, and return the service.
-
-        Return None if the service's name is not on the bus. Return None also if there is no bus, or if it refuses or
-        does not answer. The service is never started.
+        """Connect to the system bus, read `found`, and return the service, or None if it is not on a bus that answers.
 
         Raises: HungError if the service does not show its state within ANSWER_S, or the bus stops answering;
         KeeperError if the service refuses or ends.
@@ -102,19 +99,16 @@ class Service:
         self.close()
 
     def manager(self) -> Manager:
-        """Read the present properties of the service from the bus, and return them. `found` stays unchanged.
-
-        Raises: HungError if the service does not answer within ANSWER_S; KeeperError for all other errors.
+        """Return the present properties of the service. Raises: HungError after ANSWER_S; KeeperError for all other
+        errors.
         """
         return from_properties(Manager(), self._read_properties(names.MANAGER_PATH, names.MANAGER, ANSWER_S))
 
     def plan(self, request: Request) -> dict[str, Any]:
-        """Return the document of `plan -j` that the service makes for `request`.
+        """Return the document of `plan -j` that the service makes for `request`; `omitted` is the number of missing
+        rows.
 
-        A document that would be too long lacks rows; its `omitted` is then the number of missing rows.
-
-        Raises: UsageError, BusyError; HungError after CALL_S; KeeperError for a service of another version and all
-        other errors.
+        Raises: UsageError, BusyError; HungError after CALL_S; KeeperError for another version and all other errors.
         """
         self._require_same_version()
         (text,) = self._call("Plan", "asst", *options.list_arguments(request), patience_s=CALL_S)
@@ -124,14 +118,12 @@ class Service:
     def defragment(
         self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]
     ) -> Answer:
-        """Have the service carry out `request` as a job, wait for the end of the job, and return its result.
+        """Have the service carry out `request` as a job, wait for its end without a limit, and return its result.
 
-        There is no limit of time, and polkit may ask the user for a password first. `on_progress` receives the job's
-        progress. When `stop` returns True, cancel the job: it ends at a chunk border, and its result is returned. If
-        the result lacks rows, a notice in `report` contains their number.
+        polkit may ask the user for a password first. When `stop` returns True, the job ends at a chunk border.
 
         Raises: NeedsRootError if polkit refuses; UsageError, BusyError; KeeperError for a service of another version
-        and all other errors. The error of a job that failed as a whole, or was canceled in the queue, is raised, too.
+        and all other errors; the error of a job that failed as a whole or was canceled in the queue.
         """
         self._require_same_version()
         (job,) = self._call("Defragment", "asst", *options.list_arguments(request))
@@ -160,9 +152,7 @@ class Service:
     def pause(self, span_us: int) -> None:
         """Make the service stop its own work for `span_us` microseconds; 0 means until `resume`.
 
-        A new pause replaces the one before. polkit may ask the user for a password first, so the call may take any
-        time. The service may be of another version.
-
+        polkit may ask the user for a password first. The service may be of another version.
         Raises: NeedsRootError if polkit refuses; KeeperError for all other errors.
         """
         self._call("Pause", "t", span_us)
@@ -172,13 +162,7 @@ class Service:
         self._call("Resume")
 
     def wait(self) -> None:
-        """Wait, without a limit, until a signal of the service reports a change.
-
-        Return at once if a signal has arrived since the last call of `wait`, or since `find` at the first call.
-        Discard all signals that have arrived, because one look at the service shows all their changes.
-
-        Read the service's state before the next call. If the service or the connection ended together with another
-        signal, only that read raises KeeperError, and another `wait` would not return.
+        """Wait, without a limit, until a signal has arrived since the last call. Read the state before the next call.
 
         Raises: KeeperError if the service or the connection to the bus has ended and no other signal came before.
         """
@@ -187,16 +171,14 @@ class Service:
             self._received.get_nowait()
 
     def _require_same_version(self) -> None:
-        """Raise KeeperError if the service is of another version: its documents may differ."""
+        """Raise KeeperError if the service is of another version, because its documents may differ."""
         if self.found.version != __version__:
             what = f"the service is still version {self.found.version}, and {__version__} is installed"
             raise KeeperError(f"{what}; systemctl restart journalkeeper.service")
 
     def _show_progress(self, job: str, on_progress: Callable[[Progress], None]) -> None:
-        """Read the progress of the job at the object path `job`, and pass it to `on_progress`.
-
-        Pass a Progress of QUEUED if the job waits in the queue. Pass nothing if the number of files is not yet known.
-        Ignore every KeeperError, also a HungError: the job has probably ended, and JobRemoved comes next.
+        """Pass the progress of `job` to `on_progress`. Ignore errors: the job has probably ended, and JobRemoved comes
+        next.
         """
         try:
             now = self._read_properties(job, names.JOB, CALL_S)
@@ -208,12 +190,9 @@ class Service:
             on_progress(from_properties(NONE_YET, now))
 
     def _listen(self) -> None:
-        """Subscribe to the service's signals and to changes of its name's owner, and store them for `_next`.
+        """Subscribe to the service's signals and to changes of its name's owner. Raises: as `_ask`.
 
-        Ignore signals of other programs, because any program can send a signal with the same name. Store None when the
-        connection ends.
-
-        Raises: as `_ask`.
+        Any program can send a signal with the same name, so signals of other programs are ignored.
         """
 
         def hear(message: Message, _: int) -> None:
@@ -229,9 +208,8 @@ class Service:
             self._ask(bus_call("AddMatch", "s", rule), CALL_S)
 
     def _next(self, patience_s: float | None) -> Message | None:
-        """Wait for the next signal, and return it. Return None after `patience_s`. A `patience_s` of None is no limit.
-
-        Raises: KeeperError if the service has ended or the connection to the bus is gone.
+        """Return the next signal, or None after `patience_s`. Raises: KeeperError if the service or the connection has
+        ended.
         """
         try:
             message = self._runner.run(asyncio.wait_for(self._received.get(), patience_s))
@@ -249,21 +227,14 @@ class Service:
         return {name: value for name, (_, value) in unwrap(values).items()}
 
     def _call(self, member: str, signature: str = "", *body: Any, patience_s: float | None = None) -> list[Any]:
-        """Call a method of the manager object with `body`, and return the values of its answer.
-
-        Without `patience_s`, polkit may ask the user for a password, and the answer may take any time.
-
-        Raises: as `_ask`.
-        """
+        """Call a method of the manager object, and return the values of its answer. Raises: as `_ask`."""
         where = (self._owner, names.MANAGER_PATH, names.MANAGER, member)
         flags = MessageFlag.NONE if patience_s else MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION
         return self._ask(Message(*where, flags=flags, signature=signature, body=list(body)), patience_s)
 
     def _ask(self, call: Message, patience_s: float | None) -> list[Any]:
-        """Send a call and return the values of its answer. With a `patience_s` of None, wait without a limit.
-
-        Raises: the exception that ERRORS names for an error; HungError after `patience_s`; KeeperError for other errors
-        on the bus, and if the connection ends.
+        """Return the values of the answer to a call. Raises: the exception in ERRORS; HungError after `patience_s`;
+        KeeperError.
         """
         try:
             return self._runner.run(asyncio.wait_for(self._bus.call(call), patience_s))

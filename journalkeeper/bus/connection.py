@@ -62,9 +62,7 @@ class Connection:
 
     @classmethod
     async def open(cls, address: str, read_most: int = CALL_MOST) -> Self:
-        """Connect to the bus at `address` and store the connection's unique name. Do not limit the time.
-
-        The connection drops messages longer than `read_most` bytes.
+        """Connect to the bus at `address`, without a limit of time. Messages longer than `read_most` bytes are dropped.
 
         Raises: ValueError for a bad address; OSError if there is no bus, or if the bus refuses the user or ends the
         connection; CallError if the bus answers Hello with an error.
@@ -84,21 +82,14 @@ class Connection:
         return made
 
     def close(self, error: Exception | None = None) -> None:
-        """Close the connection, and discard messages that are not sent yet.
-
-        The bus then gives the connection's names to their next owners. `ended` returns `error`, or a
-        ConnectionResetError without one.
-        """
+        """Close the connection, and discard messages that are not sent yet. `ended` returns `error`."""
         self._writer.transport.abort()
         self._reader.set_exception(error or ConnectionResetError("the connection was closed"))
 
     async def call(self, message: Message) -> list[Any]:
         """Call a method, and return the values of its answer. Wait for the answer without a limit.
 
-        If this task is canceled, a later answer goes to `handle`.
-
-        Raises: CallError if the answer is an error, or if the message is too long; OSError when the connection ends or
-        is closed.
+        Raises: CallError if the answer is an error, or if the message is too long; OSError when the connection ends.
         """
         self.send(message)
         waiting = self._answers[message.serial] = asyncio.get_running_loop().create_future()
@@ -115,9 +106,7 @@ class Connection:
         return list(answer.body)
 
     def send(self, message: Message) -> None:
-        """Send a message after those that are not sent yet. Give the message a serial number if it has none.
-
-        If more than QUEUE_MOST bytes wait, close the connection. A closed connection sends nothing and raises no error.
+        """Send a message after those that are not sent yet. A closed connection, or one with a full queue, drops it.
 
         Raises: CallError if the message has more than SENT_MOST bytes; dbus-fast's errors if its values do not fit
         their signature.
@@ -134,11 +123,7 @@ class Connection:
                 self.close(ConnectionResetError("the bus does not take what is sent"))
 
     async def _read(self, most: int) -> Exception:
-        """Read messages and pass each to `_receive` until the connection ends. Return the error that ended it.
-
-        Read and drop each message of more than `most` bytes. Return ConnectionResetError if the bus closed the
-        connection, else the OSError. Close the connection at the end, also if this task is canceled.
-        """
+        """Pass each message to `_receive` until the connection ends, close it, and return the error that ended it."""
         try:
             while True:
                 head = await self._reader.readexactly(FIXED)
@@ -183,9 +168,8 @@ def marshal(message: Message) -> bytes:
 
 
 def wrap(signature: str, value: Any) -> Any:
-    """Return a value of this signature as dbus-fast takes it. Each variant in `value` is (signature, value).
-
-    Only v, a{sv} and aa{sv} are converted. A value of any other signature is returned unchanged.
+    """Return a value of signature v, a{sv} or aa{sv} as dbus-fast takes it. Each variant in `value` is (signature,
+    value).
     """
     if signature == "v":
         return Variant(value[0], wrap(*value))
@@ -195,17 +179,13 @@ def wrap(signature: str, value: Any) -> Any:
 
 
 def unwrap(value: Any) -> Any:
-    """Return a value that dbus-fast has read. Each Variant of an a{sv} becomes a pair (signature, value).
-
-    Variants within such a value stay as they are. Return a value that is no dict unchanged, also a list of dicts.
-    """
+    """Return a value that dbus-fast has read. Each Variant of an a{sv} becomes a pair (signature, value)."""
     return {name: (one.signature, one.value) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 def measure_message(head: bytes) -> int:
-    """Return the length in bytes of the message that begins with the FIXED bytes of `head`, from its two length fields.
-
-    Check nothing else. Any first byte but "l" counts as big-endian. The length can exceed every limit.
+    """Return the length in bytes of the message that begins with `head`, which is not checked and can exceed every
+    limit.
     """
     order: Literal["little", "big"] = "little" if head[0] == ord("l") else "big"
     body, fields = (int.from_bytes(head[at : at + 4], order) for at in (4, 12))
@@ -213,9 +193,7 @@ def measure_message(head: bytes) -> int:
 
 
 def _find_socket(address: str) -> str:
-    """Return the path of the socket in a D-Bus address, with its escapes decoded.
-
-    The path of an abstract socket begins with NUL. Only the first of several addresses counts.
+    """Return the path of the socket in a D-Bus address; that of an abstract socket begins with NUL.
 
     Raises: ValueError if the first address does not begin with unix:path= or unix:abstract=.
     """

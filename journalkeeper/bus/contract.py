@@ -98,10 +98,7 @@ CONSTANT: Final = {"name": f"{names.BUS}.Property.EmitsChangedSignal", "value": 
 
 
 def introspection(interfaces: Iterable[Interface], children: Iterable[str]) -> str:
-    """Return the XML that Introspect answers for an object with `interfaces`.
-
-    `children` are the names of the nodes below the object. Source: D-Bus specification, "Introspection Data Format".
-    """
+    """Return the XML that Introspect answers. Source: D-Bus specification, "Introspection Data Format"."""
     node = Element("node")
     for interface in interfaces:
         inside = SubElement(node, "interface", name=interface.name)

@@ -33,10 +33,7 @@ SILENT: Final = MessageFlag.NO_REPLY_EXPECTED.value
 
 
 class Dispatcher:
-    """Answers the method calls that come over `bus` with the methods of `objects`.
-
-    `complain` logs an unexpected exception.
-    """
+    """Answers the method calls over `bus` with the methods of `objects`. `complain` logs an unexpected exception."""
 
     def __init__(self, objects: Objects, bus: Connection, complain: Callable[[str, Exception], None]) -> None:
         self._objects = objects
@@ -46,10 +43,7 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, call: Message, length: int) -> None:
-        """Start a task that serves a message of `length` bytes if it is a method call. Ignore any other message.
-
-        Drop a call without an answer if `Callers.begin` has no room for it.
-        """
+        """Start a task that serves a method call of `length` bytes, if there is room. Ignore any other message."""
         caller = self._callers.find(call.sender or "") if call.message_type is MessageType.METHOD_CALL else None
         if caller is not None and self._callers.begin(caller, length):
             task = asyncio.get_running_loop().create_task(self._serve(call, caller))
@@ -62,11 +56,8 @@ class Dispatcher:
             task.cancel()
 
     async def _serve(self, call: Message, caller: Caller) -> None:
-        """Identify the caller, wait as long as the rate of its user demands, and answer the call.
-
-        Send no answer if the bus does not know the caller, or if the user calls too often or leaves too many bytes
-        unread. Answer an exception as `_refuse` does. Raise only CancelledError. At the end, the call no longer counts
-        as under way.
+        """Identify the caller, wait as long as the rate of its user demands, and answer the call. Raise only
+        CancelledError.
         """
         try:
             async with caller.turn:
@@ -99,12 +90,7 @@ class Dispatcher:
             self._bus.send(answer)
 
     def _refuse(self, call: Message, error: Exception) -> None:
-        """Answer with the error, unless the caller wants no answer.
-
-        For a CallError or KeeperError, send the error's name and its text. For any other exception, send the name
-        FAILED, and a text that refers to the log: it begins with the `strerror` of an OSError, else with fixed words.
-        Log such an exception, even if the caller wants no answer. Send texts in ASCII, cut after ERROR_MOST characters.
-        """
+        """Answer with the error, unless the caller wants no answer. Log an unexpected exception in any case."""
         if isinstance(error, CallError):
             name, text = error.name, str(error)
         elif isinstance(error, KeeperError):

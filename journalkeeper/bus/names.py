@@ -71,11 +71,7 @@ SOCKET: Final = "/run/dbus/system_bus_socket"
 
 
 def find_address() -> str:
-    """Return the address of the system bus, which may not exist.
-
-    It is $DBUS_SYSTEM_BUS_ADDRESS if that is set and not empty, else the standard socket. Source: D-Bus specification,
-    "Well-known Message Bus Instances".
-    """
+    """Return the address of the system bus. Source: D-Bus specification, "Well-known Message Bus Instances"."""
     return os.environ.get("DBUS_SYSTEM_BUS_ADDRESS") or f"unix:path={SOCKET}"
 
 
@@ -93,19 +89,12 @@ def job_number(path: str) -> int:
 
 
 def to_ascii(text: str) -> str:
-    r"""Return `text` in ASCII, as D-Bus can carry it: each byte of another character becomes \xXX, and NUL becomes "?".
-
-    A backslash in `text` stays as it is. The bus ends a connection that sends a string that is not UTF-8.
-    """
+    """Return `text` in ASCII, because the bus ends a connection that sends a string that is not UTF-8."""
     if text.isascii() and "\0" not in text:
         return text
     return os.fsencode(text).decode("ascii", "backslashreplace").replace("\0", "?")
 
 
 def shorten(text: str) -> str:
-    """Return a caller's text as repr() writes it, for an error message.
-
-    A text of more than 100 characters is cut to the first 100 and "..." before repr(). So quotes and escapes can make
-    the result longer than 100 characters.
-    """
+    """Return at most 100 characters of a caller's text, as repr() writes them, for an error message."""
     return repr(text if len(text) <= 100 else f"{text[:100]}...")

@@ -43,11 +43,9 @@ _PUBLISHED: Final[defaultdict[str, list[Method]]] = defaultdict(list)
 
 
 def publish(interface: str, takes: Args = (), gives: Args = (), action: str | None = None) -> Callable[[T], T]:
-    """Return a decorator that publishes a method in `interface`, and returns the method unchanged.
+    """Return a decorator that publishes a method in `interface`. Its docstring becomes its description on the bus.
 
-    The method's name on the bus is its own in CamelCase, and its description is its docstring. `takes` and `gives` are
-    the arguments and results. `action` is the polkit action that a call requires; with None, every user may call the
-    method.
+    `action` is the polkit action that a call requires; with None, every user may call the method.
     """
 
     def add(run: T) -> T:
@@ -65,10 +63,7 @@ class Objects:
         self._service = service
 
     def tree(self) -> dict[str, tuple[Interface, Callable[[], Values]]]:
-        """Return for each object path the object's own interface, and a function that returns its properties.
-
-        The objects are the manager and the jobs that are queued or running.
-        """
+        """Return for each object path the object's own interface, and a function that returns its properties."""
         manager = MANAGER, lambda: to_values(snapshots.make_manager(self._service.snapshot()))
         jobs = {
             names.job_path(job.number): (JOB_INTERFACE, partial(job_values, job)) for job in self._service.jobs.queue
@@ -76,28 +71,20 @@ class Objects:
         return {names.MANAGER_PATH: manager, **jobs}
 
     def interfaces(self, path: str) -> tuple[Interface, ...]:
-        """Return the interfaces of the object at `path`: those of the D-Bus standard, then its own.
-
-        Return only Peer and Introspectable for a path that has no object but objects below it. Return only Peer for any
-        other path.
-        """
+        """Return the interfaces of the object at `path`: those of the D-Bus standard, then its own."""
         tree = self.tree()
         if path in tree:
             return *STANDARD, tree[path][0]
         return STANDARD[:2] if self._children(path) else STANDARD[:1]
 
     def _children(self, path: str) -> tuple[str, ...]:
-        """Return the next element of the path of each object below `path`, each one once."""
         above = f"{path.rstrip('/')}/"
         return tuple({one[len(above) :].partition("/")[0]: 0 for one in self.tree() if one.startswith(above)})
 
     def find_method(self, path: str, interface: str, member: str) -> Method:
         """Return the method `member` of `interface` of the object at `path`. Both names must match exactly.
 
-        An empty `interface` matches no method. Every path has the methods of Peer, even without an object. A path that
-        only has objects below it also has those of Introspectable.
-
-        Raises: CallError: for any other method, UnknownObject if no object is at `path` or below, else UnknownMethod.
+        Raises: CallError: UnknownObject if no object is at `path` or below, else UnknownMethod.
         """
         interfaces = self.interfaces(path)
         for one in interfaces:

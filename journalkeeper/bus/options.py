@@ -36,9 +36,6 @@ def list_flags(flags: int) -> list[str]:
 def make_request(paths: Sequence[str], compress: str, flags: int, directories: tuple[str, ...]) -> Request:
     """Return the Request that these arguments describe. They mean the same as on the command line.
 
-    No paths mean all files, and a path that is given twice counts once. `upkeep` is True: a request for all active
-    files then has actions on directories and rotations, too.
-
     Raises: UsageError with the permitted values, or if a path is not in normal form below one of `directories`.
     """
     if flags >> len(FLAGS):
@@ -57,11 +54,7 @@ def make_request(paths: Sequence[str], compress: str, flags: int, directories: t
 
 
 def check_path(path: str, directories: tuple[str, ...]) -> str:
-    """Return `path` if it is absolute, in normal form and below one of `directories`. Do not read the disk.
-
-    Raises: UsageError otherwise: for one of `directories` itself, for a path that begins with "//", and for a path of
-    LONGEST or more characters.
-    """
+    """Return `path` if it is absolute, in normal form and below one of `directories`, else raise UsageError."""
     plain = len(path) < LONGEST and path.startswith("/") and posixpath.normpath(path) == path
     if not plain or path.startswith("//"):
         raise UsageError(f"{shorten(path)} is not an absolute path without . and ..")

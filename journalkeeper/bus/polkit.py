@@ -26,10 +26,7 @@ ALLOW_USER_INTERACTION: Final = 1
 
 
 async def authorize(ask: Ask, caller: Caller, call: Message, method: Method) -> None:
-    """Ask polkit whether `caller` may do the action that `method` requires. Return if that is allowed.
-
-    `ask` makes a call over the bus, and `call` is the message of the caller. Root is always allowed. polkit may ask the
-    user for a password if `call` permits it. Wait at most PERSON_S then, else ANSWER_S.
+    """Ask polkit whether `caller` may do the action that `method` requires. Wait at most PERSON_S.
 
     Raises: CallError (ACCESS_DENIED) if polkit refuses or does not answer.
     """
@@ -50,11 +47,7 @@ async def authorize(ask: Ask, caller: Caller, call: Message, method: Method) -> 
 
 
 def list_details(method: Method, body: list[Any]) -> dict[str, str]:
-    r"""Return the details for polkit's rules as texts: the method, and its arguments by name.
-
-    A list has one value in each line, and so have the names of flags. All texts are ASCII: each byte of another
-    character becomes \xNN, and a newline becomes \x0a.
-    """
+    """Return the details for polkit's rules as texts in ASCII: the method, and its arguments by name."""
     given = {name: value for (name, _), value in zip(method.takes, body, strict=True)}
     if "flags" in given:
         given["flags"] = options.list_flags(given["flags"])

@@ -33,11 +33,7 @@ IN_QUEUE: Final = 2
 
 
 async def serve_bus(service: Daemon, address: str) -> None:
-    """Serve the bus at `address` until this task is canceled. After an error, log a warning and connect again.
-
-    The log leaves out a warning that repeats the last one within 24 hours. The delay before a new connection doubles
-    each time, from FIRST_S to MOST_S. It is FIRST_S again after a connection that lasted longer than MOST_S.
-    """
+    """Serve the bus at `address` until this task is canceled. After an error, log a warning and connect again."""
     wait_s = FIRST_S
     while True:
         began_s = time.monotonic()
@@ -54,13 +50,10 @@ async def serve_bus(service: Daemon, address: str) -> None:
 
 
 async def _serve_connection(service: Daemon, address: str) -> None:
-    """Connect to the bus, and serve calls and send signals until the connection ends.
+    """Serve calls and send signals until the connection ends, also while the process waits for the bus name.
 
-    If another process has the bus name, log a warning and wait in the queue for the name. Otherwise, log that the
-    connection is back if its loss was logged. Undo all registrations at the end.
-
-    Raises: the error that ended the connection; TimeoutError if connecting takes longer than CONNECT_S; the errors of
-    `Connection.open`; CallError if the bus refuses the name.
+    Raises: the error that ended the connection; TimeoutError after CONNECT_S; the errors of `Connection.open`;
+    CallError if the bus refuses the name.
     """
     async with asyncio.timeout(CONNECT_S):
         bus = await Connection.open(address)

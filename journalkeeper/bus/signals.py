@@ -48,11 +48,7 @@ class Signals:
             self._timer.cancel()
 
     def follow(self, notification: Notification) -> None:
-        """Send the signal for a notification of the service.
-
-        Signal a new or ended job at once, and a FileDone only after a rewrite that succeeded. Send changed properties
-        COALESCE_S later, together with all changes until then. Log an unexpected exception, and lose only this signal.
-        """
+        """Send the signal for a notification of the service. Changed properties are sent together, COALESCE_S later."""
         with self._guard():
             match notification:
                 case Changed():
@@ -81,7 +77,6 @@ class Signals:
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
-        """Log an unexpected exception in the block instead of raising it. Only this signal is lost."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged

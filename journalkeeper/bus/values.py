@@ -51,8 +51,7 @@ CARRIED: Final[dict[str, Callable[[Any], object]]] = {
 def to_values(*records: object) -> Values:
     """Return the D-Bus properties of all `records` together: (signature, value) by name.
 
-    Texts become ASCII. D-Bus has no None: an unknown value becomes the `none`
-    of its Key, or else "", [], False or 0.
+    Texts become ASCII. D-Bus has no None: an unknown value becomes the `none` of its Key, or else "", [], False or 0.
     """
     found: Values = {}
     for record in records:
@@ -64,19 +63,15 @@ def to_values(*records: object) -> Values:
 
 
 def job_values(job: Job) -> Values:
-    """Return the D-Bus properties of a job: (signature, value) by name.
-
-    They are those of JobState and Progress. Before the work begins, the numbers of the progress are 0 and File is "".
-    """
+    """Return the D-Bus properties of a job: (signature, value) by name."""
     arguments = options.list_arguments(job.request)
     return to_values(JobState(job.number, job.state, *arguments, job.progress.fraction), job.progress)
 
 
 def list_files(found: Findings, offset: int, reads: Reads) -> list[Values]:
-    """Return the properties of at most LISTED_MOST files, sorted by path, without the first `offset`.
+    """Return the properties of at most LISTED_MOST files, sorted by path in ASCII, without the first `offset`.
 
-    Paths are compared in ASCII, as `names.to_ascii` writes them. If the texts exceed TEXT_MOST, the list ends earlier,
-    but has at least one file. Leave out the private values of a file if `reads(owner)` is False for its owner.
+    Private values of a file are left out if `reads(owner)` is False.
     """
     listed: list[Values] = []
     text = 0
@@ -90,12 +85,7 @@ def list_files(found: Findings, offset: int, reads: Reads) -> list[Values]:
 
 
 def _make_file_values(row: JournalFile, doing: Doing | None, reads: Reads) -> Values:
-    """Return the D-Bus properties of a file and of the action on the file: (signature, value) by name.
-
-    `doing` is the decision about the file or the outcome. If `doing` is None, Action, Reason and Detail are "". If
-    `doing` is the Outcome of an action that succeeded, Extents is the number after the action. Leave out the keys in
-    PRIVATE if `reads(owner)` is False for the file's owner.
-    """
+    """Return the D-Bus properties of a file and of its decision or outcome `doing`: (signature, value) by name."""
     known = to_values(row, Treatment(*(getattr(doing, name, None) for name in Treatment._fields)))
     if isinstance(doing, Outcome) and doing.result is Result.DONE:
         known["Extents"] = known["Extents"][0], doing.extents_after
@@ -103,14 +93,9 @@ def _make_file_values(row: JournalFile, doing: Doing | None, reads: Reads) -> Va
 
 
 def write_document(document: dict[str, Any], reads: Reads) -> str:
-    """Return the JSON of `document`, the plan or the result of a job, for a caller.
+    """Return the JSON of `document`, the plan or the result of a job, in at most DOCUMENT_MOST characters.
 
-    `reads(owner)` returns whether the caller may see the files of `owner`. If it returns False, hide the details of the
-    owner's files. Set `detail` of their rows in `skipped` to "" and `until_us` to None, and leave out their entries in
-    `details`. Keep their paths and all other rows.
-
-    If the JSON has more than DOCUMENT_MOST characters, leave out rows, too, as `_leave_out_rows` does. `document` stays
-    unchanged.
+    Details about files of an owner are hidden if `reads(owner)` is False. `document` stays unchanged.
     """
     skipped = [
         row if reads(_owner(row["path"])) else {**row, "detail": "", "until_us": None}
@@ -124,12 +109,7 @@ def write_document(document: dict[str, Any], reads: Reads) -> str:
 
 
 def _leave_out_rows(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of `document` with fewer rows, so that its JSON has at most DOCUMENT_MOST characters.
-
-    Keep rows in the order of LISTS. In `skipped`, files with postponed work come first. Leave out the first row that
-    does not fit, and all rows after it, also those of later lists. The new key `omitted` is the number of rows that
-    were left out.
-    """
+    """Return a copy of `document` of at most DOCUMENT_MOST characters of JSON. `omitted` counts the missing rows."""
     lists: dict[str, Any] = {name: document[name] for name in LISTS if name in document}
     lists["skipped"] = sorted(document["skipped"], key=lambda row: not row.get("puts_off"))
     rows = [(name, row) for name, some in lists.items() for row in (some.items() if name == "details" else some)]
@@ -143,23 +123,14 @@ def _leave_out_rows(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def to_json(document: object) -> str:
-    """Return `document` as JSON in one line of ASCII, as -j writes it.
-
-    `document` must be plain: dicts, lists, texts and numbers, as model.record.to_json makes them of records.
-    """
+    """Return `document`, of dicts, lists, texts and numbers, as JSON in one line of ASCII, as -j writes it."""
     return json.dumps(document, separators=(",", ":"))
 
 
 def _owner(path: str) -> str:
-    """Return the owner of the journal file at `path`, from its name alone.
+    """Return the owner of the journal file at `path`, from its name alone: "system", "user:UID", "remote" or "user:?".
 
-    - "system" for the journal system, and for a name that only contains ".journal", such as system.journal.bak.
-    - "user:1000" for the journal user-1000.
-    - "remote" for a journal with any other name.
-    - "user:?", an unknown user, for a name without ".journal", which may be a directory's. Only callers
-      with the right to read all users' files then get its details.
-
-    Archives belong to the owner of the active file.
+    "user:?" is an unknown user, so that only callers with the right to read all users' files get its details.
     """
     base = posixpath.basename(path)
     name = classify(base)
