@@ -82,23 +82,17 @@ class Database:
     def read(self, work: Callable[[Connection], T]) -> T:
         """Call `work` with the open connection, and return its result. `work` may run several times.
 
-        `work` must fetch all rows, because an open cursor blocks writers. If the file is damaged, foreign or of a newer
-        version, a writable database renames it and calls `work` on a new one.
+        `work` must fetch all rows, because an open cursor blocks writers.
 
-        Raises: NeedsRootError without the permission; BusyError if the file was locked for BUSY_S; FileError (ENOSPC,
-        EROFS, EPERM, EIO); KeeperError for a read-only file that is damaged, foreign or of a newer version, and for a
-        number beyond 63 bits.
+        Raises: NeedsRootError without the permission; BusyError if the file was locked for BUSY_S; FileError;
+        KeeperError for a read-only file that is damaged, foreign or newer, and for a number beyond 63 bits.
         """
         return self._run("read the history", work)
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """Call `work` in a transaction, commit it and return its result.
+        """Call `work` in a transaction, commit it and return its result. `work` may run several times.
 
-        If the file is damaged, foreign, of a newer version, or was moved or removed, `work` runs again: on the file
-        opened anew, at last on a new file. A locked file is not tried again.
-
-        Raises: as `read`, such as BusyError if the file was locked for BUSY_S; the errors of `work`. After an error,
-        nothing that `work` wrote is in the file.
+        Raises: as `read`; the errors of `work`. After an error, nothing that `work` wrote is in the file.
         """
 
         def transaction(connection: Connection) -> T:
@@ -109,13 +103,8 @@ class Database:
         return self._run("write the history", transaction)
 
     def _run(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Run `work` on the database, and return its result. `doing` names the task in errors.
-
-        If the file is unusable, open it again and retry once. If it is still unusable, rename it, and run `work` on a
-        new database. A read-only database is not renamed.
-
-        Raises: FileError if the disk cannot read the file, also for a read-only database; _UnusableError if a read-only
-        or the new file is unusable; other errors as `_translate_error`.
+        """Run `work`, on a file opened anew or at last on a new file. Raises: _UnusableError; others as
+        `_translate_error`.
         """
         with suppress(_UnusableError):
             return self._run_once(doing, work)
@@ -135,12 +124,7 @@ class Database:
 
     @contextmanager
     def _translate_errors(self, doing: str) -> Iterator[None]:
-        """If the block raises an OSError or an error of SQLite, close the file and raise a KeeperError instead.
-
-        `_translate_error` makes the KeeperError. An OverflowError counts as an error of SQLite. An _UnusableError also
-        closes the file, and is raised unchanged. Other exceptions leave the file open. After a close, the next `read`
-        or `write` opens the file again.
-        """
+        """If the block raises an OSError or an error of SQLite, close the file and raise a KeeperError instead."""
         try:
             yield
         except _UnusableError:
@@ -151,15 +135,10 @@ class Database:
             raise _translate_error(error, doing, self.path) from error
 
     def _connect(self) -> Connection:
-        """Open the file and return the connection, which is also stored in `_connection`.
+        """Open the file, and return and store the connection. A reader gets a missing or older schema in memory.
 
-        A writer creates a missing file, and migrates an older schema in the file. A reader of a missing file gets an
-        empty database in memory. A reader of an older schema gets a migrated copy in memory. A reader changes no rows.
-        But if it may write to the file, SQLite rolls back the unfinished transaction of a killed writer.
-
-        Raises: _UnusableError if the file is foreign or of a newer version; KeeperError as `state.make_directory`;
-        OSError; sqlite3.DatabaseError. A connection that is already open then remains in `_connection`: the caller
-        closes it.
+        A reader changes no rows, but SQLite may roll back the unfinished transaction of a killed writer.
+        Raises: _UnusableError; KeeperError as `state.make_directory`; OSError; sqlite3.DatabaseError.
         """
         # SQLite opens the file read-only if it may not write. A reader who may write
         # rolls back the transaction of a killed writer.
@@ -185,10 +164,8 @@ class Database:
         return connection
 
     def _version(self, connection: Connection) -> int:
-        """Return the schema version of an open database, 0 if it is empty.
-
-        Raises: _UnusableError if it is foreign, newer, or of a version without a migration; sqlite3.DatabaseError if it
-        is no database.
+        """Return the schema version of an open database, 0 if it is empty. Raises: _UnusableError;
+        sqlite3.DatabaseError.
         """
         # One statement, so that no other process's migration falls between.
         application, version, tables = connection.execute(
@@ -203,11 +180,7 @@ class Database:
         raise _UnusableError(self.path, "newer" if newer else "foreign")
 
     def _migrate(self, connection: Connection) -> None:
-        """Bring the database from its present version to the newest, in one transaction. An error leaves it unchanged.
-
-        If another process migrated it meanwhile, no statement of a migration runs. Raises: as `_version`;
-        sqlite3.DatabaseError.
-        """
+        """Bring the database to the newest version in one transaction. Another process may do so meanwhile."""
         with connection:
             connection.execute("BEGIN IMMEDIATE")
             for statement in MIGRATIONS.get(self._version(connection), ()):
@@ -216,12 +189,10 @@ class Database:
             connection.execute(f"PRAGMA user_version = {VERSION}")
 
     def _move_aside(self, why: str) -> None:
-        """Close the file, and rename it to "PATH.WHY-TIME" (UTC). Store the new name in `set_aside`.
+        """Close the file, and rename it to "PATH.WHY-TIME" (UTC).
 
         A rollback journal keeps its name. SQLite has already rolled it back, or deletes it when it opens the new, empty
         database (pager.c, hasHotJournal).
-
-        Raises: OSError if the file cannot be renamed.
         """
         self.close()
         aside = f"{self.path}.{why}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
@@ -230,29 +201,14 @@ class Database:
 
 
 def _open(uri: str) -> Connection:
-    """Return a connection to the database that `uri` names, without implicit transactions.
-
-    An operation waits up to BUSY_S for another process's lock. When a text is read, bytes that are not UTF-8 become
-    surrogates.
-
-    Raises: sqlite3.OperationalError if the file cannot be opened.
-    """
+    """Return a connection to the database that `uri` names. Bytes that are not UTF-8 are read as surrogates."""
     connection = sqlite3.connect(uri, timeout=BUSY_S, isolation_level=None, uri=True)
     connection.text_factory = lambda data: data.decode(errors="surrogateescape")  # twice as fast as os.fsdecode
     return connection
 
 
 def _translate_error(error: Exception, doing: str, path: str) -> KeeperError:
-    """Return the error to raise for an error of a system call or of SQLite; `doing` is the task on the file at
-    `path`.
-
-    For a failed system call (OSError) it is as in `state.wrap_error`. For other errors it is the first that fits:
-    - _UnusableError: the file is damaged, is no database, or was moved or removed while it was open.
-    - RecordLockedError: another process keeps the file locked.
-    - NeedsRootError: the file cannot be opened or is read-only, and the caller is not root.
-    - FileError: the disk is full (ENOSPC).
-    - KeeperError with SQLite's words: any other error.
-    """
+    """Return the error to raise for an error of a system call or of SQLite in the task `doing` on `path`."""
     if isinstance(error, OSError):
         return state.wrap_error(doing, path, error)
     extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
@@ -270,10 +226,7 @@ def _translate_error(error: Exception, doing: str, path: str) -> KeeperError:
 
 
 def _read_through(path: str) -> None:
-    """Read every byte of a database and of its rollback journal. A missing file is skipped.
-
-    Raises: OSError if a byte cannot be read, for example EIO from the disk.
-    """
+    """Read every byte of a database and of its rollback journal. Raises: OSError, for example EIO from the disk."""
     for name in (path, f"{path}-journal"):
         with suppress(FileNotFoundError), open(name, "rb", buffering=0) as file:
             while file.read(READ_BYTES):
@@ -281,12 +234,6 @@ def _read_through(path: str) -> None:
 
 
 def _create(path: str) -> None:
-    """Create the file unless it exists, and the directories above it.
-
-    The mode of a new file is MODE, reduced by the umask: only the owner may write to it, and the group may read it.
-    SQLite gives its journal the same mode. A link at `path` is not followed.
-
-    Raises: OSError, also if `path` is a link; KeeperError as state.make_directory.
-    """
+    """Create the file, and the directories above it. SQLite gives its journal the same mode."""
     state.make_directory(os.path.dirname(path))
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE))

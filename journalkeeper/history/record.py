@@ -92,11 +92,7 @@ class Record(Database):
         self.write(lambda connection: connection.execute("UPDATE runs SET ended_us = ? WHERE id = ?", (now_us, run)))
 
     def insert_outcome(self, run: int, volume: VolumeKey, done: Done, when_us: int) -> None:
-        """Store the outcome `done` of the run with the id `run`, in one transaction.
-
-        A trigger adds the outcome to the counters. A rewrite or rotation that succeeded (DONE), or has the reason
-        NO_GAIN, also replaces the stored past of the file's inode: the last rewrite or rotation (`past`).
-        """
+        """Store the outcome `done` of the run `run` in one transaction. A trigger adds it to the counters."""
         outcome = done.outcome
         past = Past(
             outcome.action,
@@ -120,10 +116,9 @@ class Record(Database):
         self.write(keep)
 
     def past(self, files: Mapping[int, tuple[VolumeKey, list[int]]]) -> dict[tuple[int, int], Past]:
-        """Return the last rewrite or rotation of each of `files`, by (device, inode).
+        """Return the last rewrite or rotation of each of `files`, by (device, inode), as far as one is stored.
 
-        `files` has, for each st_dev, the key of its volume and the inodes of the files. A file without a rewrite, or
-        with a damaged row, is left out. Rows of other files are not read, because a host can have 27,000 rows.
+        `files` has, for each st_dev, the key of its volume and the inodes of the files. A host can have 27,000 rows.
         """
         columns, found = f"inode, {', '.join(Past._fields)}", dict[tuple[int, int], Past]()
         wanted = "uuid = ? AND subvolume = ? AND inode IN (SELECT value FROM json_each(?))"
@@ -133,10 +128,7 @@ class Record(Database):
         return found
 
     def observe(self, now_us: int, host: Host) -> None:
-        """Store the totals of each instance, and the extents and sizes of each active file, at the time `now_us`.
-
-        Leave out files with a problem, and rows that differ from the newest stored row only in their time.
-        """
+        """Store the totals of each instance, and the extents and sizes of each active file, if they changed."""
         fresh = []
         for table, key, counts in list_rows(now_us, host):
             row = counts._asdict()
@@ -155,8 +147,8 @@ class Record(Database):
     def sum_written_bytes(self, after_us: int, until_us: int) -> int:
         """Return the number of bytes written after `after_us`, up to and including `until_us`; 0 without outcomes.
 
-        The caller gives the present time as `until_us`. Later outcomes were recorded while the clock was ahead, and
-        would use up the budget of the coming days. Damaged numbers are left out.
+        Outcomes after `until_us` were recorded while the clock was ahead, and would use up the budget of the coming
+        days.
         """
         wanted = f"SELECT {WRITTEN} FROM outcomes WHERE when_us > ? AND when_us <= ?"  # noqa: S608 - our words
         return self._number(wanted, (after_us, until_us))
@@ -164,7 +156,7 @@ class Record(Database):
     def count_rotations(self, when_us: int, until_us: int) -> int:
         """Return the number of requested rotations from `when_us` to `until_us`, both included.
 
-        Failed rotations count, because journald may have rotated without an answer. Skipped ones do not.
+        Failed rotations count, because journald may have rotated without an answer.
         """
         wanted = "action = 'rotate' AND result != 'skipped' AND when_us BETWEEN ? AND ?"
         return self._number(f"SELECT count(*) FROM outcomes WHERE {wanted}", (when_us, until_us))  # noqa: S608 - our words
@@ -181,12 +173,7 @@ class Record(Database):
         return {wait.path: wait for row in rows if (wait := self._parse(Wait, "waiting", row))}
 
     def store_waits(self, waits: Iterable[Wait], *, now_us: int) -> None:
-        """Replace the stored waits with `waits`, if they differ.
-
-        They differ if the paths or the beginnings of the waits are not the same. For a file that has waited for more
-        than a day, and for one that an ended run left, they also differ if its reason is another one. Otherwise write
-        nothing, and keep the stored reasons. If `waits` has a path twice, the later wait counts.
-        """
+        """Replace the stored waits with `waits`, if paths, beginnings or the reasons of long waits differ."""
 
         def key(wait: Wait) -> tuple[str, int, str]:
             return wait.path, wait.since_us, wait.reason if is_long(wait, now_us) or wait.reason in LEFT else ""
@@ -207,10 +194,7 @@ class Record(Database):
         self.write(lambda connection: connection.execute("UPDATE ever SET times = times + 1 WHERE what = 'failed-run'"))
 
     def counters(self) -> Counters:
-        """Return the totals since the history began, which pruning does not change; zeros if they are damaged.
-
-        `bytes_reclaimed` is None if no action was measured.
-        """
+        """Return the totals since the history began, which pruning does not change; zeros if they are damaged."""
         rows = self._rows("SELECT * FROM ever")
         times = {row["what"]: row["times"] for row in rows}
         sums = {name: sum(row[name] for row in rows) for name in ("bytes_written", "extents_removed", "unmeasured")}
@@ -226,18 +210,14 @@ class Record(Database):
         return self._parse(Counters, "ever", known) or Counters()
 
     def _moments(self) -> dict[str, int]:
-        """Return the times in the table `moments` in microseconds, by name: "installed", "clock", "confirmed".
-
-        A time that was never stored, or is impossible, is missing.
+        """Return the stored times in microseconds, by name: "installed", "clock", "confirmed". Impossible ones are
+        missing.
         """
         rows = self._rows("SELECT * FROM moments WHERE when_us BETWEEN 0 AND ?", (TIME_LIMIT_US,))
         return {row["what"]: row["when_us"] for row in rows}
 
     def last_run(self) -> Run | None:
-        """Return the run that began last, with its number of outcomes by result and its written bytes.
-
-        Return None without a run, or if the row is damaged.
-        """
+        """Return the run that began last, with its outcomes by result and its written bytes, or None."""
         rows = self._rows(
             f"""SELECT runs.*, count(*) FILTER (WHERE result = 'done') AS done,
                 count(*) FILTER (WHERE result = 'skipped') AS skipped,
@@ -258,10 +238,9 @@ class Record(Database):
     def history(
         self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None
     ) -> list[Entry]:
-        """Return the outcomes from `since_us` until before `until_us`, the oldest first.
+        """Return the outcomes from `since_us` until before `until_us` (None: no limit), the oldest first.
 
-        A time of None means no limit. `paths` are files, and directories for all files below them; () means all. Rows
-        that cannot be read are left out, and `ignored` reports them.
+        `paths` are files, and directories for all files below them; () means all. `ignored` counts unreadable rows.
         """
         rows = self._rows_between(ENTRIES, paths, since_us, until_us)
         nested = ({**row, "outcome": {name: row[name] for name in Outcome._fields}} for row in rows)
@@ -270,29 +249,20 @@ class Record(Database):
     def samples(
         self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None
     ) -> list[Sample]:
-        """Return the stored extent counts of active files from `since_us` until before `until_us`, the oldest first.
-
-        `paths` and times are as in `history`. Rows that cannot be read are left out, and `ignored` reports them.
-        """
+        """Return the stored extent counts of active files, the oldest first. Arguments are as in `history`."""
         rows = self._rows_between("samples", paths, since_us, until_us)
         return [sample for row in rows if (sample := self._parse(Sample, "samples", row))]
 
     def totals(self, since_us: int | None = None, until_us: int | None = None) -> list[Totals]:
-        """Return the stored totals from `since_us` until before `until_us`, the oldest first. None means no limit.
-
-        Each row contains the sums over the files of one instance at one moment. Rows that cannot be read are left out,
-        and `ignored` reports them.
-        """
+        """Return the stored sums over the files of each instance, the oldest first. Times are as in `history`."""
         rows = self._rows_between("totals", (), since_us, until_us)
         return [totals for row in rows if (totals := self._parse(Totals, "totals", row))]
 
     def prune(self, now_us: int, keep_us: int, host: Host | None = None, *, max_rows: int | None = None) -> None:
         """Delete rows older than `keep_us`, and the oldest rows of each table beyond `max_rows` (None: no limit).
 
-        Ages count from the confirmed clock (`confirm_clock`), so a clock that is ahead for less than CONFIRM_US deletes
-        nothing. Without a confirmed clock, no row is too old. Mark the files of `host`, if given, as seen. Delete the
-        past of a file only if the file was not seen for `keep_us`, so that no archive is rewritten twice. `max_rows`
-        does not apply to pasts. Counters and waiting files are not pruned.
+        Ages count from the confirmed clock. The past of a file that `host` had within `keep_us` stays, so that no
+        archive is rewritten twice.
         """
         moments = confirm_clock(self._moments(), now_us)
         oldest_us = moments.get("confirmed", -FOREVER_US + keep_us) - keep_us
@@ -315,10 +285,7 @@ class Record(Database):
         self.write(forget)
 
     def _parse(self, kind: type[T], table: str, row: Mapping[str, Any]) -> T | None:
-        """Return the record of class `kind` for a row of `table`.
-
-        If a value is impossible or missing, return None, and count the row for `ignored`.
-        """
+        """Return the record of class `kind` for a row of `table`, or None if a value is impossible or missing."""
         try:
             return parse_record(kind, row)
         except ValueError as error:
@@ -327,8 +294,6 @@ class Record(Database):
             return None
 
     def _rows(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
-        """Return the rows of an SQL query, each with its values by column. A column `path` becomes a text."""
-
         def fetch(connection: Connection) -> list[dict[str, Any]]:
             cursor = connection.execute(statement, values)
             names = [column[0] for column in cursor.description]
@@ -343,10 +308,7 @@ class Record(Database):
     def _rows_between(
         self, source: str, paths: Sequence[str], since_us: int | None, until_us: int | None
     ) -> list[dict[str, Any]]:
-        """Return the rows of `source`, a table or a query, from `since_us` until before `until_us`, the oldest first.
-
-        A time of None means no limit. Each row's path is one of `paths`, made absolute, or below one; () means all.
-        """
+        """Return the rows of `source`, a table or a query, between two times and below `paths`, the oldest first."""
         values: list[object] = [0 if since_us is None else since_us, FOREVER_US if until_us is None else until_us]
         below = []
         for path in paths:
@@ -358,7 +320,6 @@ class Record(Database):
         return self._rows(f"SELECT * FROM {source} WHERE {where} ORDER BY when_us, id", values)  # noqa: S608 - our words
 
     def _number(self, statement: str, values: Sequence[object] = ()) -> int:
-        """Return the number in the first column of the first row that an SQL query selects. There must be one."""
         return self.read(lambda connection: int(connection.execute(statement, values).fetchone()[0]))
 
 
@@ -374,8 +335,7 @@ def run_bookkeeping(task: Callable[[], object], prefix: str = "") -> list[str]:
 def store_outcome(record: Record, run: int, volumes: Sequence[Volume], device: int, done: Done) -> list[str]:
     """Store the outcome in the history. Return [], or one notice if the history cannot be written.
 
-    An action on a file that had vanished is not stored: a commit costs 14 I/Os. `device` is the file's device, one of
-    `volumes`. A KeeperError becomes the notice: a missing row does little harm.
+    An action on a file that had vanished is not stored: a commit costs 14 I/Os.
     """
     if done.outcome.reason is Reason.VANISHED and not done.outcome.bytes_written:
         return []
@@ -385,7 +345,7 @@ def store_outcome(record: Record, run: int, volumes: Sequence[Volume], device: i
 
 
 def _insert(connection: Connection, table: str, row: Mapping[str, object]) -> int:
-    """Insert a row, or replace the row with the same key. Return its id; without meaning for a WITHOUT ROWID table."""
+    """Insert or replace a row. Return its id, which has no meaning for a WITHOUT ROWID table."""
     names, places = ", ".join(row), ", ".join("?" * len(row))
     values = [encode(*item) for item in row.items()]
     statement = f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({places})"  # noqa: S608 - our tables

@@ -16,11 +16,7 @@ CONFIRM_US: Final = 12 * HOUR_US
 
 
 def encode(column: str, value: object) -> object:
-    """Return a value as SQLite stores it in the column `column`.
-
-    The column "path" is stored as bytes. In any other text, characters that are not valid UTF-8 become backslash
-    escapes. Other values are returned unchanged.
-    """
+    """Return a value as SQLite stores it in the column `column`: paths as bytes, other texts as valid UTF-8."""
     if not isinstance(value, str):
         return value
     return os.fsencode(value) if column == "path" else value.encode(errors="backslashreplace").decode()
@@ -29,15 +25,7 @@ def encode(column: str, value: object) -> object:
 def confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
     """Return the moments "clock" and "confirmed" for the present time `now_us`. `moments` stays unchanged.
 
-    "clock" is a time that the clock showed at this call or an earlier one. "confirmed" is a former "clock" that a call
-    at least CONFIRM_US later replaced. The result lacks "confirmed" before the first such call.
-
-    - If `moments` has no "clock", `now_us` becomes "clock".
-    - If `now_us` is CONFIRM_US or more after "clock", the old "clock" becomes "confirmed", and `now_us` becomes
-      "clock".
-    - Otherwise both stay.
-
-    A moment later than `now_us` shows that the clock was set back. Such a moment becomes `now_us`.
+    "confirmed" is a time that the clock showed at least CONFIRM_US before a later call. No moment exceeds `now_us`.
     """
     clock_us, confirmed_us = moments.get("clock", now_us), moments.get("confirmed")
     if now_us - clock_us >= CONFIRM_US:
@@ -47,12 +35,7 @@ def confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
 
 
 def list_rows(now_us: int, host: Host) -> list[tuple[str, str, Totals | Sample]]:
-    """Return the rows to store about the present files, each as (table, column of the subject, row).
-
-    First comes a row of "totals" for each instance, sorted by name: the sums over its files. Then comes a row of
-    "samples" for each active file: its extents and sizes. Leave out files with a problem. An instance whose files all
-    have a problem has no row.
-    """
+    """Return the rows to store about files without a problem, each as (table, column of the subject, row)."""
     below: dict[str, list[JournalFile]] = {}
     for file in host.files:
         if file.problem is None:
@@ -69,11 +52,7 @@ def _measure_active(now_us: int, file: JournalFile) -> Sample:
 
 
 def sum_files(now_us: int, instance: str, files: Sequence[JournalFile]) -> Totals:
-    """Return the totals of `instance` at the time `now_us`, as sums over all `files`.
-
-    The sums are the number of files, the extents, the ideal extents, the extents of active files, the sizes and the
-    allocated bytes. Files with a problem count, too, so the caller leaves them out.
-    """
+    """Return the totals of `instance` at the time `now_us`, as sums over all `files`, also those with a problem."""
     every = Sums.of(files)
     active = sum(file.extents.total for file in files if file.kind is Kind.ACTIVE)
     counts = (every.files, every.extents, every.ideal_extents, active)

@@ -98,11 +98,7 @@ OLD: Final = ("rewrites", "runs", "outcomes", "totals", "samples", "waiting", "e
 
 
 def _make_copy_statement(table: str) -> str:
-    """Return the SQL statement that copies the rows of the renamed table "old_TABLE" of 0.1.0 to the new table.
-
-    The statement leaves out a row with a value of another type than its column, or with NULL in a column that forbids
-    it. It also leaves out a row whose primary key is in the new table already. Other NULLs are copied.
-    """
+    """Return the SQL that copies the valid rows of the renamed table "old_TABLE" of 0.1.0 to the new table."""
     typed = [column.split()[:2] for column in TABLES[table].split(",")]
     names = ", ".join(name for name, _ in typed)
     right = " AND ".join(f"typeof({name}) IN ('{kind.lower()}', 'null')" for name, kind in typed)

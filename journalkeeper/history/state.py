@@ -33,23 +33,16 @@ def default_directory() -> str:
 
 
 def wrap_error(doing: str, path: str, error: OSError) -> KeeperError:
-    """Return the error to raise for a failed system call in the state directory.
-
-    It is NeedsRootError if the caller is not root and lacks the permission (EACCES, EPERM), otherwise FileError.
-    `doing` names the task.
-    """
+    """Return NeedsRootError or FileError for a failed system call in the state directory. `doing` names the task."""
     if error.errno in (errno.EACCES, errno.EPERM) and os.geteuid() != 0:
         return NeedsRootError(f"{path}: cannot {doing}: {os.strerror(error.errno)}")
     return FileError.wrap(doing, path, error)
 
 
 def make_directory(directory: str | os.PathLike[str]) -> None:
-    """Create the state directory, and all directories above it. Existing directories stay as they are.
+    """Create the state directory with mode 0750, and all directories above it. Existing directories stay as they are.
 
-    The mode of a new state directory is 0750, reduced by the umask.
-
-    Raises: NeedsRootError without the permission (EACCES, EPERM), except for root; FileError otherwise (EROFS
-    read-only, ENOSPC full, EEXIST or ENOTDIR where a file is in the way).
+    Raises: NeedsRootError without the permission; FileError otherwise.
     """
     try:
         os.makedirs(directory, MODE, exist_ok=True)
@@ -83,30 +76,23 @@ class Lock:
             self._descriptor = None
 
     def is_held(self) -> bool:
-        """Return whether the lock is still valid.
-
-        False before and after the `with` block, and once its file or directory was removed or replaced.
+        """Return whether the lock is still valid: in the `with` block, until its file or directory is removed or
+        replaced.
         """
         return self._descriptor is not None and _leads_to(self._path, self._descriptor)
 
     def renew(self) -> None:
-        """Take the lock at the path again if it is no longer valid; otherwise do nothing.
-
-        Raises: as at the entry of the `with` block, for example BusyError if another process has taken the lock
-        meanwhile. The lock is then not held.
-        """
+        """Take the lock at the path again if it is no longer valid. Raises: as at the entry of the `with` block."""
         if not self.is_held():
             self.__exit__(None, None, None)
             self.__enter__()
 
 
 def _acquire(directory: str | os.PathLike[str], path: str) -> int:
-    """Return a descriptor that holds the lock on the file at `path`, and write the pid of this process to the file.
+    """Return a descriptor that holds the lock on the file at `path`. Raises: as Lock; FileError also for a link at
+    `path`.
 
-    Create the directory and the file if necessary. If the file was replaced or removed before it was locked, try
-    again with the new file. Do not wait for another process that holds the lock.
-
-    Raises: as Lock: BusyError if another process holds the lock; NeedsRootError; FileError, also for a link at `path`.
+    The file can be replaced or removed before it is locked.
     """
     while True:
         make_directory(directory)
@@ -123,7 +109,6 @@ def _acquire(directory: str | os.PathLike[str], path: str) -> int:
 
 
 def _leads_to(path: str, descriptor: int) -> bool:
-    """Return whether `path` leads to the open file. Return False if `path` is a link or cannot be reached."""
     try:
         there = os.stat(path, follow_symlinks=False)
     except OSError:  # gone, or no longer to be reached
