@@ -26,9 +26,8 @@ GROWTH: Final = 2
 
 
 def adapt_amount(amount: int, done: int, took_us: int, allowed_us: int, least: int, most: int) -> int:  # noqa: PLR0917
-    """Return the amount of the next step: it should take AIM of `allowed_us`, as the last step did `done` in `took_us`.
-
-    It is at most GROWTH times `amount`, the size of a full step before, and from `least` to `most`.
+    """Return the next step's amount, from `least` to `most`, so that it takes AIM of `allowed_us` at the last step's
+    speed.
     """
     return max(least, min(most, amount * GROWTH, int(done * allowed_us * AIM) // max(1, took_us)))
 
@@ -62,13 +61,9 @@ class Reading(NamedTuple):
 
 
 def advise(reading: Reading, limits: Window) -> Advice:
-    """Return the advice for the load in `reading`. `limits` has IntakeDelayMaxSec= and PressureMax=.
+    """Return the advice for the load in `reading` under `limits`, IntakeDelayMaxSec= and PressureMax=.
 
-    - GIVE_UP during a balance or scrub, which takes hours and competes for the same extents, and after pauses of more
-      than PATIENCE_US.
-    - PAUSE while a flush is due or a limit is exceeded.
-    - SLOW_DOWN above half of a limit.
-    - GO_ON otherwise. An unknown value exceeds no limit, and PressureMax=100% is no limit.
+    An unknown value exceeds no limit, and PressureMax=100% is no limit.
     """
     if reading.maintenance or reading.paused_us > PATIENCE_US:
         return Advice.GIVE_UP

@@ -53,11 +53,8 @@ class Case(NamedTuple):
 
     @property
     def other_compression(self) -> bool:
-        """True if the request asks for another compression than the last rewrite of this archive used.
-
-        False if `request.compress` is None or impossible, for an active or NOCOW file, and without a rewrite in the
-        history. If
-        `request.compress` is "no", False also for a file that is not compressed.
+        """True if the request asks for another compression than the last rewrite of this archive used, and it is
+        possible.
         """
         past = self.past
         if self.request.compress is None or self.obstacle or not self.at_rest or self.file.nocow:
@@ -87,11 +84,7 @@ class Cases:
 
     @cached_property
     def rotatable(self) -> dict[str, list[JournalFile]]:
-        """The active files that a rotation archives, by directory. A directory without such files has no key.
-
-        They have names that journald itself uses, and include files with a problem. Files with other names, such as
-        those of systemd-journal-remote, have the owner "remote" and are not rotated.
-        """
+        """The active files that a rotation archives, by directory, including files with a problem."""
         rotatable: dict[str, list[JournalFile]] = {}
         for file in self.host.files:
             if file.kind is Kind.ACTIVE and file.owner != "remote":
@@ -107,22 +100,16 @@ class Cases:
         return below
 
     def find_past(self, file: JournalFile) -> Past | None:
-        """Return the last rewrite or rotation that the history has for this file's inode, or None if there is none.
+        """Return the last successful rewrite or rotation of this file's inode, or None.
 
-        Return None also if the file was active at that action and is not active now. Failed actions and +C are not in
-        this part of the history.
+        Return None also if the file was active at that action and is not active now.
         """
         past = self.host.past.get((file.device, file.inode))
         became_archive = past is not None and past.kind is Kind.ACTIVE and file.kind is not Kind.ACTIVE
         return None if became_archive else past
 
     def build(self, file: JournalFile) -> Case:
-        """Return the Case of `file`: the facts that the rules need.
-
-        These are its volume, the flush window of its instance, its `find_past`, its last failure, the request and the
-        configuration. --allow-unshare of the request replaces AllowUnshare=. `compression` is None for an active
-        file. A file of an unknown instance gets the window UNKNOWN, which is closed.
-        """
+        """Return the Case of `file`: the facts that the rules need."""
         volume = self.volumes.get(file.device)
         obstacle = find_compression_obstacle(file, volume) if self._compression else ""
         return Case(

@@ -31,12 +31,7 @@ NEAR_IDEAL: Final = 1.1
 
 
 def propose(case: Case) -> Action | Skip:
-    """Return the rewrite that pays for this file, or a Skip with the reason why none pays.
-
-    An archive is judged as a whole, an active file by each of its MiBs. The reason of a Skip is IDEAL for a file
-    with hardly more extents than the ideal number, else NO_GAIN. A rewrite always pays for a NOCOW archive, and
-    if the request asks for another compression than the last rewrite used (`Case.other_compression`).
-    """
+    """Return the rewrite that pays for this file, or a Skip with the reason why none pays: IDEAL or NO_GAIN."""
     return _judge_archive(case) if case.at_rest else _judge_active(case)
 
 
@@ -61,15 +56,6 @@ def _judge_archive(case: Case) -> Action | Skip:
 
 
 def _archive_reason(case: Case, compression: Compression | None) -> Reason | None:
-    """Return the reason why a rewrite of this datacow archive pays, or None if it does not.
-
-    The first of these that applies is returned:
-    - FRAGMENTED: it removes at least MinExtents= extents, and the file has more than NEAR_IDEAL times the extents that
-      the rewrite leaves.
-    - PINNED: it frees at least MinReclaim= bytes on the disk that hold none of the file's data.
-    - UNCOMPRESSED: it compresses a plain file, and is expected to save at least MinReclaim= bytes. The bytes behind the
-      end of the file (`_estimate_tail_bytes`) count, too.
-    """
     file, defrag = case.file, case.config.defrag
     after = _count_extents_after(file, compression)
     if file.extents.total - after >= defrag.min_extents and file.extents.total > after * NEAR_IDEAL:
@@ -84,12 +70,7 @@ def _archive_reason(case: Case, compression: Compression | None) -> Reason | Non
 
 
 def _estimate_tail_bytes(file: JournalFile) -> int:
-    """Return the bytes that a plain archive occupies behind its end, and that a rewrite frees.
-
-    With a known disk usage, that is the excess over the file's data, at least 0. Otherwise it is the distance from the
-    file's size to the next multiple of FALLOCATE_BYTES, journald's unit of allocation. That is an overestimate if the
-    last block was written again. Such a file is rewritten once for a smaller gain.
-    """
+    """Return the bytes that a plain archive occupies behind its end, too many if the disk usage is unknown."""
     if file.disk_bytes is not None:
         return max(0, file.disk_bytes - file.extents.data_bytes)
     return -file.size_bytes % FALLOCATE_BYTES
@@ -98,21 +79,14 @@ def _estimate_tail_bytes(file: JournalFile) -> int:
 def _count_hidden_bytes(file: JournalFile, *, moves: bool) -> int:
     """Return the least number of bytes that the file occupies without being readable data.
 
-    This is the larger one of two numbers, because they can overlap:
-    - the unwritten bytes, which FIEMAP reports.
-    - the disk usage beyond the file's data, which also contains what FIEMAP does not report: the rest of the last
-      8 MiB allocation stays occupied after journald truncates the archive. This number is 0 if the disk usage is
-      unknown, and if the rewrite does not move the data (`moves`), as with a single extent that stays plain.
+    FIEMAP does not report the rest of the last 8 MiB allocation, which stays occupied after journald truncates the
+    archive. The two numbers can overlap.
     """
     behind = file.disk_bytes - file.extents.data_bytes if moves and file.disk_bytes is not None else 0
     return max(file.extents.unwritten_bytes, behind)
 
 
 def _count_extents_after(file: JournalFile, compression: Compression | None) -> int:
-    """Return the number of extents after a rewrite of the whole file with `compression`.
-
-    Only a file that becomes compressed by the rewrite can have more extents than now.
-    """
     ideal = ideal_extents(file.extents.data_bytes, compressed=compression is not None or file.compressed)
     return ideal if compression is not None and not file.compressed else min(ideal, file.extents.total)
 
@@ -166,11 +140,9 @@ def _judge_active(case: Case) -> Action | Skip:
 
 
 def find_costly_mibs(file: JournalFile, config: Config) -> list[int]:
-    """Return the indexes of the MiBs of an active file in which at least ExtentsPerMiB= extents begin.
+    """Return the indexes of the MiBs of an active file in which ExtentsPerMiB= or more removable extents begin.
 
-    Extents that a rewrite leaves in place (`left_per_mib`) do not count. If the ideal number of a MiB is not less than
-    ExtentsPerMiB=, one extent more than the ideal number is needed. MiBs behind the end of the file are left out: the
-    file may have been truncated after its extents were counted.
+    MiBs behind the end of the file are left out: the file may have been truncated after its extents were counted.
     """
     threshold = max(config.defrag.extents_per_mib, ideal_extents(MIB, compressed=file.compressed) + 1)
     inside = file.extents.per_mib[: -(-file.size_bytes // MIB)]
@@ -179,10 +151,6 @@ def find_costly_mibs(file: JournalFile, config: Config) -> list[int]:
 
 
 def _join_ranges(file: JournalFile, mibs: list[int]) -> tuple[Range, ...]:
-    """Return these ascending MiBs as ranges with their numbers of extents. Neighbours form one range.
-
-    The last range ends at the end of the file, if that is in its last MiB.
-    """
     ranges: list[Range] = []
     for mib in mibs:
         offset, extents = mib * MIB, file.extents.per_mib[mib]
@@ -196,10 +164,7 @@ def _join_ranges(file: JournalFile, mibs: list[int]) -> tuple[Range, ...]:
 def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> bool:
     """Return whether a rewrite would pay because of the number of extents, if no rule forbade it.
 
-    `after` is the outcome of an action on the file since the look, None if there was none. For an archive, the extents
-    that the action left then count. A rewrite of an archive pays if it removes at least MinExtents= extents, and if
-    more than NEAR_IDEAL times the ideal number exist. A rewrite of an active file pays if `find_costly_mibs` finds a
-    MiB, and if there is no outcome.
+    `after` is the outcome of an action on the file since the look, or None.
     """
     if file.kind is Kind.ACTIVE:
         return after is None and bool(find_costly_mibs(file, config))
@@ -211,9 +176,5 @@ def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> b
 
 
 def becomes_compressed(file: JournalFile, config: Config) -> bool:
-    """Return whether the file would be compressed after a rewrite.
-
-    A compressed file stays compressed, whatever the configuration says. Any other file becomes compressed if it is not
-    active and Compress= names a compression.
-    """
+    """Return whether the file would be compressed after a rewrite. A compressed file stays compressed."""
     return file.compressed or (file.kind is not Kind.ACTIVE and parse_compression(config.defrag.compress) is not None)

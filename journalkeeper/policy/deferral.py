@@ -39,19 +39,15 @@ MAINTENANCE_US: Final = 10 * MINUTE_US
 
 
 def ignores_budget(request: Request, budget: int) -> bool:
-    """Return whether `request` may exceed `budget` of a day, because it hurries.
-
-    At a shutdown a budget of 0 still forbids the action.
-    """
+    """Return whether `request` may exceed `budget` of a day. At a shutdown a budget of 0 still forbids the action."""
     return request.hurries and not (request.before_shutdown and budget == 0)
 
 
 def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: Outcome, now_us: int) -> None:
-    """Store a failed or skipped action in `refused`, so that the next plan does not retry it at once.
+    """Store a failed or skipped action in `refused` by (device, inode), so that the next plan does not retry it at
+    once.
 
-    The key is (device, inode). Store the reason, the file's size and mtime at the plan, and the number of tries
-    in a row. The size and mtime of a directory are 0. A success removes the entry. The reason NO_GAIN or one in
-    PASSING leaves `refused` as it is: the history stores NO_GAIN, and those in PASSING do not last.
+    A success removes the entry.
     """
     target = action.target
     key = target.device, target.inode
@@ -64,19 +60,12 @@ def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: O
 
 
 def get_retry_delay_us(reason: Reason, tries: int = 1) -> int:
-    """Return the delay after failure number `tries` for `reason` until the action is due again.
-
-    In OUTAGES it is OUTAGE_US, doubled with each try, at most AGAIN_US. For all other reasons it is AGAIN_US.
-    """
+    """Return the delay after failure number `tries` for `reason`. It doubles with each try for a reason in OUTAGES."""
     return min(AGAIN_US, OUTAGE_US << tries - 1) if reason in OUTAGES else AGAIN_US
 
 
 def postpone_retry(path: str, last: Refusal | None, now_us: int) -> Skip | None:
-    """Return a Skip with the reason of the `last` failure on `path`, until its retry delay is over.
-
-    Return None after that, without a failure, and if the failure has a time after `now_us`. The delay depends on the
-    reason and on the number of tries: see `get_retry_delay_us`.
-    """
+    """Return a Skip with the reason of the `last` failure on `path` until its retry delay is over, else None."""
     if last is None:
         return None
     delay_us = get_retry_delay_us(last.reason, last.tries)
@@ -87,10 +76,7 @@ def postpone_retry(path: str, last: Refusal | None, now_us: int) -> Skip | None:
 
 
 def wait_for_window(path: str, window: Window) -> Skip | None:
-    """Postpone work on files that journald writes while the flush window is closed.
-
-    The Skip ends when the window opens; it has no end if that time is unknown. Return None if the window is open.
-    """
+    """Postpone work on files that journald writes while the flush window is closed, else return None."""
     if window.open:
         return None
     short = "SyncIntervalSec= leaves too little time between two flushes" if window.reason == "too-short" else ""
@@ -99,11 +85,7 @@ def wait_for_window(path: str, window: Window) -> Skip | None:
 
 
 def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config) -> Skip | None:
-    """Postpone work for 10 min during a balance or scrub, and for 1 min while others keep the disk busy.
-
-    Busy means that the measured share of time exceeds PressureMax=. The Skip has the reason PRESSURE; the caller
-    sets its `puts_off`. Return None in all other cases, also if there is no volume or no measurement.
-    """
+    """Postpone work during a balance or scrub, and while other programs keep the disk busy."""
     if volume is None:
         return None
     if volume.maintenance:
@@ -118,13 +100,7 @@ def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config)
 def postpone(case: Case) -> Skip | None:
     """Return a Skip if the rewrite of a file has to wait after a failure or for its volume, else None.
 
-    The first of these cases that applies decides:
-    - The last rewrite failed because of an internal error, or because the file belongs to another user than root
-      and still does. The Skip has no time of retry, until the file changes: a later try would fail too.
-    - The retry delay after the last failure is not over.
-    - A balance or scrub of the volume runs, or other programs keep its disks busier than PressureMax=.
-
-    If an archive has changed since its failure, ignore the failure.
+    The Skip has no time of retry if the failure lasts until the file changes.
     """
     file, last = case.file, case.refused
     changed = last is not None and (last.size_bytes, last.mtime_ns) != (file.size_bytes, file.mtime_ns)

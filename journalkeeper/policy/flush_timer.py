@@ -132,13 +132,7 @@ class FlushTimer:
     def note_append(self, now_us: int) -> bool:
         """Record an append that inotify reported at `now_us`. Return True if that changes `next_look_us`.
 
-        - There is no timer: plan a look RARELY_US later and return True. If a look is planned already, return False.
-        - Nothing was unsynced: the append started the timer. Its earliest start is COALESCED_US before `now_us`, but
-          not before the last look; its latest start is `now_us`. If a timer from before a rotation may still run, the
-          earliest start is that of this timer. Return True.
-        - Otherwise: store the append for `note_offline`, and return False. But if a look found the timer's first
-          append before inotify reported it, that append was at most COALESCED_US ago: move the timer's earliest start
-          forward to that time, but not beyond its latest start, and return True.
+        inotify can report an append up to COALESCED_US late, so the timer may have started earlier.
         """
         if not self.has_timer:
             first = self._untimed_look_us is None
@@ -163,17 +157,10 @@ class FlushTimer:
         self._appended_us = None
 
     def note_offline(self, present: frozenset[int], now_us: int) -> bool:
-        """Record a look that found nothing unsynced, and set the state to OFFLINE.
+        """Record a look that found nothing unsynced. Return True if the state before this call was not OFFLINE.
 
-        `present` are the inodes of the files that the look read. `now_us` is the time when it began. There are two
-        special cases, which can come together:
-        - Files were unsynced at the last look, and none of them is present. Then journald rotated them away, which
-          does not stop the timer: keep its start for the next append. If one is present, journald synced it: forget
-          such a start.
-        - An append was reported since `begin_look`. The append may be newer than the look. So the timer started
-          again, between `now_us` and the report, and the state is ONLINE.
-
-        Return True if the state before this call was not OFFLINE.
+        `present` are the inodes of the files that the look read, and `now_us` is the time when it began. A rotation
+        does not stop journald's timer, and an append reported since `begin_look` may be newer than the look.
         """
         news = self.state is not State.OFFLINE
         if self._online:
@@ -192,13 +179,6 @@ class FlushTimer:
 
         `files` has the address of each file's first block, by inode; None is no evidence. A flush moves the block, and
         so does sync(2), which also commits the volume. The generations in `volumes` show a commit since the last look.
-
-        The effect depends on the timer before this look:
-        - Nothing was unsynced: the timer started between the last look and this one. Return False.
-        - Its start is unknown: a moved block may show the start (`_accept_flush`). Return False.
-        - Its start is known: return True if an earlier look saw the flush and SLACK_US have passed since it was due
-          (LATE_US if it is uncertain). Return True also if no look saw it within LATE_US. Otherwise return False,
-          also if the timer becomes unknown.
         """
         synced, self._generation = volumes.after != self._generation, volumes.before
         blocks = {number: block for number, block in files.items() if block is not None}
@@ -218,22 +198,16 @@ class FlushTimer:
         return False
 
     def note_untimed_look(self, now_us: int) -> bool:
-        """Record a look at files that no timer syncs. Return True if it was due; the next append plans another.
-
-        Return False if the planned look is still to come, or none is planned. systemd-journal-remote syncs by no timer,
-        and closes its files silently.
-        """
+        """Record a look at files that no timer syncs. Return True if it was due; the next append plans another."""
         due = self._untimed_look_us is not None and now_us >= self._untimed_look_us
         if due:
             self._untimed_look_us = None
         return due
 
     def needs_sync(self, now_us: int) -> bool:
-        """Return whether to request a sync, because the timer's start was unknown for its interval and LATE_US more.
+        """Return whether to request a sync, because looks at the files do not find the timer's start.
 
-        False without a timer, or if the last request is less than ASK_EVERY_US ago. False also for an interval shorter
-        than KERNEL_EXPIRES_US, because looks at the files find such a timer's flushes. False without unsynced datacow
-        files: NOCOW files need no window, because there is nothing to do to them.
+        NOCOW files need no window, because there is nothing to do to them.
         """
         if not self.has_timer or self.interval_us < KERNEL_EXPIRES_US or not self._blocks or self.since is not None:
             return False
@@ -246,11 +220,8 @@ class FlushTimer:
         self._asked_us = now_us
 
     def note_sync(self, before_us: int, now_us: int) -> None:
-        """Record a sync that was requested at `before_us` and is over at `now_us`.
-
-        The sync stopped the timer, and an append between the two times started it again. Set the state to ONLINE,
-        with a start between the two times. Forget the timer from before a rotation. Forget the places of the first
-        blocks, because the next look must not take the blocks that this sync moved for a flush.
+        """Record a sync that was requested at `before_us` and is over at `now_us`: the timer started between the two
+        times.
         """
         self._armed = None
         self._begin(before_us, now_us)
@@ -259,9 +230,7 @@ class FlushTimer:
     def _begin(self, earliest_us: int, latest_us: int) -> None:
         """Set the state to ONLINE, with a timer that started between the two times.
 
-        journald starts the timer at the first append after a flush. But a rotation does not stop a timer: if a timer
-        from before a rotation (`_armed`) may still run, the span begins with the earliest start of that timer. Clear
-        `_unheard` and `_unknown_us`.
+        A rotation does not stop a timer, so one from before the rotation (`_armed`) may still run.
         """
         self._unheard, self._unknown_us = False, None
         if self._armed is not None and latest_us < self._armed.latest_us + self.interval_us + LATE_US:
@@ -271,14 +240,8 @@ class FlushTimer:
     def _accept_flush(self, before_us: int, now_us: int, *, synced: bool) -> None:
         """Decide whether a first block that moved between two looks shows a flush, while the timer's start is unknown.
 
-        `before_us` and `now_us` are the times of the looks. The move was a flush if it has neither of these causes:
-        - sync(2), which is possible if the volume was committed between the looks (`synced`).
-        - The kernel's write-back. It is impossible if another move was less than KERNEL_EXPIRES_US ago, or if the
-          interval is shorter than that.
-
-        In any case, store the time of the move. After a flush, set the state to ONLINE, with a timer that started one
-        interval before the flush. The flush counts as seen, but uncertain. If a later look finds a commit of the
-        volume, a sync(2) caused the move, and `_follow` makes the timer unknown again.
+        sync(2) and the kernel's write-back also move the block. The flush stays uncertain: if a later look finds a
+        commit of the volume, `_follow` makes the timer unknown again.
         """
         soon = self._moved_us is not None and now_us - self._moved_us < KERNEL_EXPIRES_US
         self._moved_us = now_us
@@ -308,11 +271,7 @@ class FlushTimer:
         return False
 
     def _restart(self, since: Span, now_us: int) -> bool:
-        """Restart the timer at `since`, and return True. Forget the flush that was seen.
-
-        If `since` is wider than half the interval, or begins an interval or more before `now_us`, make the timer
-        unknown and return False.
-        """
+        """Restart the timer at `since`, or make it unknown if `since` is too vague. Return whether it was restarted."""
         self._seen, self._unsure = None, False
         vague = 2 * (since.latest_us - since.earliest_us) > self.interval_us
         if vague or now_us >= since.earliest_us + self.interval_us:
@@ -325,19 +284,13 @@ class FlushTimer:
         self.state, self.since, self._seen, self._unsure = State.UNKNOWN, None, None, False
 
     def forget_blocks(self) -> None:
-        """Forget the addresses of the first blocks, because a rewrite by this service moved them.
-
-        A moved first block is the sign of a flush. The next look has no address to compare, so it does not mistake the
-        rewrite for a flush.
-        """
+        """Forget the addresses of the first blocks, because a rewrite by this service moved them."""
         self._blocks = {}
 
     def may_be_live(self, inode_number: int, age_us: int, now_us: int) -> bool:
-        """Return whether a journald will still flush this ONLINE file.
+        """Return whether a journald will still flush this ONLINE file, last changed `age_us` ago by the wall clock.
 
-        `age_us` is the time since the file's last change by the wall clock. Return True if it is at most the timer's
-        interval plus LATE_US. Setting the clock can make `age_us` too large. So return True for a greater age, too, if
-        the last look found the file unsynced, and its flush has a known time and is at most LATE_US overdue.
+        Setting the clock can make `age_us` too large.
         """
         if age_us <= self.interval_us + LATE_US:
             return True
@@ -346,40 +299,23 @@ class FlushTimer:
         return awaited and inode_number in self._online
 
     def closes_us(self, margin_us: int) -> int | None:
-        """Return until when (CLOCK_MONOTONIC) work on the active files may continue: `margin_us` before the next flush.
-
-        The time can be in the past. Return None, for no limit, if nothing is unsynced or journald has no timer. Return
-        0, which forbids work, if the timer's start is unknown or its interval is at most twice `margin_us`.
+        """Return until when (CLOCK_MONOTONIC) work on the active files may continue: None for no limit, 0 for not at
+        all.
         """
         if self.state is State.OFFLINE or not self.has_timer:
             return None
         return 0 if self.since is None else closing_us(self.since.earliest_us, self.interval_us, margin_us) or 0
 
     def is_due(self, margin_us: int, now_us: int) -> bool:
-        """Return whether the next flush is known to be under way, or due within `margin_us`.
-
-        False if nothing is unsynced, if the time of the flush is unknown, and if the interval is at most twice
-        `margin_us`, which leaves no time for work.
-        """
+        """Return whether the next flush is known to be under way, or due within `margin_us`."""
         closes_us = self.closes_us(margin_us)
         return bool(closes_us) and now_us >= (closes_us or 0)
 
     def next_look_us(self, margin_us: int) -> int | None:
         """Return when (CLOCK_MONOTONIC) to look at the files again, or None to look only after the next append.
 
-        The first of these cases that applies decides:
-        - There is no timer: the time that `note_append` planned, or None.
-        - Nothing is unsynced: None.
-        - The interval is too short for work between the margins: RARELY_US after the last look.
-        - The start of the timer is unknown: a twentieth of the interval after the last look, at most SEARCH_EVERY_US.
-          If no address of a first block is stored, the whole interval, at least RARELY_US. This is so for NOCOW
-          files, whose blocks never move, and after `forget_blocks`.
-        - The flush is not yet due: `margin_us` before it is due, and after that look, when it is due.
-        - The flush is due, and no look has seen it: a short time after the last look.
-        - A look has seen the flush: SLACK_US after the latest time at which it was due, or LATE_US if a sync(2) may
-          have moved the block. In both cases, at least LOOK_EVERY_US after the last look.
-
-        The time can be in the past.
+        The time can be in the past. The blocks of NOCOW files never move, so the search for a flush looks at them
+        rarely.
         """
         if not self.has_timer or self.state is State.OFFLINE:
             return None if self.has_timer else self._untimed_look_us

@@ -59,8 +59,8 @@ class Loss(NamedTuple):
     def exceeds(self, most_percent: int) -> str:
         """Return why the rotation costs more than `most_percent` of the history, "" if it does not.
 
-        FREE of it may be spent on early files of any size. After that, a file must have the size at which rotations
-        cost the rest for ever. So the first rotations do not spend what later ones need.
+        FREE of it may be spent on early files of any size, so that the first rotations do not spend what later ones
+        need.
         """
         percent = 100 / max(1, self.of_bytes)
         allowed = most_percent + 0.5  # rounded

@@ -32,10 +32,7 @@ UNWANTED: Final = {
 
 
 def find_snapshots(instance: Instance, volume: Volume, host: Host) -> str:
-    """Return a clause on the snapshots that are taken of this journal, or "" if there are none.
-
-    If btrfs could not be asked, the clause is about a configured snapshot tool, or about shared files.
-    """
+    """Return a clause on the snapshots that are taken of this journal, or "" if there are none."""
     if volume.snapshots is not None:
         return f"its subvolume has {pluralize(volume.snapshots, 'snapshot')}" if volume.snapshots else ""
     if volume.snapshot_tool:
@@ -45,11 +42,8 @@ def find_snapshots(instance: Instance, volume: Volume, host: Host) -> str:
 
 
 def decide(instance: Instance, volume: Volume | None, host: Host, config: Config) -> Action | Skip | None:
-    """Return the action that makes the directory NOCOW, or a Skip with the reason against it.
-
-    Return None if NOCOW=no, or if the directory is not on btrfs. If the directory is NOCOW already, return None, or a
-    Skip if NOCOW=auto finds a reason for datacow files there. After a failure, return a Skip until the retry delay is
-    over.
+    """Return the action that makes the directory NOCOW, a Skip with the reason against it, or None if NOCOW is not
+    wanted.
     """
     wanted = config.nocow.nocow
     if wanted == "no" or volume is None:
@@ -65,11 +59,7 @@ def decide(instance: Instance, volume: Volume | None, host: Host, config: Config
 
 
 def _doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str] | None:
-    """Return (reason, detail) why NOCOW=auto leaves this directory datacow; None if auto makes it NOCOW.
-
-    The setting itself is not checked. The reasons are, in this order: REDUNDANT, if btrfs stores data more than
-    once, and SNAPSHOTS by `find_snapshots`. Snapshots are no doubt after the service itself has set +C lately.
-    """
+    """Return (reason, detail) why NOCOW=auto leaves this directory datacow; None if auto makes it NOCOW."""
     if volume.redundant:
         return Reason.REDUNDANT, f"the volume stores data as {volume.data_profile}"
     snapshots = find_snapshots(instance, volume, host)
@@ -79,18 +69,11 @@ def _doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str]
 
 
 def makes_nocow(instance: Instance, volume: Volume | None) -> bool:
-    """Return whether a new file in the directory becomes NOCOW: by its attribute C, or the mount option nodatacow.
-
-    Without a volume only the attribute counts.
-    """
+    """Return whether a new file in the directory becomes NOCOW. Without a volume only the attribute counts."""
     return instance.nocow or (volume is not None and "nodatacow" in volume.options)
 
 
 def _already(instance: Instance, doubt: tuple[Reason, str] | None) -> Skip | None:
-    """Return a Skip for a directory that is already NOCOW, with the reason in `doubt` against NOCOW.
-
-    Return None if `doubt` is None. Whether the directory is NOCOW is not checked.
-    """
     if doubt is None:
         return None
     reason, what = doubt
@@ -98,11 +81,6 @@ def _already(instance: Instance, doubt: tuple[Reason, str] | None) -> Skip | Non
 
 
 def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | None) -> Skip | None:
-    """Return a Skip with the reason not to make this directory NOCOW, or None if nothing prevents it.
-
-    The reasons are, in this order: the mount option nodatacow, `doubt`, a read-only filesystem, and compression of the
-    directory.
-    """
     where = instance.directory
     if "nodatacow" in volume.options:
         return Skip(where, Reason.IDEAL, "mounted with nodatacow: new files are NOCOW without an attribute")
@@ -125,19 +103,12 @@ def find_read_only(volume: Volume) -> str:
 
 
 def postpone_failed_change(instance: Instance, host: Host) -> Skip | None:
-    """Postpone an action on this directory until the retry delay after its last failure is over, else return None.
-
-    The Skip has the reason of that failure.
-    """
+    """Postpone an action on this directory until the retry delay after its last failure is over, else return None."""
     return postpone_retry(instance.directory, host.refused.get((instance.device, instance.inode)), host.now_us)
 
 
 def postpone_at_start(instance: Instance, host: Host, request: Request, config: Config) -> Skip | None:
-    """Postpone +C while the service is younger than SettleSec=, so that an admin can look and object first.
-
-    With +C, new files have no checksums, and an active file is rotated for it. Return None after that time, with a
-    request that hurries, and in a command that makes the plan without the service.
-    """
+    """Postpone +C while the service is younger than SettleSec=, so that an admin can look and object first."""
     wait_us = config.watch.settle_us
     if host.began_us is None or request.hurries or not 0 <= (age_us := host.now_us - host.began_us) < wait_us:
         return None

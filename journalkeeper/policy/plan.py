@@ -57,14 +57,8 @@ class Idle:
 def plan(host: Host, request: Request, config: Config, idle: Idle | None = None) -> Plan:
     """Return the plan for `host`: an action or a skip for each file, the most rewarding actions first.
 
-    Directories are considered only if `takes_directories` of the request is True. A directory can get an action
-    or a skip about +C, and one about a rotation. Actions on directories come before those on files, and skips are
-    sorted by path. If a planned rotation archives several files, the rotation has the path of one of them. Each
-    other file that would be rewritten gets a skip with the reason ROTATION.
-
-    The plan also contains each instance's window, and the instances to ask for a sync. Decisions in `idle` are
-    used again if the request, the configuration, the volumes' mount options and the file are unchanged.
-    Afterwards `idle` contains the lasting decisions of this plan only.
+    Actions on directories come before those on files, and skips are sorted by path. Decisions in `idle` are used again
+    while they hold; afterwards `idle` contains the lasting decisions of this plan only.
     """
     cases, idle = Cases(host, request, config), idle or Idle()
     basis = request, config, tuple((volume.device, volume.options) for volume in host.volumes)
@@ -94,12 +88,6 @@ def plan(host: Host, request: Request, config: Config, idle: Idle | None = None)
 
 
 def _decide_on_directories(proposed: Sequence[Action], cases: Cases) -> list[Action | Skip]:
-    """Return the actions on the instances' directories, and the skips, in the order of the instances.
-
-    For each instance these are the answers of `_decide_on_directory`: about +C, then about a rotation. The
-    rotations of instances before it count for RotationsPerDay=. `proposed` are the rewrites that pay, also
-    postponed ones: a rotation is compared with them.
-    """
     answers: list[Action | Skip] = []
     for instance in cases.host.instances:
         planned = sum(isinstance(answer, Action) and answer.action is Verb.ROTATE for answer in answers)
@@ -108,13 +96,6 @@ def _decide_on_directories(proposed: Sequence[Action], cases: Cases) -> list[Act
 
 
 def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) -> list[Action | Skip]:
-    """Return the answer about the attribute +C, then the answer about a rotation, without those that are None.
-
-    If +C is postponed because the service has just started, this Skip is the only answer. Otherwise
-    `decide_rotation` always answers, too: rotate if that costs less than the `proposed` actions on files. If new files
-    become NOCOW, also by this +C, it first tries to rotate an active datacow file at any cost, unless NOCOW=auto
-    prefers datacow files there (UNWANTED).
-    """
     instance, cases = question.instance, question.cases
     volume = cases.volumes.get(instance.device)
     attribute = nocow.decide(instance, volume, cases.host, cases.config)
@@ -131,12 +112,7 @@ def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) 
 def _judge_file(
     file: JournalFile, cases: Cases, before: Mapping[str, tuple[JournalFile, Past | None, Decision]], idle: Idle
 ) -> Decision:
-    """Return the decision in `before` if it still holds, else what `_judge` returns.
-
-    A decision holds while `file` is the same object and its past is equal. Store the decision in `idle` if it is about
-    an archive, has no action, and has a Skip without a time of retry. If a rule raises an error, return a Skip with
-    INTERNAL_ERROR and do not store it, so that the plan continues.
-    """
+    """Return the decision in `before` if it still holds, else a new one. An error of a rule gives a Skip."""
     past, known = cases.find_past(file), before.get(file.path)
     if known is not None and known[0] is file and known[1] == past:
         idle.decisions[file.path] = known
@@ -151,16 +127,7 @@ def _judge_file(
 
 
 def _judge(case: Case) -> Decision:
-    """Return (skip, action) for one file: the reason not to work on it now, and the rewrite that pays.
-
-    - A rule vetoes the file: (the first veto, None). `puts_off` of the veto is True if a rewrite would pay and
-      all vetoes are temporary.
-    - No rewrite pays, and no rule vetoes the file: (the Skip of `propose`, None). The result is the same if the
-      first veto is in FOR_WORK: a file that needs no work waits neither for a flush nor for the end of a snapshot.
-    - A rewrite pays, but a failure or a busy disk postpones it: (the Skip with `puts_off`, the action). This case
-      does not occur if the request hurries.
-    - A rewrite pays and may be done now: (None, the action).
-    """
+    """Return (skip, action) for one file: the reason not to work on it now, and the rewrite that pays."""
     against = vetoes(case)
     veto = next(against, None)
     if veto is not None and veto.reason not in UNLESS_IDLE:
@@ -176,19 +143,12 @@ def _judge(case: Case) -> Decision:
 
 
 def _is_temporary(skip: Skip) -> bool:
-    """Return whether a veto ends without a change by a user: its reason is in PUTTING_OFF.
-
-    A veto because of IN_USE also needs the time of the next try: without one, journald never finishes the file.
-    """
+    """Return whether a veto ends without a change by a user. IN_USE without a time never ends: journald was killed."""
     return skip.reason in PUTTING_OFF and not (skip.reason is Reason.IN_USE and skip.until_us is None)
 
 
 def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
-    """Return `made`, the plan for `request`, with `now` set in each skip that would be an action with --now.
-
-    Compute the plan with --now from `host` and `config`. A skip would be an action if that plan has an action on its
-    file or directory, and no longer skips it for the same reason. Callers leave out a `request` that hurries already.
-    """
+    """Return `made`, the plan for `request`, with `now` set in each skip that would be an action with --now."""
     at_once = plan(host, request._replace(now=True), config)
     done = {one.path for one in at_once.actions}
     done |= {one.target.directory for one in at_once.actions if not isinstance(one.target, JournalFile)}
@@ -198,30 +158,21 @@ def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
 
 
 def _rank(host: Host, action: Action) -> tuple[int, float, str]:
-    """Return a sort key for actions: what the last run left, then the most saved extents per written byte."""
     saved = action.extents_before - action.extents_expected
     left = LEFT.get(host.waiting.get(action.path, ""), len(LEFT))
     return left, -saved / max(1, action.bytes_to_write), action.path
 
 
 def count_available_bytes(volume: Volume) -> int:
-    """Return how many bytes of new data `volume` can still store.
-
-    Divide the unallocated space by the device bytes that the data profile needs at most for one byte (COPIES). An
-    unknown profile needs one.
-    """
+    """Return how many bytes of new data `volume` can still store with its data profile."""
     return volume.free_bytes + volume.unallocated_bytes // COPIES.get(volume.data_profile, 1)
 
 
 def _afford(actions: list[Action], host: Host, request: Request, config: Config) -> tuple[list[Action], list[Skip]]:
     """Return the actions that fit the day's budget and the free space, and a skip for each other action.
 
-    Judge the actions in their order; a later, smaller one may still fit. The skip is FREE_SPACE until SPACE_US from
-    now, or BUDGET until AGAIN_US from now. With BytesPerDay=0, BUDGET has no end. A request for which `ignores_budget`
-    is True is limited by the free space alone.
-
-    All subvolumes of a volume share its space, though each has its own st_dev. The space of a file's old extents does
-    not count as free for the next file. btrfs frees it only at the end of the transaction (fs/btrfs/transaction.c).
+    The space of a file's old extents does not count as free for the next file: btrfs frees it only at the end of the
+    transaction (fs/btrfs/transaction.c).
     """
     budget = config.budget.bytes_per_day
     left = None if budget is None or ignores_budget(request, budget) else budget - host.written_bytes

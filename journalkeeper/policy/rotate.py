@@ -80,10 +80,7 @@ class Question:
 
     @property
     def full_file_bytes(self) -> int:
-        """The size in bytes at which journald ends a file.
-
-        If that is unknown or unlimited, it is the allocated bytes of all active files together, at least 1 MiB.
-        """
+        """The size in bytes at which journald ends a file, or an estimate if that is unknown or unlimited."""
         known = self.instance.system_max_file_size_bytes
         return known or max(MIB, sum(file.allocated_bytes for file in self.actives))
 
@@ -102,7 +99,6 @@ class Question:
     def kept_bytes(self) -> int | None:
         """The bytes that archives may take before journald deletes some: 0 without limit, None if unknown.
 
-        This is SystemMaxUse=, or less if the allocated bytes and the free space above SystemKeepFree= are less.
         journald itself never uses less than the size that it found when it started, which is not visible from outside.
         Source: cache_space_refresh(), journald-server.c.
         """
@@ -113,10 +109,7 @@ class Question:
         return min(use, self.allocated_bytes + max(0, instance.available_bytes - keep_free)) if use else 0
 
     def skip(self, reason: Reason, detail: str, until_us: int | None = None) -> Skip:
-        """Return a Skip of the instance's directory with the reason against the rotation.
-
-        `until_us` is the time of the next try, None if that is unknown.
-        """
+        """Return a Skip of the instance's directory; `until_us` is the time of the next try, None if unknown."""
         return Skip(self.instance.directory, reason, detail, until_us)
 
 
@@ -128,28 +121,18 @@ def veto_without_journald(question: Question) -> Skip | None:
 
 
 def postpone_retry(question: Question) -> Skip | None:
-    """Postpone a rotation until the retry delay after the last failure on its directory is over, else return None.
-
-    The failure of any action on the directory counts, for example of +C. The Skip has the reason of that failure.
-    """
+    """Postpone a rotation until the retry delay after the last failure on its directory is over, else return None."""
     return postpone_failed_change(question.instance, question.cases.host)
 
 
 def wait_for_window(question: Question) -> Skip | None:
-    """Postpone a rotation while the flush window is closed, because a rotation syncs the file.
-
-    Return None if the window is open.
-    """
+    """Postpone a rotation while the flush window is closed, because a rotation syncs the file."""
     where = question.instance.directory
     return deferral.wait_for_window(where, question.cases.windows[where])
 
 
 def veto_excess_rotations(question: Question) -> Skip | None:
-    """Veto a rotation when RotationsPerDay= was reached in the last 24 hours, else return None.
-
-    The rotations of this plan count. The Skip ends after AGAIN_US, and has no end with RotationsPerDay=0. A request
-    that hurries ignores the limit. A request before a shutdown hurries, too, but ignores no limit of 0.
-    """
+    """Veto a rotation when RotationsPerDay= was reached in the last 24 hours. The rotations of this plan count."""
     allowed = question.cases.config.budget.rotations_per_day
     made = question.cases.host.rotations + question.planned
     if ignores_budget(question.cases.request, allowed) or made < allowed:
@@ -161,10 +144,9 @@ def veto_excess_rotations(question: Question) -> Skip | None:
 
 
 def veto_by_retention(question: Question) -> Skip | None:
-    """Veto a rotation that costs more of the history than HistoryLoss=, else return None.
+    """Veto a rotation that costs more of the history than HistoryLoss=, or an unknown part of it.
 
-    Unknown limits of journald veto it, too. So does MaxRetentionSec= without an equal or shorter MaxFileSec=: journald
-    deletes an archive when its first entry is too old, with all later entries in it.
+    journald deletes an archive when its first entry is too old, with all later entries in it.
     """
     retention_us = question.instance.max_retention_us
     if retention_us not in {0, INFINITY_US} and not 0 < question.instance.max_file_us <= retention_us:
@@ -188,20 +170,13 @@ RULES: Final = (
 
 
 def _find_veto(question: Question) -> Skip | None:
-    """Return the Skip of the first of RULES that forbids the rotation, or None."""
     return next((skip for rule in RULES if (skip := rule(question)) is not None), None)
 
 
 def decide_rotation(question: Question, proposed: Sequence[Action], *, nocow: bool) -> Action | Skip | None:
     """Return the rotation of the instance, a Skip with the reason against it, or None if no rotation is wanted.
 
-    There are two reasons for a rotation. They are tried in this order, until one gives an action:
-    1. With `nocow` only: an active file is datacow, and its successor would be NOCOW. The cost does not matter.
-    2. A rotation costs less than `proposed`, the actions on files, and the extents that these leave.
-
-    Without an action, return the Skip of the first try, or else the result of the second. `nocow` is True if new
-    files become NOCOW, as the configuration demands. `puts_off` of a Skip is True if its reason ends by itself: a
-    closed window, a budget, a busy disk.
+    `nocow` is True if new files become NOCOW, as the configuration demands. `proposed` are the actions on files.
     """
     answer = _rotate_into_nocow(question) if nocow else None
     if not isinstance(answer, Action):
@@ -215,12 +190,7 @@ def decide_rotation(question: Question, proposed: Sequence[Action], *, nocow: bo
 
 
 def _rotate_into_nocow(question: Question) -> Action | Skip | None:
-    """Return a rotation for a datacow file in a NOCOW directory, or a Skip with the reason against it.
-
-    Only active files count that have no problem, one link and the owner root. Return None if all of them are NOCOW.
-    Otherwise one is judged, the system journal first. The Skip is NOT_TAKEN if a rotation created that file, because
-    the file did not inherit the attribute, and NOT_ASKED with RotateToApply=no. Else RULES decide.
-    """
+    """Return a rotation for a datacow file in a NOCOW directory, a Skip, or None if all active files are NOCOW."""
     fine = [file for file in question.actives if file.problem is None and file.links == 1 and file.uid == 0]
     old = [file for file in fine if not file.nocow]
     if not old:
@@ -237,16 +207,7 @@ def _rotate_into_nocow(question: Question) -> Action | Skip | None:
 
 
 def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action | Skip | None:
-    """Return a rotation of the instance if it costs less than leaving its active files unrotated.
-
-    A rotation has its price by `price_of_rotation`. Without it, `actions` on the active files are carried out, and
-    extents are left (`price_without_rotation`). Actions on files with a veto whose reason is not in DESPITE do not
-    count.
-
-    Return None if each active file has such a veto, or if the rotation is not cheaper. Return a Skip with the reason if
-    a rule forbids or postpones a cheaper rotation, also while the disk is busy or the file is young. Of the files
-    without such a veto, the one with the most extents gives the rotation its path.
-    """
+    """Return a rotation if it costs less than `actions` and the extents that they leave, a Skip, or None."""
     judged = ((file, vetoes(question.cases.build(file))) for file in question.actives)
     files = [file for file, against in judged if all(skip.reason in DESPITE for skip in against)]
     paths = {file.path for file in files}
@@ -260,10 +221,7 @@ def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action 
 
 
 def wait_for_disk(question: Question) -> Skip | None:
-    """Postpone the additional flush of a rotation while other processes need the disk, as `deferral.wait_for_disk`.
-
-    Return None if they do not, or if the request hurries.
-    """
+    """Postpone the additional flush of a rotation while other processes need the disk, unless the request hurries."""
     if question.cases.request.hurries:
         return None
     where, now_us = question.instance.directory, question.cases.host.now_us
@@ -272,10 +230,8 @@ def wait_for_disk(question: Question) -> Skip | None:
 
 
 def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
-    """Postpone a rotation until `file` is as old as a day divided by RotationsPerDay=, where 0 counts as 1.
-
-    So each rotation gains much. Return None for an older file, for one that begins in the future, and if the
-    request hurries.
+    """Postpone a rotation until `file` is as old as a day divided by RotationsPerDay=, so that each rotation gains
+    much.
     """
     apart_us = DAY_US // max(1, question.cases.config.budget.rotations_per_day)
     age_us = question.cases.host.now_us - file.head_time_us
@@ -288,10 +244,7 @@ def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
 def price_without_rotation(question: Question, actions: Sequence[Action], threshold: int) -> float:
     """Return the cost of leaving the active files unrotated, in bytes.
 
-    Add up the bytes that `actions` write, and MIB / `threshold` bytes for each extent: the configuration permits
-    rewriting a MiB to remove `threshold` extents. The extents are those that `actions` are expected to leave, and the
-    present ones of all other active files. Before a shutdown, count LAST_EXTENTS more for each system journal that is
-    copied on write, because the last messages add them.
+    An extent costs MIB / `threshold`, because the configuration permits rewriting a MiB to remove `threshold` extents.
     """
     chosen = {action.path for action in actions}
     left = sum(file.extents.total for file in question.actives if file.path not in chosen)
@@ -302,18 +255,13 @@ def price_without_rotation(question: Question, actions: Sequence[Action], thresh
 
 
 def _is_copied_on_write(file: JournalFile) -> bool:
-    """Return whether the next messages are written to a new place rather than into the file's own blocks."""
     return not file.nocow or file.extents.shared_bytes > 0
 
 
 def price_of_rotation(question: Question, threshold: int) -> float:
     """Return the cost of a rotation in bytes, for comparison with `price_without_rotation`.
 
-    The cost is the sum of these bytes over all active files of the instance:
-    - the hash tables of the new file.
-    - a copy of the file's data, if the file is NOCOW.
-    - the later compaction of the archive. It counts because this rotation brings it forward.
-    - MIB / `threshold` for each of the YOUNG_EXTENTS, FILE_EXTENTS and BOOT_EXTENTS that later reads need.
+    The later compaction of the archive counts because this rotation brings it forward.
     """
     extents = len(question.actives) * (YOUNG_EXTENTS + FILE_EXTENTS + BOOT_EXTENTS)
     compacted = sum(file.extents.data_bytes * EXPECTED_RATIO for file in question.actives)
@@ -321,10 +269,6 @@ def price_of_rotation(question: Question, threshold: int) -> float:
 
 
 def _count_immediate_bytes(question: Question) -> int:
-    """Return the bytes that journald writes during a rotation.
-
-    They are the hash tables of one new file for each active file, and a copy of the data of each NOCOW file.
-    """
     tables = len(question.actives) * (question.full_file_bytes // TABLE_SHARE)
     return tables + sum(file.extents.data_bytes for file in question.actives if file.nocow)
 

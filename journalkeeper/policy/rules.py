@@ -31,10 +31,7 @@ def _skip(case: Case, reason: Reason, detail: str) -> Skip:
 
 
 def veto_unrequested(case: Case) -> Skip | None:
-    """Veto an active or archived file if the request or the configuration leaves out files of this kind.
-
-    The reason is NOT_ASKED in both cases, and the detail names the one that applies. The request is checked first.
-    """
+    """Veto an active or archived file if the request or the configuration leaves out files of this kind."""
     active = case.file.kind is Kind.ACTIVE
     if not (case.request.takes_active if active else case.request.takes_archived):
         return _skip(case, Reason.NOT_ASKED, f"the request does not include {case.file.kind} files")
@@ -68,22 +65,15 @@ def veto_hard_links(case: Case) -> Skip | None:
 
 
 def veto_foreign_owner(case: Case) -> Skip | None:
-    """Veto a file that root does not own.
-
-    Return None for a file that its name assigns to systemd-journal-remote, whatever user owns it. This includes any
-    name that journald itself would not use.
-    """
+    """Veto a file that root does not own, unless its name assigns it to systemd-journal-remote."""
     if case.file.uid == 0 or case.file.owner == "remote":
         return None
     return _skip(case, Reason.FOREIGN_OWNER, f"the file belongs to user {case.file.uid}, journald's belong to root")
 
 
 def veto_settling(case: Case) -> Skip | None:
-    """Veto an archive that changed within its settle time: SettleSec=, or NocowSettleSec= for a NOCOW file.
-
-    Return None for an active file, and for any file if the request hurries. The change is the ctime, and the Skip ends
-    one settle time after the ctime. A ctime farther in the future than the settle time gives None, because the clock
-    was set back.
+    """Veto an archive whose ctime is within its settle time. A ctime far in the future shows that the clock was set
+    back.
 
     journald renames a file first, sets its state to ARCHIVED later, and copies a NOCOW file last.
     """
@@ -102,12 +92,7 @@ def veto_settling(case: Case) -> Skip | None:
 def veto_unfinished_archive(case: Case) -> Skip | None:
     """Veto an archive whose header has another state than ARCHIVED, because journald may still write it.
 
-    Return None for an active file, and for an unclean one (*.journal~), which no program writes. journald sets
-    the state when the whole file is on the disk, and no inotify event reports that. So the Skip has the time of
-    the next check:
-    - in a minute, if its last change is younger than NocowSettleSec=.
-    - in AGAIN_US, if its last change is younger than a day.
-    - no time, if its last change is older. journald was killed before it could set the state.
+    No inotify event reports the new state. The Skip has the time of the next check, or none if journald was killed.
     """
     if case.file.kind is not Kind.ARCHIVED or case.file.state is State.ARCHIVED:
         return None
@@ -119,16 +104,7 @@ def veto_unfinished_archive(case: Case) -> Skip | None:
 
 
 def veto_repeated_rewrite(case: Case) -> Skip | None:
-    """Veto another rewrite if the file did not change since the last one, or if the last one saved too little.
-
-    The reason is NO_GAIN if the last rewrite saved too little, else RECORDED. Return None, which allows the rewrite,
-    in each of these cases:
-    - No rewrite is known, or the last action was a rotation.
-    - The request asks for another compression.
-    - The size or mtime of an archive changed.
-    - The last rewrite of an active file saved enough.
-    - The file has at least `_count_worthwhile_extents` more extents than the last rewrite left.
-    """
+    """Veto another rewrite if the file did not change since the last one, or if the last one saved too little."""
     past, file = case.past, case.file
     if past is None or past.verb is Verb.ROTATE or case.other_compression:
         return None
@@ -150,11 +126,6 @@ def veto_repeated_rewrite(case: Case) -> Skip | None:
 
 
 def _count_worthwhile_extents(case: Case, past: Past) -> int:
-    """Return by how many extents a file must have grown since its last rewrite to be rewritten again.
-
-    For an archive that is MinExtents=. For an active file it is ExtentsPerMiB= for each MiB that the last rewrite
-    wrote. A part of a MiB counts as a whole one, and at least one MiB counts.
-    """
     defrag = case.config.defrag
     if case.at_rest:
         return defrag.min_extents
@@ -164,8 +135,6 @@ def _count_worthwhile_extents(case: Case, past: Past) -> int:
 def veto_shared_data(case: Case) -> Skip | None:
     """Veto a rewrite of a file that shares data with a snapshot or another file, as it would store a second copy.
 
-    Return None under AllowUnshare=yes, or if the request allows the copy. Under AllowUnshare=auto, return None if the
-    rewrite compresses an archive that is not compressed yet. Such a copy takes about EXPECTED_RATIO of the data's size.
     The veto expires after a day, because no event reports that a snapshot was made or deleted.
     """
     file, kept_bytes = case.file, case.file.extents.shared_bytes
@@ -180,10 +149,7 @@ def veto_shared_data(case: Case) -> Skip | None:
 
 
 def veto_closed_window(case: Case) -> Skip | None:
-    """Veto work on an active file while the flush window of its instance is closed. Return None for an archive.
-
-    A file of an unknown instance counts as one with a closed window.
-    """
+    """Veto work on an active file while the flush window of its instance is closed."""
     return None if case.at_rest else deferral.wait_for_window(case.file.path, case.window)
 
 
@@ -204,10 +170,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def vetoes(case: Case) -> Iterator[Skip]:
-    """Yield the Skip of each rule that vetoes this file, in the order of RULES.
-
-    The first Skip has the reason to report. Stop after a veto by a rule in FINAL. Yield nothing if no rule vetoes.
-    """
+    """Yield the Skip of each rule that vetoes this file, in the order of RULES, up to a veto by a rule in FINAL."""
     for rule in RULES:
         if (skip := rule(case)) is not None:
             yield skip

@@ -26,11 +26,7 @@ meanwhile. Useless rewrites saved nothing at all (measured).
 
 
 def add_savings(action: Action) -> Action:
-    """Return `action` with estimates of the disk bytes that it frees and the seconds that it saves a cold reader.
-
-    The bytes are those of `estimate_freed_bytes`, which are 0 for an active file or a directory. A cold read
-    needs one disk request for each extent, at READ_IOPS. No estimate is negative.
-    """
+    """Return `action` with estimates of the disk bytes that it frees and the seconds that it saves a cold reader."""
     removed_extents = max(0, action.extents_before - action.extents_expected)
     return action._replace(
         disk_bytes_saved=estimate_freed_bytes(action), read_seconds_saved=removed_extents / READ_IOPS
@@ -38,16 +34,10 @@ def add_savings(action: Action) -> Action:
 
 
 def estimate_freed_bytes(action: Action) -> int:
-    """Return an estimate of the bytes that the action frees on the disk. The estimate is never negative.
+    """Return an estimate of the bytes that the action frees on the disk, at least 0.
 
-    Return 0 for a directory, and for an active file, because its ranges free an unknown number of bytes. Otherwise
-    it is the disk usage without these two numbers:
-    - the part that snapshots keep, which is the share of the shared bytes in the file's data and unwritten bytes.
-    - the size after the action: the file's data. Compressed data count only EXPECTED_RATIO of their length; if the
-      action compresses, all data do.
-
-    If the disk usage was not measured, use the least that the file can occupy: its unwritten bytes, and its data with
-    the present compression. The estimate is then low: a fragmented file often occupies twice as much.
+    It is 0 for a directory and an active file. Without a measured disk usage the estimate is low: a fragmented file
+    often occupies twice as much.
     """
     file = action.target
     if not isinstance(file, JournalFile) or file.kind is Kind.ACTIVE:
@@ -70,17 +60,11 @@ def count_shared_disk_bytes(file: JournalFile) -> int:
 
 
 def is_useless_rewrite(extents_before: int, extents_expected: int, extents_after: int) -> bool:
-    """Return whether a rewrite saved less than ENOUGH of the expected extents.
-
-    False if no saving was expected, or if `extents_expected` is 0, which means that it is unknown.
-    """
+    """Return whether a rewrite saved less than ENOUGH of the expected extents. False if no saving was expected."""
     expected = extents_before - extents_expected if extents_expected else 0
     return expected > 0 and extents_before - extents_after < expected * ENOUGH
 
 
 def least_extents(runs: Iterable[tuple[int, int]], *, compressed: bool) -> int:
-    """Return the fewest extents that data in these (offset, length) runs can have; 0 without runs.
-
-    Each run counts by itself, because the hole behind it ends an extent. Runs must not touch each other.
-    """
+    """Return the fewest extents that data in these (offset, length) runs can have. Runs must not touch each other."""
     return sum(ideal_extents(length, compressed=compressed) for _, length in runs)

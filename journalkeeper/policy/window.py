@@ -27,31 +27,19 @@ from journalkeeper.model.units import INFINITY_US
 
 
 def compose_margin_us(configured_us: int, pieces_us: Iterable[int]) -> int:
-    """Return how long before a flush work stops: the configured margin and the slowest recent piece of any instance.
-
-    All instances have one margin, because a piece on one device can hold up the flush of each of them.
-    """
+    """Return how long before a flush work stops: the configured margin and the slowest recent piece of any instance."""
     return configured_us + max(pieces_us, default=0)
 
 
 def closing_us(since_us: int, interval_us: int, margin_us: int) -> int | None:
-    """Return when the flush window of a timer started at `since_us` closes: `margin_us` before the next flush.
-
-    Return None if the interval is at most twice `margin_us`: the margins before and after a flush then leave no
-    time for work.
-    """
+    """Return when the window of a timer started at `since_us` closes; None if the interval leaves no time for work."""
     return None if interval_us <= 2 * margin_us else since_us + interval_us - margin_us
 
 
 def windows(
     instances: Iterable[Instance], files: Iterable[JournalFile], now_us: int, *, margin_us: int, now: bool = False
 ) -> dict[str, Window]:
-    """Return the flush window of each instance at `now_us`, by the instance's directory.
-
-    A window depends on the instance's timer and on its active files with the state ONLINE, as in `_find_window`.
-    Without such a file the window is open. `margin_us` is the configured margin. With `now`, the request does not wait
-    for a flush, and every window is open.
-    """
+    """Return the flush window of each instance at `now_us`, by its directory. With `now`, every window is open."""
     instances = tuple(instances)
     margin_us = compose_margin_us(margin_us, (one.slowest_piece_us for one in instances))
     online = [file for file in files if file.kind is Kind.ACTIVE and file.state is State.ONLINE]
@@ -64,11 +52,7 @@ def windows(
 
 
 def at(seen: Window, now_us: int) -> Window:
-    """Return the window `seen`, computed earlier, as it is at `now_us`: its time to open or close may have come.
-
-    A window that has closed since then has the reason "flush-due", one that has opened "stale". Otherwise return
-    `seen`.
-    """
+    """Return the window `seen`, computed earlier, as it is at `now_us`: its time to open or close may have come."""
     if seen.open and seen.closes_at_us is not None and now_us >= seen.closes_at_us:
         return Window(seen.instance, open=False, closes_at_us=None, reason="flush-due")
     if not seen.open and seen.opens_at_us is not None and now_us >= seen.opens_at_us:
@@ -81,22 +65,7 @@ def _find_window(  # noqa: PLR0911 - one return for each row of the table above
 ) -> Window:
     """Return the flush window of `instance`, whose unsynced files are `online`.
 
-    Its reason is the first of these that applies:
-    - "now": open, because the request does not wait.
-    - "flushed": open, because nothing is unsynced.
-    - "no-timer": open, because the interval is 0 or infinite.
-
-    If the timer's start is unknown or after `now_us`, the reason is one of these:
-    - "stale": open, because the files were not written for a whole interval.
-    - "unsynced": closed until "stale" applies, or until the start if that is earlier.
-
-    If the timer's start is known, the reason is one of these, however old the files are:
-    - "too-short": closed, because the margins use up the interval.
-    - "flush-due": closed, because the next flush is near or overdue.
-    - "online": open until the next flush is near.
-
-    A flush is near when the time left is at most `margin_us`. Only "online" has a
-    time to close. Only "unsynced" has a time to open.
+    Only the reason "online" has a time to close, and only "unsynced" has a time to open.
     """
     name, interval_us = instance.name, instance.sync_interval_us
     if now:
@@ -119,10 +88,7 @@ def _find_window(  # noqa: PLR0911 - one return for each row of the table above
 
 
 def next_flush_us(instances: Iterable[Instance]) -> int:
-    """Return the earliest time (CLOCK_REALTIME) at which any journald is expected to flush; it may have passed.
-
-    Return 0 if no such time is known. An interval of 0 or infinity has none.
-    """
+    """Return the earliest time (CLOCK_REALTIME) at which any journald is expected to flush, 0 if unknown."""
     timed = [one for one in instances if one.online_since_us and one.sync_interval_us]
     ends_us = (one.online_since_us + one.sync_interval_us for one in timed if one.online_since_us)
     return min((end_us for end_us in ends_us if end_us < INFINITY_US), default=0)
