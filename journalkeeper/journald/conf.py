@@ -62,10 +62,7 @@ REMOTE = Settings(storage="persistent", sync_interval_us=0)
 def read_settings(namespace: str = "", *, root: str = "/") -> Settings:
     """Return the settings of the main journald or of the journald of `namespace`, from the files below `root`.
 
-    A setting that no file contains has journald's default, None for a limit that journald computes. In a
-    namespace the default of Storage= is persistent. An invalid or empty value is ignored, so that an earlier
-    valid value stays. After a line at which journald would stop, nothing more is read. A namespace reads
-    journald@NAMESPACE.conf and its drop-ins, and never journald.conf.
+    As in journald, an invalid or empty value is ignored. A limit that journald computes is None.
 
     Raises: FileError for a file that the caller may not read, although journald may.
     """
@@ -74,19 +71,12 @@ def read_settings(namespace: str = "", *, root: str = "/") -> Settings:
 
 
 def from_assignments(rows: list[files.Assignment], namespace: str = "") -> Settings:
-    """Return journald's defaults, changed by the assignments in `rows` up to the first fatal row.
-
-    As in journald, an invalid or empty value is ignored, so that the earlier value stays. Other sections than [Journal]
-    and unknown keys are ignored. In a `namespace` the default of Storage= is persistent.
-    """
+    """Return journald's defaults, changed by the valid assignments in `rows` up to the first fatal row."""
     return _apply(rows, _KEYS, Settings(storage="persistent" if namespace else "auto"))
 
 
 def read_rate_limit() -> RateLimit:
-    """Return the rate limit of this host's main journald: its defaults, changed by valid settings in journald.conf.
-
-    Raises: as `read_settings`.
-    """
+    """Return the rate limit of this host's main journald. Raises: as `read_settings`."""
     return _apply(files.assignments("journald.conf"), _RATE_KEYS, RateLimit())
 
 
@@ -112,12 +102,9 @@ def _parse_storage(text: str) -> str:
 
 
 def _parse_count(text: str) -> int:
-    """Return the number in `text`, as `int(text, 0)` reads it: decimal, or with the prefix 0x, 0o or 0b.
+    """Return the number in `text`, as `int(text, 0)` reads it. journald does not take 2^64 - 1 as a number.
 
-    White space around the number, a plus sign, and underscores between digits are accepted, too.
-
-    Raises: ValueError if there is no number, for a leading zero ("0755"), a negative number, and 2^64 - 1 or
-    more. journald does not take 2^64 - 1 as a number.
+    Raises: ValueError if there is no number, or it is out of range.
     """
     count = int(text, 0)
     if not 0 <= count < U64_MAX:
@@ -143,17 +130,10 @@ _RATE_KEYS: dict[str, tuple[str, Reader]] = {
 
 
 def fill_defaults(given: Settings, filesystem_bytes: int) -> Settings:
-    """Return the settings with journald's computed limits in place of each None.
+    """Return the settings with journald's computed limits in place of each None; 0 means no limit and stays 0.
 
-    `filesystem_bytes` is statvfs's f_frsize * f_blocks of the journal directory. The computed limits are:
-    - SystemMaxUse=: 10% of `filesystem_bytes`, from 1 MiB to 4 GiB.
-    - SystemKeepFree=: 5%, at most 4 GiB. journald.conf(5) documents 15%, but the code uses 5% since 252 at least.
-    - SystemMaxFileSize=: an eighth of SystemMaxUse=, at most 128 MiB. If SystemMaxUse= is 0, this limit is 0,
-      too.
-
-    As in journald, SystemMaxUse= and SystemMaxFileSize= are rounded up to pages, also if they are given. A file
-    then gets from 512 KiB to 4 GiB - 1, and the journal gets at least two such files. 0 means no limit and stays
-    0. Other settings stay as given.
+    `filesystem_bytes` is statvfs's f_frsize * f_blocks of the journal directory. journald.conf(5) documents 15% for
+    SystemKeepFree=, but the code uses 5% since 252 at least.
 
     Source: journal_default_metrics(), journal-file.c.
     """
@@ -183,11 +163,7 @@ TARGET: Final = "# target-bytes="
 
 
 def parse_target(text: str) -> int | None:
-    """Return the disk usage in bytes that is the target in `text`, a drop-in of ours.
-
-    It is the number N of the first line "# target-bytes=N" in which N is a decimal number of at most 19 digits.
-    Return None if there is no such line.
-    """
+    """Return the disk usage in bytes that is the target in `text`, a drop-in of ours, or None without a target."""
     for line in text.splitlines():
         digits = line.removeprefix(TARGET)
         if digits != line and digits.isdecimal() and len(digits) < 20:

@@ -30,10 +30,7 @@ PEER: Final = struct.Struct("=3i")
 
 
 def get_socket_path(namespace: str = "") -> str:
-    """Return the path of the socket on which the journald of `namespace` ("": the main one) takes calls.
-
-    It need not exist.
-    """
+    """Return the path of the socket on which the journald of `namespace` takes calls. It need not exist."""
     runtime = f"{RUNTIME}.{namespace}" if namespace else RUNTIME
     return f"{runtime}/io.systemd.journal"
 
@@ -41,13 +38,7 @@ def get_socket_path(namespace: str = "") -> str:
 def can_be_asked(directory: str, namespace: str = "") -> bool:
     """Return whether a journald that accepts our requests seems to write `directory`. No request is sent.
 
-    The result is True if all of this is so:
-    - `directory` is no link, and is the directory to which /var/log/journal/ID[.NAMESPACE] leads, perhaps through
-      links. ID is this machine's id.
-    - The socket of this journald exists.
-    - For the main journald: it has been flushed to /var. Early and late in a boot it writes to /run.
-
-    Return False also if the caller cannot look at these places, or cannot read /etc/machine-id.
+    The main journald writes to /run early and late in a boot.
 
     Source: system_journal_open(), server_flushed_flag_is_set(), server_relinquish_var().
     """
@@ -64,10 +55,7 @@ def can_be_asked(directory: str, namespace: str = "") -> bool:
 
 
 def has_journald(place: layout.Directory, root: str = "/") -> bool:
-    """Return whether a journald of this machine can write `place`: the main one, or one whose socket exists.
-
-    A copy of this machine's directory has none. With another `root` than "/", the path is not compared.
-    """
+    """Return whether a journald of this machine can write `place`. A copy of this machine's directory has none."""
     if not place.machine_id or place.machine_id != layout.read_machine_id(root):
         return False
     try:
@@ -81,12 +69,10 @@ def has_journald(place: layout.Directory, root: str = "/") -> bool:
 def rotate(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
     """Make journald archive all files of `namespace`, begin new files and vacuum. Wait for its answer.
 
-    journald may still sync the archives afterwards. If a namespace's journald ended for lack of work and its socket
-    unit still exists, the call starts it (not with 252).
+    journald may still sync the archives afterwards. A namespace's journald that ended is started (not with 252).
 
     Raises: FileError: ENOENT no such journald, ECONNREFUSED it is not running, EACCES not root; KeeperError if journald
-    answers with an error, does not answer within `timeout_s` (it may still rotate), or is not of this machine or
-    container.
+    answers with an error or not within `timeout_s` (it may still rotate), or is not of this machine or container.
     """
     _call("rotate", "Rotate", namespace, timeout_s)
 
@@ -94,18 +80,15 @@ def rotate(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
 def synchronize(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
     """Make journald start to sync all files of `namespace`, and wait for its answer, not for the end of the sync.
 
-    The request stops journald's sync timer until the next message. journald also logs the request.
-
-    Raises: as `rotate`.
+    The request stops journald's sync timer until the next message. Raises: as `rotate`.
     """
     _call("sync", "Synchronize", namespace, timeout_s)
 
 
 def answers(namespace: str, timeout_s: float) -> bool | None:
-    """Return whether the journald of `namespace` answers within `timeout_s` a question that makes it do nothing else.
+    """Return whether the journald of `namespace` answers within `timeout_s`; None if it cannot be asked.
 
-    Return None if it cannot be asked: it does not listen, or the caller lacks the right. An error is an answer, too:
-    systemd 252 does not know the question.
+    An error is an answer, too: systemd 252 does not know the question.
     """
     try:
         _exchange("answer", "org.varlink.service.GetInfo", namespace, timeout_s)
@@ -117,10 +100,6 @@ def answers(namespace: str, timeout_s: float) -> bool | None:
 
 
 def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
-    """Send the request `method`, such as "Rotate", to the journald of `namespace`, and wait for its answer.
-
-    Raises: as `_exchange`; KeeperError if the answer is not a JSON object, or reports an error.
-    """
     path = get_socket_path(namespace)
     answer = _exchange(what, f"io.systemd.Journal.{method}", namespace, timeout_s)
     if not isinstance(answer, dict) or "error" in answer:
@@ -131,13 +110,8 @@ def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
 def _exchange(what: str, method: str, namespace: str, timeout_s: float) -> object:
     """Send a request to the journald of `namespace`, and return its answer, which can be an error.
 
-    `what` is the verb for error messages, such as "rotate".
-
-    Raises: FileError if the connection fails or breaks: ENOENT, ECONNREFUSED, EACCES, ECONNRESET; KeeperError in each
-    of these cases:
-    - The listener is not root, or is not of this machine or container. The request is not sent.
-    - The connection or the answer takes longer than `timeout_s`. journald may still execute the request.
-    - The answer is not a JSON object, or reports an error.
+    After a timeout journald may still execute the request. A listener that is not root, or is not of this machine or
+    container, gets no request.
     """
     path = get_socket_path(namespace)
     call = json.dumps({"method": method, "parameters": {}}).encode() + b"\0"

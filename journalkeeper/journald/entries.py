@@ -78,8 +78,7 @@ class WallClock:
     def can_have_waited(self, boot_id: str, taken_us: int, monotonic_us: int, wait_us: int = 0) -> bool:
         """Return whether the message of the next entry can have waited for `wait_us`.
 
-        No message waits for longer than the machine is up, and the two times of a message that was sent before the
-        clock was set, or before the first entry, are of two clocks.
+        The two times of a message that was sent before the clock was set, or before the first entry, are of two clocks.
         """
         offset_us, since_us = taken_us - monotonic_us, taken_us
         if (before := self._boots.get(boot_id)) is not None:
@@ -112,13 +111,10 @@ def read_newest(fd: int, after_seqnum: int, most: int) -> list[Entry]:
 def _find_newest_offsets(fd: int, first: int, count: int, most: int, *, compact: bool) -> Iterator[int]:
     """Yield the offsets of the newest entries in the file, the newest first, at most `most`.
 
-    The offsets are stored in a chain of entry arrays, the oldest first. `first` is where the first array begins,
-    and `count` is the number of entries in all arrays. An offset has 4 bytes in a `compact` file, otherwise 8. If
-    the chain contains fewer entries than `count`, yield those that it has. Only the first MOST_ARRAYS arrays are
-    read: the newer entries of a longer chain are missing.
+    The chain of entry arrays begins at `first` with the oldest of `count` entries. Only the first MOST_ARRAYS arrays
+    are read: the newer entries of a longer chain are missing.
 
-    Raises, during the iteration: ValueError if an array has a wrong type or size, if it points backwards, or if
-    the file is too short; OSError as pread(2).
+    Raises: ValueError if the chain is not valid; OSError as pread(2).
     """
     width = 4 if compact else 8
     arrays: list[tuple[int, int]] = []
@@ -138,10 +134,7 @@ def _find_newest_offsets(fd: int, first: int, count: int, most: int, *, compact:
 
 
 def _read_entry(fd: int, offset: int, times: dict[int, int | None], *, compact: bool) -> Entry:
-    """Return the entry at `offset`. Its time of sending is None if `_read_source_us` finds it in no field.
-
-    Only the fields in the first MOST_ENTRY_BYTES of the entry are read. `times` stores the time in each data object
-    that was read, because entries share most data objects.
+    """Return the entry at `offset`. `times` caches the time in each data object, because entries share most of them.
 
     Raises: ValueError if no entry is at `offset`, or the file is too short; OSError as pread(2).
     """
@@ -163,11 +156,9 @@ def _read_entry(fd: int, offset: int, times: dict[int, int | None], *, compact: 
 
 
 def _read_source_us(fd: int, offset: int, *, compact: bool) -> int | None:
-    """Return the sender's time (_SOURCE_REALTIME_TIMESTAMP) in microseconds from the data object at `offset`.
+    """Return the sender's time (_SOURCE_REALTIME_TIMESTAMP) from the data object at `offset`, None if it has none.
 
-    Return None if the object is of another type, contains another field, is compressed, or contains no number.
-
-    Raises: ValueError if the file ends before or within the object's header; OSError as pread(2).
+    Raises: ValueError if the file is too short; OSError as pread(2).
     """
     before = COMPACT_DATA_BYTES if compact else DATA_BYTES
     data = _read(fd, before + SOURCE_BYTES, offset, least=OBJECT.size)
@@ -179,10 +170,7 @@ def _read_source_us(fd: int, offset: int, *, compact: bool) -> int | None:
 
 
 def _read(fd: int, length: int, offset: int, *, least: int | None = None) -> bytes:
-    """Return `length` bytes at `offset`. With `least`, the end of the file may cut the result to `least` bytes or more.
-
-    Raises: ValueError if there are fewer bytes, or `offset` is 2^63 or more; OSError as pread(2).
-    """
+    """Return `length` bytes at `offset`. With `least`, the file may end after `least` of them."""
     if offset >= 1 << 63:
         raise ValueError(f"impossible offset {offset}")
     data = os.pread(fd, length, offset)

@@ -45,8 +45,7 @@ def parse(data: bytes, size_bytes: int) -> Header:
 
     If the file has grown since `size_bytes` was read, it looks truncated. `read` handles that.
 
-    Raises: UnknownFormatError; HeaderError if `data` is too short, has another magic or an unknown state, or contains a
-    time after the year 3111; also if a field contradicts another field or the size.
+    Raises: UnknownFormatError; HeaderError if the header is not valid or contradicts the size.
     """
     if len(data) < HEADER_BYTES:
         raise HeaderError(f"only {len(data)} bytes, a header has {HEADER_BYTES}")
@@ -86,8 +85,7 @@ def _check_offset(what: str, offset: int, first: int, last: int) -> None:
 def read(fd: int, size_bytes: int) -> Header:
     """Return the header of an open file that had `size_bytes` a moment ago.
 
-    journald may grow, archive or truncate the file and write its header at the same time. So after a HeaderError the
-    header is read once more, with the file's current size.
+    journald may grow, archive or truncate the file at the same time, so a HeaderError leads to a second read.
 
     Raises: HeaderError of the second read; OSError as pread(2), EIO among them.
     """
@@ -100,9 +98,8 @@ def read(fd: int, size_bytes: int) -> Header:
 def read_state(fd: int) -> State:
     """Return the present state of the open file; UNKNOWN if it has no state byte or an unknown one.
 
-    journald writes the byte through a shared mapping, and pread(2) sees the change at once.
-
-    Raises: OSError as pread(2), EIO among them.
+    journald writes the byte through a shared mapping, and pread(2) sees the change at once. Raises: OSError as
+    pread(2).
     """
     byte = os.pread(fd, 1, STATE_OFFSET)
     return _STATES[byte[0]] if byte and byte[0] < len(_STATES) else State.UNKNOWN

@@ -46,10 +46,9 @@ class Journalctl:
         return self.child.wait()
 
     def make_error(self) -> KeeperError:
-        """Wait for journalctl to end, and return an error for the caller to raise.
+        """Wait for journalctl to end, and return a NeedsRootError or KeeperError for the caller to raise.
 
-        Return NeedsRootError if journalctl may not read the journal. Otherwise return KeeperError with the exit status
-        or signal, and the messages. The caller must have read the output: a full pipe would block journalctl.
+        The caller must have read the output: a full pipe would block journalctl.
         """
         status = self.wait()
         self.said.seek(0)
@@ -62,8 +61,7 @@ class Journalctl:
 def run_journalctl(fields: Sequence[str], *options: str, directory: str | None) -> Iterator[Journalctl]:
     """Run journalctl with `options`, yield the process, and kill it at the end of the block.
 
-    journalctl reads the journal in `directory`, or the host's if `directory` is None. It writes one line of JSON for
-    each entry, with the given fields and the fields that every entry has.
+    journalctl writes one line of JSON for each entry of the journal in `directory`, or of the host's if that is None.
 
     Raises: OSError if journalctl cannot be started.
     """
@@ -81,10 +79,7 @@ def run_journalctl(fields: Sequence[str], *options: str, directory: str | None) 
 
 
 def read_entries(fields: Sequence[str], matches: Sequence[str], *, most: int, directory: str | None) -> Iterator[Entry]:
-    """Yield the newest entries that match `matches`, the newest first, at most `most`.
-
-    `matches` are as in journalctl(1); () means all entries. `fields` and `directory` are as in `run_journalctl`. No
-    field is checked, and each can be missing.
+    """Yield the newest entries that match `matches`, the newest first, at most `most`. Any field can be missing.
 
     Raises: KeeperError with journalctl's messages if journalctl fails or writes incomplete JSON; NeedsRootError if
     journalctl may not read the journal; OSError if it cannot be started.
@@ -102,8 +97,7 @@ def read_entries(fields: Sequence[str], matches: Sequence[str], *, most: int, di
 def can_see_all(directory: str | None) -> bool:
     """Return whether the caller can read the whole journal. Return True for root without a check.
 
-    journalctl shows other users only their own entries, and writes a hint about this to stderr. Run journalctl, and
-    return False if it writes the hint. Its other failures are ignored. `directory` is as in `run_journalctl`.
+    journalctl shows other users only their own entries, and writes a hint about this to stderr.
 
     Raises: NeedsRootError if the caller may not read the journal at all; OSError if journalctl cannot be started.
     """
@@ -127,12 +121,9 @@ def _make_env() -> dict[str, str]:
 
 
 def _find_denial(messages: str) -> NeedsRootError | None:
-    """Return NeedsRootError if `messages`, journalctl's stderr, show that the caller may not read the journal at
-    all.
+    """Return NeedsRootError if journalctl's stderr shows that the caller may not read the journal at all, else None.
 
-    They show it if they contain "insufficient permissions", or "Permission denied" (EACCES) for an unprivileged
-    caller. For root, EACCES has another cause. Return None otherwise, also for the hint that other users'
-    messages are not shown.
+    For root, EACCES has another cause.
     """
     if "insufficient permissions" in messages:
         return NeedsRootError("journalctl: only root and the group systemd-journal may read the journal")
@@ -142,20 +133,15 @@ def _find_denial(messages: str) -> NeedsRootError | None:
 
 
 def parse_text_fields(line: bytes) -> dict[str, str]:
-    """Return the fields of the entry in `line` whose value is one text, by name. Other fields are left out.
+    """Return the fields of the entry in `line` whose value is one text, by name.
 
-    `line` must be a JSON object, as journalctl writes it. Raises: ValueError if it is not JSON, such as an
-    incomplete line.
+    Raises: ValueError if `line` is not JSON, such as an incomplete line.
     """
     return {name: value for name, value in json.loads(line).items() if isinstance(value, str)}
 
 
 def decode_text(value: Any) -> str:
-    """Return the text of a field's value, or "" if the entry lacks the field or journalctl left out its value.
-
-    An array of bytes is decoded as by os.fsdecode. If the field has several values, return the first, or "" if the
-    first is an array of bytes.
-    """
+    """Return the text of a field's value, the first of several; "" if the entry lacks it or journalctl left it out."""
     if isinstance(value, list):
         if all(isinstance(one, int) for one in value):
             return bytes(one & 0xFF for one in value).decode(errors="surrogateescape")
@@ -164,11 +150,7 @@ def decode_text(value: Any) -> str:
 
 
 def parse_number(value: Any) -> int | None:
-    """Return the number in a field's value, or None if it is not a decimal number of at most 18 digits.
-
-    A sign is not accepted in a text. A value that already is an int is returned unchanged. An array of bytes and
-    a field with several values are read as in `decode_text`: of several values, the first counts.
-    """
+    """Return the number in a field's value, or None if it is not a decimal number of at most 18 digits."""
     if isinstance(value, int):
         return value
     digits = decode_text(value)
@@ -176,12 +158,7 @@ def parse_number(value: Any) -> int | None:
 
 
 def compute_wait_us(entry: Mapping[str, Any]) -> int | None:
-    """Return how many microseconds an entry waited for journald; None if unknown, negative if the clock was set
-    back.
-
-    An entry from /dev/log or the native socket contains two times: when the kernel queued its datagram, and when
-    journald received it. The result is None if one of them is missing, or is no number for `parse_number`.
-    """
+    """Return how long an entry waited for journald: None if unknown, negative if the clock was set back."""
     taken_us = parse_number(entry.get("__REALTIME_TIMESTAMP"))
     sent_us = parse_number(entry.get("_SOURCE_REALTIME_TIMESTAMP"))
     return None if taken_us is None or sent_us is None else taken_us - sent_us

@@ -70,10 +70,7 @@ class Listing(NamedTuple):
 def find_directories(top: str = TOP) -> list[Directory]:
     """Return the journal directories at `top`: first `top` itself, then those below it, sorted by path.
 
-    `top` itself counts if it has an instance's name or contains journal files. Below it, at most MOST_FILES
-    subdirectories count, which are named remote or after an instance. They are not searched. Only `top` may be a
-    link; the paths in the result are resolved. If `top` does not exist, the list is empty, but a `top` with an
-    instance's name is returned even then.
+    At most MOST_FILES subdirectories count. Only `top` may be a link; the paths in the result are resolved.
 
     Raises: FileError if `top` cannot be listed: EACCES, ENOTDIR.
     """
@@ -90,7 +87,7 @@ def find_directories(top: str = TOP) -> list[Directory]:
 def find_links(top: str) -> list[tuple[str, str]]:
     """Return the links in `top` with an instance's name, as nspawn makes for --link-journal, and where each leads.
 
-    journalctl(1) follows such a link. Raises: FileError if `top` cannot be listed.
+    Raises: FileError if `top` cannot be listed.
     """
     top = os.path.realpath(top)
     names = heapq.nsmallest(MOST_FILES, (one.name for one in _scan(top) if one.is_symlink()))
@@ -99,10 +96,6 @@ def find_links(top: str) -> list[tuple[str, str]]:
 
 
 def _scan(directory: str | int) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries of a directory, unsorted; nothing if it does not exist. A descriptor is accepted, too.
-
-    Raises: FileError if the directory cannot be listed.
-    """
     try:
         with os.scandir(directory) as entries:
             yield from entries
@@ -113,19 +106,12 @@ def _scan(directory: str | int) -> Iterator[os.DirEntry[str]]:
 
 
 def describe_directory(path: str) -> Directory:
-    """Return the Directory of `path`, which contains journal files whatever its name is. The directory is not read.
-
-    If the name is no instance's, `machine_id` and `namespace` are "".
-    """
+    """Return the Directory of `path`, which contains journal files whatever its name is. The directory is not read."""
     name = os.path.basename(path)
     return _parse_directory(path, name) or Directory(path, name, "", "")
 
 
 def _parse_directory(path: str, name: str) -> Directory | None:
-    """Return the Directory at `path` whose last part is `name`, or None if `name` is neither remote nor an instance's.
-
-    The directory itself is not looked at.
-    """
     if name == REMOTE:
         return Directory(path, name, "", "")
     found = _INSTANCE.match(name)
@@ -135,10 +121,8 @@ def _parse_directory(path: str, name: str) -> Directory | None:
 
 
 def list_directory(directory: str | int) -> Listing:
-    """Return the journals and leftovers in a directory, unsorted; empty if the directory vanished.
+    """Return the journals and leftovers in a directory, unsorted, at most MOST_FILES of each; empty if it vanished.
 
-    Return at most MOST_FILES of each, and journals of at most MOST_NAME_BYTES; count the others in `left_out`. Prefer
-    journald's own names (system, user-UID) to others, then active files to archives, then new archives to old ones.
     Only names are read: the caller checks whether each is a regular file.
 
     Raises: FileError if the directory cannot be listed: EACCES.
@@ -169,27 +153,19 @@ def list_directory(directory: str | int) -> Listing:
 
 
 def _rank(name: str, kind: Name) -> tuple[bool, bool, int, str]:
-    """Return a sort key for a journal; those with the lowest keys are left out of a full listing.
-
-    The key is: has journald's own name, is active, the time in the name, and the name.
-    """
+    """Return a sort key for a journal; those with the lowest keys are left out of a full listing."""
     return kind.owner != "remote", kind.kind is Kind.ACTIVE, kind.realtime_us, name
 
 
 def describe_instance(
     directory: Directory, *, device: int, nocow: bool, space: os.statvfs_result | None = None, root: str = "/"
 ) -> Instance:
-    """Return the journald that writes `directory`, with its settings.
+    """Return the journald that writes `directory`, with its settings from below `root`.
 
-    The caller gives `device` (st_dev) and `nocow` (the directory's flag). With `space`, missing limits are those
-    that journald computes for such a filesystem. Without it, they stay None, and so does `available_bytes`.
+    The caller gives `device` (st_dev) and `nocow` (the directory's flag). Without `space`, missing limits stay None.
+    Other machines' journals get systemd's defaults, because their configuration is elsewhere.
 
-    For this machine's directories the settings are read below `root`. Other machines' journals, such as a
-    container's, get systemd's defaults, because their configuration is elsewhere. The directory remote/ gets
-    conf.REMOTE.
-
-    Raises: FileError for a configuration file that the caller may not read; OSError if the machine id cannot be
-    read.
+    Raises: FileError for a configuration file that the caller may not read; OSError if the machine id is unreadable.
     """
     if directory.name == REMOTE:
         found = conf.REMOTE
@@ -213,8 +189,7 @@ def describe_instance(
 def read_machine_id(root: str = "/") -> str:
     """Return the text of etc/machine-id below `root`, or "" if the file does not exist.
 
-    White space around the text is removed. Usually the text is this machine's id, 32 lower-case hexadecimal digits.
-    This is not checked: during the first boot the text can be "uninitialized". Source: machine-id(5).
+    During the first boot the text can be "uninitialized". Source: machine-id(5).
 
     Raises: OSError if the file exists but cannot be read.
     """

@@ -39,9 +39,7 @@ class Name(NamedTuple):
 def classify(name: str) -> Name | None:
     """Return the parts of `name`, or None if it is not the name of a journal file.
 
-    `name` is a directory entry with undecodable bytes as surrogates. A name that ends in .journal and is not an
-    archive's counts as active, as in journald's vacuum. Every name that ends in .journal~ counts as unclean, because no
-    process writes to such files.
+    Undecodable bytes of `name` are surrogates.
 
     Source: systemd 255, journal-vacuum.c journal_directory_vacuum(); sd-journal.c dirent_is_journal_file().
     """

@@ -21,8 +21,7 @@ STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def open_file(name: str, dir_fd: int) -> int:
     """Return a read-only descriptor of the file `name` in a directory; the caller closes it.
 
-    The access time does not change, unless another user owns the file and the caller is not privileged. The type of the
-    file is not checked.
+    The access time does not change, unless another user owns the file and the caller is not privileged.
 
     Raises: OSError: ENOENT, EACCES; ELOOP a symbolic link; ENXIO a socket.
     """
@@ -49,8 +48,6 @@ def hold_open(name: str, dir_fd: int) -> Iterator[int]:
 def open_directory(path: str) -> Iterator[int]:
     """Open a directory, yield its readable descriptor, and close it at the end of the block.
 
-    Each part of the path is opened from the one before. A symbolic link in the path raises an error.
-
     Raises: OSError: ENOENT, EACCES; ENOTDIR a part of the path is a link, or not a directory.
     """
     way, _, name = path.rstrip("/").rpartition("/")
@@ -71,11 +68,9 @@ def open_directory(path: str) -> Iterator[int]:
 def is_being_written(fd: int) -> bool:
     """Return whether the file `fd` (read-only) is open or mapped for writing, or behind a loop device.
 
-    The check takes a read lease and gives it back at once. The kernel refuses the lease with EAGAIN while the inode's
-    write count is not zero. Never check an active file of a journald of this machine: it opens active files with
-    O_NONBLOCK, and its open would fail during the microseconds of the lease. The result is False on a filesystem
-    without leases (EINVAL), where only the settle time protects. Without ownership or CAP_LEASE (EACCES) the result is
-    True.
+    Never check an active file of a journald of this machine: it opens active files with O_NONBLOCK, and its open would
+    fail during the microseconds of the read lease. The result is False on a filesystem without leases (EINVAL), True
+    without ownership or CAP_LEASE (EACCES).
 
     Raises: OSError for any other errno.
 
