@@ -48,10 +48,8 @@ class Assignment(NamedTuple):
 
 
 def assignments(name: str, *, root: str = "/", subdir: str = "systemd") -> list[Assignment]:
-    """Return all assignments of the configuration `name` ("journald.conf") in their order: later ones win.
-
-    They are read from the main file and the drop-ins that `files` returns. Wrong lines are among them. A file that
-    vanishes meanwhile is left out.
+    """Return all assignments and wrong lines of the configuration `name` ("journald.conf") in their order: later ones
+    win.
 
     Raises: FileError with the file or directory that exists and cannot be read (EACCES, EIO, ELOOP).
     """
@@ -64,13 +62,8 @@ def assignments(name: str, *, root: str = "/", subdir: str = "systemd") -> list[
 def files(name: str, *, root: str = "/", subdir: str = "systemd") -> list[str]:
     """Return the paths of the main file and the drop-ins of the configuration `name`, in reading order.
 
-    The main file is the first NAME that exists in a directory `root`/PROJECT_DIRS/`subdir`, such as /etc/systemd.
-    Without a main file, return the drop-ins alone. All these directories are searched for every version of journald,
-    although journald before 256 read the main file only from /etc.
-
-    Drop-ins are NAME.d/*.conf of all these directories, sorted by name. Of drop-ins with equal names, only the one in
-    the first directory is returned. So an empty file or a link to /dev/null hides later ones. Links are followed as the
-    kernel does, also out of `root`.
+    All PROJECT_DIRS below `root` are searched for every version of journald, although journald before 256 read the main
+    file only from /etc. Links are followed as the kernel does, also out of `root`.
 
     Raises: FileError if a directory cannot be listed.
     """
@@ -85,10 +78,7 @@ def files(name: str, *, root: str = "/", subdir: str = "systemd") -> list[str]:
 
 
 def _exists(file: str) -> bool:
-    """Return whether the file exists. Return False for a dangling link, or if a parent is not a directory.
-
-    Return True after any other error of stat(2), such as ELOOP or EACCES. Opening the file then gives the reason.
-    """
+    """Return whether the file exists. After ELOOP or EACCES return True: opening the file then gives the reason."""
     try:
         os.stat(file)
     except (FileNotFoundError, NotADirectoryError):
@@ -99,12 +89,6 @@ def _exists(file: str) -> bool:
 
 
 def _conf_names(directory: str) -> list[str]:
-    """Return the names in a directory that end in ".conf", except hidden ones. Their order is arbitrary.
-
-    Return [] if the directory does not exist or is not a directory.
-
-    Raises: FileError if the directory cannot be listed for another reason.
-    """
     try:
         return [entry for entry in os.listdir(directory) if entry.endswith(".conf") and not entry.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
@@ -114,12 +98,9 @@ def _conf_names(directory: str) -> list[str]:
 
 
 def parse_file(file: str, *, missing_ok: bool = False) -> list[Assignment]:
-    """Return the assignments and wrong lines in a file, in their order. A wrong line has a `problem`.
+    """Return the assignments and wrong lines in a file, in their order, up to the first fatal problem.
 
-    - The list ends with the first fatal problem (see `parse`).
-    - For a directory or a FIFO, return a single wrong line with a fatal problem.
-    - For /dev/null and any other character device, return [].
-    - With `missing_ok`, return [] for a missing file, a dangling link, or a path below a file.
+    A directory or FIFO is a fatal problem, and a character device is empty. With `missing_ok`, so is a missing file.
 
     Raises: FileError if the file cannot be opened or read (ENOENT, EACCES, EIO, ELOOP).
     """
@@ -146,10 +127,7 @@ def parse_file(file: str, *, missing_ok: bool = False) -> list[Assignment]:
 
 
 def parse(data: bytes, file: str) -> list[Assignment]:
-    """Return the assignments and wrong lines in `data`, the content of `file`, in their order.
-
-    The list ends with the first fatal problem: a bad section header, or a line that is too long or not UTF-8.
-    """
+    """Return the assignments and wrong lines in `data`, the content of `file`, up to the first fatal problem."""
     found: list[Assignment] = []
     section = ""
     for line, raw in _logical_lines(data):
@@ -175,10 +153,7 @@ def parse(data: bytes, file: str) -> list[Assignment]:
 
 
 def _decode(raw: bytes) -> tuple[str, str]:
-    """Return a line's text without surrounding blanks, and the rule that the line breaks, or "".
-
-    Bytes that are not UTF-8 become backslash escapes. A line of MAX_LINE_BYTES or more gives "" as its text.
-    """
+    """Return a line's text without surrounding blanks, and the rule that the line breaks, or ""."""
     if len(raw) >= MAX_LINE_BYTES:
         return "", f"a line is shorter than {MAX_LINE_BYTES} bytes"
     try:
@@ -188,11 +163,7 @@ def _decode(raw: bytes) -> tuple[str, str]:
 
 
 def _section(text: str, before: str) -> tuple[str, str]:
-    """Return the section's name in a header line, and "". `text` is the line, which begins with "[".
-
-    Return the section `before` and the problem if the line does not end in "]". Do the same if the name contains
-    quotes, backslashes or control characters. An unknown section is no problem here.
-    """
+    """Return the section's name in a header line, or the section `before`, and the problem or ""."""
     if not text.endswith("]"):
         return before, "a section header is [NAME]"
     if _UNSAFE_IN_SECTION.search(text):
@@ -201,12 +172,9 @@ def _section(text: str, before: str) -> tuple[str, str]:
 
 
 def _logical_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and the text of each line except comments. Blank lines are yielded, and white space is kept.
+    """Yield the number of the last part and the text of each line except comments, with continued lines joined.
 
-    A line that ends in an odd number of backslashes continues in the next line. A space replaces the last backslash.
-    The joined line has the number of its last part. A comment between two parts is skipped and does not end the line. A
-    blank line or the end of the file ends it. A joined line of MAX_LINE_BYTES or more is not continued. A byte order
-    mark at the beginning is removed.
+    A comment between two parts does not end the line. A blank line or the end of the file ends it.
     """
     data = data.removeprefix(_BOM)
     pending: bytes | None = None

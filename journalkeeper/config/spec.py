@@ -64,10 +64,7 @@ class Spec(NamedTuple):
 
     @property
     def allowed(self) -> str:
-        """The permitted values for an error message: "a time span such as 10s or 1h 30min, from 1s to 1d, or infinity".
-
-        The text is the form, then the permitted words, the range and "or infinity", where the directive has them.
-        """
+        """The permitted values for an error message, such as "a time span such as 10s, from 1s to 1d, or infinity"."""
         text = str(self.form)
         if self.words:
             text += " " + ", ".join(self.words)
@@ -76,10 +73,7 @@ class Spec(NamedTuple):
         return text + (", or infinity" if self.endless else "")
 
     def format_value(self, value: object) -> str:
-        """Return `value` as text for a configuration file: "2h", "64M", "yes", "infinity" for None.
-
-        The paths of a tuple are quoted and separated by spaces.
-        """
+        """Return `value` as text for a configuration file: "2h", "64M", "yes", "infinity" for None."""
         match value:
             case None:
                 return "infinity"
@@ -92,11 +86,7 @@ class Spec(NamedTuple):
         return str(value)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Return pydantic's schema for the field: our `read` converts text, then pydantic checks type and range.
-
-        `read` receives only a text or a list; pydantic gets any other value unchanged. Without a `high` limit, pydantic
-        checks no range.
-        """
+        """Return pydantic's schema for the field: our `read` converts text, then pydantic checks type and range."""
 
         def value(given: object) -> object:
             return self.read(given) if isinstance(given, str | list) else given
@@ -105,15 +95,11 @@ class Spec(NamedTuple):
         return core_schema.no_info_before_validator_function(value, handler.generate_schema(bounded))
 
     def read(self, text: str | list[str]) -> object:
-        """Return the value of a directive's text. pydantic later checks the range and the permitted words.
+        """Return the value of a directive's text, or of the list of its texts for a directive with paths.
 
-        - A list has the texts of a directive with paths. Return all their paths as one tuple without repetitions.
-        - Return None for "infinity", if the directive permits it.
-        - If the permitted words include "yes" and "no", return one of these for another boolean word, such as "true".
-        - Otherwise return the text as a value of the directive's form, such as a number, a bool or a word.
+        pydantic later checks the range and the permitted words.
 
-        Raises: ValueError with the reason, if the text does not have the directive's form; KeyError for a directive
-            with paths if its text is not in a list.
+        Raises: ValueError with the reason, if the text does not have the directive's form.
         """
         if isinstance(text, list):
             return tuple(dict.fromkeys(path for line in text for path in _paths(line)))
@@ -124,7 +110,6 @@ class Spec(NamedTuple):
         return READERS[self.form](text)
 
     def _yes_or_no(self, text: str) -> str:
-        """Return "yes" or "no" for any boolean word of systemd, or other text unchanged for pydantic's check."""
         try:
             return self.format_value(READERS[Form.BOOL](text))
         except ValueError:
@@ -132,19 +117,12 @@ class Spec(NamedTuple):
 
 
 def _scale(value: int, units: Iterable[tuple[int, str]]) -> str:
-    """Return `value` as text in the largest of `units` that divides it, such as "2h" or "64M".
-
-    `units` are (size, suffix), the largest first. 0 has no suffix.
-    """
+    """Return `value` as text in the largest of `units` that divides it, such as "2h" or "64M"."""
     unit, suffix = next((unit for unit in units if value and value % unit[0] == 0), (1, ""))
     return f"{value // unit}{suffix}"
 
 
 def _compression(text: str) -> str:
-    """Return `text` unchanged if `parse_compression` permits it: "no", or an algorithm such as "zstd" or "zstd:3".
-
-    Raises: ValueError with the permitted words otherwise.
-    """
     compression.parse_compression(text)
     return text
 
@@ -156,20 +134,12 @@ def _count(text: str) -> int:
 
 
 def _absolute(text: str) -> str:
-    """Return the path without redundant slashes and dots; the file system is not read.
-
-    Raises: ValueError for a path that is relative or contains "..".
-    """
     if not text.startswith("/") or ".." in text.split("/"):
         raise ValueError(Form.PATH)
     return "/" + "/".join(name for name in text.split("/") if name not in ("", "."))
 
 
 def _paths(text: str) -> list[str]:
-    """Return the paths in one line; a path with spaces is quoted, as in systemd's lists.
-
-    Raises: ValueError as `_absolute`, or for a quote that is not closed.
-    """
     return [_absolute(path) for path in split(text)]
 
 

@@ -40,10 +40,7 @@ class Shown(NamedTuple):
 
 
 def describe(config: Config) -> list[Shown]:
-    """Return a row for every directive, in the order of journalkeeper.conf.
-
-    A row has the section, the name, the value as text, and whether that is the default value.
-    """
+    """Return the section, name and value of every directive, and whether that is the default, in the file's order."""
     shown = []
     for one in directives():
         value = one.spec.format_value(_value(config, one))
@@ -54,12 +51,9 @@ def describe(config: Config) -> list[Shown]:
 def from_assignments(assignments: Iterable[Assignment]) -> Config:
     """Return the configuration that the lines of all files give, in the order in which they apply.
 
-    A later line wins, an empty value resets to the default, and the paths of a list add up. An overridden value is not
-    checked, so a drop-in can correct an earlier file. A line with a `problem`, fatal or not, always is an error. So is
-    a line with an unknown section or directive.
+    An overridden value is not checked, so a drop-in can correct an earlier file.
 
-    Raises: ConfigError with every problem, in the order of the lines: a line with a problem, unknown section or
-        directive, bad value, value out of range, values that contradict each other.
+    Raises: ConfigError with every problem, in the order of the lines.
     """
     lines: dict[Directive, list[Assignment]] = {}
     problems: list[Problem] = []
@@ -94,13 +88,6 @@ def _value(config: Config, directive: Directive) -> Any:
 
 
 def _unknown(line: Assignment) -> str:
-    """Return the reason why the section or key of `line` is unknown.
-
-    - For an unknown section, name the nearest section, if one is similar, and all allowed sections.
-    - For a line without a section, the reason is "stands before the first section". Name all allowed sections.
-    - For a key of another section, name only the section in which the key belongs.
-    - For any other key, name the nearest key of the section, if one is similar, and all keys of the section.
-    """
     sections = list(dict.fromkeys(one.section for one in directives()))
     if line.section not in sections:
         near = get_close_matches(line.section.capitalize(), sections, n=1)
@@ -119,8 +106,7 @@ def _unknown(line: Assignment) -> str:
 def _validate(lines: dict[Directive, list[Assignment]]) -> tuple[Config, list[Problem]]:
     """Return the configuration that the valid lines give together, and a problem for each other line.
 
-    First validate each line in a configuration of its own, because only some lines of a list of paths may be wrong. A
-    directive without a valid line has its default.
+    Each line is first validated alone, because only some lines of a list of paths may be wrong.
     """
     problems: list[Problem] = []
     good: dict[Directive, list[Assignment]] = {}
@@ -137,7 +123,6 @@ def _validate(lines: dict[Directive, list[Assignment]]) -> tuple[Config, list[Pr
 
 
 def _as_words(lines: dict[Directive, list[Assignment]]) -> dict[str, dict[str, object]]:
-    """Return pydantic's input: by section and field the last text, or all texts of a directive with paths."""
     words: dict[str, dict[str, object]] = {}
     for directive, given in lines.items():
         texts = [line.value.strip() for line in given]
@@ -148,11 +133,7 @@ def _as_words(lines: dict[Directive, list[Assignment]]) -> dict[str, dict[str, o
 
 
 def _contradictions(config: Config, lines: dict[Directive, list[Assignment]], wrong: list[Problem]) -> list[Problem]:
-    """Return a problem for each pair of directives in AT_LEAST if the first value is smaller than the second.
-
-    The defaults contradict nothing. A pair is left out if one of its lines is already `wrong`. The problem names the
-    first line of the first directive, or of the second if no line sets the first.
-    """
+    """Return a problem for each pair of directives in AT_LEAST if the first value is smaller than the second."""
     problems: list[Problem] = []
     bad = {(file, line) for file, line, _, _ in wrong}
     for greater_name, smaller_name in AT_LEAST:
