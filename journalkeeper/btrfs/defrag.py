@@ -41,14 +41,9 @@ flags.
 def defrag_range(fd: int, offset: int, length: int, *, compress: Compression | None = None) -> None:
     """Defragment or compress a range of a file.
 
-    Without `compress`, the kernel skips extents of at least 256 KiB and extents without a neighbour to join.
-
-    With `compress`, the kernel rewrites every written extent of the range at every call, whatever its size, and starts
-    the write-back of the whole file. The call lasts as long as the compression (zstd:15: 0.7 s for 8 MiB). A kernel
-    before 6.15 refuses a level; the call is then repeated without the level.
-
-    The kernel always skips holes, unwritten extents and dirty pages: sync the file first. A read-only descriptor
-    suffices if the caller may write to the file.
+    Without `compress`, the kernel skips extents of at least 256 KiB and extents without a neighbour to join. With it,
+    the kernel rewrites every written extent and starts the write-back of the whole file (zstd:15: 0.7 s for 8 MiB). A
+    kernel before 6.15 refuses a level. Dirty pages are always skipped: sync the file first.
 
     Raises: ValueError for an empty range, which the kernel would take as the rest of the file; OSError: EPERM no right
     to write; EROFS; ENOSPC; EINVAL `offset` at or behind the end of the file; ETXTBSY a swap file; EAGAIN a signal came

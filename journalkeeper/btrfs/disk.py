@@ -42,10 +42,7 @@ LAST = 2**64 - 1
 def read_disk_bytes(fd: int) -> int | None:
     """Return the disk usage of one file in bytes, as compsize(8) counts it; None without CAP_SYS_ADMIN.
 
-    Unwritten extents count. Dirty pages without a place on the disk do not count: sync the file first. Data inside of
-    btrfs's metadata does not count either; only files of less than 4 KiB have such data.
-
-    Raises: OSError: ENOTTY not on btrfs.
+    Dirty pages without a place on the disk do not count: sync the file first. Raises: OSError: ENOTTY not on btrfs.
     """
     try:
         return sum({place: disk_bytes for place, disk_bytes, _ in _list_parts(fd)}.values())
@@ -56,10 +53,7 @@ def read_disk_bytes(fd: int) -> int | None:
 def read_pinned_bytes(fd: int) -> int | None:
     """Return how many bytes on the disk the file's extents occupy although the file does not use them; at least 0.
 
-    btrfs keeps a whole extent while the file uses any part of it. If the file uses half of the uncompressed data of a
-    compressed extent, half of its bytes on the disk count as used. Return None without CAP_SYS_ADMIN.
-
-    Raises: as `read_disk_bytes`.
+    Return None without CAP_SYS_ADMIN. Raises: as `read_disk_bytes`.
     """
     disk_bytes = read_disk_bytes(fd)
     if disk_bytes is None:
@@ -70,9 +64,7 @@ def read_pinned_bytes(fd: int) -> int | None:
 def _list_parts(fd: int) -> Iterator[tuple[int, int, float]]:
     """Yield (address, bytes, used bytes) for each part of the file that lies in one extent.
 
-    `address` and `bytes` are the place and the size of the whole extent on the disk. All parts in one extent have the
-    same two values. `used bytes` is `bytes` times the part's share of the extent's data, a float. Leave out holes and
-    inline data.
+    `address` and `bytes` are the place and the size of the whole extent on the disk.
 
     Raises: OSError: EPERM no CAP_SYS_ADMIN; ENOTTY not on btrfs.
     """

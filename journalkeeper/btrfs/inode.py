@@ -29,10 +29,7 @@ FLAGS = struct.Struct("=I4x")
 
 
 def get_flags(fd: int) -> int:
-    """Return the FS_*_FL flags of a file or directory.
-
-    Raises: OSError: ENOTTY the filesystem has no such flags.
-    """
+    """Return the FS_*_FL flags of a file or directory. Raises: OSError: ENOTTY the filesystem has no such flags."""
     return int(call_ioctl(fd, FS_IOC_GETFLAGS, FLAGS, 0)[0])
 
 
@@ -47,18 +44,12 @@ def set_flags(fd: int, flags: int) -> None:
 
 
 def is_nocow(fd: int) -> bool:
-    """Return whether the NOCOW flag of a file or directory is set.
-
-    Writes to a NOCOW file go in place, without checksums and compression. New files inherit the flag of their
-    directory.
-    """
+    """Return whether the NOCOW flag of a file or directory is set. New files inherit the flag of their directory."""
     return bool(get_flags(fd) & FS_NOCOW_FL)
 
 
 def set_nocow(fd: int) -> bool:
-    """Set NOCOW, keep the other flags, and return whether NOCOW is set now.
-
-    On a file with data btrfs returns success and changes nothing.
+    """Set NOCOW and return whether it is set now: on a file with data btrfs returns success and changes nothing.
 
     Raises: as `set_flags`.
     """

@@ -32,7 +32,6 @@ def _raise_error(result: int, _function: object, _arguments: object) -> int:
 
 
 def _declare(name: str, *types: Any) -> Callable[..., int]:
-    """Return the function `name` of libc with these argument types. A negative result raises OSError with its errno."""
     function: Any = _libc[name]
     function.argtypes = types
     function.errcheck = _raise_error
@@ -54,7 +53,7 @@ renameat2 = _declare("renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, c
 
 
 def ioctl(fd: int, request: int, buffer: bytearray) -> None:
-    """Call ioctl(2) on `fd` with a buffer that the kernel reads and changes in place.
+    """Call ioctl(2) on `fd` with a buffer that the kernel changes in place.
 
     Raises: OSError with the kernel's errno; ENOTTY if the filesystem does not know the request.
     """
@@ -62,10 +61,7 @@ def ioctl(fd: int, request: int, buffer: bytearray) -> None:
 
 
 def call_ioctl(fd: int, request: int, layout: Struct, *values: Any) -> tuple[Any, ...]:
-    """Call ioctl(2) with the struct `layout` that contains `values`, and return all its fields as the kernel left them.
-
-    Raises: as `ioctl`.
-    """
+    """Call ioctl(2) with a struct of `values`, and return its fields as the kernel left them. Raises: as `ioctl`."""
     buffer = bytearray(layout.pack(*values))
     ioctl(fd, request, buffer)
     return layout.unpack(buffer)
@@ -83,9 +79,7 @@ def cachestat(fd: int, offset: int, length: int) -> tuple[int, int]:
 
 
 def exchange(dir_fd: int, name_a: str, name_b: str) -> None:
-    """Exchange two names in one directory; both must exist. Every file has a name at every moment.
-
-    The exchange is durable after an fsync of the directory.
+    """Exchange two names in one directory; both must exist. The exchange is durable after an fsync of the directory.
 
     Raises: OSError: ENOENT one is missing; EACCES, EPERM no right to write in the directory; EROFS; ENOSPC no room for
     the metadata; EINVAL the filesystem does not support it.

@@ -28,9 +28,7 @@ PAUSED = " paused"
 def find_maintenance(uuid: str, *, sysfs: str = SYSFS, scrubs: str = SCRUBS) -> str:
     """Return the name of the operation that runs on the volume, or "" if none runs or the volume is unknown.
 
-    It is "scrub" or one of the kernel's names, such as "balance" and "device replace". A paused balance does not
-    count. A scrub counts only if the caller may read its files in `scrubs`, and if `btrfs scrub` wrote its status
-    in the last SCRUB_FRESH_S. If the kernel's file cannot be read, only a scrub is reported.
+    It is "scrub" or one of the kernel's names, such as "balance". A paused balance does not count.
     """
     with suppress(OSError), open(f"{sysfs}/{uuid}/exclusive_operation", encoding="ascii") as file:
         operation = file.read().strip()
@@ -49,8 +47,7 @@ def _is_scrubbing(uuid: str, scrubs: str) -> bool:
 def list_disks(uuid: str, *, sysfs: str = SYSFS) -> list[str]:
     """Return the names, as in /proc/diskstats, of the block devices of a mounted volume; [] if the volume is gone.
 
-    The list is sorted. It includes the disk of each partition and the devices below device-mapper, md and bcache. Only
-    a whole disk's statistics show the load of its other partitions and logical volumes, such as a backup.
+    Only a whole disk's statistics show the load of its other partitions and logical volumes, such as a backup.
 
     Source: Documentation/ABI/stable/sysfs-block.
     """
@@ -59,10 +56,6 @@ def list_disks(uuid: str, *, sysfs: str = SYSFS) -> list[str]:
 
 
 def _find_layers(device: str) -> set[str]:
-    """Return the names of the block device with the sysfs directory `device` and of all devices below it.
-
-    The disk of a partition counts as below the partition.
-    """
     found = {os.path.basename(device)}
     if os.path.exists(f"{device}/partition"):
         found |= _find_layers(os.path.dirname(device))

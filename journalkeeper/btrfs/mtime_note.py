@@ -27,8 +27,6 @@ MAX_TIME_NS: Final = 1 << 63
 def make(fd: int, status: os.stat_result) -> None:
     """Store the mtime of `status` in a note, an xattr of the file, before the work changes the mtime.
 
-    The note also contains the size of the file and the present time. It replaces an older note.
-
     Raises: OSError: EACCES, EPERM; EROFS; ENOSPC, EDQUOT.
     """
     os.setxattr(fd, NAME, b"%d %d %d" % (status.st_mtime_ns, status.st_size, time.time_ns()))
@@ -44,9 +42,7 @@ def restore(fd: int, status: os.stat_result) -> None:
 
 
 def read(fd: int) -> bytes | None:
-    """Return the file's note, which only a killed run leaves behind, or None if it has none.
-
-    Return None also if the filesystem does not support xattrs. The content is not checked.
+    """Return the file's note, which only a killed run leaves behind, or None. The content is not checked.
 
     Raises: OSError: EACCES, EIO.
     """
@@ -61,13 +57,7 @@ def read(fd: int) -> bytes | None:
 def find_mtime_ns(note: bytes | None, status: os.stat_result) -> int:
     """Return the mtime, in ns, that the file with this `note` and `status` would have without our own work.
 
-    A note contains an mtime, the size of the file, and the time when the note was made. Return the mtime in the
-    note if our own work was the last change of the file. That is so if both conditions are met:
-    - The size in the note is the size in `status`.
-    - The mtime in `status` is less than PUNCHING_NS after the time of the note, and at most COARSE_NS before it.
-
-    Otherwise return the mtime in `status`. Return it also if `note` is None or invalid, because a user can set
-    the xattr to any value.
+    An invalid note is ignored, because a user can set the xattr to any value.
     """
     try:
         mtime_ns, size_bytes, made_ns = map(int, (note or b"").split())
@@ -78,10 +68,7 @@ def find_mtime_ns(note: bytes | None, status: os.stat_result) -> int:
 
 
 def apply(fd: int) -> bool:
-    """Apply the note: restore the mtime that an interrupted run changed, and remove the note.
-
-    Return whether this call changed the mtime. Keep the mtime if another writer changed the file later, or if the note
-    is invalid. Remove the note in these cases, too.
+    """Restore the mtime that an interrupted run changed, remove the note, and return whether the mtime changed.
 
     Raises: as `restore` and `read`; so a file without a note raises OSError ENODATA.
     """

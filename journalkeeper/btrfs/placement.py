@@ -28,14 +28,8 @@ from journalkeeper.model import MAX_FILE_BYTES, MIB, Extents, Stretch
 def _mark_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[Extent, bool]]:
     """Yield (row, begins) for each row of the map of `fd`. `begins` is True if a new extent begins with the row.
 
-    The rule is that of filefrag(8). A row continues the extent of the previous row in two cases. It starts on the
-    disk where the previous row ends, or both rows have the same difference between disk address and file offset.
-    The flags of the rows do not matter, so alternating written and unwritten blocks are one extent. A compressed
-    row has its uncompressed length, so the next row seldom starts at its end. The first row always begins an
-    extent.
-
-    With `sync`, dirty pages are written first. Otherwise those that have a disk address keep it, and the others get
-    one from `_place_dirty_pages`.
+    The rule is that of filefrag(8). A compressed row has its uncompressed length, so the next row seldom starts at its
+    end.
     """
     end: int | None = None
     shift: int | None = None
@@ -47,12 +41,7 @@ def _mark_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[Extent, bool]]:
 
 
 def _place_dirty_pages(rows: list[Extent]) -> list[Extent]:
-    """Return the rows of an extent map, with an address for each row of dirty pages that has none yet (DELALLOC).
-
-    If the next row touches this row in the file, the address continues that row. Otherwise the address continues the
-    previous row, which may itself have got its address here. The row stays as it is if it touches no row of `rows`. It
-    also stays as it is if the row to continue is shared.
-    """
+    """Return the rows, with an address next to a neighbour's for each row of dirty pages without one (DELALLOC)."""
     placed: list[Extent] = []
     for number, row in enumerate(rows):
         start, _, length, flags = row
@@ -68,14 +57,9 @@ def _place_dirty_pages(rows: list[Extent]) -> list[Extent]:
 def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
     """Return the number of extents of `fd` and its bytes of each kind.
 
-    With `sync`, dirty pages are written first. Otherwise they count as in `count`. `total`
-    includes extents behind the end of the file; all other numbers end there. Dirty pages without a place count as
-    data. Compressed and shared bytes are also part of the data bytes, or of the unwritten bytes.
-
-    With `per_mib`, the result also has two numbers for each MiB of the file. `per_mib` is the number of extents
-    that begin there. `left_per_mib` is the number of these extents that are unwritten or follow an unwritten row.
-    Both tuples end with the last MiB in which an extent begins. They are () without `per_mib`. They are () also
-    for files larger than MAX_FILE_BYTES, because of the memory.
+    `total` includes extents behind the end of the file; all other numbers end there. Compressed and shared bytes are
+    also part of the data bytes, or of the unwritten bytes. The numbers by MiB are () without `per_mib`, and for files
+    larger than MAX_FILE_BYTES, because of the memory.
 
     Raises: as `fiemap.map_batches`.
     """
@@ -112,9 +96,7 @@ def _sum_bytes_with(bytes_by_flags: Counter[int], flag: int) -> int:
 def list_stretches(fd: int, *, sync: bool) -> tuple[Stretch, ...]:
     """Return, for each MiB of the file, the bytes of each kind and the number of extents that begin there.
 
-    The result is () for empty files and for files larger than MAX_FILE_BYTES. `sync` is as in `count`.
-
-    Raises: as `survey`.
+    The result is () for files larger than MAX_FILE_BYTES. Raises: as `survey`.
     """
     size = os.fstat(fd).st_size
     if size > MAX_FILE_BYTES:
@@ -138,21 +120,14 @@ def list_stretches(fd: int, *, sync: bool) -> tuple[Stretch, ...]:
 
 
 def _choose_column(flags: int) -> int:
-    """Return the number of the byte count in Stretch to which a row with `flags` adds its length.
-
-    0 is data_bytes, 1 compressed_bytes, 2 shared_bytes, 3 both_bytes (compressed and shared), and 4 unwritten_bytes. An
-    unwritten row is always 4. A row with none of these flags is 0.
-    """
+    """Return the number of the byte count in Stretch to which a row with `flags` adds its length."""
     if flags & FIEMAP_EXTENT_UNWRITTEN:
         return 4
     return bool(flags & FIEMAP_EXTENT_ENCODED) + 2 * bool(flags & FIEMAP_EXTENT_SHARED)
 
 
 def count(fd: int, *, sync: bool) -> int:
-    """Return the number of extents of `fd`, 0 for a file without any.
-
-    With `sync`, dirty pages are written first. Otherwise a dirty page counts at its present disk address, and one
-    without an address counts as part of a neighbouring extent.
+    """Return the number of extents of `fd`. With `sync`, dirty pages are written first.
 
     A FIEMAP call that only counts (fm_extent_count 0) would take a fifth of the time. But it counts adjacent written
     and unwritten extents separately, and each dirty page.

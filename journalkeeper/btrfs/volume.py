@@ -98,10 +98,7 @@ class Space(NamedTuple):
 
 
 def fs_info(fd: int) -> tuple[str, int]:
-    """Return the filesystem's UUID and its highest device id.
-
-    Raises: OSError: ENOTTY not on btrfs.
-    """
+    """Return the filesystem's UUID and its highest device id. Raises: OSError: ENOTTY not on btrfs."""
     max_id, fsid, _, _ = call_ioctl(fd, BTRFS_IOC_FS_INFO, FS_INFO, 0, b"", 0, 0)
     return str(UUID(bytes=fsid)), max_id
 
@@ -132,12 +129,7 @@ def is_missing(uuid: str, devid: int) -> bool:
 
 
 def space_info(fd: int) -> tuple[Space, ...]:
-    """Return one Space for each pair of a kind (data, metadata, system) and a profile of which the volume has chunks.
-
-    Return also every other Space that the kernel reports, such as the global reserve.
-
-    Raises: OSError: ENOTTY not on btrfs.
-    """
+    """Return each Space that the kernel reports, by kind and profile. Raises: OSError: ENOTTY not on btrfs."""
     _, slots = call_ioctl(fd, BTRFS_IOC_SPACE_INFO, SPACE_ARGS, 0, 0)
     buffer = bytearray(SPACE_ARGS.pack(slots, 0) + bytes(slots * SPACE.size))
     ioctl(fd, BTRFS_IOC_SPACE_INFO, buffer)
@@ -149,9 +141,7 @@ def space_info(fd: int) -> tuple[Space, ...]:
 def read_generation(fd: int) -> int:
     """Return the number of the volume's current transaction; 0 if the kernel does not report it.
 
-    sync(2) ends a transaction, and the kernel ends one every 30 s. fsync(2) does not: it only writes to a log.
-
-    Raises: OSError: ENOTTY not on btrfs.
+    sync(2) ends a transaction; fsync(2) only writes to a log. Raises: OSError: ENOTTY not on btrfs.
     """
     _, _, flags, number = call_ioctl(fd, BTRFS_IOC_FS_INFO, FS_INFO, 0, b"", BTRFS_FS_INFO_FLAG_GENERATION, 0)
     return int(number) if flags & BTRFS_FS_INFO_FLAG_GENERATION else 0
@@ -160,9 +150,8 @@ def read_generation(fd: int) -> int:
 def commit_transaction(fd: int) -> None:
     """Commit the btrfs transaction of the volume that contains `fd`, and wait until it is on the disk.
 
-    Extents that were added to files before this call are then durable. Dirty pages stay dirty; sync(2) would write
-    them. If another commit is under way, the call can take 30 s or longer. Other threads run meanwhile; they would not
-    run during a call of btrfsutil, which keeps the interpreter's lock.
+    Dirty pages stay dirty. If another commit is under way, the call can take 30 s or longer. Other threads run
+    meanwhile; they would not run during a call of btrfsutil, which keeps the interpreter's lock.
 
     Raises: OSError: EROFS the volume became read-only after an error; EIO.
     """
@@ -172,10 +161,7 @@ def commit_transaction(fd: int) -> None:
 
 
 def require_btrfs(fd: int, path: str) -> None:
-    """Raise NotBtrfsError with `path` if the file or directory `fd` is not on btrfs; otherwise do nothing.
-
-    Raises: NotBtrfsError; OSError if the volume itself fails.
-    """
+    """Raise NotBtrfsError with `path` if `fd` is not on btrfs. Raises: also OSError if the volume itself fails."""
     try:
         fs_info(fd)
     except OSError as error:
@@ -186,10 +172,6 @@ def require_btrfs(fd: int, path: str) -> None:
 
 def read_volume(fd: int) -> Volume:
     """Return the volume that contains the directory `fd`, with its present free space. Call `require_btrfs` first.
-
-    The result includes the running maintenance and the mount options, which are () if the mount is not visible.
-    The data profile is that of the largest group of data chunks. The unallocated bytes are those of the devices that
-    are there, also if others are missing from a degraded mount.
 
     Raises: OSError: ENOTTY not on btrfs; or the kernel's error if the volume itself fails.
     """
@@ -254,28 +236,17 @@ def _sum_free(spaces: list[Space]) -> int:
 
 
 def _is_own_subvolume(fd: int) -> bool:
-    """Return whether the directory or its parent is the top of a subvolume.
-
-    If `/var/log/journal` is a subvolume, `/var/log/journal/<machine-id>` counts, too.
-    """
     return any(os.stat(path, dir_fd=fd).st_ino == FIRST_FREE_OBJECTID for path in (".", ".."))
 
 
 def read_mount_options(fd: int) -> tuple[str, ...]:
-    """Return the options of the mount through which `fd` was opened, then those of its filesystem, each once.
-
-    They are named as by mount(8). If one of them is "ro", "rw" is left out. Return () if the mount is not visible
-    to this process.
-    """
+    """Return the options of the mount through which `fd` was opened, and its filesystem's; () if it is not visible."""
     line = find_mount_line(fd)
     return () if line is None else parse_options(line)
 
 
 def read_mount_lines() -> list[str]:
-    """Return the lines of mountinfo for this process, each with its line feed.
-
-    Only a line feed ends a line: a carriage return stays within its line. Bytes that are not UTF-8 become surrogates.
-    """
+    """Return the lines of mountinfo for this process, which only a line feed ends."""
     # Any user's mount point may contain a carriage return, which the kernel does not escape: it ends no line.
     with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         return list(file)
@@ -295,7 +266,7 @@ def _concerns(line: str, place: str) -> bool:
 def find_mount_line(fd: int) -> str | None:
     """Return the line of mountinfo for the mount through which `fd` was opened, or None if it is not visible here.
 
-    The line is found by the mount's id, because no mountinfo contains the st_dev of a subvolume.
+    No mountinfo contains the st_dev of a subvolume.
     """
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
         mount_id = next(line.split()[1] for line in file if line.startswith("mnt_id:"))
@@ -303,10 +274,7 @@ def find_mount_line(fd: int) -> str | None:
 
 
 def parse_options(line: str) -> tuple[str, ...]:
-    """Return the options in a line of mountinfo, each once: those of the mount, then those of the filesystem.
-
-    If one of them is "ro", "rw" is left out.
-    """
+    """Return the options in a line of mountinfo, each once: those of the mount, then those of the filesystem."""
     fields = line.rstrip("\n").split(" ")
     words = dict.fromkeys([*fields[5].split(","), *fields[-1].split(",")])
     if "ro" in words:

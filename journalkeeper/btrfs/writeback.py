@@ -39,9 +39,7 @@ def sync_file_range(fd: int, offset: int, length: int) -> None:
 
 
 def wait_writeback(fd: int, offset: int, length: int) -> None:
-    """Wait for the pages of a range that are in write-back. Other dirty pages stay dirty.
-
-    A `length` of 0 means up to the end of the file.
+    """Wait for the pages of a range that are in write-back. A `length` of 0 means up to the end of the file.
 
     Raises: as `sync_file_range`.
     """
@@ -62,9 +60,8 @@ def punch_hole(fd: int, offset: int, length: int) -> None:
 def find_dirty_runs(fd: int) -> list[tuple[int, int]] | None:
     """Return (offset, end) of each run of pages that are not yet written back, in the order of the file.
 
-    A range with dirty and clean pages is halved until its parts have only one kind. After MOST_CALLS calls the search
-    ends, and later runs are missing. Return [] if all pages are clean. Return None if cachestat(2) fails: the kernel is
-    too old, the caller may not write to the file, or the filesystem has no support.
+    After MOST_CALLS calls later runs are missing. Return None if cachestat(2) fails: the kernel is too old, the caller
+    may not write to the file, or the filesystem has no support.
     """
     runs: list[tuple[int, int]] = []
     pages = -(-os.fstat(fd).st_size // PAGESIZE)
