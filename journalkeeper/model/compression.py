@@ -25,10 +25,7 @@ class Compression(NamedTuple):
 
 
 def parse_compression(text: str) -> Compression | None:
-    """Return the compression that `text` names, or None for "no".
-
-    `text` is an algorithm, or an algorithm and a level, such as "zstd:3". Without a level, `level` is None.
-    The levels are zlib:1 to zlib:9 and zstd:1 to zstd:15; lzo has none.
+    """Return the compression that `text` names, such as "zstd:3", or None for "no".
 
     Raises: ValueError with the permitted words for any other text.
     """

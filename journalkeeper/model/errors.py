@@ -91,9 +91,8 @@ class InternalError(NamedTuple):
 def catch_errors(turn: Callable[[], T]) -> T | InternalError:
     """Call `turn`, the work on one file or event. Return its result, or an InternalError with the exception.
 
-    This is the one place that catches any subclass of Exception; KeyboardInterrupt passes. A turn is short (look at one
-    file, judge it, do one action), so an unforeseen exception costs only one file its turn. The caller gives that file
-    the reason `internal-error` and leaves it alone in this run. After a failed event the caller looks at all files.
+    This is the one place that catches any subclass of Exception, so that an unforeseen one costs only one file its
+    turn.
     """
     try:
         return turn()
@@ -102,10 +101,6 @@ def catch_errors(turn: Callable[[], T]) -> T | InternalError:
 
 
 def _describe_error(error: Exception) -> str:
-    """Return the exception and the calls that led to it, the innermost first, in one line.
-
-    Its type and message are together cut to WORDS characters, and only the FRAMES innermost calls are listed.
-    """
     words = " ".join(f"{type(error).__name__}: {error}".split())
     calls = [
         f"{frame.f_code.co_name} ({'/'.join(frame.f_code.co_filename.split('/')[-2:])}:{line})"

@@ -158,10 +158,7 @@ class JournalFile(NamedTuple):
 
 
 def ideal_extents(data_bytes: int, *, compressed: bool) -> int:
-    """Return the number of extents that btrfs needs for `data_bytes`; 0 without data.
-
-    An extent has at most 128 KiB if `compressed`, else 128 MiB.
-    """
+    """Return the number of extents that btrfs needs for `data_bytes`: 128 KiB each if `compressed`, else 128 MiB."""
     longest = MAX_COMPRESSED_EXTENT_BYTES if compressed else MAX_EXTENT_BYTES
     return -(-data_bytes // longest)
 
@@ -227,7 +224,7 @@ class Volume(NamedTuple):
 def find_compression_obstacle(file: JournalFile, volume: Volume | None) -> str:
     """Return what excludes the compression of this file's data, in words for a message; "" if nothing does.
 
-    A file can still lack checksums if it was made under another mount option: `inode.can_compress` asks the kernel.
+    `inode.can_compress` asks the kernel whether a file lacks checksums for another reason.
     """
     for option in ("nodatacow", "nodatasum"):
         if volume is not None and option in volume.options:

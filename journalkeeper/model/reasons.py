@@ -33,11 +33,7 @@ MACHINE_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 def short_name(path: str) -> str:
-    """Return the name of the journal file at `path`, without its directory if it is an archive of a machine.
-
-    Otherwise the name of the directory precedes it: "ID/system.journal", "remote/HOST.journal", because each machine
-    has files of this name. For a directory with a name that begins with a machine id, return this name.
-    """
+    """Return the name of the journal file at `path`, with its directory's unless it is an archive of a machine."""
     directory, name = posixpath.split(path)
     parent = posixpath.basename(directory)
     unique = "@" in name and MACHINE_ID.fullmatch(parent)
@@ -47,14 +43,7 @@ def short_name(path: str) -> str:
 def describe_outcome(outcome: Outcome, name: str = "") -> str:
     """Return the sentence for an outcome: "compressed NAME: 3.7 MiB to 576 KiB on disk, 3,046 to 46 extents".
 
-    The other sentences are:
-    - Failed or skipped: "failed to compress NAME (REASON): DETAIL", or "did not compress ...".
-    - Rewritten without gain (NO_GAIN with a number of extents after): "NAME: DETAIL".
-    - Rotated: "rotated NAME: a run after SettleSec= compacts the archive of 900 extents".
-    - Directory: "set +C on PATH: data stored once, no snapshots", with the outcome's detail last.
-
-    `name` replaces the short name of the file, or the path of the directory. Disk sizes appear only if both were
-    measured. That other files keep old data comes last. Names and details are not escaped.
+    `name` replaces the short name of the file, or the path of the directory. Names and details are not escaped.
     """
     directory = outcome.action is Verb.SET_NOCOW
     name = name or (outcome.path if directory else short_name(outcome.path))

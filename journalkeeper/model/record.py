@@ -87,9 +87,6 @@ class Row(NamedTuple):
 def split_hint(hint: Any) -> tuple[Any, bool, list[Any]]:
     """Return the parts of a type annotation: (type, permits None, metadata).
 
-    The type is without Annotated and without None. The metadata of nested annotations is in one list, the inner first.
-    A union without None is returned unchanged, as a type that does not permit None.
-
     Raises: ValueError for a union of None and several other types.
     """
     if get_origin(hint) is Annotated:
@@ -104,10 +101,7 @@ def split_hint(hint: Any) -> tuple[Any, bool, list[Any]]:
 
 @cache
 def rows(kind: Any) -> tuple[Row, ...]:
-    """Return a description of each published value of the record class `kind`.
-
-    The fields come first, in their order; then the properties that have a Key. Values with a hidden Key are left out.
-    """
+    """Return a description of each published value of the record class `kind`: the fields, then the properties."""
     hints = get_type_hints(kind, include_extras=True)
     for name, member in vars(kind).items():
         if isinstance(member, property):
@@ -128,12 +122,7 @@ def rows(kind: Any) -> tuple[Row, ...]:
 
 
 def to_json(value: Any) -> Any:
-    """Return a record, or a container of records, as objects for `json.dumps`: dict, list, str, int, float, None.
-
-    A record becomes a dict of its published values by their keys. The keys of an `inline` record become keys of the
-    record that contains it. An optional value or an `inline` record that is None is left out; any other None stays.
-    Floats are rounded to nine decimals. A mapping becomes a dict, and any other container a list.
-    """
+    """Return a record, or a container of records, as objects for `json.dumps`. Floats are rounded to nine decimals."""
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, float):
@@ -162,7 +151,7 @@ def parse_record(kind: type[T], written: Mapping[str, Any]) -> T:
     """Return a record of class `kind` with the values of a JSON object or of a row by its column names.
 
     The keys are the names of the record's fields, not the published names that a `Key` can give them. Unknown keys
-    are ignored. A missing key has the field's default.
+    are ignored.
 
     Raises: ValueError for an impossible value, or a missing one without a default.
     """
@@ -182,10 +171,8 @@ def bus_rows(kind: type) -> tuple[Row, ...]:
 
 
 def to_properties(value: object) -> dict[str, object]:
-    """Return the D-Bus properties of a record, by their names. Leave out values that have no property.
-
-    None becomes the `none` of the value's Key. Without a `none`, it becomes "", [], False or 0, by the property's type.
-    A StrEnum becomes a str. All other values stay unchanged.
+    """Return the D-Bus properties of a record, by their names. None becomes the `none` of the value's Key, or an empty
+    value.
     """
     found: dict[str, object] = {}
     for row in bus_rows(type(value)):
@@ -199,8 +186,7 @@ def to_properties(value: object) -> dict[str, object]:
 def from_properties(before: T, values: Mapping[str, Any]) -> T:
     """Return a copy of `before` with the values of the D-Bus properties `values`, which are not checked.
 
-    A value that equals the `none` of its Key becomes None. All other values stay unchanged. A field whose property is
-    missing, as from an older version, keeps its value. Unknown properties are ignored.
+    A field whose property is missing, as from an older version, keeps its value.
     """
     there = [row for row in bus_rows(type(before)) if row.bus in values]
     known = {row.attribute: None if values[row.bus] == row.about.none else values[row.bus] for row in there}

@@ -103,10 +103,7 @@ def parse_skips(written: Mapping[str, Any]) -> tuple[Skip, ...]:
 
 
 def defrag_document(report: Report) -> dict[str, Any]:
-    """Return the document of `defrag -j`: the outcome for every file, and totals.
-
-    A skipped file is an outcome, too: action "defragment", result "skipped", its reason, 0 bytes written.
-    """
+    """Return the document of `defrag -j`: the outcome for every file, skipped files included, and totals."""
     extents = {file.path: file.extents.total for file in report.host.files} if report.host else {}
     outcomes = (*report.outcomes, *(_make_outcome(skip, extents.get(skip.path, 0)) for skip in report.plan.skipped))
     found: dict[str, Any] = to_json(DefragAnswer(outcomes, _sum_outcomes(report, outcomes)))
@@ -114,13 +111,7 @@ def defrag_document(report: Report) -> dict[str, Any]:
 
 
 def job_document(report: Report) -> dict[str, Any]:
-    """Return the answer of the bus method Result, as objects for `json.dumps`.
-
-    It contains the document of `defrag -j`, and three keys more:
-    - "skipped": the plan's rows of the files that it skipped.
-    - "details": the detail of each outcome by path, without empty details.
-    - "notices": the notices of the run.
-    """
+    """Return the answer of the bus method Result: the document of `defrag -j`, skipped files, details and notices."""
     return {
         **defrag_document(report),
         "skipped": to_json(report.plan.skipped),
@@ -130,9 +121,7 @@ def job_document(report: Report) -> dict[str, Any]:
 
 
 def job_report(written: Mapping[str, Any]) -> Report:
-    """Return the report of a `job_document`: outcomes, skipped files, totals and notices.
-
-    Its plan has no actions. The document lists each skipped file as an outcome, too; the report does not.
+    """Return the report of a `job_document`. Its plan has no actions.
 
     Raises: KeyError, TypeError, ValueError for the document of an incompatible version.
     """
@@ -155,10 +144,6 @@ def _make_outcome(skip: Skip, extents: int) -> Outcome:
 
 
 def _sum_outcomes(report: Report, outcomes: tuple[Outcome, ...]) -> RunTotals:
-    """Return the sums over `outcomes`, and the written bytes and the duration of the run from `report`.
-
-    The sums are the number of outcomes, also by result, the extents, and the disk bytes as in `disk_sums`.
-    """
     disk_before, disk_after = disk_sums(outcomes)
     return RunTotals(
         files=len(outcomes),
@@ -173,10 +158,7 @@ def _sum_outcomes(report: Report, outcomes: tuple[Outcome, ...]) -> RunTotals:
 
 
 def disk_sums(outcomes: Iterable[Outcome]) -> tuple[int | None, int | None]:
-    """Return the sums of the disk bytes before and after, over the outcomes that have both numbers.
-
-    Return (None, None) if no outcome has both.
-    """
+    """Return the sums of the disk bytes before and after, over the outcomes that have both, or (None, None)."""
     known = [one for one in outcomes if one.disk_bytes_before is not None and one.disk_bytes_after is not None]
     if not known:
         return None, None

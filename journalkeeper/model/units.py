@@ -68,9 +68,6 @@ _SPAN_TERM = (
 def parse_size(text: str) -> int:
     """Return the number of bytes of a size such as "1G 512M" or "1.5G". K is 1024 bytes.
 
-    The terms add up, and each is rounded down to bytes. Each suffix must be smaller than the one before. No
-    suffix and B mean bytes. Spaces are permitted before a number and before its suffix.
-
     Raises: ValueError with the permitted forms, also for a sum beyond 2^64-1. Source: systemd's parse_size().
     """
     total, units = 0, list(_SIZE_UNITS)
@@ -83,11 +80,9 @@ def parse_size(text: str) -> int:
 
 
 def _split_terms(term: str, text: str, allowed: str) -> list[tuple[str, ...]]:
-    """Return the groups of each match of the pattern `term` in `text`. A group that did not match is "".
+    """Return the groups of the matches of `term` that make up `text`. A group that did not match is "".
 
-    The matches must follow each other and be the whole text.
-
-    Raises: ValueError with `allowed` for any other text, for "", and for a text of more than MAX_TEXT characters.
+    Raises: ValueError with `allowed` for any other text.
     """
     terms = list(re.finditer(term, text)) if len(text) <= MAX_TEXT else []
     if not terms or "".join(found[0] for found in terms) != text:
@@ -98,11 +93,7 @@ def _split_terms(term: str, text: str, allowed: str) -> list[tuple[str, ...]]:
 def parse_span_us(text: str) -> int:
     """Return the number of microseconds of a time span such as "1h 30min" or "1.5h"; INFINITY_US for "infinity".
 
-    A number without a unit is in seconds. The terms add up, and each is rounded down to microseconds. Spaces are
-    permitted around a term and before its unit.
-
-    Raises: ValueError with the permitted forms, also for a negative number and for a sum from 2^64-1 on.
-    Source: systemd's parse_sec().
+    A number without a unit is in seconds. Raises: ValueError with the permitted forms. Source: systemd's parse_sec().
     """
     if text.strip(" \t\n\r") == "infinity":
         return INFINITY_US
@@ -115,10 +106,9 @@ def parse_span_us(text: str) -> int:
 
 
 def parse_bool(text: str) -> bool:
-    """Return the boolean for one of systemd's words, in any case: 1, yes, y, true, t, on, or their opposites.
+    """Return the boolean for one of systemd's words, in any case.
 
-    No space around the word is permitted. Raises: ValueError with the text "yes or no" for any other word.
-    Source: parse_boolean(); pydantic permits the same words.
+    Raises: ValueError with the text "yes or no" for any other word. Source: parse_boolean().
     """
     try:
         return _BOOL.validate_python(text)
@@ -146,11 +136,9 @@ def spell_size(size_bytes: int) -> str:
 
 
 def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
-    """Return a time span for people in at most two units: "1h 2min", "10min 14s", "infinity". A span of 0 is "0".
+    """Return a time span in at most two units, such as "1h 2min", "10min 14s", "infinity" or "0".
 
-    The first unit is the largest one that fits, even if it is shorter than `accuracy_us`. The second is the next one
-    that is not zero, unless it is shorter than `accuracy_us`. The rest is cut off, not rounded: 1.5 s is "1s", or
-    "1s 500ms" with an accuracy of 1 ms. systemd accepts the text, and uses the same words for the units.
+    The rest is cut off, not rounded: 1.5 s is "1s", or "1s 500ms" with an accuracy of 1 ms. systemd accepts the text.
     """
     if span_us == INFINITY_US:
         return "infinity"
@@ -165,18 +153,15 @@ def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
 
 
 def pluralize(number: int, singular: str) -> str:
-    """Return a number with its noun in the right form: "1 file", "9,447 extents", "2 directories".
-
-    The plural of a noun in -ry ends in -ries. Any other noun gets an -s.
-    """
+    """Return a number with its noun in the right form: "1 file", "9,447 extents", "2 directories"."""
     plural = f"{singular[:-1]}ies" if singular.endswith("ry") else f"{singular}s"
     return f"{number:,} {singular if number == 1 else plural}"
 
 
 def quantile(ordered: Sequence[Number], per_mille: int) -> Number | int:
-    """Return the smallest value that at least `per_mille` of a thousand values do not exceed; 0 without values.
+    """Return the smallest value that at least `per_mille` (1 to 1000) of a thousand values do not exceed; 0 without
+    values.
 
-    `ordered` is sorted, the smallest first. `per_mille` is 1 to 1000: 500 gives the median, and 1000 the largest
-    value.
+    `ordered` is sorted, the smallest first.
     """
     return ordered[-(-len(ordered) * per_mille // 1000) - 1] if ordered else 0

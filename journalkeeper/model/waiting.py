@@ -32,11 +32,7 @@ class Wait(NamedTuple):
 def find_waits(before: Mapping[str, Wait], plan: Plan, outcomes: Sequence[Outcome], now_us: int) -> dict[str, Wait]:
     """Return the files that wait after a run, by path: postponed files of `plan`, and actions that were not done.
 
-    A skip postpones a file if its `puts_off` is True. An action was not done if its outcome is failed or skipped. An
-    action without an outcome is left out. If a path has a skip and such an outcome, the reason is that of the outcome.
-
-    A file that waited `before` keeps the start of its wait. The other waits begin at `now_us`. No wait begins later
-    than `now_us`, even if the clock was set back.
+    A file that waited `before` keeps the start of its wait, which is never later than `now_us`.
     """
     reasons = {skip.path: str(skip.reason) for skip in plan.skipped if skip.puts_off}
     reasons |= {outcome.path: str(outcome.reason) for outcome in outcomes if outcome.result is not Result.DONE}
