@@ -27,6 +27,8 @@ from journalkeeper.cli.context import Context
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.parser import parse
 from journalkeeper.cli.selection import request
+from journalkeeper.config import Config
+from journalkeeper.engine import Engine
 from journalkeeper.history import state
 from journalkeeper.model import Plan, Request
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, UsageError
@@ -283,10 +285,12 @@ def test_a_state_directory_of_ones_own_is_not_the_services(
 
 
 def test_a_service_that_does_not_answer_is_hung_and_the_record_is_shown(
-    fake: FakeService, typed: Typed, monkeypatch: pytest.MonkeyPatch
+    fake: FakeService, typed: Typed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake.silent = True
     monkeypatch.setattr(client, "ANSWER_S", 1.5)
+    looks = Engine(Config(), directories=(os.fspath(tmp_path),), state_directory=os.fspath(tmp_path))
+    monkeypatch.setattr(Context, "engine", lambda *_: looks)
     said = typed("status")
     assert said.status == 1
     assert said.words.startswith(f"Act: {HUNG}. Try: systemctl restart journalkeeper.service ")
