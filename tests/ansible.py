@@ -37,6 +37,10 @@ class Played(NamedTuple):
     changed: dict[str, int]
     failed: dict[str, int]
 
+    def why(self) -> str:
+        """Return the lines that say what failed."""
+        return "\n".join(re.findall(r"(?m)^(?:fatal|failed|\[?ERROR).*$", self.said)) or self.said
+
 
 def missing() -> str | None:
     """Return why no playbook can be run here; None if it can."""
@@ -96,6 +100,7 @@ class Control:
             "ANSIBLE_COLLECTIONS_PATH": os.fspath(collections),
             "ANSIBLE_PIPELINING": "true",
             "ANSIBLE_FORKS": "10",
+            "ANSIBLE_SSH_RETRIES": "2",  # a busy machine's nsenter can fail
             "ANSIBLE_NOCOLOR": "true",
             "XDG_CACHE_HOME": os.fspath(home / "cache"),
             "LC_ALL": "C.UTF-8",

@@ -108,7 +108,7 @@ def test_check_mode_shows_what_would_be_and_changes_nothing(fleet: Fleet) -> Non
 
 
 def test_the_pages_commands_install_configure_and_run_it(fleet: Fleet) -> None:
-    assert fleet.first.status == 0, fleet.first.said
+    assert fleet.first.status == 0, fleet.first.why()
     assert len(re.findall(r'"journalkeeper_status": \{', fleet.first.said)) == len(fleet.hosts)
     for host in fleet.hosts:
         assert in_force(host) == {"BytesPerDay": "2G", "Compress": "zstd:5"}
@@ -118,7 +118,7 @@ def test_the_pages_commands_install_configure_and_run_it(fleet: Fleet) -> None:
 
 def test_a_second_run_changes_nothing(fleet: Fleet) -> None:
     again = fleet.play({})
-    assert (again.status, again.changed) == (0, dict.fromkeys(base.SYSTEMD, 0)), again.said
+    assert (again.status, again.changed) == (0, dict.fromkeys(base.SYSTEMD, 0)), again.why()
 
 
 def test_a_changed_value_is_shown_then_reloaded_without_a_restart(fleet: Fleet) -> None:
@@ -185,7 +185,7 @@ def test_journald_keeps_a_longer_history_once_a_host_knows_what_fits(fleet: Flee
         assert all("SystemMaxUse=" in text for text in written)
         assert not set(started()) & set(before)
         again = fleet.play(wanted, "--tags=retention")
-        assert (again.status, again.changed) == (0, dict.fromkeys(base.SYSTEMD, 0)), again.said
+        assert (again.status, again.changed) == (0, dict.fromkeys(base.SYSTEMD, 0)), again.why()
         assert [(host.root / RETENTION).read_text() for host in fleet.hosts] == written
     for host in fleet.hosts:
         (host.root / "etc/journalkeeper.conf").unlink()
