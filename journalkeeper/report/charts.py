@@ -74,10 +74,10 @@ class Chart(NamedTuple):
 
     @property
     def labels(self) -> list[tuple[float, str, str]]:
-        """The labels of the time axis: at most LABELS tuples of a place in percent, CSS classes, and a text.
+        """At most LABELS tuples of a place in percent, CSS classes and a text, with the first column and the right
+        edge.
 
-        They are at about even distances, and include the first column and that at the right edge. `times` must not
-        be empty.
+        `times` must not be empty.
         """
         last, form = self.columns - 1, _choose_form(self.times)
         chosen = sorted({last * part // (LABELS - 1) for part in range(LABELS)})
@@ -92,11 +92,7 @@ class Chart(NamedTuple):
         return round(ROWS * (1 - min(max(height, 0), top) / top), 1)
 
     def path(self, layer: Layer) -> str:
-        """Return the commands of an SVG path that draws the layer as a stepped line.
-
-        Each column is one unit wide, and has a horizontal line at its height. A vertical line joins neighbouring
-        columns. A height of None leaves a gap. Return "" if all heights are None.
-        """
+        """Return the commands of an SVG path that draws the layer as a stepped line, with a gap for each None."""
         found, pen = [], False
         for column, height in enumerate(layer.heights):
             if height is not None:
@@ -120,11 +116,7 @@ class Table(NamedTuple):
     words_last: bool = False
 
     def side(self, column: int) -> str:
-        """Return the CSS classes of a column's cells: "left long", "left" or "right".
-
-        With `words_last`, the last column has "left long", even if it is one of the first `left` columns. Otherwise
-        those have "left", and the others have "right".
-        """
+        """Return the CSS classes of a column's cells."""
         if self.words_last and column == len(self.heads) - 1:
             return "left long"
         return "left" if column < self.left else "right"
@@ -148,21 +140,15 @@ T = TypeVar("T", Totals, Entry, Intake)
 
 
 def _drop_implausible(rows: Iterable[T], now_us: int) -> list[T]:
-    """Return the rows with a plausible time: not before 2011, and at most an hour after `now_us`."""
     return [row for row in rows if FIRST_US <= row.when_us <= now_us + HOUR_US]
 
 
 def _describe_omission(number: int, noun: str) -> list[str]:
-    """Return a note with the number of rows that `_drop_implausible` left out; [] if there are none."""
     return [f"{pluralize(number, noun)} dated before 2011 or after now by a wrong clock, left out."] if number else []
 
 
 def _choose_levels(high: float, unit: str = "") -> tuple[tuple[float, str], ...]:
-    """Return about four heights of round numbers with their labels, from 0 to at least `high`.
-
-    The heights are multiples of 1, 2 or 5 times 10^n. A label is the number with `unit`. Without a `unit`, numbers that
-    are not whole are left out. If `high` is 0, return only the height 0.
-    """
+    """Return about four round heights with their labels, from 0 to at least `high`; without a unit, whole numbers."""
     step = max(high, 1e-6) / 4
     power = 10.0 ** (ceil(log10(step)) - 1)
     size = next(power * times for times in (1, 2, 5, 10) if power * times >= step * 0.999)
@@ -176,15 +162,11 @@ def _choose_form(times: Sequence[int]) -> Callable[[int], str]:
 
 
 def _divide(low_us: int, high_us: int, most: int) -> range:
-    """Return the beginnings of at most `most` equal spans that cover the times from `low_us` to `high_us`.
-
-    The last span contains `high_us` itself, and can end after it. If the times are equal, there is one span.
-    """
+    """Return the beginnings of at most `most` equal spans. The last span contains `high_us` itself."""
     return range(low_us, high_us + 1, ceil((high_us - low_us + 1) / most))
 
 
 def _group(times: range, rows: Iterable[T]) -> list[list[T]]:
-    """Return the rows of each of the spans that begin at `times`. Rows outside of all spans are left out."""
     found: list[list[T]] = [[] for _ in times]
     for row in rows:
         if times.start <= row.when_us < times.stop:
@@ -198,9 +180,7 @@ def _group(times: range, rows: Iterable[T]) -> list[list[T]]:
 def draw_boots(evidence: Evidence) -> Figure:
     """Return the chart of the newest MOST_BOOTS boots: the userspace time of each, and the part of the journal's flush.
 
-    A mark shows the first boot after the history began. There is no mark if the history is Unknown, or if all boots are
-    on one side of its beginning. A note counts the boots without a known time. If the journal is Unknown or contains no
-    boot, the figure has only a sentence with the reason.
+    A mark shows the first boot after the history began. A figure without data has only a sentence with the reason.
     """
     name, title = "boots", "Boots"
     if isinstance(evidence.journal, Unknown):
@@ -241,10 +221,7 @@ def _describe_time(time_s: float | None) -> str:
 
 
 def _describe_boots(times_s: Sequence[float | None], first: int) -> str:
-    """Return a sentence with the median before and since the boot number `first`.
-
-    If only one side has a known time, the median is that of all boots. Without any, the sentence states that.
-    """
+    """Return a sentence with the median before and since the boot number `first`."""
     before, since = _describe_median(times_s[:first]), _describe_median(times_s[first:])
     if before and since:
         return f"Before journalkeeper a boot took {before}, since then {since}."
@@ -255,7 +232,6 @@ def _describe_boots(times_s: Sequence[float | None], first: int) -> str:
 
 
 def _describe_median(times_s: Sequence[float | None]) -> str:
-    """Return the median of the known times, and their number; "" if no time is known."""
     known = [time_s for time_s in times_s if time_s is not None]
     return f"{seconds(median(known))} in the median of {pluralize(len(known), 'boot')}" if known else ""
 
@@ -271,11 +247,7 @@ def _note_gaps(userspace: Layer) -> tuple[str, ...]:
 
 
 def draw_extents(evidence: Evidence) -> Figure:
-    """Return the chart of extents over time, their ideal number, and the time of each rewrite.
-
-    The last values are those of the present files, if these were examined. Rows with an implausible time are left out,
-    and a note reports their number. If the history is Unknown or no row is left, the figure has only a sentence.
-    """
+    """Return the chart of extents over time, their ideal number, and the time of each rewrite."""
     name, title = "extents", "Extents"
     record, look, now_us = evidence.record, evidence.look, evidence.now_us
     if isinstance(record, Unknown):
@@ -330,12 +302,7 @@ def sum_instances(rows: Sequence[Totals]) -> list[Totals]:
 
 
 def draw_intake(evidence: Evidence) -> Figure:
-    """Return the chart of the waits for journald over time: the median, the 99th percentile and the longest wait.
-
-    Entries dated before 2011 or more than an hour after now are left out, and a note reports their number. Another note
-    reports that the journal was not read to its beginning. A table has the waits of parts of the time. If the journal
-    is Unknown, or no entry is left, the figure has only a sentence.
-    """
+    """Return the chart of the waits for journald over time, with a table of their parts."""
     name, title, journal = "intake", "Intake delay", evidence.journal
     if isinstance(journal, Unknown):
         return Figure(name, title, f"Unknown: {journal.why}.")
@@ -366,11 +333,7 @@ def draw_intake(evidence: Evidence) -> Figure:
 
 
 def _tabulate_waits(kept: Sequence[Intake]) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of the table of waits: each is about an equal part of the time, the newest first.
-
-    A row has the beginning, the number of messages, the median, 99th percentile and longest wait, and the unit of
-    the longest wait. Parts without messages have no row. `kept` must be sorted by time and not be empty.
-    """
+    """Yield the rows of the table of waits, the newest first. `kept` must be sorted by time and not be empty."""
     times = _divide(kept[0].when_us, kept[-1].when_us, MOST_ROWS)
     for at, some in reversed([*zip(times, _group(times, kept), strict=True)]):
         if some:

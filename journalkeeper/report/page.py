@@ -39,10 +39,7 @@ LONG: Final = 600
 
 
 def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
-    """Return the HTML page of `host`.
-
-    If it exceeds MOST_BYTES in UTF-8, it lists fewer past actions until it fits. Without any, it can be larger.
-    """
+    """Return the HTML page of `host`, with as many past actions as fit into MOST_BYTES of UTF-8."""
     template = _environment().get_template("page.html")
     content = {**_make_overview(evidence, verdict), **_tabulate_plan(evidence.plan), "host": host}
     rows = MOST_ACTIONS
@@ -54,10 +51,7 @@ def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
 
 
 def _environment() -> Environment:
-    """Return the template environment, which makes every value safe for the page.
-
-    It escapes markup and control characters, and shortens long values.
-    """
+    """Return the template environment. It escapes markup and control characters, and shortens long values."""
 
     def show(value: object, longest: int = LONGEST) -> object:
         return value if isinstance(value, Markup) else Markup.escape(shorten(escape(str(value)), longest))
@@ -76,12 +70,7 @@ def _environment() -> Environment:
 
 
 def _make_overview(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
-    """Return the template's values for all of the page but the host and the actions, by name.
-
-    They are the time, three sentences, the charts, the verdict, a table of the checks that could not be made, and
-    reasons. The sentences are on the files, the verdict and the total saving ("" if there is none). The page explains
-    the reasons of skips and past actions.
-    """
+    """Return the template's values for all of the page but the host and the actions, by name."""
     record = evidence.record
     unknown = tuple((rule, part.why) for rule, part in verdict.unknown)
     counters = None if isinstance(record, Unknown) else record.counters
@@ -98,10 +87,6 @@ def _make_overview(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
 
 
 def _describe_verdict(verdict: Verdict) -> str:
-    """Return the sentence of the first problem with the number of the others.
-
-    Without a problem, return the number of checks that passed, of suggestions, and of checks that could not be made.
-    """
     if number := len(verdict.problems):
         more = f" {pluralize(number - 1, 'more problem')} below." if number > 1 else ""
         return f"{verdict.problems[0].sentence}{more}"
@@ -111,11 +96,6 @@ def _describe_verdict(verdict: Verdict) -> str:
 
 
 def _describe_files(evidence: Evidence) -> str:
-    """Return a sentence with the number, size, disk usage and extents of the journal files.
-
-    The sentence also names the ideal number of extents and the time of the look. The disk usage is UNKNOWN if it was
-    not measured. Without files the numbers are 0. If there was no look, return a sentence with the reason instead.
-    """
     if isinstance(evidence.look, Unknown):
         return f"The journal files could not be examined: {evidence.look.why}."
     every = Sums.of(evidence.look.host.files)
@@ -126,12 +106,7 @@ def _describe_files(evidence: Evidence) -> str:
 
 
 def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
-    """Return the template's values for past actions.
-
-    `done` is a list with one table of the newest `most` actions, the newest first. Its caption has the number of all
-    actions if some are left out. `done` is empty if there are no actions or the history is Unknown. The page then shows
-    `undone`, a sentence with the reason.
-    """
+    """Return the template's values for at most `most` past actions, the newest first."""
     if isinstance(evidence.record, Unknown):
         return {"done": (), "undone": f"Unknown: {evidence.record.why}."}
     entries = sorted(evidence.record.entries, key=lambda entry: entry.when_us, reverse=True)
@@ -148,12 +123,7 @@ def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
 
 
 def _tabulate_plan(plan: Plan | Unknown) -> dict[str, Any]:
-    """Return the template's values for the plan.
-
-    `decided` is a list of up to two tables: the actions, then the files left alone. A table without rows is left out.
-    `decided` is empty if the plan is Unknown or has neither. The page then shows `undecided`, a sentence with the
-    reason.
-    """
+    """Return the template's values for the plan: its actions, then the files left alone."""
     if isinstance(plan, Unknown):
         return {"decided": (), "undecided": f"Unknown: {plan.why}."}
     tables = [_tabulate_actions(plan)] if plan.actions else []
@@ -182,10 +152,7 @@ def _tabulate_actions(plan: Plan) -> Table:
 
 
 def _tabulate_skips(skipped: Sequence[Skip]) -> Table:
-    """Return a table of the reasons to leave files alone: number of files, and one file as an example.
-
-    The reason with the most files comes first.
-    """
+    """Return a table of the reasons to leave files alone, the most frequent first."""
     by_reason: dict[Reason, list[Skip]] = {}
     for skip in skipped:
         by_reason.setdefault(skip.reason, []).append(skip)
@@ -198,10 +165,7 @@ def _tabulate_skips(skipped: Sequence[Skip]) -> Table:
 
 
 def _list_reasons(evidence: Evidence) -> list[Reason]:
-    """Return the reasons of the skips in the plan and of the past actions, each once, in the order of Reason.
-
-    A plan or a history that is Unknown has no reasons.
-    """
+    """Return the reasons of the skips in the plan and of the past actions, each once, in the order of Reason."""
     skipped = () if isinstance(evidence.plan, Unknown) else evidence.plan.skipped
     entries = () if isinstance(evidence.record, Unknown) else evidence.record.entries
     occurring = {skip.reason for skip in skipped} | {entry.outcome.reason for entry in entries}

@@ -51,23 +51,15 @@ def letter(part: Stretch) -> str:
 
 
 def merge(parts: Sequence[Stretch], columns: int) -> list[Stretch]:
-    """Return `parts` reduced to at most `columns` by adding up neighbours; [] without parts.
-
-    Each sum has equally many parts; the last may have fewer. With `columns` below 1, return one sum of all parts.
-    """
+    """Return `parts` reduced to at most `columns` by adding up neighbours; [] without parts."""
     each = -(-len(parts) // max(1, columns)) or 1
     return [_sum(parts[start : start + each]) for start in range(0, len(parts), each)]
 
 
 def draw_lines(parts: Sequence[Stretch], width: int) -> list[str]:
-    """Return the lines of a file's picture: two lines of columns, an empty line, and the key to their signs.
+    """Return the lines of a file's picture: extents per MiB, the most frequent kind of data below, and a key.
 
-    Add up neighbouring parts so that there are at most `width` columns. The height in the first line shows the extents
-    per MiB of a column; a column that is all hole is a space. The letter in the second line names its most frequent
-    kind of data. The key lists the heights and the kinds of data that occur, also those that no column shows. Its
-    lines can be longer than `width`.
-
-    For an empty file, return only "(empty)", cut to `width`.
+    The picture has at most `width` columns; the lines of the key can be longer.
     """
     if not parts:
         return ["(empty)"[:width]]
@@ -100,6 +92,5 @@ def _count(step: int) -> str:
 
 
 def _sum(parts: Sequence[Stretch]) -> Stretch:
-    """Return the sum of neighbouring parts as one part."""
     columns = list(zip(*parts, strict=True))
     return Stretch(columns[0][0], *map(sum, columns[1:]))

@@ -82,10 +82,7 @@ def history(look: Look, storage: Storage) -> Answers:
 
 
 def describe_retention(found: Retention) -> str:
-    """Return a sentence on the present and the proposed history, and on the setting that would limit it.
-
-    A limit by SystemMaxUse= itself is not mentioned.
-    """
+    """Return a sentence on the present and the proposed history, and on the setting that would limit it."""
     now = f"{found.binds} keeps {format_span(found.kept_us)} in {spell_size(found.disk_bytes)} of disk space"
     then = f"{format_span(found.proposed_us)} in {spell_size(found.proposed_disk_bytes)}"
     then = f"SystemMaxUse={format_limit(found.proposed_use_bytes)} would keep about {then}"
@@ -94,12 +91,7 @@ def describe_retention(found: Retention) -> str:
 
 
 def retention(look: Look, storage: Storage) -> Retention | Unknown:
-    """Return the present and the proposed retention of the main journal, or Unknown with the reason.
-
-    They follow from its compression ratio, its bytes per day, and its limits. Only the first directory in `look` of
-    this machine's main journald counts. Return Unknown if there is none. Return Unknown also if the archives are too
-    few, cover less than a day or are not measured, or if journald's limits are not known or SystemMaxUse= is off.
-    """
+    """Return the present and the proposed retention of this machine's main journal, or Unknown with the reason."""
     main = [one for one in look.host.instances if not one.namespace and one.rotatable]
     if not main:
         return Unknown("this machine's main journald writes to none of the configured directories")
@@ -114,8 +106,7 @@ def bytes_per_day(instance: Instance, files: Sequence[JournalFile]) -> float | U
     """Return the number of bytes that journald writes per day, as journald counts, over the time that files cover.
 
     Only archives count, because an active file is allocated ahead of its entries. journald ends a file after
-    MaxFileSec=, so a file that covers more contains a step of the clock and does not count. Return Unknown if the
-    archives cover less than LEAST_SPAN_US.
+    MaxFileSec=, so a file that covers more contains a step of the clock and does not count.
     """
     most_us = instance.max_file_us or INFINITY_US
     archives = [
@@ -135,17 +126,12 @@ def bytes_per_day(instance: Instance, files: Sequence[JournalFile]) -> float | U
 
 
 def _mean_bytes(files: Sequence[JournalFile]) -> float:
-    """Return the mean allocated size in bytes of the archives among `files`, or 0 if there are none."""
     sizes = [file.allocated_bytes for file in files if file.kind is not Kind.ACTIVE]
     return sum(sizes) / len(sizes) if sizes else 0.0
 
 
 def _ratio(files: list[JournalFile]) -> float | Unknown:
-    """Return how many times smaller the archives are on the disk: their allocated bytes divided by their disk bytes.
-
-    All archives count in both sums. Return Unknown if the disk bytes of an archive were not measured. Return Unknown
-    also if fewer than ARCHIVES archives are compressed, which means that btrfs compressed at least half of their data.
-    """
+    """Return how many times smaller the archives are on the disk, or Unknown if too few are measured or compressed."""
     archives = [file for file in files if file.kind is not Kind.ACTIVE]
     if any(file.disk_bytes is None for file in archives):
         return Unknown("only root can measure the disk space of the archives")
@@ -160,17 +146,8 @@ def _propose(
 ) -> Retention | Unknown:
     """Return the present and the proposed retention for the compression `ratio` and the `rate` in bytes per day.
 
-    `ratio` is how many times smaller archives are on the disk. `files` must contain an archive, and `rate` must not be
-    0.
-
-    `target` is the disk usage that an earlier drop-in aimed at, None without one. Without it, aim at SystemMaxUse=, or
-    at the space that SystemKeepFree= leaves if that is less. A reserve, at most half of the aim, is for files that are
-    not compacted yet. The proposed SystemMaxUse= is the reserve plus `ratio` times the rest of the aim, rounded down.
-    SystemMaxFiles= becomes large enough for that. It is never lowered, and no limit (0) stays none. SystemMaxFileSize=
-    stays.
-
-    Return Unknown if SystemMaxUse=, SystemKeepFree=, SystemMaxFileSize= or the free space is not known, or if
-    SystemMaxUse= is off.
+    `files` must contain an archive, and `rate` must not be 0. `target` is the disk usage that an earlier drop-in aimed
+    at. A reserve, at most half of the aim, is for files that are not compacted yet.
     """
     use, keep_free = instance.system_max_use_bytes, instance.system_keep_free_bytes
     largest, available = instance.system_max_file_size_bytes, instance.available_bytes
@@ -208,8 +185,7 @@ def _propose(
 def _room_bytes(instance: Instance, files: Sequence[JournalFile]) -> int:
     """Return the bytes that the journal may take until SystemKeepFree= is reached, with those of its present files.
 
-    An unknown free space and an unknown SystemKeepFree= count as 0. If less than SystemKeepFree= is free, only
-    the allocated bytes of `files` count. Source: systemd 257, journald-server.c, determine_space.
+    Source: systemd 257, journald-server.c, determine_space.
     """
     free = (instance.available_bytes or 0) - (instance.system_keep_free_bytes or 0)
     return sum(file.allocated_bytes for file in files) + max(0, free)
@@ -218,10 +194,8 @@ def _room_bytes(instance: Instance, files: Sequence[JournalFile]) -> int:
 def find_limit(instance: Instance, use: int, room: float, by_files: float, rate: float | None) -> tuple[float, str]:
     """Return (bytes, setting) of the smallest limit, which journald reaches first; (inf, "") without a limit.
 
-    The setting includes its value, such as "SystemMaxUse=4G". The limits in bytes are `use` by SystemMaxUse=, `room` by
-    SystemKeepFree=, and `by_files` by SystemMaxFiles=. If `use` is 0, leave out `use` and `room`. If `by_files` or
-    SystemMaxFiles= is 0, leave out `by_files`. The limit by MaxRetentionSec= is the bytes that `rate` (bytes per day)
-    makes in that time. Leave it out if it is 0 or infinite, or without a `rate`.
+    The limits in bytes are `use` by SystemMaxUse=, `room` by SystemKeepFree=, and `by_files` by SystemMaxFiles=. The
+    limit by MaxRetentionSec= is the bytes that `rate` (bytes per day) makes in that time.
     """
     limits = []
     if use:
@@ -269,9 +243,7 @@ def summarize_history(instance: Instance, files: Sequence[JournalFile]) -> Histo
     """Return the present history of a directory and the limit that will end its growth.
 
     journald counts allocated bytes, and deletes the oldest archive beyond the first limit that is reached.
-    Without entries, the times are None. `max_use_bytes` is SystemMaxUse=, or the space that SystemKeepFree= leaves
-    if that is less. `full_span_us` is None if the rate of growth or SystemMaxUse= is not known or SystemMaxUse= is
-    off, even if another limit is known. `binding` is the smallest of the known limits, None if there is none.
+    `max_use_bytes` is SystemMaxUse=, or the space that SystemKeepFree= leaves if that is less.
 
     Source: journald.conf(5); systemd 252, journal-vacuum.c.
     """
@@ -300,8 +272,7 @@ def _foresee_deletion(
 ) -> dict[str, Any]:
     """Return the fields of a History about the next deletion, and about files that were ended early.
 
-    The time supposes that the active file becomes full. It is None if several files are active, because any of them
-    may end first, or if MaxRetentionSec= is on.
+    The time supposes that the active file becomes full.
     """
     full = instance.system_max_file_size_bytes
     archives = sorted((one for one in files if one.kind is not Kind.ACTIVE), key=lambda one: one.head_time_us)
@@ -323,10 +294,9 @@ def _foresee_deletion(
 
 
 def dropin(found: Retention) -> str:
-    """Return the text of the drop-in for journald with the proposed limits. Nothing is written.
+    """Return the text of the drop-in for journald with the proposed limits.
 
-    They are SystemMaxUse=, SystemMaxFileSize= and SystemMaxFiles=. A comment contains the disk usage aimed at,
-    which `journald.conf.parse_target` reads.
+    A comment contains the disk usage aimed at, which `journald.conf.parse_target` reads.
     """
     return (
         "# Written by `journalkeeper retention --apply`; `journalkeeper retention --undo` removes it.\n"
@@ -341,11 +311,7 @@ def dropin(found: Retention) -> str:
 
 
 def format_limit(size_bytes: int) -> str:
-    """Return a size for journald.conf(5), such as "4G", "512M" or "100K".
-
-    The unit is the largest of G, M and K that divides the size. If none does, return the bytes without a unit. Return
-    "0" for 0.
-    """
+    """Return a size for journald.conf(5), such as "4G", "512M" or "100K"."""
     for suffix, unit in (("G", 1024 * MIB), ("M", MIB), ("K", 1024)):
         if size_bytes and size_bytes % unit == 0:
             return f"{size_bytes // unit}{suffix}"
@@ -353,9 +319,6 @@ def format_limit(size_bytes: int) -> str:
 
 
 def _round_down(size_bytes: int) -> int:
-    """Return a size rounded down to a multiple of a power of two in MiB, because users expect round sizes.
-
-    The power is the smallest that is at least a twentieth of the size. A size below 1 MiB becomes 0.
-    """
+    """Return a size rounded down to a multiple of a power of two in MiB, because users expect round sizes."""
     step = max(MIB, 1 << (-(-size_bytes // 20) - 1).bit_length())
     return size_bytes // step * step

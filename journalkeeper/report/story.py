@@ -86,13 +86,7 @@ class Story(NamedTuple):
 def describe_change(decided: Decision, window: Window | None, now_us: int) -> str:
     """Return a sentence on when the planned action will be done, or when the decision against one can change.
 
-    - A planned action: the next run does it. If `window` has a closing time, the next run before that time. For
-      +C and a rotation, the next run of the service.
-    - No action: the time `until_us` and the span until then, if it is known. If --now helps, add or return a
-      sentence about it. Here `window` does not matter.
-
-    Return "" if there is no action, `until_us` is None and --now does not help. The sentence for the reason then
-    names the event that can change the decision.
+    Return "" where the sentence for the reason names the event that can change the decision.
     """
     if decided.action in UPKEEP:
         return "The next run of the service does it; `journalkeeper defrag` does it now."
@@ -108,11 +102,7 @@ def describe_change(decided: Decision, window: Window | None, now_us: int) -> st
 
 
 def explain_file(story: Story, width: int) -> list[str]:
-    """Return the lines that `explain` shows about a file, wrapped to `width` characters, or to 40 if `width` is less.
-
-    Only the path is not wrapped. Empty lines separate four blocks: the path; kind, size and extents; the picture with
-    its key, if there is one; price, pins, past actions and the decision. If there is no decision, show the reason.
-    """
+    """Return the lines that `explain` shows about a file. All but the path are wrapped to `width`, at least 40."""
     file, room = story.file, max(width, 40)
     drawn = picture.draw_lines(story.picture, room - 2) if story.picture else []
     chart = [f"  {line}".rstrip() for line in drawn[:2]]
@@ -129,11 +119,7 @@ def explain_file(story: Story, width: int) -> list[str]:
 
 
 def wrap_facts(rows: Sequence[tuple[str, str]], width: int | None) -> list[str]:
-    """Return the lines of (name, text) rows: names in a margin, texts wrapped to `width` (None: not wrapped).
-
-    A name that is equal to the name of the row before is left out. A row with an empty text has no line, but its
-    name counts as shown.
-    """
+    """Return the lines of (name, text) rows: names in a margin, texts wrapped to `width` (None: not wrapped)."""
     room, margin = UNLIMITED if width is None else width, " " * INDENT
     wrap = partial(textwrap.wrap, width=room, subsequent_indent=margin, break_on_hyphens=False)
     found: list[str] = []
@@ -181,11 +167,7 @@ def _describe_pinned(story: Story) -> str:
 
 
 def describe_past(story: Story) -> list[str]:
-    """Return sentences on the MOST_PAST newest actions on the file, the newest first, and on the growth of its extents.
-
-    Older actions are only counted. If the history is unreadable, the only sentence is the reason. If it has no row of
-    the file, the only sentence states that.
-    """
+    """Return sentences on the MOST_PAST newest actions on the file, and on the growth of its extents."""
     if story.past is None:
         return [f"{UNKNOWN}: {escape(story.unknown['past'])}"]
     newest = story.past[: -MOST_PAST - 1 : -1]
@@ -215,11 +197,6 @@ def explain_decision(
 
 
 def _explain(decided: Decision, window: Window | None, now_us: int, *, watched: bool) -> list[str]:
-    """Return the sentences on one decision.
-
-    They state the action or the reason against one, the explanation, the flush window for an action (unless None), and
-    when the decision can change.
-    """
     if decided.action:
         said = [f"{decided.action} ({decided.reason})"]
         if decided.extents_before or decided.bytes_to_write:
@@ -237,10 +214,7 @@ def _explain(decided: Decision, window: Window | None, now_us: int, *, watched: 
 
 
 def _list_sentences(decision: ExplainedDecision | None, unknown: Mapping[str, str]) -> list[str]:
-    """Return the sentences on the decision, or a single sentence that states why there is no decision.
-
-    That is the reason that `unknown` has under "decision". Without such a reason it is "nothing to do".
-    """
+    """Return the sentences on the decision, or a single sentence that states why there is no decision."""
     if decision is not None:
         return decision.sentences
     return [f"{UNKNOWN}: {escape(unknown['decision'])}" if "decision" in unknown else "nothing to do"]
@@ -260,10 +234,7 @@ WINDOWS: dict[str, str] = {
 
 
 def describe_window(window: Window, *, named: bool = False) -> str:
-    """Return a sentence: whether the active files of an instance can be rewritten now, why, and until when.
-
-    With `named` it begins with the name of the instance.
-    """
+    """Return a sentence: whether the active files of an instance can be rewritten now, why, and until when."""
     whose = f"{escape(window.instance)}: active files" if named else "Active files"
     reason = escape(WINDOWS.get(window.reason, f"must wait ({window.reason})"))
     if window.open:
@@ -304,12 +275,7 @@ class DirectoriesAnswer(NamedTuple):
 
 
 def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str], width: int) -> list[str]:
-    """Return the lines that `explain` shows about a directory, at most `width` characters wide, except for its path.
-
-    The path is first. Then follow the journald that writes there, its settings, the flush window, the files and their
-    extents, the span of the history, its strictest limit, and the decision. Parts that are not known are shown as
-    unknown. Without a decision, show the reason, which `unknown` has under "decision", or else "nothing to do".
-    """
+    """Return the lines that `explain` shows about a directory, at most `width` characters wide, except for its path."""
     who = f"that of namespace {escape(place.namespace)}" if place.namespace else "this host's own writes here"
     who = f"{who}; it can be asked to rotate files" if place.rotatable else "none here can be asked to rotate"
     every = place.files
@@ -357,7 +323,6 @@ def _describe_limit(kept: History) -> str:
 
 
 def _describe_deletion(kept: History) -> str:
-    """Return a text on the next deletion and on the cost of files that ended early, "" if neither is known."""
     parts = []
     if kept.next_deleted_us is not None:
         when = f"about {format_span(kept.next_deletion_in_us)} from now, " if kept.next_deletion_in_us else ""

@@ -39,10 +39,7 @@ def _time(time_us: int, form: str) -> str:
 
 
 def seconds(number: float) -> str:
-    """Return seconds as a text for people: 0.004s, 0.5s, 3min 12s.
-
-    Show three decimals below 0.1 s, and one decimal below 60 s. From 60 s on, show whole seconds as `format_span` does.
-    """
+    """Return seconds as a text for people: 0.004s, 0.5s, 3min 12s."""
     if number >= 60:
         return format_span(round(number) * SECOND_US)
     return f"{number:.3f}s" if number < 0.0995 else f"{number:.1f}s"
@@ -55,11 +52,7 @@ def format_wait(wait_us: int) -> str:
 
 
 def describe_total_saving(counters: Counters) -> str:
-    """Return the saving as words: "at least 1.2 GiB on disk and 31,415 extents since 2026-11-01"; "" if there is none.
-
-    Leave out the bytes if they are 0, negative or unknown, and the extents if they are 0. "At least" stands only before
-    the bytes, if some rewrites were not measured. The words "the installation" replace an unknown day.
-    """
+    """Return the saving as words: "at least 1.2 GiB on disk and 31,415 extents since 2026-11-01", or ""."""
     size_bytes = max(0, counters.bytes_reclaimed or 0)
     least = "at least " if counters.unmeasured else ""
     parts = [f"{least}{spell_size(size_bytes)} on disk"] if size_bytes else []
