@@ -31,7 +31,7 @@ from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import LEFT, Wait, find_waits
 from journalkeeper.observe import load
 from journalkeeper.observe.flushes import Flushes
-from journalkeeper.observe.intake import ENTRIES_PER_FLUSH, Intake, list_journald_files
+from journalkeeper.observe.intake import ENTRIES_PER_FLUSH, IntakeMeter, list_journald_files
 from journalkeeper.observe.observer import Observer, Seen, resolve_path
 from journalkeeper.policy.deferral import remember
 from journalkeeper.policy.plan import Idle, plan, with_now
@@ -54,7 +54,7 @@ class Memory:
 
     observer: Observer
     flushes: Flushes = field(default_factory=Flushes)
-    intake: Intake = field(default_factory=lambda: Intake(ENTRIES_PER_FLUSH))
+    intake: IntakeMeter = field(default_factory=lambda: IntakeMeter(ENTRIES_PER_FLUSH))
     piece_times: PieceTimes = field(default_factory=PieceTimes)
     failures: dict[tuple[int, int], Refusal] = field(default_factory=dict)
     waiting: dict[str, Wait] | None = None

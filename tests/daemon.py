@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self
 from journalkeeper.history.record import Record
 from journalkeeper.model import Result
 from journalkeeper.model.errors import BusyError
-from journalkeeper.model.recorded import Entry
+from journalkeeper.model.recorded import HistoryEntry
 from tests.patience import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class Daemon:
         time.sleep(seconds)
         return self.wakes() == before
 
-    def history(self) -> list[Entry]:
+    def history(self) -> list[HistoryEntry]:
         """Its record's outcomes, the oldest first."""
         while True:
             with suppress(BusyError), Record(self.state, read_only=True) as record:  # a slow disk

@@ -7,7 +7,7 @@ from typing import Any
 
 from journalkeeper.health.evidence import Evidence, Journal, Recorded, Unknown
 from journalkeeper.model import Action, JournalFile, Kind, Plan, Reason, Skip, State, Verb
-from journalkeeper.model.recorded import Counters, Entry, Totals
+from journalkeeper.model.recorded import Counters, HistoryEntry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
 from tests import evidence as healthy
 from tests import hosts
@@ -31,10 +31,10 @@ def file(path: str = ACTIVE, **words: Any) -> JournalFile:
     return hosts.file(**{**plain, **words})
 
 
-def entry(when_us: int, path: str = ACTIVE, **words: Any) -> Entry:
+def entry(when_us: int, path: str = ACTIVE, **words: Any) -> HistoryEntry:
     """Return the compaction of an archive."""
     plain = {"disk_bytes_before": 40 << 20, "disk_bytes_after": 5 << 20, "extents_before": 2110}
-    return Entry(when_us, "daemon", hosts.outcome(path, **{"bytes_written": 8 << 20, **plain, **words}))
+    return HistoryEntry(when_us, "daemon", hosts.outcome(path, **{"bytes_written": 8 << 20, **plain, **words}))
 
 
 def journal() -> Journal:

@@ -251,6 +251,16 @@ def names(sources: list[Source]) -> list[str]:
     ]
 
 
+def classes(sources: list[Source]) -> list[str]:
+    """Complain of two classes of one name in the package."""
+    found: dict[str, list[str]] = {}
+    for source in modules(sources):
+        for node in ast.walk(parse(source.text)):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(f"{source.path}:{node.lineno}")
+    return [f"{name} is defined in {', '.join(places)}" for name, places in found.items() if len(places) > 1]
+
+
 def docstrings(sources: list[Source]) -> list[str]:
     """Complain of docstrings that are no plain English."""
     return [
@@ -307,7 +317,9 @@ def top_level(sources: list[Source]) -> list[str]:
 
 
 Check = Callable[[list[Source]], list[str]]
-CHECKS: tuple[Check, ...] = (*(order, purity, edges, names, docstrings, licensed, short, references, top_level),)
+CHECKS: tuple[Check, ...] = (
+    *(order, purity, edges, names, classes, docstrings, licensed, short, references, top_level),
+)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

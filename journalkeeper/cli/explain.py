@@ -30,7 +30,7 @@ from journalkeeper.journald import opening
 from journalkeeper.model import Host, JournalFile, Kind, Request, Stretch, Sums, Window
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.record import parse_record
-from journalkeeper.model.recorded import Entry, Sample
+from journalkeeper.model.recorded import HistoryEntry, Sample
 from journalkeeper.model.run import plan_windows
 from journalkeeper.observe.read_cost import estimate_cold_read_s
 from journalkeeper.policy.saving import READ_IOPS
@@ -134,7 +134,7 @@ def _read_placement(path: str) -> tuple[tuple[Stretch, ...], int | None, float |
 
 def _read_past(
     file: JournalFile, now_us: int, context: Context, unknown: dict[str, str]
-) -> tuple[tuple[Entry, ...] | None, tuple[Sample, ...] | None]:
+) -> tuple[tuple[HistoryEntry, ...] | None, tuple[Sample, ...] | None]:
     """Return the history's rows of the file, the oldest first: actions and extent counts.
 
     If the history is unreadable, return (None, None), and store the reason in `unknown["past"]`. Leave out rows from

@@ -34,14 +34,14 @@ from journalkeeper.journald.names import classify
 from journalkeeper.model import Reason, Result, Skip
 from journalkeeper.model.escape import escape
 from journalkeeper.model.reasons import BY
-from journalkeeper.model.recorded import Entry, Sample
+from journalkeeper.model.recorded import HistoryEntry, Sample
 from journalkeeper.model.units import format_size, pluralize, spell_size
 
 
 class HistoryAnswer(NamedTuple):
     """The answer of `history`."""
 
-    outcomes: list[Entry]
+    outcomes: list[HistoryEntry]
     samples: list[Sample]
 
 
@@ -54,7 +54,7 @@ _SAMPLES: Final[tuple[Column[Sample], ...]] = (
 )
 
 
-def _columns(width: int | None) -> tuple[Column[Entry], ...]:
+def _columns(width: int | None) -> tuple[Column[HistoryEntry], ...]:
     return (
         Column("TIME", lambda entry: format_time(entry.when_us)),
         Column("RUN BY", lambda entry: escape(BY.get(entry.origin, entry.origin))),
@@ -111,7 +111,7 @@ def _find_problem(path: str) -> Reason | None:
     return Reason.NOT_JOURNAL if classify(os.path.basename(path)) is None else None
 
 
-def _summarize(entries: list[Entry], samples: list[Sample]) -> str:
+def _summarize(entries: list[HistoryEntry], samples: list[Sample]) -> str:
     if not entries:
         return "Nothing was rewritten." if samples else "Nothing is recorded."
     done = [entry.outcome for entry in entries if entry.outcome.result is Result.DONE]

@@ -63,7 +63,7 @@ EXTENTS_LEAST, EXTENTS_MOST = 100, 15_000
 
 FREE_BYTES = 1 << 30
 
-_COLUMNS: Final[tuple[Column[compare.Row], ...]] = (
+_COLUMNS: Final[tuple[Column[compare.Measured], ...]] = (
     Column("STRATEGY", lambda row: row.strategy),
     Column("FLUSH", lambda row: f"{row.flush_s:.2f} s", right=True),
     Column("WAIT", lambda row: f"{row.wait_s:.2f} s", right=True),

@@ -24,7 +24,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Watch(Section):
+class WatchSection(Section):
     """[Watch]: the directories, and the time after which an archive no longer changes."""
 
     directories: Annotated[tuple[str, ...], Spec("Directories", Form.PATHS)] = ("/var/log/journal",)
@@ -135,7 +135,7 @@ class Defrag(Section):
     """
 
 
-class Window(Section):
+class WindowSection(Section):
     """[Window]: when work on active files would disturb journald."""
 
     margin_us: Annotated[int, Spec("MarginSec", Form.SPAN, high=10 * MINUTE_US)] = SECOND_US
@@ -195,7 +195,7 @@ class Budget(Section):
     """
 
 
-class History(Section):
+class HistorySection(Section):
     """[History]: how much of the past is stored."""
 
     keep_us: Annotated[int, Spec("KeepSec", Form.SPAN, low=DAY_US, high=3650 * DAY_US)] = 90 * DAY_US
@@ -225,12 +225,12 @@ class Metrics(Section):
 class Config(Section):
     """All directives with their values; `Config()` has the defaults."""
 
-    watch: Watch = Watch()
+    watch: WatchSection = WatchSection()
     nocow: Nocow = Nocow()
     defrag: Defrag = Defrag()
-    window: Window = Window()
+    window: WindowSection = WindowSection()
     budget: Budget = Budget()
-    history: History = History()
+    history: HistorySection = HistorySection()
     metrics: Metrics = Metrics()
 
 

@@ -27,7 +27,7 @@ from journalkeeper.model.errors import InternalError, KeeperError, catch_errors
 from journalkeeper.model.progress import Meter, Progress
 from journalkeeper.model.run import Done
 from journalkeeper.observe.flushes import COMMIT_S, Flushes
-from journalkeeper.observe.intake import Intake, list_journald_files
+from journalkeeper.observe.intake import IntakeMeter, list_journald_files
 from journalkeeper.observe.load import measure_busy_percent
 from journalkeeper.observe.observer import Seen
 from journalkeeper.observe.syncs import Syncs
@@ -138,7 +138,7 @@ class Throttle:
         self._actives = list_journald_files(file for file in seen.files if file.device == device)
         self._margin_us = compose_margin_us(runner.config.window.margin_us, [runner.piece_times.get_longest_us()])
         self._syncs = Syncs(action.path)
-        self._intake = Intake()
+        self._intake = IntakeMeter()
         self._busy_percent: int | None = None
         self._paused_s = 0.0
         self._rested_s = self._entries_s = time.monotonic()

@@ -15,7 +15,7 @@ from journalkeeper.config import Config
 from journalkeeper.model import MIB, Host, Instance, JournalFile, Plan, Skip, Volume
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.record import Count, Hidden, PastMoment
-from journalkeeper.model.recorded import Counters, Entry, Run, Totals
+from journalkeeper.model.recorded import Counters, HistoryEntry, Run, Totals
 from journalkeeper.model.units import DAY_US, format_span
 from journalkeeper.model.waiting import Wait
 
@@ -139,7 +139,7 @@ class Recorded(NamedTuple):
     in a plan. `counters` are the totals since the installation.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[HistoryEntry, ...]
     totals: tuple[Totals, ...]
     last_run: Run | None
     waiting: tuple[Wait, ...]

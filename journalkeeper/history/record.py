@@ -23,7 +23,7 @@ from journalkeeper.history.rows import confirm_clock, encode, list_rows
 from journalkeeper.model import Host, Outcome, Past, Reason, Result, Verb, Volume
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.record import parse_record, to_columns
-from journalkeeper.model.recorded import Counters, Entry, Run, Sample, Totals
+from journalkeeper.model.recorded import Counters, HistoryEntry, Run, Sample, Totals
 from journalkeeper.model.run import Done
 from journalkeeper.model.units import DAY_US, TIME_LIMIT_US, pluralize
 from journalkeeper.model.waiting import LEFT, Wait, is_long
@@ -237,14 +237,14 @@ class Record(Database):
 
     def history(
         self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None
-    ) -> list[Entry]:
+    ) -> list[HistoryEntry]:
         """Return the outcomes from `since_us` until before `until_us` (None: no limit), the oldest first.
 
         `paths` are files, and directories for all files below them; () means all. `ignored` counts unreadable rows.
         """
         rows = self._rows_between(ENTRIES, paths, since_us, until_us)
         nested = ({**row, "outcome": {name: row[name] for name in Outcome._fields}} for row in rows)
-        return [entry for row in nested if (entry := self._parse(Entry, "outcomes", row))]
+        return [entry for row in nested if (entry := self._parse(HistoryEntry, "outcomes", row))]
 
     def samples(
         self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None

@@ -26,7 +26,7 @@ class Run(NamedTuple):
     bytes_written: Count
 
 
-class Entry(NamedTuple):
+class HistoryEntry(NamedTuple):
     """An outcome, its time, and the origin of its run ("" if its run was lost)."""
 
     when_us: PastMoment

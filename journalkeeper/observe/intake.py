@@ -26,7 +26,7 @@ ENTRIES_PER_FLUSH: Final = 128
 KEPT: Final = 1000
 
 
-class Intake:
+class IntakeMeter:
     """The waits of messages for journald, from the newest `entries` entries of active files.
 
     No file stays open between two calls, because an open file keeps its space after its deletion.

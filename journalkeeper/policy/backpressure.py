@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from journalkeeper.config import Window
+from journalkeeper.config import WindowSection
 from journalkeeper.model.units import MINUTE_US
 
 PATIENCE_US: Final = MINUTE_US
@@ -60,7 +60,7 @@ class Reading(NamedTuple):
     paused_us: int = 0
 
 
-def advise(reading: Reading, limits: Window) -> Advice:
+def advise(reading: Reading, limits: WindowSection) -> Advice:
     """Return the advice for the load in `reading` under `limits`, IntakeDelayMaxSec= and PressureMax=.
 
     An unknown value exceeds no limit, and PressureMax=100% is no limit.

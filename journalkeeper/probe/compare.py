@@ -80,7 +80,7 @@ STRATEGIES: Final = (
 )
 
 
-class Row(NamedTuple):
+class Measured(NamedTuple):
     """The measurements of one strategy.
 
     `flush_s` is the time of the boot flush after the last day. `last_s` and `read_s` are cold reads of ten and of all
@@ -107,7 +107,7 @@ class LabAnswer(NamedTuple):
     iops: Count | None
     """null: not limited."""
     flushes: Count
-    strategies: tuple[Row, ...]
+    strategies: tuple[Measured, ...]
 
 
 def compare(directory: str, wanted: int, iops: int | None, report: Report) -> LabAnswer:
@@ -197,7 +197,7 @@ def _flush(place: Bed, flushes: int, *, syncs: bool = True) -> None:
     run("btrfs", "filesystem", "sync", place.volume.mountpoint)
 
 
-def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
+def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Measured:
     """Measure the journal that one strategy left. Each step changes the files that the steps before it measure."""
     volume, journald = place.volume, place.journald
     journald.stop()
@@ -221,7 +221,7 @@ def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Row:
     flush_s = time_limited_s(volume, iops, journald.flush)
     report("a load while the strategy acts")
     wait_s = measure_wait_s(place, strategy, iops)
-    return Row(strategy.name, flush_s, wait_s, last_s, read_s, counted, found, used, written, not strategy.nocow)
+    return Measured(strategy.name, flush_s, wait_s, last_s, read_s, counted, found, used, written, not strategy.nocow)
 
 
 def _read_cold_s(place: Bed, iops: int, lines: str) -> float:

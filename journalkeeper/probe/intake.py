@@ -34,7 +34,7 @@ NOT_SEEN: Final = (
 )
 
 
-class Intake:
+class IntakeTally:
     """The waits of journal entries, which are added in the order in which journald received them."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ def measure(asked: Namespace) -> Steps:
     options += ["--boot"] if asked.boot else []
     options += ["--follow", *([] if asked.since or asked.boot else ["--lines=0"])] if asked.follow else []
     with run_journalctl(FIELDS, *options, directory=asked.directory) as journalctl:
-        intake = Intake()
+        intake = IntakeTally()
         found = Measurement([intake.all], judged=[intake.all], notes=[NOT_SEEN])
         yield found
         try:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 from journalkeeper.health.evidence import Evidence, Intake, Unknown
 from journalkeeper.history.rows import sum_files
 from journalkeeper.model import Result
-from journalkeeper.model.recorded import Entry, Totals
+from journalkeeper.model.recorded import HistoryEntry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US, pluralize, quantile
 from journalkeeper.report.text import UNKNOWN, day, format_wait, hour, seconds, when
 
@@ -106,7 +106,7 @@ def _align_label(percent: float) -> str:
     return "label first" if percent < 50 / LABELS else "label last" if percent > 100 - 50 / LABELS else "label inner"
 
 
-class Table(NamedTuple):
+class ChartTable(NamedTuple):
     """A caption, headings, and rows of cells. The first `left` columns are text, with `words_last` also the last."""
 
     caption: str
@@ -132,11 +132,11 @@ class Figure(NamedTuple):
     title: str
     said: str
     chart: Chart | None = None
-    table: Table | None = None
+    table: ChartTable | None = None
     notes: tuple[str, ...] = ()
 
 
-T = TypeVar("T", Totals, Entry, Intake)
+T = TypeVar("T", Totals, HistoryEntry, Intake)
 
 
 def _drop_implausible(rows: Iterable[T], now_us: int) -> list[T]:
@@ -207,7 +207,7 @@ def draw_boots(evidence: Evidence) -> Figure:
         (when(at), _describe_time(whole), _describe_time(part)) for at, whole, part in columns[::-1][:MOST_ROWS]
     )
     part = f"The newest {len(rows)} of {len(known):,} boots" if len(rows) < len(shown) else "Boots, the newest first"
-    table = Table(part, ("Boot of", "Userspace", "Flush"), rows)
+    table = ChartTable(part, ("Boot of", "Userspace", "Flush"), rows)
     return Figure(name, title, _describe_boots(userspace.heights, first), chart, table, _note_gaps(userspace))
 
 
@@ -279,7 +279,9 @@ def draw_extents(evidence: Evidence) -> Figure:
         (when(one.when_us), f"{one.extents:,}", f"{one.ideal_extents:,}", f"{one.active_extents:,}", f"{one.files:,}")
         for one in chosen
     )
-    table = Table("Extents over time, the newest first", ("Time", "Extents", "Ideal", "In active files", "Files"), rows)
+    table = ChartTable(
+        "Extents over time, the newest first", ("Time", "Extents", "Ideal", "In active files", "Files"), rows
+    )
     notes = _describe_omission(len(record.totals) - len(kept), "note")
     return Figure(name, title, said, Chart(times, levels, layers), table, tuple(notes))
 
@@ -323,7 +325,7 @@ def draw_intake(evidence: Evidence) -> Figure:
         for css, label, per_mille in (("worst", "longest", 1000), ("p99", "p99", 990), ("p50", "median", 500))
     )
     levels = tuple(enumerate(WAIT_LABELS[: max(1, ceil(_scale_wait(waits[-1]))) + 1]))
-    table = Table(
+    table = ChartTable(
         caption="Waits by the time of the message, the newest first",
         heads=("From", "Messages", "Median", "p99", "Longest", "The unit that waited longest"),
         rows=tuple(_tabulate_waits(kept)),

@@ -22,7 +22,7 @@ from journalkeeper.model.reasons import describe_outcome
 from journalkeeper.model.units import format_size, pluralize, spell_size
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import charts
-from journalkeeper.report.charts import Table
+from journalkeeper.report.charts import ChartTable
 from journalkeeper.report.text import UNKNOWN, describe_total_saving, seconds, when
 
 MARK: Final = '<meta name="generator" content="journalkeeper">'
@@ -82,7 +82,7 @@ def _make_overview(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
         "figures": (charts.draw_boots(evidence), charts.draw_extents(evidence), charts.draw_intake(evidence)),
         "verdict": verdict,
         "reasons": _list_reasons(evidence),
-        "unknown_checks": Table("Checks that could not be made", ("Check", "Why"), unknown, words_last=True),
+        "unknown_checks": ChartTable("Checks that could not be made", ("Check", "Why"), unknown, words_last=True),
     }
 
 
@@ -118,7 +118,7 @@ def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
         (when(entry.when_us), format_size(entry.outcome.bytes_written), describe_outcome(entry.outcome))
         for entry in newest
     )
-    tables = [Table(caption, ("Time", "Written", "Action"), rows, words_last=True)] if entries else []
+    tables = [ChartTable(caption, ("Time", "Written", "Action"), rows, words_last=True)] if entries else []
     return {"done": tables, "undone": "Nothing was done yet."}
 
 
@@ -131,7 +131,7 @@ def _tabulate_plan(plan: Plan | Unknown) -> dict[str, Any]:
     return {"decided": tables, "undecided": "There are no journal files."}
 
 
-def _tabulate_actions(plan: Plan) -> Table:
+def _tabulate_actions(plan: Plan) -> ChartTable:
     rows = tuple(
         (
             one.action,
@@ -148,10 +148,10 @@ def _tabulate_actions(plan: Plan) -> Table:
     if len(rows) < len(plan.actions):
         caption += f", the first {len(rows)}"
     heads = ("Action", "Reason", "Extents", "To write", "Read saved", "File")
-    return Table(caption, heads, rows, left=2, words_last=True)
+    return ChartTable(caption, heads, rows, left=2, words_last=True)
 
 
-def _tabulate_skips(skipped: Sequence[Skip]) -> Table:
+def _tabulate_skips(skipped: Sequence[Skip]) -> ChartTable:
     """Return a table of the reasons to leave files alone, the most frequent first."""
     by_reason: dict[Reason, list[Skip]] = {}
     for skip in skipped:
@@ -161,7 +161,9 @@ def _tabulate_skips(skipped: Sequence[Skip]) -> Table:
         for reason, some in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
     )
     heads = ("Reason", "Files", "For example")
-    return Table(f"Left alone: {pluralize(len({skip.path for skip in skipped}), 'path')}", heads, rows, words_last=True)
+    return ChartTable(
+        f"Left alone: {pluralize(len({skip.path for skip in skipped}), 'path')}", heads, rows, words_last=True
+    )
 
 
 def _list_reasons(evidence: Evidence) -> list[Reason]:

@@ -17,7 +17,7 @@ HEIGHTS: Final = "▁▂▃▄▅▆▇█"
 _SMALL: Final = " (too little for a column)"
 
 
-class Look(NamedTuple):
+class Sign(NamedTuple):
     """The sign of a kind of bytes: its field, its letter and its name."""
 
     field: str
@@ -25,13 +25,13 @@ class Look(NamedTuple):
     name: str
 
 
-LOOKS: Final = (
-    Look("data_bytes", "d", "plain data"),
-    Look("compressed_bytes", "c", "compressed data"),
-    Look("shared_bytes", "s", "shared with a snapshot or a copy"),
-    Look("both_bytes", "b", "shared and compressed"),
-    Look("unwritten_bytes", "u", "unwritten: allocated, and reads as zeros"),
-    Look("hole_bytes", "h", "hole"),
+SIGNS: Final = (
+    Sign("data_bytes", "d", "plain data"),
+    Sign("compressed_bytes", "c", "compressed data"),
+    Sign("shared_bytes", "s", "shared with a snapshot or a copy"),
+    Sign("both_bytes", "b", "shared and compressed"),
+    Sign("unwritten_bytes", "u", "unwritten: allocated, and reads as zeros"),
+    Sign("hole_bytes", "h", "hole"),
 )
 
 
@@ -47,7 +47,7 @@ def level(extents: int, length: int) -> int:
 
 def letter(part: Stretch) -> str:
     """Return the letter for the kind of data that has the most bytes in `part`; a space for a part of length 0."""
-    return max(LOOKS, key=lambda look: getattr(part, look.field)).letter if part.length else " "
+    return max(SIGNS, key=lambda look: getattr(part, look.field)).letter if part.length else " "
 
 
 def merge(parts: Sequence[Stretch], columns: int) -> list[Stretch]:
@@ -78,7 +78,7 @@ def _key(parts: Sequence[Stretch], columns: list[Stretch], steps: set[int]) -> l
     counts = [f"{HEIGHTS[step]} {_count(step)}" for step in sorted(steps)]
     kinds = [
         f"{look.letter} {look.name}, {spell_size(getattr(whole, look.field))}{'' if look.letter in seen else _SMALL}"
-        for look in LOOKS
+        for look in SIGNS
         if getattr(whole, look.field)
     ]
     return [f"{wide}; extents per MiB: {', '.join(counts)}", *kinds]

@@ -209,7 +209,7 @@ def find_limit(instance: Instance, use: int, room: float, by_files: float, rate:
     return min(limits, default=(inf, ""))
 
 
-class History(NamedTuple):
+class HistorySpan(NamedTuple):
     """The span and sizes of the present history of one directory, and the limits.
 
     `full_span_us` is the span of history that all limits together permit at the present rate, as in `journalkeeper
@@ -239,7 +239,7 @@ class History(NamedTuple):
     """The room that their tables and repeated values take."""
 
 
-def summarize_history(instance: Instance, files: Sequence[JournalFile]) -> History:
+def summarize_history(instance: Instance, files: Sequence[JournalFile]) -> HistorySpan:
     """Return the present history of a directory and the limit that will end its growth.
 
     journald counts allocated bytes, and deletes the oldest archive beyond the first limit that is reached.
@@ -251,7 +251,7 @@ def summarize_history(instance: Instance, files: Sequence[JournalFile]) -> Histo
     rate = None if isinstance(known, Unknown) else known
     room = _room_bytes(instance, files) if instance.available_bytes is not None else INFINITY_US
     limit = find_limit(instance, use or 0, room, instance.system_max_files * _mean_bytes(files), rate)
-    return History(
+    return HistorySpan(
         files=len(files),
         size_bytes=every.size_bytes,
         allocated_bytes=every.allocated_bytes,

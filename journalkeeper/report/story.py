@@ -16,11 +16,11 @@ from journalkeeper.model import JournalFile, Reason, Stretch, Sums, Verb, Window
 from journalkeeper.model.escape import escape
 from journalkeeper.model.reasons import BY, describe_outcome
 from journalkeeper.model.record import Count, Hidden, Inline, Moment, Seconds, Span
-from journalkeeper.model.recorded import Entry, Sample
+from journalkeeper.model.recorded import HistoryEntry, Sample
 from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, format_span, pluralize, spell_size
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import picture
-from journalkeeper.report.retention import History
+from journalkeeper.report.retention import HistorySpan
 from journalkeeper.report.text import UNKNOWN, moment, seconds
 
 MOST_PAST: Final = 10
@@ -75,7 +75,7 @@ class Story(NamedTuple):
     file: JournalFile
     picture: tuple[Stretch, ...]
     price: ReadPrice
-    past: tuple[Entry, ...] | None
+    past: tuple[HistoryEntry, ...] | None
     samples: tuple[Sample, ...] | None
     decision: ExplainedDecision | None
     window: Window | None
@@ -261,7 +261,7 @@ class DirectoryAnswer(NamedTuple):
     rotatable: bool
     sync_interval_us: Span
     window: Window | None
-    retention: History
+    retention: HistorySpan
     decision: ExplainedDecision | None
     files: Hidden[Sums]
 
@@ -299,7 +299,7 @@ def _describe_settings(instance: DirectoryAnswer) -> str:
     return f"Storage={escape(instance.storage)}, SyncIntervalSec={synced}, {form}"
 
 
-def _describe_history(kept: History) -> str:
+def _describe_history(kept: HistorySpan) -> str:
     if kept.oldest_us is None or kept.newest_us is None:
         return "no entries"
     span = format_span(max(0, kept.newest_us - kept.oldest_us))
@@ -308,7 +308,7 @@ def _describe_history(kept: History) -> str:
     return f"{said}; {spell_size(kept.allocated_bytes)} by journald's count, {disk} on disk"
 
 
-def _describe_limit(kept: History) -> str:
+def _describe_limit(kept: HistorySpan) -> str:
     if kept.binding is None:
         return "no limit" if kept.max_use_bytes == 0 else UNKNOWN
     said = f"{kept.binding} is reached first; now {kept.files:,} of at most {pluralize(kept.max_files, 'file')}"
@@ -322,7 +322,7 @@ def _describe_limit(kept: History) -> str:
     return said
 
 
-def _describe_deletion(kept: History) -> str:
+def _describe_deletion(kept: HistorySpan) -> str:
     parts = []
     if kept.next_deleted_us is not None:
         when = f"about {format_span(kept.next_deletion_in_us)} from now, " if kept.next_deletion_in_us else ""

@@ -29,23 +29,23 @@ from journalkeeper.model.units import TIME_LIMIT_US
 from journalkeeper.policy.window import at
 from journalkeeper.report.text import when
 from journalkeeper.service.backoff import FAILED_S, RETRY_S
-from journalkeeper.service.jobs import Changed, Ended, Job, Jobs, Notification
+from journalkeeper.service.jobs import Changed, Job, JobEnded, Jobs, Notification
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event, RunLog, Say
 from journalkeeper.service.notify import Notify
 from journalkeeper.service.snapshot import (
     Asked,
     Checked,
-    Failed,
     FileDone,
     FlushesLooked,
     Looked,
     Message,
     NotOnBtrfs,
     Progressed,
+    RunFailed,
     Snapshot,
     apply_message,
 )
-from journalkeeper.service.watch import Watch, watch_directories
+from journalkeeper.service.watch import DirectoryWatch, watch_directories
 from journalkeeper.service.worker import WRONG, Worker
 
 SOON_S: Final = 0.1
@@ -85,7 +85,7 @@ class Daemon:
         self._stopping = False
         self._state = Snapshot(())
         self._worker = Worker(load, self._post, self._gives_way, lambda: self._stopping)
-        self._watch = Watch()
+        self._watch = DirectoryWatch()
         self._woken, self._hung_up = asyncio.Event(), asyncio.Event()
         self._look_at_s, self._watches_are_due, self._resume_at_us = 0.0, True, inf
         self._checking: asyncio.Future[None] | None = None
@@ -171,7 +171,7 @@ class Daemon:
             case Looked():
                 self.log.log_run(message.report, self._worker.engine.directories, message.findings.missing)
                 wait_s = max(message.wait_s, SOON_S)
-            case Failed(busy_limit_us=limit_us):
+            case RunFailed(busy_limit_us=limit_us):
                 wait_s = RETRY_S if limit_us else FAILED_S
             case NotOnBtrfs(path):  # A mount will cause an event; until then there is nothing to do.
                 self.log.log("foreign", INFO, describe_foreign([path]))
@@ -215,7 +215,7 @@ class Daemon:
         self._notify.send("WATCHDOG=1")
         alive_s = self._worker.alive_s
         if alive_s is not None and time.monotonic() - alive_s > STUCK_S:
-            self._take(Failed(f"The run has waited for the disk for more than {STUCK_S:.0f} s", now_us()))
+            self._take(RunFailed(f"The run has waited for the disk for more than {STUCK_S:.0f} s", now_us()))
 
     def _gives_way(self) -> bool:
         """Return whether the service's own run must end between two pieces. Any thread may call this."""
@@ -298,7 +298,7 @@ class Daemon:
             rest_s = min(REST_MOST_S, REST * (time.monotonic() - began_s))
             self._loop.call_later(rest_s, self._turn.release)
 
-    async def _do(self, job: Job) -> Ended:
+    async def _do(self, job: Job) -> JobEnded:
         try:
             ended, report = await self._worker.run(partial(self._worker.do, job))
         finally:

@@ -34,7 +34,7 @@ class Job:
     state: str = "queued"
 
 
-class Ended(NamedTuple):
+class JobEnded(NamedTuple):
     """The outcome of a job: `result` is done, failed or canceled; `error` is set where there is no document."""
 
     result: str
@@ -70,7 +70,7 @@ class Jobs:
 
     def __init__(
         self,
-        do: Callable[[Job], Awaitable[Ended]],
+        do: Callable[[Job], Awaitable[JobEnded]],
         tell: Callable[[Notification], None],
         complain: Callable[[str, Exception], None],
     ) -> None:
@@ -78,7 +78,7 @@ class Jobs:
         self._tell = tell
         self._complain = complain
         self.queue: list[Job] = []
-        self._last: tuple[int, Ended] | None = None
+        self._last: tuple[int, JobEnded] | None = None
         self._numbers = count(1)
         self._task: asyncio.Task[None] | None = None
 
@@ -109,12 +109,12 @@ class Jobs:
         """
         job = self.find(number)
         if job.state == "queued":
-            self._end(job, Ended("canceled", error=KeeperError(f"job {number} was canceled before it began")))
+            self._end(job, JobEnded("canceled", error=KeeperError(f"job {number} was canceled before it began")))
         else:
             job.state = "canceling"
             self._tell(Changed())
 
-    def find_result(self, number: int) -> Ended:
+    def find_result(self, number: int) -> JobEnded:
         """Return the result of job `number`. Raises: NoSuchJobError unless this job ended last."""
         if self._last is None or self._last[0] != number:
             raise NoSuchJobError(f"job {number} is not over, or another job has ended since")
@@ -137,10 +137,10 @@ class Jobs:
             except Exception as error:  # noqa: BLE001 - whatever it is, it ends this job only
                 if not isinstance(error, KeeperError | OSError):
                     self._complain(f"job {job.number} failed", error)
-                ended = Ended("failed", error=error)
+                ended = JobEnded("failed", error=error)
             self._end(job, ended)
 
-    def _end(self, job: Job, ended: Ended) -> None:
+    def _end(self, job: Job, ended: JobEnded) -> None:
         self.queue.remove(job)
         self._last = job.number, ended
         self._tell(JobRemoved(job, ended.result))

@@ -135,7 +135,7 @@ class Looked(NamedTuple):
     flushes: FlushesLooked
 
 
-class Failed(NamedTuple):
+class RunFailed(NamedTuple):
     """A run failed as a whole because of `problem`, at `when_us`.
 
     If another process holds what the run needs, `busy_limit_us` is how long that is normal, else 0.
@@ -197,7 +197,7 @@ class Planned(NamedTuple):
     findings: Findings
 
 
-Message = Asked | Checked | FlushesLooked | Looked | Failed | FileDone | NotOnBtrfs | Planned | Progressed
+Message = Asked | Checked | FlushesLooked | Looked | RunFailed | FileDone | NotOnBtrfs | Planned | Progressed
 
 
 def apply_message(state: Snapshot, message: Message) -> Snapshot:
@@ -227,10 +227,10 @@ def apply_message(state: Snapshot, message: Message) -> Snapshot:
         case NotOnBtrfs(path):
             present = Present(foreign=path, **standing)
             state = state._replace(working=False, findings=None)
-        case Failed(problem, _, 0):
+        case RunFailed(problem, _, 0):
             present = before._replace(problem=problem, busy="")
             state = state._replace(working=False)
-        case Failed(busy, when_us, limit_us):
+        case RunFailed(busy, when_us, limit_us):
             since_us = before.busy_since_us if before.busy else when_us
             present = before._replace(problem="", busy=busy, busy_since_us=since_us, busy_limit_us=limit_us)
             state = state._replace(working=False)

@@ -178,7 +178,7 @@ def _add(manager: pyinotify.WatchManager, interests: dict[int, Interest], path: 
     return ""
 
 
-class Watch:
+class DirectoryWatch:
     """Reports the events of the present watches and of the mount table. In the event loop."""
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ from journalkeeper.model.units import HOUR_US, MINUTE_US
 from journalkeeper.observe.presence import find_full, find_silent
 from journalkeeper.service import snapshot
 from journalkeeper.service.backoff import RETRY_S, CpuShare
-from journalkeeper.service.jobs import Ended, Job
+from journalkeeper.service.jobs import Job, JobEnded
 
 ORIGIN: Final = "bus"
 
@@ -151,7 +151,7 @@ class Worker:
         self._post(snapshot.FlushesLooked(*self.engine.windows()))
         return is_due
 
-    def look(self, renew: Callable[[], None]) -> snapshot.Looked | snapshot.Failed | snapshot.NotOnBtrfs:
+    def look(self, renew: Callable[[], None]) -> snapshot.Looked | snapshot.RunFailed | snapshot.NotOnBtrfs:
         """Call `renew` and `check`, do one complete run, and return its result.
 
         Raises: as `renew`; ReplacedError if the service has to be started again; exceptions other than KeeperError,
@@ -171,7 +171,7 @@ class Worker:
         except (KeeperError, OSError) as error:
             if isinstance(error, NotBtrfsError) and not engine.memory.seen.instances:  # else it is no longer mounted
                 return snapshot.NotOnBtrfs(error.path)
-            return snapshot.Failed(str(error), now_us(), BUSY_US.get(type(error), 0))
+            return snapshot.RunFailed(str(error), now_us(), BUSY_US.get(type(error), 0))
         finally:
             # Only the time of looking counts: the budget bounds rewrites. No event causes the first look.
             ended_s = time.thread_time() if self._work_began_cpu_s is None else self._work_began_cpu_s
@@ -217,7 +217,7 @@ class Worker:
         self._post(snapshot.FlushesLooked(*self.engine.windows()))
         return document
 
-    def do(self, job: Job) -> tuple[Ended, Report]:
+    def do(self, job: Job) -> tuple[JobEnded, Report]:
         """Carry out a job. Return its result for the caller and the report for the log.
 
         Raises: UsageError as `resolve`; KeeperError, OSError as Engine.run.
@@ -225,7 +225,7 @@ class Worker:
         engine = self.engine  # a reload may replace it meanwhile
         request = resolve(job.request, engine.directories)
         report = self._run(engine, job.number, request, lambda: job.state == "canceling" or self._stops(), ORIGIN)
-        return Ended(name_result(report, job.request), job_document(report)), report
+        return JobEnded(name_result(report, job.request), job_document(report)), report
 
 
 def _make_findings(engine: Engine, host: Host, plan: Plan, outcomes: Sequence[Outcome]) -> snapshot.Findings:

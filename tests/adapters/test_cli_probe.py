@@ -18,7 +18,7 @@ from journalkeeper.config import files
 from journalkeeper.model.errors import UsageError
 from journalkeeper.probe import syslog
 from journalkeeper.probe.base import scratch
-from journalkeeper.probe.intake import Intake
+from journalkeeper.probe.intake import IntakeTally
 from tests.adapters.command import Says, Typed
 from tests.answers import check
 
@@ -80,8 +80,8 @@ def entry(taken_us: int, wait_us: int | None = 1000, **fields: str) -> dict[str,
     return {**times, **source, "_TRANSPORT": "syslog", "MESSAGE": "m", "PRIORITY": "6", **fields}
 
 
-def intake(*entries: dict[str, str]) -> Intake:
-    found = Intake()
+def intake(*entries: dict[str, str]) -> IntakeTally:
+    found = IntakeTally()
     for one in entries:
         found.take(one)
     return found

@@ -12,7 +12,7 @@ import pytest
 from journalkeeper.journald import entries, layout
 from journalkeeper.journald.entries import Entry
 from journalkeeper.model import Kind, Reason
-from journalkeeper.observe.intake import KEPT, Intake, list_journald_files
+from journalkeeper.observe.intake import KEPT, IntakeMeter, list_journald_files
 from tests import hosts
 from tests.journal_files import journal
 
@@ -73,7 +73,7 @@ def test_a_chain_is_followed_up_to_its_longest_length(empty: int, found: int) ->
 def test_only_entries_since_the_last_call_count(tmp_path: Path) -> None:
     active, rows = tmp_path / "system.journal", [row(1, 9_000_000)]
     active.write_bytes(journal(rows))
-    intake, paths = Intake(), [f"{active}", f"{tmp_path}/none.journal"]
+    intake, paths = IntakeMeter(), [f"{active}", f"{tmp_path}/none.journal"]
     assert intake.find_worst_us(paths) is None
     rows += [row(2, 300), row(3, -5), (4, NOW_US + 4, None)]
     active.write_bytes(journal(rows))
@@ -85,7 +85,7 @@ def test_a_step_of_the_clock_is_no_wait(tmp_path: Path) -> None:
     """The message was sent before the clock was set forward by an hour, and received after it."""
     active, rows = tmp_path / "system.journal", [row(1), row(2)]
     active.write_bytes(journal(rows))
-    intake = Intake()
+    intake = IntakeMeter()
     intake.find_worst_us([f"{active}"])
     data = journal([*rows, row(3, 3_600_000_000)])
     up = struct.pack("<Q", NOW_US + 3)
@@ -97,7 +97,7 @@ def test_a_step_of_the_clock_is_no_wait(tmp_path: Path) -> None:
 def test_after_a_rotation_all_of_the_new_file_is_new(tmp_path: Path) -> None:
     active = tmp_path / "system.journal"
     active.write_bytes(journal([row(9)]))
-    intake, paths = Intake(entries=2), [f"{active}"]
+    intake, paths = IntakeMeter(entries=2), [f"{active}"]
     assert intake.find_worst_us(paths) is None
     active.rename(tmp_path / "archive")
     assert intake.find_worst_us(paths) is None
@@ -116,7 +116,7 @@ def test_a_file_that_is_truncated_during_a_look_does_not_end_the_process(tmp_pat
     active.write_bytes(journal([row(number) for number in range(1, 3000)]))
     child = os.fork()
     if child == 0:
-        intake, paths = Intake(), [f"{active}"]
+        intake, paths = IntakeMeter(), [f"{active}"]
         intake.find_worst_us(paths)
         os.truncate(active, rest)
         os._exit(intake.find_worst_us(paths) or 0)
@@ -128,7 +128,7 @@ def test_a_link_in_the_path_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "there/system.journal").write_bytes(journal([row(1)]))
     (tmp_path / "link").symlink_to("there")
     (tmp_path / "system.journal").symlink_to("there/system.journal")
-    intake, paths = Intake(), [f"{tmp_path}/link/system.journal", f"{tmp_path}/system.journal"]
+    intake, paths = IntakeMeter(), [f"{tmp_path}/link/system.journal", f"{tmp_path}/system.journal"]
     intake.find_worst_us(paths)
     (tmp_path / "there/system.journal").write_bytes(journal([row(1), row(2)]))
     assert intake.find_worst_us(paths) is None
@@ -143,7 +143,7 @@ def test_files_of_remote_hosts_do_not_count_under_any_name() -> None:
 
 def test_the_99th_percentile_is_that_of_the_newest_thousand(tmp_path: Path) -> None:
     active = tmp_path / "system.journal"
-    intake, rows = Intake(entries=KEPT), [row(1)]
+    intake, rows = IntakeMeter(entries=KEPT), [row(1)]
     for wait_us in (None, 9_000, 50):
         rows += [row(number, wait_us) for number in range(len(rows) + 1, len(rows) + 1001) if wait_us is not None]
         active.write_bytes(journal(rows))

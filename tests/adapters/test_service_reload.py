@@ -23,7 +23,7 @@ from journalkeeper.service import daemon as daemon_module
 from journalkeeper.service import worker
 from journalkeeper.service.daemon import Daemon
 from journalkeeper.service.jobs import Changed, Notification
-from journalkeeper.service.snapshot import Checked, Failed, Message
+from journalkeeper.service.snapshot import Checked, Message, RunFailed
 from journalkeeper.service.watch import Watches
 from tests.hosts import configured
 from tests.patience import PATIENCE_S
@@ -126,7 +126,7 @@ async def test_the_look_after_a_failure_comes_sooner_if_another_process_was_in_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_limit_us: int, delay_s: float
 ) -> None:
     daemon = make_daemon(tmp_path)
-    monkeypatch.setattr(daemon._worker, "look", lambda _: Failed("no history", now_us(), busy_limit_us))
+    monkeypatch.setattr(daemon._worker, "look", lambda _: RunFailed("no history", now_us(), busy_limit_us))
     monkeypatch.setattr(daemon, "_look_at_s", inf)
     with state.Lock(str(tmp_path)) as lock:
         before_s = time.monotonic()

@@ -17,7 +17,7 @@ import pytest
 from journalkeeper.btrfs.volume import find_mount_lines
 from journalkeeper.journald import layout
 from journalkeeper.probe.scratch_volume import run
-from journalkeeper.service.watch import COALESCE_S, READ_BYTES, Change, Watch, _explain, watch_directories
+from journalkeeper.service.watch import COALESCE_S, READ_BYTES, Change, DirectoryWatch, _explain, watch_directories
 from tests.hosts import MACHINE
 
 Watching = Callable[..., "Scene"]
@@ -45,8 +45,8 @@ class Scene:
         self._following = self.loop.create_task(self._follow())
         self.renew()
 
-    async def _make(self) -> Watch:
-        return Watch()
+    async def _make(self) -> DirectoryWatch:
+        return DirectoryWatch()
 
     async def _follow(self) -> None:
         while True:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.config import Budget, Config, Defrag, Metrics, Watch, Window
+from journalkeeper.config import Budget, Config, Defrag, Metrics, WatchSection, WindowSection
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history import state
 from journalkeeper.history.record import NAME, Record
@@ -165,7 +165,7 @@ def test_what_a_killed_run_left_is_removed_and_said(
     (path,) = archives(top / MACHINE, journal_bytes, 1, nocow=True)
     left = path.with_name(f".journalkeeper-{path.stat().st_ino}.tmp")
     left.write_bytes(b"half a copy")
-    watched, metrics = Watch(directories=(str(top),)), Metrics(textfile=str(tmp_path / "a.prom"))
+    watched, metrics = WatchSection(directories=(str(top),)), Metrics(textfile=str(tmp_path / "a.prom"))
     request = Request(paths=(str(path),) if named else (), now=True)
     report = go(keep(config=Config(watch=watched, metrics=metrics)), request)
     assert (tmp_path / "a.prom").exists() != named
@@ -311,7 +311,7 @@ def test_a_wait_ends_with_the_file_that_was_named(top: Path, keep: Keep, journal
 
 def test_the_days_budget_counts_what_earlier_runs_wrote(top: Path, keep: Keep, journal_bytes: bytes) -> None:
     budget = Budget(bytes_per_day=len(journal_bytes) * 3 // 2)
-    config = Config(watch=Watch(settle_us=0), budget=budget, window=Window(pressure_max_percent=100))
+    config = Config(watch=WatchSection(settle_us=0), budget=budget, window=WindowSection(pressure_max_percent=100))
     for number, reason in ((1, Reason.FRAGMENTED), (2, Reason.BUDGET)):
         path = put(top / MACHINE, journal_bytes, archive_name(number))
         assert what_became(go(keep(config=config), Request()))[path.name] is reason

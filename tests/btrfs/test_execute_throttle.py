@@ -17,7 +17,7 @@ import pytest
 
 from journalkeeper.btrfs.maintenance import find_maintenance
 from journalkeeper.btrfs.writeback import sync_file_range
-from journalkeeper.config import Config, Watch, Window
+from journalkeeper.config import Config, WatchSection, WindowSection
 from journalkeeper.engine import Engine
 from journalkeeper.execute import runner
 from journalkeeper.execute.pace import PieceTimes
@@ -79,8 +79,8 @@ def test_a_plan_waits_for_who_uses_its_own_disk_and_not_for_another(
     volumes = make_volume("1G"), make_volume("1G")
     put(volumes[0].mountpoint, journal_bytes)
     os.sync()
-    at_once = ALWAYS.model_copy(update={"watch": Watch(settle_us=0)})
-    config = at_once.model_copy(update={"window": Window(pressure_max_percent=0)})
+    at_once = ALWAYS.model_copy(update={"watch": WatchSection(settle_us=0)})
+    config = at_once.model_copy(update={"window": WindowSection(pressure_max_percent=0)})
     engine = make_engine(volumes[0].mountpoint, config=config)
 
     def reasons() -> list[Reason]:
@@ -105,7 +105,7 @@ class Asked:
         self.seen = self.look(bed)
         file = next(file for file in self.seen.files if file.kind is kind)
         action = Action(file.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, file, not_after_us=not_after_us)
-        config = Config(window=Window(margin_us=500_000))
+        config = Config(window=WindowSection(margin_us=500_000))
         made = Runner(config, self.flushes, PieceTimes(), hurry=hurry, stop=lambda: self.stopped)
         self.throttle = Throttle(made, action, self.seen)
 

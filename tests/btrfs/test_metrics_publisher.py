@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.config import Config, Metrics, Watch
+from journalkeeper.config import Config, Metrics, WatchSection
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history import state
 from journalkeeper.metrics import publisher
@@ -43,7 +43,7 @@ def keep(top: Path, out: Path, make_engine: Callable[..., Engine]) -> Keep:
 
 
 def configured(top: Path, textfile: Path) -> Config:
-    return Config(watch=Watch(directories=(str(top),)), metrics=Metrics(textfile=str(textfile)))
+    return Config(watch=WatchSection(directories=(str(top),)), metrics=Metrics(textfile=str(textfile)))
 
 
 def found(out: Path) -> dict[str, float]:

@@ -17,7 +17,7 @@ import pytest
 from journalkeeper.model import MIB, JournalFile, Kind
 from journalkeeper.model.units import HOUR_US
 from journalkeeper.probe.bed import Bed
-from journalkeeper.report.retention import History, summarize_history
+from journalkeeper.report.retention import HistorySpan, summarize_history
 from tests import hosts
 from tests.btrfs.journals import look
 from tests.journal_files import OFFSETS
@@ -71,7 +71,7 @@ def test_journald_keeps_the_history_that_is_promised_from_3_and_from_30_files(ma
         system_max_files=1000,
     )
 
-    def promised() -> History:
+    def promised() -> HistorySpan:
         return summarize_history(instance, files(place))
 
     await_files(place, lambda names: len(names) >= 4)

@@ -29,7 +29,7 @@ from typing import Any, Final
 from journalkeeper.btrfs import fiemap, inode, kernel, mtime_note
 from journalkeeper.btrfs.kernel import fallocate
 from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE, punch_hole
-from journalkeeper.config import Budget, Config, Watch, Window
+from journalkeeper.config import Budget, Config, WatchSection, WindowSection
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.journald.names import is_leftover
 from journalkeeper.model import Reason, Request, Result
@@ -47,8 +47,8 @@ from tests.trust.wholeness import whole
 OWNER: Final = 998
 CONFIG: Final = Config().model_copy(
     update={
-        "watch": Watch(settle_us=0, nocow_settle_us=0),
-        "window": Window(pressure_max_percent=100),
+        "watch": WatchSection(settle_us=0, nocow_settle_us=0),
+        "window": WindowSection(pressure_max_percent=100),
         "budget": Budget(bytes_per_day=None, keep_free_bytes=0),
     }
 )

@@ -16,7 +16,7 @@ from typing import Any
 
 from journalkeeper.bus.server import serve_bus
 from journalkeeper.model import JournalFile, Outcome, Reason, Request, Skip
-from journalkeeper.service.jobs import Ended, Job, Jobs, Notification
+from journalkeeper.service.jobs import Job, JobEnded, Jobs, Notification
 from journalkeeper.service.log import Event, RunLog
 from journalkeeper.service.snapshot import Findings, Snapshot
 from tests import figures, hosts
@@ -63,11 +63,11 @@ class Made:
         for follow in self.followers:
             follow(notification)
 
-    async def _do(self, job: Job) -> Ended:
+    async def _do(self, job: Job) -> JobEnded:
         self._say(f"{PRIVILEGED}job {job.number}")
         if any("mistake" in path for path in job.request.paths):
             raise RuntimeError("a secret of the inside")
-        return Ended("done", {"outcomes": []})
+        return JobEnded("done", {"outcomes": []})
 
     def snapshot(self) -> Snapshot:
         return self._snapshot

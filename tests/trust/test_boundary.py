@@ -38,7 +38,7 @@ from journalkeeper.policy.plan import plan as planned
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from journalkeeper.service.daemon import Daemon
 from journalkeeper.service.log import RunLog
-from journalkeeper.service.watch import Change, Watch
+from journalkeeper.service.watch import Change, DirectoryWatch
 from tests import hosts
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put
@@ -200,14 +200,14 @@ async def test_an_event_that_raises_anything_has_everything_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said, errors = list[str](), [ZeroDivisionError("ours")]
-    judge = Watch._judge
+    judge = DirectoryWatch._judge
 
     def judge_once(*words: Any) -> Change:
         if errors:
             raise errors.pop()
         return judge(*words)
 
-    monkeypatch.setattr(Watch, "_judge", judge_once)
+    monkeypatch.setattr(DirectoryWatch, "_judge", judge_once)
     top = tmp_path / "journal"
     engine = partial(Engine, Config(), directories=(str(top),), state_directory=str(tmp_path), follows=True)
     daemon = Daemon(engine, lambda _, sentence, *__, **___: said.append(sentence))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.config import Config, Watch, Window
+from journalkeeper.config import Config, WatchSection, WindowSection
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history.record import Record
 from journalkeeper.model import Reason, Request
@@ -37,7 +37,7 @@ def top() -> Iterator[Path]:
 @pytest.fixture
 def engine(top: Path, tmp_path: Path) -> Engine:
     """The service's."""
-    config = Config(watch=Watch(settle_us=0, nocow_settle_us=0), window=Window(pressure_max_percent=100))
+    config = Config(watch=WatchSection(settle_us=0, nocow_settle_us=0), window=WindowSection(pressure_max_percent=100))
     return Engine(config, directories=(str(top),), state_directory=str(tmp_path / "state"), follows=True)
 
 

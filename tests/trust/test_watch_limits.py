@@ -26,14 +26,14 @@ CHECKOUT = Path(__file__).parents[2]
 
 WATCHES = """
 import asyncio, sys
-from journalkeeper.service.watch import Watch, watch_directories
+from journalkeeper.service.watch import DirectoryWatch, watch_directories
 
 def limit(number):
     open("/proc/sys/user/max_inotify_%s" % sys.argv[2], "w").write(str(number))
 
 async def main():
     limit(sys.argv[3])
-    watch = Watch()
+    watch = DirectoryWatch()
     watch.use(watch_directories([sys.argv[1]]))
     print(watch.watches.problem)
     limit(1000)

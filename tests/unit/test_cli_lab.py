@@ -15,11 +15,11 @@ from journalkeeper.cli.table import Table
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.record import to_json
 from journalkeeper.probe import compare
-from journalkeeper.probe.compare import STRATEGIES, LabAnswer, Row
+from journalkeeper.probe.compare import STRATEGIES, LabAnswer, Measured
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.answers import check
 
-WORST = Row("btrfsmaintenance", 123.456, 99.9, 99.9, 1234.5, 123_456, 9, 10 << 30, 1 << 40, checksummed=True)
+WORST = Measured("btrfsmaintenance", 123.456, 99.9, 99.9, 1234.5, 123_456, 9, 10 << 30, 1 << 40, checksummed=True)
 
 
 class Volume(ScratchVolume):

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from journalkeeper.config import Config, Defrag, Window
+from journalkeeper.config import Config, Defrag, WindowSection
 from journalkeeper.execute import pace as module
 from journalkeeper.execute.pace import LEAST_BYTES, Pace, PieceTimes
 from journalkeeper.execute.runner import Runner
@@ -105,7 +105,7 @@ def test_a_slow_piece_counts_half_as_much_every_ten_minutes(clock: Clock) -> Non
     ],
 )
 def test_how_long_a_piece_may_take(kind: Kind, compress: str, piece_us: int | None, *, hurry: bool) -> None:
-    config, one = Config(window=Window(margin_us=7_000)), file(kind)
+    config, one = Config(window=WindowSection(margin_us=7_000)), file(kind)
     runner = Runner(config, Mock(), PieceTimes(), hurry=hurry, stop=lambda: False)
     what = Action(one.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, one, compress=compress)
     assert runner._choose_piece_us(what) == piece_us

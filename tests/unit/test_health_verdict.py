@@ -17,9 +17,9 @@ from journalkeeper.health.verdict import (
     present_after_run,
     still_failing,
 )
-from journalkeeper.model import Plan, Reason, Result, Skip, Window
+from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Window
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.recorded import Entry, Run
+from journalkeeper.model.recorded import HistoryEntry, Run
 from journalkeeper.model.units import HOUR_US, SECOND_US
 from journalkeeper.model.waiting import Wait
 from tests.evidence import UNITS, look, recorded
@@ -28,7 +28,7 @@ from tests.hosts import NOW_US, outcome
 RUN = Run(1, "defrag", NOW_US - HOUR_US, NOW_US - HOUR_US + 1, 3, 0, 0, 100)
 BAD = outcome("/j/a", result=Result.FAILED, reason=Reason.IO_ERROR, detail="Input/output error")
 PASSING = BAD._replace(reason=Reason.CHANGED)
-FAILED = recorded(last_run=RUN, entries=(Entry(NOW_US, "daemon", BAD),))
+FAILED = recorded(last_run=RUN, entries=(HistoryEntry(NOW_US, "daemon", BAD),))
 WAITING = recorded(last_run=RUN, waiting=(Wait("/a", NOW_US - 49 * HOUR_US, "budget"),))
 BY_SERVICE = RUN._replace(origin="daemon")
 LIVE = Manager(version=__version__, health="ok", health_reasons=[], state="idle", state_reason="", files=12)
@@ -43,6 +43,10 @@ BEGUN = STOPPED._replace(
 )
 FAULT = Skip("/j/a", Reason.IO_ERROR, "EIO")
 UNREAD = Unknown("only root may read the history", needs_root=True)
+
+
+def by_hand(when_us: int, outcome: Outcome) -> Evidence:
+    return BY_HAND._replace(record=FAILED._replace(entries=(HistoryEntry(when_us, "daemon", outcome),)))
 
 
 @pytest.mark.parametrize(
@@ -88,9 +92,15 @@ UNREAD = Unknown("only root may read the history", needs_root=True)
         (BY_HAND._replace(record=recorded(last_run=BY_SERVICE)), "Act: journalkeeper.service is installed but not"),
         (STARTING, "Unknown: the service does not run yet; journalkeeper.timer starts it about 10 s after"),
         (BY_HAND._replace(record=FAILED), "Act: /j/a failed: Input/output error. Try: journalkeeper history"),
-        (BY_HAND._replace(record=FAILED._replace(entries=(Entry(NOW_US, "daemon", PASSING),))), "OK: the last run, "),
-        (BY_HAND._replace(record=FAILED._replace(entries=(Entry(RUN.began_us - 1, "x", BAD),))), "OK: the last run, "),
-        (BY_HAND._replace(record=FAILED._replace(entries=(Entry(RUN.began_us, "x", BAD),))), "Act: /j/a failed"),
+        (
+            BY_HAND._replace(record=FAILED._replace(entries=(HistoryEntry(NOW_US, "daemon", PASSING),))),
+            "OK: the last run, ",
+        ),
+        (
+            BY_HAND._replace(record=FAILED._replace(entries=(HistoryEntry(RUN.began_us - 1, "x", BAD),))),
+            "OK: the last run, ",
+        ),
+        (by_hand(RUN.began_us, BAD), "Act: /j/a failed"),
         (BY_HAND._replace(record=WAITING), "Act: 1 file has waited for 2d for work (budget). Try: journalkeeper plan"),
         (BY_HAND._replace(record=UNREAD), "Act: journalkeeper.service is installed but not enabled"),
         (STOPPED._replace(units=UNITS[:1]), "Act: journalkeeper.service runs but is not on the system bus."),

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from journalkeeper.config import Window
+from journalkeeper.config import WindowSection
 from journalkeeper.policy.backpressure import PATIENCE_US, Advice, Reading, advise
 
-LIMITS = Window()
+LIMITS = WindowSection()
 MOST_US, SHARE = LIMITS.intake_delay_max_us, LIMITS.pressure_max_percent
 
 

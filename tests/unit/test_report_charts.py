@@ -10,7 +10,7 @@ import pytest
 
 from journalkeeper.health.evidence import Boot, Evidence, Intake, Journal, Recorded
 from journalkeeper.model import Extents, Reason, Result
-from journalkeeper.model.recorded import Counters, Entry, Totals
+from journalkeeper.model.recorded import Counters, HistoryEntry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report import charts
 from journalkeeper.report.charts import FIRST_US, LEAST_BARS, MOST_ROWS, ROWS, Chart, Figure, Layer
@@ -170,7 +170,7 @@ def test_boots_without_times_are_said(known: list[Boot]) -> None:
 # extents
 
 
-def extents(totals: Sequence[Totals], *entries: Entry, now_us: int = LATER_US) -> Figure:
+def extents(totals: Sequence[Totals], *entries: HistoryEntry, now_us: int = LATER_US) -> Figure:
     return charts.draw_extents(Evidence(now_us, record=Recorded(entries, tuple(totals), None, ())))
 
 

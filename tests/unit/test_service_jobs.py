@@ -9,7 +9,7 @@ import pytest
 
 from journalkeeper.model import Request
 from journalkeeper.model.errors import BusyError, NoSuchJobError
-from journalkeeper.service.jobs import QUEUE_MOST, Ended, Job, JobAdded, JobRemoved, Jobs, Notification
+from journalkeeper.service.jobs import QUEUE_MOST, Job, JobAdded, JobEnded, JobRemoved, Jobs, Notification
 
 
 def request(number: int) -> Request:
@@ -26,13 +26,13 @@ class Bench:
         self._may_end = asyncio.Semaphore(0)
         self.jobs = Jobs(self._do, self._hear, self._complain)
 
-    async def _do(self, job: Job) -> Ended:
+    async def _do(self, job: Job) -> JobEnded:
         self.began.append(job.number)
         await self._may_end.acquire()
         if self.raises is not None:
             error, self.raises = self.raises, None
             raise error
-        return Ended("canceled" if job.state == "canceling" else "done", {"number": job.number})
+        return JobEnded("canceled" if job.state == "canceling" else "done", {"number": job.number})
 
     def _hear(self, notification: Notification) -> None:
         match notification:

@@ -14,7 +14,6 @@ from journalkeeper.model.run import Report
 from journalkeeper.service.snapshot import (
     Asked,
     Checked,
-    Failed,
     FileDone,
     Findings,
     FlushesLooked,
@@ -23,6 +22,7 @@ from journalkeeper.service.snapshot import (
     NotOnBtrfs,
     Planned,
     Progressed,
+    RunFailed,
     Snapshot,
     apply_message,
 )
@@ -67,17 +67,17 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
     ("state", "message", "expected"),
     [
         (CALM, Progressed(0, PROGRESS), CALM._replace(working=True)),
-        (CALM._replace(working=True), Failed("no btrfs", 5), with_present(problem="no btrfs")),
-        (with_present(problem="no btrfs"), Failed("", 5), with_present()),
+        (CALM._replace(working=True), RunFailed("no btrfs", 5), with_present(problem="no btrfs")),
+        (with_present(problem="no btrfs"), RunFailed("", 5), with_present()),
         (
             looked(FOUND, FAILURE)._replace(working=True),
             NotOnBtrfs("/j"),
             CALM._replace(present=Present(foreign="/j")),
         ),
-        (CALM, Failed("held", 5, 60), with_present(busy="held", busy_since_us=5, busy_limit_us=60)),
+        (CALM, RunFailed("held", 5, 60), with_present(busy="held", busy_since_us=5, busy_limit_us=60)),
         (
             with_present(busy="held", busy_since_us=5, busy_limit_us=60),
-            Failed("held by 7", 9, 60),
+            RunFailed("held by 7", 9, 60),
             with_present(busy="held by 7", busy_since_us=5, busy_limit_us=60),
         ),
         (
