@@ -20,12 +20,12 @@ from journalkeeper.config import Config
 from journalkeeper.execute.pace import PieceTimes
 from journalkeeper.execute.runner import Runner, remove_leftovers
 from journalkeeper.history import state
-from journalkeeper.history.record import NAME, Record, run_bookkeeping, store_outcome
+from journalkeeper.history.store import NAME, Record, run_bookkeeping, store_outcome
 from journalkeeper.metrics.publisher import Publisher
 from journalkeeper.model import Host, Outcome, Past, Plan, Reason, Refusal, Request, Result, Window
 from journalkeeper.model.errors import KeeperError, NeedsRootError
+from journalkeeper.model.history import Counters
 from journalkeeper.model.progress import Progress
-from journalkeeper.model.recorded import Counters
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import LEFT, Wait, find_waits

@@ -16,10 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from journalkeeper.history.record import Record
+from journalkeeper.history.store import Record
 from journalkeeper.model import Result
 from journalkeeper.model.errors import BusyError
-from journalkeeper.model.recorded import HistoryEntry
+from journalkeeper.model.history import HistoryEntry
 from tests.patience import PATIENCE_S, eventually
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from journalkeeper.health.evidence import (
     Unit,
 )
 from journalkeeper.model import GIB, Extents, Instance, JournalFile, Kind, Plan
+from journalkeeper.model.history import Counters
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.recorded import Counters
 from journalkeeper.model.units import DAY_US, MINUTE_US, SECOND_US
 from tests.hosts import DIRECTORY, NOW_US, file, host, instance, volume
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from journalkeeper.metrics.prometheus import Facts
 from journalkeeper.metrics.status import Status
 from journalkeeper.model import Reason
-from journalkeeper.model.recorded import Counters
+from journalkeeper.model.history import Counters
 
 COUNTERS = Counters(
     done=5, skipped=4, failed=2, failed_runs=3, bytes_written=1000, extents_removed=600, bytes_reclaimed=800

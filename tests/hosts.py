@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from journalkeeper.config import Config
-from journalkeeper.history.record import Record
+from journalkeeper.history.store import Record
 from journalkeeper.model import (
     GIB,
     MIB,

@@ -12,7 +12,7 @@ from meanings import describe
 
 from journalkeeper.bus.contract import DOCTYPE, FILE, Args, Interface, Method, introspection
 from journalkeeper.bus.objects import JOB_INTERFACE, MANAGER
-from journalkeeper.model.record import Row
+from journalkeeper.model.schema import Row
 
 INTERFACES: Final = {one.name: one for one in (MANAGER, JOB_INTERFACE)}
 LICENSE: Final = '<?xml version="1.0" encoding="UTF-8"?> <!-- SPDX-License-Identifier: LGPL-2.1-or-later -->\n'

@@ -11,7 +11,7 @@ from typing import Any
 
 from journalkeeper.config import Config
 from journalkeeper.config.directives import Directive
-from journalkeeper.model.record import Row
+from journalkeeper.model.schema import Row
 
 
 @cache

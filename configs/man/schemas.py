@@ -19,8 +19,8 @@ from journalkeeper.cli.retention import RetentionAnswer
 from journalkeeper.cli.status import StatusAnswer
 from journalkeeper.health.finding import Facts
 from journalkeeper.model import JournalFile, Plan, Reason
-from journalkeeper.model.record import Word, rows, split_hint
 from journalkeeper.model.run import DefragAnswer
+from journalkeeper.model.schema import Word, rows, split_hint
 from journalkeeper.probe.compare import LabAnswer
 from journalkeeper.report.story import DirectoriesAnswer, Story
 

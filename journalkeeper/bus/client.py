@@ -24,8 +24,8 @@ from journalkeeper.model import Request
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NoSuchJobError, UsageError
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.progress import NONE_YET, Progress
-from journalkeeper.model.record import from_properties
 from journalkeeper.model.run import Report, job_report
+from journalkeeper.model.schema import from_properties
 
 CONNECT_S: Final = 5.0
 """A bus whose socket is there and which says nothing is none."""

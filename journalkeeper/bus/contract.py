@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 from journalkeeper.bus import names
 from journalkeeper.model import JournalFile
 from journalkeeper.model.manager import Treatment
-from journalkeeper.model.record import Row, bus_rows
+from journalkeeper.model.schema import Row, bus_rows
 
 Args = tuple[tuple[str, str], ...]
 """Pairs of a name and a signature."""

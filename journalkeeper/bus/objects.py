@@ -19,7 +19,7 @@ from journalkeeper.bus.values import job_values, list_files, to_values, write_do
 from journalkeeper.model.errors import BusyError
 from journalkeeper.model.manager import JobState, Manager
 from journalkeeper.model.progress import Progress
-from journalkeeper.model.record import bus_rows
+from journalkeeper.model.schema import bus_rows
 from journalkeeper.model.units import U64_MAX
 from journalkeeper.service import snapshot as snapshots
 

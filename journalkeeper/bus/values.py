@@ -18,7 +18,7 @@ from journalkeeper.bus.contract import Values
 from journalkeeper.journald.names import classify
 from journalkeeper.model import JournalFile, Outcome, Result
 from journalkeeper.model.manager import JobState, Treatment
-from journalkeeper.model.record import bus_rows, to_properties
+from journalkeeper.model.schema import bus_rows, to_properties
 from journalkeeper.model.units import U64_MAX
 from journalkeeper.service.jobs import Job
 from journalkeeper.service.snapshot import Doing, Findings

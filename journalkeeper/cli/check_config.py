@@ -23,7 +23,7 @@ from journalkeeper.cli.table import GREY, Column, Table
 from journalkeeper.config.validation import Shown, describe
 from journalkeeper.model.errors import ConfigError
 from journalkeeper.model.escape import escape
-from journalkeeper.model.record import Count
+from journalkeeper.model.schema import Count
 
 _COLUMNS: Final[tuple[Column[Shown], ...]] = (
     Column("SECTION", lambda value: f"[{value.section}]"),

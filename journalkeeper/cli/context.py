@@ -17,7 +17,7 @@ from journalkeeper.cli.output import Output
 from journalkeeper.config import Config, files, validation
 from journalkeeper.health.evidence import Hung, Recorded, Unknown
 from journalkeeper.history import state
-from journalkeeper.history.record import Record
+from journalkeeper.history.store import Record
 from journalkeeper.model import Request
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.manager import Manager

@@ -30,7 +30,7 @@ from journalkeeper.health.finding import LISTED, Finding, Severity, Verdict, jud
 from journalkeeper.health.rules import HEALTH, RULES
 from journalkeeper.model.errors import ConfigError
 from journalkeeper.model.escape import escape
-from journalkeeper.model.record import RuleWord
+from journalkeeper.model.schema import RuleWord
 from journalkeeper.model.units import pluralize
 from journalkeeper.report.retention import history
 

@@ -29,9 +29,9 @@ from journalkeeper.cli.terminal import DEFAULT_COLUMNS
 from journalkeeper.journald import opening
 from journalkeeper.model import Host, JournalFile, Kind, Request, Stretch, Sums, Window
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.record import parse_record
-from journalkeeper.model.recorded import HistoryEntry, Sample
+from journalkeeper.model.history import HistoryEntry, Sample
 from journalkeeper.model.run import plan_windows
+from journalkeeper.model.schema import parse_record
 from journalkeeper.observe.read_cost import estimate_cold_read_s
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import story

@@ -33,8 +33,8 @@ from journalkeeper.cli.wording import COLOURS, describe_outcome, describe_sums
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Reason, Result, Skip
 from journalkeeper.model.escape import escape
+from journalkeeper.model.history import HistoryEntry, Sample
 from journalkeeper.model.reasons import BY
-from journalkeeper.model.recorded import HistoryEntry, Sample
 from journalkeeper.model.units import format_size, pluralize, spell_size
 
 

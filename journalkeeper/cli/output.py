@@ -19,7 +19,7 @@ from journalkeeper.cli.table import Table, render, stack_blocks, wrap_sentence
 from journalkeeper.cli.terminal import DEFAULT_COLUMNS, columns, page, wants_colours
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import escape
-from journalkeeper.model.record import to_json
+from journalkeeper.model.schema import to_json
 
 LEAST_COLUMNS: Final = 40
 Block: TypeAlias = Table[Any] | Sequence[str]

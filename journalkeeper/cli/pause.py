@@ -21,7 +21,7 @@ import argparse
 from typing import NamedTuple
 
 from journalkeeper.cli.context import Context
-from journalkeeper.model.record import Span
+from journalkeeper.model.schema import Span
 from journalkeeper.model.units import INFINITY_US, TIME_LIMIT_US, parse_span_us
 from journalkeeper.report.text import when
 

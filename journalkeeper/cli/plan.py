@@ -43,8 +43,8 @@ from journalkeeper.cli.wording import (
 )
 from journalkeeper.model import Reason, Request, Skip
 from journalkeeper.model.escape import escape
-from journalkeeper.model.record import to_json
 from journalkeeper.model.run import parse_skips, plan_windows
+from journalkeeper.model.schema import to_json
 from journalkeeper.model.units import format_size, spell_size
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report.story import describe_window

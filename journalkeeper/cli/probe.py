@@ -26,7 +26,7 @@ from journalkeeper.cli.progress import interrupt_on_signals
 from journalkeeper.cli.table import Column, Table
 from journalkeeper.cli.times import parse_time_us
 from journalkeeper.model.errors import NeedsRootError
-from journalkeeper.model.record import Moment
+from journalkeeper.model.schema import Moment
 from journalkeeper.probe.distribution import Limit, SeriesAnswer, Statistics, draw, format_wait, make_answer
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from journalkeeper.health.evidence import REPORT_ENTRIES, Unknown, Wanted
 from journalkeeper.health.finding import judge
 from journalkeeper.model.errors import KeeperError, NeedsRootError
 from journalkeeper.model.escape import escape
-from journalkeeper.model.record import Count
+from journalkeeper.model.schema import Count
 from journalkeeper.model.units import spell_size
 from journalkeeper.report.page import MARK, page
 

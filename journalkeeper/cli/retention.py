@@ -31,7 +31,7 @@ from journalkeeper.health.evidence import Evidence, Unknown, Wanted
 from journalkeeper.health.finding import supply
 from journalkeeper.journald import conf
 from journalkeeper.model.errors import FileError, KeeperError, UsageError
-from journalkeeper.model.record import Inline
+from journalkeeper.model.schema import Inline
 from journalkeeper.observe.machine import RETENTION
 from journalkeeper.observe.unit_states import OURS
 from journalkeeper.report.retention import Retention, describe_retention, dropin, retention

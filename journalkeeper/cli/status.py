@@ -34,10 +34,10 @@ from journalkeeper.health.rules import HEALTH
 from journalkeeper.health.verdict import describe_absence, describe_files, describe_foreign, describe_next_run
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import escape
+from journalkeeper.model.history import Counters, Run, Totals
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.reasons import BY
-from journalkeeper.model.record import Count, Sometimes
-from journalkeeper.model.recorded import Counters, Run, Totals
+from journalkeeper.model.schema import Count, Sometimes
 from journalkeeper.model.units import format_span, pluralize, spell_size
 from journalkeeper.model.waiting import Wait, long
 from journalkeeper.report.story import wrap_facts

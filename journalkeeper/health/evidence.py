@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 from journalkeeper.config import Config
 from journalkeeper.model import MIB, Host, Instance, JournalFile, Plan, Skip, Volume
+from journalkeeper.model.history import Counters, HistoryEntry, Run, Totals
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.record import Count, Hidden, PastMoment
-from journalkeeper.model.recorded import Counters, HistoryEntry, Run, Totals
+from journalkeeper.model.schema import Count, Hidden, PastMoment
 from journalkeeper.model.units import DAY_US, format_span
 from journalkeeper.model.waiting import Wait
 

@@ -18,7 +18,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 from journalkeeper.health.evidence import Evidence, Look, Unknown
 from journalkeeper.model import Reason
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.record import Key, RuleWord
+from journalkeeper.model.schema import Key, RuleWord
 from journalkeeper.model.units import pluralize
 
 LISTED = 3

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from journalkeeper.model import Host, JournalFile, Kind, Sums
-from journalkeeper.model.recorded import Sample, Totals
+from journalkeeper.model.history import Sample, Totals
 from journalkeeper.model.units import HOUR_US
 
 CONFIRM_US: Final = 12 * HOUR_US

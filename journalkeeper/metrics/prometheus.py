@@ -15,8 +15,8 @@ from typing import Annotated, Any, Final, NamedTuple
 from journalkeeper import __version__
 from journalkeeper.metrics.status import Status
 from journalkeeper.model import JournalFile, Result
-from journalkeeper.model.record import Key, Row, rows
-from journalkeeper.model.recorded import Counters
+from journalkeeper.model.history import Counters
+from journalkeeper.model.schema import Key, Row, rows
 from journalkeeper.model.units import SECOND_US
 
 PREFIX = "journalkeeper"

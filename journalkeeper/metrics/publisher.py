@@ -20,7 +20,7 @@ from typing import Final
 from journalkeeper.config import Config
 from journalkeeper.execute.whole_file import write_whole
 from journalkeeper.health.verdict import judge_present, present_after_run
-from journalkeeper.history.record import Record, run_bookkeeping
+from journalkeeper.history.store import Record, run_bookkeeping
 from journalkeeper.metrics import prometheus
 from journalkeeper.metrics.prometheus import Facts
 from journalkeeper.metrics.status import status

@@ -12,7 +12,7 @@ from typing import Annotated, Final, NamedTuple
 
 from journalkeeper.config import Config
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Plan, Reason, Result, Sums, Verb
-from journalkeeper.model.record import Key
+from journalkeeper.model.schema import Key
 from journalkeeper.policy.cost import becomes_compressed, is_fragmented
 
 FRAGMENTED: Final = (

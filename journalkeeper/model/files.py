@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from journalkeeper.model.record import Count, Hidden, Key, Moment
+from journalkeeper.model.schema import Count, Hidden, Key, Moment
 from journalkeeper.model.words import GIB, KIB, MIB, Kind, Reason, State
 
 MAX_EXTENT_BYTES = 128 * MIB

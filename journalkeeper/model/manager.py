@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
-from journalkeeper.model.record import Count, Key, Moment, Seconds, Span
+from journalkeeper.model.schema import Count, Key, Moment, Seconds, Span
 from journalkeeper.model.units import U64_MAX
 from journalkeeper.model.words import Reason, Verb
 

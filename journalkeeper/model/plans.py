@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Annotated, NamedTuple
 
 from journalkeeper.model.files import Instance, JournalFile, Volume
-from journalkeeper.model.record import Count, Hidden, Key, Moment, PastMoment, Seconds, Sometimes
+from journalkeeper.model.schema import Count, Hidden, Key, Moment, PastMoment, Seconds, Sometimes
 from journalkeeper.model.words import Kind, Reason, Result, Verb
 
 

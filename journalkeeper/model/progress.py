@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Annotated, Final, NamedTuple
 
 from journalkeeper.model import Action
-from journalkeeper.model.record import Count, Key
+from journalkeeper.model.schema import Count, Key
 
 
 class Progress(NamedTuple):

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from journalkeeper.model.history import Counters
 from journalkeeper.model.plans import Host, Outcome, Plan, Skip, Window
-from journalkeeper.model.record import Count, Seconds, Sometimes, parse_record, to_json
-from journalkeeper.model.recorded import Counters
+from journalkeeper.model.schema import Count, Seconds, Sometimes, parse_record, to_json
 from journalkeeper.model.waiting import Wait
 from journalkeeper.model.words import Kind, Reason, Result, Verb
 

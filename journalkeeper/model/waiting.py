@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from journalkeeper.model import Outcome, Plan, Reason, Result
-from journalkeeper.model.record import PastMoment, Word
+from journalkeeper.model.schema import PastMoment, Word
 from journalkeeper.model.units import DAY_US
 
 LONG_US: Final = DAY_US

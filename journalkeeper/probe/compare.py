@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.btrfs import disk, placement
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.record import Count, Seconds
+from journalkeeper.model.schema import Count, Seconds
 
 from . import syslog
 from .base import Target

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Final, NamedTuple
 
-from journalkeeper.model.record import Count, Inline, Key, Seconds
+from journalkeeper.model.schema import Count, Inline, Key, Seconds
 from journalkeeper.model.units import quantile
 
 PER_MILLES: Final = (500, 900, 990, 999)

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 from journalkeeper.health.evidence import Evidence, Intake, Unknown
 from journalkeeper.history.rows import sum_files
 from journalkeeper.model import Result
-from journalkeeper.model.recorded import HistoryEntry, Totals
+from journalkeeper.model.history import HistoryEntry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US, pluralize, quantile
 from journalkeeper.report.text import UNKNOWN, day, format_wait, hour, seconds, when
 

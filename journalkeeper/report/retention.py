@@ -18,7 +18,7 @@ from journalkeeper.health.evidence import Look, Storage, Unknown
 from journalkeeper.health.finding import Answers, advice
 from journalkeeper.journald.conf import TARGET
 from journalkeeper.model import MIB, Instance, JournalFile, Kind, Sums
-from journalkeeper.model.record import Count, Moment, Seconds, Span
+from journalkeeper.model.schema import Count, Moment, Seconds, Span
 from journalkeeper.model.units import DAY_US, INFINITY_US, format_size, format_span, spell_size
 from journalkeeper.policy.history_loss import GROWTH_BYTES, Limits, compute_loss, count_vacuumed
 

@@ -18,9 +18,9 @@ from journalkeeper.health.verdict import (
 )
 from journalkeeper.metrics.status import Status
 from journalkeeper.model import Action, JournalFile, Outcome, Result, Skip, Volume, Window
+from journalkeeper.model.history import Counters
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.progress import Progress
-from journalkeeper.model.recorded import Counters
 from journalkeeper.model.run import Report
 
 Doing = Action | Skip | Outcome

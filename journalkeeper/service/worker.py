@@ -21,15 +21,15 @@ from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
 from journalkeeper.health.evidence import Obstacle
 from journalkeeper.health.verdict import describe_waits, present_after_run
 from journalkeeper.history.database import RecordLockedError
-from journalkeeper.history.record import NAME
+from journalkeeper.history.store import NAME
 from journalkeeper.journald import control, layout
 from journalkeeper.metrics.status import status
 from journalkeeper.model import Host, Outcome, Plan, Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError, UsageError
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.reasons import NO_JOURNAL
-from journalkeeper.model.record import to_json
 from journalkeeper.model.run import Report, job_document
+from journalkeeper.model.schema import to_json
 from journalkeeper.model.units import HOUR_US, MINUTE_US
 from journalkeeper.observe.presence import find_full, find_silent
 from journalkeeper.service import snapshot

@@ -21,7 +21,7 @@ import pytest
 
 from journalkeeper.bus import contract, names, objects
 from journalkeeper.config import Config
-from journalkeeper.history.record import NAME
+from journalkeeper.history.store import NAME
 from tests.bus import PrivateBus
 from tests.daemon import Daemon
 from tests.patience import eventually

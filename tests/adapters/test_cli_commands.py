@@ -16,7 +16,7 @@ import pytest
 from journalkeeper.cli.context import Context
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
-from journalkeeper.history.record import Record
+from journalkeeper.history.store import Record
 from journalkeeper.model import (
     Action,
     Extents,

@@ -23,7 +23,7 @@ from unittest.mock import Mock
 import pytest
 
 from journalkeeper.history import database
-from journalkeeper.history.record import Record
+from journalkeeper.history.store import Record
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.hosts import done, read_past

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from journalkeeper.history.record import Record
+from journalkeeper.history.store import Record
 from journalkeeper.model import ideal_extents
 from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.compare import time_limited_s

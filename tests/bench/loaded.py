@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from journalkeeper.history.record import Record
+from journalkeeper.history.store import Record
 from journalkeeper.journald.journalctl import compute_wait_us, parse_text_fields
 from journalkeeper.probe.bed import Bed, bed
 from journalkeeper.probe.compare import time_limited_s

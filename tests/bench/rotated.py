@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from journalkeeper.history.record import Record
+from journalkeeper.history.store import Record
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe.bed import ARCHIVED, Bed, bed, messages, read_state
 from journalkeeper.probe.scratch_volume import run

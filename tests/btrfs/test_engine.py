@@ -16,7 +16,7 @@ import pytest
 from journalkeeper.config import Budget, Config, Defrag, Metrics, WatchSection, WindowSection
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history import state
-from journalkeeper.history.record import NAME, Record
+from journalkeeper.history.store import NAME, Record
 from journalkeeper.model import KIB, MIB, Outcome, Past, Reason, Refusal, Request, Result, Verb
 from journalkeeper.model.errors import BusyError, FileError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.progress import Progress

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
-from journalkeeper.history.record import Record
+from journalkeeper.history.store import Record
 from journalkeeper.model import Reason, Result
 from journalkeeper.model.units import DAY_US
 from journalkeeper.model.waiting import Wait

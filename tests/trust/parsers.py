@@ -26,8 +26,8 @@ from journalkeeper.model import Extents, Kind, Outcome, Past
 from journalkeeper.model.compression import parse_compression
 from journalkeeper.model.errors import ConfigError, UsageError
 from journalkeeper.model.escape import escape
-from journalkeeper.model.record import parse_record
-from journalkeeper.model.recorded import Counters, Run, Sample, Totals
+from journalkeeper.model.history import Counters, Run, Sample, Totals
+from journalkeeper.model.schema import parse_record
 from journalkeeper.model.units import U64_MAX, parse_bool, parse_size, parse_span_us
 from journalkeeper.model.waiting import Wait
 

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from journalkeeper.engine import Engine
-from journalkeeper.history.record import Record
+from journalkeeper.history.store import Record
 from journalkeeper.model import MIB, Request, Result
 from journalkeeper.probe.bed import PrivateJournald, bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run

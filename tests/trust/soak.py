@@ -41,7 +41,7 @@ from typing import Any, Final, NamedTuple
 
 from journalkeeper.bus import names
 from journalkeeper.journald.names import classify
-from journalkeeper.model.record import to_properties
+from journalkeeper.model.schema import to_properties
 from journalkeeper.observe.observer import Observer
 from journalkeeper.probe.bed import SIGNAL_SYNC, Bed, bed
 from journalkeeper.probe.scratch_volume import run

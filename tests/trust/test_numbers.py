@@ -11,7 +11,7 @@ import pytest
 
 from journalkeeper.config import Config, WatchSection, WindowSection
 from journalkeeper.engine import DAEMON, Engine
-from journalkeeper.history.record import Record
+from journalkeeper.history.store import Record
 from journalkeeper.model import Reason, Request
 from journalkeeper.model.run import Report
 from journalkeeper.probe.scratch_volume import ScratchVolume

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli.program import run as command
-from journalkeeper.history.record import Record
+from journalkeeper.history.store import Record
 from journalkeeper.model import Kind
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.recorded import Counters
+from journalkeeper.model.history import Counters
 from journalkeeper.model.run import Found
 from journalkeeper.model.waiting import Wait
 from tests import hosts
@@ -31,7 +31,7 @@ FOREVER = "1+"
 READ = """
 import sys
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.history.record import Record
+from journalkeeper.history.store import Record
 try:
     with Record(sys.argv[1], read_only=sys.argv[2] == "ro") as record:
         if sys.argv[2] == "rw":

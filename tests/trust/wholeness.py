@@ -15,7 +15,7 @@ from journalkeeper.btrfs import inode, kernel, mtime_note
 from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE
 from journalkeeper.config import Nocow
 from journalkeeper.engine import Engine
-from journalkeeper.history.record import Record
+from journalkeeper.history.store import Record
 from journalkeeper.journald.names import is_leftover
 from journalkeeper.model import MIB, Result
 from journalkeeper.model.errors import KeeperError

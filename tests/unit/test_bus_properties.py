@@ -16,8 +16,8 @@ from journalkeeper.health.evidence import Present
 from journalkeeper.health.verdict import describe_waits
 from journalkeeper.model import Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb
 from journalkeeper.model.errors import UsageError
+from journalkeeper.model.history import Counters
 from journalkeeper.model.progress import Progress
-from journalkeeper.model.recorded import Counters
 from journalkeeper.model.run import Report
 from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.jobs import Job

@@ -13,7 +13,7 @@ from journalkeeper.cli import lab, main
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.table import Table
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.record import to_json
+from journalkeeper.model.schema import to_json
 from journalkeeper.probe import compare
 from journalkeeper.probe.compare import STRATEGIES, LabAnswer, Measured
 from journalkeeper.probe.scratch_volume import ScratchVolume

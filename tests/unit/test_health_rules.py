@@ -27,8 +27,8 @@ from journalkeeper.health.evidence import (
 from journalkeeper.health.finding import Finding, Severity, judge, list_names, shorten, word
 from journalkeeper.health.rules import HEALTH, RULES
 from journalkeeper.model import MIB, JournalFile, Kind, Reason, Skip
+from journalkeeper.model.history import Counters, Run
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.recorded import Counters, Run
 from journalkeeper.model.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from journalkeeper.model.waiting import Wait
 from tests.evidence import UNITS, boots, evidence, intake, journal, limits, look, recorded

@@ -18,8 +18,8 @@ from journalkeeper.health.verdict import (
     still_failing,
 )
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Window
+from journalkeeper.model.history import HistoryEntry, Run
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.recorded import HistoryEntry, Run
 from journalkeeper.model.units import HOUR_US, SECOND_US
 from journalkeeper.model.waiting import Wait
 from tests.evidence import UNITS, look, recorded

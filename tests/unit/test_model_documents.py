@@ -8,8 +8,8 @@ import json
 import pytest
 
 from journalkeeper.model import Outcome, Plan, Reason, Request, Result, Skip, Verb
-from journalkeeper.model.record import to_json
 from journalkeeper.model.run import Report, defrag_document, disk_sums, parse_skips
+from journalkeeper.model.schema import to_json
 from tests import hosts
 
 

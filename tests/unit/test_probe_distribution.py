@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from journalkeeper.model.record import to_json
+from journalkeeper.model.schema import to_json
 from journalkeeper.model.units import quantile
 from journalkeeper.probe import distribution as report
 from journalkeeper.probe.distribution import Limit, Series

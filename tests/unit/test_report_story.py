@@ -8,7 +8,7 @@ import re
 import pytest
 
 from journalkeeper.model import MIB, JournalFile, Kind, Reason, Result, Stretch, Sums, Verb, Window
-from journalkeeper.model.recorded import Sample
+from journalkeeper.model.history import Sample
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report import story
 from journalkeeper.report.retention import summarize_history

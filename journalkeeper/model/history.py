@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Annotated, Final, NamedTuple
 
 from journalkeeper.model import Outcome
-from journalkeeper.model.record import Count, Inline, Key, PastMoment
+from journalkeeper.model.schema import Count, Inline, Key, PastMoment
 
 RECLAIMED: Final = (
     "Bytes of disk space that rewrites freed since the installation, less the bytes that they used, if measured."

@@ -22,9 +22,9 @@ from journalkeeper.history.database import Connection, Database
 from journalkeeper.history.rows import confirm_clock, encode, list_rows
 from journalkeeper.model import Host, Outcome, Past, Reason, Result, Verb, Volume
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.record import parse_record, to_columns
-from journalkeeper.model.recorded import Counters, HistoryEntry, Run, Sample, Totals
+from journalkeeper.model.history import Counters, HistoryEntry, Run, Sample, Totals
 from journalkeeper.model.run import Done
+from journalkeeper.model.schema import parse_record, to_columns
 from journalkeeper.model.units import DAY_US, TIME_LIMIT_US, pluralize
 from journalkeeper.model.waiting import LEFT, Wait, is_long
 

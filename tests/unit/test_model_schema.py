@@ -13,8 +13,8 @@ import schemas
 from journalkeeper.bus import contract, objects
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.record import from_properties, parse_record, to_json, to_properties
 from journalkeeper.model.run import Report, job_document, job_report
+from journalkeeper.model.schema import from_properties, parse_record, to_json, to_properties
 from tests.unit.test_bus_contract import shapes
 
 PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text())

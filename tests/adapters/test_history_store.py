@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.history.record import NAME, Record
 from journalkeeper.history.rows import CONFIRM_US
+from journalkeeper.history.store import NAME, Record
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Verb
-from journalkeeper.model.recorded import Counters, Run, Totals
+from journalkeeper.model.history import Counters, Run, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.model.waiting import LONG_US, Wait
 from tests import hosts
