@@ -20,10 +20,10 @@ from journalkeeper.config import Config
 from journalkeeper.execute.pace import PieceTimes
 from journalkeeper.execute.runner import Runner, remove_leftovers
 from journalkeeper.history import state
-from journalkeeper.history.store import NAME, Record, run_bookkeeping, store_outcome
+from journalkeeper.history.store import NAME, Record, store_outcome
 from journalkeeper.metrics.publisher import Publisher
 from journalkeeper.model import Host, Outcome, Past, Plan, Reason, Refusal, Request, Result, Window
-from journalkeeper.model.errors import KeeperError, NeedsRootError
+from journalkeeper.model.errors import KeeperError, NeedsRootError, run_bookkeeping
 from journalkeeper.model.history import Counters
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report

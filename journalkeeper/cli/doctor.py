@@ -23,7 +23,6 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from journalkeeper.cli.table import RED, YELLOW, paint
-from journalkeeper.cli.times import format_time
 from journalkeeper.config import Config
 from journalkeeper.health.evidence import DOCTOR_ENTRIES, RECENT_US, Evidence, Journal, Unknown, Wanted
 from journalkeeper.health.finding import LISTED, Finding, Severity, Verdict, judge
@@ -33,6 +32,7 @@ from journalkeeper.model.escape import escape
 from journalkeeper.model.schema import RuleWord
 from journalkeeper.model.units import pluralize
 from journalkeeper.report.retention import history
+from journalkeeper.report.text import moment
 
 if TYPE_CHECKING:
     import argparse
@@ -183,4 +183,4 @@ def _describe_reach(evidence: Evidence) -> str:
     journal = evidence.journal
     if isinstance(journal, Unknown) or journal.complete or journal.oldest_us is None:
         return ""
-    return f"Only the newest {journal.entries:,} journal entries were read, back to {format_time(journal.oldest_us)}."
+    return f"Only the newest {journal.entries:,} journal entries were read, back to {moment(journal.oldest_us)}."

@@ -28,14 +28,15 @@ from typing import Final, NamedTuple
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.selection import add_paths, report_problems
 from journalkeeper.cli.table import Column, Table
-from journalkeeper.cli.times import format_time, parse_time_us
+from journalkeeper.cli.times import parse_time_us
 from journalkeeper.cli.wording import COLOURS, describe_outcome, describe_sums
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Reason, Result, Skip
 from journalkeeper.model.escape import escape
 from journalkeeper.model.history import HistoryEntry, Sample
-from journalkeeper.model.reasons import BY
+from journalkeeper.model.sentences import BY
 from journalkeeper.model.units import format_size, pluralize, spell_size
+from journalkeeper.report.text import moment
 
 
 class HistoryAnswer(NamedTuple):
@@ -46,7 +47,7 @@ class HistoryAnswer(NamedTuple):
 
 
 _SAMPLES: Final[tuple[Column[Sample], ...]] = (
-    Column("TIME", lambda sample: format_time(sample.when_us)),
+    Column("TIME", lambda sample: moment(sample.when_us)),
     Column("EXTENTS", lambda sample: str(sample.extents), right=True),
     Column("IDEAL", lambda sample: str(sample.ideal_extents), right=True),
     Column("SIZE", lambda sample: format_size(sample.size_bytes), right=True),
@@ -56,7 +57,7 @@ _SAMPLES: Final[tuple[Column[Sample], ...]] = (
 
 def _columns(width: int | None) -> tuple[Column[HistoryEntry], ...]:
     return (
-        Column("TIME", lambda entry: format_time(entry.when_us)),
+        Column("TIME", lambda entry: moment(entry.when_us)),
         Column("RUN BY", lambda entry: escape(BY.get(entry.origin, entry.origin))),
         Column("OUTCOME", lambda entry: describe_outcome(entry.outcome, width), gives="text"),
     )

@@ -15,7 +15,7 @@ from journalkeeper.cli.context import Context
 from journalkeeper.model import JournalFile, Reason, Request, Skip
 from journalkeeper.model.compression import parse_compression
 from journalkeeper.model.errors import NeedsRootError
-from journalkeeper.model.reasons import NO_JOURNAL
+from journalkeeper.model.sentences import NO_JOURNAL
 from journalkeeper.model.units import pluralize
 
 NEXT: Final = {

@@ -26,7 +26,6 @@ from typing import Final, NamedTuple
 from journalkeeper import __version__
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.evidence import Ask, gather
-from journalkeeper.cli.times import format_time
 from journalkeeper.config import Config
 from journalkeeper.health.evidence import RECENT_US, UNASKED, Evidence, Look, Recorded, Unknown, Wanted
 from journalkeeper.health.finding import judge
@@ -36,12 +35,12 @@ from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import escape
 from journalkeeper.model.history import Counters, Run, Totals
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.reasons import BY
 from journalkeeper.model.schema import Count, Sometimes
+from journalkeeper.model.sentences import BY
 from journalkeeper.model.units import format_span, pluralize, spell_size
 from journalkeeper.model.waiting import Wait, long
 from journalkeeper.report.story import wrap_facts
-from journalkeeper.report.text import describe_total_saving
+from journalkeeper.report.text import describe_total_saving, moment
 
 _CLEAR: Final = "\x1b[H\x1b[J"
 """Move the cursor to the top and clear the screen (ECMA-48)."""
@@ -248,7 +247,7 @@ def _window(live: Manager) -> str:
     An open window closes shortly before journald's next flush, and a closed one opens after it. The time of that flush
     is left out if it is unknown.
     """
-    flush = format_time(live.next_flush_us) if live.next_flush_us else ""
+    flush = moment(live.next_flush_us) if live.next_flush_us else ""
     if live.window_open:
         return f"open: active files can be rewritten{f' until just before the flush at {flush}' if flush else ''}"
     return f"closed: no rewrite of active files before journald's next flush{f' at {flush}' if flush else ''}"
@@ -260,4 +259,4 @@ def _run(run: Run) -> str:
     nothing = "nothing done" if took else "no action finished"
     actions = f"{run.done} of {pluralize(number, 'action')} done, {run.failed} failed" if number else nothing
     actions += f", {spell_size(run.bytes_written)} rewritten" if run.bytes_written else ""
-    return f"{format_time(run.began_us)} by {BY.get(run.origin, run.origin)}, {took or 'running or killed'}: {actions}"
+    return f"{moment(run.began_us)} by {BY.get(run.origin, run.origin)}, {took or 'running or killed'}: {actions}"

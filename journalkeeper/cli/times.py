@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Points in time: systemd parses those of --since= and --until=, and people read local time."""
+"""The points in time of --since= and --until=, which systemd parses."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import subprocess
-from datetime import datetime
 from typing import Final
 
 from journalkeeper.model.units import SECOND_US
@@ -29,8 +28,3 @@ def parse_time_us(text: str) -> int:
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time; allowed are {ALLOWED}")
     return int(found[1]) * SECOND_US + int(found[2] or 0)
-
-
-def format_time(time_us: int) -> str:
-    """Return a time as local time, cut to the second: "2026-11-21 10:00:00"."""
-    return datetime.fromtimestamp(time_us // SECOND_US).strftime("%Y-%m-%d %H:%M:%S")

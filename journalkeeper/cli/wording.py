@@ -11,10 +11,10 @@ from journalkeeper.cli.output import Block, Output
 from journalkeeper.cli.table import GREEN, GREY, LEAST_PATH, RED, YELLOW, Column, Table, elide
 from journalkeeper.health.finding import list_names
 from journalkeeper.health.verdict import describe_waits, drop_echoes, find_noun
-from journalkeeper.model import Outcome, Reason, Result, Skip, Verb, reasons
+from journalkeeper.model import Outcome, Reason, Result, Skip, Verb, sentences
 from journalkeeper.model.escape import escape
-from journalkeeper.model.reasons import short_name
 from journalkeeper.model.run import disk_sums
+from journalkeeper.model.sentences import short_name
 from journalkeeper.model.units import SECOND_US, format_span, pluralize, spell_size
 
 COLOURS: Final = {Result.DONE: GREEN, Result.SKIPPED: YELLOW, Result.FAILED: RED}
@@ -97,7 +97,7 @@ def describe_outcome(outcome: Outcome, width: int | None) -> str:
     LEAST_PATH characters. The number in `width` does not matter.
     """
     name = short_name(outcome.path) if is_on_file(outcome.action) else outcome.path
-    return escape(reasons.describe_outcome(outcome, name if width is None else elide(name, LEAST_PATH)))
+    return escape(sentences.describe_outcome(outcome, name if width is None else elide(name, LEAST_PATH)))
 
 
 def is_on_file(action: str) -> bool:

@@ -21,8 +21,8 @@ from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import Refused, VerifiedFile, hold, look_again
 from journalkeeper.model import Action, JournalFile, Kind, Outcome, Reason, Result, Rotation, Verb
 from journalkeeper.model.errors import FileError
-from journalkeeper.model.reasons import describe_gain
 from journalkeeper.model.run import Done, Found
+from journalkeeper.model.sentences import describe_gain
 from journalkeeper.observe import disk_usage
 from journalkeeper.policy.saving import is_useless_rewrite
 

@@ -14,7 +14,7 @@ from journalkeeper.health.finding import Verdict, judge
 from journalkeeper.health.rules import HEALTH
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.reasons import NO_JOURNAL
+from journalkeeper.model.sentences import NO_JOURNAL
 from journalkeeper.model.units import pluralize
 from journalkeeper.model.waiting import Wait
 from journalkeeper.policy.deferral import PASSING

@@ -14,14 +14,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from journalkeeper.history.database import Connection, Database
 from journalkeeper.history.rows import confirm_clock, encode, list_rows
 from journalkeeper.model import Host, Outcome, Past, Reason, Result, Verb, Volume
-from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.errors import run_bookkeeping
 from journalkeeper.model.history import Counters, HistoryEntry, Run, Sample, Totals
 from journalkeeper.model.run import Done
 from journalkeeper.model.schema import parse_record, to_columns
@@ -321,15 +321,6 @@ class Record(Database):
 
     def _number(self, statement: str, values: Sequence[object] = ()) -> int:
         return self.read(lambda connection: int(connection.execute(statement, values).fetchone()[0]))
-
-
-def run_bookkeeping(task: Callable[[], object], prefix: str = "") -> list[str]:
-    """Call `task`. Return [], or a notice of `prefix` and the error's text if `task` raises a KeeperError."""
-    try:
-        task()
-    except KeeperError as error:
-        return [f"{prefix}{error}"]
-    return []
 
 
 def store_outcome(record: Record, run: int, volumes: Sequence[Volume], device: int, done: Done) -> list[str]:

@@ -100,6 +100,15 @@ def catch_errors(turn: Callable[[], T]) -> T | InternalError:
         return InternalError(_describe_error(error))
 
 
+def run_bookkeeping(task: Callable[[], object], prefix: str = "") -> list[str]:
+    """Call `task`. Return [], or a notice of `prefix` and the error's text if `task` raises a KeeperError."""
+    try:
+        task()
+    except KeeperError as error:
+        return [f"{prefix}{error}"]
+    return []
+
+
 def _describe_error(error: Exception) -> str:
     words = " ".join(f"{type(error).__name__}: {error}".split())
     calls = [

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from journalkeeper.model import MIB, Kind, Past, Reason, Skip, State, Verb
-from journalkeeper.model.reasons import describe_gain
+from journalkeeper.model.sentences import describe_gain
 from journalkeeper.model.units import DAY_US, MINUTE_US, format_span, pluralize, spell_size
 from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case

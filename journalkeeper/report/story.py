@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from journalkeeper.model import JournalFile, Reason, Stretch, Sums, Verb, Window
 from journalkeeper.model.escape import escape
 from journalkeeper.model.history import HistoryEntry, Sample
-from journalkeeper.model.reasons import BY, describe_outcome
 from journalkeeper.model.schema import Count, Hidden, Inline, Moment, Seconds, Span
+from journalkeeper.model.sentences import BY, describe_outcome
 from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, format_span, pluralize, spell_size
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import picture

@@ -34,9 +34,9 @@ from typing import Final
 
 from journalkeeper.model import Outcome, Reason, Result
 from journalkeeper.model.escape import escape
-from journalkeeper.model.reasons import describe_outcome
 from journalkeeper.model.run import Report
 from journalkeeper.model.schema import to_columns
+from journalkeeper.model.sentences import describe_outcome
 from journalkeeper.policy import nocow
 from journalkeeper.policy.deferral import PASSING
 

@@ -12,25 +12,24 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from journalkeeper.btrfs.volume import find_mount_line
 from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
 from journalkeeper.health.evidence import Obstacle
 from journalkeeper.health.verdict import describe_waits, present_after_run
 from journalkeeper.history.database import RecordLockedError
 from journalkeeper.history.store import NAME
-from journalkeeper.journald import control, layout
+from journalkeeper.journald import control
 from journalkeeper.metrics.status import status
 from journalkeeper.model import Host, Outcome, Plan, Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError, UsageError
 from journalkeeper.model.progress import Progress
-from journalkeeper.model.reasons import NO_JOURNAL
 from journalkeeper.model.run import Report, job_document
 from journalkeeper.model.schema import to_json
+from journalkeeper.model.sentences import NO_JOURNAL
 from journalkeeper.model.units import HOUR_US, MINUTE_US
+from journalkeeper.observe.obstacles import find_obstacles, find_unwritable
 from journalkeeper.observe.presence import find_full, find_silent
 from journalkeeper.service import snapshot
 from journalkeeper.service.backoff import RETRY_S, CpuShare
@@ -128,7 +127,7 @@ class Worker:
             replaced |= mounted - self._known_mounts.setdefault(top, mounted)
             unwritable |= found
         for path in (engine.state_directory, f"{engine.state_directory}/{NAME}"):
-            unwritable |= {} if unwritable.get(engine.state_directory) else _find_obstacles(path)
+            unwritable |= {} if unwritable.get(engine.state_directory) else find_obstacles(path)
         if engine is self.engine:
             self._post(snapshot.Checked(configuration, tuple(unwritable.items()), find_full(engine.directories)))
         return replaced
@@ -270,42 +269,3 @@ def _place(path: str, directories: tuple[str, ...]) -> str:
         if path.startswith(f"{top}/"):
             return f"{os.path.realpath(f'{top}/').rstrip('/')}{path[len(top) :]}"
     raise UsageError(f"{path} is not below {' or '.join(directories)}")
-
-
-def find_unwritable(top: str) -> dict[str, Obstacle]:
-    """Return the journal directories that this process may not write to, each with the reason; {} if there are none."""
-    places = [top]
-    with suppress(KeeperError):  # the look reports it
-        places += [one.path for one in layout.find_directories(top)]
-    found: dict[str, Obstacle] = {}
-    for path in places:
-        if os.path.isdir(path) and os.path.basename(path) != layout.REMOTE and top not in found:
-            found |= _find_obstacles(path)
-    return found
-
-
-def _find_obstacles(path: str) -> dict[str, Obstacle]:
-    with suppress(OSError):  # it vanished, or the look reports it
-        if os.path.exists(path) and not os.access(path, os.W_OK, effective_ids=True):
-            return {path: _find_obstacle(path)}
-    return {}
-
-
-def _find_obstacle(path: str) -> Obstacle:
-    """Return the reason why this process cannot write to `path`. The caller knows that it cannot.
-
-    A directory made after the service started lies on the read-only mount that systemd makes outside ReadWritePaths=.
-    Raises: OSError if the path cannot be opened.
-    """
-    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        fields = (find_mount_line(fd) or "").rstrip("\n").split(" ")
-        seen = os.fstat(fd)
-    finally:
-        os.close(fd)
-    if "ro" in fields[-1].split(","):
-        return Obstacle.FILESYSTEM
-    if len(fields) > 5 and "ro" in fields[5].split(","):
-        return Obstacle.MOUNT
-    obstacle = Obstacle.ATTRIBUTE if seen.st_mode & 0o200 else Obstacle.MODE
-    return obstacle if seen.st_uid == os.geteuid() else Obstacle.OWNER

@@ -60,7 +60,7 @@ PATIENT = (
     "from journalkeeper.cli import defrag, main, plan, program, progress, status;"
     "from journalkeeper.config import files, validation;"
     "from journalkeeper.history import store;"
-    "from journalkeeper.model import reasons;"
+    "from journalkeeper.model import sentences;"
     "from journalkeeper.service import log;"
     f"client.ANSWER_S = client.CALL_S = {PATIENCE_S};"
 )

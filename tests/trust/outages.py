@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.model import Reason, Verb
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.reasons import DONE
+from journalkeeper.model.sentences import DONE
 from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.scratch_volume import run
 from journalkeeper.service.daemon import STUCK_S

@@ -15,6 +15,7 @@ from journalkeeper.engine import Engine
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US, HOUR_US, SECOND_US
+from journalkeeper.observe import obstacles
 from journalkeeper.service import worker
 from journalkeeper.service.backoff import RETRY_S
 from tests import hosts
@@ -69,14 +70,14 @@ def test_what_files_wait_for_is_said_once_for_a_look_and_without_directories(tmp
 
 def test_a_directory_that_cannot_be_examined_ends_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda *_, **__: False)
-    monkeypatch.setattr(worker, "find_mount_line", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
-    assert worker.find_unwritable(f"{tmp_path}") == {}
+    monkeypatch.setattr(obstacles, "find_mount_line", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
+    assert obstacles.find_unwritable(f"{tmp_path}") == {}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
 def test_the_rights_of_the_effective_user_count() -> None:
     with being_nobody():
-        assert worker.find_unwritable("/usr").keys() == {"/usr"}
+        assert obstacles.find_unwritable("/usr").keys() == {"/usr"}
 
 
 async def test_after_its_end_a_worker_takes_no_work(tmp_path: Path) -> None:
