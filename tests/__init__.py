@@ -27,3 +27,26 @@ btrfs/journals.py   the attributes of a file, its plan, work on it, runs of an e
 btrfs/faults.py     full volumes, bad blocks, kills and power cuts
 guest/steps.py      commands on a guest
 """
+
+TESTS_OF = {
+    "model": "model_* parsers",
+    "config": "config*",
+    "policy": "policy_* plan_effects retention_truth history_loss nocow_rotate numbers",
+    "health": "health_* doctor",
+    "btrfs": "btrfs_* extent_counts snapshots",
+    "journald": "journald_* hostile_names boundary",
+    "observe": "observe* intake read_cost many_files",
+    "history": "history_database history_state history_store record_faults",
+    "execute": "execute* effects whole_file kernels",
+    "metrics": "metrics_*",
+    "engine": "engine",
+    "report": "report_*",
+    "probe": "probe_* lab_compare try",
+    "service": "service_* watch_limits late_directory threads log_injection purge host sid",
+    "bus": "bus*",
+    "cli": "cli_* completions man man_examples",
+    "units": "units",
+    "configs": "ansible* install* packages foreign_packages upgrade",
+    "tests": "architecture style session suite claims bench_smoke",
+}
+"""The test files, without "test_" and ".py", of each package and directory."""

@@ -9,11 +9,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests import TESTS_OF
 
 REPOSITORY = Path(__file__).parent.parent
 PACKAGE = "journalkeeper"
@@ -316,9 +319,19 @@ def top_level(sources: list[Source]) -> list[str]:
     return [f"{name} is not agreed on at the top level" for name in sorted(names - TOP_LEVEL) if name[0] != "."]
 
 
+def mapped(sources: list[Source]) -> list[str]:
+    """Complain of a package without tests in TESTS_OF, and of a test file that it has not exactly once."""
+    files = [Path(source.path).stem[5:] for source in sources if re.match(r"tests/(.*/)?test_\w+\.py$", source.path)]
+    found = [f"TESTS_OF has no {package}" for package in ORDER if package not in TESTS_OF and package[0] != "_"]
+    for name in sorted(set(files)):
+        owners = [owner for owner, words in TESTS_OF.items() if any(fnmatch(name, word) for word in words.split())]
+        found += [f"test_{name}.py belongs to {owners} in TESTS_OF"] if len(owners) != 1 else []
+    return found
+
+
 Check = Callable[[list[Source]], list[str]]
 CHECKS: tuple[Check, ...] = (
-    *(order, purity, edges, names, classes, docstrings, licensed, short, references, top_level),
+    *(order, purity, edges, names, classes, docstrings, licensed, short, references, top_level, mapped),
 )
 
 
