@@ -254,6 +254,12 @@ def names(sources: list[Source]) -> list[str]:
     ]
 
 
+def rules(sources: list[Source]) -> list[str]:
+    """Complain of a test that is named by a question instead of a rule."""
+    asking = re.compile(r"(?m)^(?:async )?def (test_(?:what|who|how|of|that)_\w+)")
+    return [f"{source.path}: {name} states no rule" for source in sources for name in asking.findall(source.text)]
+
+
 def classes(sources: list[Source]) -> list[str]:
     """Complain of two classes of one name in the package."""
     found: dict[str, list[str]] = {}
@@ -331,7 +337,7 @@ def mapped(sources: list[Source]) -> list[str]:
 
 Check = Callable[[list[Source]], list[str]]
 CHECKS: tuple[Check, ...] = (
-    *(order, purity, edges, names, classes, docstrings, licensed, short, references, top_level, mapped),
+    *(order, purity, edges, names, rules, classes, docstrings, licensed, short, references, top_level, mapped),
 )
 
 

@@ -55,7 +55,7 @@ def test_the_same_source_packs_to_the_same_bytes_on_every_controller(tmp_path: P
     assert [os.fspath(path) for path in Path(third["path"]).parent.iterdir()] == [third["path"]]
 
 
-def test_what_is_packed_can_be_uninstalled_from(tmp_path: Path) -> None:
+def test_the_packed_source_can_uninstall(tmp_path: Path) -> None:
     """The script with which configs/install --uninstall ends stands with the role, of which nothing else is packed."""
     (rest,) = re.findall(r"^rest=(.+)$", (CHECKOUT / "configs/install").read_text(), re.MULTILINE)
     with tarfile.open(pack(CHECKOUT, tmp_path)["path"]) as archive:

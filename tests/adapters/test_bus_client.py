@@ -164,7 +164,7 @@ def test_a_wish_to_stop_cancels_the_job_once_and_waits_for_it(fake: FakeService)
         ("org.freedesktop.DBus.Error.NoReply", KeeperError, 1),
     ],
 )
-def test_what_the_service_refuses_is_one_line_and_an_exit_status(
+def test_a_refusal_of_the_service_is_one_line_and_an_exit_status(
     fake: FakeService, typed: Typed, name: str, kind: type[KeeperError], status: int
 ) -> None:
     fake.refusal = name, "it is so"
@@ -266,7 +266,7 @@ def asked(*words: str) -> bool:
         ["/var/log/journal/ü/a.journal"],  # on the bus, each byte of another character is escaped
     ],
 )
-def test_what_is_not_the_services_is_not_asked_of_it(fake: FakeService, words: list[str]) -> None:
+def test_paths_that_the_service_does_not_watch_are_not_asked_of_it(fake: FakeService, words: list[str]) -> None:
     assert not asked(*words)
     assert asked("/var/log/journal/abc/a.journal")
     assert asked()

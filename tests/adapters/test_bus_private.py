@@ -137,7 +137,7 @@ def test_root_may_without_polkit_and_nobody_may_not(bus: PrivateBus, daemon: Dae
         assert "try as root" in done.stderr
 
 
-def test_who_polkit_lets_may_that_and_nothing_else(bus: PrivateBus, daemon: Daemon) -> None:
+def test_polkit_permits_that_action_and_nothing_else(bus: PrivateBus, daemon: Daemon) -> None:
     with ruled(bus, MANAGE_FOR_NOBODY):
         assert bus.gdbus("Pause", "0", nobody=True).returncode == 0
         assert property_(bus, "Paused") is True

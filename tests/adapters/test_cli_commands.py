@@ -261,7 +261,7 @@ def test_defrag_with_nothing_to_do_says_why_for_each_file_and_is_done(typed: Typ
 
 
 @pytest.mark.parametrize("word", ["plan", "defrag"])
-def test_what_waits_is_said_after_what_is_done(word: str, typed: Typed) -> None:
+def test_waiting_files_are_reported_after_the_actions(word: str, typed: Typed) -> None:
     waiting = Plan((), (ACTION,), (SKIP._replace(reason=Reason.WINDOW_CLOSED, now=True, puts_off=True),))
     last = ". 1 file left alone: 1 file waits for journald's next flush. `journalkeeper defrag --now` does not wait.\n"
     assert typed(word, engine=FakeEngine(DONE, plan=waiting)).out.endswith(last)
@@ -449,9 +449,7 @@ def test_a_directory_that_is_none_exits_1_and_is_named(
 @pytest.mark.parametrize("words", [["pause", "2h"], ["resume"], ["status", "--watch"]])
 @pytest.mark.parametrize("options", [["-D", "/"], ["--config", "/"], []])
 @pytest.mark.usefixtures("state")
-def test_what_only_the_service_can_do_takes_no_other_journal(
-    typed: Typed, words: list[str], options: list[str]
-) -> None:
+def test_commands_of_the_service_refuse_another_journal(typed: Typed, words: list[str], options: list[str]) -> None:
     line = "journalkeeper: only the host's service can do this: leave out -D, --config and STATE_DIRECTORY=\n"
     assert typed(*words, *options) == (2, "", line)
 
@@ -662,9 +660,7 @@ def test_a_bad_configuration_is_named_by_file_line_and_key_wherever_it_is_read(t
 
 
 @pytest.mark.parametrize(("name", "says"), [("", "is a directory, not a file"), ("fifo", "is not a regular file")])
-def test_what_is_wrong_with_a_whole_file_is_said_without_a_line(
-    typed: Typed, tmp_path: Path, name: str, says: str
-) -> None:
+def test_a_problem_of_a_whole_file_has_no_line_number(typed: Typed, tmp_path: Path, name: str, says: str) -> None:
     os.mkfifo(tmp_path / "fifo")
     place = tmp_path / name
     assert typed("check-config", f"{place}") == (1, "", f"journalkeeper: {place}: {says}\n")

@@ -64,7 +64,7 @@ def tab(request: pytest.FixtureRequest, made: Path, tmp_path: Path) -> Tab:
         ("journalkeeper status ./", (), ("old.journal", "new.conf")),
     ],
 )
-def test_what_tab_offers(tab: Tab, line: str, offered: tuple[str, ...], others: tuple[str, ...]) -> None:
+def test_the_words_that_tab_offers(tab: Tab, line: str, offered: tuple[str, ...], others: tuple[str, ...]) -> None:
     words = set(re.findall(r"(?m)^(?:--\w+=|\./)?([\w.~-]+?)[=/]?(?: |\t|$)", tab(line)))
     assert words >= set(offered)
     assert not words & set(others)

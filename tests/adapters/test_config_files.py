@@ -68,7 +68,9 @@ def test_a_linked_dropin_directory_is_searched(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "problem"), [(os.mkdir, "is a directory, not a file"), (os.mkfifo, "is not a regular file")]
 )
-def test_what_is_no_file_is_a_fatal_problem_and_never_waited_for(tmp_path: Path, make: type, problem: str) -> None:
+def test_a_configuration_that_is_no_regular_file_is_fatal_without_a_wait(
+    tmp_path: Path, make: type, problem: str
+) -> None:
     put(tmp_path, "etc/systemd/journald.conf.d/b.conf", "b")
     make(tmp_path / "etc/systemd/journald.conf.d/a.conf")
     rows = assignments("journald.conf", root=str(tmp_path))
@@ -93,7 +95,7 @@ def without_rights() -> AbstractContextManager[None]:
 @pytest.mark.parametrize(
     "closed", ["etc/systemd/journald.conf", "etc/systemd/journald.conf.d/a.conf", "etc/systemd/journald.conf.d"]
 )
-def test_what_may_not_be_read_is_an_error_that_names_it(open_directory: Path, closed: str) -> None:
+def test_an_unreadable_configuration_is_an_error_with_its_path(open_directory: Path, closed: str) -> None:
     put(open_directory, "etc/systemd/journald.conf", "main")
     put(open_directory, "etc/systemd/journald.conf.d/a.conf", "a")
     assert values(open_directory) == ["main", "a"]

@@ -289,7 +289,7 @@ def test_nobody_is_sent_to_root(open_directory: Path, place: str, says: str, *, 
 
 
 @needs_root
-def test_who_may_read_the_directory_may_read_the_record_while_it_is_written_and_after(open_directory: Path) -> None:
+def test_readers_of_the_directory_may_read_the_record_while_it_is_written(open_directory: Path) -> None:
     with Record(open_directory) as record:
         os.chmod(open_directory / "history.db", 0o644)
         keep(record, 1)

@@ -126,7 +126,7 @@ def test_where_nobody_listens_the_errno_is_kept(runtime: Path) -> None:
     assert refused.value.number == errno.ECONNREFUSED
 
 
-def test_who_listens_outside_of_our_namespaces_is_not_asked(
+def test_a_listener_outside_of_our_namespaces_is_not_asked(
     runtime: Path, listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = listen(control.get_socket_path(), b"{}\0")

@@ -134,7 +134,7 @@ def test_an_append_is_told_with_its_instance(top: Path, scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("name", [ARCHIVE, "system@0000000000000001-0000000000000001.journal~", "other"])
-def test_what_is_written_to_other_files_is_not_told(top: Path, watching: Watching, name: str) -> None:
+def test_writes_to_other_files_are_not_reported(top: Path, watching: Watching, name: str) -> None:
     (top / MACHINE / name).write_bytes(b"x")
     assert watching(top).after(lambda: append(top / MACHINE / name)) == NOTHING
 
@@ -219,9 +219,7 @@ def test_a_top_that_is_not_there_yet_is_waited_for(tmp_path: Path, watching: Wat
     assert scene.after(lambda: append(active)).appended == {str(instance)}
 
 
-def test_what_else_appears_beside_a_missing_or_present_top_is_not_told(
-    tmp_path: Path, top: Path, watching: Watching
-) -> None:
+def test_other_names_beside_a_top_are_not_reported(tmp_path: Path, top: Path, watching: Watching) -> None:
     """/var/log is a busy directory."""
     missing = tmp_path / "missing"
     scene = watching(top, missing)
@@ -327,7 +325,7 @@ def mountable(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
 
 
 @pytest.mark.root
-def test_what_is_mounted_on_a_top_is_found_and_what_lay_below_it_afterwards(
+def test_a_mount_on_a_top_is_found_and_the_files_below_it_afterwards(
     top: Path, mountable: Callable[[Path], None], scene: Scene
 ) -> None:
     assert scene.after(lambda: mountable(top)).rescan
@@ -397,7 +395,7 @@ def test_an_error_that_is_no_limit_has_no_advice_on_a_limit() -> None:
     assert _explain(denied, "max_user_watches") == "Permission denied (EACCES)"
 
 
-def test_of_a_burst_nothing_is_missed_and_no_call_takes_more_than_a_buffer(
+def test_no_event_of_a_burst_is_missed_and_no_call_takes_more_than_a_buffer(
     top: Path, watching: Watching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = watching(top, top.with_name("second"))

@@ -60,9 +60,7 @@ def test_no_link_is_followed_that_somebody_laid_there(tmp_path: Path) -> None:
     ("made", "number"),
     [("nothing", errno.ENOENT), ("a file", errno.ENOTDIR), ("a directory of the name", errno.EISDIR)],
 )
-def test_what_cannot_be_written_is_said_with_its_path_and_leaves_nothing(
-    tmp_path: Path, made: str, number: int
-) -> None:
+def test_a_failed_write_is_an_error_with_its_path_and_leaves_nothing(tmp_path: Path, made: str, number: int) -> None:
     place = tmp_path / "place"
     if made == "a file":
         place.write_text("")

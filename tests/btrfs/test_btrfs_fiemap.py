@@ -66,7 +66,7 @@ def test_per_mib_counts_an_extent_where_it_begins(make_file: MakeFile) -> None:
     assert placement.survey(fd, sync=True).per_mib == ()
 
 
-def test_what_was_only_allocated_is_unwritten(make_file: MakeFile) -> None:
+def test_allocated_space_is_unwritten(make_file: MakeFile) -> None:
     fd = make_file(b"x" * 2 * PAGE)
     os.posix_fallocate(fd, 2 * PAGE, 6 * PAGE)
     survey = placement.survey(fd, sync=True)

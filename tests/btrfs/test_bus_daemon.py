@@ -214,7 +214,7 @@ PLACE: Final = (
 
 
 @pytest.mark.parametrize("shown", COMMANDS)
-def test_what_the_man_page_shows_of_the_bus_is_what_there_is(
+def test_the_man_page_shows_the_interfaces_of_the_bus(
     bus: PrivateBus, machine: Path, tmp_path: Path, shown: str
 ) -> None:
     """Columns are as wide as a release of the tools likes them, so words are compared."""

@@ -209,7 +209,7 @@ def test_a_new_active_file_has_no_past_of_the_one_before(tmp_path: Path) -> None
         ("{directory}/link.journal", "is a symbolic link; name the files themselves"),
     ],
 )
-def test_what_is_no_journal_is_one_line_and_status_1(commands: Commands, path: str, words: str) -> None:
+def test_a_path_that_is_no_journal_is_one_line_and_status_1(commands: Commands, path: str, words: str) -> None:
     directory = active(commands).parent
     (directory / "x").touch()
     link = directory / "link.journal"
@@ -306,7 +306,7 @@ def test_stretches_end_with_the_file(make_file: MakeFile, size: int) -> None:
     assert len(found) == -(-size // MIB)
 
 
-def test_what_was_overwritten_in_part_is_pinned(make_file: MakeFile) -> None:
+def test_partly_overwritten_extents_are_pinned(make_file: MakeFile) -> None:
     fd = make_file(os.urandom(MIB))
     assert disk.read_pinned_bytes(fd) == 0
     os.pwrite(fd, b"x" * (MIB // 2), MIB // 4)
@@ -317,7 +317,7 @@ def test_what_was_overwritten_in_part_is_pinned(make_file: MakeFile) -> None:
     assert disk.read_pinned_bytes(fd) == MIB - MIB // 8
 
 
-def test_of_a_compressed_extent_a_share_is_pinned(make_file: MakeFile, place: Path) -> None:
+def test_a_share_of_a_compressed_extent_is_pinned(make_file: MakeFile, place: Path) -> None:
     fd = make_file()
     run("btrfs", "property", "set", place / "file", "compression", "zstd")
     os.pwrite(fd, (os.urandom(64) * 32 + b"a" * 2048) * 32, 0)

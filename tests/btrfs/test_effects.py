@@ -53,7 +53,7 @@ def test_a_shared_archive_is_not_stored_again_where_it_cannot_be_compressed(
     assert "snapshot" not in skip.detail
 
 
-def test_what_was_not_compressed_is_not_called_so(
+def test_plain_data_is_not_called_compressed(
     machine: Path, volume: ScratchVolume, make_engine: MakeEngine, journal_bytes: bytes
 ) -> None:
     archive = put(machine, journal_bytes)

@@ -158,7 +158,7 @@ def test_a_rewrite_that_the_kernel_made_nothing_of_is_not_repeated(top: Path, ke
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_what_a_killed_run_left_is_removed_and_said(
+def test_the_remains_of_a_killed_run_are_removed_and_reported(
     top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path, *, named: bool
 ) -> None:
     """Metrics, which a run of named files does not write, leave the notice as it is."""
@@ -438,7 +438,7 @@ def test_a_record_that_becomes_full_costs_the_record_and_not_the_report(
 
 
 @pytest.mark.parametrize("lost", ["damaged", "removed"])
-def test_what_a_run_that_failed_did_not_say_of_the_record_the_next_one_says(
+def test_a_notice_of_a_failed_run_is_given_by_the_next_run(
     top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path, lost: str
 ) -> None:
     """A volume that is mounted late, after a power cut that damaged the record."""
@@ -461,7 +461,7 @@ def test_what_a_run_that_failed_did_not_say_of_the_record_the_next_one_says(
 # what cannot be
 
 
-def test_who_may_read_none_of_the_files_is_told_who_may(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+def test_a_user_who_may_read_no_file_learns_who_may(top: Path, keep: Keep, journal_bytes: bytes) -> None:
     (path,) = archives(top / MACHINE, journal_bytes, 1)
     path.chmod(0o600)
     readable_for(top / MACHINE, 0o755)

@@ -232,9 +232,7 @@ def test_holes_stay_holes(place: Path, journal_bytes: bytes, nocow: bool) -> Non
     "words",
     ["setfacl -d -m g:4:rx {}", "chattr +c {}", "chattr +m {}", "btrfs property set {} compression lzo"],
 )
-def test_what_the_directory_passes_on_does_not_come_into_the_copy(
-    place: Path, journal_bytes: bytes, words: str, compress: str
-) -> None:
+def test_inherited_attributes_are_not_in_the_copy(place: Path, journal_bytes: bytes, words: str, compress: str) -> None:
     path = put(place, journal_bytes, nocow=True)
     run(*(word.format(place) for word in words.split()))
     before = bearing(path)
@@ -273,7 +271,7 @@ def takes_compression(new: Path) -> bool:
     return True
 
 
-def test_what_was_nocow_has_checksums_afterwards(volume: ScratchVolume, journal_bytes: bytes) -> None:
+def test_a_copy_of_a_nocow_archive_has_checksums(volume: ScratchVolume, journal_bytes: bytes) -> None:
     """One byte changed on the disk is not handed out any more."""
     path = put(volume.mountpoint, journal_bytes, nocow=True)
     assert do(action(path, Request(now=True, compress="no"))).outcome.result is Result.DONE
@@ -284,7 +282,7 @@ def test_what_was_nocow_has_checksums_afterwards(volume: ScratchVolume, journal_
 
 
 @FORMS
-def test_what_does_not_become_smaller_leaves_no_mark(place: Path, journal_bytes: bytes, nocow: bool) -> None:
+def test_incompressible_data_leaves_no_flag(place: Path, journal_bytes: bytes, nocow: bool) -> None:
     """The kernel notes it as NOCOMPRESS on the inode."""
     path = put(place, journal_bytes + os.urandom(MIB), nocow=nocow)
     before = bearing(path)

@@ -62,7 +62,7 @@ def test_an_archive_that_a_running_journald_rotated_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("kernel", [nothing, the_first_block_only])
-def test_what_the_kernel_does_not_move_is_copied(
+def test_data_that_the_kernel_does_not_move_is_copied(
     place: Path, journal_bytes: bytes, kernel: DefragRange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel that always fails to is faked."""
@@ -78,7 +78,7 @@ def test_what_the_kernel_does_not_move_is_copied(
     assert list(place.iterdir()) == [path]
 
 
-def test_what_is_held_open_for_writing_is_not_copied_and_not_done(
+def test_a_file_that_is_open_for_writing_is_not_copied(
     place: Path, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """journald keeps its archives open until it rotates again: then such a file is worked on in place."""

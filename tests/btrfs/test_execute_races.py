@@ -144,7 +144,7 @@ def touch(path: Path) -> None:
     [(vacuum, nothing), (nothing, vacuum), (append, Path.unlink)],
     ids=["the original before the exchange", "the copy after it", "the copy before the exchange is undone"],
 )
-def test_what_is_removed_around_the_exchange_stays_removed(
+def test_a_file_removed_around_the_exchange_stays_removed(
     place: Path, journal_bytes: bytes, exchanged: Callable[..., Done], before: Change, after: Change
 ) -> None:
     path = put(place, journal_bytes, nocow=True)
@@ -241,7 +241,7 @@ def test_a_change_right_before_the_exchange_is_kept_and_not_called_done(
     assert list(place.iterdir()) == [path]
 
 
-def test_who_opened_the_original_for_writing_right_before_the_exchange_keeps_its_name(
+def test_an_original_opened_for_writing_before_the_exchange_keeps_its_name(
     place: Path, journal_bytes: bytes, exchanged: Callable[..., Done]
 ) -> None:
     """Nothing has changed when it is looked at again, but will."""

@@ -89,7 +89,7 @@ def touched(path: Path) -> None:
     [another_file, a_link, a_fifo, a_socket, a_copy, grown, touched, Path.unlink],
     ids=lambda function: function.__name__,
 )
-def test_what_is_no_longer_what_was_seen_is_skipped(
+def test_a_file_that_changed_since_the_look_is_skipped(
     place: Path, journal_bytes: bytes, becomes: Callable[[Path], None], nocow: bool
 ) -> None:
     path = put(place, journal_bytes, nocow=nocow)
@@ -190,7 +190,7 @@ def test_the_lease_is_gone_at_once(place: Path, journal_bytes: bytes) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
 
 
-def test_who_may_not_ask_takes_a_file_for_written(place: Path, journal_bytes: bytes) -> None:
+def test_a_process_without_the_right_to_ask_takes_a_file_for_written(place: Path, journal_bytes: bytes) -> None:
     with open(put(place, journal_bytes), "rb") as file:
         assert not is_being_written(file.fileno())
         assert as_nobody(lambda: is_being_written(file.fileno()))
@@ -244,7 +244,7 @@ def test_a_volume_that_became_read_only_is_a_failure(
 @pytest.mark.parametrize(
     "asked", [Request(now=True), Request(now=True, compress="no", allow_unshare=True)], ids=["small", "allowed"]
 )
-def test_what_a_snapshot_shares_is_rewritten_where_the_copy_is_small_or_allowed(
+def test_shared_data_is_rewritten_if_the_copy_is_small_or_allowed(
     place: Path, journal_bytes: bytes, nocow: bool, asked: Request
 ) -> None:
     run("btrfs", "subvolume", "create", place / "sub")
@@ -307,7 +307,7 @@ def test_a_copy_that_could_not_be_given_to_its_owner_is_not_written(place: Path,
     assert bearing(path) == before
 
 
-def test_who_has_a_lease_on_a_file_does_not_keep_the_worker_waiting(place: Path, journal_bytes: bytes) -> None:
+def test_a_lease_on_a_file_does_not_keep_the_worker_waiting(place: Path, journal_bytes: bytes) -> None:
     """An owner in remote/ may take one, and the kernel lets who opens the file for writing wait for 45 s (proc(5))."""
     path = put(place, journal_bytes)
     with_unwritten(path, 8 * MIB, MIB)

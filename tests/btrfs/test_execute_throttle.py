@@ -222,7 +222,7 @@ def test_a_stop_ends_a_pause(short: Bed) -> None:
     assert any(map(ends, TRIES))
 
 
-def test_who_is_in_a_hurry_waits_for_no_flush(short: Bed) -> None:
+def test_a_hurried_request_waits_for_no_flush(short: Bed) -> None:
     one = Asked(short, Kind.ACTIVE, hurry=True, not_after_us=0)
     short.journald.log("the timer starts")
     assert one.throttle(10_000_000) is None
@@ -264,7 +264,7 @@ def test_a_sync_that_no_timer_foretold_is_seen(bed: Bed) -> None:
     assert eventually(is_calm)
 
 
-def test_what_the_first_piece_moved_is_no_sync(volume: ScratchVolume, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_that_our_piece_moved_is_no_sync(volume: ScratchVolume, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(syncs_module, "SYNC_US", math.inf)
     path = volume.mountpoint / "system.journal"
 

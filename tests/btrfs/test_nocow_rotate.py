@@ -124,7 +124,7 @@ def test_as_many_rotations_as_are_allowed_take_no_entry_away(make_bed: Callable[
 
 
 @FORMS
-def test_what_a_snapshot_shares_is_rotated_away_and_compacted_beside_it(bed: Bed, keep: Run, *, nocow: bool) -> None:
+def test_a_shared_active_file_is_rotated_and_its_archive_compacted(bed: Bed, keep: Run, *, nocow: bool) -> None:
     journald, volume = bed.journald, bed.volume.mountpoint
     if nocow:
         run("chattr", "+C", journald.journal)
@@ -193,7 +193,9 @@ def test_a_directory_that_did_not_take_it_is_a_failure_with_the_reason(
     ],
     ids=["the directory compresses by now", "rotated before the directory is NOCOW", "the journald is gone"],
 )
-def test_what_is_not_right_any_more_is_left_alone(bed: Bed, verb: Verb, words: tuple[str, ...], reason: Reason) -> None:
+def test_a_directory_that_changed_since_the_plan_is_left_alone(
+    bed: Bed, verb: Verb, words: tuple[str, ...], reason: Reason
+) -> None:
     action = the_action(bed, verb)
     run(*words, bed.journald.journal)
     assert how(do(action)) == (Result.SKIPPED, reason)

@@ -247,7 +247,7 @@ def test_each_bad_path_has_its_reason_and_the_others_go_on(place: Path, journal_
     ]
 
 
-def test_what_a_listing_has_besides_files_are_rows_without_measurements(place: Path, journal_bytes: bytes) -> None:
+def test_names_that_are_no_files_are_rows_without_measurements(place: Path, journal_bytes: bytes) -> None:
     """In a listing too, a directory, a FIFO and a link with a journal file's name are not opened."""
     strange = {what: path for what, (why, path) in bad_paths(place, journal_bytes).items() if why is Reason.NOT_REGULAR}
     rows = {file.path: file for file in look(place).files}

@@ -62,7 +62,7 @@ def test_a_volume_that_is_mounted_elsewhere_too_is_not_taken_for_cold() -> None:
                 other.kill()
 
 
-def test_what_was_written_is_counted_from_the_first_mount() -> None:
+def test_written_bytes_are_counted_from_the_first_mount() -> None:
     with ScratchVolume() as volume:
         before = volume.count_written_bytes()
         (volume.mountpoint / "file").write_bytes(os.urandom(4 << 20))

@@ -63,7 +63,7 @@ def files(root: Path) -> set[str]:
     return {f"/{path.relative_to(root)}" for path in root.rglob("*") if not path.is_dir()}
 
 
-def test_what_stays_is_listed_and_nothing_is_removed(root: Path) -> None:
+def test_purge_lists_the_files_that_stay(root: Path) -> None:
     before = files(root)
     assert purge("--list", root) == [f"kept: {root}{path}" for path in OWN]
     assert files(root) == before

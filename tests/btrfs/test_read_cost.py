@@ -167,7 +167,7 @@ def test_a_sample_has_its_price_from_each_part_of_the_file() -> None:
 
 
 @pytest.mark.parametrize("mapped", [400, 300])
-def test_of_pages_that_a_program_maps_too_little_is_left_for_a_price(place: Path, mapped: int) -> None:
+def test_mapped_pages_leave_too_little_for_a_price(place: Path, mapped: int) -> None:
     path = place / "system.journal"
     path.write_bytes(os.urandom(400 * PAGE))
     run("sync", "-f", path)

@@ -92,7 +92,7 @@ def test_archives_are_compressed_once_and_active_files_kept_whole(
         run("journalctl", "--verify", "--file", file)
 
 
-def test_what_has_waited_for_a_day_is_told_after_a_restart_too(
+def test_a_wait_of_a_day_is_reported_after_a_restart_too(
     copies: Copies, serve: Callable[..., Daemon], tmp_path: Path
 ) -> None:
     path = copies.put()
@@ -113,7 +113,7 @@ def test_what_has_waited_for_a_day_is_told_after_a_restart_too(
 REMOTE = Path("/lib/systemd/systemd-journal-remote")
 
 
-def test_what_journal_remote_wrote_and_closed_silently_is_done_without_another_event(
+def test_a_file_that_journal_remote_closed_silently_needs_no_further_event(
     copies: Copies, serve: Callable[..., Daemon]
 ) -> None:
     """It takes long because the service looks at such a file again after a minute."""
@@ -159,7 +159,7 @@ def test_nothing_happens_and_nothing_wakes(make_bed: Callable[..., Bed], serve: 
     assert eventually(rests)  # journald's sync can be late
 
 
-def test_what_it_logs_into_the_journal_that_it_watches_ends_by_itself(
+def test_its_own_messages_in_the_watched_journal_cause_no_loop(
     make_bed: Callable[..., Bed], serve: Callable[..., Daemon]
 ) -> None:
     """An unclean file that somebody has open is refused at each cycle, and said once."""

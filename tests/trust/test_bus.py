@@ -265,7 +265,7 @@ def list_known(bus: PrivateBus) -> list[dict[str, Any]]:
 KNOWN: Final = {"Entries": 99, "HeadTimeUSec": 11, "TailTimeUSec": 22, "Detail": "changed 3s ago"}
 
 
-def test_what_a_users_journal_contains_is_for_that_user_root_and_readers_of_all(
+def test_a_users_journal_is_readable_for_that_user_root_and_readers_of_all(
     bus: PrivateBus, serve: Callable[..., Served]
 ) -> None:
     """The files are the system's, another user's and nobody's."""

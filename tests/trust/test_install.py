@@ -359,7 +359,7 @@ def test_nothing_of_a_users_settings_is_used_by_roots_pip(checkout: Path, tmp_pa
     subprocess.run([venv / "bin/python", "-I", "-c", "import pinnedthing"], check=True)
 
 
-def test_what_the_hashes_do_not_cover_is_built_without_asking_an_index() -> None:
+def test_packages_without_hashes_are_built_without_an_index() -> None:
     """hatchling and setuptools are pinned too: no build fetches its own tools."""
     setup = (CHECKOUT / "configs/setup.sh").read_text()
     installs = re.findall(r"pip_in .* install .*", setup)

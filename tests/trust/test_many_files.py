@@ -130,7 +130,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("lister", LISTERS)
-def test_what_a_listing_takes_does_not_grow_with_the_directory(crowded: Path, lister: str) -> None:
+def test_the_memory_of_a_listing_does_not_grow_with_the_directory(crowded: Path, lister: str) -> None:
     tracemalloc.start()
     try:
         LISTERS[lister](crowded)
@@ -151,7 +151,7 @@ def test_no_more_instance_directories_are_listed_than_files(tmp_path: Path, monk
 
 
 @pytest.mark.root
-def test_what_is_left_out_is_a_row_with_its_number(volume: ScratchVolume, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_files_left_out_is_a_row(volume: ScratchVolume, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "MOST_FILES", 4)
     top = volume.mountpoint / "journal"
     fill(top / "remote", 9, "remote-a")
@@ -185,7 +185,7 @@ def test_dear_work_takes_its_share_and_no_more(cost_s: float) -> None:
     assert spent_s >= 0.04 * now_s
 
 
-def test_what_is_owed_is_forgotten_with_time() -> None:
+def test_a_debt_of_cpu_time_is_paid_by_waiting() -> None:
     share = CpuShare(0.05, 0.5)
     share.spend(1.0, 0.0)
     assert share.free_at_s == pytest.approx(10.0)

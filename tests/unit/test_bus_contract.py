@@ -53,7 +53,7 @@ def test_introspection_leads_to_the_objects_below() -> None:
     assert [one.attrib for one in root.iter("node")] == [{}, {"name": "1"}, {"name": "2"}]
 
 
-def test_what_changes_something_asks_polkit_for_an_action_that_there_is() -> None:
+def test_methods_that_change_something_ask_polkit_for_an_action_that_exists() -> None:
     policy = ElementTree.parse(CONFIGS / "polkit" / "org.journalkeeper1.policy").getroot()  # noqa: S314 - our own
     actions = {one.get("id") for one in policy.iter("action")}
     asked = {method.name: method.action for method in objects.MANAGER.methods}

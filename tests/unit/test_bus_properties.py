@@ -100,7 +100,7 @@ def test_every_property_of_the_contract_has_a_value_of_its_type() -> None:
         assert wrong == []
 
 
-def test_what_is_not_known_is_nothing_and_no_budget_is_endless() -> None:
+def test_unknown_numbers_are_0_and_no_budget_is_the_largest_number() -> None:
     shown = manager(Snapshot((TOP,)))
     numbers = {name: value for name, value in shown.items() if type(value) is int}
     assert numbers.pop("BudgetLeft") == (1 << 64) - 1

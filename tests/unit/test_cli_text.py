@@ -104,7 +104,7 @@ def test_nothing_is_cut_where_a_program_reads() -> None:
     assert (SENTENCE in line, LONG in line) == (True, True)
 
 
-def test_of_a_path_the_directory_goes_first() -> None:
+def test_a_long_path_loses_its_directory_first() -> None:
     columns: tuple[Column[Cells], ...] = (Column("PATH", itemgetter(0), gives="path"),)
     rows: list[Cells] = [("/var/log/journal/x/system.journal",)]
     (line,) = render(Table(columns, rows), legend=False, colours=False, width=25)

@@ -119,7 +119,7 @@ MAPS: list[tuple[Rows, Rows, list[tuple[int, int]]]] = [
 
 
 @pytest.mark.parametrize(("before", "after", "left"), MAPS)
-def test_what_is_at_the_same_place_for_the_same_offset_was_not_moved(
+def test_data_at_the_same_address_for_the_same_offset_was_not_moved(
     before: Rows, after: Rows, left: list[tuple[int, int]]
 ) -> None:
     maps = ([Extent(*row) for row in rows] for rows in (before, after))

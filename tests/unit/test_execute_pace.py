@@ -104,7 +104,7 @@ def test_a_slow_piece_counts_half_as_much_every_ten_minutes(clock: Clock) -> Non
         (Kind.ARCHIVED, "zstd", True, None),
     ],
 )
-def test_how_long_a_piece_may_take(kind: Kind, compress: str, piece_us: int | None, *, hurry: bool) -> None:
+def test_the_longest_time_of_a_piece(kind: Kind, compress: str, piece_us: int | None, *, hurry: bool) -> None:
     config, one = Config(window=WindowSection(margin_us=7_000)), file(kind)
     runner = Runner(config, Mock(), PieceTimes(), hurry=hurry, stop=lambda: False)
     what = Action(one.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, one, compress=compress)

@@ -276,7 +276,7 @@ def test_a_rule_that_lacks_evidence_is_unknown(rule: str, given: Evidence) -> No
     assert isinstance(answer(rule, given), Unknown)
 
 
-def test_how_far_back_journalds_entries_were_read_is_said() -> None:
+def test_the_span_of_the_entries_that_were_read_is_reported() -> None:
     found = answer("dropped", read(events=9, events_complete=False, events_oldest_us=NOW_US - DAY_US))
     assert found == Unknown("only the last 9 entries of journald itself were read, 1d")
 

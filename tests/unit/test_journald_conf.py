@@ -56,7 +56,7 @@ def test_a_setting_is_read(line: str, changes: dict[str, Any]) -> None:
      "SystemMaxFiles=-1", "SystemMaxFiles=09", "SystemMaxFiles=1 2", f"SystemMaxFiles={'1' * 5000}",
      "syncintervalsec=1", "SyncInterval=1", "Unknown=1", "nonsense", "=1"]
 )  # fmt: skip
-def test_what_journald_ignores_changes_nothing(line: str) -> None:
+def test_lines_that_journald_ignores_change_nothing(line: str) -> None:
     before = ("[Journal]", "Storage=none", "SyncIntervalSec=7s", "SystemMaxUse=5M", "SystemMaxFiles=7")
     assert settings(*before, line) == settings(*before)
 

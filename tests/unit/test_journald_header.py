@@ -68,7 +68,7 @@ def test_a_format_that_is_unknown_is_not_judged_by_its_other_fields(flags: int, 
         {"head_time": 0, "tail_time": 1 << 55},
     ],
 )  # fmt: skip
-def test_what_is_just_right_is_taken(changes: dict[str, int]) -> None:
+def test_header_fields_at_the_limit_are_accepted(changes: dict[str, int]) -> None:
     assert parse(made(**changes), SIZE).tail_time_us == {**GOOD, **changes}["tail_time"]
 
 
@@ -94,7 +94,7 @@ def test_what_is_just_right_is_taken(changes: dict[str, int]) -> None:
         {"tail_time": (1 << 55) + 1},
     ],
 )
-def test_what_is_just_wrong_is_refused(changes: dict[str, int]) -> None:
+def test_header_fields_beyond_the_limit_are_refused(changes: dict[str, int]) -> None:
     with pytest.raises(HeaderError):
         parse(made(**changes), SIZE)
 

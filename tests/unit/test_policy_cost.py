@@ -108,7 +108,7 @@ def lies(total: int, data: int, *, size: int | None = None, disk: int | None = N
         (active(8, 8, 8, 8, encoded_bytes=4 * MIB), None, Reason.IDEAL),
     ],
 )
-def test_what_pays_and_why(one: JournalFile, request_: Request | None, reason: Reason) -> None:
+def test_the_rewrite_that_pays_and_its_reason(one: JournalFile, request_: Request | None, reason: Reason) -> None:
     answer = propose(case(one, request_))
     assert (answer.reason, isinstance(answer, Skip)) == (reason, reason in {Reason.IDEAL, Reason.NO_GAIN})
 
@@ -170,7 +170,7 @@ def unsharing(shared_mib: int, encoded_mib: int, compress: str, disk: int | None
     ],
     ids=["least", "plain", "compressed", "measured", "measured plain", "shared", "half shared", "kept", "never less"],
 )
-def test_what_a_rewrite_saves_on_disk(
+def test_a_rewrites_saving_on_disk(
     disk_mib: int | None, shared_mib: int, encoded_mib: int, compress: str, saved_mib: int
 ) -> None:
     found = unsharing(shared_mib, encoded_mib, compress, None if disk_mib is None else disk_mib * MIB)
@@ -181,14 +181,14 @@ def test_what_a_rewrite_saves_on_disk(
     ("shared_mib", "encoded_mib", "compress", "second_mib"),
     [(0, 0, "no", 0), (16, 0, "no", 16), (16, 0, "zstd", 4), (16, 20, "no", 4), (32, 0, "no", 20)],
 )
-def test_what_is_stored_twice_beside_a_snapshot(
+def test_bytes_stored_twice_beside_a_snapshot(
     shared_mib: int, encoded_mib: int, compress: str, second_mib: int
 ) -> None:
     """No more than the data: 20 MiB, in which unwritten space is not counted."""
     assert unsharing(shared_mib, encoded_mib, compress).unshared_bytes == second_mib * MIB
 
 
-def test_what_a_rewrite_saves_a_cold_reader() -> None:
+def test_a_rewrites_saving_for_a_cold_reader() -> None:
     """3,000 reads of a disk that does 150 in a second."""
     found = action(file(extents=extents(3256)))
     assert (found.extents_expected, add_savings(found).read_seconds_saved) == (256, 20.0)

@@ -64,7 +64,7 @@ def reason(found: Plan) -> tuple[Reason, int | None] | None:
     ],
     ids=["just now", "almost an hour ago", "an hour ago", "in the future: the clock was set back"],
 )
-def test_what_was_refused_is_tried_again_after_an_hour(age_us: int, expected: tuple[Reason, int] | None) -> None:
+def test_a_refused_action_is_tried_again_after_an_hour(age_us: int, expected: tuple[Reason, int] | None) -> None:
     assert reason(planned(refused=refusal(age_us))) == expected
 
 
@@ -84,7 +84,7 @@ def test_a_failure_in_an_outage_is_tried_again_within_minutes(reason: Reason, tr
     assert found.wake_at_us == NOW_US + minutes * MINUTE_US
 
 
-def test_what_lacks_a_right_is_not_tried_again_while_the_file_and_its_owner_are_the_same() -> None:
+def test_an_action_without_the_right_is_not_tried_again_on_the_same_file() -> None:
     theirs = FRAGMENTED._replace(uid=998, owner="remote")
     lacking = refusal(10 * AGAIN_US, reason=Reason.FOREIGN_OWNER)
     assert reason(planned(theirs, refused=lacking)) == (Reason.FOREIGN_OWNER, None)
@@ -118,7 +118,7 @@ def tried(target: JournalFile | Instance | Rotation, result: Result, reason: Rea
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=["file", "directory", "rotation"])
-def test_what_came_to_nothing_is_remembered_until_it_is_done(target: JournalFile | Instance | Rotation) -> None:
+def test_a_failure_is_remembered_until_the_action_is_done(target: JournalFile | Instance | Rotation) -> None:
     seen = (target.size_bytes, target.mtime_ns) if isinstance(target, JournalFile) else (0, 0)
     for reason in (Reason.NOT_TAKEN, Reason.IO_ERROR, Reason.INTERNAL_ERROR):
         (last,) = tried(target, Result.FAILED, reason).values()
@@ -134,7 +134,7 @@ def test_what_came_to_nothing_is_remembered_until_it_is_done(target: JournalFile
         *(Reason.VANISHED, Reason.CHANGED, Reason.SHARED, Reason.NO_GAIN),
     ],
 )
-def test_what_passes_by_itself_leaves_the_memory_as_it_was(
+def test_a_passing_reason_leaves_the_remembered_failure(
     target: JournalFile | Instance | Rotation, reason: Reason
 ) -> None:
     """A rotation that finds its directory datacow says nothing against the refusal to make that NOCOW.

@@ -157,7 +157,7 @@ def test_a_late_flush_was_taken_back_and_the_timer_began_anew_about_then() -> No
     assert made.since == Span(1300 * S, 1300 * S + SLACK_US)
 
 
-def test_of_flushes_that_are_never_seen_less_and_less_is_known_until_nothing_is() -> None:
+def test_unseen_flushes_make_the_timer_vaguer_until_it_is_unknown() -> None:
     interval_us = 10 * S
     made, now_us = begun(interval_us, 1000 * S), 1000 * S
     intervals = 0
@@ -231,7 +231,7 @@ def heard(at_s: int) -> Step:
         "after the old timer's time a rotation is forgotten",
     ],
 )
-def test_what_is_known_of_the_timer_after(interval_us: int, steps: list[Step], since: Span) -> None:
+def test_the_timers_state_after(interval_us: int, steps: list[Step], since: Span) -> None:
     made = begun(interval_us, 1000 * S)
     for step in steps:
         step(made)

@@ -118,7 +118,7 @@ def test_where_it_cannot_or_need_not_be_set_the_reason_is_given(words: dict[str,
 
 
 @pytest.mark.parametrize(("minutes", "again"), [(0, False), (59, False), (60, True), (-1, True)])
-def test_what_failed_is_tried_again_after_an_hour(minutes: int, again: bool) -> None:
+def test_a_failed_change_of_nocow_is_tried_again_after_an_hour(minutes: int, again: bool) -> None:
     when_us = NOW_US - minutes * MINUTE_US
     refused = {(DEVICE, 256): Refusal(when_us, 0, 0, Reason.NOT_TAKEN, "it is not there")}
     found = decide(instance(inode=256), volume(), host(refused=refused), config("auto"))

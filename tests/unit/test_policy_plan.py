@@ -53,14 +53,14 @@ def put_off(found: Plan) -> list[tuple[Reason, bool]]:
     return [(skip.reason, skip.puts_off) for skip in found.skipped]
 
 
-def test_what_saves_most_for_its_bytes_comes_first() -> None:
+def test_actions_are_ordered_by_gain_per_byte() -> None:
     found = plan_of(fragmented("few", 2000), fragmented("most", 9000), fragmented("small", 4000, mib=8))
     assert names(found.actions) == ["small", "most", "few"]
     few = fragmented("few", 100, mib=8)  # each keeps one extent: 99 for 8 MiB, 399 for 32
     assert names(plan_of(few, fragmented("many", 400), request=Request(compress="no")).actions) == ["many", "few"]
 
 
-def test_what_the_last_run_left_comes_first_and_what_it_began_after_that() -> None:
+def test_actions_that_the_last_run_did_not_begin_come_first() -> None:
     files = {stem: fragmented(stem, extents) for stem, extents in {"best": 9000, "begun": 8000, "left": 99}.items()}
     waiting = {files["begun"].path: "interrupted", files["left"].path: "not-begun", files["best"].path: "pressure"}
     assert names(plan_of(*files.values(), waiting=waiting).actions) == ["left", "begun", "best"]
@@ -114,7 +114,7 @@ def test_nothing_left_is_shown_as_no_bytes(words: dict[str, Any], says: str) -> 
     assert says in plan_of(A, **words).skipped[0].detail
 
 
-def test_what_does_not_fit_takes_nothing_of_the_budget() -> None:
+def test_an_action_beyond_the_budget_takes_nothing_of_it() -> None:
     full = volume(device=41, uuid="full", free_bytes=0)
     files = (fragmented("a", 9000, device=41), fragmented("b"))
     found = plan_of(*files, volumes=(volume(), full), written_bytes=BUDGET - 32 * MIB)
@@ -237,7 +237,7 @@ REFUSED = {(DEVICE, 300): Refusal(NOW_US - SECOND_US, 1, 1, Reason.IO_ERROR, "wh
         (host(UNSYNCED._replace(state=State.OFFLINE), refused=REFUSED), Reason.IO_ERROR),
     ],
 )
-def test_what_time_alone_ends_is_done_at_the_moment_that_the_plan_names(before: Host, reason: Reason) -> None:
+def test_a_reason_that_time_ends_is_gone_at_the_time_that_the_plan_names(before: Host, reason: Reason) -> None:
     first = plan(before, Request(), Config())
     assert put_off(first) == [(reason, True)]
     wake_us = first.wake_at_us
@@ -255,7 +255,7 @@ def test_what_time_alone_ends_is_done_at_the_moment_that_the_plan_names(before: 
         (host(fragmented("a"), written_bytes=BUDGET), Reason.BUDGET),
     ],
 )
-def test_what_ends_unheard_is_looked_at_again_within_the_hour(before: Host, reason: Reason) -> None:
+def test_a_reason_that_ends_without_an_event_is_checked_again_within_an_hour(before: Host, reason: Reason) -> None:
     found = plan(before, Request(), Config())
     assert put_off(found) == [(reason, True)]
     assert found.wake_at_us is not None

@@ -136,7 +136,7 @@ def test_a_file_that_came_of_a_rotation_is_not_rotated_again_for_being_datacow()
     ]
 
 
-def test_what_came_of_a_rotation_is_compacted_as_an_archive_all_the_same() -> None:
+def test_the_archive_of_a_rotation_is_compacted() -> None:
     one = file(extents=extents(3000))
     found = decided(host(one, instances=(young(),), past=known(one, verb=Verb.ROTATE)))
     assert [action.path for action in found.actions] == [one.path]

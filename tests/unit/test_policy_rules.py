@@ -302,7 +302,7 @@ def test_a_vain_rewrite_of_an_archive_that_changed_says_nothing(change: dict[str
 
 
 @pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.UNCLEAN])
-def test_what_was_done_to_the_active_file_says_nothing_of_its_archive(kind: Kind) -> None:
+def test_a_rewrite_of_the_active_file_does_not_veto_that_of_its_archive(kind: Kind) -> None:
     """journald may archive a file while its ranges are rewritten, and append nothing to it any more."""
     one = file(kind, extents=extents(5000))
     assert again(one, **VAIN, kind=kind) is not None
@@ -333,7 +333,7 @@ def test_the_first_rule_that_answers_ends_the_matter(first: int) -> None:
     assert first_veto.reason is TROUBLES[first][0]
 
 
-def test_what_is_broken_says_so_also_when_it_was_not_asked_for() -> None:
+def test_an_unreadable_file_is_reported_also_if_it_is_not_requested() -> None:
     """A FIFO that was named has no kind; it would be called an active file."""
     fifo = file(Kind.ACTIVE, problem=Reason.NOT_REGULAR, problem_detail="not a regular file")
     first_veto, *_ = rules.vetoes(case(fifo, Request(archived=True)))

@@ -42,7 +42,7 @@ def test_with_nothing_unsynced_it_is_open(state: State) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.UNCLEAN])
-def test_what_is_no_longer_written_does_not_count(kind: Kind) -> None:
+def test_an_online_file_without_a_writer_leaves_the_window_open(kind: Kind) -> None:
     """An unclean file stays ONLINE for ever: its journald was killed."""
     assert look(online()._replace(kind=kind)) == opened("flushed")
 

@@ -119,7 +119,7 @@ def test_the_limit_that_binds_is_named(words: dict[str, Any], binds: str) -> Non
     assert describe_retention(found).startswith(f"{binds} keeps ")
 
 
-def test_what_binds_afterwards_is_said_and_leaves_nothing_to_gain() -> None:
+def test_a_limit_that_would_bind_is_named_and_nothing_is_gained() -> None:
     found = kept(max_retention_us=7 * DAY_US)
     assert found.proposed_binds == "MaxRetentionSec=1w"
     assert describe_retention(found).endswith("and MaxRetentionSec=1w would then limit it.")

@@ -184,9 +184,7 @@ def test_a_directory_tells_instance_window_and_decision() -> None:
 
 @pytest.mark.parametrize("action", [Verb.SET_NOCOW, Verb.ROTATE])
 @pytest.mark.parametrize("window", [None, Window("a", open=True, closes_at_us=NOW_US, reason="online")])
-def test_what_only_the_service_does_by_itself_is_told_with_the_command_that_does_it(
-    action: Verb, window: Window | None
-) -> None:
+def test_work_that_only_the_service_does_names_its_command(action: Verb, window: Window | None) -> None:
     assert story.describe_change(Decision(action, Reason.NO_REDUNDANCY), window, NOW_US) == (
         "The next run of the service does it; `journalkeeper defrag` does it now."
     )

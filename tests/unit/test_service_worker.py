@@ -57,7 +57,7 @@ def test_the_first_moment_at_which_something_can_be_due(
     assert worker.get_next_plan_s(report, whole_us) == wait_s
 
 
-def test_what_files_wait_for_is_said_once_for_a_look_and_without_directories(tmp_path: Path) -> None:
+def test_the_reason_that_files_wait_for_is_counted_without_directories(tmp_path: Path) -> None:
     file = hosts.file()
     waits = Skip(file.path, Reason.WINDOW_CLOSED, "soon", puts_off=True)
     plan = Plan((), (), (waits, waits._replace(path=file.directory)))
