@@ -65,7 +65,7 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
     """
     size = os.fstat(fd).st_size
     total = 0
-    bytes_by_flags, begun, left = Counter[int](), Counter[int](), Counter[int]()
+    bytes_by_flags, begun, left, shared = Counter[int](), Counter[int](), Counter[int](), Counter[int]()
     was_unwritten = 0
     for (logical, _, length, flags), begins in _mark_beginnings(fd, sync=sync):
         unwritten = flags & FIEMAP_EXTENT_UNWRITTEN
@@ -75,6 +75,9 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
             if begins and length:
                 begun[logical // MIB] += 1
                 left[logical // MIB] += bool(unwritten or was_unwritten)
+            if per_mib and flags & FIEMAP_EXTENT_SHARED:
+                for mib, part in _divide(logical, min(logical + length, size)):
+                    shared[mib] += part
         was_unwritten = unwritten
     mibs = range(max(begun) + 1) if begun and per_mib and size <= MAX_FILE_BYTES else ()
     unwritten_bytes = _sum_bytes_with(bytes_by_flags, FIEMAP_EXTENT_UNWRITTEN)
@@ -86,7 +89,16 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
         shared_bytes=_sum_bytes_with(bytes_by_flags, FIEMAP_EXTENT_SHARED),
         per_mib=tuple(begun[mib] for mib in mibs),
         left_per_mib=tuple(left[mib] for mib in mibs),
+        shared_per_mib=tuple(shared[mib] for mib in mibs),
     )
+
+
+def _divide(at: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield (number, bytes) for each MiB of the bytes from `at` to `end`."""
+    while at < end:
+        upto = min(end, (at | MIB - 1) + 1)
+        yield at // MIB, upto - at
+        at = upto
 
 
 def _sum_bytes_with(bytes_by_flags: Counter[int], flag: int) -> int:
@@ -108,10 +120,8 @@ def list_stretches(fd: int, *, sync: bool) -> tuple[Stretch, ...]:
         at, end = logical, min(logical + length, size)
         if begins and at < end:
             begun[at // MIB] += 1
-        while at < end:
-            upto = min(end, (at | MIB - 1) + 1)
-            held[at // MIB][_choose_column(flags)] += upto - at
-            at = upto
+        for mib, part in _divide(at, end):
+            held[mib][_choose_column(flags)] += part
     lengths = [min(MIB, size - start) for start in starts]
     return tuple(
         Stretch._make([start, length, extents, *kinds, length - sum(kinds)])

@@ -96,7 +96,8 @@ class Defrag(Section):
     """Whether files that share data with a snapshot or a reflink are rewritten, too. The other file keeps the old data,
     so the rewritten data takes additional space until that is deleted. auto: archives, if the additional space is
     expected to be at most a quarter of the shared bytes, which requires Compress= and a file that can be compressed.
-    yes: all files, also ranges of active files. no: none.
+    Also parts of active files that have up to 5 times the extents of ExtentsPerMiB=, by how much of them is shared.
+    yes: all files, also all ranges of active files. no: no shared data.
 
     A shared archive of 38 MiB in 3,970 extents took 3.8 MiB of additional space and 155 extents after a rewrite with
     zstd; a plain rewrite would have taken 38 MiB.

@@ -30,6 +30,7 @@ class Extents(NamedTuple):
     bytes are lengths in the file, so compressed data counts uncompressed. `per_mib[i]` is the number of extents that
     begin in the i-th MiB of the file; it is empty unless it was requested.
     `left_per_mib[i]` is the number of those that a rewrite leaves: each is unwritten or follows an unwritten one.
+    `shared_per_mib[i]` are the shared bytes in that MiB.
     """
 
     total: int = 0
@@ -39,6 +40,7 @@ class Extents(NamedTuple):
     shared_bytes: int = 0
     per_mib: tuple[int, ...] = ()
     left_per_mib: tuple[int, ...] = ()
+    shared_per_mib: tuple[int, ...] = ()
 
 
 class Stretch(NamedTuple):

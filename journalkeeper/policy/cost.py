@@ -12,6 +12,7 @@ journalkeeper-figures(7)). So T is the wear that the admin agreed to.
 from __future__ import annotations
 
 from itertools import zip_longest
+from math import inf
 from typing import Final
 
 from journalkeeper.config import Config
@@ -24,6 +25,11 @@ from journalkeeper.policy.saving import EXPECTED_RATIO
 FALLOCATE_BYTES: Final = 8 * MIB
 """journald allocates in such steps and cuts an archive off at its last byte (systemd, FILE_SIZE_INCREASE; 257 cuts
 nothing off). An archive of 2.3 MiB occupied 8.6 MiB, one of 5.1 MiB 8 MiB (measured).
+"""
+
+TWICE: Final = 4
+"""A byte that the disk stores twice until a snapshot is deleted costs as much as this many written bytes: AllowUnshare=
+auto lets an archive take a quarter of its shared bytes.
 """
 
 NEAR_IDEAL: Final = 1.1
@@ -114,7 +120,7 @@ def _plan_whole_file(file: JournalFile, verb: Verb, reason: Reason, compression:
 
 def _judge_active(case: Case) -> Action | Skip:
     file = case.file
-    costly = find_costly_mibs(file, case.config)
+    costly = find_costly_mibs(file, case.config, case.allow_unshare) or find_costly_mibs(file, case.config)
     count = f"{pluralize(file.extents.total, 'extent')} in {file.size_bytes / MIB:.0f} MiB"
     if not costly:
         if file.extents.total <= max(1, file.ideal_extents) * NEAR_IDEAL:
@@ -135,19 +141,25 @@ def _judge_active(case: Case) -> Action | Skip:
         extents_before=file.extents.total,
         extents_expected=min(file.extents.total, file.extents.total - sum(part.extents for part in ranges) + stay),
         not_after_us=case.window.closes_at_us,
-        unshared_bytes=min(file.extents.shared_bytes, bytes_to_write),
+        unshared_bytes=sum(shared for mib, shared in enumerate(file.extents.shared_per_mib) if mib in costly),
     )
 
 
-def find_costly_mibs(file: JournalFile, config: Config) -> list[int]:
+def find_costly_mibs(file: JournalFile, config: Config, unshares: str = "yes") -> list[int]:
     """Return the indexes of the MiBs of an active file in which ExtentsPerMiB= or more removable extents begin.
 
+    `unshares` is AllowUnshare=: with auto, a MiB needs more extents if it shares data; with no, it must share none.
     MiBs behind the end of the file are left out: the file may have been truncated after its extents were counted.
     """
     threshold = max(config.defrag.extents_per_mib, ideal_extents(MIB, compressed=file.compressed) + 1)
+    price = {"yes": 0.0, "auto": TWICE / MIB, "no": inf}[unshares]
     inside = file.extents.per_mib[: -(-file.size_bytes // MIB)]
-    pairs = enumerate(zip_longest(inside, file.extents.left_per_mib[: len(inside)], fillvalue=0))
-    return [mib for mib, (extents, left) in pairs if extents - left >= threshold]
+    left, shared = (row[: len(inside)] for row in (file.extents.left_per_mib, file.extents.shared_per_mib))
+    return [
+        mib
+        for mib, (extents, stay, twice) in enumerate(zip_longest(inside, left, shared, fillvalue=0))
+        if extents - stay >= threshold * (1 + (twice and twice * price))
+    ]
 
 
 def _join_ranges(file: JournalFile, mibs: list[int]) -> tuple[Range, ...]:

@@ -2,8 +2,7 @@
 """Decide whether to ask journald to rotate: to make a file NOCOW, or because a rotation is the cheaper tool.
 
 A rotation is compared with what the next reader pays for the active files, either as they are or with ranges rewritten.
-A file that a snapshot shares has no ranges rewritten unless that is allowed, so a rotation is the only tool: it touches
-no shared data.
+Ranges that a snapshot shares cost more, because the disk then stores them twice. A rotation touches no shared data.
 
 A rotation shortens the history (history_loss.py), and by no more than HistoryLoss= of it.
 
@@ -21,6 +20,7 @@ from journalkeeper.model import MIB, Action, Instance, JournalFile, Kind, Reason
 from journalkeeper.model.units import DAY_US, INFINITY_US, format_span, spell_size
 from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Cases
+from journalkeeper.policy.cost import TWICE
 from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
 from journalkeeper.policy.history_loss import TABLE_SHARE, Limits, Loss, compute_loss
 from journalkeeper.policy.nocow import postpone_failed_change
@@ -251,7 +251,8 @@ def price_without_rotation(question: Question, actions: Sequence[Action], thresh
     left += sum(action.extents_expected for action in actions)
     if question.cases.request.before_shutdown:
         left += sum(LAST_EXTENTS for file in question.actives if file.owner == "system" and _is_copied_on_write(file))
-    return sum(action.bytes_to_write for action in actions) + left * MIB / threshold
+    written = sum(action.bytes_to_write + TWICE * action.unshared_bytes for action in actions)
+    return written + left * MIB / threshold
 
 
 def _is_copied_on_write(file: JournalFile) -> bool:

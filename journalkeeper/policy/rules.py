@@ -18,7 +18,7 @@ from journalkeeper.model.sentences import describe_gain
 from journalkeeper.model.units import DAY_US, MINUTE_US, format_span, pluralize, spell_size
 from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case
-from journalkeeper.policy.cost import count_second_copy_bytes
+from journalkeeper.policy.cost import count_second_copy_bytes, find_costly_mibs
 from journalkeeper.policy.deferral import AGAIN_US
 from journalkeeper.policy.nocow import find_read_only
 from journalkeeper.policy.saving import is_useless_rewrite
@@ -135,11 +135,14 @@ def _count_worthwhile_extents(case: Case, past: Past) -> int:
 def veto_shared_data(case: Case) -> Skip | None:
     """Veto a rewrite of a file that shares data with a snapshot or another file, as it would store a second copy.
 
-    The veto expires after a day, because no event reports that a snapshot was made or deleted.
+    Ranges of an active file that pay nevertheless are rewritten. The veto expires after a day, because no event reports
+    that a snapshot was made or deleted.
     """
     file, kept_bytes = case.file, case.file.extents.shared_bytes
     becomes_small = case.compression is not None and not file.compressed
     if kept_bytes == 0 or case.allow_unshare == "yes" or (case.allow_unshare == "auto" and becomes_small):
+        return None
+    if not case.at_rest and find_costly_mibs(file, case.config, case.allow_unshare):
         return None
     again, kept = (spell_size(number) for number in (count_second_copy_bytes(file, case.compression), kept_bytes))
     keepers = "snapshots" if case.volume is not None and case.volume.snapshots else "other files"

@@ -139,6 +139,15 @@ def test_shared_bytes_are_those_another_file_has_too(make_file: MakeFile, place:
     assert placement.survey(fd, sync=True).shared_bytes == 0
 
 
+def test_shared_bytes_are_counted_in_the_mib_in_which_they_are(make_file: MakeFile, place: Path) -> None:
+    fd = make_file(os.urandom(3 * MIB + PAGE))
+    run("cp", "--reflink=always", place / "file", place / "twin")
+    os.pwrite(fd, os.urandom(MIB), MIB // 2)
+    shared = placement.survey(fd, sync=True, per_mib=True).shared_per_mib
+    assert shared == (MIB // 2, MIB // 2)  # no extent begins behind them
+    assert placement.survey(fd, sync=True).shared_per_mib == ()
+
+
 @pytest.mark.parametrize(("nocow", "moves"), [(False, True), (True, False)])
 def test_a_written_back_block_moves_if_it_is_datacow(make_file: MakeFile, nocow: bool, moves: bool) -> None:
     def moves_when_written_back(number: int) -> bool:

@@ -294,7 +294,9 @@ def test_a_budget_of_nothing_is_no_wait() -> None:
 
 def test_a_shared_file_that_needs_nothing_waits_for_no_snapshot() -> None:
     whole = file(Kind.ACTIVE, extents=extents(2, shared_bytes=32 * MIB))
-    torn = file(Kind.ACTIVE, extents=extents(900, per_mib=(30,) * 30, shared_bytes=32 * MIB))
+    torn = file(
+        Kind.ACTIVE, extents=extents(900, per_mib=(30,) * 30, shared_per_mib=(MIB,) * 30, shared_bytes=32 * MIB)
+    )
     assert reasons(plan_of(whole)) == [Reason.NO_GAIN]
     assert reasons(plan_of(torn)) == [Reason.SHARED]
 

@@ -304,6 +304,7 @@ def test_a_rotation_is_judged_by_what_the_next_reader_pays(
     """Whether or not there is a range to rewrite, and whether or not that may be done."""
     one = active(size_mib=size_mib, per_mib=per_mib, nocow=nocow)
     one = one._replace(extents=one.extents._replace(shared_bytes=shared * size_mib * MIB))
+    one = one._replace(extents=one.extents._replace(shared_per_mib=(shared * MIB,) * size_mib))
     request = Request(now=ending, before_shutdown=ending, upkeep=True)
     found = by_price(one, request=request, nocow=nocow)
     assert tools(found) == [Verb.ROTATE] * rotated

@@ -47,7 +47,10 @@ def changed_ago(age_us: int, **words: Any) -> JournalFile:
     return file(ctime_ns=(NOW_US - age_us) * 1000, **words)
 
 
-def shares(kind: Kind = Kind.ARCHIVED, config: Config | None = None, **words: int) -> Case:
+NO_UNSHARE = configured("defrag", allow_unshare="no")
+
+
+def shares(kind: Kind = Kind.ARCHIVED, config: Config | None = None, **words: Any) -> Case:
     """A file of which a snapshot shares 32 MiB; `words` are its extents'."""
     return case(file(kind, extents=extents(**{"shared_bytes": 32 * MIB, **words})), config=config)
 
@@ -106,6 +109,18 @@ def shares(kind: Kind = Kind.ARCHIVED, config: Config | None = None, **words: in
         (rules.veto_shared_data, case(file(refuses_compression=True, extents=extents(shared_bytes=1))), Reason.SHARED),
         (rules.veto_shared_data, shares(config=UNCOMPRESSED, shared_bytes=0), None),
         (rules.veto_shared_data, shares(Kind.ACTIVE), Reason.SHARED),  # active files are never compressed
+        # a byte that is stored twice costs 4 written ones: of 16 extents a MiB, 5 times as many if all of it is shared
+        (rules.veto_shared_data, shares(Kind.ACTIVE, per_mib=(79,), shared_per_mib=(MIB,)), Reason.SHARED),
+        (rules.veto_shared_data, shares(Kind.ACTIVE, per_mib=(80,), shared_per_mib=(MIB,)), None),
+        (rules.veto_shared_data, shares(Kind.ACTIVE, per_mib=(31,), shared_per_mib=(MIB // 4,)), Reason.SHARED),
+        (rules.veto_shared_data, shares(Kind.ACTIVE, per_mib=(15, 32), shared_per_mib=(0, MIB // 4)), None),
+        (rules.veto_shared_data, shares(Kind.ACTIVE, per_mib=(15, 16), shared_per_mib=(MIB, 0)), None),
+        (
+            rules.veto_shared_data,
+            shares(Kind.ACTIVE, NO_UNSHARE, per_mib=(99, 15), shared_per_mib=(1, 0)),
+            Reason.SHARED,
+        ),
+        (rules.veto_shared_data, shares(Kind.ACTIVE, NO_UNSHARE, per_mib=(99, 16), shared_per_mib=(1, 0)), None),
         (rules.veto_shared_data, shares(Kind.ACTIVE, shared_bytes=0), None),
         # an active file waits for its window, and of no known instance has none
         (rules.veto_closed_window, case(UNSYNCED), Reason.WINDOW_CLOSED),
