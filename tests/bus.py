@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -97,6 +98,7 @@ class PrivateBus:
         """End the bus, and with it every connection."""
         if self._daemon is not None:
             self._daemon.terminate()
+            self.thaw()
             self._daemon.wait()
             self._daemon = None
             self.socket.unlink(missing_ok=True)
@@ -105,6 +107,16 @@ class PrivateBus:
         """End the bus at once; `stop` still has to follow."""
         if self._daemon is not None:
             self._daemon.kill()
+
+    def freeze(self) -> None:
+        """Stop the bus, which takes connections and answers nothing until `thaw`."""
+        if self._daemon is not None:
+            self._daemon.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let the bus go on."""
+        if self._daemon is not None:
+            self._daemon.send_signal(signal.SIGCONT)
 
     def start_polkit(self, rule: str = "") -> None:
         """Start a polkitd that knows our actions and one `rule`; in a mount namespace of its own."""

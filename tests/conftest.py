@@ -62,6 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
     receive_signals()
     for name in ("COLUMNS", "LINES"):  # they would decide how wide tables are
         os.environ.pop(name, None)
+    os.environ["SYSTEMCTL_FORCE_BUS"] = "1"  # root would ask this machine's PID 1, whatever bus a test names
     parent = os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     scratch = tempfile.mkdtemp(prefix="journalkeeper-test-", dir=parent)
     os.chmod(scratch, 0o711)  # noqa: S103 - tests that drop their rights must get through

@@ -28,7 +28,13 @@ from journalkeeper.model.run import Report, job_report
 from journalkeeper.model.schema import from_properties
 
 CONNECT_S: Final = 5.0
-"""A bus whose socket is there and which says nothing is none."""
+"""How long a bus may take until the client is connected and knows the service."""
+
+BUSY_S: Final = 0.1
+TRIES: Final = 3
+"""A bus that takes longer for its own answers, each time, is busy: a quiet one takes 1 ms. A user's flood of calls on
+200 connections makes it 0.6 s, and the service's answer then takes up to 8 times as long (dbus-daemon 1.14).
+"""
 
 ANSWER_S: Final = 1.5
 """A service that does not show its state within this time is hung: its loop never blocks."""
@@ -63,26 +69,24 @@ class Service:
         self._owner = owner
         self.found = Manager()
         self._received: asyncio.Queue[Message | None] = asyncio.Queue()
+        bus.handle = self._hear
+        bus.ended.add_done_callback(lambda _: self._received.put_nowait(None))
 
     @classmethod
     def find(cls) -> Self | None:
-        """Connect to the system bus, read `found`, and return the service, or None if it is not on a bus that answers.
+        """Connect to the system bus, read `found`, and return the service, or None if there is no bus or no service.
 
-        Raises: HungError if the service does not show its state within ANSWER_S, or the bus stops answering;
-        KeeperError if the service refuses or ends.
+        Raises: BusyBusError if the bus does not answer within CONNECT_S; as `manager`.
         """
         with ExitStack() as undo:
             runner = undo.enter_context(asyncio.Runner())
             try:
-                opening = Connection.open(names.find_address(), SENT_MOST)
-                bus = runner.run(asyncio.wait_for(opening, CONNECT_S))
-                undo.callback(bus.close)
-                # Calls go to the unique name, because a call to the well-known name could start a service.
-                owner = bus_call("GetNameOwner", "s", names.BUS_NAME)
-                service = cls(runner, bus, *runner.run(asyncio.wait_for(bus.call(owner), CALL_S)))
+                service = cls(runner, *runner.run(asyncio.wait_for(_connect(), CONNECT_S)))
+            except TimeoutError:
+                raise names.BusyBusError from None
             except (OSError, ValueError, CallError):
                 return None
-            service._listen()
+            undo.callback(service._bus.close)
             service.found = service.manager()
             undo.pop_all()
             return service
@@ -99,8 +103,9 @@ class Service:
         self.close()
 
     def manager(self) -> Manager:
-        """Return the present properties of the service. Raises: HungError after ANSWER_S; KeeperError for all other
-        errors.
+        """Return the present properties of the service.
+
+        Raises: HungError after ANSWER_S, or BusyBusError if the bus is slow, too; KeeperError for all other errors.
         """
         return from_properties(Manager(), self._read_properties(names.MANAGER_PATH, names.MANAGER, ANSWER_S))
 
@@ -189,23 +194,10 @@ class Service:
         elif now.get("FileTotal"):
             on_progress(from_properties(NONE_YET, now))
 
-    def _listen(self) -> None:
-        """Subscribe to the service's signals and to changes of its name's owner. Raises: as `_ask`.
-
-        Any program can send a signal with the same name, so signals of other programs are ignored.
-        """
-
-        def hear(message: Message, _: int) -> None:
-            if message.message_type is MessageType.SIGNAL and message.sender in {BUS, self._owner}:
-                self._received.put_nowait(message)
-
-        self._bus.handle = hear
-        self._bus.ended.add_done_callback(lambda _: self._received.put_nowait(None))
-        for rule in (
-            f"type='signal',sender='{names.BUS_NAME}',path_namespace='{names.MANAGER_PATH}'",
-            f"type='signal',sender='{BUS}',member='NameOwnerChanged',arg0='{names.BUS_NAME}'",
-        ):
-            self._ask(bus_call("AddMatch", "s", rule), CALL_S)
+    def _hear(self, message: Message, _: int) -> None:
+        """Store a signal. Signals of other programs, which can have the same name, are ignored."""
+        if message.message_type is MessageType.SIGNAL and message.sender in {BUS, self._owner}:
+            self._received.put_nowait(message)
 
     def _next(self, patience_s: float | None) -> Message | None:
         """Return the next signal, or None after `patience_s`. Raises: KeeperError if the service or the connection has
@@ -233,7 +225,9 @@ class Service:
         return self._ask(Message(*where, flags=flags, signature=signature, body=list(body)), patience_s)
 
     def _ask(self, call: Message, patience_s: float | None) -> list[Any]:
-        """Return the values of the answer to a call. Raises: the exception in ERRORS; HungError after `patience_s`;
+        """Return the values of the answer to a call.
+
+        Raises: the exception in ERRORS; after `patience_s` HungError, or BusyBusError if the bus is slow, too;
         KeeperError.
         """
         try:
@@ -241,10 +235,39 @@ class Service:
         except CallError as error:
             raise ERRORS.get(error.name, KeeperError)(str(error)) from None
         except TimeoutError:
+            if not self._runner.run(self._is_bus_quick()):
+                raise names.BusyBusError from None
             remedy = "try later, or systemctl restart journalkeeper.service"
             raise names.HungError(f"{Hung().why} {call.member} within {patience_s:g} s; {remedy}") from None
         except ConnectionError:
             raise KeeperError(LOST) from None
+
+    async def _is_bus_quick(self) -> bool:
+        for _ in range(TRIES):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._bus.call(bus_call("GetId")), BUSY_S)
+                return True
+        return False
+
+
+async def _connect() -> tuple[Connection, str]:
+    """Return a connection that gets the service's signals and changes of its name's owner, and the owner's name.
+
+    Calls go to the unique name, because a call to the well-known name could start a service.
+    Raises: as `Connection.open`; CallError if no service runs.
+    """
+    bus = await Connection.open(names.find_address(), SENT_MOST)
+    try:
+        for rule in (
+            f"type='signal',sender='{names.BUS_NAME}',path_namespace='{names.MANAGER_PATH}'",
+            f"type='signal',sender='{BUS}',member='NameOwnerChanged',arg0='{names.BUS_NAME}'",
+        ):
+            await bus.call(bus_call("AddMatch", "s", rule))
+        (owner,) = await bus.call(bus_call("GetNameOwner", "s", names.BUS_NAME))
+    except BaseException:
+        bus.close()
+        raise
+    return bus, owner
 
 
 ERRORS: Final[dict[str, type[KeeperError]]] = {

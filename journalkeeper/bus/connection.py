@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any, Final, Literal, Self
@@ -34,6 +35,9 @@ SENT_MOST: Final = 1 << 20
 
 QUEUE_MOST: Final = 64 << 20
 """Bytes that wait for the bus; above that the connection ends."""
+
+KERNEL_BYTES: Final = 1 << 14
+"""Bytes that the kernel queues for the bus. A busy dbus-daemon reads 2 KiB of each connection in a round of 0.3 s."""
 
 SIGNATURES_MOST: Final = 1000
 """Signatures whose trees dbus-fast may cache. Up to 4.0 at least its cache has no limit."""
@@ -68,6 +72,8 @@ class Connection:
         connection; CallError if the bus answers Hello with an error.
         """
         reader, writer = await asyncio.open_unix_connection(_find_socket(address))
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
+        writer.transport.set_write_buffer_limits(0)
         try:
             writer.write(b"\0AUTH EXTERNAL " + str(os.getuid()).encode().hex().encode() + b"\r\n")
             said = await reader.readline()
@@ -121,6 +127,11 @@ class Connection:
             self._writer.write(data)
             if self._writer.transport.get_write_buffer_size() > QUEUE_MOST:
                 self.close(ConnectionResetError("the bus does not take what is sent"))
+
+    async def drain(self) -> None:
+        """Wait until the kernel has taken all that was sent, or until the connection ends."""
+        while self._writer.transport.get_write_buffer_size():
+            await self._writer.drain()
 
     async def _read(self, most: int) -> Exception:
         """Pass each message to `_receive` until the connection ends, close it, and return the error that ended it."""

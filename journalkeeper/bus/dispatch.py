@@ -67,6 +67,8 @@ class Dispatcher:
             wait_s = None if caller.uid is None else self._callers.admit(caller.user, cost)
             if wait_s is not None:
                 await asyncio.sleep(wait_s)
+                if caller.uid:
+                    await self._bus.drain()  # the answers to a crowd do not stand before those to root
                 await self._answer(call, caller)
         except Exception as error:  # noqa: BLE001 - every error is answered, and logged if it is unexpected
             self._refuse(call, error)

@@ -78,7 +78,8 @@ class Context:
         Return None if no service runs, or if this Context was given an engine. Return None also with -D, with
         --config, or with a state directory other than the default: the command is then not about the host's service.
 
-        Raises: HungError if the service does not answer; KeeperError if the service refuses.
+        Raises: HungError if the service does not answer; BusyBusError if the bus does not; KeeperError if the service
+            refuses.
         """
         from journalkeeper.bus.client import Service  # noqa: PLC0415 - pages are made without dbus-fast
 
@@ -88,13 +89,15 @@ class Context:
         """Return the running service's own report.
 
         Return None if no service runs, and in all other cases in which `running` returns None. Return Hung if the
-        service does not answer, and Unknown with the reason if it refuses.
+        service or the bus does not answer, and Unknown with the reason if the service refuses.
         """
         try:
             with self.running() or nullcontext() as service:
                 return service and service.found
         except names.HungError:
             return Hung()
+        except names.BusyBusError as error:
+            return Hung(str(error), is_bus_busy=True)
         except KeeperError as error:
             return Unknown(str(error))
 
@@ -128,6 +131,7 @@ class Context:
         - The service does not watch exactly the directories of this command's configuration.
         - A path is not below these directories or not ASCII, or all paths have more than MOST_CHARACTERS together.
         - The request is one before a shutdown, because the bus may be gone.
+        - The bus does not answer, and the user is root.
 
         The caller closes the connection. Without a connection, the caller uses `engine`.
 
@@ -136,7 +140,12 @@ class Context:
         tops = self.config().watch.directories
         below = all(path.isascii() and any(_is_below(path, top) for top in tops) for path in asked.paths)
         fits = below and sum(map(len, asked.paths)) <= MOST_CHARACTERS
-        service = self.running() if fits and not asked.before_shutdown else None
+        try:
+            service = self.running() if fits and not asked.before_shutdown else None
+        except names.BusyBusError:
+            if not self.privileged:
+                raise
+            return None
         if service is None or set(service.found.directories or ()) == set(tops):
             return service
         service.close()

@@ -44,9 +44,13 @@ UNASKED: Final = Unknown("not asked for")
 
 
 class Hung(NamedTuple):
-    """A service that has its name on the bus and does not answer; `why` is a sentence without its full stop."""
+    """A service that has its name on the bus and does not answer, or, with `is_bus_busy`, a bus that does not.
+
+    `why` is a sentence without its full stop.
+    """
 
     why: str = "journalkeeper.service runs and does not answer"
+    is_bus_busy: bool = False
 
 
 class Obstacle(StrEnum):

@@ -102,7 +102,7 @@ def keeper_down(evidence: Evidence) -> Answers:
     if service.is_starting:
         yield from _judge_start(service)
         return
-    if isinstance(evidence.service, Hung):
+    if isinstance(evidence.service, Hung) and not evidence.service.is_bus_busy:
         return
     facts: Facts = {"state": service.active, "sub_state": service.sub, "result": service.result}
     if is_up(units):
@@ -146,11 +146,15 @@ def _ran_recently(evidence: Evidence) -> bool:
 
 
 def keeper_hung(service: Manager | Hung | None, evidence: Evidence) -> Answers:
-    """The service has its name on the bus and does not answer, and has not just been started."""
+    """The service has its name on the bus and does not answer, and has not just been started.
+
+    Unknown if the bus itself does not answer.
+    """
     units = evidence.units
     starts = not isinstance(units, Unknown) and find_unit(units, SERVICE).is_starting
     if isinstance(service, Hung) and not starts:
-        yield problem(f"{service.why}.", RESTART, error=service.why)
+        hung = problem(f"{service.why}.", RESTART, error=service.why)
+        yield Unknown(service.why) if service.is_bus_busy else hung
 
 
 def keeper_old(service: Manager | Hung | None) -> Answers:

@@ -24,7 +24,7 @@ PROPERTIES: Final = "Id,ActiveState,SubState,UnitFileState,Result,StateChangeTim
 def read_units(names: Sequence[str] = OURS) -> tuple[Unit, ...] | Unknown:
     """Return the state of each named unit, or Unknown with the reason if systemd does not answer within ANSWER_S."""
     words = ("systemctl", "show", f"--property={PROPERTIES}", "--", *names)
-    environment = {**os.environ, "LC_ALL": "C.UTF-8", "SYSTEMCTL_FORCE_BUS": "1"}
+    environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     try:
         done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=ANSWER_S)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +38,7 @@ from tests.bus import FakePeer, PrivateBus, reply
 from tests.patience import PATIENCE_S
 
 JOB = names.job_path(7)
+BUSY = str(names.BusyBusError())
 HUNG = "journalkeeper.service runs and does not answer"
 DOCUMENT = job_document(Report(Plan((), (), ()), (), 0, 0.0, ()))
 PLAN: dict[str, Any] = {"window": {}, "actions": [], "skipped": []}
@@ -60,11 +60,14 @@ class FakeService(FakePeer):
         self.refusal: tuple[str, str] | None = None
         self.on_defragment: Callable[[FakeService], None] = lambda fake: fake.removed("done")
         self.silent = False
+        self.on_question: Callable[[], None] | None = None
         self.calls: list[str] = []
         self.client = ""
         self.forging: asyncio.Task[None] | None = None
 
     def answer(self, message: Message) -> Message | bool:
+        if self.on_question is not None:
+            self.on_question()
         if self.silent:
             return True
         self.calls.append(str(message.member))
@@ -312,16 +315,30 @@ def test_every_command_for_a_service_that_does_not_answer_fails_soon(
     assert typed(*words) == (1, "", line)
 
 
-def test_where_nobody_listens_or_a_bus_says_nothing_there_is_no_service(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(client, "CONNECT_S", 0.3)
-    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={tmp_path}/none")
-    assert Service.find() is None
-    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", "nonsense")
-    assert Service.find() is None
-    with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(f"{tmp_path}/silent")
-        silent.listen()
-        monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={tmp_path}/silent")
+def test_where_nobody_listens_there_is_no_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for address in (f"unix:path={tmp_path}/none", "nonsense"):
+        monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", address)
         assert Service.find() is None
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_bus_that_does_not_answer_is_busy_and_the_service_is_not_blamed(
+    bus: PrivateBus, fake: FakeService, typed: Typed, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Root works without the service then; only a change of its state needs it."""
+    monkeypatch.setattr(client, "CONNECT_S" if when == "before" else "ANSWER_S", 0.5)
+    looks = Engine(Config(), directories=(state.DEFAULT,), state_directory=state.DEFAULT)
+    monkeypatch.setattr(Context, "engine", lambda *_: looks)
+    fake.on_question = bus.freeze
+    said = {}
+    for command in ("status", "plan", "resume"):
+        if when == "before":
+            bus.freeze()
+        said[command] = typed(command)
+        bus.thaw()
+    assert (said["status"].status, said["status"].err) == (1, "")
+    assert said["status"].words.startswith(f"Unknown: {BUSY}. ")
+    assert f"Service: {BUSY}" in said["status"].words
+    assert "Last run: none yet" in said["status"].out
+    assert "not on btrfs" in said["plan"].err
+    assert said["resume"] == (1, "", f"journalkeeper: {BUSY}\n")

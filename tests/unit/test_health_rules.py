@@ -37,6 +37,7 @@ from tests.hosts import DIRECTORY, NOW_US, configured, extents, file, instance, 
 WORDS = [word(rule) for rule in RULES]
 PROBLEM, ADVICE = Severity.PROBLEM, Severity.ADVICE
 UNSEEN = Unknown("not looked at")
+BUSY = Hung("The bus is busy", is_bus_busy=True)
 DIRECTORY_SHOP = f"{DIRECTORY}.shop"
 
 
@@ -150,6 +151,7 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("keeper-down", PROBLEM, starting(60)),
     ("keeper-down", PROBLEM, starting(60)._replace(service=Hung())),
     ("keeper-down", PROBLEM, down(service="inactive/dead/masked")),
+    ("keeper-down", PROBLEM, down(service="inactive/dead/masked")._replace(service=BUSY)),
     ("keeper-down", PROBLEM, down(service="activating/auto-restart/enabled")),
     ("keeper-down", PROBLEM, down(service="inactive/dead/enabled")),
     ("keeper-down", PROBLEM, down(service="inactive/dead/disabled", timer="inactive/dead/disabled")),
@@ -236,6 +238,7 @@ NOT_MADE: list[tuple[str, Evidence]] = [
     ("journald-ended", read(events_complete=False, events_oldest_us=NOW_US - DAY_US)),
     ("keeper-failing", now(looked=False)),
     ("keeper-down", down()._replace(units=UNSEEN)),
+    ("keeper-hung", evidence(service=BUSY)),
     ("keeper-down", starting(59)),
     ("keeper-down", starting(59)._replace(service=Hung())),
     ("slow-boot", slow(4, 0)._replace(record=recorded(counters=Counters(since_us=NOW_US - 2 * DAY_US)))),

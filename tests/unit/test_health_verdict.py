@@ -77,6 +77,7 @@ def by_hand(when_us: int, outcome: Outcome) -> Evidence:
             WELL._replace(service=Hung("It does not answer")),
             "Act: It does not answer. Try: systemctl restart journalkeeper.service",
         ),
+        (WELL._replace(service=Hung("The bus is busy", is_bus_busy=True)), "Unknown: The bus is busy."),
         (WELL._replace(config_error="/etc/a.conf:3: Compress: no"), "Act: /etc/a.conf:3: Compress: no. Try: "),
         (STOPPED, "Act: journalkeeper.service is enabled but does not run, so nothing defragments the journal. Try: "),
         (AGAIN, "Unknown: systemd starts journalkeeper.service again in a moment."),
