@@ -31,6 +31,7 @@ from journalkeeper.health.evidence import RECENT_US, UNASKED, Evidence, Look, Re
 from journalkeeper.health.finding import judge
 from journalkeeper.health.rules import HEALTH
 from journalkeeper.health.verdict import describe_absence, describe_files, describe_foreign, describe_next_run
+from journalkeeper.history.state import is_locked
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import escape
 from journalkeeper.model.history import Counters, Run, Totals
@@ -207,7 +208,7 @@ def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str
         rows.append(("Last run", "none yet; `journalkeeper plan` shows what there is to do"))
     else:
         written = f"{spell_size(answer.written_day_bytes or 0)} in the last 24 hours"
-        rows += [("Last run", _run(record.last_run)), ("Rewrote", written)]
+        rows += [("Last run", _run(record.last_run, running=is_locked(answer.state_directory))), ("Rewrote", written)]
     return rows
 
 
@@ -253,10 +254,11 @@ def _window(live: Manager) -> str:
     return f"closed: no rewrite of active files before journald's next flush{f' at {flush}' if flush else ''}"
 
 
-def _run(run: Run) -> str:
+def _run(run: Run, *, running: bool | None) -> str:
     took = f"took {format_span(run.ended_us - run.began_us, 1000)}" if run.ended_us else ""
+    state = {True: "running", False: "killed", None: "running or killed"}[running]
     number = run.done + run.skipped + run.failed
     nothing = "nothing done" if took else "no action finished"
     actions = f"{run.done} of {pluralize(number, 'action')} done, {run.failed} failed" if number else nothing
     actions += f", {spell_size(run.bytes_written)} rewritten" if run.bytes_written else ""
-    return f"{moment(run.began_us)} by {BY.get(run.origin, run.origin)}, {took or 'running or killed'}: {actions}"
+    return f"{moment(run.began_us)} by {BY.get(run.origin, run.origin)}, {took or state}: {actions}"

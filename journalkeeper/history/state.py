@@ -129,3 +129,19 @@ def _lock_file(descriptor: int, path: str) -> None:
         raise BusyError(f"journalkeeper is already at work: {who} holds {path}; wait until it ends") from None
     except OSError as error:
         raise wrap_error("write the holder's pid", path, error) from error
+
+
+def is_locked(directory: str | os.PathLike[str]) -> bool | None:
+    """Return whether a run holds the lock, None if this process may not read it.
+
+    Taking the lock to find that out could refuse it to the service. /proc/locks has another device number than stat(2).
+    """
+    try:
+        with open(os.path.join(directory, LOCK_NAME), "rb") as file, open("/proc/locks", "rb") as locks:
+            holder, place = file.read(20).strip(), b":%d" % os.fstat(file.fileno()).st_ino
+            rows = [line.split() for line in locks]
+        return any(row[1] == b"FLOCK" and row[4] == holder and row[5].endswith(place) for row in rows)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None

@@ -16,6 +16,7 @@ import pytest
 from journalkeeper.cli.context import Context
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
+from journalkeeper.history.state import Lock
 from journalkeeper.history.store import Record
 from journalkeeper.model import (
     Action,
@@ -621,6 +622,14 @@ def test_status_with_a_bad_configuration_says_so_and_what_else_it_knows(
     said = typed("status")
     assert (said.status, said.err) == (1, "")
     assert said.out.startswith("Act: a bad line. Try: journalkeeper check-config\n")
+
+
+def test_status_tells_a_run_that_works_from_one_that_was_killed(typed: Typed, state: Path) -> None:
+    with Record(state) as record:
+        record.begin_run(1_795_255_300_000_000, "defrag")
+    with Lock(state):
+        assert ", running: no action finished" in typed("status").words
+    assert ", killed: no action finished" in typed("status").words
 
 
 def test_status_with_a_locked_history_shows_what_else_is_known(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.history.state import Lock, make_directory
+from journalkeeper.history.state import Lock, is_locked, make_directory
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
 from tests.nobody import being_nobody
 
@@ -55,9 +55,12 @@ def test_the_lock_is_free_after_the_block_and_after_an_error(tmp_path: Path) -> 
 
 
 def test_the_lock_is_free_when_its_holder_is_killed(tmp_path: Path) -> None:
+    assert is_locked(tmp_path) is False
     with hold_in_another_process(tmp_path) as first:
+        assert is_locked(tmp_path) is True
         first.send_signal(signal.SIGKILL)
         first.wait()
+        assert is_locked(tmp_path) is False
         with Lock(tmp_path):
             assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
 
@@ -146,3 +149,5 @@ def test_nobody_may_not_hold_the_lock(open_directory: Path) -> None:
         pass
     with being_nobody(), pytest.raises(NeedsRootError, match="cannot open the lock"), Lock(open_directory):
         pytest.fail("a stranger holds the lock")
+    with being_nobody():
+        assert is_locked(open_directory) is None
