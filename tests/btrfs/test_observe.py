@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from journalkeeper.btrfs import inode, placement
 from journalkeeper.journald import control, opening
 from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.model import MIB, Extents, JournalFile, Kind, Reason, State
-from journalkeeper.model.errors import FileError
+from journalkeeper.model.errors import FileError, NotBtrfsError
 from journalkeeper.model.files import MAX_FILE_BYTES
 from journalkeeper.observe.observer import COARSE_NS, UNSYNCED_NS, Observer, Seen, resolve_path
 from journalkeeper.probe.bed import Bed
@@ -157,6 +158,23 @@ def elsewhere(tmp_path: Path, journal_bytes: bytes) -> Path:
         pytest.skip("the machine's temporary files are on btrfs")
     (directory / "system.journal").write_bytes(journal_bytes)
     return tmp_path
+
+
+@pytest.mark.may_skip
+def test_a_host_has_nothing_to_do_only_if_no_journal_directory_is_on_btrfs(top: Path, elsewhere: Path) -> None:
+    """`status` and the service then say that there is nothing to do."""
+    here, there = str(top), str(elsewhere)
+    with pytest.raises(NotBtrfsError, match=re.escape(there)):
+        Observer().look([there], now_us=now_us())
+    for mixed in ((there, here), (here, there)):
+        assert Observer().look(mixed, now_us=now_us()).instances
+    with pytest.raises(FileError, match="gone"):
+        Observer().look([there, str(elsewhere / "gone")], now_us=now_us())
+    run("mount", "--bind", top / MACHINE, elsewhere / MACHINE)
+    try:
+        assert Observer().look([there], now_us=now_us()).instances
+    finally:
+        run("umount", elsewhere / MACHINE)
 
 
 @pytest.mark.may_skip
