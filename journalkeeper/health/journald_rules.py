@@ -38,6 +38,10 @@ SLOW_US: Final = SECOND_US
 """A flush of less than a second does not delay a boot noticeably, whatever its share of the boot."""
 
 
+CHANGE: Final = "systemctl edit {0} && systemctl restart {0}"
+"""systemd tells journald a unit's limits when it starts the unit (unit_prepare_exec())."""
+
+
 def dropped(journal: Journal, now_us: int) -> Answers:
     """Messages of the last week never reached the journal, because of a unit's rate limit or a full kernel buffer.
 
@@ -52,7 +56,7 @@ def dropped(journal: Journal, now_us: int) -> Answers:
         names = list_names(f"{unit} {number:,}" for unit, number in worst)
         sentence = f"{pluralize(lost.total(), 'message')} of the last week never reached the journal: {names}."
         remedy = [
-            f"systemctl edit {quote(unit)}   # [Service] LogRateLimitBurst={max(10_000, 2 * number)}"
+            f"{CHANGE.format(quote(unit))}   # [Service] LogRateLimitBurst={max(10_000, 2 * number)}"
             for unit, number in worst[:3]
             if unit != KERNEL
         ]

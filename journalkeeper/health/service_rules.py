@@ -42,6 +42,7 @@ START_US: Final = MINUTE_US
 BALANCE: Final = "-dusage=50 -dlimit=4"
 """The options of btrfs-balance(8) that free at most four chunks which are half empty. Mixed chunks need -m alike."""
 
+UNMASK: Final = "systemctl unmask {0} && systemctl unmask --runtime {0} && "
 LOG: Final = "journalctl -u journalkeeper -n 20"
 RESTART: Final = "systemctl restart journalkeeper.service"
 
@@ -65,7 +66,7 @@ def journald_silent(silent: tuple[tuple[str, Silence], ...]) -> Answers:
     """
     for unit, silence in silent[:1]:
         verb = "restart" if silence is Silence.HUNG else "start"
-        unmask = f"systemctl unmask {unit} && " if silence is Silence.MASKED else ""
+        unmask = UNMASK.format(unit) if silence is Silence.MASKED else ""
         sentence = f"{unit} {silence}: no message that it should take is stored."
         yield problem(sentence, f"{unmask}systemctl {verb} {unit}", units=[name for name, _ in silent])
 
@@ -123,8 +124,7 @@ def _describe_down(service: Unit, timer: Unit) -> tuple[str, ...]:
         return f"has failed ({service.result or service.sub}{again})", LOG, RESTART
     enable = "systemctl enable --now journalkeeper.service"
     if service.enabled.startswith("masked"):
-        runtime = " --runtime" if service.enabled == "masked-runtime" else ""
-        return "is masked", f"systemctl unmask{runtime} journalkeeper.service && {enable}"
+        return "is masked", f"{UNMASK.format(SERVICE)}{enable}"
     if "enabled" in {service.enabled, timer.enabled}:
         return "is enabled but does not run", "systemctl start journalkeeper.service"
     if service.enabled:

@@ -52,7 +52,7 @@ def test_a_finding_is_its_sentence_and_its_commands(given: Given, typed: Typed) 
     out = (
         "ADVICE: dropped\n"
         "  7 messages of the last week never reached the journal: a.service 7.\n"
-        "    systemctl edit a.service   # [Service] LogRateLimitBurst=10000\n"
+        "    systemctl edit a.service && systemctl restart a.service   # [Service] LogRateLimitBurst=10000\n"
         "\n"
         f"{len(doctor.DOCTOR_RULES) - 3} checks passed, 1 suggestion, 1 check needs root (sudo journalkeeper doctor),"
         "\n1 check could not be made:\n"

@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from journalkeeper.bus import names
+from journalkeeper.cli.doctor import DOCTOR_RULES
 from journalkeeper.health.finding import word
 from journalkeeper.health.rules import HEALTH
 from journalkeeper.probe import scratch_volume
@@ -91,7 +93,8 @@ class Views(NamedTuple):
     """The verdict in each place that shows it.
 
     `reasons` are the words of `status -j`, `doctor` those of the problems that doctor finds by the same rules. `bus` is
-    the property Health, and `metric` journalkeeper_healthy; both are None where no service answers.
+    the property Health, and `metric` journalkeeper_healthy; both are None where no service answers. `remedy` is the
+    command that `status` names.
     """
 
     exit_status: int
@@ -100,6 +103,7 @@ class Views(NamedTuple):
     doctor: list[str]
     bus: str | None = None
     metric: str | None = None
+    remedy: str = ""
 
 
 def look(guest: Guest) -> Views:
@@ -118,6 +122,7 @@ def look(guest: Guest) -> Views:
         found,
         bus,
         None if bus is None or metric is None else metric[1],
+        document["verdict"].partition(" Try: ")[2],
     )
 
 
@@ -129,59 +134,178 @@ def health_on_the_bus(guest: Guest) -> str | None:
 
 
 def is_well(views: Views) -> bool:
-    return views[0] == 0 and views.line.startswith("OK: ") and views[2:] == ([], [], "ok", "1")
+    return views[0] == 0 and views.line.startswith("OK: ") and views[2:] == ([], [], "ok", "1", "")
 
 
 class Trouble(NamedTuple):
-    """The commands that cause and end a trouble, its rule, the beginning of the line, and bus and metric."""
+    """The command that causes a trouble, its rule, and the beginning of the line.
+
+    The remedy that `status` names ends it, or `end` where the remedy only shows the cause. `seen` is False where the
+    service does not answer, so that the bus and the metric show nothing.
+    """
 
     cause: str
-    end: str
     rule: str
     line: str
-    inside: tuple[str | None, str | None] = (None, None)
+    end: str = ""
+    seen: bool = True
 
 
-TROUBLES = (
-    Trouble(
-        f"systemctl stop {UNIT}",
-        f"systemctl start {UNIT}",
-        "keeper-down",
-        "journalkeeper.service is enabled but does not run",
+JOURNALD = "systemd-journald.service"
+STOP_JOURNALD = f"systemctl stop systemd-journald.socket systemd-journald-dev-log.socket {JOURNALD}"
+SILENT, UNWRITABLE, CANNOT = "journald-silent", "directory-unwritable", "The service cannot write to "
+LATE = "/srv/late"
+TROUBLES = {
+    "stopped": Trouble(
+        f"systemctl stop {UNIT}", "keeper-down", "journalkeeper.service is enabled but does not run", seen=False
     ),
-    Trouble(
+    "masked": Trouble(f"systemctl mask --now {UNIT}", "keeper-down", "journalkeeper.service is masked", seen=False),
+    "masked-runtime": Trouble(
+        f"systemctl mask --runtime --now {UNIT}", "keeper-down", "journalkeeper.service is masked", seen=False
+    ),
+    "hung": Trouble(
+        f"systemctl kill --signal=STOP {UNIT}",
+        "keeper-hung",
+        "journalkeeper.service runs and does not answer",
+        seen=False,
+    ),
+    "paused": Trouble("journalkeeper pause", "keeper-paused", "The service is paused"),
+    "configuration": Trouble(
         f"echo Nonsense=1 >>/etc/journalkeeper.conf; systemctl restart {UNIT} || true",
-        f"sed -i '$d' /etc/journalkeeper.conf; systemctl restart {UNIT}",
         "bad-configuration",
         "/etc/journalkeeper.conf:",
+        f"sed -i '$d' /etc/journalkeeper.conf; systemctl restart {UNIT}",
+        seen=False,
     ),
-    Trouble(
+    "immutable": Trouble(
         "chattr +i /var/log/journal",
-        "chattr -i /var/log/journal",
         "directory-unwritable",
         "The service cannot write to /var/log/journal: it is immutable",
-        ("act", "0"),
     ),
-)
+    "owner": Trouble(
+        "chown nobody /var/log/journal",
+        "directory-unwritable",
+        "The service cannot write to /var/log/journal: it belongs",
+    ),
+    "mode": Trouble("chmod u-w /var/log/journal", UNWRITABLE, f"{CANNOT}/var/log/journal: its mode"),
+    "mount": Trouble(
+        f"mkdir -p /etc/journalkeeper.conf.d {LATE}/$(cat /etc/machine-id); cd /etc/journalkeeper.conf.d"
+        f"; printf '[Watch]\\nDirectories=/var/log/journal {LATE}\\n' >late.conf; systemctl restart {UNIT}",
+        UNWRITABLE,
+        f"{CANNOT}{LATE}",
+    ),
+    "journald-stopped": Trouble(STOP_JOURNALD, SILENT, f"{JOURNALD} is stopped"),
+    "journald-masked": Trouble(
+        f"systemctl mask --runtime {JOURNALD}; {STOP_JOURNALD}", SILENT, f"{JOURNALD} is masked"
+    ),
+    "journald-hung": Trouble(f"systemctl kill --signal=STOP {JOURNALD}", SILENT, f"{JOURNALD} does not answer"),
+}
+"""What a booted host can meet."""
+
+EDITOR = '#!/bin/sh\nsed -i "/^### Anything between/a $EDITED" "$1"\n'
 
 
-@pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.rule)
-def test_every_view_of_the_verdict_agrees_during_a_trouble_and_after_it(enabled: Guest, trouble: Trouble) -> None:
+def apply_remedy(guest: Guest, remedy: str) -> None:
+    """Run a remedy as an admin would: what `systemctl edit` is to contain stands behind "#"."""
+    editor = guest.root / "usr/local/bin/edit"
+    editor.write_text(EDITOR)
+    editor.chmod(0o755)
+    edited = remedy.partition("# ")[2].replace("] ", "]\\n")
+    guest.shell(f"export SYSTEMD_EDITOR=edit EDITED={shlex.quote(edited)}\n{remedy}")
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_every_view_agrees_during_a_trouble_which_the_named_remedy_ends(enabled: Guest, name: str) -> None:
     """It takes long because each look starts eight commands."""
+    trouble = TROUBLES[name]
+    inside = ("act", "0") if trouble.seen else (None, None)
 
     def is_found() -> bool:
         views = look(enabled)
-        own = (1, True, trouble.inside)
         agree = trouble.rule in views.reasons and views.doctor == views.reasons
-        return agree and (views.exit_status, views.line.startswith(f"Act: {trouble.line}"), views[4:]) == own
+        own = views.exit_status == 1 and views.line.startswith(f"Act: {trouble.line}")
+        return agree and own and (views.bus, views.metric) == inside
 
     assert eventually(lambda: is_well(look(enabled))), look(enabled)
     enabled.shell(trouble.cause)
     try:
         assert eventually(is_found), look(enabled)  # systemd restarts a service that fails: it runs for a moment
     finally:
-        enabled.shell(trouble.end)
+        apply_remedy(enabled, trouble.end or look(enabled).remedy)
     assert eventually(lambda: is_well(look(enabled))), look(enabled)
+
+
+SHOWN = {
+    *("bad-configuration", "directory-unwatched", "files-failing", "journald-ended", "keeper-failing", "not-btrfs"),
+    *("record-locked", "record-unwritten", "slow-boot", "waits", "window-closed"),
+}
+"""The rules whose remedy shows the cause, and changes nothing."""
+
+TRIED = {"damaged": "btrfs/test_doctor.py", "history": "guest/test_host.py", "dropped": "below"}
+UNTRIED = {
+    "keeper-old": "its restart is executed for keeper-hung",
+    "keeper-starved": "`defrag --now` is executed everywhere",
+    "limit-reached": "needs more than 7,168 journals",
+    "no-room": "an admin chooses what to delete",
+    "nocow-redundant": "its commands are executed for nocow-snapshots",
+    "pinned-by-snapshots": "an admin chooses what to delete",
+    "volume-full": "an admin chooses what to delete",
+}
+
+
+def test_every_remedy_is_executed_or_has_a_reason() -> None:
+    executed = {trouble.rule for trouble in TROUBLES.values()} | ADVICE.keys() | TRIED.keys()
+    assert executed | SHOWN | UNTRIED.keys() == set(map(word, DOCTOR_RULES))
+
+
+def find_advice(guest: Guest, rule: str) -> dict[str, Any] | None:
+    guest.run("journalctl", "--sync", check=False)
+    found = json.loads(guest.run("journalkeeper", "doctor", "-j").stdout)["findings"]
+    return next((one for one in found if one["rule"] == rule), None)
+
+
+ADVICE = {
+    "volatile": "mkdir -p /etc/systemd/journald.conf.d; cd /etc/systemd/journald.conf.d"
+    f"; printf '[Journal]\\nStorage=volatile\\n' >00-test.conf; systemctl restart {JOURNALD}",
+    "nocow-snapshots": "chattr +C /var/log/journal/$(cat /etc/machine-id)",
+    "fragmented": "true",
+}
+"""What causes each finding, beside a fragmented archive and a snapshot."""
+
+
+@pytest.mark.parametrize("rule", ADVICE)
+def test_advice_ends_with_its_remedy(guest: Guest, rule: str) -> None:
+    made = archive(guest)
+    snapshot = guest.volume.mountpoint / "snapshot"
+    scratch_volume.run("btrfs", "subvolume", "snapshot", guest.root, snapshot)
+    if rule == "fragmented":
+        scratch_volume.run("btrfs", "subvolume", "delete", snapshot)
+    guest.shell(ADVICE[rule])
+    try:
+        assert eventually(lambda: find_advice(guest, rule))
+        found = find_advice(guest, rule)
+        assert found is not None
+        for remedy in found["remedy"]:
+            apply_remedy(guest, remedy)
+        assert eventually(lambda: find_advice(guest, rule) is None), find_advice(guest, rule)
+    finally:
+        if snapshot.exists():
+            scratch_volume.run("btrfs", "subvolume", "delete", snapshot)
+    assert rule != "fragmented" or extents(guest)[made] < AGED
+
+
+def test_a_unit_drops_no_more_messages_after_its_remedy(guest: Guest) -> None:
+    talker = guest.root / "etc/systemd/system/talker.service"
+    talks = "/bin/sh -c 'for i in $(seq 200); do echo line $i; done; while sleep 1; do echo again; done'"
+    talker.write_text(f"[Service]\nLogRateLimitIntervalSec=1s\nLogRateLimitBurst=10\nExecStart={talks}\n")
+    guest.shell("systemctl daemon-reload; systemctl start talker")
+    assert eventually(lambda: find_advice(guest, "dropped"))
+    before = find_advice(guest, "dropped")
+    assert before is not None
+    apply_remedy(guest, before["remedy"][0])  # it starts the unit again, which talks as much
+    time.sleep(3)
+    assert find_advice(guest, "dropped") == before
+    guest.shell("systemctl stop talker")
 
 
 @pytest.mark.parametrize("unit", [UNIT, TIMED])

@@ -441,18 +441,12 @@ def test_the_remedy_of_a_full_volume_names_the_directory(words: dict[str, Any], 
     [
         (Silence.STOPPED, "systemctl start a"),
         (Silence.FAILED, "systemctl start a"),
-        (Silence.MASKED, "systemctl unmask a && systemctl start a"),
+        (Silence.MASKED, "systemctl unmask a && systemctl unmask --runtime a && systemctl start a"),
         (Silence.HUNG, "systemctl restart a"),
     ],
 )
 def test_a_silent_journald_is_started_as_its_state_needs(silence: Silence, remedy: str) -> None:
     assert finding("journald-silent", evidence(silent=(("a", silence),))).remedy == (remedy,)
-
-
-@pytest.mark.parametrize(("enabled", "option"), [("masked", ""), ("masked-runtime", " --runtime")])
-def test_a_masked_service_is_unmasked_first(enabled: str, option: str) -> None:
-    found = finding("keeper-down", down(service=f"inactive/dead/{enabled}"))
-    assert found.remedy[0].startswith(f"systemctl unmask{option} journalkeeper.service && ")
 
 
 def test_only_the_rules_of_health_find_problems() -> None:
