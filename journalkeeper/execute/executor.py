@@ -132,8 +132,9 @@ def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFil
     was, became = turn.before.extents, turn.after.extents
     if is_useless_rewrite(was, turn.expected, became):
         raise Refused(Reason.NO_GAIN, describe_gain(was, became, turn.expected))
-    if turn.action.action is Verb.COMPRESS and not shape.compressed:
-        turn.action = turn.action._replace(action=Verb.DEFRAGMENT, compress="no")
+    if turn.action.compress != "no" and not shape.compressed:
+        verb = Verb.DEFRAGMENT if turn.action.action is Verb.COMPRESS else turn.action.action
+        turn.action = turn.action._replace(action=verb, compress="no")
         if turn.action.reason is Reason.UNCOMPRESSED:
             raise Refused(Reason.NO_GAIN, "rewritten, but the kernel did not compress the data")
 

@@ -256,7 +256,8 @@ def test_mount_options_do_not_stand_in_the_way(
     assert (done.outcome.result, done.outcome.detail) == (Result.DONE, "")
     assert bearing(path) == before
     assert not is_nocow(path)
-    assert look(path)[0].compressed == (not nocow or takes_compression(volume.mountpoint / "new"))
+    compressed = not nocow or takes_compression(volume.mountpoint / "new")
+    assert (look(path)[0].compressed, done.compress) == (compressed, "zstd" if compressed else "no")
 
 
 def takes_compression(new: Path) -> bool:
@@ -283,10 +284,11 @@ def test_a_copy_of_a_nocow_archive_has_checksums(volume: ScratchVolume, journal_
 
 @FORMS
 def test_incompressible_data_leaves_no_flag(place: Path, journal_bytes: bytes, nocow: bool) -> None:
-    """The kernel notes it as NOCOMPRESS on the inode."""
-    path = put(place, journal_bytes + os.urandom(MIB), nocow=nocow)
+    """The kernel notes it as NOCOMPRESS on the inode. The history records the compression that the data has."""
+    path = put(place, journal_bytes + os.urandom(2 * len(journal_bytes)), nocow=nocow)
     before = bearing(path)
-    assert do(action(path)).outcome.result is Result.DONE
+    done = do(action(path))
+    assert (done.outcome.result, done.compress) == (Result.DONE, "no")
     assert bearing(path) == before
 
 
