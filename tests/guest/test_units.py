@@ -6,6 +6,7 @@ The hosts are datacow (nocow=False), so that there is something to do.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,13 +24,14 @@ from journalkeeper.bus import names
 from journalkeeper.cli.doctor import DOCTOR_RULES
 from journalkeeper.health.finding import word
 from journalkeeper.health.rules import HEALTH
+from journalkeeper.model import MIB
 from journalkeeper.probe import scratch_volume
 from journalkeeper.service.log import Event
 from tests.guest import steps
-from tests.guest.conftest import datacow_guest
+from tests.guest.conftest import EVERYDAY, datacow_guest
 from tests.guest.host import Guest
 from tests.guest.steps import eventually, extents, history, property_of, verify
-from tests.journal_files import archive_name, put
+from tests.journal_files import OLD_NS, archive_name, put
 from tests.volumes import disk_bytes
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
@@ -357,7 +360,7 @@ def capabilities(guest: Guest) -> set[str]:
 
 
 def test_it_has_no_capability_until_the_admin_takes_those_for_remote(guest: Guest) -> None:
-    """Without them the verdict stays OK. Without CAP_LEASE, a file that is not closed would count as open."""
+    """Without them the verdict stays OK."""
     content = (guest.journal / archive(guest)).read_bytes()
     remote = guest.journal.parent / "remote"
     remote.mkdir()
@@ -385,22 +388,100 @@ def test_it_has_no_capability_until_the_admin_takes_those_for_remote(guest: Gues
         guest.run("systemctl", "restart", UNIT)
 
 
-def test_a_copy_gets_its_group_and_acl_back_and_the_service_sees_the_load_of_disks(guest: Guest) -> None:
-    """That takes the users of the host (PrivateUsers=no), and all of /proc (ProcSubset=all)."""
-    guest.run("systemctl", "stop", UNIT)
-    content = (guest.journal / archive(guest)).read_bytes()
-    copied = put(guest.journal, content, archive_name(1, "system"), nocow=True)
+MEASURES = "journalkeeper-measure@.service"
+UNITS = Path(__file__).parents[2] / "units"
+
+
+def list_calls(unit: str) -> list[str]:
+    """Return what SystemCallFilter= of a unit grants, without the names that a call has on other machines."""
+    granted = re.findall(r"(?m)^SystemCallFilter=([^~\n]+)$", (UNITS / unit).read_text())
+    return [word for words in granted for word in words.split() if not word.endswith("_64")]
+
+
+RIGHTS = [
+    (TIMED, "ReadWritePaths=", "copied"),
+    (TIMED, "ReadWritePaths=\nReadWritePaths=/var/log/journal", "metrics"),
+    (TIMED, "RestrictAddressFamilies=none", "copied"),
+    (TIMED, "ProcSubset=pid", "load"),
+    (TIMED, "PrivateUsers=yes", "acl"),
+    (TIMED, "CapabilityBoundingSet=~CAP_DAC_OVERRIDE", "remote"),
+    (TIMED, "CapabilityBoundingSet=~CAP_FOWNER", "times"),
+    (TIMED, "CapabilityBoundingSet=~CAP_LEASE", "unclosed"),
+    *((TIMED, f"SystemCallFilter=~{one}", "copied") for one in list_calls(TIMED)),
+    (MEASURES, "AmbientCapabilities=", "measured"),
+    *((MEASURES, f"SystemCallFilter=~{one}", "measured") for one in list_calls(MEASURES)),
+]
+"""A unit's rights, each taken away by these lines, and what then no longer works."""
+
+REMOTE = "/var/log/journal/remote"
+REMOTE_RIGHTS = f"/etc/systemd/system/{TIMED}.d/50-remote.conf"
+NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def content(guest: Guest) -> bytes:
+    return (guest.journal / archive(guest)).read_bytes()
+
+
+def find_working(guest: Guest, content: bytes, unit: str, lines: str) -> dict[str, bool]:
+    """Run the timer's service with these lines for `unit`, and return for each part of the work whether it was done.
+
+    The work is a NOCOW archive with an ACL, and two files of systemd-journal-remote, one of which is not closed.
+    """
+    guest.shell(f"systemctl stop {UNIT}; rm -f {COLLECTOR}/journalkeeper.prom; install -d -o {STRANGER} {REMOTE}")
+    remote, number = guest.root / REMOTE[1:], next(NUMBERS)
+    copied = put(guest.journal, content, archive_name(number, "system-nocow"), nocow=True)
     os.chown(copied, 0, guest.journal.stat().st_gid)  # which a copy inherits
     copied.chmod(0o640)
     scratch_volume.run("setfacl", "-m", f"u:{STRANGER}:r", copied)
-    before = scratch_volume.run("getfacl", "--numeric", copied)
-    guest.run("systemctl", "start", UNIT)
-    inside = f"/var/log/journal/{guest.machine_id}/{copied.name}"
-    assert eventually(lambda: history(guest, inside)), guest.shell("journalkeeper plan")
-    assert scratch_volume.run("getfacl", "--numeric", copied) == before
-    pid = property_of(guest, UNIT, "MainPID")
-    for name in ("diskstats", "pressure/io"):
-        assert guest.shell(f"nsenter --mount --target {pid} cat /proc/{name}") != ""
+    acl = scratch_volume.run("getfacl", "--numeric", copied)
+    closed = put(remote, content, archive_name(number, "remote-one"))
+    unclosed = put(remote, content, f"remote-two@{number:016x}-{number:016x}.journal~")
+    files = (closed, unclosed)
+    for path in files:
+        os.chown(path, STRANGER, STRANGER)
+        path.chmod(0o600)
+    with closed.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), len(content), MIB)  # the service punches a hole there, which moves the mtime
+    os.utime(closed, ns=(OLD_NS, OLD_NS))
+    taken = guest.root / f"etc/systemd/system/{unit}.d/taken.conf"
+    taken.parent.mkdir(exist_ok=True)
+    taken.write_text(f"[Service]\n{lines}\n")
+    try:
+        guest.shell(f"install -D --mode=644 {steps.SOURCE}/units/remote.conf {REMOTE_RIGHTS}; systemctl daemon-reload")
+        time.sleep(1.5)  # SettleSec=
+        began = guest.shell("date +%s").strip()
+        guest.run("systemctl", "start", TIMED, check=False)
+        done = {path: history(guest, f"/{path.relative_to(guest.root)}") for path in (copied, *files)}
+        times = closed.stat()
+        return {
+            "copied": bool(done[copied]),
+            "measured": any(one["disk_bytes_before"] for one in done[copied]),
+            "acl": bool(done[copied]) and scratch_volume.run("getfacl", "--numeric", copied) == acl,
+            "metrics": (guest.root / COLLECTOR[1:] / "journalkeeper.prom").exists(),
+            "load": "Traceback" not in guest.shell(f"journalctl --unit={TIMED} --since=@{began}"),
+            "remote": bool(done[closed]),
+            "times": bool(done[closed]) and {times.st_mtime_ns, times.st_atime_ns} == {OLD_NS},
+            "unclosed": bool(done[unclosed]),
+        }
+    finally:
+        taken.unlink()
+        shutil.rmtree(remote)
+        guest.shell(f"rm {REMOTE_RIGHTS}; systemctl daemon-reload")
+
+
+def test_with_its_rights_the_timers_service_does_all_of_its_work(guest: Guest, content: bytes) -> None:
+    found = find_working(guest, content, TIMED, "")
+    assert all(found.values()), found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("release", [EVERYDAY], indirect=True, scope="module")
+@pytest.mark.parametrize(("unit", "lines", "lost"), RIGHTS)
+def test_without_one_of_its_rights_a_part_of_the_work_fails(
+    guest: Guest, content: bytes, unit: str, lines: str, lost: str
+) -> None:
+    assert not find_working(guest, content, unit, lines)[lost]
 
 
 JOURNAL = "/var/log/journal"
