@@ -345,6 +345,22 @@ for round in range(8):
         assert kept(tmp_path / str(number)) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
 
 
+def test_a_reader_waits_for_one_commit_of_many(tmp_path: Path) -> None:
+    """The writer's next transaction begins at once after each, and none lets readers in."""
+    code = """
+def slow(connection): connection.execute("ROLLBACK"); connection.execute("BEGIN EXCLUSIVE"); time.sleep(0.3)
+record = Record(sys.argv[2]); keep(record, 1); print("ready", flush=True)
+while True: record.write(slow)
+"""
+    with child(f"import time\n{code}", tmp_path) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            assert [kept(tmp_path) for _ in range(4)] == [[1]] * 4
+        finally:
+            process.kill()
+
+
 def test_a_lock_that_is_held_too_long_is_a_busy_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "BUSY_S", 0.05)
     with Record(tmp_path) as record, closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
