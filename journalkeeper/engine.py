@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from journalkeeper.btrfs.defrag import HAS_LEVELS
 from journalkeeper.config import Config
 from journalkeeper.execute.pace import PieceTimes
 from journalkeeper.execute.runner import Runner, remove_leftovers
@@ -339,6 +340,7 @@ class Engine:
             rotations=record.count_rotations(now - DAY_US, now),
             made_nocow=record.list_nocow_directories(now),
             began_us=self.memory.began_us,
+            has_levels=HAS_LEVELS,
             waiting={path: wait.reason for path, wait in self._read_waits(record).items()},
         )
 

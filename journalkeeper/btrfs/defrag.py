@@ -9,10 +9,9 @@ Source: linux/btrfs.h; fs/btrfs/ioctl.c, btrfs_ioctl_defrag; fs/btrfs/defrag.c, 
 
 from __future__ import annotations
 
-import errno
 import struct
 
-from journalkeeper.btrfs.kernel import call_ioctl
+from journalkeeper.btrfs.kernel import RELEASE, call_ioctl
 from journalkeeper.model.compression import Compression
 
 BTRFS_IOC_DEFRAG_RANGE = 0x40309410
@@ -32,9 +31,10 @@ TYPE = struct.Struct("=I")
 TYPE_AND_LEVEL = struct.Struct("=Bbxx")
 """compress_type with COMPRESS_LEVEL (Linux 6.15): a u8 type and an s8 level."""
 
-WITHOUT_LEVELS = (errno.EOPNOTSUPP, errno.EINVAL)
-"""The errors of kernels before 6.15 for a compression level: an unknown flag, or an unknown type before they checked
-flags.
+HAS_LEVELS = RELEASE >= (6, 15)
+"""Whether the kernel takes a level. Before, it has that of the mount option compress=, or else the default.
+
+Source: fs/btrfs/inode.c, compress_file_range. This also holds, in all kernels, for the property btrfs.compression.
 """
 
 
@@ -42,12 +42,12 @@ def defrag_range(fd: int, offset: int, length: int, *, compress: Compression | N
     """Defragment or compress a range of a file.
 
     Without `compress`, the kernel skips extents of at least 256 KiB and extents without a neighbour to join. With it,
-    the kernel rewrites every written extent and starts the write-back of the whole file (zstd:15: 0.7 s for 8 MiB). A
-    kernel before 6.15 refuses a level. Dirty pages are always skipped: sync the file first.
+    the kernel rewrites every written extent and starts the write-back of the whole file (zstd:15: 0.7 s for 8 MiB).
+    Dirty pages are always skipped: sync the file first.
 
     Raises: ValueError for an empty range, which the kernel would take as the rest of the file; OSError: EPERM no right
     to write; EROFS; ENOSPC; EINVAL `offset` at or behind the end of the file; ETXTBSY a swap file; EAGAIN a signal came
-    before anything was done; ENOTTY not btrfs.
+    before anything was done; ENOTTY not btrfs; EINVAL or EOPNOTSUPP a level without HAS_LEVELS.
     """
     if length <= 0:
         raise ValueError(f"the length of a range to defragment must be positive, not {length}")
@@ -58,9 +58,4 @@ def defrag_range(fd: int, offset: int, length: int, *, compress: Compression | N
         if compress.level is not None:
             flags |= BTRFS_DEFRAG_RANGE_COMPRESS_LEVEL
             packed = TYPE_AND_LEVEL.pack(number, compress.level)
-    try:
-        call_ioctl(fd, BTRFS_IOC_DEFRAG_RANGE, ARGS, offset, length, flags, 0, packed)
-    except OSError as error:
-        if compress is None or compress.level is None or error.errno not in WITHOUT_LEVELS:
-            raise
-        defrag_range(fd, offset, length, compress=Compression(compress.algorithm))
+    call_ioctl(fd, BTRFS_IOC_DEFRAG_RANGE, ARGS, offset, length, flags, 0, packed)

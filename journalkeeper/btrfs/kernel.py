@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Callable
 from struct import Struct
-from typing import Any, cast
+from typing import Any, Final, cast
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -19,6 +20,9 @@ CACHESTAT = 451
 """The number of cachestat(2), which has no function in libc. It is the same on every architecture except Alpha and
 MIPS.
 """
+
+RELEASE: Final = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
+"""The kernel's version, such as (6, 12)."""
 
 RENAME_EXCHANGE = 2
 """A flag of renameat2(2) (linux/fs.h)."""

@@ -18,9 +18,11 @@ from __future__ import annotations
 import argparse
 from typing import Final, NamedTuple
 
+from journalkeeper.btrfs.defrag import HAS_LEVELS
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.table import GREY, Column, Table
 from journalkeeper.config.validation import Shown, describe
+from journalkeeper.model.compression import explain_lost_level, parse_compression
 from journalkeeper.model.errors import ConfigError
 from journalkeeper.model.escape import escape
 from journalkeeper.model.schema import Count
@@ -75,8 +77,11 @@ def run(_: argparse.Namespace, context: Context) -> int:
     values = describe(config)
     table = Table(_COLUMNS, values, lambda value: GREY if value.default else "")
     changed = ", ".join(f"{value.key}=" for value in values if not value.default)
-    legend = (
+    legend = [
         f"The configuration is valid; not the default: {changed or 'no key'}. journalkeeper.conf(5) explains each key."
-    )
-    output.show(ConfigAnswer([], values), table, legend=[[legend]])
+    ]
+    asked = parse_compression(config.defrag.compress)
+    if asked is not None and asked.level is not None and not HAS_LEVELS:
+        legend.append(f"Compress= acts {explain_lost_level(asked, 'Linux before 6.15')}.")
+    output.show(ConfigAnswer([], values), table, legend=[legend])
     return 0

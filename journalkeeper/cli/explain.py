@@ -39,7 +39,6 @@ from journalkeeper.report.retention import summarize_history
 from journalkeeper.report.story import Decision, DirectoriesAnswer, DirectoryAnswer, ReadPrice, Story
 
 ONLY_ROOT: Final = "only root can measure it"
-UNMEASURED: Final = "the data is not yet on the disk, journald has it mapped, or Linux is older than 6.5"
 
 Decisions = dict[str, list[Decision]]
 
@@ -96,7 +95,7 @@ def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
     Raises: OSError if the file cannot be opened.
     """
     parts, pinned_bytes, read_s = _read_placement(file.path)
-    unknown = {} if read_s is not None else {"disk": UNMEASURED if context.privileged else ONLY_ROOT}
+    unknown = {"disk": read_s if context.privileged else ONLY_ROOT} if isinstance(read_s, str) else {}
     if pinned_bytes is None:
         unknown["pinned"] = ONLY_ROOT
     past, samples = _read_past(file, now_us, context, unknown)
@@ -106,7 +105,7 @@ def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
     return Story(
         file=file,
         picture=parts,
-        price=ReadPrice(slow_s, None if read_s is None else round(read_s, 3), pinned_bytes),
+        price=ReadPrice(slow_s, None if isinstance(read_s, str) else round(read_s, 3), pinned_bytes),
         past=past,
         samples=samples,
         decision=story.explain_decision(
@@ -117,12 +116,12 @@ def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
     )
 
 
-def _read_placement(path: str) -> tuple[tuple[Stretch, ...], int | None, float | None]:
+def _read_placement(path: str) -> tuple[tuple[Stretch, ...], int | None, float | str]:
     """Return the placement of the file's data, the pinned bytes, and the estimated seconds of a cold read.
 
     Pinned bytes are disk space that the file's extents occupy although the file does not use it. They are None for an
     unprivileged user. A cold read is a read of the whole file that is not in the page cache. Its seconds are scaled
-    from a sample that is really read; they are None if the sample cannot be read cold.
+    from a sample that is really read; a text has the cause if the sample cannot be read cold.
 
     Raises: OSError if the file or its directory cannot be opened.
     """

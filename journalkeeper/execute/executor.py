@@ -20,6 +20,7 @@ from journalkeeper.execute import inplace, rewrite, upkeep
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import Refused, VerifiedFile, hold, look_again
 from journalkeeper.model import Action, JournalFile, Kind, Outcome, Reason, Result, Rotation, Verb
+from journalkeeper.model.compression import explain_lost_level, parse_compression
 from journalkeeper.model.errors import FileError
 from journalkeeper.model.run import Done, Found
 from journalkeeper.model.sentences import describe_gain
@@ -82,6 +83,7 @@ def execute(action: Action, pace: Pace) -> Done:
     result, reason, detail = Result.DONE, action.reason, action.detail
     try:
         WORK[action.action](action.target, turn, pace)
+        detail = turn.action.detail
     except Refused as refused:
         result, reason, detail = refused.result, refused.reason, refused.detail
     except OSError as error:
@@ -129,14 +131,18 @@ def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFil
             raise Refused(Reason.VANISHED, "the name no longer leads to the file")
     if pace.ended is not None:
         raise Refused(pace.ended, "stopped between two pieces")
+    asked = parse_compression(turn.action.compress)
+    if asked is not None and asked.level is not None and turn.after.inode != turn.before.inode:
+        lost_level = explain_lost_level(asked, "a copy")
+        turn.action = turn.action._replace(compress=asked.algorithm, detail=lost_level)
+    if asked is not None and not shape.compressed:
+        verb = Verb.DEFRAGMENT if turn.action.action is Verb.COMPRESS else turn.action.action
+        turn.action = turn.action._replace(action=verb, compress="no", detail="")
     was, became = turn.before.extents, turn.after.extents
     if is_useless_rewrite(was, turn.expected, became):
         raise Refused(Reason.NO_GAIN, describe_gain(was, became, turn.expected))
-    if turn.action.compress != "no" and not shape.compressed:
-        verb = Verb.DEFRAGMENT if turn.action.action is Verb.COMPRESS else turn.action.action
-        turn.action = turn.action._replace(action=verb, compress="no")
-        if turn.action.reason is Reason.UNCOMPRESSED:
-            raise Refused(Reason.NO_GAIN, "rewritten, but the kernel did not compress the data")
+    if turn.action.compress == "no" and turn.action.reason is Reason.UNCOMPRESSED:
+        raise Refused(Reason.NO_GAIN, "rewritten, but the kernel did not compress the data")
 
 
 def _compact(held: VerifiedFile, action: Action, pace: Pace) -> int:

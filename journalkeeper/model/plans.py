@@ -49,6 +49,7 @@ class Host(NamedTuple):
     number of bytes written in the budget's present day. `rotations` is the number of rotations requested in the last 24
     hours. `made_nocow` are the directories on which +C was set in the last week, as recorded.
     `began_us` is the start of the service, None for a command. `waiting` has the reason of each waiting file, by path.
+    With `has_levels` the kernel compresses in place with a level.
     """
 
     now_us: int
@@ -61,6 +62,7 @@ class Host(NamedTuple):
     rotations: int = 0
     made_nocow: frozenset[str] = frozenset()
     began_us: int | None = None
+    has_levels: bool = True
     waiting: dict[str, str] = {}  # noqa: RUF012 - as above
 
 

@@ -54,7 +54,7 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
         detail = f": {outcome.detail}" if outcome.detail else ""
         return f"{begun} {UNDONE[outcome.action]} {name} ({outcome.reason}){detail}"
     if directory:
-        facts = [WHY_NOCOW.get(outcome.reason, outcome.reason), *filter(None, [outcome.detail])]
+        facts = [WHY_NOCOW.get(outcome.reason, outcome.reason)]
     elif outcome.action is Verb.ROTATE:
         facts = [f"a run after SettleSec= compacts the archive of {pluralize(outcome.extents_before, 'extent')}"]
     else:
@@ -64,6 +64,7 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
             facts.insert(0, sizes)
         if outcome.unshared_bytes:
             facts[-1] += "; other files share the old data, which stays on the disk until they are deleted"
+    facts += filter(None, [outcome.detail])
     return f"{DONE[outcome.action]} {name}: {', '.join(facts)}"
 
 

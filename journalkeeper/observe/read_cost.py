@@ -47,20 +47,20 @@ Piece = tuple[int, int, float]
 """The offset and length of written data, at most UNIT_BYTES, and its price in requests."""
 
 
-def estimate_cold_read_s(fd: int) -> float | None:
+def estimate_cold_read_s(fd: int) -> float | str:
     """Return the estimated seconds of a cold read of the whole file `fd`, measured on samples that take about MOST_S.
 
-    Return None if too little of the file can be sampled, or the kernel does not list dirty pages. The second sample
-    excludes the first, because the device may have cached it.
+    Return a text with the cause if they cannot be measured. The second sample excludes the first, because the device
+    may have cached it.
 
     Raises: OSError: EIO.
     """
     dirty = writeback.find_dirty_runs(fd)
     if dirty is None:
-        return None
+        return "this kernel does not show which pages are dirty (Linux 6.5 and later do)"
     pieces = _list_pieces(fd)
     if len(pieces) > MOST_ROWS:
-        return None
+        return f"the file has more than {MOST_ROWS:,} extents"
     total = sum(units for _, _, units in pieces)
     clean = [one for one in pieces if not any(start < one[0] + one[1] and one[0] < end for start, end in dirty)]
     goal = float(FIRST_UNITS)
@@ -68,8 +68,10 @@ def estimate_cold_read_s(fd: int) -> float | None:
         chosen = _choose_sample(clean, goal)
         sample = _drop_pages(fd, chosen)
         units = sum(units for _, _, units in sample)
-        if not units or units < min(total, FIRST_UNITS) / 2:
-            return None
+        least = min(total, FIRST_UNITS) / 2
+        if not units or units < least:
+            offered = sum(units for _, _, units in chosen)
+            return "most of the data is not yet on the disk" if offered <= least else "a program has the data mapped"
         spent_s = _read(fd, sample)
         taken = set(chosen)
         clean = [one for one in clean if one not in taken]

@@ -22,7 +22,7 @@ from journalkeeper.model import (
     Window,
     find_compression_obstacle,
 )
-from journalkeeper.model.compression import Compression, parse_compression
+from journalkeeper.model.compression import Compression, explain_lost_level, parse_compression
 from journalkeeper.policy.window import windows
 
 
@@ -30,7 +30,8 @@ class Case(NamedTuple):
     """One file with its surroundings. `volume` is None if it could not be read.
 
     `compression` is what a rewrite of this file would use; None for an active file, which is never compressed, and
-    where `obstacle` says why this file cannot be compressed.
+    where `obstacle` says why this file cannot be compressed. `lost_level` says why its
+    level, if it was asked for one, does not apply.
     `allow_unshare` is the policy for data that a snapshot shares: the request's, else the configuration's.
     """
 
@@ -45,6 +46,7 @@ class Case(NamedTuple):
     compression: Compression | None
     allow_unshare: Literal["auto", "yes", "no"]
     obstacle: str = ""
+    lost_level: str = ""
 
     @property
     def at_rest(self) -> bool:
@@ -111,7 +113,11 @@ class Cases:
     def build(self, file: JournalFile) -> Case:
         """Return the Case of `file`: the facts that the rules need."""
         volume = self.volumes.get(file.device)
-        obstacle = find_compression_obstacle(file, volume) if self._compression else ""
+        asked, lost_level = self._compression, ""
+        obstacle = find_compression_obstacle(file, volume) if asked else ""
+        if asked is not None and asked.level is not None and (file.nocow or not self.host.has_levels):
+            lost_level = explain_lost_level(asked, "a copy" if self.host.has_levels else "Linux before 6.15")
+            asked = Compression(asked.algorithm)
         return Case(
             file=file,
             volume=volume,
@@ -121,7 +127,8 @@ class Cases:
             now_us=self.host.now_us,
             request=self.request,
             config=self.config,
-            compression=None if file.kind is Kind.ACTIVE or obstacle else self._compression,
+            compression=None if file.kind is Kind.ACTIVE or obstacle else asked,
             allow_unshare="yes" if self.request.allow_unshare else self.config.defrag.allow_unshare,
             obstacle=obstacle,
+            lost_level=lost_level,
         )

@@ -44,16 +44,16 @@ def propose(case: Case) -> Action | Skip:
 def _judge_archive(case: Case) -> Action | Skip:
     file, compression = case.file, case.compression
     if file.nocow:
-        return _plan_whole_file(file, Verb.REWRITE, Reason.NOCOW_ARCHIVE, compression)
+        return _plan_whole_file(case, Verb.REWRITE, Reason.NOCOW_ARCHIVE)
     verb = Verb.DEFRAGMENT if compression is None else Verb.COMPRESS
     if case.other_compression:
         # A defragmentation leaves compressed extents of full length as they are: only a copy is plain.
         ideal = ideal_extents(file.size_bytes, compressed=compression is not None)
         verb = Verb.REWRITE if compression is None else verb
-        return _plan_whole_file(file, verb, Reason.ASKED, compression)._replace(extents_expected=max(1, ideal))
+        return _plan_whole_file(case, verb, Reason.ASKED)._replace(extents_expected=max(1, ideal))
     reason = _archive_reason(case, compression)
     if reason is not None:
-        return _plan_whole_file(file, verb, reason, compression)
+        return _plan_whole_file(case, verb, reason)
     count = f"{pluralize(file.extents.total, 'extent')}, where {file.ideal_extents:,} would be ideal"
     count += f"; not compressed: {case.obstacle}" if case.obstacle and not file.compressed else ""
     if file.extents.total <= max(1, file.ideal_extents) * NEAR_IDEAL:
@@ -103,7 +103,8 @@ def count_second_copy_bytes(file: JournalFile, compression: Compression | None) 
     return round(shared_bytes * (EXPECTED_RATIO if compression is not None or file.compressed else 1))
 
 
-def _plan_whole_file(file: JournalFile, verb: Verb, reason: Reason, compression: Compression | None) -> Action:
+def _plan_whole_file(case: Case, verb: Verb, reason: Reason) -> Action:
+    file, compression = case.file, case.compression
     return Action(
         path=file.path,
         action=verb,
@@ -115,6 +116,7 @@ def _plan_whole_file(file: JournalFile, verb: Verb, reason: Reason, compression:
         extents_expected=max(1, _count_extents_after(file, compression)),
         compress="no" if compression is None else str(compression),
         unshared_bytes=count_second_copy_bytes(file, compression),
+        detail=case.lost_level if compression is not None else "",
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from journalkeeper.cli import check_config
 from journalkeeper.cli.context import Context
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
@@ -640,13 +641,17 @@ def test_status_with_a_locked_history_shows_what_else_is_known(typed: Typed, mon
     assert "Last run: /h.db: another process has held it locked for 5 s\n" in typed("status").out
 
 
-def test_check_config_shows_every_value_of_a_right_file(typed: Typed, tmp_path: Path) -> None:
+def test_check_config_shows_every_value_of_a_right_file(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_config, "HAS_LEVELS", False)
     file = tmp_path / "right.conf"
-    file.write_text("[Defrag]\nMinExtents=64\n")
+    file.write_text("[Defrag]\nMinExtents=64\nCompress=zstd:9\n")
     said = typed("check-config", "--config", f"{file}")
     assert said.status == 0
     assert "\n[Defrag]   MinExtents         64\n" in said.out
-    assert "; not the default: MinExtents=. journalkeeper.conf(5) explains each key.\n" in said.out
+    assert "; not the default: Compress=, MinExtents=. journalkeeper.conf(5) explains each key.\n" in said.out
+    assert said.out.endswith("\nCompress= acts as zstd, not zstd:9: Linux before 6.15 takes no level.\n")
     document = typed("check-config", "-j", "--config", f"{file}").document
     assert document["problems"] == []
     assert {"section": "Defrag", "key": "MinExtents", "value": "64", "default": False} in document["values"]

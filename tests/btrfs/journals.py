@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from journalkeeper.btrfs import fiemap, inode
+from journalkeeper.btrfs.defrag import HAS_LEVELS
 from journalkeeper.config import Budget, Config, Defrag
 from journalkeeper.engine import Engine
 from journalkeeper.execute.executor import execute
@@ -118,7 +119,7 @@ def planned(*paths: Path, request: Request = NOW, config: Config = ALWAYS, **wor
     """The plan for these files; `words` change the host that it is made of."""
     now_us = time.time_ns() // 1000
     seen = Observer().look_at(map(str, paths), now_us=now_us)
-    host = Host(now_us, seen.files, seen.instances, seen.volumes, {}, 0)
+    host = Host(now_us, seen.files, seen.instances, seen.volumes, {}, 0, has_levels=HAS_LEVELS)
     return plan(host._replace(**words), request, config)
 
 

@@ -69,8 +69,9 @@ def test_data_that_the_kernel_does_not_move_is_copied(
     path = put(place, journal_bytes)
     before, inode = bearing(path), path.stat().st_ino
     monkeypatch.setattr(defrag, "defrag_range", kernel)
-    done = do(action(path))
-    assert (done.outcome.result, done.outcome.detail) == (Result.DONE, "")
+    done = do(action(path, Request(now=True, compress="zstd:9")))
+    assert (done.outcome.result, done.compress) == (Result.DONE, "zstd")
+    assert done.outcome.detail.startswith("as zstd, not zstd:9: ")
     assert done.after.inode == path.stat().st_ino != inode
     assert bearing(path) == before
     assert disk_bytes(path) <= 0.35 * len(journal_bytes)

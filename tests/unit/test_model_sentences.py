@@ -39,6 +39,7 @@ NOCOW: dict[str, Any] = {"path": MAIN, "action": Verb.SET_NOCOW}
         (done(action=Verb.DEFRAGMENT, **UNMEASURED), f"defragmented a@1.journal: {COUNTS}"),
         (done(action=Verb.REWRITE, **UNMEASURED), f"copied a@1.journal: {COUNTS}"),
         (done(unshared_bytes=300 << 10, **UNMEASURED), f"compressed a@1.journal: {COUNTS}; {UNSHARED}"),
+        (done(detail="as zstd", **UNMEASURED), f"compressed a@1.journal: {COUNTS}, as zstd"),
         (
             done(action=Verb.ROTATE, **UNMEASURED),
             "rotated a@1.journal: a run after SettleSec= compacts the archive of 3,046 extents",

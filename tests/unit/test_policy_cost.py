@@ -141,6 +141,19 @@ def test_the_configured_compression_counts_unless_asked_otherwise() -> None:
     assert (type(plain), plain.reason) == (Skip, Reason.IDEAL)
 
 
+@pytest.mark.parametrize(
+    ("nocow", "has_levels", "compress", "detail"),
+    [
+        (False, True, "zlib:3", ""),
+        (True, True, "zlib", "as zlib, not zlib:3: a copy takes no level"),
+        (False, False, "zlib", "as zlib, not zlib:3: Linux before 6.15 takes no level"),
+    ],
+)
+def test_a_level_that_is_not_applied_is_named(nocow: bool, has_levels: bool, compress: str, detail: str) -> None:
+    found = action(file(nocow=nocow, extents=extents(5000)), Request(compress="zlib:3"), has_levels=has_levels)
+    assert (found.compress, found.detail) == (compress, detail)
+
+
 def test_an_archive_is_rewritten_whole_and_its_data_is_the_price() -> None:
     found = action(file(size_bytes=32 * MIB, extents=extents(5000, 20 * MIB, unwritten_bytes=12 * MIB)))
     assert found.ranges == (Range(0, 32 * MIB, 5000),)

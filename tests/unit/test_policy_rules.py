@@ -252,6 +252,12 @@ def test_a_compression_that_is_asked_for_by_name_is_obeyed_where_it_is_another(
         assert found.actions[0].extents_expected == (1 if asked == "no" else 256)
 
 
+def test_a_level_that_the_kernel_does_not_take_is_no_other_compression() -> None:
+    one = file(extents=PACKED)
+    found = plan(host(one, past=known(one, compress="zstd"), has_levels=False), Request(compress="zstd:9"), Config())
+    assert [skip.reason for skip in found.skipped] == [Reason.RECORDED]
+
+
 def test_an_active_file_is_never_compressed_by_name() -> None:
     one = file(Kind.ACTIVE, extents=PACKED)
     assert not case(one, Request(compress="no"), past=known(one)).other_compression
