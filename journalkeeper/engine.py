@@ -139,10 +139,20 @@ class Engine:
         Raises: as `look`; KeeperError if the history cannot be read, NeedsRootError among them.
         """
         with closing(Record(self.state_directory, read_only=True)) as record:
-            seen = self._see(request)
-            host, planned = self._plan(self._make_host(seen, record), request, marked=True)
+            _, host, planned = self._see_and_plan(request, record, marked=True)
             self.memory.past = None, {}  # without the lock, another process may be adding to it
             return host, planned._replace(notices=record.ignored)
+
+    def _see_and_plan(self, request: Request, record: Record, *, marked: bool) -> tuple[Seen, Host, Plan]:
+        """Return a look, its host and its plan. A plan for active files is made again from maps that are read now."""
+        seen = self._see(request)
+        host, chosen = self._plan(self._make_host(seen, record), request, marked=marked)
+        paths = [action.path for action in chosen.actions if action.is_on_active_file]
+        if paths and self._follows:
+            self.memory.observer.forget(paths)
+            seen = self._see(request)
+            host, chosen = self._plan(self._make_host(seen, record), request, marked=marked)
+        return seen, host, chosen
 
     def _plan(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
         """Return the plan for `host`, and `host` with the load of its disks if an action depends on the load.
@@ -181,8 +191,8 @@ class Engine:
             if publisher is not None:
                 stack.push(publisher.publish_failure)
             ends = _stop_on_either(stop, stack.enter_context(state.Lock(self.state_directory)))
-            record, seen = self._open_history(stack, request), self._see(request)
-            host, chosen = self._plan(self._make_host(seen, record), request, marked=not watching)
+            record = self._open_history(stack, request)
+            seen, host, chosen = self._see_and_plan(request, record, marked=not watching)
             worker = Runner(self.config, self.memory.flushes, self.memory.piece_times, hurry=request.hurries, stop=ends)
             notices = [*remove_leftovers(seen.leftovers), *worker.synchronize(chosen.syncs)]
             if watching or chosen.actions:
@@ -277,6 +287,7 @@ class Engine:
         Raises: for all files as `Observer.look`, or NeedsRootError if none of the files found may be read.
         """
         now, observer = now_us(), self.memory.observer
+        observer.closed = [] if request.hurries else [one.instance for one in self.windows()[0] if not one.open]
         if request.paths and not self._follows:
             return self._add_timing(observer.look_at(map(resolve_path, request.paths), now_us=now))
         there = tuple(filter(os.path.isdir, self.directories)) if self._follows else self.directories

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from journalkeeper.btrfs import disk, placement, volume
+from journalkeeper.btrfs import disk, fiemap, placement, volume
 from journalkeeper.execute import inplace, rewrite, upkeep
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import Refused, VerifiedFile, hold, look_again
@@ -119,14 +119,14 @@ def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFil
     Raises: as `hold` and `work`; OSError ENOENT or Refused: VANISHED, the reason of `pace`, or NO_GAIN.
     """
     with hold(file, replacing=turn.action.action is Verb.REWRITE) as held:
-        turn.before = turn.after = _measure(held)
+        turn.before = turn.after = _measure(held, mapped=not turn.action.is_on_active_file)
         try:
             turn.expected = work(held, turn.action, pace)
         finally:
             _make_durable(held, pace)
-            turn.after = _measure(held)
+            turn.after = _measure(held, mapped=pace.ended is not Reason.WINDOW_CLOSED)
             named = _has_its_name(held)
-        shape = file._replace(extents=placement.survey(held.fd, sync=False, per_mib=False))
+        shape = file if turn.action.is_on_active_file else file._replace(extents=placement.survey(held.fd, sync=False))
         if not named:
             raise Refused(Reason.VANISHED, "the name no longer leads to the file")
     if pace.ended is not None:
@@ -204,13 +204,14 @@ def _has_its_name(held: VerifiedFile) -> bool:
     return os.path.samestat(os.lstat(path), status)
 
 
-def _measure(held: VerifiedFile) -> Found:
+def _measure(held: VerifiedFile, *, mapped: bool) -> Found:
     """Return inode, size, mtime, extents and disk bytes; the disk bytes are None if they cannot be measured.
 
-    An active file is not synced, because journald did not choose such a flush. The measuring unit is not asked about
-    it: its two answers take 0.2 s each, and the flush window could close meanwhile.
+    If the file is not `mapped`, its extents are those of the look, or the rows of its map if they are fewer: journald
+    would wait for the map. An active file is not synced, because journald did not choose such a flush. The measuring
+    unit is not asked about it: its two answers take 0.2 s each, and the flush window could close meanwhile.
     """
-    fd, active = held.fd, held.file.kind is Kind.ACTIVE
-    status, extents = os.fstat(fd), placement.count(fd, sync=not active)
+    fd, active, status = held.fd, held.file.kind is Kind.ACTIVE, os.fstat(held.fd)
+    extents = placement.count(fd, sync=not active) if mapped else min(held.file.extents.total, fiemap.count_rows(fd))
     disk_bytes = disk.read_disk_bytes(fd) if active else disk_usage.measure_disk_bytes(fd)
     return Found(status.st_ino, status.st_size, status.st_mtime_ns, extents, disk_bytes)

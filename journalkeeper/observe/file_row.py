@@ -6,18 +6,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from typing import Final
 
 from journalkeeper.btrfs import disk, inode, mtime_note, placement
 from journalkeeper.journald import header, opening
 from journalkeeper.journald.layout import Directory
-from journalkeeper.journald.names import Name
-from journalkeeper.model import MAX_FILE_BYTES, Header, JournalFile, Kind, Reason, State
+from journalkeeper.journald.names import Name, classify
+from journalkeeper.model import MAX_FILE_BYTES, Extents, Header, JournalFile, Kind, Reason, State
 from journalkeeper.model.errors import NotBtrfsError
 from journalkeeper.model.units import format_size
 
 MAX_TIME_NS: Final = 1 << 63
 """The year 2262, the limit of the kernel's own clock (ktime_t). Only utimensat(2) can set later times."""
+
+Survey = Callable[[int], Extents]
 
 UNNAMED: Final = Name(Kind.ACTIVE, "remote")
 REASONS: Final = {
@@ -54,14 +57,14 @@ def describe_impossible_stat(status: os.stat_result) -> str:
 
 
 def read_row(
-    place: Directory, name: str, kind: Name | None, status: os.stat_result, *, dir_fd: int, disk_bytes: bool
+    place: Directory, name: str, status: os.stat_result, survey: Survey, *, dir_fd: int, disk_bytes: bool
 ) -> JournalFile:
     """Open the file `name` in the directory `place`, and return its complete row. An OSError becomes the row's problem.
 
-    `kind` is None if the name is not a journal file's; `status` is the stat by the name. The disk usage is measured
-    only with `disk_bytes`. Dirty pages of a file that is neither active nor ONLINE are written before its extents are
-    read.
+    `status` is the stat by the name. The disk usage is measured only with `disk_bytes`, and the extents of an active
+    file by `survey`. Dirty pages of a file that is neither active nor ONLINE are written before its extents are read.
     """
+    kind = classify(name)
     try:
         require_regular(status)
         if kind is None or (beyond := describe_impossible_stat(status)):
@@ -73,8 +76,8 @@ def read_row(
             # The dirty pages of a finished file are written back first. An fsync returns before btrfs has added the
             # written extents to the file (btrfs_finish_ordered_io), by seconds on a busy machine. No stat shows when
             # they are added, so an earlier row would stay wrong for good.
-            finished = row.kind is not Kind.ACTIVE and row.state is not State.ONLINE
-            extents = placement.survey(fd, sync=finished, per_mib=row.kind is Kind.ACTIVE)
+            active, finished = row.kind is Kind.ACTIVE, row.state is not State.ONLINE
+            extents = survey(fd) if active else placement.survey(fd, sync=finished)
             # The kernel sets the flag, too, if a piece did not become smaller: other pieces are compressed then.
             flags = inode.get_flags(dir_fd) | (0 if extents.encoded_bytes else inode.get_flags(fd))
             return row._replace(

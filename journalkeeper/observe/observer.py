@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
-from journalkeeper.btrfs import inode
+from journalkeeper.btrfs import fiemap, inode, placement
 from journalkeeper.btrfs.volume import read_volume, require_btrfs
 from journalkeeper.journald import control, layout, opening
 from journalkeeper.journald.layout import Directory, Listing
 from journalkeeper.journald.names import classify
-from journalkeeper.model import Instance, JournalFile, Kind, Reason, State, Volume
+from journalkeeper.model import Extents, Instance, JournalFile, Kind, Reason, State, Volume
 from journalkeeper.model.errors import FileError, InternalError, NotBtrfsError, catch_errors
 from journalkeeper.model.units import DAY_US
 from journalkeeper.observe import disk_usage, file_row, snapshot_tools
@@ -43,6 +43,9 @@ SHARED_US: Final = DAY_US
 """How long a shared file is assumed to stay shared. The search for shared extents is the most expensive part of a look,
 and its price grows with the number of snapshots.
 """
+
+ALIKE: Final = 16
+"""A map is read again if the number of its rows changed by more than this part of it."""
 
 KEPT_PROBLEMS: Final = frozenset({None, Reason.BAD_HEADER, Reason.UNKNOWN_FORMAT})
 """The problems that another look would find again as long as the file does not change."""
@@ -72,9 +75,11 @@ class _Gathered:
 
 
 class Observer:
-    """A look at files, with a memory of the rows of files that did not change.
+    """A look at files, with a memory of the rows of files that did not change, and of the maps of active files.
 
     `opened` is the number of files opened so far. `shared_us` is the time when a look last opened all shared files.
+    `closed` are the instances whose flush window is closed: a look reads the map of their active file only if none is
+    in the memory.
     """
 
     def __init__(self, root: str = "/", *, with_disk_bytes: bool = False) -> None:
@@ -85,11 +90,20 @@ class Observer:
         self._subvolumes: dict[str, tuple[str, int]] = {}
         self._snapshots: dict[tuple[str, int], tuple[int | None, str]] = {}
         """The number of snapshots and the snapshot tool of each subvolume, asked once per SHARED_US."""
+        self._maps: dict[tuple[int, int], tuple[int, int, Extents]] = {}
+        """The size of each active file, the rows of its map and its extents when a look last read the map, by (device,
+        inode). Stores of journald into the file can wait while its map is read.
+        """
+        self.closed: Container[str] = ()
         self.shared_us = -SHARED_US
         self.opened = 0
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Forget the stored rows of `paths`, so that the next look opens these files again. Ignore unknown paths."""
+        """Forget the stored rows of `paths`, so that the next look opens these files again. Ignore unknown paths.
+
+        The next look in an open window reads the maps of active files again.
+        """
+        self._maps = {key: (-1, rows, extents) for key, (_, rows, extents) in self._maps.items()}
         for path in paths:
             directory, _, name = path.rpartition("/")
             self._kept.get(directory, {}).pop(name, None)
@@ -110,6 +124,7 @@ class Observer:
         if not self.shared_us <= now_us < self.next_shared_us:
             self.shared_us = now_us
             self._snapshots.clear()
+            self._maps.clear()
             rows = [row for kept in self._kept.values() for row in kept.values()]
             self.forget(row.path for row in rows if row.extents.shared_bytes)
         gathered, tops = _Gathered(now_us), tuple(tops)
@@ -229,7 +244,8 @@ class Observer:
             return before
         kept.pop(name, None)
         self.opened += 1
-        read = partial(file_row.read_row, place, name, kind, status, dir_fd=dir_fd, disk_bytes=self._with_disk_bytes)
+        survey = partial(self._survey_active, closed=place.name in self.closed)
+        read = partial(file_row.read_row, place, name, status, survey, dir_fd=dir_fd, disk_bytes=self._with_disk_bytes)
         row = catch_errors(read)
         if isinstance(row, InternalError):
             row = file_row.build_problem(place, name, kind, Reason.INTERNAL_ERROR, row.detail)
@@ -238,6 +254,20 @@ class Observer:
         if known and now_us * 1000 - max(row.mtime_ns, row.ctime_ns) > settled_ns:
             kept[name] = row
         return row
+
+    def _survey_active(self, fd: int, *, closed: bool) -> Extents:
+        """Return the extents of `fd`. With those of an earlier map, `total` is in proportion to the present rows."""
+        status, rows = os.fstat(fd), fiemap.count_rows(fd)
+        key, size = (status.st_dev, status.st_ino), status.st_size
+        last_size, last_rows, extents = self._maps.get(key, (0, 0, None))
+        alike = size == last_size and abs(rows - last_rows) * ALIKE <= last_rows
+        # A snapshot adds no row. Each flush moves the first block, so the middle shows a snapshot for longer.
+        if extents is None or not (
+            closed or (alike and (extents.shared_bytes or not fiemap.is_shared_at(fd, size // 2)))
+        ):
+            last_rows, extents = rows, placement.survey(fd, sync=False, per_mib=True)
+            self._maps[key] = size, rows, extents
+        return extents._replace(total=-(-extents.total * rows // max(1, last_rows)))
 
     def _mark_orphan(self, place: Directory, row: JournalFile, now_us: int) -> JournalFile:
         """Only the kernel knows of a writer in a container, which keeps its file open."""

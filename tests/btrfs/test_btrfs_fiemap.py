@@ -37,7 +37,7 @@ def filefrag_rows(path: Path) -> int:
 def test_every_row_is_counted_once_across_batches(fragmented: MakeFile, place: Path, pages: int) -> None:
     fd = fragmented(pages)
     survey = placement.survey(fd, sync=True, per_mib=True)
-    rows = list(fiemap.list_extents(fd, sync=False))
+    rows = list(fiemap.iterate_extents(fd, sync=False))
     assert survey.total == len(rows) == filefrag_rows(place / "file") == placement.count(fd, sync=False) == pages
     assert survey.data_bytes == sum(row.length for row in rows) == pages * PAGE
     assert [row.logical for row in rows] == list(range(0, pages * PAGE, PAGE))
@@ -59,7 +59,8 @@ def test_per_mib_counts_an_extent_where_it_begins(make_file: MakeFile) -> None:
         if offset != MIB - PAGE:
             os.pwrite(between, b"y" * PAGE, number * PAGE)
             os.fsync(between)
-    assert [row.logical for row in fiemap.list_extents(fd, sync=True) if row.logical != MIB] == [0, MIB - PAGE, 3 * MIB]
+    rows = fiemap.iterate_extents(fd, sync=True)
+    assert [row.logical for row in rows if row.logical != MIB] == [0, MIB - PAGE, 3 * MIB]
     per_mib = placement.survey(fd, sync=True, per_mib=True).per_mib
     assert per_mib[2:] == (0, 1)
     assert per_mib[0] == 2
@@ -93,10 +94,10 @@ def test_looking_without_sync_leaves_dirty_pages_dirty(make_file: MakeFile) -> N
     def stay_dirty(number: int) -> bool:
         fd = make_file(name=f"{number}")
         os.pwrite(fd, b"x" * 4 * PAGE, 0)
-        flags = [row.flags for _ in range(2) for row in fiemap.list_extents(fd, sync=False)]
+        flags = [row.flags for _ in range(2) for row in fiemap.iterate_extents(fd, sync=False)]
         assert len(flags) == 2
         assert placement.survey(fd, sync=False).data_bytes == 4 * PAGE
-        (row,) = fiemap.list_extents(fd, sync=True)
+        (row,) = fiemap.iterate_extents(fd, sync=True)
         assert not row.flags & fiemap.FIEMAP_EXTENT_DELALLOC
         return all(flag & fiemap.FIEMAP_EXTENT_DELALLOC for flag in flags)
 
@@ -111,12 +112,12 @@ def find_unwritten(fd: int, *, sync: bool) -> object:
     return list(fiemap.find_unwritten(fd, sync=sync))
 
 
-@pytest.mark.parametrize("look", [placement.survey, placement.count, fiemap.list_extents, find_data, find_unwritten])
+@pytest.mark.parametrize("look", [placement.survey, placement.count, find_data, find_unwritten])
 def test_looking_with_sync_places_dirty_pages(make_file: MakeFile, look: Callable[..., object]) -> None:
     fd = make_file()
     os.pwrite(fd, b"x" * 4 * PAGE, 0)
     look(fd, sync=True)
-    assert [row.flags & fiemap.FIEMAP_EXTENT_DELALLOC for row in fiemap.list_extents(fd, sync=False)] == [0]
+    assert [row.flags & fiemap.FIEMAP_EXTENT_DELALLOC for row in fiemap.iterate_extents(fd, sync=False)] == [0]
 
 
 def test_compressed_bytes_count_as_long_as_they_read(make_file: MakeFile) -> None:
@@ -157,7 +158,7 @@ def test_a_written_back_block_moves_if_it_is_datacow(make_file: MakeFile, nocow:
         os.pwrite(fd, b"x" * 4 * PAGE, 0)
         write_out(fd)
         before = fiemap.locate_byte(fd, PAGE)
-        assert before == next(iter(fiemap.list_extents(fd, sync=False))).physical + PAGE
+        assert before == next(fiemap.iterate_extents(fd, sync=False)).physical + PAGE
         os.pwrite(fd, b"y" * PAGE, PAGE)
         stays = fiemap.locate_byte(fd, PAGE) == before
         write_out(fd)

@@ -27,7 +27,7 @@ def test_only_the_range_is_written(
     written = [(2 * number * MIB, MIB) for number in range(3)]
 
     def list_dirty() -> list[tuple[int, int]]:
-        rows = fiemap.list_extents(fd, sync=False)
+        rows = fiemap.iterate_extents(fd, sync=False)
         return [(row.logical, row.length) for row in rows if row.flags & fiemap.FIEMAP_EXTENT_DELALLOC]
 
     def leaves_the_rest_dirty() -> bool:

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,13 @@ from tests.btrfs.faults import fill
 from tests.btrfs.journals import NOW, Bearing, bearing, export, extents, go, readable_for
 from tests.daemon import journalkeeper
 from tests.hosts import MACHINE, configured, done, outcome
-from tests.journal_files import archive_name, put, scatter, unclean_name
+from tests.journal_files import OFFLINE, OFFSETS, ONLINE, PAGE, archive_name, put, scatter, unclean_name, write_out
 from tests.nobody import as_nobody
 
 pytestmark = pytest.mark.root
 
 Keep = Callable[..., Engine]
+Change = Callable[[Path], None]
 
 
 @pytest.fixture
@@ -280,6 +282,76 @@ def test_the_service_sees_what_was_rewritten_in_place(top: Path, keep: Keep, jou
         assert extents(active) == count_seen() > 100  # filefrag waits until all are placed
         go(other)
         assert extents(active) == count_seen() < 100
+
+
+def change_nothing(_path: Path) -> None: ...
+
+
+def add_extents(path: Path, number: int) -> None:
+    scatter(path, every=2, end_bytes=2 * number * PAGE)
+
+
+def grow(path: Path) -> None:
+    os.truncate(path, path.stat().st_size + MIB)
+
+
+def share(path: Path) -> None:
+    run("cp", "--reflink=always", path, path.parent / "snapshot")
+
+
+@pytest.mark.parametrize(
+    ("window", "change", "is_read"),
+    [
+        pytest.param("open", change_nothing, False, id="the same number of rows"),
+        pytest.param("open", partial(add_extents, number=8), False, id="a few more"),
+        pytest.param("open", partial(add_extents, number=200), True, id="many more"),
+        pytest.param("open", grow, True, id="another size"),
+        pytest.param("open", share, True, id="a snapshot"),
+        pytest.param("closed", partial(add_extents, number=200), False, id="many more in a closed window"),
+        pytest.param("closed", grow, False, id="another size in a closed window"),
+        pytest.param("closed", share, False, id="a snapshot in a closed window"),
+        pytest.param("--now", partial(add_extents, number=200), True, id="many more with --now"),
+    ],
+)
+def test_a_look_reads_a_known_map_again_where_that_is_worth_it(  # noqa: PLR0917 - a row of a table, and fixtures
+    top: Path, keep: Keep, journal_bytes: bytes, mapped: list[int], window: str, change: Change, *, is_read: bool
+) -> None:
+    """Stores of journald wait meanwhile: on Linux 6.1 for a second (issue 38)."""
+    active = put(top / MACHINE, journal_bytes, "system.journal", torn=False)
+    scatter(active, every=4)
+    with active.open("r+b") as file:
+        os.pwrite(file.fileno(), bytes([OFFLINE if window == "open" else ONLINE]), OFFSETS["state"])
+        write_out(file.fileno())
+    os.utime(active)
+    engine = keep(follows=True)
+    assert engine.look(Request()).files[0].extents.total == extents(active) > 200
+    assert mapped, "a file that was never seen"
+    assert {one.open for one in engine.windows()[0]} == {window == "open"}
+    change(active)
+    os.utime(active)
+    mapped.clear()
+    (row,) = engine.look(Request(now=window == "--now")).files
+    assert bool(mapped) == is_read
+    assert row.extents.total == pytest.approx(extents(active), rel=0.01)
+    assert bool(row.extents.shared_bytes) == (is_read and change is share)
+
+
+def test_the_service_rewrites_an_active_file_by_its_present_map(
+    top: Path, keep: Keep, journal_bytes: bytes, mapped: list[int]
+) -> None:
+    active = put(top / MACHINE, journal_bytes, "system.journal")
+    service = keep(follows=True)
+    service.look(Request())
+    run("cp", "--reflink=always", active, top / "snapshot")
+    with active.open("r+b") as file:  # the middle, where a look asks for a snapshot
+        os.pwrite(file.fileno(), b"x" * PAGE, active.stat().st_size // 2 // PAGE * PAGE)
+        write_out(file.fileno())
+    mapped.clear()
+    service.look(Request())
+    assert mapped == []
+    (action,) = service.look_and_plan(Request(allow_unshare=True))[1].actions
+    assert mapped
+    assert 0 < action.unshared_bytes < action.bytes_to_write
 
 
 def test_the_history_has_the_counts_before_and_after_an_action(

@@ -120,10 +120,10 @@ def test_a_file_that_is_gone_before_it_is_measured_is_not_called_done(
     what, real = action(path), executor._measure
     looks = iter(range(9))
 
-    def found(held: VerifiedFile) -> Found:
+    def found(held: VerifiedFile, *, mapped: bool) -> Found:
         if next(looks) == 1:
             remove(path)
-        return real(held)
+        return real(held, mapped=mapped)
 
     monkeypatch.setattr(executor, "_measure", found)
     renamed = name == "system.journal" and remove is move

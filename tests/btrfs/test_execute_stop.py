@@ -11,9 +11,11 @@ import pytest
 
 from journalkeeper.btrfs import writeback
 from journalkeeper.execute import inplace
+from journalkeeper.execute.executor import execute
+from journalkeeper.execute.pace import Pace
 from journalkeeper.model import GIB, MIB, Reason, Result
 from journalkeeper.model.run import Done
-from tests.btrfs.journals import action, bearing, do, how, is_nocow, look, with_unwritten
+from tests.btrfs.journals import action, bearing, do, extents, how, is_nocow, look, with_unwritten
 from tests.journal_files import OLD_NS, put
 
 pytestmark = pytest.mark.root
@@ -41,6 +43,22 @@ def stopped_when_written(path: Path, share: float, beforehand: Callable[[], obje
     pieces: list[int] = []
     beforehand()
     return do(what, tell=pieces.append, stop=lambda: sum(pieces) >= share * data_bytes, chunk_bytes=PIECE_BYTES)
+
+
+def test_after_the_window_closed_an_active_files_map_is_not_read(
+    place: Path, journal_bytes: bytes, mapped: list[int]
+) -> None:
+    path, pieces = put(place, journal_bytes, "system.journal"), list[int]()
+    what = action(path)
+    mapped.clear()
+
+    def ask(_piece_us: int) -> Reason | None:
+        return Reason.WINDOW_CLOSED if pieces else None
+
+    done = execute(what, Pace(most_bytes=MIB, piece_us=None, ask=ask, tell=pieces.append))
+    assert how(done) == (Result.SKIPPED, Reason.WINDOW_CLOSED)
+    assert mapped == []
+    assert extents(path) <= done.outcome.extents_after < done.outcome.extents_before == what.extents_before
 
 
 def test_a_hole_is_not_read(place: Path, journal_bytes: bytes, reads: list[int]) -> None:

@@ -132,7 +132,7 @@ def test_a_contiguous_run_is_one_extent_across_batches(place: Path, *, nocow: bo
     path = place / "system.journal"
     alternating(path, number, nocow=nocow)
     with open(path, "rb") as file:
-        listed = fiemap.list_extents(file.fileno(), sync=True)
+        listed = list(fiemap.iterate_extents(file.fileno(), sync=True))
         survey = placement.survey(file.fileno(), sync=False, per_mib=True)
         assert len(listed) > fiemap.BATCH_ROWS / 2
         assert (survey.total, placement.count(file.fileno(), sync=False)) == (1, 1)

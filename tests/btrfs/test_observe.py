@@ -476,7 +476,7 @@ def test_a_finished_file_is_synced_before_its_extents_are_counted(top: Path, mon
     """
     asked: dict[str, bool] = {}
 
-    def survey(fd: int, *, sync: bool, per_mib: bool) -> Extents:
+    def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
         asked[os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))] = sync
         return Extents(1, 1)
 

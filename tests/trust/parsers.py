@@ -211,7 +211,7 @@ def check_fiemap(data: bytes) -> None:
                     assert placement.count(fd, sync=True) >= 0
                 case 3:
                     runs = inplace.find_same_places(
-                        fiemap.list_extents(fd, sync=False), fiemap.list_extents(fd, sync=False)
+                        fiemap.iterate_extents(fd, sync=False), fiemap.iterate_extents(fd, sync=False)
                     )
                     assert all(offset >= 0 and length > 0 for offset, length in runs)
                 case 4:

@@ -316,7 +316,7 @@ class Scene:
         found = []
         for path in self.victims:
             with path.open("rb") as file:
-                extents = fiemap.list_extents(file.fileno(), sync=True)
+                extents = list(fiemap.iterate_extents(file.fileno(), sync=True))
                 found.append((whole(path), path.stat().st_ctime_ns, extents))
         return found
 
