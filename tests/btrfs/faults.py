@@ -77,15 +77,18 @@ def images_before_each_call(
     With `sync` the volume is committed before: what is in memory is not lost.
     """
     images: dict[str, Path] = {}
-    cutting = False
+    cutting, written = False, -1
 
     def cut() -> None:
-        nonlocal cutting
+        nonlocal cutting, written
         if cutting or len(images) >= most:  # what happens for the copy itself is no event
             return
         cutting = True
         if sync:
             os.sync()
+        if written == (written := _count_writes(volume)):
+            cutting = False
+            return
         image = directory / f"{len(images)}.img"
         run("cp", "--sparse=always", volume.images[0], image)
         with open(image, "rb") as file:
@@ -100,6 +103,10 @@ def images_before_each_call(
         yield found
     cut()
     found += images.values()
+
+
+def _count_writes(volume: ScratchVolume) -> int:
+    return int(Path("/sys/block", Path(volume.device).name, "stat").read_text().split()[4])
 
 
 def leftovers_beside(path: Path) -> list[str]:
