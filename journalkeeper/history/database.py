@@ -26,7 +26,7 @@ from sqlite3 import Connection as Connection  # noqa: PLC0414 - record names it,
 from typing import Self, TypeVar
 
 from journalkeeper.history import state
-from journalkeeper.history.schema import MIGRATIONS, VERSION
+from journalkeeper.history.schema import MIGRATIONS, SCHEMA, VERSION
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
 
 T = TypeVar("T")
@@ -161,14 +161,15 @@ class Database:
             else:
                 _create(self.path)
         connection = self._connection = _open(uri)
-        if self._read_only and self._version(connection) < VERSION:
+        version = self._version(connection)
+        if self._read_only and version < VERSION:
             self._connection = _open("file::memory:")
             with closing(connection):
                 connection.backup(self._connection)
             connection = self._connection
         connection.execute("PRAGMA journal_mode = TRUNCATE")
         connection.execute("PRAGMA synchronous = NORMAL")
-        if self._version(connection) < VERSION:
+        if version < VERSION:
             self._migrate(connection)
         connection.execute(f"PRAGMA query_only = {self._read_only:d}")
         return connection
@@ -178,13 +179,15 @@ class Database:
         sqlite3.DatabaseError.
         """
         # One statement, so that no other process's migration falls between.
-        application, version, tables = connection.execute(
-            "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema)"
+        application, version, schema = connection.execute(
+            "SELECT application_id, user_version, (SELECT group_concat(sql, char(1)) FROM sqlite_schema)"
             " FROM pragma_application_id, pragma_user_version"
         ).fetchone()
-        if application == version == tables == 0:
+        if application == version == 0 and schema is None:
             return 0
         if application == APPLICATION_ID and version in {VERSION, *MIGRATIONS}:
+            if version == VERSION and {*(schema or "").split("\1")} != SCHEMA:
+                raise _UnusableError(self.path, "corrupt")
             return int(version)
         newer = application == APPLICATION_ID and version > VERSION
         raise _UnusableError(self.path, "newer" if newer else "foreign")
@@ -194,7 +197,12 @@ class Database:
         with connection:
             connection.execute("BEGIN IMMEDIATE")
             for statement in MIGRATIONS.get(self._version(connection), ()):
-                connection.execute(statement)
+                try:
+                    connection.execute(statement)
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+                        raise
+                    raise _UnusableError(self.path, "corrupt") from error  # not the tables of its version
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {VERSION}")
 

@@ -73,6 +73,9 @@ REST: Final = (
 )
 """The trigger and the indexes, which are made after the old rows were copied."""
 
+SCHEMA: Final = {one for one in (*CREATE, *REST) if one.startswith("CREATE ")}
+"""What SQLite stores of the schema. A file of this VERSION with any other is damaged: not even a space may change."""
+
 COUNTED: Final = """UPDATE ever SET times = old.times, bytes_written = old.bytes_written,
         extents_removed = old.extents_removed, reclaims_known = old.reclaims_known,
         bytes_reclaimed = old.bytes_reclaimed - (

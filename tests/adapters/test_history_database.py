@@ -155,7 +155,24 @@ def newer(path: Path) -> None:
         connection.execute("PRAGMA user_version = 999")
 
 
-DAMAGES = [garbage, zeroed_schema, truncated, foreign, newer]
+def alter(sql: str) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript(sql)
+
+    return damage
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS id, i AS run FROM n"
+HOSTILE = (
+    "CREATE TRIGGER evil AFTER INSERT ON outcomes BEGIN DELETE FROM outcomes; END",
+    f"DROP TABLE outcomes; CREATE VIEW outcomes AS {ENDLESS}",
+    "ALTER TABLE runs ADD COLUMN evil INTEGER AS (id + 1)",
+    "DROP TABLE moments",
+    "PRAGMA user_version = 5",
+    f"PRAGMA journal_mode = WAL; CREATE VIEW evil AS {ENDLESS}",
+)
+DAMAGES = [garbage, zeroed_schema, truncated, foreign, newer, *map(alter, HOSTILE)]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
