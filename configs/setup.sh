@@ -38,24 +38,24 @@ package_manager() {
 packages() {
     case "$(package_manager) $1" in
     "apt-get python") echo "python3 python3-venv python3-systemd python3-btrfsutil python3-psutil" ;;
-    "apt-get nice") echo "python3-dbus-fast>=2.44 python3-jinja2 python3-pyinotify python3-pyasyncore python3-pydantic>=2.10" ;;
+    "apt-get nice") echo "python3-jeepney>=0.8 python3-jinja2 python3-pyinotify python3-pyasyncore python3-pydantic>=2.10" ;;
     "apt-get bed") echo "btrfs-progs btrfs-compsize systemd mount util-linux e2fsprogs acl attr dbus polkitd libglib2.0-bin" ;;
     "apt-get guest") echo "kmod systemd-container mmdebstrap debian-archive-keyring zstd" ;;
     "apt-get build") echo "python3-dev libbtrfsutil-dev libsystemd-dev gcc pkg-config" ;;
     "apt-get packaging") echo "dpkg-dev debhelper dh-python lintian rpm rpmlint makepkg libarchive-tools pacman-package-manager" ;;
     "apt-get docs") echo "mandoc man-db groff bash zsh fish jq" ;;
     "dnf python") echo "python3 python3-pip python3-systemd python3-btrfsutil python3-psutil" ;;
-    "dnf nice") echo "python3-dbus-fast>=2.44 python3-jinja2 python3-inotify python3-pyasyncore python3-pydantic>=2.10" ;;
+    "dnf nice") echo "python3-jeepney>=0.8 python3-jinja2 python3-inotify python3-pyasyncore python3-pydantic>=2.10" ;;
     "dnf bed") echo "btrfs-progs compsize systemd util-linux e2fsprogs acl attr dbus-daemon polkit glib2" ;;
     "dnf build") echo "python3-devel btrfs-progs-devel systemd-devel gcc pkgconf-pkg-config" ;;
     "dnf docs") echo "mandoc man-db groff bash zsh fish jq" ;;
     "zypper python") echo "python3 python3-pip python3-systemd python-btrfsutil python3-psutil" ;;
-    "zypper nice") echo "python3-Jinja2 python3-pyinotify python3-pyasyncore python3-pydantic>=2.10" ;;
+    "zypper nice") echo "python3-jeepney>=0.8 python3-Jinja2 python3-pyinotify python3-pyasyncore python3-pydantic>=2.10" ;;
     "zypper bed") echo "btrfsprogs compsize systemd util-linux e2fsprogs acl attr dbus-1-daemon polkit glib2-tools" ;;
     "zypper build") echo "python3-devel libbtrfsutil-devel systemd-devel gcc pkg-config" ;;
     "zypper docs") echo "mandoc man groff bash zsh fish jq" ;;
     "pacman python") echo "python python-pip python-systemd btrfs-progs python-psutil" ;;
-    "pacman nice") echo "python-dbus-fast>=2.44 python-jinja python-pyinotify python-pyasyncore python-pydantic>=2.10" ;;
+    "pacman nice") echo "python-jeepney>=0.8 python-jinja python-pyinotify python-pyasyncore python-pydantic>=2.10" ;;
     "pacman bed") echo "btrfs-progs compsize systemd util-linux e2fsprogs acl attr dbus polkit glib2" ;;
     "pacman build") echo "gcc pkgconf" ;;
     "pacman docs") echo "mandoc man-db groff bash zsh fish jq" ;;

@@ -19,10 +19,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from dbus_fast import Message, MessageType
-from dbus_fast.aio import MessageBus
+from jeepney import Message, MessageType, new_method_return
 
 from journalkeeper.bus import names
+from journalkeeper.bus.connection import Connection, Received, bus_call, make_call
 from tests.nobody import NOBODY
 from tests.patience import PATIENCE_S, eventually
 
@@ -202,38 +202,31 @@ class FakePeer:
 
     async def _serve(self) -> None:
         self.loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        self.bus = await MessageBus(self.address).connect()
-        await self.bus.request_name(self.name)
-        self.bus.add_message_handler(self._handle)
+        self.bus = await Connection.open(self.address)
+        self.bus.handle = self._handle
+        await self.bus.call(bus_call("RequestName", "su", self.name, 0))
         self._ready.set()
         await self._ended.wait()
-        self.bus.disconnect()
+        self.bus.close()
 
-    def _handle(self, message: Message) -> Message | bool:
-        return self.answer(message) if message.message_type is MessageType.METHOD_CALL else False
+    def _handle(self, message: Received) -> None:
+        answer = self.answer(message) if message.kind is MessageType.method_call else None
+        if answer is not None:
+            self.bus.send(answer)
 
-    def answer(self, message: Message) -> Message | bool:
-        """What is answered; True for silence."""
+    def answer(self, message: Received) -> Message | None:
+        """What is answered; None for silence."""
         raise NotImplementedError
 
 
-def reply(message: Message, signature: str, *body: object) -> Message:
+def reply(message: Received, signature: str, *body: object) -> Message:
     """An answer to a method call."""
-    return Message.new_method_return(message, signature, list(body))
+    return new_method_return(message, signature or None, body)
 
 
 def raw_call(destination: str, path: str, interface: str, member: str, signature: str = "", *body: object) -> bytes:
     """A method call as it goes over the wire; its serial is at offset 8."""
-    message = Message(
-        destination=destination,
-        path=path,
-        interface=interface,
-        member=member,
-        signature=signature,
-        body=list(body),
-        serial=2,
-    )
-    return bytes(message._marshall(False))
+    return bytes(make_call(destination, path, interface, member, signature, *body).serialise(2))
 
 
 class RawClient:

@@ -76,7 +76,7 @@ ONLY_IN: dict[str, set[str]] = {
     "pyinotify": {"service"},
     "sqlite3": {"history"},
     "importlib": {"cli"},
-    "dbus_fast": {"bus"},
+    "jeepney": {"bus"},
     "journalkeeper.probe": {"probe", "cli"},  # the service has no test bed
 }
 """The packages that may use a format, a kernel call or a library ..."""

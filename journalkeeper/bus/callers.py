@@ -20,8 +20,9 @@ from contextlib import contextmanager
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from dbus_fast import Message
+from jeepney import Message
 
+from journalkeeper.bus.connection import make_call
 from journalkeeper.bus.names import BUS, BUS_PATH, LIMITS_EXCEEDED, USER_PREFIX, CallError
 
 STATS: Final = f"{BUS}.Debug.Stats"
@@ -53,8 +54,7 @@ EARLY_MOST: Final = 8
 EARLY_BYTES: Final = 4 << 20
 EARLY_SHARE: Final = 16
 """Such calls of all connections together have at most EARLY_BYTES. A call waits only if EARLY_SHARE calls of its length
-would fit, so that long calls leave room for short ones. No user's rate bounds them yet, and a parsed call takes up to
-18 times its length.
+would fit, so that long calls leave room for short ones.
 """
 
 AT_ONCE: Final = 8
@@ -66,7 +66,7 @@ UNREAD_MOST: Final = 4 << 20
 CHECK_S: Final = 0.5
 """The least time between two questions about unread bytes."""
 
-Ask = Callable[[Message], Awaitable[list[Any]]]
+Ask = Callable[[Message], Awaitable[tuple[Any, ...]]]
 """Calls a method and returns the values of its answer. Raises: CallError if it is an error; OSError without a bus."""
 
 
@@ -165,10 +165,10 @@ class Callers:
         caller.early_bytes = 0
         if said is None or "UnixUserID" not in said:
             return
-        uid: int = said["UnixUserID"].value
+        uid: int = said["UnixUserID"][1]
         caller.uid = uid
         caller.user = self._users.setdefault(uid, caller.user) if uid else caller.user
-        groups = said["UnixGroupIDs"].value if "UnixGroupIDs" in said else ()
+        groups = said["UnixGroupIDs"][1] if "UnixGroupIDs" in said else ()
         caller.reads_all = uid == 0 or not self._gids.isdisjoint(groups)
 
     def admit(self, user: User, cost: float) -> float | None:
@@ -200,12 +200,12 @@ class Callers:
         unknown.
         """
         said = await self._ask_about(STATS, "GetConnectionStats", name)
-        return 0 if said is None or counter not in said else int(said[counter].value)
+        return 0 if said is None or counter not in said else int(said[counter][1])
 
     async def _ask_about(self, interface: str, member: str, name: str) -> dict[str, Any] | None:
         """Call the bus's method `member` about the connection `name`. Return its answer, or None after an error."""
         try:
-            (found,) = await self._ask(Message(BUS, BUS_PATH, interface, member, signature="s", body=[name]))
+            (found,) = await self._ask(make_call(BUS, BUS_PATH, interface, member, "s", name))
         except (CallError, OSError):
             return None
         return dict(found)

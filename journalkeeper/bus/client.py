@@ -13,11 +13,11 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any, Final, NamedTuple, Self
 
-from dbus_fast import Message, MessageFlag, MessageType
+from jeepney import HeaderFields, Message, MessageFlag, MessageType
 
 from journalkeeper import __version__
 from journalkeeper.bus import names, options
-from journalkeeper.bus.connection import SENT_MOST, Connection, bus_call, unwrap
+from journalkeeper.bus.connection import SENT_MOST, Connection, Received, bus_call, make_call
 from journalkeeper.bus.names import BUS, CallError
 from journalkeeper.health.evidence import Hung
 from journalkeeper.model import Request
@@ -68,7 +68,7 @@ class Service:
         self._bus = bus
         self._owner = owner
         self.found = Manager()
-        self._received: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._received: asyncio.Queue[Received | None] = asyncio.Queue()
         bus.handle = self._hear
         bus.ended.add_done_callback(lambda _: self._received.put_nowait(None))
 
@@ -141,8 +141,8 @@ class Service:
                 with suppress(NoSuchJobError):  # it has just ended
                     self._call("Cancel", "o", job)
             message = self._next(POLL_S)
-            if message is not None and message.member == "JobRemoved" and message.body[1] == job:
-                result = message.body[2]
+            if message is not None and message.member == "JobRemoved" and message.read()[1] == job:
+                result = message.read()[2]
             elif message is not None and message.path == job:
                 self._show_progress(job, on_progress)
         (text,) = self._call("Result", "o", job, patience_s=CALL_S)
@@ -194,12 +194,12 @@ class Service:
         elif now.get("FileTotal"):
             on_progress(from_properties(NONE_YET, now))
 
-    def _hear(self, message: Message, _: int) -> None:
+    def _hear(self, message: Received) -> None:
         """Store a signal. Signals of other programs, which can have the same name, are ignored."""
-        if message.message_type is MessageType.SIGNAL and message.sender in {BUS, self._owner}:
+        if message.kind is MessageType.signal and message.sender in {BUS, self._owner}:
             self._received.put_nowait(message)
 
-    def _next(self, patience_s: float | None) -> Message | None:
+    def _next(self, patience_s: float | None) -> Received | None:
         """Return the next signal, or None after `patience_s`. Raises: KeeperError if the service or the connection has
         ended.
         """
@@ -209,22 +209,23 @@ class Service:
             return None
         if message is None:
             raise KeeperError(LOST)
-        if message.member == "NameOwnerChanged" and message.body[2] != self._owner:
+        if message.member == "NameOwnerChanged" and message.read()[2] != self._owner:
             raise KeeperError("the service has ended; `journalkeeper history` shows what it did")
         return message
 
     def _read_properties(self, path: str, interface: str, patience_s: float) -> dict[str, Any]:
-        call = Message(self._owner, path, names.PROPERTIES, "GetAll", signature="s", body=[interface])
+        call = make_call(self._owner, path, names.PROPERTIES, "GetAll", "s", interface)
         (values,) = self._ask(call, patience_s)
-        return {name: value for name, (_, value) in unwrap(values).items()}
+        return {name: value for name, (_, value) in values.items()}
 
-    def _call(self, member: str, signature: str = "", *body: Any, patience_s: float | None = None) -> list[Any]:
+    def _call(self, member: str, signature: str = "", *values: Any, patience_s: float | None = None) -> tuple[Any, ...]:
         """Call a method of the manager object, and return the values of its answer. Raises: as `_ask`."""
-        where = (self._owner, names.MANAGER_PATH, names.MANAGER, member)
-        flags = MessageFlag.NONE if patience_s else MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION
-        return self._ask(Message(*where, flags=flags, signature=signature, body=list(body)), patience_s)
+        call = make_call(self._owner, names.MANAGER_PATH, names.MANAGER, member, signature, *values)
+        if not patience_s:
+            call.header.flags |= MessageFlag.allow_interactive_authorization
+        return self._ask(call, patience_s)
 
-    def _ask(self, call: Message, patience_s: float | None) -> list[Any]:
+    def _ask(self, call: Message, patience_s: float | None) -> tuple[Any, ...]:
         """Return the values of the answer to a call.
 
         Raises: the exception in ERRORS; after `patience_s` HungError, or BusyBusError if the bus is slow, too;
@@ -237,8 +238,8 @@ class Service:
         except TimeoutError:
             if not self._runner.run(self._is_bus_quick()):
                 raise names.BusyBusError from None
-            remedy = "try later, or systemctl restart journalkeeper.service"
-            raise names.HungError(f"{Hung().why} {call.member} within {patience_s:g} s; {remedy}") from None
+            member, remedy = call.header.fields[HeaderFields.member], "systemctl restart journalkeeper.service"
+            raise names.HungError(f"{Hung().why} {member} within {patience_s:g} s; try later, or {remedy}") from None
         except ConnectionError:
             raise KeeperError(LOST) from None
 

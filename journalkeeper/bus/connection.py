@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A connection to a message bus, for a service that any user may call.
 
-asyncio's streams read and write the socket, and dbus-fast converts messages to and from bytes. dbus-fast's own
-connection is not used: it makes 520 MiB of lists of 28 MiB of empty arrays, ends when the socket takes no more bytes,
-and closes the descriptor under the event loop (2.44).
+asyncio's streams read and write the socket, and jeepney converts messages to and from bytes.
 
 Whatever a caller sends or leaves unread, the connection stays. A message that is too long is dropped before it is
-parsed, and so is one that dbus-fast cannot parse.
+parsed, and so is one whose header jeepney cannot parse. The body stays in bytes until `Received.read`.
 
 Source: D-Bus specification, "Message Format", "Authentication Protocol" and "Server Addresses".
 """
@@ -18,17 +16,18 @@ import os
 import re
 import socket
 from collections.abc import Callable
-from io import BytesIO
 from typing import Any, Final, Literal, Self
 from urllib.parse import unquote
 
-from dbus_fast import Message, MessageType, Variant, signature
-from dbus_fast._private.unmarshaller import Unmarshaller
+from jeepney import DBusAddress, Header, HeaderFields, Message, MessageType, new_method_call, new_signal
 
-from journalkeeper.bus.names import BUS, BUS_PATH, LIMITS_EXCEEDED, CallError
+from journalkeeper.bus.names import BUS, BUS_PATH, INVALID_ARGS, LIMITS_EXCEEDED, CallError
 
 CALL_MOST: Final = 1 << 17
 """Bytes of a message that the service reads: more than a call with the most paths has."""
+
+FIELDS_MOST: Final = 1 << 12
+"""Bytes of a header's fields that the service reads, because they are parsed before the caller is known."""
 
 SENT_MOST: Final = 1 << 20
 """Bytes of a message that is sent."""
@@ -39,29 +38,52 @@ QUEUE_MOST: Final = 64 << 20
 KERNEL_BYTES: Final = 1 << 14
 """Bytes that the kernel queues for the bus. A busy dbus-daemon reads 2 KiB of each connection in a round of 0.3 s."""
 
-SIGNATURES_MOST: Final = 1000
-"""Signatures whose trees dbus-fast may cache. Up to 4.0 at least its cache has no limit."""
-
 FIXED: Final = 16
 """Bytes of a message that contain its length."""
 
-DESCRIPTORS: Final = False
-"""Whether messages carry any: ours do not."""
+TEXTS: Final = ("sender", "path", "interface", "member", "signature", "error_name")
+
+
+class Received:
+    """A message from the bus, of `length` bytes. A field that the header lacks is "".
+
+    Raises: any exception for a header that is not in D-Bus's format.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.length = len(data)
+        if b"()" in data[: FIXED + measure_message(data)[0]]:
+            raise ValueError("jeepney parses an array of empty structs for ever")
+        self.header = Header.from_buffer(data)[0]
+        self.kind = self.header.message_type
+        fields = (self.header.fields.get(HeaderFields[name], "") for name in TEXTS)
+        self.sender, self.path, self.interface, self.member, self.signature, self.error_name = fields
+
+    def read(self) -> tuple[Any, ...]:
+        """Return the values of the body: a tuple for a struct, a pair (signature, value) for a variant.
+
+        Raises: CallError (INVALID_ARGS) if the body does not fit its signature.
+        """
+        try:
+            return tuple(Message.from_buffer(self._data).body)
+        except Exception as error:  # jeepney raises many, AssertionError among them
+            raise CallError(INVALID_ARGS, "the values do not fit their signature") from error
 
 
 class Connection:
     """A connection to a bus, made by `open`. `name` is its unique name.
 
-    `handle` is called with each message that does not answer a call, and its length in bytes. `ended` is a task that
-    returns the error that ended the connection.
+    `handle` is called with each message that does not answer a call. `ended` is a task that returns the error that
+    ended the connection.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, read_most: int) -> None:
         self.name = ""
-        self.handle: Callable[[Message, int], object] = lambda *_: None
+        self.handle: Callable[[Received], object] = lambda _: None
         self._reader, self._writer = reader, writer
         self._serial = 0
-        self._answers: dict[int, asyncio.Future[Message]] = {}
+        self._answers: dict[int, asyncio.Future[Received]] = {}
         self.ended = asyncio.get_running_loop().create_task(self._read(read_most))
 
     @classmethod
@@ -92,41 +114,42 @@ class Connection:
         self._writer.transport.abort()
         self._reader.set_exception(error or ConnectionResetError("the connection was closed"))
 
-    async def call(self, message: Message) -> list[Any]:
+    async def call(self, message: Message) -> tuple[Any, ...]:
         """Call a method, and return the values of its answer. Wait for the answer without a limit.
 
         Raises: CallError if the answer is an error, or if the message is too long; OSError when the connection ends.
         """
-        self.send(message)
-        waiting = self._answers[message.serial] = asyncio.get_running_loop().create_future()
+        serial = self.send(message)
+        waiting = self._answers[serial] = asyncio.get_running_loop().create_future()
         try:
             either: set[asyncio.Future[Any]] = {waiting, self.ended}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
                 raise ConnectionResetError("the bus closed the connection")
         finally:
-            del self._answers[message.serial]
-        answer = waiting.result()
-        if answer.message_type is MessageType.ERROR:
-            raise CallError(str(answer.error_name), str(answer.body[0] if answer.body else answer.error_name))
-        return list(answer.body)
+            del self._answers[serial]
+        answer: Received = waiting.result()
+        values = answer.read()
+        if answer.kind is MessageType.error:
+            raise CallError(answer.error_name, str(values[0]) if values else answer.error_name)
+        return values
 
-    def send(self, message: Message) -> None:
-        """Send a message after those that are not sent yet. A closed connection, or one with a full queue, drops it.
+    def send(self, message: Message) -> int:
+        """Send a message after those that are not sent yet, and return its serial number. A closed connection, or one
+        with a full queue, drops it.
 
-        Raises: CallError if the message has more than SENT_MOST bytes; dbus-fast's errors if its values do not fit
-        their signature.
+        Raises: CallError if the message has more than SENT_MOST bytes; jeepney's errors if its values do not fit their
+        signature.
         """
-        if not message.serial:
-            self._serial += 1
-            message.serial = self._serial
-        data = marshal(message)
+        self._serial += 1
+        data: bytes = message.serialise(self._serial)
         if len(data) > SENT_MOST:
             raise CallError(LIMITS_EXCEEDED, f"the answer would have more than {SENT_MOST >> 20} MiB; ask for less")
         if not self._writer.is_closing():
             self._writer.write(data)
             if self._writer.transport.get_write_buffer_size() > QUEUE_MOST:
                 self.close(ConnectionResetError("the bus does not take what is sent"))
+        return self._serial
 
     async def drain(self) -> None:
         """Wait until the kernel has taken all that was sent, or until the connection ends."""
@@ -138,8 +161,8 @@ class Connection:
         try:
             while True:
                 head = await self._reader.readexactly(FIXED)
-                left = measure_message(head) - FIXED
-                if left + FIXED <= most:
+                fields, left = measure_message(head)
+                if left + FIXED <= most and fields <= FIELDS_MOST:
                     self._receive(head + await self._reader.readexactly(left))
                     await asyncio.sleep(0)  # other tasks have their turns, however many messages there are
                     continue
@@ -151,56 +174,40 @@ class Connection:
             self._writer.transport.abort()
 
     def _receive(self, data: bytes) -> None:
-        if signature.get_signature_tree.cache_info().currsize > SIGNATURES_MOST:
-            signature.get_signature_tree.cache_clear()
-        source: Any = BytesIO(data)
         try:
-            message = Unmarshaller(source).unmarshall()
+            message = Received(data)
         except Exception:  # noqa: BLE001 - whatever a stranger sends, the next message is read
             return
-        if message is None:
-            return
-        waiting = self._answers.get(message.reply_serial or 0)
-        if waiting is None or message.message_type not in {MessageType.METHOD_RETURN, MessageType.ERROR}:
-            self.handle(message, len(data))
+        waiting = self._answers.get(message.header.fields.get(HeaderFields.reply_serial, 0))
+        if waiting is None or message.kind not in {MessageType.method_return, MessageType.error}:
+            self.handle(message)
         elif not waiting.done():
             waiting.set_result(message)
 
 
+def make_call(destination: str, path: str, interface: str, member: str, kinds: str = "", *values: object) -> Message:
+    """Return a method call. `kinds` is the signature of `values`: a variant in them is (signature, value)."""
+    return new_method_call(DBusAddress(path, destination, interface), member, kinds or None, values)
+
+
+def make_signal(path: str, interface: str, name: str, kinds: str, *values: object) -> Message:
+    """Return a signal to all. `kinds` is the signature of `values`."""
+    return new_signal(DBusAddress(path, interface=interface), name, kinds, values)
+
+
 def bus_call(member: str, kinds: str = "", *values: object) -> Message:
     """Return a call of the method `member` of the bus itself. `kinds` is the signature of `values`."""
-    return Message(BUS, BUS_PATH, BUS, member, signature=kinds, body=list(values))
+    return make_call(BUS, BUS_PATH, BUS, member, kinds, *values)
 
 
-def marshal(message: Message) -> bytes:
-    """Return the bytes of a message in D-Bus's format, ready to be sent."""
-    private: Any = message
-    return bytes(private._marshall(DESCRIPTORS))
+def measure_message(head: bytes) -> tuple[int, int]:
+    """Return the bytes of the header's fields in the message that begins with `head`, and those of all after `head`.
 
-
-def wrap(signature: str, value: Any) -> Any:
-    """Return a value of signature v, a{sv} or aa{sv} as dbus-fast takes it. Each variant in `value` is (signature,
-    value).
-    """
-    if signature == "v":
-        return Variant(value[0], wrap(*value))
-    if signature == "a{sv}":
-        return {name: Variant(kind, wrap(kind, one)) for name, (kind, one) in value.items()}
-    return [wrap("a{sv}", one) for one in value] if signature == "aa{sv}" else value
-
-
-def unwrap(value: Any) -> Any:
-    """Return a value that dbus-fast has read. Each Variant of an a{sv} becomes a pair (signature, value)."""
-    return {name: (one.signature, one.value) for name, one in value.items()} if isinstance(value, dict) else value
-
-
-def measure_message(head: bytes) -> int:
-    """Return the length in bytes of the message that begins with `head`, which is not checked and can exceed every
-    limit.
+    The numbers are not checked and can exceed every limit.
     """
     order: Literal["little", "big"] = "little" if head[0] == ord("l") else "big"
     body, fields = (int.from_bytes(head[at : at + 4], order) for at in (4, 12))
-    return FIXED + (fields + 7) // 8 * 8 + body
+    return fields, (fields + 7) // 8 * 8 + body
 
 
 def _find_socket(address: str) -> str:

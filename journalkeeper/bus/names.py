@@ -34,6 +34,7 @@ USER_PREFIX: Final = "user:"
 """Before a uid, the owner of a user's journal."""
 
 ACCESS_DENIED: Final = f"{BUS}.Error.AccessDenied"
+INVALID_ARGS: Final = f"{BUS}.Error.InvalidArgs"
 LIMITS_EXCEEDED: Final = f"{BUS}.Error.LimitsExceeded"
 FAILED: Final = f"{BUS_NAME}.Error.Failed"
 

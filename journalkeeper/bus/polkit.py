@@ -9,12 +9,12 @@ ALLOW_INTERACTIVE_AUTHORIZATION.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Final
-
-from dbus_fast import Message, MessageFlag, Variant
 
 from journalkeeper.bus import names, options
 from journalkeeper.bus.callers import Ask, Caller
+from journalkeeper.bus.connection import make_call
 from journalkeeper.bus.contract import Method
 from journalkeeper.bus.names import ACCESS_DENIED, CallError
 
@@ -25,19 +25,18 @@ ALLOW_USER_INTERACTION: Final = 1
 """CheckAuthorization's flag: an agent may ask for a password."""
 
 
-async def authorize(ask: Ask, caller: Caller, call: Message, method: Method) -> None:
-    """Ask polkit whether `caller` may do the action that `method` requires. Wait at most PERSON_S.
+async def authorize(ask: Ask, caller: Caller, method: Method, values: Sequence[Any], *, interactive: bool) -> None:
+    """Ask polkit whether `caller` may do the action that `method` requires with these values. Wait at most PERSON_S.
 
     Raises: CallError (ACCESS_DENIED) if polkit refuses or does not answer.
     """
     if caller.uid == 0:
         return
-    interactive = bool(call.flags.value & MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION.value)
-    subject = ["system-bus-name", {"name": Variant("s", caller.name)}]
+    subject = ("system-bus-name", {"name": ("s", caller.name)})
     place = (POLKIT, "/org/freedesktop/PolicyKit1/Authority", f"{POLKIT}.Authority", "CheckAuthorization")
     flags = ALLOW_USER_INTERACTION if interactive else 0
-    body = [subject, method.action, list_details(method, call.body), flags, ""]
-    question = Message(*place, signature="(sa{sv})sa{ss}us", body=body)
+    details = list_details(method, values)
+    question = make_call(*place, "(sa{sv})sa{ss}us", subject, method.action, details, flags, "")
     try:
         ((authorized, *_),) = await asyncio.wait_for(ask(question), PERSON_S if interactive else ANSWER_S)
     except (CallError, OSError, TimeoutError):
@@ -46,9 +45,9 @@ async def authorize(ask: Ask, caller: Caller, call: Message, method: Method) -> 
         raise CallError(ACCESS_DENIED, f"polkit authorization is required ({method.action})")
 
 
-def list_details(method: Method, body: list[Any]) -> dict[str, str]:
+def list_details(method: Method, values: Sequence[Any]) -> dict[str, str]:
     """Return the details for polkit's rules as texts in ASCII: the method, and its arguments by name."""
-    given = {name: value for (name, _), value in zip(method.takes, body, strict=True)}
+    given = {name: value for (name, _), value in zip(method.takes, values, strict=True)}
     if "flags" in given:
         given["flags"] = options.list_flags(given["flags"])
     return {"method": method.name, **{name: _text(value) for name, value in given.items()}}

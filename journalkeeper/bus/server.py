@@ -67,7 +67,7 @@ async def _serve_connection(service: Daemon, address: str) -> None:
         service.followers.append(signals.follow)
         undo.callback(service.followers.remove, signals.follow)
         bus.handle = dispatcher.handle
-        if await bus.call(bus_call("RequestName", "su", names.BUS_NAME, 0)) == [IN_QUEUE]:
+        if await bus.call(bus_call("RequestName", "su", names.BUS_NAME, 0)) == (IN_QUEUE,):
             words = f"another process has the name {names.BUS_NAME} on the bus; it is ours when that one ends"
             service.log.log("bus", WARNING, words)
         else:

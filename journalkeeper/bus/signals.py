@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from dbus_fast import Message
+from jeepney import Message
 
 from journalkeeper.bus import contract, names
-from journalkeeper.bus.connection import wrap
+from journalkeeper.bus.connection import make_signal
 from journalkeeper.bus.contract import Signal, Values, join_signatures
 from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.values import job_values
@@ -73,7 +73,7 @@ class Signals:
                 now = self._sent[path]
                 changed = {name: value for name, value in now.items() if value != before.get(path, {}).get(name)}
                 if changed:
-                    self._say(contract.PROPERTIES_CHANGED, interface.name, wrap("a{sv}", changed), [], path=path)
+                    self._say(contract.PROPERTIES_CHANGED, interface.name, changed, [], path=path)
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
@@ -83,4 +83,4 @@ class Signals:
             self._complain("a signal was not sent", error)
 
     def _say(self, signal: Signal, *values: object, path: str = names.MANAGER_PATH) -> None:
-        self._send(Message.new_signal(path, signal.interface, signal.name, join_signatures(signal.takes), list(values)))
+        self._send(make_signal(path, signal.interface, signal.name, join_signatures(signal.takes), *values))

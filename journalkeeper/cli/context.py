@@ -81,7 +81,7 @@ class Context:
         Raises: HungError if the service does not answer; BusyBusError if the bus does not; KeeperError if the service
             refuses.
         """
-        from journalkeeper.bus.client import Service  # noqa: PLC0415 - pages are made without dbus-fast
+        from journalkeeper.bus.client import Service  # noqa: PLC0415 - pages are made without jeepney
 
         return Service.find() if self._engine is None and self.means_service() else None
 

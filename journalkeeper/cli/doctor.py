@@ -84,7 +84,7 @@ def collect_evidence(context: Context, wanted: Wanted, config: Config | None = N
 
     Raises: as `gather`; without `config`, ConfigError and FileError as `Context.config`.
     """
-    from journalkeeper.cli.evidence import gather  # noqa: PLC0415 - takes dbus-fast, which the pages are made without
+    from journalkeeper.cli.evidence import gather  # noqa: PLC0415 - takes jeepney, which the pages are made without
 
     return gather(context, wanted, config or context.config())
 

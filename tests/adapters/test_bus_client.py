@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dbus_fast import Message, Variant
-from dbus_fast.aio import MessageBus
+from jeepney import HeaderFields, Message, new_error
 
 from journalkeeper import __version__
 from journalkeeper.bus import client, names
 from journalkeeper.bus.client import Service
+from journalkeeper.bus.connection import Connection, Received, bus_call, make_signal
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.parser import parse
@@ -65,36 +65,36 @@ class FakeService(FakePeer):
         self.client = ""
         self.forging: asyncio.Task[None] | None = None
 
-    def answer(self, message: Message) -> Message | bool:
+    def answer(self, message: Received) -> Message | None:
         if self.on_question is not None:
             self.on_question()
         if self.silent:
-            return True
-        self.calls.append(str(message.member))
-        self.client = str(message.sender)
+            return None
+        self.calls.append(message.member)
+        self.client = message.sender
         if message.member == "GetAll":
             found = self.manager if message.path == names.MANAGER_PATH else self.job
-            return reply(message, "a{sv}", {name: Variant(KINDS[type(value)], value) for name, value in found.items()})
+            return reply(message, "a{sv}", {name: (KINDS[type(value)], value) for name, value in found.items()})
         if message.member == "Defragment" and self.refusal is None:
             self.loop.call_soon(self.on_defragment, self)
             return reply(message, "o", JOB)
         if message.member == "Cancel":
             self.loop.call_soon(self.removed, "canceled")
             return reply(message, "")
-        answer = {"Result": self.result, "Plan": json.dumps(self.plan)}.get(str(message.member))
+        answer = {"Result": self.result, "Plan": json.dumps(self.plan)}.get(message.member)
         if isinstance(answer, str):
             return reply(message, "s", answer)
         refusal = self.refusal if message.member == "Defragment" else self.result
-        return Message.new_error(message, *refusal) if isinstance(refusal, tuple) else False
+        assert isinstance(refusal, tuple)
+        return new_error(message, refusal[0], "s", refusal[1:])
 
     def removed(self, result: str) -> None:
         """The job is over."""
-        self.bus.send(Message.new_signal(names.MANAGER_PATH, names.MANAGER, "JobRemoved", "uos", [7, JOB, result]))
+        self.bus.send(make_signal(names.MANAGER_PATH, names.MANAGER, "JobRemoved", "uos", 7, JOB, result))
 
     def moved(self) -> None:
         """The job got on."""
-        body: list[Any] = [names.JOB, {}, ["Progress"]]
-        self.bus.send(Message.new_signal(JOB, names.PROPERTIES, "PropertiesChanged", "sa{sv}as", body))
+        self.bus.send(make_signal(JOB, names.PROPERTIES, "PropertiesChanged", "sa{sv}as", names.JOB, {}, ["Progress"]))
 
 
 @pytest.fixture
@@ -204,11 +204,11 @@ def forged(fake: FakeService, *signals: Message) -> None:
     """Have a stranger send these to the client, and then the job be canceled."""
 
     async def send() -> None:
-        stranger = await MessageBus(fake.address).connect()
+        stranger = await Connection.open(fake.address)
         for one in signals:
-            await stranger.send(one)
-        await stranger.call(Message("org.freedesktop.DBus", "/", "org.freedesktop.DBus", "GetId"))  # all is sent by now
-        stranger.disconnect()
+            stranger.send(one)
+        await stranger.call(bus_call("GetId"))  # all is sent by now
+        stranger.close()
         fake.removed("canceled")
 
     fake.forging = asyncio.get_running_loop().create_task(send())
@@ -219,8 +219,8 @@ def test_a_strangers_signals_are_not_believed(fake: FakeService) -> None:
 
     def forge(service: FakeService) -> None:
         def signal(member: str, signature: str, *body: Any) -> Message:
-            message = Message.new_signal(names.MANAGER_PATH, names.MANAGER, member, signature, list(body))
-            message.destination = service.client
+            message = make_signal(names.MANAGER_PATH, names.MANAGER, member, signature, *body)
+            message.header.fields[HeaderFields.destination] = service.client
             return message
 
         gone = ("sss", names.BUS_NAME, ":1.1", "")

@@ -153,7 +153,7 @@ def test_pip_installs_the_checkout_and_its_libraries(tmp_path: Path) -> None:
         pytest.skip("the headers of libsystemd and libbtrfsutil are not installed")
     plain = make_environment(tmp_path)
     run(plain / "bin/pip", "install", "--quiet", CHECKOUT, "btrfsutil<6.14")
-    libraries = "import btrfsutil, dbus_fast, jinja2, psutil, pydantic, pyinotify, systemd.journal"
+    libraries = "import btrfsutil, jeepney, jinja2, psutil, pydantic, pyinotify, systemd.journal"
     run(plain / "bin/python", "-P", "-c", libraries)
     assert run(plain / "bin/journalkeeper", "--version") == f"journalkeeper {__version__}\n"
 

@@ -54,7 +54,7 @@ PressureMax=100%
 
 PATIENT = (
     # all that nobody needs is imported before: the user may not be able to read the checkout
-    "import os, sys, dbus_fast.aio, dbus_fast.signature;"
+    "import os, sys;"
     "from journalkeeper import engine;"
     "from journalkeeper.bus import client, options;"
     "from journalkeeper.cli import defrag, main, plan, program, progress, status;"

@@ -21,7 +21,7 @@ from pathlib import Path
 PACKAGES = (
     "systemd-sysv", "libpam-systemd", "dbus", "polkitd",
     "python3", "python3-venv", "python3-systemd", "python3-btrfsutil", "python3-pyinotify", "python3-psutil",
-    "python3-dbus-fast", "python3-jinja2",
+    "python3-jeepney", "python3-jinja2",
     "btrfs-progs", "btrfs-compsize", "acl", "attr", "procps", "e2fsprogs", "sudo", "ca-certificates",
 )  # fmt: skip
 """The packages of a host on which journalkeeper is installed, and those that the tests use."""

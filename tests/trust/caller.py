@@ -23,9 +23,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from dbus_fast import Message, MessageType, Variant
+from jeepney import HeaderFields, MessageType
 
 from journalkeeper.bus import names
+from journalkeeper.bus.connection import make_call
 from journalkeeper.bus.options import FLAGS
 from tests import bus as beds
 from tests.bench.figures import Option
@@ -91,20 +92,15 @@ class Caller:
         member = pick(list(MEMBERS))
         signature = MEMBERS[member] if self._dice.random() < 0.7 else pick(list(SIGNATURES))
         fitting = INTERFACES.get(member, names.MANAGER)
-        kind = MessageType.METHOD_CALL if self._dice.random() < 0.9 else pick(list(MessageType))
-        message = Message(
-            destination=names.BUS_NAME,
-            path=pick(self._paths),
-            interface=pick([names.MANAGER, "a.b", *INTERFACES.values()]) if self._dice.random() < 0.5 else fitting,
-            member=member,
-            signature=signature,
-            body=[self._make_value(one) for one in SIGNATURES[signature]],
-            serial=self._serial,
-            reply_serial=self._dice.randrange(1, 100),
-            error_name="a.b" if kind is MessageType.ERROR else None,
-            message_type=kind,
-        )
-        return bytes(message._marshall(False))
+        interface = pick([names.MANAGER, "a.b", *INTERFACES.values()]) if self._dice.random() < 0.5 else fitting
+        values = [self._make_value(one) for one in SIGNATURES[signature]]
+        message = make_call(names.BUS_NAME, pick(self._paths), interface, member, signature, *values)
+        kind = MessageType.method_call if self._dice.random() < 0.9 else pick(list(MessageType))
+        message.header.message_type = kind
+        message.header.fields[HeaderFields.reply_serial] = self._dice.randrange(1, 100)
+        if kind is MessageType.error:
+            message.header.fields[HeaderFields.error_name] = "a.b"
+        return bytes(message.serialise(self._serial))
 
     def _make_value(self, signature: str) -> Any:
         number = self._dice.choice([0, 1, 7, (1 << 31) - 1])
@@ -118,16 +114,16 @@ class Caller:
             "ay": lambda: self._dice.randbytes(self._dice.choice([0, 100, 200_000])),
             "aav": lambda: [[] for _ in range(self._dice.choice([0, 10, 20_000]))],
             "a{sv}": lambda: {self._make_option(): self._make_variant() for _ in range(self._dice.randrange(4))},
-            "(ss)": lambda: ["a", "b"],
-            "a{s(ii)}": lambda: {"a": [1, 2]},
+            "(ss)": lambda: ("a", "b"),
+            "a{s(ii)}": lambda: {"a": (1, 2)},
         }
         return values[signature]()
 
-    def _make_variant(self) -> Variant:
+    def _make_variant(self) -> tuple[str, Any]:
         text = self._make_text()
         options: dict[str, Any] = {"b": True, "s": text, "as": [text], "u": 7, "a{sv}": {}, "ai": [1]}
         signature = self._dice.choice(list(options))
-        return Variant(signature, options[signature])
+        return signature, options[signature]
 
     def _make_option(self) -> str:
         return self._dice.choice((*FLAGS, "after", "x", self._make_text()))

@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from dbus_fast import Variant
 
 from journalkeeper.bus import callers, names
 from journalkeeper.bus.callers import BURST, LATE_MOST_S, LONG_COST, RATE_PER_S, UNREAD_MOST
 from journalkeeper.bus.client import Service
-from journalkeeper.bus.connection import CALL_MOST
+from journalkeeper.bus.connection import CALL_MOST, FIELDS_MOST
 from tests import bus as beds
 from tests.bus import PrivateBus, RawClient, raw_call
 from tests.nobody import NOBODY, as_nobody
@@ -39,6 +38,7 @@ DEBT: Final = LATE_MOST_S * RATE_PER_S
 
 LIST: Final = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "ListFiles", "t", 0)
 PLAN: Final = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Plan", "asst", [], "", 0)
+INTROSPECT: Final = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.INTROSPECTABLE, "Introspect")
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def never_reads(bus: PrivateBus, questions: list[bytes], connections: int, times
         wait = selectors.DefaultSelector()
         left = {}
         for client in clients:
-            left[client] = b"".join(numbered(one, 3 + n) for n, one in enumerate(questions * times))
+            left[client] = memoryview(b"".join(numbered(one, 3 + n) for n, one in enumerate(questions * times)))
             wait.register(client.socket, selectors.EVENT_WRITE, client)
         while any(left.values()):
             for key, _ in wait.select():
@@ -112,13 +112,40 @@ def never_reads(bus: PrivateBus, questions: list[bytes], connections: int, times
 
 # Its place on the bus
 
-FLOODS: Final = [([LIST], 20, 200), ([STATE], 20, 2000)]
+
+def make_array(signature: str, empty: list[Any], pad: int, after: int) -> bytes:
+    """Return a Plan whose array has 28 MiB of zeros: empty arrays or texts, of which the last lacks `pad` bytes."""
+    call = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Plan", signature, *empty)
+    length = 28 << 20
+    body = (length - pad).to_bytes(4, "little") + bytes(length + after)
+    old = int.from_bytes(call[4:8], "little")
+    return call[:4] + len(body).to_bytes(4, "little") + call[8 : len(call) - old] + body
+
+
+def make_rule(number: int) -> bytes:
+    """Return a call that adds a match rule for the service's signals to the caller's connection."""
+    rule = f"type='signal',sender='{names.BUS_NAME}',path_namespace='{names.MANAGER_PATH}',arg0='{number}'"
+    return raw_call(names.BUS, names.BUS_PATH, names.BUS, "AddMatch", "s", rule)
+
+
+FLOODS: Final[dict[str, tuple[Callable[[], list[bytes]], int, int]]] = {
+    "lists": (lambda: [LIST], 20, 200),
+    "states": (lambda: [STATE], 20, 2000),
+    "introspections": (lambda: [INTROSPECT], 20, 2000),
+    "arrays of a wrong signature": (lambda: [make_array("aas", [[]], 0, 0)], 4, 2),
+    "arrays of the right signature": (lambda: [make_array("asst", [[], "", 0], 3, 20)], 4, 2),
+    "match rules": (lambda: [make_rule(number) for number in range(512)], 20, 1),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("questions", "connections", "times"), FLOODS, ids=["lists", "states"])
+@pytest.mark.parametrize(("make_questions", "connections", "times"), FLOODS.values(), ids=FLOODS.keys())
 def test_a_user_who_reads_no_answer_keeps_neither_the_bus_nor_its_memory(
-    bus: PrivateBus, serve: Callable[..., Served], questions: list[bytes], connections: int, times: int
+    bus: PrivateBus,
+    serve: Callable[..., Served],
+    make_questions: Callable[[], list[bytes]],
+    connections: int,
+    times: int,
 ) -> None:
     """What dbus-daemon keeps of its own errors for such a caller is the bus's affair.
 
@@ -128,7 +155,7 @@ def test_a_user_who_reads_no_answer_keeps_neither_the_bus_nor_its_memory(
     before, resident = find_owner(bus), served.rss_kib()
     kept: list[int] = []
     slowest_s = 0.0
-    with hostile(never_reads(bus, questions, connections, times)):
+    with hostile(never_reads(bus, make_questions(), connections, times)):
         end = time.monotonic() + 20
         while time.monotonic() < end:
             began_s = time.monotonic()
@@ -145,7 +172,7 @@ def test_a_user_who_reads_no_answer_keeps_neither_the_bus_nor_its_memory(
     assert served.rss_kib() - resident < 64 << 10
 
 
-CROWD: Final = [Variant("as", []) for _ in range(8000)]
+CROWD: Final[list[tuple[str, list[str]]]] = [("as", [])] * 8000
 
 
 @pytest.mark.slow
@@ -237,18 +264,19 @@ def test_a_few_calls_above_the_rate_are_answered_late(bus: PrivateBus, serve: Ca
     assert as_nobody(asks) > 0.4 * LATE_MOST_S
 
 
-@pytest.mark.parametrize("length", [20_000, 1 << 20])
+@pytest.mark.parametrize(
+    ("path", "text", "read"),
+    [(2_000, 1, True), (FIELDS_MOST, 1, False), (1, 100_000, True), (1, CALL_MOST, False), (1, 1 << 20, False)],
+)
 def test_a_message_that_is_too_long_is_dropped_and_the_next_call_is_answered(
-    bus: PrivateBus, serve: Callable[..., Served], length: int
+    bus: PrivateBus, serve: Callable[..., Served], path: int, text: int, *, read: bool
 ) -> None:
     """A long one that is read is an error, for there is no such path."""
     serve()
-    read = length < CALL_MOST
 
     def asks() -> tuple[int, int, int]:
         with RawClient(str(bus.socket)) as client:
-            path = "/" + "x" * (length - 1)
-            client.send(raw_call(names.BUS_NAME, path, names.PROPERTIES, "GetAll", "s", names.MANAGER))
+            client.send(raw_call(names.BUS_NAME, "/" + "x" * path, names.PROPERTIES, "GetAll", "s", "x" * text))
             client.send(numbered(STATE, 3))
             answered = 0
             while answered < 1 + read:

@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from dbus_fast import Message, Variant
+from jeepney import HeaderFields, Message, MessageType
 
 from journalkeeper.bus import callers, client
 from journalkeeper.bus.callers import (
@@ -41,17 +41,18 @@ class Bus:
         self.kept: dict[str, int] | None = {}
         self.asked: list[tuple[str, str]] = []
 
-    async def ask(self, message: Message) -> list[Any]:
+    async def ask(self, message: Message) -> tuple[Any, ...]:
         (name,) = message.body
-        self.asked.append((message.member or "", name))
+        member = message.header.fields[HeaderFields.member]
+        self.asked.append((member, name))
         await asyncio.sleep(0)
-        if message.member == "GetConnectionCredentials" and name in self.uids:
-            known = {"UnixUserID": Variant("u", self.uids[name])}
-            groups = {} if self.groups is None else {"UnixGroupIDs": Variant("au", self.groups)}
-            return [{**known, **groups}]
-        if message.member == "GetConnectionStats" and self.kept is not None:
-            kept = Variant("u", self.kept.get(name, 0))
-            return [{"IncomingBytes": kept, "OutgoingBytes": kept}]
+        if member == "GetConnectionCredentials" and name in self.uids:
+            known = {"UnixUserID": ("u", self.uids[name])}
+            groups = {} if self.groups is None else {"UnixGroupIDs": ("au", self.groups)}
+            return ({**known, **groups},)
+        if member == "GetConnectionStats" and self.kept is not None:
+            kept = "u", self.kept.get(name, 0)
+            return ({"IncomingBytes": kept, "OutgoingBytes": kept},)
         raise CallError("a.b", "no")
 
 
@@ -244,7 +245,7 @@ async def test_few_calls_wait_until_the_bus_has_named_their_callers() -> None:
 
     def handle(name: str, length: int) -> bool:
         before = len(dispatcher._tasks)
-        dispatcher.handle(Message(sender=name, path="/", member="Ping"), length)
+        dispatcher.handle(Mock(sender=name, kind=MessageType.method_call, length=length))
         return len(dispatcher._tasks) > before
 
     dispatcher._callers.find(":1.4").uid = 0
