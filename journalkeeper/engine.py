@@ -133,6 +133,16 @@ class Engine:
         seen = self._see(request)
         return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
 
+    def plan(self, request: Request) -> Plan:
+        """Return the plan that `run` would carry out now. Raises: as `look_and_plan`."""
+        return self.look_and_plan(request)[1]
+
+    def defragment(
+        self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]
+    ) -> Report:
+        """Carry out `request` for the user of a command. Raises: as `run`."""
+        return self.run(request, on_progress=on_progress, stop=stop)
+
     def look_and_plan(self, request: Request) -> tuple[Host, Plan]:
         """Return the host with its history, empty if missing, and the plan that `run` would carry out now.
 

@@ -40,6 +40,7 @@ TESTS_OF = {
     "execute": "execute* isolate effects whole_file kernels",
     "metrics": "metrics_*",
     "engine": "engine",
+    "keeper": "",  # a Protocol, tested in both forms by cli_commands and cli_bus
     "report": "report_*",
     "probe": "probe_* lab_compare try",
     "service": "service_* watch_limits late_directory threads log_injection purge host sid",

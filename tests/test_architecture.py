@@ -33,6 +33,7 @@ ORDER = (
     "execute",
     "metrics",
     "engine",
+    "keeper",
     "report",
     "probe",
     "service",

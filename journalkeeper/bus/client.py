@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 from jeepney import HeaderFields, Message, MessageFlag, MessageType
 
@@ -20,11 +20,11 @@ from journalkeeper.bus import names, options
 from journalkeeper.bus.connection import SENT_MOST, Connection, Received, bus_call, make_call
 from journalkeeper.bus.names import BUS, CallError
 from journalkeeper.health.evidence import Hung
-from journalkeeper.model import Request
+from journalkeeper.model import Plan, Request
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NoSuchJobError, UsageError
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.progress import NONE_YET, Progress
-from journalkeeper.model.run import Report, job_report
+from journalkeeper.model.run import Report, decode_plan, decode_report
 from journalkeeper.model.schema import from_properties
 
 CONNECT_S: Final = 5.0
@@ -47,14 +47,6 @@ POLL_S: Final = 0.1
 
 LOST: Final = "the connection to the bus was lost; the service and its jobs go on without it"
 QUEUED: Final = "queued; the service ends other work first"
-
-
-class Answer(NamedTuple):
-    """The result of a job: `document` is that of `defrag -j`; `canceled` is True if it was canceled."""
-
-    report: Report
-    document: dict[str, Any]
-    canceled: bool
 
 
 class Service:
@@ -109,21 +101,23 @@ class Service:
         """
         return from_properties(Manager(), self._read_properties(names.MANAGER_PATH, names.MANAGER, ANSWER_S))
 
-    def plan(self, request: Request) -> dict[str, Any]:
-        """Return the document of `plan -j` that the service makes for `request`; `omitted` is the number of missing
-        rows.
+    def plan(self, request: Request) -> Plan:
+        """Return the plan that the service makes for `request`, with a notice if rows are missing.
 
         Raises: UsageError, BusyError; HungError after CALL_S; KeeperError for another version and all other errors.
         """
         self._require_same_version()
         (text,) = self._call("Plan", "asst", *options.list_arguments(request), patience_s=CALL_S)
-        document: dict[str, Any] = json.loads(text)
-        return document
+        plan = decode_plan(json.loads(text))
+        if plan.omitted is None:
+            return plan
+        missing = f"{plan.omitted:,} rows do not fit the service's answer; name a PATH to see its row"
+        return plan._replace(notices=(missing,))
 
     def defragment(
         self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]
-    ) -> Answer:
-        """Have the service carry out `request` as a job, wait for its end without a limit, and return its result.
+    ) -> Report:
+        """Have the service carry out `request` as a job, wait for its end without a limit, and return its report.
 
         polkit may ask the user for a password first. When `stop` returns True, the job ends at a chunk border.
 
@@ -134,25 +128,22 @@ class Service:
         (job,) = self._call("Defragment", "asst", *options.list_arguments(request))
         self._show_progress(job, on_progress)
         canceling = False
-        result = ""
-        while not result:
+        while True:
             if stop() and not canceling:
                 canceling = True
                 with suppress(NoSuchJobError):  # it has just ended
                     self._call("Cancel", "o", job)
             message = self._next(POLL_S)
             if message is not None and message.member == "JobRemoved" and message.read()[1] == job:
-                result = message.read()[2]
-            elif message is not None and message.path == job:
+                break
+            if message is not None and message.path == job:
                 self._show_progress(job, on_progress)
         (text,) = self._call("Result", "o", job, patience_s=CALL_S)
-        answer = json.loads(text)
-        document = {name: answer[name] for name in ("outcomes", "totals", "omitted") if name in answer}
-        report = job_report(answer)
-        if "omitted" in answer:
-            notice = f"{answer['omitted']:,} rows do not fit the service's answer; `journalkeeper history` shows them"
-            report = report._replace(notices=(*report.notices, notice))
-        return Answer(report, document, result == "canceled")
+        report = decode_report(json.loads(text))
+        if report.plan.omitted is None:
+            return report
+        missing = f"{report.plan.omitted:,} rows do not fit the service's answer; `journalkeeper history` shows them"
+        return report._replace(notices=(*report.notices, missing))
 
     def pause(self, span_us: int) -> None:
         """Make the service stop its own work for `span_us` microseconds; 0 means until `resume`.

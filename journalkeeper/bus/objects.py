@@ -179,16 +179,14 @@ class Objects:
 
     @publish(names.MANAGER, (JOB,), (("document", "s"),))
     async def result(self, call: Call, job: str) -> str:
-        """Show the outcome of the job that ended last: outcomes and totals as `journalkeeper defrag -j` writes them,
-        then skipped (as in a plan), details (by path, the error in words) and notices (sentences about the run).
+        """Show the outcome of the job that ended last as a JSON document: outcomes (of actions, as
+        `journalkeeper defrag -j` writes them), skipped (as in a plan), notices (sentences about the run),
+        written_bytes and duration_s.
 
         A document that would be too long lacks rows, as in Plan. A job that failed as a whole returns its error. Error
         NoSuchJob: the job is not known, is not over, or is not the last one that ended.
         """
-        ended = self._service.jobs.find_result(names.job_number(job))
-        if ended.error is not None:
-            raise ended.error
-        return write_document(ended.document, call.caller.reads)
+        return write_document(self._service.jobs.find_report(names.job_number(job)), call.caller.reads)
 
     @publish(names.MANAGER, (("usec", "t"),), action=names.ACTION_MANAGE)
     async def pause(self, _: Call, span_us: int) -> None:

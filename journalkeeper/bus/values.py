@@ -6,7 +6,6 @@ They come from the records of model/; here they get the contract's signatures, a
 
 from __future__ import annotations
 
-import json
 import posixpath
 from bisect import bisect
 from collections.abc import Callable
@@ -16,9 +15,10 @@ from typing import Any, Final
 from journalkeeper.bus import contract, names, options
 from journalkeeper.bus.contract import Values
 from journalkeeper.journald.names import classify
-from journalkeeper.model import JournalFile, Outcome, Result
+from journalkeeper.model import JournalFile, Outcome, Plan, Result
 from journalkeeper.model.manager import JobState, Treatment
-from journalkeeper.model.schema import bus_rows, to_properties
+from journalkeeper.model.run import Report
+from journalkeeper.model.schema import bus_rows, to_json, to_properties, write_json
 from journalkeeper.model.units import U64_MAX
 from journalkeeper.service.jobs import Job
 from journalkeeper.service.snapshot import Doing, Findings
@@ -38,7 +38,7 @@ TEXT_MOST: Final = 400_000
 DOCUMENT_MOST: Final = 900 << 10
 """Characters of a JSON document: one answer has at most 1 MiB."""
 
-LISTS: Final = ("actions", "notices", "outcomes", "details", "skipped")
+LISTS: Final = ("actions", "notices", "outcomes", "skipped")
 """The parts of a document that are cut where it is too long, the most important first."""
 
 CARRIED: Final[dict[str, Callable[[Any], object]]] = {
@@ -92,39 +92,32 @@ def _make_file_values(row: JournalFile, doing: Doing | None, reads: Reads) -> Va
     return known if reads(row.owner) else {name: value for name, value in known.items() if name not in PRIVATE}
 
 
-def write_document(document: dict[str, Any], reads: Reads) -> str:
-    """Return the JSON of `document`, the plan or the result of a job, in at most DOCUMENT_MOST characters.
+def write_document(answer: Plan | Report, reads: Reads) -> str:
+    """Return the JSON of `answer` in at most DOCUMENT_MOST characters.
 
-    Details about files of an owner are hidden if `reads(owner)` is False. `document` stays unchanged.
+    Details about files of an owner are hidden if `reads(owner)` is False.
     """
-    skipped = [
-        row if reads(_owner(row["path"])) else {**row, "detail": "", "until_us": None}
-        for row in document.get("skipped", ())
-    ]
-    written = {**document, "skipped": skipped}
-    if "details" in written:
-        written["details"] = {path: text for path, text in document["details"].items() if reads(_owner(path))}
-    text = to_json(written)
-    return text if len(text) <= DOCUMENT_MOST else to_json(_leave_out_rows(written))
+    document = to_json(answer)
+    for name in {"outcomes", "skipped"} & document.keys():
+        document[name] = [row if reads(_owner(row["path"])) else _hide(row) for row in document[name]]
+    text = write_json(document)
+    return text if len(text) <= DOCUMENT_MOST else write_json(_leave_out_rows(document))
 
 
 def _leave_out_rows(document: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of `document` of at most DOCUMENT_MOST characters of JSON. `omitted` counts the missing rows."""
     lists: dict[str, Any] = {name: document[name] for name in LISTS if name in document}
-    lists["skipped"] = sorted(document["skipped"], key=lambda row: not row.get("puts_off"))
-    rows = [(name, row) for name, some in lists.items() for row in (some.items() if name == "details" else some)]
+    lists["skipped"] = sorted(document["skipped"], key=lambda row: not row["puts_off"])
+    rows = [(name, row) for name, some in lists.items() for row in some]
     empty: dict[str, Any] = {name: [] for name in lists}
-    left = DOCUMENT_MOST - len(to_json({**document, **empty, "omitted": U64_MAX}))
-    fitting = bisect(list(accumulate(len(to_json(row)) + 1 for _, row in rows)), left)
-    cut: dict[str, Any] = {name: [row for other, row in rows[:fitting] if other == name] for name in lists}
-    if "details" in cut:
-        cut["details"] = dict(cut["details"])
+    left = DOCUMENT_MOST - len(write_json({**document, **empty, "omitted": U64_MAX}))
+    fitting = bisect(list(accumulate(len(write_json(row)) + 1 for _, row in rows)), left)
+    cut = {name: [row for other, row in rows[:fitting] if other == name] for name in lists}
     return {**document, **cut, "omitted": len(rows) - fitting}
 
 
-def to_json(document: object) -> str:
-    """Return `document`, of dicts, lists, texts and numbers, as JSON in one line of ASCII, as -j writes it."""
-    return json.dumps(document, separators=(",", ":"))
+def _hide(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"detail": "", **({"until_us": None} if "until_us" in row else {})}
 
 
 def _owner(path: str) -> str:

@@ -18,6 +18,7 @@ from journalkeeper.config import Config, files, validation
 from journalkeeper.health.evidence import Hung, Recorded, Unknown
 from journalkeeper.history import state
 from journalkeeper.history.store import Record
+from journalkeeper.keeper import Keeper
 from journalkeeper.model import Request
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.manager import Manager
@@ -150,6 +151,15 @@ class Context:
             return service
         service.close()
         return None
+
+    @contextmanager
+    def keeper(self, asked: Request) -> Iterator[Keeper]:
+        """Yield the running service if `service` returns it, else the engine in this process.
+
+        Raises: as `service`, or else as `engine`.
+        """
+        with self.service(asked) or nullcontext() as service:
+            yield service or self.engine()
 
     def watches(self, path: str) -> bool:
         """Return whether the absolute `path` is one of Directories=, or below one without a link between.

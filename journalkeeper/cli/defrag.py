@@ -19,7 +19,7 @@ exit status:
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from contextlib import ExitStack
 
 from journalkeeper.cli import plan as plans
 from journalkeeper.cli.context import Context
@@ -36,8 +36,8 @@ from journalkeeper.cli.wording import (
     format_seconds,
     show_decisions,
 )
-from journalkeeper.model import Outcome, Request, Result, Verb
-from journalkeeper.model.run import Report, defrag_document
+from journalkeeper.model import Outcome, Result, Verb
+from journalkeeper.model.run import Report
 from journalkeeper.model.units import MS_US, spell_size
 
 
@@ -50,19 +50,22 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Carry out the plan, in the running service or in this process, and show the outcome for each file.
 
-    With -n only show the plan. Notices and failures are written to stderr. The exit status is 1 if a named path
-    cannot be examined as a journal file (NO_JOURNAL), also with -n. It is also 1 if an action failed or the run
-    was interrupted. Otherwise it is 0.
+    With -n only show the plan. SIGINT, SIGTERM and SIGHUP end the run after the present chunk. Notices and failures are
+    written to stderr. The exit status is 1 if a named path cannot be examined as a journal file (NO_JOURNAL), also with
+    -n. It is also 1 if an action failed or the run was interrupted. Otherwise it is 0.
 
-    Raises: NeedsRootError if an unprivileged user can read none of the files; other errors as `_execute`, or with
-    -n as `Service.plan` and `Engine.look_and_plan`.
+    Raises: NeedsRootError if an unprivileged user can read none of the files; as `Context.keeper`, and as `defragment`
+    or with -n as `plan` of both keepers. An error of the service does not lead to a run in this process.
     """
     asked = request(args)
     if args.dry_run:
         return plans.show(asked, context)
     output = context.output
-    report, document, stopped = _execute(asked, context)
-    outcomes, skipped = report.outcomes, report.plan.skipped
+    with ExitStack() as stack:
+        draw, keeper = stack.enter_context(on_terminal(output)), stack.enter_context(context.keeper(asked))
+        stop = stack.enter_context(catch_signals("\nStopping after this chunk." if draw.seen else ""))
+        report = keeper.defragment(asked, on_progress=draw, stop=stop)
+    outcomes, skipped = report.outcomes, report.skipped
     status = report_problems(skipped, len(skipped) + len(outcomes), asked.paths, context)
     failed = [outcome for outcome in outcomes if outcome.result is Result.FAILED]
     output.note(*report.notices, *(f"{one.path}: {one.detail or one.reason}" for one in failed))
@@ -70,7 +73,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     odd = [outcome.reason for outcome in outcomes if outcome.result is not Result.DONE]
     show_decisions(
         output,
-        document,
+        report.answer,
         Table((column,), outcomes, lambda outcome: COLOURS[outcome.result]),
         skipped,
         everything=bool(asked.paths),
@@ -78,28 +81,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         footer=[[_summarize(report)]],
         paged=False,
     )
-    return int(bool(status or stopped or failed))
-
-
-def _execute(asked: Request, context: Context) -> tuple[Report, dict[str, Any], bool]:
-    """Run `asked` in the service if the service can do it, else in this process. Show the progress on a terminal.
-
-    A signal (SIGINT, SIGTERM, SIGHUP) makes the run stop after the present chunk; in the service it cancels the job.
-    Return the report, the document of `defrag -j`, and whether the run ended early.
-
-    Raises: as `Context.service`, then `Service.defragment` (also if the job was canceled in the queue) or `Engine.run`.
-    An error of the service does not lead to a run in this process.
-    """
-    with on_terminal(context.output) as draw:
-        hint = "\nStopping after this chunk." if draw.seen else ""
-        service = context.service(asked)
-        if service is not None:
-            with service, catch_signals(hint) as stop:
-                return service.defragment(asked, on_progress=draw, stop=stop)
-        engine = context.engine()
-        with catch_signals(hint) as stop:
-            report = engine.run(asked, on_progress=draw, stop=stop)
-            return report, defrag_document(report), report.is_interrupted
+    return int(bool(status or report.is_interrupted or failed))
 
 
 def _summarize(report: Report) -> str:
@@ -109,7 +91,7 @@ def _summarize(report: Report) -> str:
     an action that was done wrote bytes, the summary also contains `describe_sums` of the done actions. After a
     rotation, a sentence adds that the rotated file is an archive now.
     """
-    outcomes, skipped = report.outcomes, report.plan.skipped
+    outcomes, skipped = report.outcomes, report.skipped
     if not outcomes:
         return describe_no_actions(skipped)
     done = [outcome for outcome in outcomes if outcome.result is Result.DONE]

@@ -27,11 +27,9 @@ from journalkeeper.cli.plan import make_plan
 from journalkeeper.cli.selection import list_problems, report_problems
 from journalkeeper.cli.terminal import DEFAULT_COLUMNS
 from journalkeeper.journald import opening
-from journalkeeper.model import Host, JournalFile, Kind, Request, Stretch, Sums, Window
+from journalkeeper.model import Action, Host, JournalFile, Kind, Request, Skip, Stretch, Sums, Window
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.history import HistoryEntry, Sample
-from journalkeeper.model.run import plan_windows
-from journalkeeper.model.schema import parse_record
 from journalkeeper.observe.read_cost import estimate_cold_read_s
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import story
@@ -157,14 +155,15 @@ def _decide(asked: Request, context: Context, unknown: dict[str, str]) -> tuple[
     `unknown["decision"]`, and return two empty dictionaries.
     """
     try:
-        written = make_plan(asked, context)
+        plan = make_plan(asked, context)
     except KeeperError as error:
         unknown["decision"] = str(error)
         return {}, {}
     decisions: Decisions = {}
-    for row in (*written["skipped"], *reversed(written["actions"])):
-        decisions.setdefault(row["path"], []).append(parse_record(Decision, {"action": None, **row}))
-    return decisions, plan_windows(written)
+    rows: list[Action | Skip] = [*plan.skipped, *reversed(plan.actions)]
+    for one in rows:
+        decisions.setdefault(one.path, []).append(Decision.of(one))
+    return decisions, plan.window
 
 
 def _show_directories(host: Host, path: str, context: Context) -> int:

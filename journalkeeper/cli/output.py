@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import shutil
 import sys
@@ -19,7 +18,7 @@ from journalkeeper.cli.table import Table, render, stack_blocks, wrap_sentence
 from journalkeeper.cli.terminal import DEFAULT_COLUMNS, columns, page, wants_colours
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import escape
-from journalkeeper.model.schema import to_json
+from journalkeeper.model.schema import write_json
 
 LEAST_COLUMNS: Final = 40
 Block: TypeAlias = Table[Any] | Sequence[str]
@@ -45,16 +44,8 @@ class Output:
         self.width = None if known is None else max(LEAST_COLUMNS, known)
 
     def document(self, value: object) -> None:
-        r"""Write a record, or a container of records, as JSON: one line, or indented with --json=pretty. Ignore
-        --quiet.
-
-        Always ASCII: a byte of a path that is not UTF-8 is \udcXX, XX being the byte, which
-        json.loads and os.fsencode turn back into it (PEP 383).
-
-        Raises: as `write`.
-        """
-        form: dict[str, Any] = {"indent": 2} if self.json == "pretty" else {"separators": (",", ":")}
-        write(json.dumps(to_json(value), **form))
+        """Write `value` as `write_json`, indented with --json=pretty. Ignore --quiet. Raises: as `write`."""
+        write(write_json(value, indent=2 if self.json == "pretty" else None))
 
     def lines(self, lines: Sequence[str], *, paged: bool = True) -> None:
         """Write lines to stdout. With --quiet or without lines, write nothing.

@@ -27,8 +27,7 @@ exit status:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.selection import add_selection, report_problems, request
@@ -41,17 +40,11 @@ from journalkeeper.cli.wording import (
     is_on_file,
     show_decisions,
 )
-from journalkeeper.model import Reason, Request, Skip
+from journalkeeper.model import Action, Plan, Reason, Request
 from journalkeeper.model.escape import escape
-from journalkeeper.model.run import parse_skips, plan_windows
-from journalkeeper.model.schema import to_json
 from journalkeeper.model.units import format_size, spell_size
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report.story import describe_window
-
-
-def _extents(name: str) -> Callable[[dict[str, Any]], str]:
-    return lambda action: str(action[name]) if is_on_file(action["action"]) else "-"
 
 
 def _estimate(text: str) -> str:
@@ -62,32 +55,32 @@ def _estimate(text: str) -> str:
     return "-" if text in {"0", "0B"} else f"~{text}"
 
 
-def _format_part(action: dict[str, Any]) -> str:
+def _format_part(action: Action) -> str:
     """Return a table cell that shows which part of the file the action rewrites.
 
     Return "-" for an action that rewrites no range, such as set-nocow. Return "whole file" if the ranges contain all
     extents of the file. Otherwise return "SIZE at OFFSET" for one range, and "N ranges" for several.
     """
-    ranges = action["ranges"]
+    ranges = action.ranges
     if not ranges:
         return "-"
-    if sum(one["extents"] for one in ranges) >= action["extents_before"]:
+    if sum(one.extents for one in ranges) >= action.extents_before:
         return "whole file"
     if len(ranges) == 1:
-        return f"{format_size(ranges[0]['length'])} at {format_size(ranges[0]['offset'])}"
+        return f"{format_size(ranges[0].length)} at {format_size(ranges[0].offset)}"
     return f"{len(ranges)} ranges"
 
 
-_ACTIONS: Final[tuple[Column[dict[str, Any]], ...]] = (
-    Column("ACTION", lambda action: str(action["action"])),
-    Column("REASON", lambda action: str(action["reason"]), gives="text"),
-    Column("EXTENTS", _extents("extents_before"), right=True),
-    Column("EXPECTED", _extents("extents_expected"), right=True),
-    Column("WRITES", lambda action: format_size(action["bytes_to_write"]), right=True),
-    Column("TIME SAVED", lambda action: _estimate(format_seconds(action.get("read_seconds_saved", 0))), right=True),
-    Column("DISK SAVED", lambda action: _estimate(format_size(action.get("disk_bytes_saved", 0))), right=True),
+_ACTIONS: Final[tuple[Column[Action], ...]] = (
+    Column("ACTION", lambda one: one.action),
+    Column("REASON", lambda one: one.reason, gives="text"),
+    Column("EXTENTS", lambda one: str(one.extents_before) if is_on_file(one.action) else "-", right=True),
+    Column("EXPECTED", lambda one: str(one.extents_expected) if is_on_file(one.action) else "-", right=True),
+    Column("WRITES", lambda one: format_size(one.bytes_to_write), right=True),
+    Column("TIME SAVED", lambda one: _estimate(format_seconds(one.read_seconds_saved)), right=True),
+    Column("DISK SAVED", lambda one: _estimate(format_size(one.disk_bytes_saved)), right=True),
     Column("SCOPE", _format_part, gives="text"),
-    Column("PATH", lambda action: escape(action["path"]), gives="path"),
+    Column("PATH", lambda one: escape(one.path), gives="path"),
 )
 
 
@@ -115,45 +108,33 @@ def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
 
     Raises: NeedsRootError if an unprivileged user can read none of the files; as `make_plan`.
     """
-    document = make_plan(asked, context)
-    skipped, actions = parse_skips(document), document["actions"]
-    status = report_problems(skipped, len(skipped) + len(actions), asked.paths, context)
-    windows = plan_windows(document)
-    waiting = {part for skip in skipped if skip.reason is Reason.WINDOW_CLOSED for part in skip.path.split("/")}
-    relevant = [window for name, window in windows.items() if window.open or name in waiting]
-    footer = [[describe_window(one, named=len(windows) > 1) for one in relevant], [_summarize(actions, skipped)]]
-    table = Table(_ACTIONS, actions, lambda _: GREEN)
-    everything = verbose or bool(asked.paths)
-    acted_on = {action["reason"] for action in actions}
-    others = [reason for reason in Reason if reason in acted_on]
-    show_decisions(context.output, document, table, skipped, everything=everything, others=others, footer=footer)
+    plan = make_plan(asked, context)
+    status = report_problems(plan.skipped, len(plan.skipped) + len(plan.actions), asked.paths, context)
+    waiting = {skip.instance for skip in plan.skipped if skip.reason is Reason.WINDOW_CLOSED}
+    named = len(plan.window) > 1
+    relevant = [one for one in plan.window.values() if one.open or one.instance in waiting]
+    acted_on = {action.reason for action in plan.actions}
+    show_decisions(
+        context.output,
+        plan,
+        Table(_ACTIONS, plan.actions, lambda _: GREEN),
+        plan.skipped,
+        everything=verbose or bool(asked.paths),
+        others=[reason for reason in Reason if reason in acted_on],
+        footer=[[describe_window(one, named=named) for one in relevant], [_summarize(plan)]],
+    )
     return status
 
 
-def make_plan(asked: Request, context: Context) -> dict[str, Any]:
-    """Return the plan for `asked` as the document of `plan -j`.
-
-    The running service makes the plan if it can, otherwise this process. Notices are written to stderr: those of a plan
-    that this process made, and the number of rows that the service left out.
-
-    Raises: as `Context.service` and `Service.plan`, or `Context.engine` and `Engine.look_and_plan`.
-    """
-    service = context.service(asked)
-    if service is not None:
-        with service:
-            document = service.plan(asked)
-        if document.get("omitted"):
-            context.output.note(
-                f"{document['omitted']:,} rows do not fit the service's answer; name a PATH to see its row"
-            )
-        return document
-    _, plan = context.engine().look_and_plan(asked)
+def make_plan(asked: Request, context: Context) -> Plan:
+    """Return the plan for `asked`, and write its notices to stderr. Raises: as `Context.keeper`; as its `plan`."""
+    with context.keeper(asked) as keeper:
+        plan = keeper.plan(asked)
     context.output.note(*plan.notices)
-    made: dict[str, Any] = to_json(plan)
-    return made
+    return plan
 
 
-def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
+def _summarize(plan: Plan) -> str:
     """Return the summary: the number of files and directories with actions, the costs and savings, and the rest.
 
     The figures are sums over the actions on files. If all actions are on directories, there are no figures:
@@ -163,19 +144,19 @@ def _summarize(actions: list[dict[str, Any]], skipped: tuple[Skip, ...]) -> str:
 
     The text ends with `describe_rest`. Without actions, return `describe_no_actions`.
     """
-    if not actions:
-        return describe_no_actions(skipped)
-    verdict = f"{count_subjects([action['action'] for action in actions])} to do"
-    actions = [action for action in actions if is_on_file(action["action"])]
+    if not plan.actions:
+        return describe_no_actions(plan.skipped)
+    verdict = f"{count_subjects([one.action for one in plan.actions])} to do"
+    actions = [one for one in plan.actions if is_on_file(one.action)]
     if actions:
-        before, after = (sum(action[f"extents_{when}"] for action in actions) for when in ("before", "expected"))
-        facts = [f"{spell_size(sum(action['bytes_to_write'] for action in actions))} to rewrite"]
-        facts.append(f"{before:,} to ~{after:,} extents")
-        if saved_s := sum(action.get("read_seconds_saved", 0) for action in actions):
+        before, expected = sum(one.extents_before for one in actions), sum(one.extents_expected for one in actions)
+        facts = [f"{spell_size(sum(one.bytes_to_write for one in actions))} to rewrite"]
+        facts.append(f"{before:,} to ~{expected:,} extents")
+        if saved_s := sum(one.read_seconds_saved for one in actions):
             facts.append(f"a cold read is ~{format_seconds(saved_s)} shorter at {READ_IOPS} IOPS")
-        if freed := sum(action.get("disk_bytes_saved", 0) for action in actions):
+        if freed := sum(one.disk_bytes_saved for one in actions):
             facts.append(f"~{spell_size(freed)} less on disk")
-        if more := sum(action.get("unshared_bytes", 0) for action in actions):
+        if more := sum(one.unshared_bytes for one in actions):
             facts.append(f"~{spell_size(more)} more while other files share the old data")
         verdict += f": {', '.join(facts)}"
-    return f"{verdict}. {describe_rest(skipped)}"
+    return f"{verdict}. {describe_rest(plan.skipped)}"

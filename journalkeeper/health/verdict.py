@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from posixpath import dirname
 from typing import Final
 
@@ -76,10 +75,9 @@ def present_after_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence
     """
     failed = [*(skip for skip in plan.skipped if skip.reason in FAULTS), *find_failures(outcomes)]
     failures = {one.path: one for one in failed}
-    waits = [skip.path for skip in plan.skipped if skip.puts_off and skip.reason is Reason.WINDOW_CLOSED]
-    parts = set(chain.from_iterable(path.split("/") for path in waits))
+    wait = {skip.instance for skip in plan.skipped if skip.puts_off and skip.reason is Reason.WINDOW_CLOSED}
     short = {window.instance for window in plan.windows if window.reason == "too-short"}
-    return Present(failures=tuple(failures.values()), waiting=tuple(waiting), closed=tuple(sorted(short & parts)))
+    return Present(failures=tuple(failures.values()), waiting=tuple(waiting), closed=tuple(sorted(short & wait)))
 
 
 def find_failures(outcomes: Iterable[Outcome]) -> list[Skip]:

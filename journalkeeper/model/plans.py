@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from journalkeeper.model.files import Instance, JournalFile, Volume
 from journalkeeper.model.schema import Count, Hidden, Key, Moment, PastMoment, Seconds, Sometimes
@@ -140,6 +140,15 @@ class Rotation(NamedTuple):
     namespace: str
     file: JournalFile
 
+    @property
+    def instance(self) -> str:
+        """The name of the instance."""
+        return self.file.instance
+
+
+NOWHERE: Final = JournalFile("", 0, 0, Kind.ARCHIVED, "", "")
+"""The target of an action in an answer of the service: such an action is only shown."""
+
 
 class Action(NamedTuple):
     """A planned action and its reason; `target` is the file, the directory or the rotation as the plan saw it.
@@ -153,7 +162,7 @@ class Action(NamedTuple):
     path: str
     action: Verb
     reason: Reason
-    target: Hidden[JournalFile | Instance | Rotation]
+    target: Hidden[JournalFile | Instance | Rotation] = NOWHERE
     ranges: tuple[Range, ...] = ()
     bytes_to_write: Count = 0
     extents_before: Count = 0
@@ -170,6 +179,12 @@ class Action(NamedTuple):
         """True if the action is on an active file. False for an archive, for a directory, and for a rotation."""
         return isinstance(self.target, JournalFile) and self.target.kind is Kind.ACTIVE
 
+    def skip(self, reason: Reason, detail: str, until_us: int | None = None, *, puts_off: bool = False) -> Skip:
+        """Return the decision not to do this action, and the reason."""
+        instance = self.target.name if isinstance(self.target, Instance) else self.target.instance
+        left = Skip(self.path, reason, detail, until_us, puts_off=puts_off)
+        return left._replace(instance=instance, extents=self.extents_before)
+
 
 class Skip(NamedTuple):
     """A file or directory that is left alone, and the reason."""
@@ -183,6 +198,10 @@ class Skip(NamedTuple):
     """Whether --now would change the decision."""
     puts_off: bool = False
     """Whether an action would pay and is only delayed."""
+    instance: str = ""
+    """The name of the directory that one journald writes; empty if it is unknown."""
+    extents: Count = 0
+    """The file's extents; 0 if they are unknown."""
 
 
 class Plan(NamedTuple):
@@ -204,7 +223,7 @@ class Plan(NamedTuple):
     def end_after(self, begun: int) -> Plan:
         """Return the plan of a run that ended early: all but the first `begun` actions are skips with NOT_BEGUN."""
         ended = "the run ended before this action"
-        left = (Skip(one.path, Reason.NOT_BEGUN, ended, puts_off=True) for one in self.actions[begun:])
+        left = (one.skip(Reason.NOT_BEGUN, ended, puts_off=True) for one in self.actions[begun:])
         return self._replace(actions=self.actions[:begun], skipped=(*self.skipped, *left))
 
     @property
@@ -222,10 +241,7 @@ class Plan(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of one action.
-
-    `detail` describes a failure.
-    """
+    """The result of one action."""
 
     path: str
     action: Verb
@@ -239,7 +255,8 @@ class Outcome(NamedTuple):
     bytes_written: Count
     """The bytes given to the filesystem, before compression."""
     duration_s: Seconds
-    detail: Hidden[str] = ""
+    detail: str = ""
+    """Why it failed or was not done, in words and numbers."""
     unshared_bytes: Count = 0
     """The bytes that the disk now stores twice: the planned number, or less after an interrupted run."""
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The results of a run, and the JSON documents of `plan`, `defrag` and the bus."""
+"""The results of a run, and the plans and reports that the service answers with."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from journalkeeper.model.history import Counters
-from journalkeeper.model.plans import Host, Outcome, Plan, Skip, Window
-from journalkeeper.model.schema import Count, Seconds, Sometimes, parse_record, to_json
+from journalkeeper.model.plans import Host, Outcome, Plan, Skip
+from journalkeeper.model.schema import Count, Hidden, Key, Seconds, Sometimes, parse_record
 from journalkeeper.model.waiting import Wait
 from journalkeeper.model.words import Kind, Reason, Result, Verb
 
@@ -37,31 +37,6 @@ class Done(NamedTuple):
     kind: Kind | None = None
 
 
-class Report(NamedTuple):
-    """The result of a run. `notices` are sentences about the run as a whole; `host` is the state that it saw.
-
-    `waiting` are the files with a delayed or failed action, after a run of the service. `counters` are the totals since
-    the installation, None if they could not be read. `unrecorded` are those notices that report a failure to write the
-    history.
-    """
-
-    plan: Plan
-    outcomes: tuple[Outcome, ...]
-    written_bytes: int
-    duration_s: float
-    notices: tuple[str, ...]
-    host: Host | None = None
-    waiting: tuple[Wait, ...] = ()
-    counters: Counters | None = None
-    unrecorded: tuple[str, ...] = ()
-
-    @property
-    def is_interrupted(self) -> bool:
-        """True if the run ended before its plan did."""
-        reasons = {*(one.reason for one in self.outcomes), *(one.reason for one in self.plan.skipped)}
-        return not reasons.isdisjoint((Reason.INTERRUPTED, Reason.NOT_BEGUN))
-
-
 class RunTotals(NamedTuple):
     """The sums over the outcomes of a run."""
 
@@ -78,7 +53,7 @@ class RunTotals(NamedTuple):
 
 
 class DefragAnswer(NamedTuple):
-    """The answer of `defrag`."""
+    """The answer of `defrag`: an outcome for every file, skipped files included."""
 
     outcomes: tuple[Outcome, ...]
     totals: RunTotals
@@ -86,75 +61,67 @@ class DefragAnswer(NamedTuple):
     """Rows that the service left out, because its answer would be too long."""
 
 
-def plan_windows(written: Mapping[str, Any]) -> dict[str, Window]:
-    """Return the flush windows in the document of `plan -j`, by instance.
+class Report(NamedTuple):
+    """The result of a run. `notices` are sentences about the run as a whole; `host` is the state that it saw.
 
-    Raises: KeyError, TypeError, ValueError for the document of an incompatible version.
+    `waiting` are the files with a delayed or failed action, after a run of the service. `counters` are the totals since
+    the installation, None if they could not be read. `unrecorded` are those notices that report a failure to write the
+    history. Of a run in the service, a caller gets the published values only, and a plan without actions.
     """
-    return {instance: parse_record(Window, row) for instance, row in written["window"].items()}
+
+    plan: Hidden[Plan]
+    outcomes: tuple[Outcome, ...]
+    written_bytes: Count
+    duration_s: Seconds
+    notices: tuple[str, ...]
+    host: Hidden[Host | None] = None
+    waiting: Hidden[tuple[Wait, ...]] = ()
+    counters: Hidden[Counters | None] = None
+    unrecorded: Hidden[tuple[str, ...]] = ()
+
+    @property
+    def skipped(self) -> Annotated[tuple[Skip, ...], Key()]:
+        """The files and directories that the plan leaves alone."""
+        return self.plan.skipped
+
+    @property
+    def is_interrupted(self) -> bool:
+        """True if the run ended before its plan did."""
+        reasons = {*(one.reason for one in self.outcomes), *(one.reason for one in self.skipped)}
+        return not reasons.isdisjoint((Reason.INTERRUPTED, Reason.NOT_BEGUN))
+
+    @property
+    def answer(self) -> DefragAnswer:
+        """The answer of `defrag`."""
+        outcomes = (*self.outcomes, *(_make_outcome(skip) for skip in self.skipped))
+        disk_before, disk_after = disk_sums(outcomes)
+        totals = RunTotals(
+            files=len(outcomes),
+            **{result.value: sum(outcome.result is result for outcome in outcomes) for result in Result},
+            extents_before=sum(outcome.extents_before for outcome in outcomes),
+            extents_after=sum(outcome.extents_after for outcome in outcomes),
+            disk_bytes_before=disk_before,
+            disk_bytes_after=disk_after,
+            bytes_written=self.written_bytes,
+            duration_s=self.duration_s,
+        )
+        return DefragAnswer(outcomes, totals, self.plan.omitted)
 
 
-def parse_skips(written: Mapping[str, Any]) -> tuple[Skip, ...]:
-    """Return the skipped files in the document of `plan -j`.
-
-    Raises: KeyError, TypeError, ValueError for the document of an incompatible version.
-    """
-    return tuple(parse_record(Skip, row) for row in written["skipped"])
+def _make_outcome(skip: Skip) -> Outcome:
+    numbers = skip.extents, skip.extents, None, None, 0, 0.0
+    return Outcome(skip.path, Verb.DEFRAGMENT, Result.SKIPPED, skip.reason, *numbers, skip.detail)
 
 
-def defrag_document(report: Report) -> dict[str, Any]:
-    """Return the document of `defrag -j`: the outcome for every file, skipped files included, and totals."""
-    extents = {file.path: file.extents.total for file in report.host.files} if report.host else {}
-    outcomes = (*report.outcomes, *(_make_outcome(skip, extents.get(skip.path, 0)) for skip in report.plan.skipped))
-    found: dict[str, Any] = to_json(DefragAnswer(outcomes, _sum_outcomes(report, outcomes)))
-    return found
+def decode_plan(written: Mapping[str, Any]) -> Plan:
+    """Return the plan that `to_json` made this of. Raises: KeyError, TypeError, ValueError for any other object."""
+    return parse_record(Plan, {**written, "windows": tuple(written["window"].values())})
 
 
-def job_document(report: Report) -> dict[str, Any]:
-    """Return the answer of the bus method Result: the document of `defrag -j`, skipped files, details and notices."""
-    return {
-        **defrag_document(report),
-        "skipped": to_json(report.plan.skipped),
-        "details": {outcome.path: outcome.detail for outcome in report.outcomes if outcome.detail},
-        "notices": report.notices,
-    }
-
-
-def job_report(written: Mapping[str, Any]) -> Report:
-    """Return the report of a `job_document`. Its plan has no actions.
-
-    Raises: KeyError, TypeError, ValueError for the document of an incompatible version.
-    """
-    skipped = parse_skips(written)
-    left_alone = {(skip.path, Result.SKIPPED, skip.reason) for skip in skipped}
-    outcomes = (parse_record(Outcome, row) for row in written["outcomes"])
-    begun = tuple(
-        outcome._replace(detail=written["details"].get(outcome.path, ""))
-        for outcome in outcomes
-        if (outcome.path, outcome.result, outcome.reason) not in left_alone
-    )
-    totals, notices = written["totals"], tuple(written["notices"])
-    return Report(Plan((), (), skipped), begun, totals["bytes_written"], totals["duration_s"], notices)
-
-
-def _make_outcome(skip: Skip, extents: int) -> Outcome:
-    return Outcome(
-        skip.path, Verb.DEFRAGMENT, Result.SKIPPED, skip.reason, extents, extents, None, None, 0, 0.0, skip.detail
-    )
-
-
-def _sum_outcomes(report: Report, outcomes: tuple[Outcome, ...]) -> RunTotals:
-    disk_before, disk_after = disk_sums(outcomes)
-    return RunTotals(
-        files=len(outcomes),
-        **{result.value: sum(outcome.result is result for outcome in outcomes) for result in Result},
-        extents_before=sum(outcome.extents_before for outcome in outcomes),
-        extents_after=sum(outcome.extents_after for outcome in outcomes),
-        disk_bytes_before=disk_before,
-        disk_bytes_after=disk_after,
-        bytes_written=report.written_bytes,
-        duration_s=report.duration_s,
-    )
+def decode_report(written: Mapping[str, Any]) -> Report:
+    """Return the report that `to_json` made this of. Raises: KeyError, TypeError, ValueError for any other object."""
+    plan = {"windows": (), "actions": (), "skipped": written["skipped"], "omitted": written.get("omitted")}
+    return parse_record(Report, {**written, "plan": plan})
 
 
 def disk_sums(outcomes: Iterable[Outcome]) -> tuple[int | None, int | None]:

@@ -9,6 +9,7 @@ differs: another name, a name on the bus, a metric. A property of the class is p
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
@@ -140,6 +141,15 @@ def to_json(value: Any) -> Any:
         elif one is not None or not row.about.optional:
             found[row.key] = to_json(one)
     return found
+
+
+def write_json(value: object, *, indent: int | None = None) -> str:
+    r"""Return a record, or a container of records, as JSON: one line, or indented.
+
+    Always ASCII: a byte of a path that is not UTF-8 is \udcXX, XX being the byte, which json.loads and os.fsencode
+    turn back into it (PEP 383).
+    """
+    return json.dumps(to_json(value), indent=indent, separators=(",", ":") if indent is None else None)
 
 
 @cache

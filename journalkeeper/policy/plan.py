@@ -73,7 +73,7 @@ def plan(host: Host, request: Request, config: Config, idle: Idle | None = None)
     skipped = [skip for skip, _ in judged if skip is not None and ends.get(skip.path) != skip.path]
     skipped += [answer for answer in answers if isinstance(answer, Skip)]
     skipped += [
-        Skip(action.path, Reason.ROTATION, f"ends with the rotation for {ends[action.path].rpartition('/')[2]}")
+        action.skip(Reason.ROTATION, f"ends with the rotation for {ends[action.path].rpartition('/')[2]}")
         for action in ready
         if ends.get(action.path, action.path) != action.path
     ]
@@ -91,7 +91,8 @@ def _decide_on_directories(proposed: Sequence[Action], cases: Cases) -> list[Act
     answers: list[Action | Skip] = []
     for instance in cases.host.instances:
         planned = sum(isinstance(answer, Action) and answer.action is Verb.ROTATE for answer in answers)
-        answers += _decide_on_directory(rotate.Question(instance, cases, planned), proposed)
+        found = _decide_on_directory(rotate.Question(instance, cases, planned), proposed)
+        answers += [one._replace(instance=instance.name) if isinstance(one, Skip) else one for one in found]
     return answers
 
 
@@ -119,8 +120,11 @@ def _judge_file(
         return known[2]
     answer = catch_errors(partial(_judge, cases.build(file)))
     if isinstance(answer, InternalError):
-        return Skip(file.path, Reason.INTERNAL_ERROR, answer.detail), None
+        return Skip(file.path, Reason.INTERNAL_ERROR, answer.detail, instance=file.instance), None
     skip, action = answer
+    if skip is not None:
+        skip = skip._replace(instance=file.instance, extents=file.extents.total)
+    answer = skip, action
     if action is None and skip is not None and skip.until_us is None and file.kind is not Kind.ACTIVE:
         idle.decisions[file.path] = file, past, answer
     return answer
@@ -184,12 +188,12 @@ def _afford(actions: list[Action], host: Host, request: Request, config: Config)
         need, uuid = action.bytes_to_write, uuids[action.target.device]
         if need > room[uuid]:
             space = f"{spell_size(need)} are needed, {spell_size(max(0, room[uuid]))} are to spare"
-            skipped.append(Skip(action.path, Reason.FREE_SPACE, space, host.now_us + SPACE_US, puts_off=True))
+            skipped.append(action.skip(Reason.FREE_SPACE, space, host.now_us + SPACE_US, puts_off=True))
         elif budget == 0 and not ignores_budget(request, budget):
-            skipped.append(Skip(action.path, Reason.BUDGET, "BytesPerDay=0 allows no rewrite"))
+            skipped.append(action.skip(Reason.BUDGET, "BytesPerDay=0 allows no rewrite"))
         elif left is not None and need > left:
             money = f"{spell_size(need)} to rewrite, {spell_size(max(0, left))} left of today's budget (BytesPerDay=)"
-            skipped.append(Skip(action.path, Reason.BUDGET, money, host.now_us + AGAIN_US, puts_off=True))
+            skipped.append(action.skip(Reason.BUDGET, money, host.now_us + AGAIN_US, puts_off=True))
         else:
             chosen.append(action)
             room[uuid] -= need

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from journalkeeper.model import JournalFile, Reason, Stretch, Sums, Verb, Window
+from journalkeeper.model import Action, JournalFile, Reason, Skip, Stretch, Sums, Verb, Window
 from journalkeeper.model.escape import escape
 from journalkeeper.model.history import HistoryEntry, Sample
 from journalkeeper.model.schema import Count, Hidden, Inline, Moment, Seconds, Span
@@ -47,6 +47,14 @@ class Decision(NamedTuple):
     bytes_to_write: Count = 0
     disk_bytes_saved: Count = 0
     read_seconds_saved: Seconds = 0.0
+
+    @classmethod
+    def of(cls, one: Action | Skip) -> Decision:
+        """Return the decision of a plan. The detail of an action is about its outcome, and left out."""
+        if isinstance(one, Skip):
+            return cls(None, one.reason, one.detail, one.until_us, one.now)
+        shared = [name for name in cls._fields if name in one._fields and name != "detail"]
+        return cls(**{name: getattr(one, name) for name in shared})
 
 
 class ReadPrice(NamedTuple):

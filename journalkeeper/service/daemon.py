@@ -23,7 +23,7 @@ from typing import Any, Final
 from journalkeeper.engine import Engine, now_us
 from journalkeeper.health.verdict import describe_foreign, judge_present
 from journalkeeper.history import state
-from journalkeeper.model import Request
+from journalkeeper.model import Plan, Request
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.units import TIME_LIMIT_US
 from journalkeeper.policy.window import at
@@ -285,8 +285,8 @@ class Daemon:
         state = self._state._replace(directories=engine.directories, budget_bytes=engine.config.budget.bytes_per_day)
         return state._replace(working=working, windows=windows)
 
-    async def plan(self, request: Request) -> dict[str, Any]:
-        """Return the document of `plan -j` for a caller. Raises: KeeperError, OSError as Engine.plan.
+    async def plan(self, request: Request) -> Plan:
+        """Return the plan for a caller. Raises: KeeperError, OSError as Engine.plan.
 
         Plans are made one at a time, with rests, because every user may ask and the worker has its own work.
         """
@@ -300,10 +300,11 @@ class Daemon:
 
     async def _do(self, job: Job) -> JobEnded:
         try:
-            ended, report = await self._worker.run(partial(self._worker.do, job))
+            ended = await self._worker.run(partial(self._worker.do, job))
         finally:
             self.rescan()
-        self.log.log_job(report)
+        if ended.report is not None:
+            self.log.log_job(ended.report)
         return ended
 
     def pause(self, span_us: int) -> None:

@@ -13,11 +13,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from journalkeeper.model import Request
 from journalkeeper.model.errors import BusyError, KeeperError, NoSuchJobError
 from journalkeeper.model.progress import NONE_YET, Progress
+from journalkeeper.model.run import Report
 from journalkeeper.service.snapshot import FileDone
 
 QUEUE_MOST: Final = 8
@@ -35,10 +36,10 @@ class Job:
 
 
 class JobEnded(NamedTuple):
-    """The outcome of a job: `result` is done, failed or canceled; `error` is set where there is no document."""
+    """The outcome of a job: `result` is done, failed or canceled; `error` is set where there is no report."""
 
     result: str
-    document: dict[str, Any] = {}  # noqa: RUF012 - nothing changes it
+    report: Report | None = None
     error: Exception | None = None
 
 
@@ -114,11 +115,13 @@ class Jobs:
             job.state = "canceling"
             self._tell(Changed())
 
-    def find_result(self, number: int) -> JobEnded:
-        """Return the result of job `number`. Raises: NoSuchJobError unless this job ended last."""
+    def find_report(self, number: int) -> Report:
+        """Return the report of job `number`. Raises: NoSuchJobError unless this job ended last; the job's error."""
         if self._last is None or self._last[0] != number:
             raise NoSuchJobError(f"job {number} is not over, or another job has ended since")
-        return self._last[1]
+        if self._last[1].report is None:
+            raise self._last[1].error or KeeperError(f"job {number} has no report")
+        return self._last[1].report
 
     async def close(self) -> None:
         """Cancel all jobs, and wait for the end of the running one. Queued jobs end at once."""

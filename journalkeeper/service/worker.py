@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
 from journalkeeper.health.evidence import Obstacle
@@ -25,8 +25,7 @@ from journalkeeper.metrics.status import status
 from journalkeeper.model import Host, Outcome, Plan, Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError, UsageError
 from journalkeeper.model.progress import Progress
-from journalkeeper.model.run import Report, job_document
-from journalkeeper.model.schema import to_json
+from journalkeeper.model.run import Report
 from journalkeeper.model.sentences import NO_JOURNAL
 from journalkeeper.model.units import HOUR_US, MINUTE_US
 from journalkeeper.observe.obstacles import find_obstacles, find_unwritable
@@ -209,22 +208,22 @@ class Worker:
         wait_s = 0.0 if engine.look_for_due_plan() else get_next_plan_s(report, engine.memory.observer.next_shared_us)
         return snapshot.Looked(found, present, report, wait_s, snapshot.FlushesLooked(*engine.windows()))
 
-    def plan(self, request: Request) -> dict[str, Any]:
-        """Return the document of `plan -j`. Raises: UsageError as `resolve`; KeeperError, OSError as Engine.plan."""
+    def plan(self, request: Request) -> Plan:
+        """Return the plan for a caller. Raises: UsageError as `resolve`; KeeperError, OSError as Engine.plan."""
         engine = self.engine  # a reload may replace it meanwhile
-        document: dict[str, Any] = to_json(engine.look_and_plan(resolve(request, engine.directories))[1])
+        plan = engine.plan(resolve(request, engine.directories))
         self._post(snapshot.FlushesLooked(*self.engine.windows()))
-        return document
+        return plan
 
-    def do(self, job: Job) -> tuple[JobEnded, Report]:
-        """Carry out a job. Return its result for the caller and the report for the log.
+    def do(self, job: Job) -> JobEnded:
+        """Carry out a job, and return its result.
 
         Raises: UsageError as `resolve`; KeeperError, OSError as Engine.run.
         """
         engine = self.engine  # a reload may replace it meanwhile
         request = resolve(job.request, engine.directories)
         report = self._run(engine, job.number, request, lambda: job.state == "canceling" or self._stops(), ORIGIN)
-        return JobEnded(name_result(report, job.request), job_document(report)), report
+        return JobEnded(name_result(report, job.request), report)
 
 
 def _make_findings(engine: Engine, host: Host, plan: Plan, outcomes: Sequence[Outcome]) -> snapshot.Findings:

@@ -29,10 +29,11 @@ from journalkeeper.cli.selection import request
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.history import state
-from journalkeeper.model import Plan, Request
+from journalkeeper.model import Plan, Reason, Request, Skip
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.progress import Progress
-from journalkeeper.model.run import Report, job_document
+from journalkeeper.model.run import Report
+from journalkeeper.model.schema import to_json
 from tests.adapters.command import Typed
 from tests.bus import FakePeer, PrivateBus, reply
 from tests.patience import PATIENCE_S
@@ -40,7 +41,8 @@ from tests.patience import PATIENCE_S
 JOB = names.job_path(7)
 BUSY = str(names.BusyBusError())
 HUNG = "journalkeeper.service runs and does not answer"
-DOCUMENT = job_document(Report(Plan((), (), ()), (), 0, 0.0, ()))
+DOCUMENT = to_json(Report(Plan((), (), ()), (), 0, 0.0, ()))
+CANCELED = to_json(Report(Plan((), (), (Skip("/j/a", Reason.NOT_BEGUN, ""),)), (), 0, 0.0, ()))
 PLAN: dict[str, Any] = {"window": {}, "actions": [], "skipped": []}
 KINDS = {bool: "b", str: "s", int: "t", list: "as"}
 RUNNING = {"State": "running", "FileNumber": 1, "FileTotal": 2, "File": "/j/a", "BytesDone": 5, "BytesTotal": 10}
@@ -90,6 +92,8 @@ class FakeService(FakePeer):
 
     def removed(self, result: str) -> None:
         """The job is over."""
+        if result == "canceled":
+            self.result = json.dumps(CANCELED)
         self.bus.send(make_signal(names.MANAGER_PATH, names.MANAGER, "JobRemoved", "uos", 7, JOB, result))
 
     def moved(self) -> None:
@@ -115,7 +119,7 @@ def fake(bus: PrivateBus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
         yield service
 
 
-def defragmented(*, stop: Callable[[], bool] = lambda: False) -> tuple[client.Answer, list[Progress]]:
+def defragmented(*, stop: Callable[[], bool] = lambda: False) -> tuple[Report, list[Progress]]:
     drawn: list[Progress] = []
     service = Service.find()
     assert service is not None
@@ -152,8 +156,8 @@ def test_a_job_that_waits_for_others_says_so(fake: FakeService) -> None:
 
 def test_a_wish_to_stop_cancels_the_job_once_and_waits_for_it(fake: FakeService) -> None:
     fake.on_defragment = lambda _: None
-    answer, _ = defragmented(stop=lambda: True)
-    assert answer.canceled
+    report, _ = defragmented(stop=lambda: True)
+    assert report.is_interrupted
     assert fake.calls.count("Cancel") == 1
 
 
@@ -228,8 +232,8 @@ def test_a_strangers_signals_are_not_believed(fake: FakeService) -> None:
         forged(service, signal("NameOwnerChanged", *gone), signal("JobRemoved", ""), done)
 
     fake.on_defragment = forge
-    answer, _ = defragmented()
-    assert answer.canceled
+    report, _ = defragmented()
+    assert report.is_interrupted
 
 
 @pytest.mark.parametrize("words", [("plan",), ("defrag",)])

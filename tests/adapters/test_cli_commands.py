@@ -255,9 +255,8 @@ def test_defrag_with_nothing_to_do_says_why_for_each_file_and_is_done(typed: Typ
         said = typed(word, engine=FakeEngine(plan=Plan((), (), (SKIP,))))
         assert said.status == 0
         assert said.out.endswith("\nNothing to do: 1 file left alone.\n")
-    [row] = typed("defrag", "-j", engine=FakeEngine(plan=Plan((), (), (SKIP._replace(path=FILE.path),)))).document[
-        "outcomes"
-    ]
+    skip = SKIP._replace(path=FILE.path, extents=9_447)
+    [row] = typed("defrag", "-j", engine=FakeEngine(plan=Plan((), (), (skip,)))).document["outcomes"]
     keys = ("result", "reason", "extents_before", "bytes_written")
     assert [row[key] for key in keys] == ["skipped", "settling", 9_447, 0]
 

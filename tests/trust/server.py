@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from journalkeeper.bus.server import serve_bus
-from journalkeeper.model import JournalFile, Outcome, Reason, Request, Skip
+from journalkeeper.model import JournalFile, Outcome, Plan, Reason, Request, Skip
+from journalkeeper.model.run import Report
 from journalkeeper.service.jobs import Job, JobEnded, Jobs, Notification
 from journalkeeper.service.log import Event, RunLog
 from journalkeeper.service.snapshot import Findings, Snapshot
@@ -67,23 +68,19 @@ class Made:
         self._say(f"{PRIVILEGED}job {job.number}")
         if any("mistake" in path for path in job.request.paths):
             raise RuntimeError("a secret of the inside")
-        return JobEnded("done", {"outcomes": []})
+        return JobEnded("done", Report(Plan((), (), ()), (), 0, 0.0, ()))
 
     def snapshot(self) -> Snapshot:
         return self._snapshot
 
     async def refresh(self) -> None: ...
 
-    async def plan(self, request: Request) -> dict[str, Any]:
+    async def plan(self, request: Request) -> Plan:
         if any("mistake" in path for path in request.paths):
             raise RuntimeError("a secret of the inside")
         if not request.paths and not self._ends:
             await asyncio.Event().wait()
-        skipped = [
-            {"path": one.path, "reason": one.reason, "detail": one.detail, "until_us": None}
-            for one in self._skips.values()
-        ]
-        return {"window": {}, "actions": [], "skipped": skipped}
+        return Plan((), (), tuple(self._skips.values()))
 
     def pause(self, span_us: int) -> None:
         self._say(f"{PRIVILEGED}pause {span_us}")

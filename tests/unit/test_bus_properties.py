@@ -14,11 +14,12 @@ from journalkeeper.bus.objects import Objects
 from journalkeeper.bus.values import job_values, list_files, write_document
 from journalkeeper.health.evidence import Present
 from journalkeeper.health.verdict import describe_waits
-from journalkeeper.model import Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb
+from journalkeeper.model import Action, Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.history import Counters
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
+from journalkeeper.model.schema import to_json
 from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.jobs import Job
 from journalkeeper.service.snapshot import Doing, Findings, Snapshot
@@ -150,46 +151,45 @@ def test_a_users_file_is_listed_to_others_without_what_it_contains() -> None:
     assert own["Detail"] == "secret"
 
 
-def document(skipped: int) -> dict[str, Any]:
-    rows = [
-        {"path": f"{TOP}/m/{archive_name(number, 'user-1000')}", "reason": "ideal", "detail": "x" * 100, "until_us": 5}
-        for number in range(skipped)
-    ]
-    rows[-1] |= {"puts_off": True}
-    return {"window": {}, "actions": [{"path": PATH}], "skipped": rows}
+def plan(skipped: int) -> Plan:
+    paths = [f"{TOP}/m/{archive_name(number, 'user-1000')}" for number in range(skipped)]
+    skips = [Skip(path, Reason.IDEAL, "x" * 100, until_us=5) for path in paths]
+    skips[-1] = skips[-1]._replace(puts_off=True)
+    return Plan((), (Action(PATH, Verb.DEFRAGMENT, Reason.FRAGMENTED),), tuple(skips))
 
 
 def test_a_document_that_fits_is_whole_and_hides_details_of_others() -> None:
-    written = json.loads(write_document(document(3), lambda owner: owner != "user:1000"))
+    written = json.loads(write_document(plan(3), lambda owner: owner != "user:1000"))
     assert "omitted" not in written
     assert [(row["detail"], row["until_us"]) for row in written["skipped"]] == [("", None)] * 3
-    assert json.loads(write_document(document(3), lambda _: True)) == document(3)
+    assert json.loads(write_document(plan(3), lambda _: True)) == to_json(plan(3))
 
 
 def test_a_document_that_is_too_long_lacks_rows_without_work_and_counts_them() -> None:
-    text = write_document(document(7168), lambda _: True)
+    text = write_document(plan(7168), lambda _: True)
     assert values.DOCUMENT_MOST - 1000 < len(text) <= values.DOCUMENT_MOST
     written = json.loads(text)
-    assert written["actions"] == [{"path": PATH}]
+    assert [row["path"] for row in written["actions"]] == [PATH]
     assert written["skipped"][0]["puts_off"]
     assert len(written["skipped"]) + written["omitted"] == 7168
 
 
-def test_a_jobs_document_that_is_too_long_lacks_outcomes_and_details() -> None:
-    rows = [{"path": f"{TOP}/m/system@{number}.journal", "x": "x" * 200} for number in range(5000)]
-    details = {row["path"]: "y" * 200 for row in rows}
-    whole = {"outcomes": rows, "totals": {"files": 5000}, "skipped": rows, "details": details, "notices": ["n"]}
-    text = write_document(whole, lambda _: True)
+def test_a_jobs_document_hides_details_of_others_and_lacks_rows_where_it_is_too_long() -> None:
+    paths = [f"{TOP}/m/{archive_name(number, 'user-1000')}" for number in range(5000)]
+    outcomes = tuple(DONE._replace(path=path, detail="y" * 200) for path in paths)
+    report = Report(
+        Plan((), (), tuple(Skip(path, Reason.IDEAL, "x" * 200) for path in paths)), outcomes, 7, 0.0, ("n",)
+    )
+    text = write_document(report, lambda _: True)
     assert len(text) <= values.DOCUMENT_MOST
     written = json.loads(text)
-    assert written["totals"] == {"files": 5000}
-    assert written["notices"] == ["n"]
-    kept = sum(len(written[name]) for name in ("outcomes", "details", "skipped"))
-    assert kept + written["omitted"] == 15_000
-    few = {path: details[path] for path in list(details)[:9]}
-    written = json.loads(write_document({**whole, "outcomes": rows[:9], "details": few}, lambda _: True))
-    assert (len(written["outcomes"]), written["details"]) == (9, few)
+    assert (written["written_bytes"], written["notices"]) == (7, ["n"])
+    assert len(written["outcomes"]) + len(written["skipped"]) + written["omitted"] == 10_000
+    written = json.loads(write_document(report._replace(outcomes=outcomes[:9]), lambda _: True))
+    assert written["outcomes"] == to_json(outcomes[:9])
     assert 0 < written["omitted"] < 5000
+    written = json.loads(write_document(report._replace(outcomes=outcomes[:9]), lambda _: False))
+    assert {row["detail"] for row in (*written["outcomes"], *written["skipped"])} == {""}
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_status_shows_the_verdict_of_the_service_that_it_reads_from_the_bus() ->
 
 
 SETTLES = Skip("/j/a", Reason.SETTLING, "1 s", puts_off=True)
-SHUT = Skip("/j/m/b", Reason.WINDOW_CLOSED, "soon", puts_off=True)
+SHUT = Skip("/j/m/b", Reason.WINDOW_CLOSED, "soon", puts_off=True, instance="m")
 
 
 TOO_SHORT = Window("m", open=False, closes_at_us=None, reason="too-short")
@@ -151,7 +151,7 @@ TOO_SHORT = Window("m", open=False, closes_at_us=None, reason="too-short")
         (Plan((), (), (Skip("/j", Reason.TOO_MANY, "9 more"),)), (), ["limit-reached"]),
         (Plan((TOO_SHORT,), (), (SHUT,)), (), ["window-closed"]),
         (Plan((TOO_SHORT,), (), ()), (), []),
-        (Plan((TOO_SHORT,), (), (SHUT._replace(path="/j/other/b"),)), (), []),
+        (Plan((TOO_SHORT,), (), (SHUT._replace(path="/m/o/b", instance="o"),)), (), []),
     ],
 )
 def test_the_verdict_after_a_run(plan: Plan, outcomes: tuple[object, ...], words: list[str]) -> None:

@@ -3,40 +3,30 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from journalkeeper.model import Outcome, Plan, Reason, Request, Result, Skip, Verb
-from journalkeeper.model.run import Report, defrag_document, disk_sums, parse_skips
-from journalkeeper.model.schema import to_json
-from tests import hosts
+from journalkeeper.model.run import Report, disk_sums
 
 
 def outcome(before: int | None = 10, after: int | None = 4) -> Outcome:
     return Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 100, 3, before, after, 4096, 0.25)
 
 
-def test_skipped_files_of_a_plan_are_read_back_also_from_an_older_version() -> None:
-    skip = Skip("/j/b", Reason.SETTLING, "1", until_us=7, now=True)
-    assert parse_skips(json.loads(json.dumps(to_json(Plan((), (), (skip,)))))) == (skip,)
-    older = {"skipped": [{"path": "/j/b", "reason": "ideal", "detail": "1"}]}
-    assert parse_skips(older) == (Skip("/j/b", Reason.IDEAL, "1"),)
-    with pytest.raises(ValueError, match="moonlight"):
-        parse_skips({"skipped": [{"path": "/j/b", "reason": "moonlight", "detail": "1"}]})
-
-
 def test_a_skipped_file_is_an_outcome_with_its_reason_and_extents() -> None:
-    skipped = (Skip("/j/b", Reason.RECORDED, "yesterday"), Skip("/j/gone", Reason.VANISHED, ""))
-    seen = hosts.file(path="/j/b", extents=hosts.extents(7))
-    ran = Report(Plan((), (), skipped), (), 0, 1.5, (), hosts.host(seen))
-    written = json.loads(json.dumps(defrag_document(ran)))
-    known, gone = written["outcomes"]
-    assert (known["action"], known["result"], known["reason"]) == ("defragment", "skipped", "recorded")
-    assert (known["extents_before"], known["extents_after"], known["bytes_written"]) == (7, 7, 0)
-    assert gone["extents_before"] == 0
-    assert written["totals"]["skipped"] == 2
-    assert written["totals"]["disk_bytes_before"] is None
+    skipped = (Skip("/j/b", Reason.RECORDED, "yesterday", extents=7), Skip("/j/gone", Reason.VANISHED, ""))
+    answer = Report(Plan((), (), skipped), (outcome(),), 4096, 1.5, ()).answer
+    done, known, gone = answer.outcomes
+    assert done == outcome()
+    assert (known.action, known.result, known.reason) == (Verb.DEFRAGMENT, Result.SKIPPED, Reason.RECORDED)
+    assert (known.extents_before, known.extents_after, known.bytes_written, known.detail) == (7, 7, 0, "yesterday")
+    assert gone.extents_before == 0
+    assert (answer.totals.files, answer.totals.done, answer.totals.skipped) == (3, 1, 2)
+    assert (answer.totals.extents_before, answer.totals.disk_bytes_before, answer.totals.bytes_written) == (
+        107,
+        10,
+        4096,
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,12 @@ import pytest
 import schemas
 
 from journalkeeper.bus import contract, objects
-from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
+from journalkeeper.model import Action, Outcome, Plan, Range, Reason, Result, Skip, Verb, Window
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.run import Report, job_document, job_report
-from journalkeeper.model.schema import from_properties, parse_record, to_json, to_properties
+from journalkeeper.model.plans import NOWHERE
+from journalkeeper.model.run import Report, decode_plan, decode_report
+from journalkeeper.model.schema import from_properties, parse_record, to_json, to_properties, write_json
+from tests import hosts
 from tests.unit.test_bus_contract import shapes
 
 PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text())
@@ -54,7 +56,7 @@ def test_a_published_member_of_an_interface_stays(name: str) -> None:
 
 def test_a_key_that_an_older_version_did_not_write_has_its_default() -> None:
     written = to_json(OUTCOME)
-    del written["unshared_bytes"]
+    del written["unshared_bytes"], written["detail"]
     assert parse_record(Outcome, written) == OUTCOME._replace(unshared_bytes=0, detail="")
     for key, wrong in (("reason", "moonlight"), ("extents_before", -1), ("path", None)):
         with pytest.raises(ValueError, match=f"Outcome.{key}: .* is not possible"):
@@ -68,7 +70,19 @@ def test_a_report_is_read_back_from_the_document_of_its_job() -> None:
     skipped = (Skip("/j/b", Reason.SETTLING, "1 s"), Skip("/j", Reason.IDEAL, ""))
     refused = OUTCOME._replace(path="/j", result=Result.SKIPPED, reason=Reason.NO_JOURNALD, detail="nobody answers")
     report = Report(Plan((), (), skipped), (OUTCOME, refused), 14, 1.5, ("the record was damaged",))
-    assert job_report(json.loads(json.dumps(job_document(report)))) == report
+    assert decode_report(json.loads(write_json(report))) == report
+
+
+def test_a_plan_is_read_back_but_for_what_only_its_maker_needs() -> None:
+    skip = Skip("/j/b", Reason.SETTLING, "1", until_us=7, now=True, puts_off=True, instance="m", extents=3)
+    action = Action("/j/a", Verb.COMPRESS, Reason.ASKED, NOWHERE, (Range(0, 9, 3),), 9, 3, 1)
+    plan = Plan((Window("m", True, 5, "online"), Window("n", False, None, "x", 6)), (action,), (skip,), omitted=4)
+    written = json.loads(write_json(plan._replace(actions=(action._replace(target=hosts.file(), compress="lzo"),))))
+    assert decode_plan(written) == plan
+    older = {"window": {}, "actions": [], "skipped": [{"path": "/j/b", "reason": "ideal", "detail": "1"}]}
+    assert decode_plan(older).skipped == (Skip("/j/b", Reason.IDEAL, "1"),)
+    with pytest.raises(ValueError, match="not possible"):
+        decode_plan({**older, "skipped": [{"path": "/j/b", "reason": "moonlight", "detail": "1"}]})
 
 
 MANAGER = Manager("1", "ok", [], "idle", "", ["/j"], 3, 9, 4, 1, True, 5, 6, 7, 8, 9, 10, 11, False)

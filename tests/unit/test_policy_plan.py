@@ -202,7 +202,10 @@ def test_every_file_is_in_the_plan_exactly_once_and_no_plan_spends_more_than_the
     skipped = [skip.path for skip in found.skipped]
     assert skipped == sorted(skipped)
     assert sorted([*(action.path for action in found.actions), *skipped]) == sorted(one.path for one in given.files)
-    assert len({one.path for one in given.files}) == len(given.files)
+    files = {one.path: one for one in given.files}
+    assert len(files) == len(given.files)
+    for skip in found.skipped:
+        assert (skip.instance, skip.extents) == (files[skip.path].instance, files[skip.path].extents.total)
     for action in found.actions:
         file = next(file for file in given.files if file == action.target)
         assert file.problem is None

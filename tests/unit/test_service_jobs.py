@@ -7,8 +7,9 @@ import asyncio
 
 import pytest
 
-from journalkeeper.model import Request
-from journalkeeper.model.errors import BusyError, NoSuchJobError
+from journalkeeper.model import Plan, Request
+from journalkeeper.model.errors import BusyError, KeeperError, NoSuchJobError
+from journalkeeper.model.run import Report
 from journalkeeper.service.jobs import QUEUE_MOST, Job, JobAdded, JobEnded, JobRemoved, Jobs, Notification
 
 
@@ -32,7 +33,9 @@ class Bench:
         if self.raises is not None:
             error, self.raises = self.raises, None
             raise error
-        return JobEnded("canceled" if job.state == "canceling" else "done", {"number": job.number})
+        return JobEnded(
+            "canceled" if job.state == "canceling" else "done", Report(Plan((), (), ()), (), job.number, 0.0, ())
+        )
 
     def _hear(self, notification: Notification) -> None:
         match notification:
@@ -87,8 +90,9 @@ async def test_a_queued_job_that_is_canceled_never_begins(bench: Bench) -> None:
     queued = bench.jobs.add(request(2))
     await asyncio.sleep(0)
     bench.jobs.cancel(queued.number)
-    assert bench.jobs.find_result(queued.number).result == "canceled"
-    assert "before it began" in str(bench.jobs.find_result(queued.number).error)
+    assert ("canceled", queued.number) in bench.heard
+    with pytest.raises(KeeperError, match="before it began"):
+        bench.jobs.find_report(queued.number)
     with pytest.raises(NoSuchJobError):
         bench.jobs.cancel(queued.number)
     await bench.finish()
@@ -109,18 +113,19 @@ async def test_only_the_last_result_is_kept(bench: Bench) -> None:
     for number in (1, 2):
         bench.jobs.add(request(number))
         with pytest.raises(NoSuchJobError):
-            bench.jobs.find_result(number)
+            bench.jobs.find_report(number)
         await bench.finish()
-        assert bench.jobs.find_result(number).document == {"number": number}
+        assert bench.jobs.find_report(number).written_bytes == number
     with pytest.raises(NoSuchJobError, match="another job has ended since"):
-        bench.jobs.find_result(1)
+        bench.jobs.find_report(1)
 
 
 async def test_an_exception_that_nobody_foresaw_ends_its_job_only(bench: Bench) -> None:
     bench.raises = RuntimeError("x")
     first, second = bench.jobs.add(request(1)), bench.jobs.add(request(2))
     await bench.finish()
-    assert isinstance(bench.jobs.find_result(first.number).error, RuntimeError)
+    with pytest.raises(RuntimeError, match="x"):
+        bench.jobs.find_report(first.number)
     await bench.finish()
     assert bench.heard[2:] == [("job 1 failed: x", 0), ("failed", first.number), ("done", second.number)]
     assert not bench.jobs.queue
