@@ -78,7 +78,6 @@ class Silence(StrEnum):
 
     STOPPED = "is stopped"
     MASKED = "is masked and does not run"
-    FAILED = "has failed"
     HUNG = "does not answer"
 
 

@@ -4,18 +4,26 @@
 from __future__ import annotations
 
 import os
+import socket
 from contextlib import suppress
 from typing import Final
 
 from journalkeeper.btrfs.volume import read_volume, require_btrfs
-from journalkeeper.health.evidence import Silence, Unit, Unknown, find_unit, lacks_room
+from journalkeeper.health.evidence import Silence, lacks_room
 from journalkeeper.journald import control, layout, opening
 from journalkeeper.model import Volume
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.observe.unit_states import read_units
 
 BOOTED: Final = "/run/systemd/system"
 """This directory exists where systemd is PID 1: sd_booted(3)."""
+
+RUNNING: Final = "/run/systemd/units/invocation:"
+"""PID 1 keeps a link of this name for each unit that is active (unit_export_state_files(), unit.c). The service may not
+start systemctl.
+"""
+
+MASKING: Final = ("/etc/systemd/system", "/run/systemd/system")
+SOCKET: Final = "/run/systemd/journal/socket"
 
 
 def find_silent(tops: tuple[str, ...], timeout_s: float) -> tuple[tuple[str, Silence], ...]:
@@ -23,20 +31,9 @@ def find_silent(tops: tuple[str, ...], timeout_s: float) -> tuple[tuple[str, Sil
 
     A journald of a namespace is asked only while it runs, because a question would start it.
     """
-    namespaces = _find_namespaces(tops) if os.path.isdir(BOOTED) else set[str]()
-    if namespaces == {""} and control.answers("", timeout_s):
-        return ()
-    kinds = [f"@{namespace}" if namespace else "" for namespace in sorted(namespaces)]
-    names = [f"systemd-journald{kind}.{suffix}" for kind in kinds for suffix in ("service", "socket")]
-    units = read_units(names) if names else ()
-    found = []
-    for namespace, kind in zip(sorted(namespaces), kinds, strict=True):
-        if not isinstance(units, Unknown):
-            service = find_unit(units, f"systemd-journald{kind}.service")
-            socket = find_unit(units, f"systemd-journald{kind}.socket")
-            silence = _judge(namespace, service, socket, timeout_s)
-            found += [(service.name, silence)] if silence else []
-    return tuple(found)
+    namespaces = sorted(_find_namespaces(tops)) if os.path.isdir(BOOTED) else []
+    units = [(one, f"systemd-journald{one and '@'}{one}.service") for one in namespaces]
+    return tuple((unit, why) for one, unit in units if (why := _judge(one, unit, timeout_s)))
 
 
 def _find_namespaces(tops: tuple[str, ...]) -> set[str]:
@@ -50,16 +47,20 @@ def _find_namespaces(tops: tuple[str, ...]) -> set[str]:
     return found
 
 
-def _judge(namespace: str, service: Unit, socket: Unit, timeout_s: float) -> Silence | None:
-    if service.active in {"active", "reloading"}:
+def _judge(namespace: str, unit: str, timeout_s: float) -> Silence | None:
+    if os.path.lexists(f"{RUNNING}{unit}"):
         return Silence.HUNG if control.answers(namespace, timeout_s) is False else None
-    if service.active == "failed":
-        return Silence.FAILED
-    if service.active != "inactive":
-        return None
-    if service.enabled.startswith("masked"):
+    if any(os.path.realpath(f"{place}/{unit}") == os.devnull for place in MASKING):
         return Silence.MASKED
-    return Silence.STOPPED if not namespace and socket.active != "active" else None
+    return None if namespace or _is_listening() else Silence.STOPPED
+
+
+def _is_listening() -> bool:
+    """Return whether the host's journald, or PID 1 in its place, takes messages."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, suppress(OSError):
+        sender.connect(SOCKET)
+        return True
+    return False
 
 
 def find_full(tops: tuple[str, ...]) -> tuple[tuple[str, Volume], ...]:

@@ -447,7 +447,6 @@ def test_the_remedy_of_a_full_volume_names_the_directory(words: dict[str, Any], 
     ("silence", "remedy"),
     [
         (Silence.STOPPED, "systemctl start a"),
-        (Silence.FAILED, "systemctl start a"),
         (Silence.MASKED, "systemctl unmask a && systemctl unmask --runtime a && systemctl start a"),
         (Silence.HUNG, "systemctl restart a"),
     ],
