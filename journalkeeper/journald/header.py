@@ -19,8 +19,6 @@ HEADER_BYTES = 208
 """The part of the header that every version has (HEADER_SIZE_MIN); the rest is not read."""
 
 MAGIC = b"LPKSHHRH"
-STATE_OFFSET = 16
-
 _STATES = (State.OFFLINE, State.ONLINE, State.ARCHIVED)
 _OBJECT_HEADER_BYTES = 16
 _TIME_LIMIT_US = 1 << 55
@@ -28,8 +26,11 @@ _TIME_LIMIT_US = 1 << 55
 
 _LAYOUT = Struct("<8s4xIB71x9Q16x3Q8x")
 
+_STATE = Struct("<12xIB")
+STATE_OFFSET = _STATE.size - 1
+
 _KNOWN_FLAGS = 0b11111
-"""The incompatible flags of systemd 262: xz, lz4, keyed hash, zstd, compact."""
+"""HEADER_INCOMPATIBLE_ANY of systemd: xz, lz4, keyed hash, zstd, compact. Bit 5 is for a segmented format."""
 
 
 class HeaderError(Exception):
@@ -96,10 +97,11 @@ def read(fd: int, size_bytes: int) -> Header:
 
 
 def read_state(fd: int) -> State:
-    """Return the present state of the open file; UNKNOWN if it has no state byte or an unknown one.
+    """Return the present state of the open file; UNKNOWN if it has no state byte, an unknown one, or unknown flags.
 
     journald writes the byte through a shared mapping, and pread(2) sees the change at once. Raises: OSError as
     pread(2).
     """
-    byte = os.pread(fd, 1, STATE_OFFSET)
-    return _STATES[byte[0]] if byte and byte[0] < len(_STATES) else State.UNKNOWN
+    data = os.pread(fd, _STATE.size, 0)
+    flags, state = _STATE.unpack(data) if len(data) == _STATE.size else (0, len(_STATES))
+    return State.UNKNOWN if flags & ~_KNOWN_FLAGS or state >= len(_STATES) else _STATES[state]

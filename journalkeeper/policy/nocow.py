@@ -51,6 +51,9 @@ def decide(instance: Instance, volume: Volume | None, host: Host, config: Config
     doubt = None if wanted == "yes" else _doubt(instance, volume, host)
     if instance.nocow:
         return _already(instance, doubt)
+    formats = (file for file in host.files if file.problem is Reason.UNKNOWN_FORMAT)
+    if wanted == "auto" and any(file.directory == instance.directory for file in formats):
+        return Skip(instance.directory, Reason.UNKNOWN_FORMAT, "whether +C (NOCOW) is good for its files is unknown")
     return (
         _obstacle(instance, volume, doubt)
         or postpone_failed_change(instance, host)

@@ -120,6 +120,12 @@ def veto_without_journald(question: Question) -> Skip | None:
     return question.skip(Reason.NO_JOURNALD, "no journald that accepts requests writes to this directory")
 
 
+def veto_unknown_format(question: Question) -> Skip | None:
+    """Veto a rotation that would archive a file of an unknown format: its price is unknown. Else return None."""
+    found = [file.path for file in question.actives if file.problem is Reason.UNKNOWN_FORMAT]
+    return question.skip(Reason.UNKNOWN_FORMAT, f"{found[0]} has a format that is unknown") if found else None
+
+
 def postpone_retry(question: Question) -> Skip | None:
     """Postpone a rotation until the retry delay after the last failure on its directory is over, else return None."""
     return postpone_failed_change(question.instance, question.cases.host)
@@ -162,6 +168,7 @@ def veto_by_retention(question: Question) -> Skip | None:
 
 RULES: Final = (
     veto_without_journald,
+    veto_unknown_format,
     postpone_retry,
     veto_by_retention,
     veto_excess_rotations,

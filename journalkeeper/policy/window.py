@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from journalkeeper.model import Instance, JournalFile, Kind, State, Window
+from journalkeeper.model import Instance, JournalFile, Kind, Reason, State, Window
 from journalkeeper.model.units import INFINITY_US
 
 
@@ -40,15 +40,19 @@ def windows(
     instances: Iterable[Instance], files: Iterable[JournalFile], now_us: int, *, margin_us: int, now: bool = False
 ) -> dict[str, Window]:
     """Return the flush window of each instance at `now_us`, by its directory. With `now`, every window is open."""
-    instances = tuple(instances)
+    instances, files = tuple(instances), tuple(files)
     margin_us = compose_margin_us(margin_us, (one.slowest_piece_us for one in instances))
     online = [file for file in files if file.kind is Kind.ACTIVE and file.state is State.ONLINE]
-    return {
+    found = {
         one.directory: _find_window(
             one, [file for file in online if file.directory == one.directory], now_us, margin_us=margin_us, now=now
         )
         for one in instances
     }
+    for directory in {file.directory for file in files if file.problem is Reason.UNKNOWN_FORMAT} & found.keys():
+        if found[directory].reason == "flushed":
+            found[directory] = found[directory]._replace(reason="unknown-format")
+    return found
 
 
 def at(seen: Window, now_us: int) -> Window:

@@ -231,6 +231,7 @@ def _list_sentences(decision: ExplainedDecision | None, unknown: Mapping[str, st
 WINDOWS: dict[str, str] = {
     "now": "--now does not wait for journald",
     "flushed": "journald has written all entries to the disk",
+    "unknown-format": "no entries wait in files of a known format",
     "no-timer": "journald has no timer to flush entries to the disk",
     "stale": "journald has not written for a whole SyncIntervalSec=",
     "online": "journald's next flush to the disk is not near",

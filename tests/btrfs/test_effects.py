@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,7 @@ from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import go, is_nocow
 from tests.daemon import journalkeeper
 from tests.hosts import MACHINE
-from tests.journal_files import put, scatter
+from tests.journal_files import archive_name, put, scatter
 from tests.volumes import disk_bytes
 
 pytestmark = pytest.mark.root
@@ -51,6 +53,31 @@ def test_a_shared_archive_is_not_stored_again_where_it_cannot_be_compressed(
     assert "mounted with nodatasum" in skip.detail
     assert "other files" in skip.detail
     assert "snapshot" not in skip.detail
+
+
+@pytest.mark.parametrize("entries", [0, 2**64 - 1])
+def test_a_file_of_an_unknown_format_is_left_alone_in_every_view(
+    machine: Path, journal_bytes: bytes, tmp_path: Path, entries: int
+) -> None:
+    """systemd's segmented format has bit 5, the state OFFLINE while it is written, and either of these counters."""
+    head = bytearray(journal_bytes)
+    head[12], head[16], head[152:160] = head[12] | 1 << 5, 0, entries.to_bytes(8, "little")
+    paths = [put(machine, bytes(head), name) for name in ("system.journal", "user-1000.journal", archive_name())]
+    before = {path: (path.stat().st_ctime_ns, path.read_bytes()) for path in paths}
+
+    def call(*words: str) -> Any:
+        done = journalkeeper(*words, "-D", machine.parent, "-j", state=tmp_path, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return json.loads(done.stdout)
+
+    everywhere = {str(path): "unknown-format" for path in paths}
+    assert {row["path"]: row["problem"] for row in call("scan")} == everywhere
+    everywhere[str(machine)] = "unknown-format"
+    skipped = call("plan")["skipped"], call("defrag", "--now")["outcomes"]
+    assert [{row["path"]: row["reason"] for row in rows} for rows in skipped] == [everywhere] * 2
+    checks = call("doctor")
+    assert not [row for row in checks["findings"] if "damaged" in str(row) or str(machine) in str(row)]
+    assert {path: (path.stat().st_ctime_ns, path.read_bytes()) for path in paths} == before
 
 
 def test_plain_data_is_not_called_compressed(

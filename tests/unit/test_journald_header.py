@@ -134,6 +134,8 @@ def test_a_file_that_grew_since_its_stat_is_looked_at_again(tmp_path: Path) -> N
     [
         (made(state=1), State.ONLINE),
         (made(state=3), State.UNKNOWN),
+        (made(state=1, incompatible=0x1F), State.ONLINE),
+        (made(state=1, incompatible=0x20), State.UNKNOWN),
         (made()[:16], State.UNKNOWN),
         (b"", State.UNKNOWN),
     ],

@@ -180,6 +180,8 @@ FEW = {"system_max_use_bytes": 200 * MIB, "system_max_file_size_bytes": 25 * MIB
     [
         ({}, ROTATED),
         ({"instance": {"rotatable": False}}, [Reason.NO_JOURNALD]),
+        ({"files": (active(), active("user-1000", problem=Reason.UNKNOWN_FORMAT))}, [Reason.UNKNOWN_FORMAT]),
+        ({"files": (active(), active("user-1000", problem=Reason.BAD_HEADER))}, ROTATED),
         ({"rotations": 3}, ROTATED),
         ({"rotations": 4}, [Reason.BUDGET]),
         ({"rotations": 4, "request": UPKEEP._replace(now=True)}, ROTATED),

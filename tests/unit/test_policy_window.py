@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.model import JournalFile, Kind, State, Window
+from journalkeeper.model import JournalFile, Kind, Reason, State, Window
 from journalkeeper.model.units import INFINITY_US, MINUTE_US, SECOND_US
 from journalkeeper.policy.window import at, next_flush_us, windows
 from tests.hosts import DIRECTORY, NAME, NOW_US, file, instance
@@ -39,6 +39,12 @@ def test_now_does_not_look() -> None:
 @pytest.mark.parametrize("state", [State.OFFLINE, State.ARCHIVED])
 def test_with_nothing_unsynced_it_is_open(state: State) -> None:
     assert look(file(Kind.ACTIVE, state=state)) == opened("flushed")
+
+
+def test_nothing_is_said_of_entries_in_a_format_that_is_unknown() -> None:
+    unknown = file(Kind.ACTIVE, state=State.UNKNOWN, problem=Reason.UNKNOWN_FORMAT)
+    assert look(unknown, file(Kind.ACTIVE)) == opened("unknown-format")
+    assert look(unknown, online()) == closed("unsynced", NOW_US + INTERVAL_US + 1)
 
 
 @pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.UNCLEAN])
