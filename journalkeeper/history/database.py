@@ -153,6 +153,8 @@ class Database:
         # SQLite opens the file read-only if it may not write. A reader who may write
         # rolls back the transaction of a killed writer.
         uri = f"{Path(self.path).as_uri()}?mode=rw"
+        for suffix in ("", "-journal", "-wal", "-shm"):
+            state.require_regular(f"{self.path}{suffix}")
         try:
             os.stat(self.path)
         except FileNotFoundError:

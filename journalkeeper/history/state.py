@@ -14,7 +14,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from contextlib import ExitStack
+import stat
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Self
 
@@ -131,17 +132,25 @@ def _lock_file(descriptor: int, path: str) -> None:
         raise wrap_error("write the holder's pid", path, error) from error
 
 
+def require_regular(path: str) -> None:
+    """Raise KeeperError if there is something else than a regular file at `path`. To open a FIFO can take for ever."""
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise KeeperError(f"{path}: not a regular file; remove it")
+
+
 def is_locked(directory: str | os.PathLike[str]) -> bool | None:
     """Return whether a run holds the lock, None if this process may not read it.
 
     Taking the lock to find that out could refuse it to the service. /proc/locks has another device number than stat(2).
     """
     try:
-        with open(os.path.join(directory, LOCK_NAME), "rb") as file, open("/proc/locks", "rb") as locks:
+        require_regular(path := os.path.join(directory, LOCK_NAME))
+        with open(path, "rb") as file, open("/proc/locks", "rb") as locks:
             holder, place = file.read(20).strip(), b":%d" % os.fstat(file.fileno()).st_ino
             rows = [line.split() for line in locks]
         return any(row[1] == b"FLOCK" and row[4] == holder and row[5].endswith(place) for row in rows)
     except FileNotFoundError:
         return False
-    except OSError:
+    except (OSError, KeeperError):
         return None

@@ -198,6 +198,18 @@ def test_a_reader_leaves_an_unusable_file_alone_and_a_writer_renames_it_and_begi
         assert record.set_aside is None
 
 
+@both
+@pytest.mark.parametrize("suffix", ["", "-journal", "-wal", "-shm"])
+def test_a_fifo_in_place_of_one_of_the_files_is_named_and_not_opened(
+    tmp_path: Path, suffix: str, *, read_only: bool
+) -> None:
+    fifo = full(tmp_path).with_name(f"history.db{suffix}")
+    fifo.unlink(missing_ok=True)
+    os.mkfifo(fifo)
+    with pytest.raises(KeeperError, match=f"{fifo}: not a regular file; remove it"):
+        Record(tmp_path, read_only=read_only)
+
+
 def test_a_file_that_cannot_be_renamed_was_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     garbage(full(tmp_path))
     monkeypatch.setattr(os, "rename", Mock(side_effect=OSError(errno.EROFS, "read-only")))
