@@ -21,7 +21,6 @@ from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import Refused, VerifiedFile, hold, look_again
 from journalkeeper.model import Action, JournalFile, Kind, Outcome, Reason, Result, Rotation, Verb
 from journalkeeper.model.compression import explain_lost_level, parse_compression
-from journalkeeper.model.errors import FileError
 from journalkeeper.model.run import Done, Found
 from journalkeeper.model.sentences import describe_gain
 from journalkeeper.observe import disk_usage
@@ -89,7 +88,7 @@ def execute(action: Action, pace: Pace) -> Done:
     except OSError as error:
         reason = REASON_OF_ERRNO.get(error.errno or 0, Reason.REFUSED)
         result = Result.SKIPPED if reason in SKIPPING else Result.FAILED
-        detail = str(FileError.wrap(str(action.action), action.path, error))
+        detail = f"cannot {action.action}: {os.strerror(error.errno or 0)}"
         with suppress(OSError):
             detail += f": {volume.describe_quota_group(os.path.dirname(action.path))}" if reason is Reason.QUOTA else ""
     duration_s = time.monotonic() - began

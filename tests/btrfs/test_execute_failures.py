@@ -171,7 +171,7 @@ def test_whatever_call_fails_the_original_stays(
         patch.setattr(os, call, fail)
         done = do(what)
     assert how(done) == (Result.FAILED, Reason.IO_ERROR)
-    assert "Input/output error" in done.outcome.detail
+    assert done.outcome.detail == f"cannot {done.outcome.action}: Input/output error"
     assert bearing(path) == before
     assert leftovers_beside(path) == []
 
