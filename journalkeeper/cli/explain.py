@@ -37,6 +37,7 @@ from journalkeeper.report.retention import summarize_history
 from journalkeeper.report.story import Decision, DirectoriesAnswer, DirectoryAnswer, ReadPrice, Story
 
 ONLY_ROOT: Final = "only root can measure it"
+FLUSH_DUE: Final = "journald is about to flush the file; try again in a few seconds"
 
 Decisions = dict[str, list[Decision]]
 
@@ -92,13 +93,14 @@ def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
 
     Raises: OSError if the file cannot be opened.
     """
-    parts, pinned_bytes, read_s = _read_placement(file.path)
-    unknown = {"disk": read_s if context.privileged else ONLY_ROOT} if isinstance(read_s, str) else {}
+    unknown: dict[str, str] = {}
+    decisions, windows = _decide(Request(paths=(file.path,)), context, unknown)
+    window = windows.get(file.instance) if file.kind is Kind.ACTIVE else None
+    parts, pinned_bytes, read_s = _read_placement(file.path, due=window is not None and window.reason == "flush-due")
+    unknown |= {"disk": read_s if context.privileged else ONLY_ROOT} if isinstance(read_s, str) else {}
     if pinned_bytes is None:
         unknown["pinned"] = ONLY_ROOT
     past, samples = _read_past(file, now_us, context, unknown)
-    decisions, windows = _decide(Request(paths=(file.path,)), context, unknown)
-    window = windows.get(file.instance) if file.kind is Kind.ACTIVE else None
     slow_s = round(file.extents.total / READ_IOPS, 3)
     return Story(
         file=file,
@@ -114,18 +116,21 @@ def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
     )
 
 
-def _read_placement(path: str) -> tuple[tuple[Stretch, ...], int | None, float | str]:
+def _read_placement(path: str, *, due: bool) -> tuple[tuple[Stretch, ...], int | None, float | str]:
     """Return the placement of the file's data, the pinned bytes, and the estimated seconds of a cold read.
 
     Pinned bytes are disk space that the file's extents occupy although the file does not use it. They are None for an
     unprivileged user. A cold read is a read of the whole file that is not in the page cache. Its seconds are scaled
-    from a sample that is really read; a text has the cause if the sample cannot be read cold.
+    from a sample that is really read; a text has the cause if the sample cannot be read cold. If a flush of the file is
+    `due`, which would wait for both, the placement is () and the text FLUSH_DUE.
 
     Raises: OSError if the file or its directory cannot be opened.
     """
     parent, _, name = path.rpartition("/")
     with opening.open_directory(parent or "/") as dir_fd, opening.hold_open(name, dir_fd) as fd:
         pinned_bytes = disk.read_pinned_bytes(fd)
+        if due:
+            return (), pinned_bytes, FLUSH_DUE
         return placement.list_stretches(fd, sync=False), pinned_bytes, estimate_cold_read_s(fd)
 
 

@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 
 from journalkeeper.btrfs import disk, placement
-from journalkeeper.cli import program
-from journalkeeper.model import MIB, Stretch
+from journalkeeper.cli import explain, program
+from journalkeeper.cli.context import Context
+from journalkeeper.cli.plan import make_plan
+from journalkeeper.model import MIB, Request, Stretch
 from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.answers import check
@@ -177,6 +179,28 @@ def test_the_story_of_an_active_file(commands: Commands) -> None:
     assert max(map(len, text.splitlines()[1:])) <= 80
     for words in ("Extents:", "Reading:", "Unused:", "History:", "Plan:", "each column 1 MiB"):
         assert words in text
+
+
+def test_a_file_whose_flush_is_due_has_no_picture(
+    commands: Commands, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The flush would wait for it, and for the sample of the read time."""
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+
+    def make(asked: Request, context: Context) -> dict[str, Any]:
+        plan = make_plan(asked, context)
+        for window in plan["window"].values():
+            window.update(open=False, reason="flush-due", closes_at_us=None)
+        return plan
+
+    monkeypatch.setattr(explain, "make_plan", make)
+    assert program.run(["explain", "-j", str(active(commands))]) == 0
+    document = json.loads(capfd.readouterr().out)
+    check("explain", document)
+    assert (document["picture"], document["price"]["disk_read_seconds"]) == ([], None)
+    assert document["unknown"]["disk"] == explain.FLUSH_DUE
+    assert program.run(["explain", str(active(commands))]) == 0
+    assert explain.FLUSH_DUE in " ".join(capfd.readouterr().out.split())
 
 
 def test_the_story_of_a_rewritten_archive_has_its_past(commands: Commands) -> None:
