@@ -14,6 +14,7 @@ import os
 import re
 import struct
 from contextlib import suppress
+from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 from uuid import UUID
@@ -196,7 +197,24 @@ def read_volume(fd: int) -> Volume:
             call_ioctl(fd, BTRFS_IOC_GET_SUBVOL_INFO, SUBVOL_INFO, 0)[0] & BTRFS_ROOT_SUBVOL_RDONLY
         ),
         mixed=any(space.flags & BTRFS_BLOCK_GROUP_METADATA for space in data),
+        quota_bytes=_read_quota_bytes(uuid, btrfsutil.subvolume_id(fd)),
     )
+
+
+def _read_quota_bytes(uuid: str, subvolume: int) -> int | None:
+    """Groups above that of the subvolume are left out, because no file shows which they are.
+
+    Source: fs/btrfs/sysfs.c, qgroup_attrs (Linux 5.9); bits 0 and 1 of limit_flags are BTRFS_QGROUP_LIMIT_MAX_RFER and
+    BTRFS_QGROUP_LIMIT_MAX_EXCL.
+    """
+
+    def read(name: str) -> int:
+        return int(Path(SYSFS, uuid, "qgroups", f"0_{subvolume}", name).read_text("ascii"))
+
+    with suppress(OSError, ValueError):
+        limits = [kind for bit, kind in enumerate(("referenced", "exclusive")) if read("limit_flags") >> bit & 1]
+        return min((max(0, read(f"max_{kind}") - read(kind)) for kind in limits), default=None)
+    return None
 
 
 def describe_quota_group(path: str) -> str:
@@ -209,26 +227,29 @@ def describe_quota_group(path: str) -> str:
 
 
 def count_snapshots(fd: int) -> int | None:
-    """Return the number of snapshots of the subvolume that contains `fd`, snapshots of them included.
+    """Return the number of subvolumes that share data with the one that contains `fd` by snapshots.
 
-    Return None without CAP_SYS_ADMIN, and for the top of a volume without a UUID (mkfs.btrfs before 4.16).
+    They are its snapshots, their snapshots, and, if it is a snapshot itself as after a rollback, its origin and that
+    one's other snapshots. Return None without CAP_SYS_ADMIN, and for the top of a volume without a UUID (mkfs.btrfs
+    before 4.16).
 
     Raises: OSError: ENOTTY not on btrfs.
     """
     try:
-        own = btrfsutil.subvolume_info(fd, btrfsutil.subvolume_id(fd)).uuid
+        own = btrfsutil.subvolume_info(fd, btrfsutil.subvolume_id(fd))
         every = [one for _, one in btrfsutil.SubvolumeIterator(fd, top=FS_TREE_OBJECTID, info=True)]
     except OSError as error:
         if error.errno == errno.EPERM:  # a BtrfsUtilError, never a PermissionError
             return None
         raise
-    if not any(own):
+    if not any(own.uuid):
         return None
-    family, found = {own}, -1
+    pairs = [{one.uuid, one.parent_uuid} for one in (own, *every) if any(one.parent_uuid)]
+    family, found = {own.uuid}, 0
     while found < len(family):
         found = len(family)
-        family |= {one.uuid for one in every if one.parent_uuid in family}
-    return found - 1
+        family.update(*(pair for pair in pairs if pair & family))
+    return len([one for one in every if one.uuid in family - {own.uuid}])
 
 
 def _sum_free(spaces: list[Space]) -> int:

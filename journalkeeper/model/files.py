@@ -201,7 +201,8 @@ class Volume(NamedTuple):
     words of mount(8). `maintenance` is "balance" or "scrub" while one of them keeps the whole volume busy, else "".
     `busy_percent` is the share of a moment right before the plan in which its disks worked for other programs, None if
     it was not measured or cannot be. `snapshots` is the number of snapshots of the subvolume, None if btrfs could not
-    be asked; `snapshot_tool` is then the program that is configured to take some, or "".
+    be asked; `snapshot_tool` is then the program that is configured to take some, or "". `quota_bytes` is the number of
+    bytes that the quota group of the subvolume leaves, None without a limit.
     """
 
     device: int
@@ -221,6 +222,7 @@ class Volume(NamedTuple):
     snapshot_tool: str = ""
     mixed: bool = False
     """Whether its chunks hold both data and metadata."""
+    quota_bytes: int | None = None
 
 
 def find_compression_obstacle(file: JournalFile, volume: Volume | None) -> str:

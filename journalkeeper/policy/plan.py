@@ -24,7 +24,7 @@ from journalkeeper.policy.case import Case, Cases
 from journalkeeper.policy.cost import propose
 from journalkeeper.policy.deferral import AGAIN_US, SPACE_US, ignores_budget
 from journalkeeper.policy.rules import vetoes
-from journalkeeper.policy.saving import add_savings
+from journalkeeper.policy.saving import EXPECTED_RATIO, add_savings
 
 COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5": 2, "raid6": 3}
 """The largest number of device bytes that a profile needs for each byte of data (mkfs.btrfs(8), PROFILES)."""
@@ -173,20 +173,25 @@ def count_available_bytes(volume: Volume) -> int:
 
 
 def _afford(actions: list[Action], host: Host, request: Request, config: Config) -> tuple[list[Action], list[Skip]]:
-    """Return the actions that fit the day's budget and the free space, and a skip for each other action.
+    """Return the actions that fit the day's budget, the quota and the free space, and a skip for each other action.
 
-    The space of a file's old extents does not count as free for the next file: btrfs frees it only at the end of the
-    transaction (fs/btrfs/transaction.c).
+    A quota counts what is stored. The space of a file's old extents does not count as free for the next file: btrfs
+    frees it only at the end of the transaction (fs/btrfs/transaction.c).
     """
     budget = config.budget.bytes_per_day
     left = None if budget is None or ignores_budget(request, budget) else budget - host.written_bytes
     uuids = {volume.device: volume.uuid for volume in host.volumes}
     room = {volume.uuid: count_available_bytes(volume) - config.budget.keep_free_bytes for volume in host.volumes}
+    quota = {volume.device: volume.quota_bytes for volume in host.volumes if volume.quota_bytes is not None}
     chosen: list[Action] = []
     skipped: list[Skip] = []
     for action in actions:
-        need, uuid = action.bytes_to_write, uuids[action.target.device]
-        if need > room[uuid]:
+        need, device = action.bytes_to_write, action.target.device
+        uuid, stored = uuids[device], round(need * (EXPECTED_RATIO if action.compress != "no" else 1))
+        if stored > quota.get(device, stored):
+            space = f"{spell_size(stored)} are needed, {spell_size(quota[device])} are left to its quota group"
+            skipped.append(Skip(action.path, Reason.QUOTA, space, host.now_us + SPACE_US, puts_off=True))
+        elif need > room[uuid]:
             space = f"{spell_size(need)} are needed, {spell_size(max(0, room[uuid]))} are to spare"
             skipped.append(action.skip(Reason.FREE_SPACE, space, host.now_us + SPACE_US, puts_off=True))
         elif budget == 0 and not ignores_budget(request, budget):
@@ -197,6 +202,7 @@ def _afford(actions: list[Action], host: Host, request: Request, config: Config)
         else:
             chosen.append(action)
             room[uuid] -= need
+            quota |= {device: quota[device] - stored} if device in quota else {}
             if left is not None:
                 left -= need
     return chosen, skipped

@@ -18,11 +18,13 @@ from typing import Any
 import pytest
 
 from journalkeeper.btrfs import kernel
+from journalkeeper.btrfs.volume import read_volume
 from journalkeeper.execute.runner import remove_leftovers
+from journalkeeper.journald import opening
 from journalkeeper.model import KIB, MIB, Reason, Request, Result
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.faults import fill, images_before_each_call, killed_before, leftovers_beside, let_go, spoil
-from tests.btrfs.journals import FORMS, action, bearing, do, how, is_nocow, look
+from tests.btrfs.journals import FORMS, action, bearing, do, how, is_nocow, look, planned
 from tests.journal_files import put
 
 pytestmark = pytest.mark.root
@@ -64,10 +66,15 @@ def test_a_quota_that_is_used_up(make_volume: Callable[..., ScratchVolume], jour
     run("btrfs", "quota", "rescan", "-w", directory)
     run("btrfs", "subvolume", "create", directory / "sub")
     path = put(directory / "sub", journal_bytes, nocow=True)
-    os.sync()
+    run("btrfs", "filesystem", "sync", directory)
+    planned_before = action(path, PLAIN)
     run("btrfs", "qgroup", "limit", f"{len(journal_bytes) + 2 * MIB}", directory / "sub")
+    with opening.open_directory(str(directory)) as top, opening.open_directory(str(directory / "sub")) as sub:
+        assert read_volume(top).quota_bytes is None
+        assert MIB < (read_volume(sub).quota_bytes or 0) < 2 * MIB
+    assert [skip.reason for skip in planned(path, request=PLAIN).skipped] == [Reason.QUOTA]
     before = bearing(path)
-    done = do(action(path, PLAIN))
+    done = do(planned_before)
     assert how(done) == (Result.FAILED, Reason.QUOTA)
     said, command = done.outcome.detail.split("`")[:2]
     assert said.split("quota group ")[1].split()[0] in run(*command.split())

@@ -23,7 +23,7 @@ from journalkeeper.model import (
     State,
     Volume,
 )
-from journalkeeper.model.units import DAY_US, SECOND_US
+from journalkeeper.model.units import DAY_US, MINUTE_US, SECOND_US
 from journalkeeper.policy.deferral import AGAIN_US
 from journalkeeper.policy.plan import Idle, count_available_bytes, plan, with_now
 from tests.hosts import DEVICE, DIRECTORY, NOW_US, configured, extents, file, host, instance, known, past, volume
@@ -92,6 +92,10 @@ ROOM = KEEP_FREE + 32 * MIB
         ((A,), {"volumes": (volume(free_bytes=ROOM),)}, ["a"], []),
         ((A,), {"volumes": (volume(free_bytes=ROOM - 1),)}, [], [Reason.FREE_SPACE]),
         ((A,), {"volumes": (volume(free_bytes=0),), "request": NOW}, [], [Reason.FREE_SPACE]),
+        ((A,), {"volumes": (volume(quota_bytes=8 * MIB),)}, ["a"], []),
+        ((A,), {"volumes": (volume(quota_bytes=8 * MIB - 1),)}, [], [Reason.QUOTA]),
+        ((A,), {"volumes": (volume(quota_bytes=8 * MIB, options=("nodatasum",)),)}, [], [Reason.QUOTA]),
+        ((A, fragmented("b")), {"volumes": (volume(quota_bytes=16 * MIB - 1),)}, ["a"], [Reason.QUOTA]),
         ((A, fragmented("b")), {"volumes": (volume(free_bytes=2 * ROOM - KEEP_FREE - 1),)}, ["a"], [Reason.FREE_SPACE]),
     ],
 )
@@ -112,6 +116,10 @@ def test_a_plan_keeps_to_the_days_budget_and_to_the_space(
 )
 def test_nothing_left_is_shown_as_no_bytes(words: dict[str, Any], says: str) -> None:
     assert says in plan_of(A, **words).skipped[0].detail
+
+
+def test_space_that_another_program_frees_is_seen_within_a_minute() -> None:
+    assert plan_of(A, volumes=(volume(free_bytes=0),)).skipped[0].until_us == NOW_US + MINUTE_US
 
 
 def test_an_action_beyond_the_budget_takes_nothing_of_it() -> None:
