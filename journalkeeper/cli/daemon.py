@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 from contextlib import closing
 from functools import partial
 from typing import Final
@@ -43,7 +42,6 @@ def run(_args: argparse.Namespace, context: Context) -> int:
 
     Raises: KeeperError if the service cannot run.
     """
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service has its handler
     with closing(Log(to_journald())) as log:
         return asyncio.run(_serve(context, log))
 

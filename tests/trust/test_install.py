@@ -106,6 +106,17 @@ MANUALS = {
 }
 
 
+@pytest.mark.parametrize(("word", "ignored"), [("daemon", 1), ("defrag", 0)])
+def test_only_the_service_ignores_a_hangup_from_its_first_moment(tmp_path: Path, word: str, ignored: int) -> None:
+    """Until it has its handler a hangup would end it: 2.6 s on a busy machine."""
+    script = tmp_path / "script"
+    script.write_text(re.sub("(?m)^exec .*", "exec grep SigIgn: /proc/self/status", LAUNCHER.read_text()))
+    done = subprocess.run(
+        ["env", "--default-signal=HUP", "sh", script, word], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout.split()[1], 16) & 1 == ignored
+
+
 @pytest.fixture
 def poison(tmp_path: Path) -> dict[str, str]:
     """Every variable of the manuals, which names a program or library of a user's, or runs a command that opens one."""
