@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.history.rows import CONFIRM_US
-from journalkeeper.history.store import NAME, Record
+from journalkeeper.history.store import NAME, Record, store_outcome
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Verb
 from journalkeeper.model.history import Counters, Run, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
@@ -473,3 +473,11 @@ def test_directories_that_became_nocow_lately_are_known(record: Record) -> None:
         keep(record, hosts.outcome(path, action=Verb.SET_NOCOW, result=Result(result)), when_us=when_us)
     assert record.list_nocow_directories(7 * DAY_US + 100) == {"/j/b"}
     assert record.list_nocow_directories(7 * DAY_US + 99) == {"/j/a", "/j/b"}
+
+
+def test_a_file_that_had_vanished_costs_no_commit(record: Record) -> None:
+    """Of 10,000 removed files each cost three fdatasyncs."""
+    vanished = hosts.outcome(reason=Reason.VANISHED, result=Result.SKIPPED, bytes_written=0)
+    for one in (vanished, vanished._replace(bytes_written=1)):
+        assert store_outcome(record, 1, [hosts.volume()], hosts.DEVICE, hosts.done(7, one)) == []
+    assert [entry.outcome.bytes_written for entry in record.history()] == [1]

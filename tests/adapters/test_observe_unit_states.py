@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.health.evidence import Unit, Unknown
+from journalkeeper.health.evidence import Silence, Unit, Unknown
+from journalkeeper.journald import control, layout
+from journalkeeper.observe import presence
 from journalkeeper.observe.unit_states import read_units
+from tests.hosts import MACHINE
 from tests.patience import PATIENCE_S
 
 SHOWN = """\
@@ -69,3 +72,39 @@ def test_a_manager_that_does_not_answer_is_unknown_in_time(
     found = read_units()
     assert isinstance(found, Unknown)
     assert words in found.why
+
+
+@pytest.mark.parametrize(
+    ("states", "answers", "silence"),
+    [
+        (("active", "active"), True, None),
+        (("active", "active"), None, None),
+        (("active", "active"), False, Silence.HUNG),
+        (("reloading", "active"), False, Silence.HUNG),
+        (("failed", "failed"), None, Silence.FAILED),
+        (("inactive masked", "active"), None, Silence.MASKED),
+        (("inactive masked-runtime", "inactive"), None, Silence.MASKED),
+        (("inactive", "inactive"), None, Silence.STOPPED),
+        (("inactive", "active"), None, None),  # the next message starts it
+        (("activating", "active"), None, None),
+    ],
+)
+def test_a_journald_that_takes_no_messages_is_named_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    states: tuple[str, str],
+    answers: bool | None,
+    silence: Silence | None,
+) -> None:
+    (tmp_path / MACHINE).mkdir()
+    monkeypatch.setattr(presence, "BOOTED", f"{tmp_path}")
+    monkeypatch.setattr(layout, "TOP", f"{tmp_path}")
+    monkeypatch.setattr(layout, "read_machine_id", lambda: MACHINE)
+    monkeypatch.setattr(control, "answers", lambda *_: answers)
+    name = "systemd-journald.service"
+    units = (
+        Unit(name, states[0].split()[0], "", states[0].partition(" ")[2]),
+        Unit("systemd-journald.socket", states[1], ""),
+    )
+    monkeypatch.setattr(presence, "read_units", lambda _: units)
+    assert presence.find_silent((f"{tmp_path}",), 1) == (() if silence is None else ((name, silence),))

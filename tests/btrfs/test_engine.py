@@ -25,6 +25,8 @@ from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import run
+from journalkeeper.service.snapshot import FileDone, Message, Planned, Progressed
+from journalkeeper.service.worker import Worker
 from tests.btrfs.faults import fill
 from tests.btrfs.journals import NOW, Bearing, bearing, export, extents, go, readable_for
 from tests.daemon import journalkeeper
@@ -555,3 +557,14 @@ def test_the_service_plans_and_works_while_one_of_its_directories_is_away(
     engine = make_engine(place / "nowhere", top, follows=True)
     assert [action.path for action in engine.look_and_plan(NOW)[1].actions] == [str(path)]
     assert what_became(go(engine)) == {path.name: Reason.FRAGMENTED}
+
+
+def test_the_look_is_published_before_the_work(top: Path, keep: Keep, journal_bytes: bytes) -> None:
+    put(top / MACHINE, journal_bytes)
+    posted: list[Message] = []
+    engine = keep(config=configured("watch", settle_us=0), follows=True)
+    worker = Worker(lambda: engine, posted.append, lambda: False, lambda: False)
+    with closing(worker):
+        worker.look(lambda: None)
+    kinds = [type(one) for one in posted]
+    assert kinds.index(Planned) < min(kinds.index(Progressed), kinds.index(FileDone))

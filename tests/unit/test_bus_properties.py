@@ -49,6 +49,11 @@ STATES = [
     (CALM, "idle", ""),
     (CALM._replace(findings=None), "waiting", "the service has just started and has not yet examined all files"),
     (CALM._replace(findings=found(WAITS)), "waiting", "1 file waits for journald's next flush"),
+    (
+        CALM._replace(findings=found(WAITS._replace(reason=Reason.TOO_YOUNG))),
+        "waiting",
+        "1 file waits until a day divided by RotationsPerDay= has passed since the last rotation",
+    ),
     (CALM._replace(findings=found()._replace(missing=("/a", "/b"))), "waiting", "waiting for /a and /b to appear"),
     (CALM._replace(present=BAD), "degraded", "no room"),
     (

@@ -455,5 +455,14 @@ def test_a_silent_journald_is_started_as_its_state_needs(silence: Silence, remed
     assert finding("journald-silent", evidence(silent=(("a", silence),))).remedy == (remedy,)
 
 
+def test_a_masked_service_is_unmasked_before_it_is_started() -> None:
+    unmask, remedy = (
+        "systemctl unmask journalkeeper.service && ",
+        finding("keeper-down", down(service="inactive/dead/masked")).remedy[0],
+    )
+    assert remedy.startswith(unmask)
+    assert remedy.endswith(" && systemctl enable --now journalkeeper.service")
+
+
 def test_only_the_rules_of_health_find_problems() -> None:
     assert {rule for rule, severity, _ in FOUND if severity is PROBLEM} == {word(rule) for rule in HEALTH}

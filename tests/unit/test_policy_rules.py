@@ -213,6 +213,13 @@ def test_an_archive_is_rewritten_once() -> None:
     assert reason(rules.veto_repeated_rewrite, case(file())) is None
 
 
+def test_a_rewrite_of_one_extent_reads_so() -> None:
+    past = known(file(), extents_before=1, extents=30)
+    skip = rules.veto_repeated_rewrite(case(file(), past=past))
+    assert skip is not None
+    assert skip.detail == "1 extent became 30"
+
+
 @pytest.mark.parametrize("change", [{"size_bytes": 1}, {"mtime_ns": 1}])
 def test_an_archive_that_changed_since_is_judged_anew(change: dict[str, int]) -> None:
     assert again(file(), **change) is None

@@ -14,6 +14,7 @@ from journalkeeper.model.history import Counters, HistoryEntry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report import charts
 from journalkeeper.report.charts import FIRST_US, LEAST_BARS, MOST_ROWS, ROWS, Chart, Figure, Layer
+from journalkeeper.report.text import format_wait
 from tests.evidence import look
 from tests.hosts import NOW_US
 from tests.report_data import entry, file, journal
@@ -263,3 +264,8 @@ def test_where_the_journal_was_not_read_to_its_beginning_is_said() -> None:
 
 def test_no_message_with_a_time_is_said() -> None:
     assert intake([]).chart is None
+
+
+@pytest.mark.parametrize(("wait_us", "text"), [(59_919, "59ms"), (1_234, "1ms 200us"), (12_345_678, "12s")])
+def test_a_wait_has_two_digits(wait_us: int, text: str) -> None:
+    assert format_wait(wait_us) == text
