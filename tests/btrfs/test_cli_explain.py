@@ -21,7 +21,7 @@ from journalkeeper.btrfs import disk, placement
 from journalkeeper.cli import explain, program
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.plan import make_plan
-from journalkeeper.model import MIB, Request, Stretch
+from journalkeeper.model import MIB, Plan, Request, Stretch
 from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.answers import check
@@ -187,11 +187,10 @@ def test_a_file_whose_flush_is_due_has_no_picture(
     """The flush would wait for it, and for the sample of the read time."""
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
 
-    def make(asked: Request, context: Context) -> dict[str, Any]:
+    def make(asked: Request, context: Context) -> Plan:
         plan = make_plan(asked, context)
-        for window in plan["window"].values():
-            window.update(open=False, reason="flush-due", closes_at_us=None)
-        return plan
+        due = (window._replace(open=False, reason="flush-due", closes_at_us=None) for window in plan.windows)
+        return plan._replace(windows=tuple(due))
 
     monkeypatch.setattr(explain, "make_plan", make)
     assert program.run(["explain", "-j", str(active(commands))]) == 0
