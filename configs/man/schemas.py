@@ -18,8 +18,8 @@ from journalkeeper.cli.probe import ProbeAnswer
 from journalkeeper.cli.report import ReportAnswer
 from journalkeeper.cli.retention import RetentionAnswer
 from journalkeeper.cli.status import StatusAnswer
-from journalkeeper.health.finding import Facts
 from journalkeeper.model import JournalFile, Plan, Reason
+from journalkeeper.model.manager import Facts
 from journalkeeper.model.run import DefragAnswer
 from journalkeeper.model.schema import Word, rows, split_hint
 from journalkeeper.probe.compare import LabAnswer

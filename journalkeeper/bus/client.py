@@ -22,10 +22,10 @@ from journalkeeper.bus.names import BUS, CallError
 from journalkeeper.health.evidence import Hung
 from journalkeeper.model import Plan, Request
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NoSuchJobError, UsageError
-from journalkeeper.model.manager import Manager
+from journalkeeper.model.manager import Finding, Manager
 from journalkeeper.model.progress import NONE_YET, Progress
 from journalkeeper.model.run import Report, decode_plan, decode_report
-from journalkeeper.model.schema import from_properties
+from journalkeeper.model.schema import bus_rows, from_properties, parse_record
 
 CONNECT_S: Final = 5.0
 """How long a bus may take until the client is connected and knows the service."""
@@ -99,7 +99,9 @@ class Service:
 
         Raises: HungError after ANSWER_S, or BusyBusError if the bus is slow, too; KeeperError for all other errors.
         """
-        return from_properties(Manager(), self._read_properties(names.MANAGER_PATH, names.MANAGER, ANSWER_S))
+        found = self._read_properties(names.MANAGER_PATH, names.MANAGER, ANSWER_S)
+        listed = ({row.attribute: one[row.bus] for row in bus_rows(Finding)} for one in found.get("Findings", ()))
+        return from_properties(Manager(), {**found, "Findings": tuple(parse_record(Finding, one) for one in listed)})
 
     def plan(self, request: Request) -> Plan:
         """Return the plan that the service makes for `request`, with a notice if rows are missing.
@@ -207,7 +209,8 @@ class Service:
     def _read_properties(self, path: str, interface: str, patience_s: float) -> dict[str, Any]:
         call = make_call(self._owner, path, names.PROPERTIES, "GetAll", "s", interface)
         (values,) = self._ask(call, patience_s)
-        return {name: value for name, (_, value) in values.items()}
+        read: dict[str, Any] = _drop_signatures(values)
+        return read
 
     def _call(self, member: str, signature: str = "", *values: Any, patience_s: float | None = None) -> tuple[Any, ...]:
         """Call a method of the manager object, and return the values of its answer. Raises: as `_ask`."""
@@ -240,6 +243,13 @@ class Service:
                 await asyncio.wait_for(self._bus.call(bus_call("GetId")), BUSY_S)
                 return True
         return False
+
+
+def _drop_signatures(value: Any) -> Any:
+    """Return a value without the signatures of the variants in it."""
+    if isinstance(value, dict):
+        return {name: _drop_signatures(one) for name, (_, one) in value.items()}
+    return [_drop_signatures(one) for one in value] if isinstance(value, list) else value
 
 
 async def _connect() -> tuple[Connection, str]:

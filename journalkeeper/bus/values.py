@@ -18,7 +18,7 @@ from journalkeeper.journald.names import classify
 from journalkeeper.model import JournalFile, Outcome, Plan, Result
 from journalkeeper.model.manager import JobState, Treatment
 from journalkeeper.model.run import Report
-from journalkeeper.model.schema import bus_rows, to_json, to_properties, write_json
+from journalkeeper.model.schema import SIGNATURES, bus_rows, to_json, to_properties, write_json
 from journalkeeper.model.units import U64_MAX
 from journalkeeper.service.jobs import Job
 from journalkeeper.service.snapshot import Doing, Findings
@@ -44,6 +44,8 @@ LISTS: Final = ("actions", "notices", "outcomes", "skipped")
 CARRIED: Final[dict[str, Callable[[Any], object]]] = {
     "s": names.to_ascii,
     "as": lambda texts: [names.to_ascii(text) for text in texts],
+    "aa{sv}": lambda records: [to_values(one) for one in records],
+    "a{sv}": lambda facts: {name: _carry_fact(fact) for name, fact in facts.items() if fact is not None},
 }
 """Functions that make values of these signatures safe for all clients."""
 
@@ -60,6 +62,11 @@ def to_values(*records: object) -> Values:
             value = plain[row.bus]
             found[row.bus] = row.signature, CARRIED[row.signature](value) if row.signature in CARRIED else value
     return found
+
+
+def _carry_fact(fact: int | float | str | list[str]) -> tuple[str, Any]:
+    kind = "x" if isinstance(fact, int) else SIGNATURES.get(type(fact), "s")
+    return kind, CARRIED[kind](fact) if kind in CARRIED else fact
 
 
 def job_values(job: Job) -> Values:

@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from journalkeeper.cli.table import RED, YELLOW, paint
 from journalkeeper.config import Config
 from journalkeeper.health.evidence import DOCTOR_ENTRIES, RECENT_US, Evidence, Journal, Unknown, Wanted
-from journalkeeper.health.finding import LISTED, Finding, Severity, Verdict, judge
+from journalkeeper.health.finding import LISTED, Verdict, judge
 from journalkeeper.health.rules import HEALTH, RULES
 from journalkeeper.model.errors import ConfigError
 from journalkeeper.model.escape import escape
+from journalkeeper.model.manager import Finding, Severity
 from journalkeeper.model.schema import RuleWord
 from journalkeeper.model.units import pluralize
 from journalkeeper.report.retention import history

@@ -35,7 +35,7 @@ from journalkeeper.history.state import is_locked
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import escape
 from journalkeeper.model.history import Counters, Run, Totals
-from journalkeeper.model.manager import Manager
+from journalkeeper.model.manager import Finding, Manager
 from journalkeeper.model.schema import Count, Sometimes
 from journalkeeper.model.sentences import BY
 from journalkeeper.model.units import format_span, pluralize, spell_size
@@ -67,6 +67,8 @@ class StatusAnswer(NamedTuple):
     """ok, act or unknown; where this host's service is meant."""
     health_reasons: Sometimes[list[str]] = None
     """Why the health is not ok, as HealthReasons on the bus."""
+    findings: Sometimes[tuple[Finding, ...]] = None
+    """What the verdict was made of, as in `doctor -j`, the problems first."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -137,6 +139,7 @@ def _show(context: Context, ask: Ask) -> int:
         verdict=headline,
         health=verdict and verdict.health,
         health_reasons=verdict and verdict.reasons,
+        findings=verdict and verdict.findings,
     )
     said = [headline, *(finding.line for finding in verdict.problems[1:])] if verdict and headline else []
     rows = [(name, escape(text)) for name, text in _list_facts(answer, evidence) if text]

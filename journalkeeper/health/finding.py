@@ -12,13 +12,11 @@ it takes `files` or `places` and yields nothing, the answer is Unknown if a file
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from enum import StrEnum
-from typing import Annotated, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from journalkeeper.health.evidence import Evidence, Look, Unknown
 from journalkeeper.model import Reason
-from journalkeeper.model.manager import Manager
-from journalkeeper.model.schema import Key, RuleWord
+from journalkeeper.model.manager import Fact, Finding, Manager, Severity
 from journalkeeper.model.units import pluralize
 
 LISTED = 3
@@ -32,38 +30,6 @@ UNSEEN = frozenset({Reason.UNREADABLE, Reason.IO_ERROR, Reason.REFUSED, Reason.I
 
 FIRST_LOOK: Final = Unknown("the service has just started and has not yet examined all files")
 """The answer of a rule that needs the result of the service's first look at the files."""
-
-Fact = int | float | str | list[str] | None
-Facts = dict[str, Fact]
-
-
-class Severity(StrEnum):
-    """The severity of a finding: PROBLEM if something is wrong, ADVICE if something could be better or may go wrong."""
-
-    PROBLEM = "problem"
-    ADVICE = "advice"
-
-
-class Finding(NamedTuple):
-    """A condition that a rule found: `word` names the rule, and `facts` are its evidence, with units in their names.
-
-    `sentence` describes the condition and its effect; `remedy` are shell commands, one per line.
-    """
-
-    word: Annotated[RuleWord, Key("rule")]
-    severity: Severity
-    facts: Facts
-    """What it was found by; units are in the names."""
-    sentence: str
-    """What is so and why it matters."""
-    remedy: tuple[str, ...]
-    """Commands for a shell."""
-
-    @property
-    def line(self) -> str:
-        """The sentence, "Try:" and the first command of the remedy, as one line; only the sentence without a remedy."""
-        return f"{self.sentence} Try: {self.remedy[0]}" if self.remedy else self.sentence
-
 
 T = TypeVar("T")
 Answer = Finding | Unknown
@@ -130,15 +96,13 @@ def word(rule: Rule) -> str:
 def answer(rule: Rule, evidence: Evidence) -> Answer | None:
     """Apply `rule` to the evidence. Return its first answer, or None if nothing is wrong.
 
-    Return Unknown if the rule lacks evidence, or finds nothing while some files could not be looked at. A problem that
-    the running service reports is the answer without a call of the rule. Its remedy is empty, because the text of the
-    reason does not show where a command begins.
+    Return Unknown if the rule lacks evidence, or finds nothing while some files could not be looked at. A finding that
+    the running service reports is the answer without a call of the rule.
     """
     service, name = evidence.service, word(rule)
-    if isinstance(service, Manager) and service.health == "act":
-        for reason in service.health_reasons or ():
-            if reason.startswith(f"{name}: "):
-                return Finding(name, Severity.PROBLEM, {"service": "yes"}, reason.partition(": ")[2], ())
+    for finding in (isinstance(service, Manager) and service.findings) or ():
+        if finding.word == name:
+            return finding
     answers = supply(rule, evidence)
     found = answers if isinstance(answers, Unknown) else next(answers, None)
     if isinstance(found, Finding):

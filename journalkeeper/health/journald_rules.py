@@ -12,7 +12,8 @@ from shlex import quote
 from typing import Final
 
 from journalkeeper.health.evidence import RECENT_US, Journal, Recorded, Unknown
-from journalkeeper.health.finding import Answers, Facts, advice, list_names
+from journalkeeper.health.finding import Answers, advice, list_names
+from journalkeeper.model.manager import Facts
 from journalkeeper.model.units import SECOND_US, format_span, pluralize, quantile
 
 KERNEL: Final = "kernel"

@@ -27,9 +27,9 @@ from journalkeeper.health.evidence import (
     find_unit,
     is_up,
 )
-from journalkeeper.health.finding import FIRST_LOOK, Answers, Facts, list_names, problem
+from journalkeeper.health.finding import FIRST_LOOK, Answers, list_names, problem
 from journalkeeper.model import Reason, Volume
-from journalkeeper.model.manager import Manager
+from journalkeeper.model.manager import Facts, Manager
 from journalkeeper.model.units import DAY_US, MINUTE_US, format_span, pluralize, spell_size
 from journalkeeper.model.waiting import long
 

@@ -3,11 +3,43 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, NamedTuple
 
-from journalkeeper.model.schema import Count, Key, Moment, Seconds, Span
+from journalkeeper.model.schema import Count, Key, Moment, RuleWord, Seconds, Span
 from journalkeeper.model.units import U64_MAX
 from journalkeeper.model.words import Reason, Verb
+
+Fact = int | float | str | list[str] | None
+Facts = dict[str, Fact]
+
+
+class Severity(StrEnum):
+    """The severity of a finding: PROBLEM if something is wrong, ADVICE if something could be better or may go wrong."""
+
+    PROBLEM = "problem"
+    ADVICE = "advice"
+
+
+class Finding(NamedTuple):
+    """A condition that a rule found: `word` names the rule, and `facts` are its evidence, with units in their names.
+
+    `sentence` describes the condition and its effect; `remedy` are shell commands, one per line.
+    """
+
+    word: Annotated[RuleWord, Key("rule")]
+    severity: Severity
+    facts: Facts
+    """What it was found by; units are in the names."""
+    sentence: str
+    """What is so and why it matters."""
+    remedy: tuple[str, ...]
+    """Commands for a shell."""
+
+    @property
+    def line(self) -> str:
+        """The sentence, "Try:" and the first command of the remedy, as one line; only the sentence without a remedy."""
+        return f"{self.sentence} Try: {self.remedy[0]}" if self.remedy else self.sentence
 
 
 class Manager(NamedTuple):
@@ -23,6 +55,10 @@ class Manager(NamedTuple):
     health_reasons: list[str] | None = None
     """The reasons why the health is not ok: for each the name of a rule of `journalkeeper doctor`, a colon, and a
     sentence with the remedy.
+    """
+    findings: Annotated[tuple[Finding, ...] | None, Key(signature="aa{sv}")] = None
+    """The findings of the service, the problems first: for each the Rule, the Severity, the Facts by which it was
+    found, the Sentence, and the commands of the Remedy.
     """
     state: str | None = None
     """idle; waiting: work waits for a window or for a directory; working; paused; degraded: the last look failed as a

@@ -61,10 +61,10 @@ Hidden = Annotated[T, Key(hidden=True)]
 Inline = Annotated[T, Key(inline=True)]
 Sometimes = Annotated[T | None, Key(optional=True)]
 
-SIGNATURES: Final[dict[Any, str]] = {bool: "b", int: "t", float: "d", list: "as", tuple: "as"}
+SIGNATURES: Final[dict[Any, str]] = {bool: "b", int: "t", float: "d", list: "as", tuple: "as", dict: "a{sv}"}
 """The D-Bus types of Python's types, where a `Key` has no other; the words of an enumeration are strings."""
 
-UNKNOWN: Final[dict[str, object]] = {"s": "", "as": [], "b": False, "t": 0, "u": 0, "d": 0.0}
+UNKNOWN: Final[dict[str, object]] = {"s": "", "as": [], "aa{sv}": [], "b": False, "t": 0, "u": 0, "d": 0.0}
 """The value of a property whose value is unknown, by signature."""
 
 

@@ -96,6 +96,7 @@ def make_manager(snapshot: Snapshot) -> Manager:
         version=__version__,
         health=snapshot.verdict.health,
         health_reasons=snapshot.verdict.reasons,
+        findings=snapshot.verdict.findings,
         state=word,
         state_reason=reason,
         directories=list(snapshot.directories),

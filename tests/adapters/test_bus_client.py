@@ -22,6 +22,7 @@ from journalkeeper import __version__
 from journalkeeper.bus import client, names
 from journalkeeper.bus.client import Service
 from journalkeeper.bus.connection import Connection, Received, bus_call, make_signal
+from journalkeeper.bus.values import to_values
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.parser import parse
@@ -31,6 +32,7 @@ from journalkeeper.engine import Engine
 from journalkeeper.history import state
 from journalkeeper.model import Plan, Reason, Request, Skip
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, UsageError
+from journalkeeper.model.manager import Facts, Finding, Manager, Severity
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.model.schema import to_json
@@ -76,7 +78,8 @@ class FakeService(FakePeer):
         self.client = message.sender
         if message.member == "GetAll":
             found = self.manager if message.path == names.MANAGER_PATH else self.job
-            return reply(message, "a{sv}", {name: (KINDS[type(value)], value) for name, value in found.items()})
+            values = {name: one if type(one) is tuple else (KINDS[type(one)], one) for name, one in found.items()}
+            return reply(message, "a{sv}", values)
         if message.member == "Defragment" and self.refusal is None:
             self.loop.call_soon(self.on_defragment, self)
             return reply(message, "o", JOB)
@@ -282,6 +285,16 @@ def test_paths_that_the_service_does_not_watch_are_not_asked_of_it(fake: FakeSer
 def test_a_service_with_other_directories_is_not_asked(fake: FakeService) -> None:
     fake.manager["Directories"] = ["/var/log/journal", "/srv/journal"]
     assert not asked()
+
+
+def test_a_finding_is_read_from_the_bus_as_the_service_made_it(fake: FakeService) -> None:
+    facts: Facts = {"files": 3, "below": -1, "share": 0.5, "name": "/j/a", "names": ["/j/a", "/j/b"]}
+    found = Finding("files-failing", Severity.PROBLEM, facts, "3 files fail. Try: nothing.", ("first", "second"))
+    fake.manager["Findings"] = to_values(Manager(findings=(found, found)))["Findings"]
+    service = Service.find()
+    assert service is not None
+    with service:
+        assert service.manager().findings == (found, found)
 
 
 def test_a_state_directory_of_ones_own_is_not_the_services(

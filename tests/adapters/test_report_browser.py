@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from journalkeeper.health.evidence import Evidence, Intake, Unknown
-from journalkeeper.health.finding import Finding, Severity, Verdict
+from journalkeeper.health.finding import Verdict
 from journalkeeper.model import Reason, Skip
+from journalkeeper.model.manager import Finding, Severity
 from journalkeeper.model.units import DAY_US, MINUTE_US
 from journalkeeper.report.page import page
 from tests.adapters.command import ran

@@ -88,7 +88,7 @@ def listed(findings: Findings, offset: int = 0, reader: str = "user:0") -> list[
 
 
 def test_every_property_of_the_contract_has_a_value_of_its_type() -> None:
-    plain = {"s": str, "t": int, "u": int, "b": bool, "as": list, "d": float}
+    plain = {"s": str, "t": int, "u": int, "b": bool, "as": list, "aa{sv}": list, "d": float}
     job = {name: value for name, (_, value) in job_values(Job(1, Request())).items()}
     for rows, shown in (
         (objects.MANAGER.properties, manager(CALM)),

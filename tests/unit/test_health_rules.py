@@ -24,11 +24,11 @@ from journalkeeper.health.evidence import (
     Unknown,
     lacks_room,
 )
-from journalkeeper.health.finding import Finding, Severity, judge, list_names, shorten, word
+from journalkeeper.health.finding import judge, list_names, shorten, word
 from journalkeeper.health.rules import HEALTH, RULES
 from journalkeeper.model import MIB, JournalFile, Kind, Reason, Skip
 from journalkeeper.model.history import Counters, Run
-from journalkeeper.model.manager import Manager
+from journalkeeper.model.manager import Finding, Manager, Severity
 from journalkeeper.model.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from journalkeeper.model.waiting import Wait
 from tests.evidence import STORAGE, UNITS, boots, evidence, intake, journal, limits, look, recorded
@@ -316,10 +316,10 @@ def test_fragmented_files_are_summed_and_the_remedy_names_their_directory() -> N
 
 
 def test_a_running_service_is_asked_and_not_judged_a_second_time() -> None:
-    said = ["files-failing: /j/a Try: rm -r / failed: I/O error. Try: journalkeeper history --since=-7d"]
-    found = judge(evidence(service=Manager(health="act", health_reasons=said)), RULES)
-    assert (found.health, found.reasons) == ("act", said)
-    assert found.problems[0].remedy == ()  # a name cannot become a command
+    remedy = ("journalkeeper history --since=-7d",)
+    said = Finding("files-failing", Severity.PROBLEM, {"files": 1}, "/j/a Try: rm -r / failed: I/O error.", remedy)
+    found = judge(evidence(service=Manager(health="act", findings=(said,))), RULES)
+    assert (found.health, found.problems) == ("act", [said])
 
 
 def test_problems_come_first() -> None:

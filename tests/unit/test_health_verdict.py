@@ -19,7 +19,7 @@ from journalkeeper.health.verdict import (
 )
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Window
 from journalkeeper.model.history import HistoryEntry, Run
-from journalkeeper.model.manager import Manager
+from journalkeeper.model.manager import Finding, Manager, Severity
 from journalkeeper.model.units import HOUR_US, SECOND_US
 from journalkeeper.model.waiting import Wait
 from tests.evidence import UNITS, look, recorded
@@ -31,6 +31,7 @@ PASSING = BAD._replace(reason=Reason.CHANGED)
 FAILED = recorded(last_run=RUN, entries=(HistoryEntry(NOW_US, "daemon", BAD),))
 WAITING = recorded(last_run=RUN, waiting=(Wait("/a", NOW_US - 49 * HOUR_US, "budget"),))
 BY_SERVICE = RUN._replace(origin="daemon")
+NO_ROOM = Finding("keeper-failing", Severity.PROBLEM, {}, "no room.", ("df",))
 LIVE = Manager(version=__version__, health="ok", health_reasons=[], state="idle", state_reason="", files=12)
 WELL = Evidence(NOW_US, record=recorded(last_run=RUN), units=UNITS, service=LIVE, silent=(), full=())
 BY_HAND = WELL._replace(service=None, units=(Unit("journalkeeper.service", "inactive", "dead", "disabled"),))
@@ -61,7 +62,7 @@ def by_hand(when_us: int, outcome: Outcome) -> Evidence:
             "OK: 12 journal files. 3 files wait for journald's next flush.",
         ),
         (
-            WELL._replace(service=LIVE._replace(health="act", health_reasons=["keeper-failing: no room. Try: df"])),
+            WELL._replace(service=LIVE._replace(health="act", findings=(NO_ROOM,))),
             "Act: no room. Try: df",
         ),
         (WELL._replace(service=LIVE._replace(version="0.0.1")), "Act: The running service is still version 0.0.1, "),
@@ -126,9 +127,9 @@ def test_a_service_that_does_not_answer_is_not_called_stopped_where_it_runs() ->
 def test_status_shows_the_verdict_of_the_service_that_it_reads_from_the_bus() -> None:
     here = Present(failures=(FAULT,), unwritable=(("/j", Obstacle.MOUNT),))
     own = judge_present(here, NOW_US)
-    live = LIVE._replace(health=own.health, health_reasons=own.reasons)
+    live = LIVE._replace(health=own.health, findings=own.findings)
     seen = judge(WELL._replace(service=live, present=Present()), HEALTH)
-    assert (seen.health, seen.reasons, seen.headline("")) == (own.health, own.reasons, own.headline(""))
+    assert (seen.health, seen.findings, seen.headline("")) == (own.health, own.findings, own.headline(""))
     assert [one.word for one in seen.problems] == ["directory-unwritable", "files-failing"]
 
 

@@ -9,9 +9,10 @@ from html.parser import HTMLParser
 import pytest
 
 from journalkeeper.health.evidence import Boot, Evidence, Intake, Unknown
-from journalkeeper.health.finding import Finding, Severity, Verdict
+from journalkeeper.health.finding import Verdict
 from journalkeeper.model import Reason, Result, Skip
 from journalkeeper.model.history import Counters
+from journalkeeper.model.manager import Finding, Severity
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report.page import MOST_BYTES, page
 from tests.hosts import NOW_US

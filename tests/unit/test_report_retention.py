@@ -9,9 +9,10 @@ import pytest
 
 from journalkeeper.config import files as conffiles
 from journalkeeper.health.evidence import Evidence, Storage, Unknown
-from journalkeeper.health.finding import Finding, answer, supply
+from journalkeeper.health.finding import answer, supply
 from journalkeeper.journald import conf
 from journalkeeper.model import GIB, KIB, MIB, JournalFile, Kind
+from journalkeeper.model.manager import Finding
 from journalkeeper.model.units import DAY_US, parse_size
 from journalkeeper.report.retention import (
     Retention,
