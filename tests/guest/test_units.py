@@ -209,12 +209,12 @@ EDITOR = '#!/bin/sh\nsed -i "/^### Anything between/a $EDITED" "$1"\n'
 
 
 def apply_remedy(guest: Guest, remedy: str) -> None:
-    """Run a remedy as an admin would: what `systemctl edit` is to contain stands behind "#"."""
+    """Run a remedy at a terminal, as an admin would: what `systemctl edit` is to contain stands behind "#"."""
     editor = guest.root / "usr/local/bin/edit"
     editor.write_text(EDITOR)
     editor.chmod(0o755)
     edited = remedy.partition("# ")[2].replace("] ", "]\\n")
-    guest.shell(f"export SYSTEMD_EDITOR=edit EDITED={shlex.quote(edited)}\n{remedy}")
+    guest.shell(f"export SYSTEMD_EDITOR=edit EDITED={shlex.quote(edited)}\nscript -qec {shlex.quote(remedy)} /dev/null")
 
 
 @pytest.mark.parametrize("name", TROUBLES)
