@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from unittest.mock import Mock
 
@@ -16,7 +17,7 @@ from journalkeeper.btrfs.fiemap import (
     FIEMAP_EXTENT_UNWRITTEN,
     Extent,
 )
-from journalkeeper.execute import inplace
+from journalkeeper.execute import executor, inplace
 from journalkeeper.execute.inplace import NEAR_BYTES, find_same_places, join_near
 from journalkeeper.model import KIB, Range
 from journalkeeper.policy.saving import is_useless_rewrite, least_extents
@@ -149,3 +150,8 @@ def test_each_run_of_data_has_extents_of_its_own() -> None:
     runs = [(0, 128 * KIB), (256 * KIB, 128 * KIB + 1), (1 << 20, 1)]
     assert least_extents(runs, compressed=True) == 4
     assert least_extents(runs, compressed=False) == 3
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.EBUSY])
+def test_an_errno_of_many_causes_names_none_of_them(number: int) -> None:
+    assert number not in executor.REASON_OF_ERRNO
