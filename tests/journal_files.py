@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import struct
 from collections.abc import Sequence
@@ -10,10 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from journalkeeper.btrfs import fiemap
+from journalkeeper.btrfs.kernel import _declare
 from journalkeeper.journald.entries import ARRAY, COMPACT, COMPACT_DATA_BYTES, DATA_BYTES, ENTRY_BYTES, OBJECT, SOURCE
 from journalkeeper.probe.scratch_volume import run
 
 PAGE: Final = 4096
+FALLOC_FL_KEEP_SIZE: Final = 1
+FALLOC_FL_PUNCH_HOLE: Final = 2
+fallocate = _declare("fallocate64", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 MAGIC: Final = b"LPKSHHRH"
 SEQNUM_ID: Final = "0123456789abcdef" * 2
 OLD_NS: Final = 1_600_000_000_123_456_789
@@ -35,6 +40,11 @@ FIRST_ARRAY: Final = 4
 MESSAGE: Final = b"MESSAGE=hello"
 EMPTY_HEADER_BYTES: Final = 208
 EMPTY_BYTES: Final = 8 << 20
+
+
+def punch_hole(fd: int, offset: int, length: int) -> None:
+    """Make a hole."""
+    fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, length)
 
 
 def archive_name(number: int = 1, stem: str = "system") -> str:

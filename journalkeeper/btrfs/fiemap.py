@@ -171,9 +171,8 @@ def find_data(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -> 
 def find_unwritten(fd: int, *, sync: bool) -> Iterator[tuple[int, int]]:
     """Yield (offset, length) of each run of the file that is allocated but not written, in the order of the file.
 
-    A run can extend beyond the end of the file, and may be punched before the next one is taken. With `sync`, each run
-    consists of whole blocks. Punch the whole run: a hole that ends within a block keeps the whole extent allocated. The
-    file offset of `fd` changes.
+    A run can extend beyond the end of the file, and may be freed before the next one is taken. With `sync`, each run
+    consists of whole blocks. The file offset of `fd` changes.
 
     Raises: as `find_data`, and as `map_batches` without `sync`.
     """

@@ -45,10 +45,6 @@ def _declare(name: str, *types: Any) -> Callable[..., int]:
 _ioctl = _declare("ioctl", ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
 _syscall = _declare("syscall", ctypes.c_long, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
 
-# On 32-bit machines plain fallocate has 32-bit offsets.
-fallocate = _declare("fallocate64", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-"""fallocate(fd, mode, offset, length): fallocate(2)."""
-
 sync_file_range = _declare("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 """sync_file_range(fd, offset, length, flags): sync_file_range(2)."""
 

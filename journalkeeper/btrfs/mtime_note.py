@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A file's modification time, stored in an xattr of the file while journalkeeper changes it.
+"""A file's modification time, which version 0.1 stored in an xattr of the file while it changed the file.
 
-Punching a hole changes the mtime, and journalkeeper restores it right afterwards. btrfs commits the changes of one file
-in their order. So if a kill or a power cut leaves the punch, it also leaves the note. The next look finds the note, and
-the next run restores the time.
+If that version was killed meanwhile, the next look finds the note, and the next run restores the time.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import time
 from typing import Final
 
 NAME: Final = "user.journalkeeper.mtime"
@@ -22,23 +19,6 @@ COARSE_NS: Final = 1_000_000_000
 """A margin for the kernel's time stamps, which lag its clock by one tick, at most 10 ms."""
 
 MAX_TIME_NS: Final = 1 << 63
-
-
-def make(fd: int, status: os.stat_result) -> None:
-    """Store the mtime of `status` in a note, an xattr of the file, before the work changes the mtime.
-
-    Raises: OSError: EACCES, EPERM; EROFS; ENOSPC, EDQUOT.
-    """
-    os.setxattr(fd, NAME, b"%d %d %d" % (status.st_mtime_ns, status.st_size, time.time_ns()))
-
-
-def restore(fd: int, status: os.stat_result) -> None:
-    """Set the file's mtime and atime to those of `status`, and then remove the note.
-
-    Raises: OSError: EACCES, EPERM; EROFS; ENODATA the file has no note.
-    """
-    os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
-    os.removexattr(fd, NAME)
 
 
 def read(fd: int) -> bytes | None:
@@ -70,7 +50,7 @@ def find_mtime_ns(note: bytes | None, status: os.stat_result) -> int:
 def apply(fd: int) -> bool:
     """Restore the mtime that an interrupted run changed, remove the note, and return whether the mtime changed.
 
-    Raises: as `restore` and `read`; so a file without a note raises OSError ENODATA.
+    Raises: as `read`; OSError: EPERM; EROFS; ENODATA the file has no note.
     """
     status = os.fstat(fd)
     right_ns = find_mtime_ns(read(fd), status)

@@ -3,13 +3,15 @@
 
 None of these calls protects data from a power cut; only fsync(2) does.
 
-Source: sync_file_range(2), fallocate(2); linux/fs.h, linux/falloc.h; fs/btrfs/file.c, btrfs_punch_hole.
+Source: sync_file_range(2); linux/fs.h.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from mmap import PAGESIZE
+from struct import Struct
 
 from journalkeeper.btrfs import kernel
 
@@ -17,8 +19,11 @@ SYNC_FILE_RANGE_WAIT_BEFORE = 1
 SYNC_FILE_RANGE_WRITE = 2
 SYNC_FILE_RANGE_WAIT_AFTER = 4
 
-FALLOC_FL_KEEP_SIZE = 1
-FALLOC_FL_PUNCH_HOLE = 2
+FIDEDUPERANGE = 0xC0189436
+DEDUPE = Struct("=QQHHIqQQiI")
+"""struct file_dedupe_range with one struct file_dedupe_range_info."""
+
+MOST_ZEROS = 1 << 20
 
 MOST_CALLS = 8192
 """The largest number of cachestat(2) calls for one file. Between two flushes a journal had 1 to 270 dirty runs, which
@@ -46,15 +51,24 @@ def wait_writeback(fd: int, offset: int, length: int) -> None:
     kernel.sync_file_range(fd, offset, length, SYNC_FILE_RANGE_WAIT_BEFORE)
 
 
-def punch_hole(fd: int, offset: int, length: int) -> None:
-    """Free the space of a range, which then reads as zeros. The file keeps its size; mtime and ctime change.
+def free_zeros(fd: int, hole: int, offset: int, length: int) -> None:
+    """Free the space of a range that reads as zeros, as far as the file's end. Its times stay as they are.
 
-    The kernel takes the inode's lock and writes the range back first.
+    `fd` is open for writing, and `hole` is an empty file without a name beside it. The kernel compares the range with a
+    hole of `hole`, and replaces it, under the locks of both files: what a process writes meanwhile stays, with a part
+    of at most MOST_ZEROS around it. The range stays, too, if only one of the files has checksums.
 
-    Raises: OSError: EBADF not open for writing; EPERM immutable or append-only; ETXTBSY a swap file; ENOSPC no room for
-    the metadata; EINVAL an empty range; EOPNOTSUPP the filesystem does not support holes.
+    Raises: OSError: EIO; ENOSPC, EDQUOT no room for the metadata; EPERM; ETXTBSY a swap file.
+
+    Source: ioctl_fideduperange(2); fs/remap_range.c; fs/btrfs/reflink.c, btrfs_remap_file_range.
     """
-    kernel.fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, length)
+    end = min(offset + length, os.fstat(fd).st_size)
+    for start in range(offset, end, MOST_ZEROS):
+        size = min(MOST_ZEROS, end - start)
+        os.ftruncate(hole, size)  # a range that ends within a block has to be the end of both files
+        status = kernel.call_ioctl(hole, FIDEDUPERANGE, DEDUPE, 0, size, 1, 0, 0, fd, start, 0, 0, 0)[8]
+        if status < 0 and status != -errno.EINVAL:
+            raise OSError(-status, os.strerror(-status))
 
 
 def find_dirty_runs(fd: int) -> list[tuple[int, int]] | None:

@@ -152,7 +152,7 @@ def _compact(held: VerifiedFile, action: Action, pace: Pace) -> int:
     expected, moved = inplace.compact(held, action, pace)
     if moved or pace.ended is not None:
         return expected
-    # The held stat is old: punching changed the ctime, which the exchange compares.
+    # The held stat is old: the work in place changed the ctime, which the exchange compares.
     return rewrite.rewrite(look_again(held, replacing=True), action, pace)
 
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Final
 
-from journalkeeper.btrfs import defrag, fiemap, inode, mtime_note, writeback
+from journalkeeper.btrfs import defrag, fiemap, inode, writeback
 from journalkeeper.btrfs.fiemap import Extent
 from journalkeeper.execute.pace import LEAST_BYTES, Pace
 from journalkeeper.execute.verified_file import VerifiedFile, open_for_writing
@@ -37,6 +37,7 @@ WORSE: Final = 1.1
 """If a file has more than this many times the expected extents, an error is likely."""
 
 READ_BYTES: Final = MIB
+HOLE_FLAGS: Final = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
 
 NEAR_BYTES: Final = LEAST_BYTES
 """The largest hole within one piece. The kernel skips holes by itself, and a separate call for each run of 40 KiB costs
@@ -88,11 +89,10 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
     Return the expected number of extents, and whether all data moved that should (`_find_left`). The inode flags and
     the mtime are restored, also after an error; the ctime changes.
 
-    Raises: as `punch_unwritten` and `defragment`; OSError with EIO if a block could not be read.
+    Raises: as `free_unwritten` and `defragment`; OSError with EIO if a block could not be read.
     """
     flags, compression = inode.get_flags(held.fd), parse_compression(action.compress)
-    punch_unwritten(held, pace)
-    # A hole that ends within a block dirtied the rest of the block, and the kernel skips dirty pages.
+    free_unwritten(held, pace)
     before = array("Q", chain.from_iterable(fiemap.iterate_extents(held.fd, sync=True)))
     least = least_extents(fiemap.find_data(held.fd, sync=False), compressed=compression is not None)
     expected = max(action.extents_expected, least)
@@ -216,25 +216,26 @@ def _block_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def punch_unwritten(held: VerifiedFile, pace: Pace) -> None:
-    """Free the space of an archive that journald allocated and never wrote, until `pace` ends, and restore its times.
+def free_unwritten(held: VerifiedFile, pace: Pace) -> None:
+    """Free the space of an archive that journald allocated and never wrote, until `pace` ends.
 
-    Even a small unwritten rest keeps its whole extent of 8 MiB allocated. It stays unwritten after it was listed,
-    because no program writes to an archive. A note in an xattr contains the mtime meanwhile: if this process is killed,
-    the next run restores the mtime from it.
+    Even a small unwritten rest keeps its whole extent of 8 MiB allocated. The work is safe while another process writes
+    to the file, as a journald may that archives in a process of its own.
 
-    Raises: as `open_for_writing`, if there is such space; OSError: ENOSPC, EIO.
+    Raises: as `open_for_writing`, if there is such space; as `free_zeros`.
     """
     ranges = fiemap.find_unwritten(held.fd, sync=True)
     first = next(ranges, None)
     if first is None:
         return
     with open_for_writing(held) as fd:
-        mtime_note.make(fd, held.status)
+        hole = os.open(".", HOLE_FLAGS, 0o600, dir_fd=held.dir_fd)
         try:
+            if inode.is_nocow(hole) and not inode.is_nocow(fd):
+                inode.set_flags(hole, 0)
             for offset, length in chain([first], ranges):
                 if not pace.can_go_on():
                     break
-                writeback.punch_hole(fd, offset, length)
+                writeback.free_zeros(fd, hole, offset, length)
         finally:
-            mtime_note.restore(fd, held.status)
+            os.close(hole)

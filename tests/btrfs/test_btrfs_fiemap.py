@@ -12,11 +12,9 @@ import pytest
 
 from journalkeeper.btrfs import fiemap, placement
 from journalkeeper.btrfs.inode import set_nocow
-from journalkeeper.btrfs.kernel import fallocate
-from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE
 from journalkeeper.model import MIB, Extents
 from journalkeeper.probe.scratch_volume import run
-from tests.journal_files import PAGE, write_out
+from tests.journal_files import FALLOC_FL_KEEP_SIZE, PAGE, fallocate, write_out
 from tests.patience import TRIES
 from tests.volumes import extents
 

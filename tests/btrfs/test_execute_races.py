@@ -6,21 +6,23 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
-from journalkeeper.btrfs import kernel
+from journalkeeper.btrfs import kernel, writeback
 from journalkeeper.execute import executor
 from journalkeeper.execute.verified_file import VerifiedFile
 from journalkeeper.model import MIB, Reason, Result
 from journalkeeper.model.run import Done, Found
 from journalkeeper.probe.bed import SIGNAL_SYNC, Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
-from tests.btrfs.journals import FORMS, action, bearing, do, extents, how, is_nocow, look, planned
+from tests.btrfs.journals import FORMS, action, bearing, do, extents, how, is_nocow, look, planned, with_unwritten
 from tests.journal_files import MAGIC, OLD_NS, archive_name, put
 from tests.patience import TRIES, eventually
 
@@ -320,3 +322,36 @@ def test_nothing_is_lost_of_what_is_logged_while_the_active_file_is_defragmented
     assert not look(bed.journald.active)[0].compressed
     bed.journald.stop()
     subprocess.run(["journalctl", "--verify", f"--file={bed.journald.active}"], check=True, capture_output=True)
+
+
+APPEND = """
+import mmap, sys
+with open(sys.argv[1], "r+b") as file, mmap.mmap(file.fileno(), 0) as pages:
+    for line in sys.stdin:
+        pages[int(line) : int(line) + 5] = b"entry"
+        print(flush=True)
+"""
+
+
+def test_nothing_that_another_process_appends_to_an_archive_is_lost(
+    place: Path, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journald that archives in a process of its own renames the file and stores ARCHIVED before that process ends.
+
+    Source: systemd, pull request 31363.
+    """
+    path = put(place, journal_bytes)
+    os.truncate(path, 16 * MIB)
+    with_unwritten(path, 8 * MIB, 8 * MIB)
+    real, at = writeback.free_zeros, 8 * MIB + 123
+    with subprocess.Popen([sys.executable, "-c", APPEND, path], stdin=PIPE, stdout=PIPE, text=True) as writer:
+
+        def free_zeros(fd: int, hole: int, offset: int, length: int) -> None:
+            print(at, file=writer.stdin, flush=True)
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            real(fd, hole, offset, length)
+
+        monkeypatch.setattr(writeback, "free_zeros", free_zeros)
+        do(action(path))
+        assert path.read_bytes()[at : at + 5] == b"entry"

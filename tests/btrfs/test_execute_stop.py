@@ -112,14 +112,14 @@ def test_a_stop_between_two_holes_is_heard(place: Path, journal_bytes: bytes, mo
     for number in range(8):
         with_unwritten(path, (8 + 2 * number) * MIB, MIB)
     before, what = bearing(path), action(path)
-    real, punched = writeback.punch_hole, []
+    real, freed = writeback.free_zeros, []
 
-    def punch_hole(fd: int, offset: int, length: int) -> None:
-        punched.append(offset)
-        real(fd, offset, length)
+    def free_zeros(fd: int, hole: int, offset: int, length: int) -> None:
+        freed.append(offset)
+        real(fd, hole, offset, length)
 
-    monkeypatch.setattr(writeback, "punch_hole", punch_hole)
-    done = do(what, stop=lambda: len(punched) == 2)
+    monkeypatch.setattr(writeback, "free_zeros", free_zeros)
+    done = do(what, stop=lambda: len(freed) == 2)
     assert how(done) == (Result.SKIPPED, Reason.INTERRUPTED)
-    assert len(punched) == 2
+    assert len(freed) == 2
     assert bearing(path) == before

@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.btrfs import fiemap, placement
-from journalkeeper.btrfs.kernel import fallocate
-from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE, punch_hole
 from journalkeeper.model import MIB
 from journalkeeper.probe.scratch_volume import run
 from tests.btrfs.journals import look
-from tests.journal_files import PAGE, put, scatter
+from tests.journal_files import FALLOC_FL_KEEP_SIZE, PAGE, fallocate, punch_hole, put, scatter
 from tests.patience import TRIES
 from tests.volumes import extents
 

@@ -265,6 +265,7 @@ def test_a_second_service_in_a_state_directory_made_anew_ends_the_first(
 ) -> None:
     """The first holds a lock on a file that is no longer there: two would rewrite the same files."""
     first = serve(copies.machine.parent).ready()
+    assert eventually(first.sleeps)  # or it makes a file while they are removed
     first.process.send_signal(signal.SIGSTOP)  # or it may lock the new directory first
     shutil.rmtree(first.state)
     second = serve(copies.machine.parent).ready()

@@ -442,7 +442,7 @@ def find_working(guest: Guest, content: bytes, unit: str, lines: str) -> dict[st
         os.chown(path, STRANGER, STRANGER)
         path.chmod(0o600)
     with closed.open("r+b") as file:
-        os.posix_fallocate(file.fileno(), len(content), MIB)  # the service punches a hole there, which moves the mtime
+        os.posix_fallocate(file.fileno(), len(content), MIB)
     os.utime(closed, ns=(OLD_NS, OLD_NS))
     taken = guest.root / f"etc/systemd/system/{unit}.d/taken.conf"
     taken.parent.mkdir(exist_ok=True)

@@ -27,8 +27,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from journalkeeper.btrfs import fiemap, inode, kernel, mtime_note
-from journalkeeper.btrfs.kernel import fallocate
-from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE, punch_hole
 from journalkeeper.config import Budget, Config, WatchSection, WindowSection
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.journald.names import is_leftover
@@ -37,7 +35,7 @@ from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.bench.figures import Option
 from tests.btrfs.journals import Bearing, go
 from tests.hosts import MACHINE
-from tests.journal_files import archive_name, empty, put
+from tests.journal_files import FALLOC_FL_KEEP_SIZE, archive_name, empty, fallocate, punch_hole, put
 from tests.nobody import in_child
 from tests.repeat import repeat
 from tests.trust import table

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from journalkeeper.btrfs import inode, kernel, mtime_note
-from journalkeeper.btrfs.writeback import FALLOC_FL_KEEP_SIZE
+from journalkeeper.btrfs import inode, mtime_note
 from journalkeeper.config import Nocow
 from journalkeeper.engine import Engine
 from journalkeeper.history.store import Record
@@ -20,6 +19,7 @@ from journalkeeper.journald.names import is_leftover
 from journalkeeper.model import MIB, Result
 from journalkeeper.model.errors import KeeperError
 from tests.btrfs.journals import ALWAYS, Bearing, bearing, go
+from tests.journal_files import FALLOC_FL_KEEP_SIZE, fallocate
 from tests.trust.claims import find_false_claims, read_claims
 
 NOBODY = 0xFFFFFFFF
@@ -46,7 +46,7 @@ def allocate_ahead(path: Path) -> None:
     os.truncate(path, size + 16 * MIB)
     with open(path, "r+b") as file:
         for offset, length in ((size, 8 * MIB), (size + 16 * MIB, MIB)):
-            kernel.fallocate(file.fileno(), FALLOC_FL_KEEP_SIZE, offset, length)
+            fallocate(file.fileno(), FALLOC_FL_KEEP_SIZE, offset, length)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
