@@ -23,11 +23,9 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from journalkeeper.cli.table import RED, YELLOW, paint
-from journalkeeper.config import Config
 from journalkeeper.health.evidence import DOCTOR_ENTRIES, RECENT_US, Evidence, Journal, Unknown, Wanted
 from journalkeeper.health.finding import LISTED, Verdict, judge
 from journalkeeper.health.rules import HEALTH, RULES
-from journalkeeper.model.errors import ConfigError
 from journalkeeper.model.escape import escape
 from journalkeeper.model.manager import Finding, Severity
 from journalkeeper.model.schema import RuleWord
@@ -57,18 +55,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Collect the evidence, apply all rules, show the findings, and return the exit status.
 
-    If the configuration has errors, the evidence contains them and is collected with the default configuration.
     With --check the status is 1 if the verdict of `status` is not OK, or, about another journal, if a rule found a
     problem. Else it is 0.
 
-    Raises: FileError if a configuration file cannot be read; other errors as `gather`.
+    Raises: as `gather`.
     """
-    wanted = Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US)
-    try:
-        evidence = collect_evidence(context, wanted, context.config())
-    except ConfigError as error:
-        wrong = Unknown("the configuration is wrong")
-        evidence = collect_evidence(context, wanted, Config())._replace(config=wrong, config_error=str(error))
+    evidence = collect_evidence(context, Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US))
     verdict = judge(evidence, DOCTOR_RULES)
     if context.output.json != "off":
         context.output.document(make_answer(verdict, evidence.journal))
@@ -78,16 +70,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
     return int(args.check and (health != "ok" or bool(verdict.problems)))
 
 
-def collect_evidence(context: Context, wanted: Wanted, config: Config | None = None) -> Evidence:
-    """Collect the evidence that a command wants, with the running service's own report.
-
-    `config` replaces the configuration on disk. A part that cannot be read is Unknown.
-
-    Raises: as `gather`; without `config`, ConfigError and FileError as `Context.config`.
-    """
+def collect_evidence(context: Context, wanted: Wanted) -> Evidence:
+    """Collect the evidence that a command wants, with the running service's own report. Raises: as `gather`."""
     from journalkeeper.cli.evidence import gather  # noqa: PLC0415 - takes jeepney, which the pages are made without
 
-    return gather(context, wanted, config or context.config())
+    return gather(context, wanted)
 
 
 class UnjudgedRule(NamedTuple):

@@ -33,8 +33,9 @@ Ask = Callable[[], Manager | Hung | Unknown | None]
 """Returns the service's report, why it cannot be read, or None if no service runs."""
 
 
-def gather(context: Context, wanted: Wanted, config: Config, ask: Ask | None = None) -> Evidence:
-    """Collect the evidence for a command. A part that cannot be read is Unknown with the reason.
+def gather(context: Context, wanted: Wanted, ask: Ask | None = None) -> Evidence:
+    """Collect the evidence for a command. A part that cannot be read is Unknown with the reason. With a wrong
+    configuration, which is then in `config_error`, the others are read as if there were none.
 
     The plan and the journal are UNASKED unless `wanted` asks for them. So is the look if `wanted.files` is False and
     the service answers, because the service has looked. `ask` returns its report, by default from a new connection.
@@ -45,6 +46,10 @@ def gather(context: Context, wanted: Wanted, config: Config, ask: Ask | None = N
         may be read; OSError for a -D that cannot be examined.
     """
     now_us = context.now_us
+    try:
+        config, wrong = context.config(), ""
+    except (KeeperError, OSError) as error:
+        config, wrong = Config(), str(error)
     record = _read_history(context, wanted)
     service = (ask or context.read_service)() if wanted.directory is None else UNASKED
     engine = context.engine(config)
@@ -63,7 +68,8 @@ def gather(context: Context, wanted: Wanted, config: Config, ask: Ask | None = N
         now_us=now_us,
         look=look,
         plan=plan,
-        config=config,
+        config=Unknown("the configuration is wrong") if wrong else config,
+        config_error=wrong,
         record=record,
         journal=found,
         units=read_units() if ours else ELSEWHERE,

@@ -78,12 +78,13 @@ def run(args: argparse.Namespace, context: Context) -> int:
     If the files, the journal or the history cannot be read, the page lacks this part, and stderr has the reason.
 
     Raises: KeeperError if FILE is another file, or as `write_whole`; NeedsRootError or KeeperError if neither the files
-        nor the journal can be read; FileError if FILE cannot be written; as `collect_evidence`, such as ConfigError.
+        nor the journal can be read; FileError if FILE cannot be written; as `Context.config` and `collect_evidence`.
     """
     path = os.path.abspath(args.output)
     replaces = _is_own_page(path)
     if os.path.lexists(path) and not replaces:  # before the long reading
         raise KeeperError(f"{escape(path)} exists and is no page of this user's: remove it, or choose another name")
+    context.config()  # a wrong one ends the command
     evidence = collect_evidence(context, Wanted(args.directory, REPORT_ENTRIES, plan=True))
     missing = [part for part in (evidence.look, evidence.journal, evidence.record) if isinstance(part, Unknown)]
     if isinstance(evidence.look, Unknown) and isinstance(evidence.journal, Unknown):

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     names the command for that.
 
     Raises: UsageError for -D with --apply or --undo; KeeperError if the retention is unknown; FileError if the
-        drop-in cannot be written or removed; as `_apply`; as `collect_evidence`, but not with --undo.
+        drop-in cannot be written or removed; as `_apply`; without --undo as `Context.config` and `collect_evidence`.
     """
     if args.directory is not None and (args.apply or args.undo):
         raise UsageError("--apply and --undo change the settings of this host's journald; leave out -D")
@@ -74,6 +74,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         said = f"Removed {RETENTION}; {ACTIVATION}" if changed else f"There is no {RETENTION}; nothing is undone."
         context.output.show(RetentionAnswer(RETENTION, changed), [said])
         return 0
+    context.config()  # a wrong one ends the command
     evidence = collect_evidence(context, Wanted(args.directory, entries=0, since_us=context.now_us))
     found = supply(retention, evidence)
     if isinstance(found, Unknown):

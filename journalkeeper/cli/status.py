@@ -26,13 +26,11 @@ from typing import Final, NamedTuple
 from journalkeeper import __version__
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.evidence import Ask, gather
-from journalkeeper.config import Config
 from journalkeeper.health.evidence import RECENT_US, UNASKED, Evidence, Look, Recorded, Unknown, Wanted
 from journalkeeper.health.finding import judge
 from journalkeeper.health.rules import HEALTH
 from journalkeeper.health.verdict import describe_absence, describe_files, describe_foreign, describe_next_run
 from journalkeeper.history.state import is_locked
-from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import escape
 from journalkeeper.model.history import Counters, Run, Totals
 from journalkeeper.model.manager import Finding, Manager
@@ -150,8 +148,8 @@ def _show(context: Context, ask: Ask) -> int:
 def _collect(context: Context, ask: Ask) -> Evidence:
     """Collect the evidence for the status, as `doctor` does, without the journal's entries.
 
-    With -D, --config or another state directory, read only the history. An error in the configuration is in
-    `config_error`. The files are not looked at if the service answers.
+    With -D, --config or another state directory, read only the history. The files are not looked at if the service
+    answers.
 
     Raises: KeeperError if the history is damaged, or for a -D that is no directory; OSError for a -D that cannot be
         examined; FileError if a directory cannot be listed.
@@ -160,12 +158,7 @@ def _collect(context: Context, ask: Ask) -> Evidence:
     if not context.means_service():
         context.list_directories()
         return Evidence(now_us, record=context.read_history(now_us - RECENT_US))
-    wanted = Wanted(entries=0, since_us=now_us - RECENT_US, files=False)
-    try:
-        config, wrong = context.config(), ""
-    except (KeeperError, OSError) as error:
-        config, wrong = Config(), str(error)
-    return gather(context, wanted, config, ask)._replace(config_error=wrong)
+    return gather(context, Wanted(entries=0, since_us=now_us - RECENT_US, files=False), ask)
 
 
 def _describe_ok(evidence: Evidence) -> str:
