@@ -27,8 +27,9 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
+import tempfile
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from typing import Final, NamedTuple
 
 from journalkeeper.btrfs import subvolume
@@ -41,10 +42,20 @@ from journalkeeper.journald import control, layout
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError
 from journalkeeper.model.schema import Count
 from journalkeeper.model.units import format_size, pluralize
-from journalkeeper.probe.scratch_volume import undo_at_end
+from journalkeeper.probe import scratch_volume
 
 FLUSH: Final = ("sh", "-c", 'trap "" TERM; echo ready; read -r _; exec journalctl --flush')
 """The command that ends journald's stay in /run, also after this process was killed."""
+
+BRING_BACK: Final = """\
+mount -t btrfs -o subvolid=5 -- "$(findmnt -nvo SOURCE -T "$1")" "$2"
+[ ! -e "$2/$3" ] || rmdir -- "$2/$3"
+mv -T -- "$2/$4" "$2/$3"
+"""
+"""The commands that move the subvolume $4 to $3, both places in the volume of $1, which is mounted at $2."""
+
+ANEW: Final = "rmdir and mkdir it, and run systemd-tmpfiles --create --prefix /var/log/journal; journalctl --flush"
+"""The remedy where the old root was deleted."""
 
 LOCK_TRIES: Final = 60
 """The seconds for which the command waits until the service ends a run."""
@@ -69,7 +80,7 @@ class IsolateAnswer(NamedTuple):
     files: Count
     size_bytes: Count
     snapshots: Count | None
-    lost: tuple[str, ...] = ()
+    lost: list[str]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -92,89 +103,80 @@ def run(args: argparse.Namespace, context: Context) -> int:
     acts = args.apply or args.undo
     if acts:
         require_root_only(os.path.dirname(top))
+    is_lost = not os.path.lexists(top) or subvolume.is_left_by_rollback(top)
+    own, lost = subvolume.find_namesakes(top) if is_lost else ("", [])
+    if is_lost and not lost:
+        raise KeeperError(f"{top} is missing or was left by a rollback, and no other root has its subvolume: {ANEW}")
+    if not acts:
+        tree = isolate.Tree(top, 0, is_subvolume=False, snapshots=None, entries={}) if is_lost else isolate.survey(top)
+        _show(context, tree, _describe_lost(top, lost) if is_lost else _describe(tree), lost)
+        return 0
     with ExitStack() as stack:
         _take_lock(stack, context.state_directory)
-        is_lost = not os.path.lexists(top) or subvolume.is_left_by_rollback(top)
-        if is_lost and not acts:
-            return _show_lost(context, top)
         if is_lost:
-            _bring_back(top)
-        if acts:
-            isolate.remove_staging(top)
+            _bring_back(top, own, lost)
+        isolate.remove_staging(top)
         found = isolate.survey(top)
-        changed = acts and found.is_subvolume is not args.apply
-        if changed:
+        if moves := found.is_subvolume is not args.apply:
             _move(context, found)
             found = isolate.survey(top)
-        elif acts and _has_journald(top):
+        elif _has_journald(top):
             control.flush()  # after a killed move or a rollback, journald is in /run
-        if changed or is_lost:
-            _restart_service(top)
-    changed |= is_lost
-    _show(context, found, _report(args, found, changed=changed) if acts else _describe(found), changed=changed)
+        changed = moves or is_lost
+        if changed and top == os.path.realpath(layout.TOP):
+            # in the service's mount namespace, the old directory alone is writable (ReadWritePaths=)
+            subprocess.run(["systemctl", "try-restart", SERVICE], check=False, capture_output=True)
+    kind = "a subvolume of its own" if args.apply else "a plain directory"
+    said = f"{top} is {kind}{'' if changed else ' already'}: {_count(found)}."
+    _show(context, found, [said, ROLLBACK] if changed and args.apply else [said], [], changed=changed)
     return 0
 
 
 def _take_lock(stack: ExitStack, directory: str) -> None:
     for left in reversed(range(LOCK_TRIES)):
-        try:
+        with suppress(BusyError) if left else nullcontext():
             stack.enter_context(Lock(directory))
             return
-        except BusyError:
-            if not left:
-                raise
-            time.sleep(1)
+        time.sleep(1)
 
 
-def _show(context: Context, found: isolate.Tree, sentences: list[str], *, changed: bool) -> None:
-    answer = IsolateAnswer(found.path, found.is_subvolume, changed, found.files, found.size_bytes, found.snapshots)
-    context.output.show(answer, sentences)
+def _show(context: Context, tree: isolate.Tree, said: list[str], lost: list[str], *, changed: bool = False) -> None:
+    answer = (tree.path, tree.is_subvolume, changed, len(tree.sizes), sum(tree.sizes), tree.snapshots, lost)
+    context.output.show(IsolateAnswer(*answer), said)
 
 
-def _show_lost(context: Context, top: str) -> int:
-    _, _, lost = subvolume.find_namesakes(top)
-    sentences = [f"{top} is empty and read-only since a rollback: journald writes to /run only."]
-    sentences += [f"The journal is in the subvolume {one}; --apply moves it here." for one in lost]
-    answer = IsolateAnswer(top, isolated=False, changed=False, files=0, size_bytes=0, snapshots=None, lost=tuple(lost))
-    context.output.show(answer, sentences)
-    return 0
+def _describe_lost(top: str, lost: list[str]) -> list[str]:
+    said = f"{top} is empty and read-only since a rollback: journald writes to /run only."
+    return [said, *(f"The journal is in the subvolume {one}; --apply moves it here." for one in lost)]
 
 
-def _bring_back(top: str) -> None:
-    device, own, lost = subvolume.find_namesakes(top)
-    if len(lost) != 1:
-        where = ", ".join(lost) or "none"
-        raise KeeperError(f"{top} has no subvolume, and one in another root must be moved here; found: {where}")
-    isolate.adopt(top, device, own, lost[0])
+def _bring_back(top: str, own: str, lost: list[str]) -> None:
+    if len(lost) > 1:
+        raise KeeperError(f"{top} was left by a rollback, and several roots have its subvolume: {', '.join(lost)}")
+    with tempfile.TemporaryDirectory(prefix="journalkeeper-", dir="/run") as point:
+        scratch_volume.run(
+            *scratch_volume.OWN_MOUNTS, "sh", "-ec", BRING_BACK, "sh", os.path.dirname(top), point, own, lost[0]
+        )
 
 
 def _describe(found: isolate.Tree) -> list[str]:
     if found.is_subvolume:
-        return [
-            f"{found.path} is a subvolume of its own: {_count(found)}. --undo makes it a plain directory.",
-            ROLLBACK,
-        ]
+        said = f"{found.path} is a subvolume of its own: {_count(found)}. --undo makes it a plain directory."
+        return [said, ROLLBACK]
     number = "an unknown number of snapshots" if found.snapshots is None else pluralize(found.snapshots, "snapshot")
     own = f"{found.path}/{layout.read_machine_id()}/" if _has_journald(found.path) else "\0"
-    users = [user for user in isolate.find_users(found) if user.is_writer and not user.path.startswith(own)]
+    users = {user.name for user in isolate.find_users(found) if user.is_writer and not user.path.startswith(own)}
     return [
         f"{found.path} is a plain directory with {_count(found)}; its subvolume has {number}.",
-        "--apply moves it into a subvolume of its own, which later snapshots do not contain. The files share their data"
-        " with the old ones, which are removed after a check: only metadata is written, some KiB for each file.",
-        "Snapshots that exist keep what they contain.",
+        "--apply moves it into a subvolume of its own, which later snapshots do not contain. Snapshots that exist keep"
+        " what they contain. The new files share their data with the old ones: space is needed for metadata only.",
         ROLLBACK,
-        *(f"Stop {name} first, and its sockets: it writes." for name in sorted({user.name for user in users})),
+        *(f"Stop {name} first, and its sockets: it writes." for name in sorted(users)),
     ]
 
 
-def _report(args: argparse.Namespace, found: isolate.Tree, *, changed: bool) -> list[str]:
-    kind = "a subvolume of its own" if args.apply else "a plain directory"
-    said = f"{found.path} is {kind}{'' if changed else ' already'}: {_count(found)}."
-    return [said, ROLLBACK] if changed and args.apply else [said]
-
-
 def _count(found: isolate.Tree) -> str:
-    return f"{pluralize(found.files, 'file')}, {format_size(found.size_bytes)}"
+    return f"{pluralize(len(found.sizes), 'file')}, {format_size(sum(found.sizes))}"
 
 
 def _has_journald(top: str) -> bool:
@@ -184,34 +186,21 @@ def _has_journald(top: str) -> bool:
 
 def _move(context: Context, tree: isolate.Tree) -> None:
     """Move the tree while journald writes to /run, let journald write to the new tree, and remove the old one."""
-    top = tree.path
+    top, asked = tree.path, _has_journald(tree.path)
+    was_open = any(user.is_writer for user in isolate.find_users(tree))
     try:
-        if _has_journald(top):
-            was_open = any(user.is_writer for user in isolate.find_users(tree))
-            with undo_at_end(*FLUSH):
+        with scratch_volume.undo_at_end(*FLUSH) if asked else nullcontext():
+            if asked:
                 control.relinquish()
-                tree = _exchange_trees(top)
+            tree = isolate.survey(top)
+            isolate.require_no_writer(tree)
+            isolate.move(tree, into_subvolume=not tree.is_subvolume)
+            if asked:
                 control.flush()
-                if was_open and not any(user.is_writer for user in isolate.find_users(isolate.survey(top))):
-                    isolate.exchange(top)
-                    raise KeeperError(f"{top}: journald does not write to the new directory; all is as it was")
-        else:
-            tree = _exchange_trees(top)
+            if was_open and not any(user.is_writer for user in isolate.find_users(isolate.survey(top))):
+                isolate.exchange(top)
+                raise KeeperError(f"{top}: journald does not write to the new directory; all is as it was")
         for name in sorted({user.name for user in isolate.find_users(tree)}):
             context.output.note(f"{name} still reads the old files: start it again, or it sees no new messages")
     finally:
         isolate.remove_staging(top)
-
-
-def _exchange_trees(top: str) -> isolate.Tree:
-    tree = isolate.survey(top)
-    isolate.require_no_writer(tree)
-    isolate.move(tree, into_subvolume=not tree.is_subvolume)
-    return tree
-
-
-def _restart_service(top: str) -> None:
-    """Restart the service if it runs: in its mount namespace, the old directory alone is writable (ReadWritePaths=)."""
-    if top == os.path.realpath(layout.TOP):
-        with suppress(OSError):
-            subprocess.run(["systemctl", "try-restart", SERVICE], check=False, capture_output=True)

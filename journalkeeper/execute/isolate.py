@@ -11,18 +11,16 @@ import os
 import re
 import shutil
 import stat
-import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from journalkeeper.btrfs import inode, kernel, subvolume, volume
 from journalkeeper.execute import rewrite
 from journalkeeper.execute.verified_file import FIXED, Failed, Refused
 from journalkeeper.journald import opening
-from journalkeeper.model import Reason
 from journalkeeper.model.errors import FileError, KeeperError
 
 STAGING: Final = ".journalkeeper-isolate"
@@ -31,48 +29,25 @@ STAGING: Final = ".journalkeeper-isolate"
 MARK: Final = "user.journalkeeper.moved"
 """An attribute of a copy: the time, in ns, when it was complete. If the journal has it, STAGING is the old tree."""
 
-ADOPT: Final = """\
-mount -t btrfs -o subvolid=5 -- "$1" "$2"
-[ ! -e "$2/$3" ] || rmdir -- "$2/$3"
-mv -T -- "$2/$4" "$2/$3"
-"""
-"""The commands of `adopt`."""
-
 FLAGS: Final = rewrite.FLAGS_KEPT | inode.FS_NOCOW_FL | inode.FS_COMPR_FL
-
-
-class Fingerprint(NamedTuple):
-    """The attributes of a file or directory that must not change during the move."""
-
-    inode: int
-    mode: int
-    size_bytes: int
-    mtime_ns: int
-    ctime_ns: int
 
 
 class Tree(NamedTuple):
     """A journal directory as it was found, and all below it by relative path.
 
     `device` is its st_dev. `snapshots` is the number of snapshots of the subvolume that contains it, None if it is
-    unknown.
+    unknown. `sizes` are those of the regular files.
     """
 
     path: str
     device: int
     is_subvolume: bool
     snapshots: int | None
-    entries: dict[str, Fingerprint]
+    entries: dict[str, os.stat_result]
 
     @property
-    def files(self) -> int:
-        """The number of regular files."""
-        return sum(stat.S_ISREG(entry.mode) for entry in self.entries.values())
-
-    @property
-    def size_bytes(self) -> int:
-        """The sum of the sizes of the regular files."""
-        return sum(entry.size_bytes for entry in self.entries.values() if stat.S_ISREG(entry.mode))
+    def sizes(self) -> list[int]:
+        return [entry.st_size for entry in self.entries.values() if stat.S_ISREG(entry.st_mode)]
 
 
 class Opener(NamedTuple):
@@ -103,12 +78,11 @@ def survey(path: str) -> Tree:
         raise FileError.wrap("look at the journals", path, error) from error
 
 
-def _survey_below(dir_fd: int, top: str, way: str) -> Iterator[tuple[str, Fingerprint]]:
+def _survey_below(dir_fd: int, top: str, way: str) -> Iterator[tuple[str, os.stat_result]]:
     for name in sorted(os.listdir(dir_fd)):
         with suppress(FileNotFoundError):  # journald has deleted an archive
             found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-            stamp = (found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-            yield f"{way}{name}", Fingerprint(found.st_ino, found.st_mode, *stamp)
+            yield f"{way}{name}", found
             _require_movable(f"{top}/{way}{name}", found)
             if not stat.S_ISLNK(found.st_mode):
                 with opening.hold_open(name, dir_fd) as fd:
@@ -120,14 +94,13 @@ def _survey_below(dir_fd: int, top: str, way: str) -> Iterator[tuple[str, Finger
 
 def _require_movable(path: str, status: os.stat_result) -> None:
     kind = stat.S_IFMT(status.st_mode)
-    if kind not in {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK}:
-        raise KeeperError(f"{path} is no file, directory or link: move it away first")
-    if kind == stat.S_IFDIR and status.st_ino <= volume.FIRST_FREE_OBJECTID:
-        raise KeeperError(
-            f"{path} is a subvolume of its own already, or what a snapshot left of it: move it away first"
-        )
-    if kind == stat.S_IFREG and status.st_nlink > 1:
-        raise KeeperError(f"{path} has {status.st_nlink} names, and a copy would have one: remove the others first")
+    for is_so, words in (
+        (kind not in {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK}, "is no file, directory or link"),
+        (kind == stat.S_IFDIR and status.st_ino <= volume.FIRST_FREE_OBJECTID, "is a subvolume of its own"),
+        (kind == stat.S_IFREG and status.st_nlink > 1, f"has {status.st_nlink} names"),
+    ):
+        if is_so:
+            raise KeeperError(f"{path} {words}: move it away first")
 
 
 def find_users(tree: Tree) -> Iterator[Opener]:
@@ -136,7 +109,7 @@ def find_users(tree: Tree) -> Iterator[Opener]:
     Source: proc(5), /proc/PID/fdinfo.
     """
     known = {os.path.basename(way): way for way in tree.entries}
-    ours = {(tree.device, entry.inode) for entry in tree.entries.values()}
+    ours = {(tree.device, entry.st_ino) for entry in tree.entries.values()}
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):  # the process has ended, or is a zombie
             for fd in os.listdir(f"/proc/{pid}/fd"):
@@ -148,18 +121,13 @@ def find_users(tree: Tree) -> Iterator[Opener]:
 
 
 def _read_name(pid: str) -> str:
-    with (
-        open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as comm,
-        open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as groups,
-    ):
-        units = re.findall(r"[^/\n]+\.service", groups.read())
-        return units[-1] if units else comm.read().strip()
+    units = re.findall(r"[^/\n]+\.service", Path(f"/proc/{pid}/cgroup").read_text(errors="replace"))
+    return units[-1] if units else Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
 
 
 def _is_writable(pid: str, fd: str) -> bool:
-    with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii") as info:
-        flags = next(int(line.split()[1], 8) for line in info if line.startswith("flags:"))
-    return flags & os.O_ACCMODE != os.O_RDONLY
+    flags = re.findall(r"flags:\s*(\d+)", Path(f"/proc/{pid}/fdinfo/{fd}").read_text())
+    return int(flags[0], 8) & os.O_ACCMODE != os.O_RDONLY
 
 
 def require_no_writer(tree: Tree) -> None:
@@ -216,10 +184,15 @@ def exchange(path: str) -> None:
 
 
 def _require_same(before: Tree, after: Tree) -> None:
-    changed = {way for way in before.entries.keys() | after.entries.keys()
-               if before.entries.get(way) != after.entries.get(way)}  # fmt: skip
-    if changed:
-        raise KeeperError(f"{before.path}/{min(changed)} was changed during the copy; nothing was moved: try again")
+    one, other = (
+        {
+            (way, file.st_ino, file.st_mode, file.st_size, file.st_mtime_ns, file.st_ctime_ns)
+            for way, file in tree.items()
+        }
+        for tree in (before.entries, after.entries)
+    )
+    if changed := one ^ other:
+        raise KeeperError(f"{before.path}/{min(changed)[0]} was changed during the copy; nothing was moved: try again")
 
 
 def _copy_below(old: int, new: int) -> None:
@@ -241,18 +214,20 @@ def _copy_below(old: int, new: int) -> None:
                 if is_directory:
                     _copy_below(source, copy)
                 else:
-                    _copy_file(source, copy)
+                    _copy_file(source, copy, status.st_size)
                 _finish(source, copy, status)
         finally:
             os.close(copy)
 
 
-def _copy_file(source: int, copy: int) -> None:
+def _copy_file(source: int, copy: int, size_bytes: int) -> None:
     inode.set_flags(copy, inode.get_flags(source) & FLAGS)  # while it is empty
-    if not subvolume.share_extents(source, copy):
-        rewrite.copy_plain(source, copy)
-    elif not subvolume.has_same_extents(source, copy):
-        raise Failed(Reason.MISMATCH, "a copy does not share the extents of its original")
+    at = 0  # the kernel makes a reflink if both files have checksums, or none of them
+    while at < size_bytes and (done := os.copy_file_range(source, copy, size_bytes - at, at, at)):
+        at += done
+    if not subvolume.has_same_extents(source, copy):
+        os.posix_fadvise(copy, 0, 0, os.POSIX_FADV_DONTNEED)
+        rewrite.require_equal_data(source, copy, [(0, size_bytes)])
 
 
 def _finish(source: int, copy: int, status: os.stat_result) -> None:
@@ -278,8 +253,9 @@ def remove_staging(path: str) -> None:
         if os.path.lexists(staging):
             left = survey(staging)
             require_no_writer(left)
-            if moved_ns:
-                _require_older(left, moved_ns)
+            for way, file in left.entries.items() if moved_ns else ():
+                if stat.S_ISREG(file.st_mode) and max(file.st_mtime_ns, file.st_ctime_ns) > moved_ns:
+                    raise KeeperError(f"{staging}/{way} was written after the move: move it away, the journal lacks it")
             if left.is_subvolume:
                 subvolume.delete(staging)
             else:
@@ -288,23 +264,3 @@ def remove_staging(path: str) -> None:
             os.removexattr(path, MARK)
     except OSError as error:
         raise FileError.wrap("remove the old tree", staging, error) from error
-
-
-def _require_older(old: Tree, moved_ns: int) -> None:
-    for way, entry in old.entries.items():
-        if stat.S_ISREG(entry.mode) and max(entry.mtime_ns, entry.ctime_ns) > moved_ns:
-            raise KeeperError(
-                f"{old.path}/{way} was written after the move, so the journal lacks it: move it away first"
-            )
-
-
-def adopt(path: str, device: str, own: str, lost: str) -> None:
-    """Move the subvolume `lost` to `own`, the place of `path`, where a rollback left an empty directory or nothing.
-
-    Both are places in the volume on `device`. Raises: KeeperError with the error message of the command that failed.
-    """
-    with tempfile.TemporaryDirectory(prefix="journalkeeper-", dir="/run") as point:
-        words = ("unshare", "--mount", "--propagation", "private", "sh", "-ec", ADOPT, "sh", device, point, own, lost)
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise KeeperError(f"{path}: cannot bring the subvolume {lost} back: {done.stderr.strip()}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final
 
@@ -181,12 +181,11 @@ def _verify(original: int, copy: int, pace: Pace) -> None:
 
     Raises: Failed if the files differ; Refused if one became shorter; OSError.
     """
-    _forget_pages(copy)
+    os.posix_fadvise(copy, 0, 0, os.POSIX_FADV_DONTNEED)
     if _list_holes(original) != _list_holes(copy):
         raise Failed(Reason.MISMATCH, "the copy's holes differ from the original's")
     require_equal_attributes(original, copy)
-    for offset, length in pace.iterate_reads(join_near(fiemap.find_data(original, sync=False))):
-        _require_equal_data(original, copy, offset, length)
+    require_equal_data(original, copy, pace.iterate_reads(join_near(fiemap.find_data(original, sync=False))))
 
 
 def require_equal_attributes(original: int, copy: int) -> None:
@@ -197,30 +196,12 @@ def require_equal_attributes(original: int, copy: int) -> None:
             raise Failed(Reason.MISMATCH, f"the copy's {what} differ from the original's")
 
 
-def _require_equal_data(original: int, copy: int, offset: int, length: int) -> None:
-    for theirs, ours in zip(_read(original, offset, length), _read(copy, offset, length), strict=True):
-        if theirs != ours:
-            raise Failed(Reason.MISMATCH, "the copy's content differs from the original's")
-
-
-def copy_plain(original: int, copy: int) -> None:
-    """Copy the data of a file without a writer to an empty file, and compare both on the disk.
-
-    Raises: Failed if they differ; Refused if the original became shorter; OSError.
-    """
-    os.ftruncate(copy, os.fstat(original).st_size)
-    runs = list(fiemap.find_data(original, sync=True))
+def require_equal_data(original: int, copy: int, runs: Iterable[tuple[int, int]]) -> None:
+    """Raise Failed if the content of `runs`, (offset, length), differs; Refused if a file ends before. OSError."""
     for offset, length in runs:
-        for at, data in _read(original, offset, length):
-            _write(copy, data, at)
-    os.fsync(copy)
-    _forget_pages(copy)
-    for offset, length in runs:
-        _require_equal_data(original, copy, offset, length)
-
-
-def _forget_pages(copy: int) -> None:
-    os.posix_fadvise(copy, 0, 0, os.POSIX_FADV_DONTNEED)
+        for theirs, ours in zip(_read(original, offset, length), _read(copy, offset, length), strict=True):
+            if theirs != ours:
+                raise Failed(Reason.MISMATCH, "the copy's content differs from the original's")
 
 
 def _list_holes(fd: int) -> array[int]:

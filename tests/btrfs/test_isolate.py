@@ -84,7 +84,8 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
 
 
-def test_all_moves_into_a_subvolume_and_back(journal: Path) -> None:
+def test_all_moves_into_a_subvolume_and_back(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("journalkeeper.execute.rewrite.require_equal_data", None)  # all files are reflinks
     before = describe(journal)
     assert call("-D", journal) == 0
     assert journal.stat().st_ino != 256, "without --apply nothing is changed"
@@ -144,6 +145,20 @@ def mounted(journal: Path) -> Iterator[str]:
     subprocess.run(["mount", "--bind", "/usr", journal / "remote"], check=True)
     yield "mount point"
     subprocess.run(["umount", journal / "remote"], check=True)
+
+
+def test_an_ext4_is_not_taken_for_what_a_rollback_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The inode number of its top is that of such a directory."""
+    (tmp_path / "mnt").mkdir()
+    run("truncate", "--size=8M", tmp_path / "ext4")
+    run("mkfs.ext4", "-q", tmp_path / "ext4")
+    run("mount", tmp_path / "ext4", tmp_path / "mnt")
+    try:
+        assert call("-D", tmp_path / "mnt") == 1
+        assert "is a mount point" in capsys.readouterr().err
+    finally:
+        run("umount", tmp_path / "mnt")
+    assert call("-D", "/proc/none") == 1
 
 
 @pytest.mark.parametrize("obstacle", [written, hard_link, immutable, fifo, nested, mounted])
@@ -278,7 +293,7 @@ def test_a_directory_that_a_rollback_left_gets_its_subvolume_back(
     (volume.mountpoint / "other").mkdir()
     run("btrfs", "subvolume", "snapshot", volume.mountpoint / "before/journal", volume.mountpoint / "other/journal")
     assert call("--apply", "-D", journal) == 1
-    assert "found: before/journal, other/journal" in capsys.readouterr().err
+    assert "several roots have its subvolume: before/journal, other/journal" in capsys.readouterr().err
     run("btrfs", "subvolume", "delete", volume.mountpoint / "other/journal")
     for _ in range(2):
         assert call("--apply", "-D", journal) == 0
@@ -289,3 +304,7 @@ def test_a_directory_that_a_rollback_left_gets_its_subvolume_back(
         assert (document["isolated"], document["files"], document["snapshots"]) == (True, 3, 0)
     assert call("--undo", "-D", journal) == 0
     assert describe(journal) == before
+    shutil.rmtree(journal)
+    capsys.readouterr()
+    assert call("-D", journal) == 1
+    assert "no other root has its subvolume" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 
 import pytest
@@ -51,7 +52,10 @@ def test_nothing_is_lost_while_the_journal_moves_and_moves_back(guest: Guest) ->
     with subprocess.Popen(guest.command("python3", "-c", LOGGER), stdout=subprocess.PIPE, text=True) as logger:
         try:
             for word in ("--apply", "--undo", "--apply"):
-                guest.shell(f"sleep 1; journalkeeper isolate {word} -q; sleep 1")
+                said = guest.shell(f"""
+                    journalctl --follow >/dev/null & sleep 1
+                    journalkeeper isolate {word} -q 2>&1; kill %1; sleep 1""")
+                assert re.search(r"journalctl \(\d+\) still reads the old files: start it again", said)
                 assert is_isolated(guest) == (word == "--apply")
         finally:
             guest.shell("touch /run/enough")
