@@ -193,12 +193,15 @@ def read_volume(fd: int) -> Volume:
         own_subvolume=_is_own_subvolume(fd),
         options=read_mount_options(fd),
         maintenance=find_maintenance(uuid),
-        read_only_subvolume=bool(
-            call_ioctl(fd, BTRFS_IOC_GET_SUBVOL_INFO, SUBVOL_INFO, 0)[0] & BTRFS_ROOT_SUBVOL_RDONLY
-        ),
+        read_only_subvolume=is_in_read_only_subvolume(fd),
         mixed=any(space.flags & BTRFS_BLOCK_GROUP_METADATA for space in data),
         quota_bytes=_read_quota_bytes(uuid, btrfsutil.subvolume_id(fd)),
     )
+
+
+def is_in_read_only_subvolume(fd: int) -> bool:
+    """Return whether the subvolume that contains the directory `fd` is read-only. Raises: OSError: ENOTTY elsewhere."""
+    return bool(call_ioctl(fd, BTRFS_IOC_GET_SUBVOL_INFO, SUBVOL_INFO, 0)[0] & BTRFS_ROOT_SUBVOL_RDONLY)
 
 
 def _read_quota_bytes(uuid: str, subvolume: int) -> int | None:

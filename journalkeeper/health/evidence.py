@@ -58,6 +58,7 @@ class Obstacle(StrEnum):
 
     FILESYSTEM = "filesystem"
     MOUNT = "mount"
+    SUBVOLUME = "subvolume"
     OWNER = "owner"
     MODE = "mode"
     ATTRIBUTE = "attribute"

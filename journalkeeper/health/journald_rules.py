@@ -62,7 +62,7 @@ def dropped(journal: Journal, now_us: int) -> Answers:
             if unit != KERNEL
         ]
         if KERNEL in lost:
-            remedy.append("dmesg --buffer-size 4194304   # for good: log_buf_len=4M on the kernel's command line")
+            remedy.append("cat /proc/cmdline   # add log_buf_len=4M to the kernel's command line, and reboot")
         units, numbers = [unit for unit, _ in worst], [str(number) for _, number in worst]
         yield advice(sentence, *remedy, messages=lost.total(), units=units, by_unit=numbers)
     yield from _find_unread_events(journal, now_us)
@@ -78,8 +78,7 @@ def journald_ended(journal: Journal, now_us: int) -> Answers:
         number, results = len(recent), sorted(set(recent))
         when = f"{'once' if number == 1 else f'{number} times'} in the last week ({list_names(results)})"
         sentence = f"journald ended unexpectedly {when}: messages that it had not written are lost."
-        remedy = ("journalctl -u systemd-journald -p warning --since=-7d", "coredumpctl info systemd-journald")
-        yield advice(sentence, *remedy, ended=number, results=results)
+        yield advice(sentence, "journalctl -u systemd-journald -p warning --since=-7d", ended=number, results=results)
     yield from _find_unread_events(journal, now_us)
 
 

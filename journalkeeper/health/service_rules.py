@@ -43,6 +43,7 @@ BALANCE: Final = "-dusage=50 -dlimit=4"
 """The options of btrfs-balance(8) that free at most four chunks which are half empty. Mixed chunks need -m alike."""
 
 UNMASK: Final = "systemctl unmask {0} && systemctl unmask --runtime {0} && "
+RELOAD: Final = "systemctl try-reload-or-restart journalkeeper.service"
 LOG: Final = "journalctl -u journalkeeper -n 20"
 RESTART: Final = "systemctl restart journalkeeper.service"
 
@@ -52,6 +53,7 @@ UNWRITABLE: Final = {
         "ReadWritePaths= of the unit lacks it",
         "systemctl edit journalkeeper && systemctl restart journalkeeper   # [Service] ReadWritePaths={}",
     ),
+    Obstacle.SUBVOLUME: ("this subvolume is read-only", "btrfs property set {} ro false"),
     Obstacle.OWNER: ("it belongs to another user", "chown root {}"),
     Obstacle.MODE: ("its mode forbids it", "chmod u+rwx {}"),
     Obstacle.ATTRIBUTE: ("it is immutable or append-only", "chattr -ia {}"),
@@ -79,7 +81,7 @@ def bad_configuration(evidence: Evidence) -> Answers:
     present = evidence.present
     wrong = evidence.config_error or (not isinstance(present, Unknown) and present.configuration)
     if wrong:
-        yield problem(f"{wrong}.", "journalkeeper check-config", problem=wrong)
+        yield problem(f"{wrong}.", f"journalkeeper check-config && {RELOAD}", problem=wrong)
     elif isinstance(present, Unknown):
         yield present
 
@@ -198,7 +200,7 @@ def record_locked(present: Present, now_us: int) -> Answers:
     """Another process has locked the history for over a minute, or has held the lock of a run for over an hour."""
     held_us = now_us - present.busy_since_us
     if present.busy and held_us > present.busy_limit_us:
-        yield problem(f"{present.busy}.", "fuser -v /var/lib/journalkeeper/*", held_us=held_us)
+        yield problem(f"{present.busy}.", "lslocks --output=COMMAND,PID,TYPE,PATH", held_us=held_us)
 
 
 def record_unwritten(present: Present) -> Answers:

@@ -6,18 +6,30 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from journalkeeper.btrfs.volume import find_mount_line
+from journalkeeper.btrfs.volume import FIRST_FREE_OBJECTID, find_mount_line, is_in_read_only_subvolume
 from journalkeeper.health.evidence import Obstacle
-from journalkeeper.journald import layout
+from journalkeeper.journald import layout, opening
 from journalkeeper.model.errors import KeeperError
 
 
 def find_obstacles(path: str) -> dict[str, Obstacle]:
-    """Return why this process cannot write to the directory `path`, by its path; {} if it can, or if `path` is gone."""
+    """Return why this process cannot write to the directory `path`, by its path or that of the read-only subvolume; {}
+    if it can, or if `path` is gone.
+    """
     with suppress(OSError):  # it vanished, or the look reports it
         if os.path.exists(path) and not os.access(path, os.W_OK, effective_ids=True):
-            return {path: _find_obstacle(path)}
+            top = _find_read_only_subvolume(path)
+            return {top: Obstacle.SUBVOLUME} if top else {path: _find_obstacle(path)}
     return {}
+
+
+def _find_read_only_subvolume(path: str) -> str:
+    with suppress(OSError), opening.open_directory(os.path.realpath(path)) as fd:
+        if is_in_read_only_subvolume(fd):
+            while os.stat(path).st_ino != FIRST_FREE_OBJECTID:
+                path = os.path.dirname(path)
+            return path
+    return ""
 
 
 def _find_obstacle(path: str) -> Obstacle:

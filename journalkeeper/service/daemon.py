@@ -109,7 +109,7 @@ class Daemon:
             try:
                 await self._work(lock)
             finally:
-                self._notify.send("STOPPING=1")
+                self._notify.send("STOPPING=1\nSTATUS=")  # or systemctl shows the last verdict for ever
                 self._stopping = True
                 await self.jobs.close()
                 for task in tasks:

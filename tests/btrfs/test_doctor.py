@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,13 @@ import pytest
 
 from journalkeeper.cli import program
 from journalkeeper.health import storage_rules
+from journalkeeper.health.evidence import Obstacle, Present
+from journalkeeper.health.verdict import judge_present
 from journalkeeper.journald import layout
 from journalkeeper.model import MIB
-from journalkeeper.probe.bed import Bed
+from journalkeeper.observe.obstacles import find_unwritable
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
+from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -57,17 +63,68 @@ def test_a_snapshot_beside_a_nocow_journal(
     assert "snapshot" in run(*remedy.split())
 
 
-def test_a_damaged_file_is_advice_until_its_remedy_is_done(
-    bed: Bed, doctor: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def _aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_rules, "ASIDE", tmp_path / "aside")
-    assert "damaged" not in doctor(bed.directory)["findings"]
-    bad = bed.directory / ("0" * 32) / archive_name()  # another machine's: journald vacuums what looks empty in its own
-    bad.parent.mkdir()
-    bad.write_bytes(b"LPKSHHRX" + bytes(4096))
-    found = doctor(bed.directory, 0, "--check")["findings"]["damaged"]
-    assert found["facts"] == {"files": [str(bad)]}
+
+
+def damage(where: Path, _: bytes) -> None:
+    (where / archive_name()).write_bytes(b"LPKSHHRX" + bytes(4096))
+
+
+def crowd(where: Path, content: bytes) -> None:
+    """Fill the volume with archives. Nothing is written but their headers."""
+    with suppress(OSError):
+        for number in range(1, 1000):
+            with (where / archive_name(number)).open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, 16 * MIB)
+                file.write(content[:4096])
+
+
+def hollow(where: Path, content: bytes) -> None:
+    """Leave every chunk of the volume a quarter full, so that none is left for metadata."""
+    crowd(where, content)
+    for number, path in enumerate(sorted(where.iterdir())):
+        path.unlink() if number % 4 else path.rename(where.parent / f"{number}")
+
+
+CAUSES = [("damaged", damage), ("no-room", crowd), ("no-room", hollow)]
+
+
+@pytest.mark.parametrize(("rule", "cause"), CAUSES)
+@pytest.mark.usefixtures("_aside")
+def test_the_commands_that_doctor_prints_end_the_finding(
+    make_volume: MakeVolume,
+    doctor: Callable[..., dict[str, Any]],
+    journal_bytes: bytes,
+    rule: str,
+    cause: Callable[[Path, bytes], object],
+) -> None:
+    where = make_volume("1G").mountpoint / "journal" / layout.read_machine_id()
+    where.mkdir(parents=True)
+    assert rule not in doctor(where)["findings"]
+    cause(where, journal_bytes)
+    run("sync", "-f", where)
+    found = doctor(where)["findings"][rule]
+    assert found["severity"] == ("problem" if rule == "no-room" else "advice")
     for command in found["remedy"]:
         run("sh", "-c", command)
-    assert "damaged" not in doctor(bed.directory)["findings"]
-    assert (tmp_path / "aside" / bad.name).exists()
+    run("sync", "-f", where)
+    assert rule not in doctor(where)["findings"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "obstacle"),
+    [("btrfs property set {} ro true", Obstacle.SUBVOLUME), ("chattr +i {0} {0}/" + MACHINE, Obstacle.ATTRIBUTE)],
+)
+def test_the_remedy_of_an_obstacle_ends_it(place: Path, cause: str, obstacle: Obstacle) -> None:
+    top = place / "sub"
+    run("btrfs", "subvolume", "create", top)
+    (top / MACHINE).mkdir()
+    run("sh", "-c", cause.format(shlex.quote(str(top))))
+    for path in (top / MACHINE, top):
+        while found := find_unwritable(str(path)):
+            assert set(found.values()) == {obstacle}
+            (finding,) = judge_present(Present(unwritable=tuple(found.items())), 0).findings
+            run("sh", "-c", *finding.remedy)
+    (top / MACHINE / "system.journal").touch()

@@ -32,6 +32,7 @@ from tests.guest.conftest import EVERYDAY, datacow_guest
 from tests.guest.host import Guest
 from tests.guest.steps import eventually, extents, history, property_of, verify
 from tests.journal_files import OLD_NS, archive_name, put
+from tests.unit.test_health_rules import FOUND, finding
 from tests.volumes import disk_bytes
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow]
@@ -180,6 +181,11 @@ TROUBLES = {
         f"sed -i '$d' /etc/journalkeeper.conf; systemctl restart {UNIT}",
         seen=False,
     ),
+    "other configuration": Trouble(
+        "sed -i 's/PressureMax=.*/PressureMax=99%/' /etc/journalkeeper.conf",
+        "bad-configuration",
+        "The configuration on disk was changed",
+    ),
     "immutable": Trouble(
         "chattr +i /var/log/journal",
         "directory-unwritable",
@@ -239,26 +245,35 @@ def test_every_view_agrees_during_a_trouble_which_the_named_remedy_ends(enabled:
 
 
 SHOWN = {
-    *("bad-configuration", "directory-unwatched", "files-failing", "journald-ended", "keeper-failing", "not-btrfs"),
+    *("directory-unwatched", "files-failing", "journald-ended", "keeper-failing", "not-btrfs"),
     *("record-locked", "record-unwritten", "slow-boot", "waits", "window-closed"),
 }
 """The rules whose remedy shows the cause, and changes nothing."""
 
-TRIED = {"damaged": "btrfs/test_doctor.py", "history": "guest/test_host.py", "dropped": "below"}
+TRIED = {
+    "damaged": "btrfs/test_doctor.py",
+    "no-room": "btrfs/test_doctor.py",
+    "history": "guest/test_host.py",
+    "dropped": "below",
+}
 UNTRIED = {
     "keeper-old": "its restart is executed for keeper-hung",
     "keeper-starved": "`defrag --now` is executed everywhere",
     "limit-reached": "needs more than 7,168 journals",
-    "no-room": "an admin chooses what to delete",
     "nocow-redundant": "its commands are executed for nocow-snapshots",
     "pinned-by-snapshots": "an admin chooses what to delete",
-    "volume-full": "an admin chooses what to delete",
+    "volume-full": "its commands are executed for no-room",
 }
 
 
 def test_every_remedy_is_executed_or_has_a_reason() -> None:
     executed = {trouble.rule for trouble in TROUBLES.values()} | ADVICE.keys() | TRIED.keys()
     assert executed | SHOWN | UNTRIED.keys() == set(map(word, DOCTOR_RULES))
+
+
+def test_a_host_as_debian_ships_it_has_the_commands_of_every_remedy(guest: Guest) -> None:
+    commands = {line.split()[0] for rule, _, given in FOUND for line in finding(rule, given).remedy}
+    guest.shell(f"for each in {' '.join(commands)}; do command -v $each; done")
 
 
 def find_advice(guest: Guest, rule: str) -> dict[str, Any] | None:
