@@ -14,7 +14,7 @@ was at that time; the newer entries are in the old root: journalctl -D OLDROOT/v
 
 examples:
   sudo journalkeeper isolate           what would be moved?
-  sudo journalkeeper isolate --apply   move it, or bring it back after a rollback
+  sudo journalkeeper isolate --apply   move it, or bring it back (rollback)
   sudo journalkeeper isolate --undo    make it a plain directory again
 
 exit status:
