@@ -35,6 +35,9 @@ LISTED_MOST: Final = 500
 TEXT_MOST: Final = 400_000
 """Characters of all texts in one answer of ListFiles; the rest of an answer has some 450 KiB."""
 
+FACT_MOST: Final = 10_000
+"""Characters of the texts of one fact: the first ones that have no more together. 7,000 files can fail."""
+
 DOCUMENT_MOST: Final = 900 << 10
 """Characters of a JSON document: one answer has at most 1 MiB."""
 
@@ -66,7 +69,11 @@ def to_values(*records: object) -> Values:
 
 def _carry_fact(fact: int | float | str | list[str]) -> tuple[str, Any]:
     kind = "x" if isinstance(fact, int) else SIGNATURES.get(type(fact), "s")
-    return kind, CARRIED[kind](fact) if kind in CARRIED else fact
+    value = CARRIED[kind](fact) if kind in CARRIED else fact
+    if isinstance(value, list):
+        ends = accumulate(map(len, value))
+        value = [text for text, end in zip(value, ends, strict=True) if end <= FACT_MOST]
+    return kind, value
 
 
 def job_values(job: Job) -> Values:

@@ -17,6 +17,7 @@ from journalkeeper.health.verdict import describe_waits
 from journalkeeper.model import Action, Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.history import Counters
+from journalkeeper.model.manager import Finding, Manager, Severity
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.model.schema import to_json
@@ -113,6 +114,15 @@ def test_unknown_numbers_are_0_and_no_budget_is_the_largest_number() -> None:
     assert set(numbers.values()) == {0}
     assert manager(CALM)["BudgetLeft"] == 7
     assert manager(Snapshot((TOP,), budget_bytes=9))["BudgetLeft"] == 9  # before the first look
+
+
+def test_a_finding_about_thousands_of_files_lists_the_first() -> None:
+    paths = [f"{TOP}/m/system@{number:04}.journal" for number in range(7000)]
+    finding = Finding("files-failing", Severity.PROBLEM, {"files": paths}, "7,000 files fail.", ())
+    ((_, facts),) = (one["Facts"] for one in values.to_values(Manager(findings=(finding,)))["Findings"][1])
+    kept = facts["files"][1]
+    assert kept == paths[: len(kept)]
+    assert values.FACT_MOST - 100 < sum(map(len, kept)) <= values.FACT_MOST
 
 
 def test_a_file_is_listed_with_what_is_done_about_it() -> None:
