@@ -70,8 +70,14 @@ own reserve for it on a small volume, is tens of MiB."""
 
 
 def lacks_room(volume: Volume) -> bool:
-    """Return whether the volume is about to run out of space for data or for metadata."""
-    return min(volume.free_bytes, volume.metadata_free_bytes) + volume.unallocated_bytes < ROOM_BYTES
+    """Return whether the volume, or the quota of the subvolume, is about to run out of space."""
+    room_bytes = min(volume.free_bytes, volume.metadata_free_bytes) + volume.unallocated_bytes
+    return lacks_quota(volume) or room_bytes < ROOM_BYTES
+
+
+def lacks_quota(volume: Volume) -> bool:
+    """Return whether the quota of the subvolume is about to be used up."""
+    return volume.quota_bytes is not None and volume.quota_bytes < ROOM_BYTES
 
 
 class Silence(StrEnum):

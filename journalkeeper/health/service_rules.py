@@ -26,6 +26,7 @@ from journalkeeper.health.evidence import (
     Unknown,
     find_unit,
     is_up,
+    lacks_quota,
 )
 from journalkeeper.health.finding import FIRST_LOOK, Answers, list_names, problem
 from journalkeeper.model import Reason, Volume
@@ -172,6 +173,11 @@ def no_room(full: tuple[tuple[str, Volume], ...]) -> Answers:
     One problem, for the first directory. Below 64 MiB for data or metadata, journald may not be able to store an entry.
     """
     for directory, volume in full[:1]:
+        if lacks_quota(volume):
+            sentence = f"The quota of the subvolume of {directory} leaves {spell_size(volume.quota_bytes or 0)}."
+            show = f"btrfs qgroup show -pcre {quote(directory)}"
+            yield problem(sentence, show, directory=directory, quota_bytes=volume.quota_bytes)
+            return
         unallocated, metadata = volume.unallocated_bytes, volume.metadata_free_bytes
         kind = "data" if volume.free_bytes < metadata else "metadata"
         sentence = f"The volume of {directory} has {spell_size(unallocated)} unallocated,"

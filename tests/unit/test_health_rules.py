@@ -147,6 +147,7 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("fragmented", ADVICE, torn(301, service=Manager(state="paused", paused=True))),
     ("fragmented", ADVICE, torn(301, Kind.ACTIVE, **UNKEPT)),
     ("no-room", PROBLEM, evidence(full=((DIRECTORY, volume()),))),
+    ("no-room", PROBLEM, evidence(full=((DIRECTORY, volume(quota_bytes=MIB)),))),
     ("journald-silent", PROBLEM, evidence(silent=(("systemd-journald.service", Silence.HUNG),))),
     ("keeper-down", PROBLEM, down(service="failed/failed/enabled")),
     ("keeper-down", PROBLEM, starting(60)),
@@ -406,6 +407,8 @@ def test_the_number_of_snapshots_that_contain_the_journal_is_shown(number: int |
         ({"free_bytes": 64 * MIB, "unallocated_bytes": 0}, False),
         ({"metadata_free_bytes": 64 * MIB, "unallocated_bytes": 0}, False),
         ({"metadata_free_bytes": 0, "unallocated_bytes": 64 * MIB}, False),
+        ({"quota_bytes": 64 * MIB - 1}, True),
+        ({"quota_bytes": 64 * MIB}, False),
     ],
 )
 def test_a_volume_lacks_room_for_data_or_for_metadata(words: dict[str, int], *, lacks: bool) -> None:
