@@ -115,7 +115,8 @@ def keeper_down(evidence: Evidence) -> Answers:
         elif service.active != "active" and timer.sub == "waiting":
             yield Unknown("the service does not run yet; journalkeeper.timer starts it about 10 s after the boot")
         elif service.active == "active" and evidence.service is None:
-            yield problem("journalkeeper.service runs but is not on the system bus.", LOG, RESTART, **facts)
+            found = "journalkeeper.service runs but is not on the system bus."
+            yield problem(found, f"systemctl start dbus.socket && {RESTART}", LOG, **facts)
     elif service.has_failed or "enabled" in {service.enabled, timer.enabled} or not recent:
         what, *remedy = _describe_down(service, timer)
         yield problem(f"journalkeeper.service {what}, so nothing defragments the journal.", *remedy, **facts)

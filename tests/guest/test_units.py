@@ -173,6 +173,12 @@ TROUBLES = {
         "journalkeeper.service runs and does not answer",
         seen=False,
     ),
+    "bus": Trouble(
+        "systemctl stop dbus.socket dbus.service",
+        "keeper-down",
+        "journalkeeper.service runs but is not on the system bus",
+        seen=False,
+    ),
     "paused": Trouble("journalkeeper pause", "keeper-paused", "The service is paused"),
     "configuration": Trouble(
         f"echo Nonsense=1 >>/etc/journalkeeper.conf; systemctl restart {UNIT} || true",
