@@ -621,7 +621,7 @@ def test_status_with_a_bad_configuration_says_so_and_what_else_it_knows(
     monkeypatch.setattr(Context, "config", bad)
     said = typed("status")
     assert (said.status, said.err) == (1, "")
-    assert said.out.startswith("Act: a bad line. Try: journalkeeper check-config\n")
+    assert said.out.startswith("Act: a bad line. Try: journalkeeper check-config ")
 
 
 def test_status_tells_a_run_that_works_from_one_that_was_killed(typed: Typed, state: Path) -> None:
