@@ -47,12 +47,11 @@ def find_namesakes(path: str) -> tuple[str, list[str]]:
     Raises: OSError: EPERM without CAP_SYS_ADMIN; ENOTTY the directory of `path` is not on btrfs.
     """
     root = os.path.dirname(path)
-    above = btrfsutil.subvolume_path(root)
     while root != "/" and os.lstat(root).st_ino != FIRST_FREE_OBJECTID:
         root = os.path.dirname(root)
     tail = os.path.relpath(path, root)
     every = [place for place, _ in btrfsutil.SubvolumeIterator(root, top=FS_TREE_OBJECTID)]
-    own = os.path.join(above, tail)
+    own = os.path.join(btrfsutil.subvolume_path(root), tail)  # libbtrfsutil 6.2 takes only the top of a subvolume
     return own, [place for place in every if place.endswith(f"/{tail}") and place != own]
 
 
