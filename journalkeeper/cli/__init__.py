@@ -11,10 +11,7 @@ from journalkeeper.cli import environment
 def main(argv: list[str] | None = None) -> int:
     """Run the command in `argv` (sys.argv without its first word), and return the exit status.
 
-    The status is 0 when the command is done, and 2 for a wrong command line. It is 1 when something failed or was
-    interrupted, or the configuration is bad. It is 75 when the command `daemon` asks systemd to start the service
-    again. Write errors of users to stderr, and raise no exception for them. The single word --measure is not for users:
-    systemd runs it to measure the disk usage of a file for the service.
+    Errors of users are written to stderr. systemd calls the single word --measure for the service.
     """
     words = sys.argv[1:] if argv is None else argv
     if words == ["--measure"]:

@@ -51,18 +51,13 @@ class ConfigAnswer(NamedTuple):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the optional argument FILE: a configuration file to check in place of the host's configuration.
-
-    It has the effect of --config FILE. Without FILE, --config keeps its value.
-    """
+    """Add the optional argument FILE, with the effect of --config FILE."""
     text = "this file alone, as --config FILE"
     parser.add_argument("config", nargs="?", metavar="FILE", default=argparse.SUPPRESS, help=text)
 
 
 def run(_: argparse.Namespace, context: Context) -> int:
-    """Show the value of each directive, and return 0.
-
-    If the configuration has errors and JSON is requested, the answer contains the errors, and the status is 1.
+    """Show the value of each directive, and return 0; with JSON also the errors, and 1 if there are any.
 
     Raises: ConfigError with all errors, without JSON; FileError if a file cannot be read.
     """

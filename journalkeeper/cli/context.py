@@ -53,15 +53,12 @@ class Context:
         return validation.from_assignments(found)
 
     def engine(self, config: Config | None = None, *, patient: bool = False) -> Engine:
-        """Return the engine that this Context was given, else a new one.
+        """Return the engine that this Context was given, else a new one for `config`, by default the one on disk.
 
-        A given engine ignores `config` and `patient`. A new engine works with `config`, by default the configuration on
-        disk. It works on the directories of -D or of the configuration, and measures disk bytes if the user is root.
-        With `patient`, which only the service sets, the engine follows flushes and measures no disk bytes. The
-        directory of -D need not exist then.
+        With `patient`, which only the service sets, the engine follows flushes and measures no disk bytes, and -D need
+        not exist.
 
-        Raises: as `config`; without `patient`, KeeperError for a -D that is missing or no directory, and OSError for a
-            -D that cannot be examined.
+        Raises: as `config` and `list_directories`.
         """
         from journalkeeper.engine import Engine  # noqa: PLC0415 - pages are made without its libraries
 
@@ -74,23 +71,19 @@ class Context:
         )
 
     def running(self) -> Service | None:
-        """Return a connection to the running service, which the caller closes.
-
-        Return None if no service runs, or if this Context was given an engine. Return None also with -D, with
-        --config, or with a state directory other than the default: the command is then not about the host's service.
+        """Return a connection to the running service, which the caller closes, or None if none runs or the command is
+        not about the host's service.
 
         Raises: HungError if the service does not answer; BusyBusError if the bus does not; KeeperError if the service
-            refuses.
+        refuses.
         """
         from journalkeeper.bus.client import Service  # noqa: PLC0415 - pages are made without jeepney
 
         return Service.find() if self._engine is None and self.means_service() else None
 
     def read_service(self) -> Manager | Hung | Unknown | None:
-        """Return the running service's own report.
-
-        Return None if no service runs, and in all other cases in which `running` returns None. Return Hung if the
-        service or the bus does not answer, and Unknown with the reason if the service refuses.
+        """Return the running service's own report, Hung or Unknown with the reason, or None where `running` returns
+        None.
         """
         try:
             with self.running() or nullcontext() as service:
@@ -116,25 +109,16 @@ class Context:
         return service
 
     def means_service(self) -> bool:
-        """Return whether the command is about the host's service.
-
-        Return False with -D, with --config, or with a state directory other than the default.
-        """
+        """Return whether the command means the host's service: no -D, no --config, and the default state directory."""
         args = self._args
         return args.directory is None and args.config is None and self.state_directory == state.DEFAULT
 
     def service(self, asked: Request) -> Service | None:
-        """Return a connection to the running service if the service can carry out `asked`, else None.
+        """Return a connection to the running service, which the caller closes, if the service can carry out `asked`,
+        else None.
 
-        Return None in each of these cases:
-        - `running` returns None: no service runs, or the command is not about the host's service, for example with
-          -D.
-        - The service does not watch exactly the directories of this command's configuration.
-        - A path is not below these directories or not ASCII, or all paths have more than MOST_CHARACTERS together.
-        - The request is one before a shutdown, because the bus may be gone.
-        - The bus does not answer, and the user is root.
-
-        The caller closes the connection. Without a connection, the caller uses `engine`.
+        It cannot if it watches other directories, if the paths are too long or not ASCII, or before a shutdown, because
+        the bus may be gone. Nor can it, for root, if the bus does not answer.
 
         Raises: as `config` and `running`.
         """
@@ -171,28 +155,20 @@ class Context:
 
     @contextmanager
     def record(self) -> Iterator[Record]:
-        """Open the history for reading. A missing history is empty.
+        """Open the history for reading; a missing one is empty. After the block, unreadable rows are noted on stderr.
 
-        After the block, write a note to stderr for each table with unreadable rows. Write no note if the block raises.
-
-        Raises: NeedsRootError without the right to read the history; KeeperError if the history is damaged;
-            BusyError if another process keeps it locked.
+        Raises: NeedsRootError without the right to read the history; KeeperError if it is damaged; BusyError if it is
+        locked.
         """
         with Record(self.state_directory, read_only=True) as record:
             yield record
             self.output.note(*record.ignored)
 
     def read_history(self, since_us: int | None, directory: str | None = None) -> Recorded | Unknown:
-        """Return the contents of the history, with the actions since `since_us` on files in `directory`.
+        """Return the contents of the history, or Unknown if it is locked or the user may not read it.
 
-        None for `since_us` means from the beginning; None for `directory` means in all directories. These arguments
-        restrict only the actions. All other parts are about all directories, and the written bytes are those of the
-        last 24 hours.
-
-        A missing history is empty. If the user may not read the history, return Unknown with `needs_root`. If another
-        process keeps the history locked, return Unknown with the reason.
-
-        Raises: KeeperError if the history is damaged.
+        `since_us` and `directory` restrict only the actions; None restricts nothing. The written bytes are those of the
+        last 24 hours. Raises: KeeperError if the history is damaged.
         """
         try:
             with self.record() as record:
@@ -230,11 +206,7 @@ class Context:
 
 
 def _is_below(path: str, top: str) -> bool:
-    """Return whether `path` is below `top`, and no directory between the two is a symbolic link.
-
-    Return False for `top` itself. The service does not follow such links. `top` and the last part of `path` may be
-    links.
-    """
+    """Return whether `path` is below `top` without a link between the two, which the service would not follow."""
     way, below = os.path.dirname(path), top.rstrip("/")
     if not path.startswith(f"{below}/"):
         return False
@@ -242,8 +214,5 @@ def _is_below(path: str, top: str) -> bool:
 
 
 def explain_no_directory(path: str) -> str:
-    """Return the words for a path that is not a directory.
-
-    They are "is not a directory" if the path exists, also as a link that leads nowhere; else "no such directory".
-    """
+    """Return the words for a path that is not a directory, or does not exist."""
     return "is not a directory" if os.path.lexists(path) else "no such directory"

@@ -36,9 +36,7 @@ def options(_parser: argparse.ArgumentParser) -> None:
 
 
 def run(_args: argparse.Namespace, context: Context) -> int:
-    """Run the service until a signal ends it, and return 0.
-
-    Return RESTART if systemd must start the service again because a journal directory was replaced.
+    """Run the service until a signal ends it, and return 0, or RESTART if a journal directory was replaced.
 
     Raises: KeeperError if the service cannot run.
     """

@@ -48,14 +48,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Carry out the plan, in the running service or in this process, and show the outcome for each file.
+    """Carry out the plan, show the outcome for each file, and return the exit status. With -n only show the plan.
 
-    With -n only show the plan. SIGINT, SIGTERM and SIGHUP end the run after the present chunk. Notices and failures are
-    written to stderr. The exit status is 1 if a named path cannot be examined as a journal file (NO_JOURNAL), also with
-    -n. It is also 1 if an action failed or the run was interrupted. Otherwise it is 0.
-
-    Raises: NeedsRootError if an unprivileged user can read none of the files; as `Context.keeper`, and as `defragment`
-    or with -n as `plan` of both keepers. An error of the service does not lead to a run in this process.
+    SIGINT, SIGTERM and SIGHUP end the run after the present chunk. An error of the service does not lead to a run in
+    this process. Raises: NeedsRootError if an unprivileged user can read none of the files; as `Context.keeper` and its
+    methods.
     """
     asked = request(args)
     if args.dry_run:
@@ -85,12 +82,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _summarize(report: Report) -> str:
-    """Return the summary of a run. If the run had no outcomes, return `describe_no_actions`.
-
-    The summary contains the number of actions by result, the bytes written, the duration, and `describe_rest`. If
-    an action that was done wrote bytes, the summary also contains `describe_sums` of the done actions. After a
-    rotation, a sentence adds that the rotated file is an archive now.
-    """
+    """Return the summary of a run: actions by result, bytes, duration, what the done actions saved, and the rest."""
     outcomes, skipped = report.outcomes, report.skipped
     if not outcomes:
         return describe_no_actions(skipped)

@@ -55,10 +55,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Collect the evidence, apply all rules, show the findings, and return the exit status.
 
-    With --check the status is 1 if the verdict of `status` is not OK, or, about another journal, if a rule found a
-    problem. Else it is 0.
-
-    Raises: as `gather`.
+    With --check it is 1 if `status` is not OK, or, about another journal, if a rule found a problem. Raises: as
+    `gather`.
     """
     evidence = collect_evidence(context, Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US))
     verdict = judge(evidence, DOCTOR_RULES)
@@ -104,12 +102,7 @@ def make_answer(verdict: Verdict, journal: Journal | Unknown) -> DoctorAnswer:
 
 
 def lines(verdict: Verdict, evidence: Evidence, output: Output) -> list[str]:
-    """Return the lines of the answer: findings with remedies, then a summary of the checks.
-
-    After the summary follow the reasons why checks could not be made. Checks that need only root are left out
-    there, because the summary counts them. The last line shows how far back the journal was read, if not to its
-    beginning. With --no-legend there are only the findings.
-    """
+    """Return the lines of the answer: findings with remedies, then a summary of the checks."""
     found = [line for finding in verdict.findings for line in (*_finding(finding, output), "")]
     if not output.legend:
         return found[:-1]
@@ -121,10 +114,7 @@ def lines(verdict: Verdict, evidence: Evidence, output: Output) -> list[str]:
 
 
 def _group_by_reason(verdict: Verdict) -> dict[str, list[str]]:
-    """Return the names of the checks that could not be made, by the reason.
-
-    Checks that need only root are left out, because the summary counts them.
-    """
+    """Return the names of the checks that could not be made, by the reason, but for those that need only root."""
     found: dict[str, list[str]] = {}
     for rule, part in verdict.unknown:
         if not part.needs_root:
@@ -145,11 +135,7 @@ def _wrap(text: str, output: Output, first: str = "", others: str = "") -> list[
 
 
 def _summary(verdict: Verdict) -> str:
-    """Return the counts: "24 checks passed, 4 suggestions, 1 check needs root (sudo journalkeeper doctor)".
-
-    Problems come before suggestions. If other checks could not be made, the text ends with "2 checks could not be
-    made:", and the caller adds the reasons. Leave out a count of 0, except that of the checks that passed.
-    """
+    """Return the counts: "24 checks passed, 4 suggestions, 1 check needs root (sudo journalkeeper doctor)"."""
     advice, root = len(verdict.findings) - len(verdict.problems), sum(part.needs_root for _, part in verdict.unknown)
     parts = [f"{pluralize(len(verdict.passed), 'check')} passed"]
     if verdict.problems:
@@ -164,10 +150,7 @@ def _summary(verdict: Verdict) -> str:
 
 
 def _describe_reach(evidence: Evidence) -> str:
-    """Return a sentence on how far back the journal was read, or "" if it was read to its beginning.
-
-    Return "" also if the journal could not be read.
-    """
+    """Return a sentence on how far back the journal was read, or "" if it was read to its beginning."""
     journal = evidence.journal
     if isinstance(journal, Unknown) or journal.complete or journal.oldest_us is None:
         return ""

@@ -34,13 +34,11 @@ Ask = Callable[[], Manager | Hung | Unknown | None]
 
 
 def gather(context: Context, wanted: Wanted, ask: Ask | None = None) -> Evidence:
-    """Collect the evidence for a command. A part that cannot be read is Unknown with the reason. With a wrong
-    configuration, which is then in `config_error`, the others are read as if there were none.
+    """Collect the evidence for a command. A part that cannot be read is Unknown with the reason; what `wanted` does not
+    ask for is UNASKED, and so is the look if the service answers and has looked.
 
-    The plan and the journal are UNASKED unless `wanted` asks for them. So is the look if `wanted.files` is False and
-    the service answers, because the service has looked. `ask` returns its report, by default from a new connection.
-    With -D, `units`, `storage`, `silent` and `service` are ELSEWHERE, which is Unknown. They are read only if the look
-    shows that this host's journald writes to the directory.
+    An error of the configuration is in `config_error`. `ask` returns the service's report. With -D, facts of this host
+    are ELSEWHERE unless its journald writes there.
 
     Raises: KeeperError if journalctl fails midway, or for a -D that is no directory; NeedsRootError if nothing in -D
         may be read; OSError for a -D that cannot be examined.
@@ -82,10 +80,6 @@ def gather(context: Context, wanted: Wanted, ask: Ask | None = None) -> Evidence
 
 
 def _read_history(context: Context, wanted: Wanted) -> Recorded | Unknown:
-    """Return the contents of the history, as `Context.read_history` for `wanted.since_us` and `wanted.directory`.
-
-    Return Unknown with the reason if the user may not read the history, or if the history is locked or damaged.
-    """
     try:
         return context.read_history(wanted.since_us, wanted.directory)
     except KeeperError as error:
@@ -95,15 +89,9 @@ def _read_history(context: Context, wanted: Wanted) -> Recorded | Unknown:
 def _look(
     engine: Engine, wanted: Wanted, record: Recorded | Unknown, now_us: int
 ) -> tuple[Look | Unknown, Plan | Unknown]:
-    """Look at the files, and return the look and the plan.
+    """Look at the files, and return the look and, if wanted, the plan. Either is Unknown with the reason of a failure.
 
-    The plan is UNASKED unless `wanted.plan` is set. The look's `foreign` lists the directories that are not on
-    btrfs. There are three special cases:
-    - The plan is wanted, but `record` is Unknown: the plan becomes that Unknown. The look is made as usual.
-    - No journal directory is on btrfs: the look has no files, `foreign` has only the first directory, and the
-      plan is UNASKED, even if it is wanted.
-    - The look or the plan fails with another KeeperError: both are Unknown with the reason. A NeedsRootError sets
-      `needs_root`.
+    The look's `foreign` lists the directories that are not on btrfs.
     """
     plan: Plan | Unknown = UNASKED
     try:

@@ -48,10 +48,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the properties of a journal file, or of each journal directory at or below the named directory.
-
-    Store the path of a directory in `args.directory`, as if the user gave it with -D. Return the exit status:
-    1 if the path cannot be examined as a journal file (NO_JOURNAL), else 0.
+    """Show the properties of a journal file, or of each journal directory at or below a directory, as if it was given
+    with -D. Return the exit status: 1 if the path cannot be examined as a journal file.
 
     Raises: as `_show_directories` for a directory, else as `_show_file`.
     """
@@ -66,13 +64,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _show_file(path: str, context: Context) -> int:
-    """Show everything that is known about a file, and return 0.
+    """Show everything that is known about a file, and return 0, or 1 with a note if it cannot be examined.
 
-    If the file cannot be examined as a journal file (NO_JOURNAL), write only a note to stderr, and return 1. For
-    example, the file is missing, damaged or not on btrfs, or even root cannot read it.
-
-    Raises: NeedsRootError if an unprivileged user cannot read the file; OSError if the file vanishes after the
-        look; as `Context.engine` and `Engine.look`.
+    Raises: NeedsRootError if an unprivileged user cannot read the file; OSError if the file vanishes after the look.
     """
     asked = Request(paths=(path,))
     host = context.engine().look(asked)
@@ -86,10 +80,8 @@ def _show_file(path: str, context: Context) -> int:
 
 
 def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
-    """Collect everything that `explain` shows about a file.
-
-    If the pinned bytes, the time of a read, the history or the decision cannot be read, that part is None. The field
-    `unknown` of the Story then has the reason. The flush window is None for an archive.
+    """Collect everything that `explain` shows about a file. `unknown` of the Story has the reason for each part that is
+    None.
 
     Raises: OSError if the file cannot be opened.
     """
@@ -117,12 +109,8 @@ def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
 
 
 def _read_placement(path: str, *, due: bool) -> tuple[tuple[Stretch, ...], int | None, float | str]:
-    """Return the placement of the file's data, the pinned bytes, and the estimated seconds of a cold read.
-
-    Pinned bytes are disk space that the file's extents occupy although the file does not use it. They are None for an
-    unprivileged user. A cold read is a read of the whole file that is not in the page cache. Its seconds are scaled
-    from a sample that is really read; a text has the cause if the sample cannot be read cold. If a flush of the file is
-    `due`, which would wait for both, the placement is () and the text FLUSH_DUE.
+    """Return the placement of the file's data, the pinned bytes (root only), and the estimated seconds of a cold read,
+    or a text with the reason why there is none. If a flush is `due`, which would wait, nothing is read.
 
     Raises: OSError if the file or its directory cannot be opened.
     """
@@ -137,11 +125,9 @@ def _read_placement(path: str, *, due: bool) -> tuple[tuple[Stretch, ...], int |
 def _read_past(
     file: JournalFile, now_us: int, context: Context, unknown: dict[str, str]
 ) -> tuple[tuple[HistoryEntry, ...] | None, tuple[Sample, ...] | None]:
-    """Return the history's rows of the file, the oldest first: actions and extent counts.
+    """Return the history's rows of the file, the oldest first: actions and extent counts, or (None, None).
 
-    If the history is unreadable, return (None, None), and store the reason in `unknown["past"]`. Leave out rows from
-    before the file's first entry: they are about an earlier file of the same name, which became an archive. Return no
-    rows if the time of the first entry is unknown.
+    Rows from before the file's first entry are about an earlier file of the same name, which became an archive.
     """
     since_us = file.head_time_us or now_us
     try:
@@ -153,12 +139,7 @@ def _read_past(
 
 
 def _decide(asked: Request, context: Context, unknown: dict[str, str]) -> tuple[Decisions, dict[str, Window]]:
-    """Return the decisions for each path, the most important last, and the flush window of each instance.
-
-    A directory can have one about +C and one about a rotation. Actions of the plan come after skips, and the first
-    action is the last. `make_plan` writes the plan's notices to stderr. If it raises a KeeperError, store the text in
-    `unknown["decision"]`, and return two empty dictionaries.
-    """
+    """Return the decisions for each path, the most important last, and the flush window of each instance."""
     try:
         plan = make_plan(asked, context)
     except KeeperError as error:
@@ -172,10 +153,7 @@ def _decide(asked: Request, context: Context, unknown: dict[str, str]) -> tuple[
 
 
 def _show_directories(host: Host, path: str, context: Context) -> int:
-    """Show each instance of `host`, the look at `path`, and return the exit status.
-
-    If some files are unreadable for an unprivileged user, write their number to stderr, and return 1. If the plan
-    cannot be made, show the instances without decisions and windows, and with the reason.
+    """Show each instance of `host`, the look at `path`, and return the exit status: 1 if some files are unreadable.
 
     Raises: KeeperError if there is no journal directory; NeedsRootError if an unprivileged user can read no file.
     """

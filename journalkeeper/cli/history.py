@@ -71,13 +71,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the recorded outcomes and extent counts of the chosen files and time, and a summary.
+    """Show the recorded outcomes and extent counts of PATH, or below -D. Return 1 if a PATH was never a journal file.
 
-    The files are those of PATH, or else those below -D; by default all files. A path is wrong if nothing was ever
-    recorded of it, and it is missing or is no journal file. Name the wrong paths on stderr, and return 1 if there
-    are any. Otherwise return 0, also if nothing is recorded.
-
-    Raises: as `Context.record` if the history cannot be read, such as NeedsRootError; OSError as `_find_problem`.
+    Raises: as `Context.record` if the history cannot be read; OSError as `_find_problem`.
     """
     # The history has the real paths.
     paths = tuple(map(os.path.realpath, args.paths or ([args.directory] if args.directory else [])))
@@ -96,10 +92,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _find_problem(path: str) -> Reason | None:
-    """Return why `path` is no journal file: VANISHED, NOT_REGULAR, or NOT_JOURNAL for its name.
-
-    `path` contains no symbolic link. Return None for a directory, and for a regular file whose name is that of a
-    journal file. The file is not opened.
+    """Return why `path`, without links, is no journal file by its type and name; None for a directory.
 
     Raises: OSError if the path cannot be examined: EACCES, ELOOP.
     """

@@ -76,11 +76,7 @@ _COLUMNS: Final[tuple[Column[compare.Measured], ...]] = (
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add two required arguments and two options.
-
-    The arguments are the measurement, which can only be `compare`, and the directory DIR. The options are --extents and
-    --iops, each a whole number in a fixed range. Their defaults are 3000 extents and None.
-    """
+    """Add the measurement `compare`, the directory DIR, --extents and --iops."""
     parser.add_argument("what", choices=("compare",), metavar="compare", help="the task: compare the strategies")
     parser.add_argument("place", metavar="DIR", help="a directory on the disk in question, such as /var/tmp")
     extents, iops = between(EXTENTS_LEAST, EXTENTS_MOST, int), between(0, 1_000_000, int)
@@ -90,14 +86,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Measure the strategies on a scratch volume, show a table with a row for each, and return 0.
+    """Measure the strategies on a scratch volume, show a row for each, and return 0.
 
-    After a check of the arguments and of the user, the process replaces itself by a new run in a mount namespace
-    of its own. The new run does the work. SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt in it.
+    The process replaces itself by a new run in a mount namespace of its own, where a signal raises KeyboardInterrupt.
 
-    Raises: UsageError for -D or --config; NeedsRootError for another user than root; KeeperError if DIR is
-        unsuitable, mkfs.btrfs is missing, or a tool fails; as `compare.compare`, if the kernel cannot limit the
-        IOPS.
+    Raises: UsageError for -D or --config; NeedsRootError; KeeperError if DIR is unsuitable or a tool fails; as
+        `compare.compare`.
     """
     _check(args)
     if not context.privileged:
@@ -133,11 +127,8 @@ def _summarize(compared: compare.LabAnswer) -> str:
 
 
 def _verdict(compared: compare.LabAnswer) -> str:
-    """Return sentences that name the strategy with the shortest boot flush, of all strategies but "no fsync".
-
-    If this strategy has no checksums, also name the fastest strategy that has them. Then give the longest waits of a
-    message with "untouched" and with "no fsync". Without a limit of IOPS, return a single sentence: the strategies
-    cannot be ranked.
+    """Return sentences that name the strategies with the shortest boot flush, with and without checksums, and the
+    waits.
     """
     if not compared.iops:
         return "Without a limit of IOPS the times are too short to rank the strategies."

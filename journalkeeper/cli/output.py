@@ -28,9 +28,8 @@ Block: TypeAlias = Table[Any] | Sequence[str]
 class Output:
     """The form of a command's output, from its options and its terminal.
 
-    `json` is "off", "short" or "pretty". With `quiet` no text is written, only JSON and notes. `legend` is True if
-    tables have headings and footers, `colours` if stdout is a terminal that shows colours. `width` is the number of
-    columns for text: COLUMNS=, else the terminal's; None for a program, for which nothing is shortened.
+    `json` is "off", "short" or "pretty"; `quiet` allows only JSON and notes. `legend` permits headings and footers.
+    `width` is the number of columns for text, None for a program, for which nothing is shortened.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -48,11 +47,8 @@ class Output:
         write(write_json(value, indent=2 if self.json == "pretty" else None))
 
     def lines(self, lines: Sequence[str], *, paged: bool = True) -> None:
-        """Write lines to stdout. With --quiet or without lines, write nothing.
-
-        Lines that do not fit the terminal go through a pager if `paged` and the options allow it.
-
-        Raises: as `write`.
+        """Write lines to stdout, through a pager if `paged` and they do not fit; nothing with --quiet. Raises: as
+        `write`.
         """
         if self.quiet:
             return
@@ -63,12 +59,8 @@ class Output:
             write("\n".join(lines))
 
     def show(self, document: object, *blocks: Block, legend: Sequence[Block] = (), paged: bool = True) -> None:
-        """Write a command's answer to stdout: with --json only `document`, else only the text.
-
-        The text is `blocks` and then `legend`, with an empty line between blocks. --no-legend leaves out `legend`, and
-        --quiet leaves out the whole text. `paged` permits a pager for a long text.
-
-        Raises: as `write`.
+        """Write a command's answer to stdout: with --json only `document`, else `blocks` and then `legend`. Raises: as
+        `write`.
         """
         if self.json != "off":
             self.document(document)
@@ -77,10 +69,7 @@ class Output:
         self.lines(stack_blocks([self.format(block) for block in shown_blocks]), paged=paged)
 
     def format(self, block: Block) -> list[str]:
-        """Return the lines of `block`: a table with aligned columns, or sentences that are wrapped to the width.
-
-        Nothing is written.
-        """
+        """Return the lines of `block`: a table with aligned columns, or sentences that are wrapped to the width."""
         if isinstance(block, Table):
             return render(block, legend=self.legend, colours=self.colours, width=self.width)
         return [line for sentence in block for line in wrap_sentence(sentence, self.width)]

@@ -46,10 +46,8 @@ class Command(NamedTuple):
     needs_root: str
 
     def load(self) -> ModuleType:
-        """Import the command's module and return it.
-
-        The module has `options`, which adds the options that only this command has to a parser. It also has `run`,
-        which returns the exit status. The docstring of the module is a line about the module, then the command's help.
+        """Import the command's module: `options` adds its options to a parser, `run` returns the exit status, and its
+        docstring is the command's help.
         """
         return importlib.import_module(f"journalkeeper.cli.{self.module}")
 
@@ -85,11 +83,7 @@ COMMANDS = (
 
 
 def between(least: float, most: float, kind: Callable[[str], float] = float) -> Callable[[str], float]:
-    """Return a function that converts an option's text to a number from `least` to `most`.
-
-    `kind` converts the text. The function raises ArgumentTypeError for a number outside the range and for NaN. A
-    ValueError of `kind` passes through.
-    """
+    """Return a function that converts an option's text by `kind` to a number from `least` to `most`, and not NaN."""
 
     def number(text: str) -> float:
         value = kind(text)
@@ -130,12 +124,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def split_help(module: ModuleType) -> tuple[str, str]:
-    """Return the description and the rest of the help in the docstring of a command's module.
+    """Return the description and the rest of the help: the second and the further paragraphs of a module's docstring.
 
-    The description is the second paragraph, and the rest is all paragraphs after it, "" if there are none. The
-    first paragraph, the title, is left out.
-
-    Raises: ValueError if the docstring is missing or has only one paragraph.
+    Raises: ValueError if there are none.
     """
     _, description, *rest = (module.__doc__ or "").split("\n\n")
     return description, "\n\n".join(rest)
@@ -163,12 +154,9 @@ def parser(words: Sequence[str] | None) -> Parser:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Return the common options, the name of the command as `command`, and the options of the command's module.
+    """Return the common options, the name of the command as `command`, and the options of its module.
 
-    An option that is not given has its value in DEFAULTS or its module's default. PATHs may stand between options.
-
-    Raises: UsageError for a wrong command line, no command, or an empty argument; SystemExit after --help and
-        --version.
+    Raises: UsageError for a wrong command line; SystemExit after --help and --version.
     """
     args, extras = parser(words).parse_known_args(words, argparse.Namespace(**DEFAULTS))
     # argparse takes a command's PATHs in one piece only, getopt_long anywhere between options

@@ -35,10 +35,7 @@ class PauseAnswer(NamedTuple):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the optional argument SPAN to the parser of `pause`, and nothing to that of `resume`.
-
-    The value is in microseconds, and 0 without SPAN.
-    """
+    """Add the optional argument SPAN to the parser of `pause`: microseconds, 0 without it."""
     if parser.prog.endswith(" pause"):
         text = "as 30min or 2h (default: until `resume`)"
         parser.add_argument("span", nargs="?", metavar="SPAN", type=_parse_span_us, default=0, help=text)
@@ -47,10 +44,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Ask the service to pause or to resume its work, show the new state, and return 0.
 
-    A pause of 0, or one that ends after TIME_LIMIT_US, lasts until `resume`.
-
-    Raises: as `Context.require_service`, such as KeeperError if no service runs; KeeperError if the service
-        refuses.
+    Raises: as `Context.require_service`; KeeperError if the service refuses.
     """
     with context.require_service() as service:
         if args.command == "resume":
@@ -68,11 +62,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _parse_span_us(text: str) -> int:
-    """Return the length of a pause in microseconds, or 0 for "infinity": until `resume`.
-
-    Raises: ArgumentTypeError if `text` is no time span, and for a span of 0, which would mean a pause without an
-        end.
-    """
+    """Return the length of a pause in microseconds, or 0 for "infinity". Raises: ArgumentTypeError, also for 0."""
     try:
         span_us = parse_span_us(text)
     except ValueError as error:

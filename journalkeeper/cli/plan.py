@@ -48,19 +48,12 @@ from journalkeeper.report.story import describe_window
 
 
 def _estimate(text: str) -> str:
-    """Return a table cell for a saving that `text` describes: "~12s" for "12s", but "-" for "0" and "0B".
-
-    A saving that is unknown is 0, too.
-    """
+    """Return a table cell for a saving: "~12s" for "12s", but "-" for "0" and "0B"."""
     return "-" if text in {"0", "0B"} else f"~{text}"
 
 
 def _format_part(action: Action) -> str:
-    """Return a table cell that shows which part of the file the action rewrites.
-
-    Return "-" for an action that rewrites no range, such as set-nocow. Return "whole file" if the ranges contain all
-    extents of the file. Otherwise return "SIZE at OFFSET" for one range, and "N ranges" for several.
-    """
+    """Return "-", "whole file", "SIZE at OFFSET" or "N ranges"."""
     ranges = action.ranges
     if not ranges:
         return "-"
@@ -99,12 +92,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
-    """Show the plan for `asked`, and return the exit status.
+    """Show the plan for `asked`, and return the exit status: 1 if a named path cannot be examined as a journal file.
 
-    The running service makes the plan if it can, otherwise this process does. Return 1 if a named path cannot be
-    examined as a journal file (NO_JOURNAL), and report it on stderr. Otherwise return 0. Files that need no work
-    are only counted, unless the user named paths or `verbose` is set. The footer describes the sums, and the
-    flush windows that are open or that a file waits for.
+    Files that need no work are only counted, unless the user named paths or `verbose` is set.
 
     Raises: NeedsRootError if an unprivileged user can read none of the files; as `make_plan`.
     """
@@ -135,15 +125,7 @@ def make_plan(asked: Request, context: Context) -> Plan:
 
 
 def _summarize(plan: Plan) -> str:
-    """Return the summary: the number of files and directories with actions, the costs and savings, and the rest.
-
-    The figures are sums over the actions on files. If all actions are on directories, there are no figures:
-    - bytes to rewrite, and extents before and after
-    - seconds that cold reads save, and disk bytes that become free: each left out if 0
-    - bytes that the new copies add until other files with the old data are deleted: left out if 0
-
-    The text ends with `describe_rest`. Without actions, return `describe_no_actions`.
-    """
+    """Return the summary: the files and directories with actions, the sums of costs and savings, and the rest."""
     if not plan.actions:
         return describe_no_actions(plan.skipped)
     verdict = f"{count_subjects([one.action for one in plan.actions])} to do"

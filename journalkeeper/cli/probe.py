@@ -142,11 +142,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Run the probe `args.probe`, show its result, and return the exit status.
+    """Run the probe `args.probe`, show its result, and return the exit status: 1 if the figures cannot be trusted.
 
-    SIGINT, SIGTERM or SIGHUP ends the probe early. The values until then are shown, with a note. Write the reasons why
-    the figures cannot be trusted (`faults`) to stderr. Return 1 if there is such a reason, if messages did not arrive,
-    or if a signal ended a probe without --follow. Otherwise return 0.
+    A signal ends the probe early, and the values until then are shown with a note.
 
     Raises: NeedsRootError if the probe needs root; ConfigError and FileError as `Context.config`; errors of the probe's
         function `measure`; KeyboardInterrupt for a signal before the first values.
@@ -197,11 +195,9 @@ class ProbeAnswer(NamedTuple):
 
 
 def text(found: Measurement, answer: ProbeAnswer, output: Output) -> list[list[str]]:
-    """Return the blocks of text that show a measurement: the verdict, histograms, and a table.
+    """Return the blocks of text that show a measurement: the verdict, histograms, and a table of the series.
 
-    There is a histogram for each series in `found.judged` that has values, or of all series if `judged` is empty.
-    The table has a row for each series. If the calls of a series had planned times, the row counts each wait from
-    the planned time, and a second row from the start of the call.
+    A series with planned times has two rows: waits from the planned time, and from the start of the call.
     """
     judged = found.judged or found.series
     histograms = [[series.name, *draw(series.waits_ns())] for series in judged if series.began_ns]

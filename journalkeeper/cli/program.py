@@ -24,10 +24,7 @@ DONE, FAILED, USAGE = 0, 1, 2
 def run(words: Sequence[str], engine: Engine | None = None) -> int:
     """Run the command in `words` and return the exit status. Errors of the user and of the system go to stderr.
 
-    The status is 0 after --help and --version, and 2 for a UsageError. It is 1 for another error, after Ctrl-C, and if
-    stdout cannot be written; nothing goes to stderr if the reader of stdout has ended. Otherwise it is the status of
-    the command. Only an exception that is a bug is not caught.
-    A test can pass an `engine` that is used in place of the host's.
+    Only an exception that is a bug is not caught. A test can pass an `engine` in place of the host's.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -49,12 +46,9 @@ def run(words: Sequence[str], engine: Engine | None = None) -> int:
 
 
 def _describe_error(error: KeeperError | OSError, command: Command | None) -> Sequence[str]:
-    """Return the lines of an error message, without the name of the program.
+    """Return the lines of an error message, without the name of the program: one for each mistake of a ConfigError.
 
-    A ConfigError has one line for each mistake, any other error has one line. If a user other than root lacks a
-    permission (EACCES, EPERM), the line is "COMMAND needs root, try sudo: " with the command's reason and the error.
-    For a NeedsRootError, the line has the error's own reason, also for root. If `command` is None, because the error
-    came before the command was known, the line contains only the error.
+    A user other than root who lacks a permission is told to try sudo.
     """
     if isinstance(error, ConfigError):
         return error.lines

@@ -24,10 +24,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def catch_signals(hint: str) -> Iterator[Callable[[], bool]]:
-    """Record SIGINT (Ctrl-C), SIGTERM and SIGHUP during the block. Yield a function that returns whether one arrived.
+    """Record SIGINT, SIGTERM and SIGHUP during the block. Yield a function that returns whether one arrived.
 
-    The signals do not end the process. After the block, the former handlers are restored. At the first signal, write
-    `hint` to stderr, unless it is "". A signal that the process ignores, as SIGHUP under nohup(1), stays ignored.
+    The first writes `hint` to stderr. A signal that the process ignores, as SIGHUP under nohup(1), stays ignored.
     """
     caught: list[int] = []
 
@@ -92,19 +91,12 @@ class ProgressLine:
 
 
 def line(progress: Progress, columns: int) -> str:
-    """Return a line such as "2/7  43%  PATH" that leaves the last of `columns` free.
-
-    The path is escaped for a terminal, then cut in its middle. The numbers are never cut: if `columns` has no
-    room for them, the line is longer.
-    """
+    """Return a line such as "2/7  43%  PATH" that leaves the last of `columns` free. Only the path is cut."""
     text = f"{progress.number}/{progress.total} {progress.fraction:4.0%}  "
     return f"{text}{elide(escape(progress.path), columns - 1 - len(text))}"
 
 
 def on_terminal(output: Output) -> ProgressLine:
-    """Return a progress line on stderr.
-
-    It draws nothing with --quiet or --json, if stderr is no terminal, or if TERM is not set or is "dumb".
-    """
+    """Return a progress line on stderr, which draws nothing where no user can see it."""
     dumb = os.environ.get("TERM") in {None, "dumb"} or sys.stderr is None or not sys.stderr.isatty()
     return ProgressLine(None if dumb or output.quiet or output.json != "off" else sys.stderr)

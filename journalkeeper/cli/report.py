@@ -75,7 +75,7 @@ def _is_own_page(path: str) -> bool:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Write the page to FILE with mode 0600, show its size, and return 0. Only a page of this user is replaced.
 
-    If the files, the journal or the history cannot be read, the page lacks this part, and stderr has the reason.
+    The page lacks a part that cannot be read, and stderr has the reason.
 
     Raises: KeeperError if FILE is another file, or as `write_whole`; NeedsRootError or KeeperError if neither the files
         nor the journal can be read; FileError if FILE cannot be written; as `Context.config` and `collect_evidence`.

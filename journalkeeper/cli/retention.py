@@ -60,9 +60,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show the present and the proposed retention of the main journal, and return 0.
 
-    With --apply, also write the drop-in for journald if it has other content. With --undo, only remove the
-    drop-in if it exists, and its directory if that is then empty. Do not make journald apply a change: the output
-    names the command for that.
+    With --apply, also write the drop-in for journald; with --undo, only remove it. journald applies neither by itself.
 
     Raises: UsageError for -D with --apply or --undo; KeeperError if the retention is unknown; FileError if the
         drop-in cannot be written or removed; as `_apply`; without --undo as `Context.config` and `collect_evidence`.
@@ -88,13 +86,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _apply(found: Retention, evidence: Evidence) -> bool:
-    """Write the drop-in for journald that sets SystemMaxUse= to the proposed size, and return True.
+    """Write the drop-in for journald, and return True, or False if it already has this content.
 
-    If the drop-in already has this content, return False and write nothing.
-
-    Raises: KeeperError, before anything is written, if none of journalkeeper's units is active, or if their states are
-        unknown. KeeperError also if another file overrides the drop-in, which then stays on disk. FileError if the
-        drop-in cannot be read or written, or if journald's settings cannot be read.
+    Raises: KeeperError if no unit of ours is known to be active, or if another file overrides the drop-in, which then
+        stays; FileError.
     """
     if isinstance(evidence.units, Unknown):
         raise KeeperError(

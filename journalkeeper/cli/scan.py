@@ -74,14 +74,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show a table of the journal files with their extents, and a summary. Return the exit status.
+    """Show the journal files with their extents, and a summary. Return 1 if a file cannot be examined, else 0.
 
-    Files with a problem come first, then those with the most extents beyond the ideal. Return 1 if a named path
-    cannot be examined as a journal file (NO_JOURNAL), or if a file cannot be read, and report it on stderr. Otherwise
-    return 0.
-
-    Raises: NeedsRootError if an unprivileged user can read none of the files; as `Context.engine` and
-        `Engine.look`.
+    Raises: NeedsRootError if an unprivileged user can read none of the files; as `Context.engine` and `Engine.look`.
     """
     asked = Request(paths=absolute(args.paths))
     host = context.engine().look(asked)
@@ -94,19 +89,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _worst(file: JournalFile) -> tuple[bool, int, str]:
-    """Return a sort key for files: first those with a problem, then by the extents beyond the ideal, most first.
-
-    Files that are alike in both are sorted by path.
-    """
     return (not file.problem, file.ideal_extents - file.extents.total, file.path)
 
 
 def _summarize(files: tuple[JournalFile, ...], fragmented: int) -> str:
-    """Return the summary of a scan: how many files are fragmented, and the totals of extents and bytes.
-
-    An example is "1 of 3 journal files is fragmented. In total 9,447 extents (ideal 3), 45 MiB, 40 MiB on disk." A hint
-    at `journalkeeper plan` follows. If none is fragmented, the text begins with "No file is fragmented:" and has no
-    hint. Files with a problem are only counted. The disk usage is left out if no file has one.
+    """Return the summary: "1 of 3 journal files is fragmented. In total 9,447 extents (ideal 3), 45 MiB, 40 MiB on
+    disk."
     """
     if not files:
         return "No journal files found."

@@ -34,11 +34,7 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `plan` and `defrag` share to `parser`.
-
-    These are PATH…, --active, --archived, --now, --compress, --allow-unshare and --before-shutdown. They can all be
-    combined. --upkeep is accepted for old units; it is not in the help and has no effect.
-    """
+    """Add the arguments that `plan` and `defrag` share. --upkeep is accepted for old units and has no effect."""
     add_paths(parser)
     parser.add_argument("--active", action="store_true", help="only files that journald writes to")
     parser.add_argument("--archived", action="store_true", help="only archived files")
@@ -94,16 +90,11 @@ def absolute(paths: list[str]) -> tuple[str, ...]:
 
 
 def report_problems(skipped: Sequence[Skip], number: int, paths: tuple[str, ...], context: Context) -> int:
-    """Report the files that cannot be examined, and return the exit status.
+    """Report the files that cannot be examined, of `number` files in all, and return the exit status.
 
-    If the user named `paths`, write a line to stderr for each of the `skipped` files with a reason in NO_JOURNAL. Such
-    a file is missing, damaged, unreadable, no journal file, or not on btrfs. Return 1 if there is such a line or an
-    unreadable file, else 0. The caller still processes the other files.
+    It is 1 if a named path has a reason in NO_JOURNAL, or if a file is unreadable.
 
-    For an unprivileged user, also write to stderr how many files are unreadable, even without `paths`. `number` is the
-    number of all files that the command looked at.
-
-    Raises: NeedsRootError, before any line, if an unprivileged user can read none of the `number` files.
+    Raises: NeedsRootError, before any line, if an unprivileged user can read none of the files.
     """
     note = context.output.note
     unreadable = sum(skip.reason is Reason.UNREADABLE for skip in skipped)

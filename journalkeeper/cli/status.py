@@ -77,10 +77,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the status, and return the exit status: 1 if the verdict is not OK, else 0.
-
-    Return 0 also if the command is about another journal, which has no verdict. With --watch, show the status again
-    after each change, and return 0 on Ctrl-C whatever the verdict is.
+    """Show the status, and return the exit status: 1 if the verdict is not OK, else 0. Another journal has no verdict.
 
     Raises: as `_collect`; with --watch as `_watch`.
     """
@@ -92,11 +89,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 def _watch(context: Context) -> int:
     """Show the status now and after each change that the service reports. Return 0 on Ctrl-C.
 
-    Before each further status, clear the screen if stdout is a terminal with colours. Otherwise write an empty
-    line, but nothing with --json or --quiet. Ctrl-C during the first display raises KeyboardInterrupt.
-
-    Raises: as `Context.require_service`, such as UsageError if the options name another journal, or KeeperError
-        if no service runs; KeeperError when the service ends; as `_collect`.
+    Raises: as `Context.require_service`; KeeperError when the service ends; as `_collect`.
     """
     with context.require_service() as service:
         _show(context, service.manager)
@@ -111,13 +104,8 @@ def _watch(context: Context) -> int:
 
 
 def _show(context: Context, ask: Ask) -> int:
-    """Show the present status, and return the exit status.
-
-    About the host's service (`means_service`), show the verdict, and facts from the history and from the service's
-    report, which `ask` returns. Return 0 if the verdict is OK, else 1. About another journal there is no verdict: do
-    not call `ask`, show only facts from the history, and return 0.
-
-    Raises: as `_collect`.
+    """Show the present status, and return the exit status. About another journal `ask` is not called. Raises: as
+    `_collect`.
     """
     evidence = _collect(context, ask)
     verdict = judge(evidence, HEALTH) if context.means_service() else None
@@ -146,10 +134,7 @@ def _show(context: Context, ask: Ask) -> int:
 
 
 def _collect(context: Context, ask: Ask) -> Evidence:
-    """Collect the evidence for the status, as `doctor` does, without the journal's entries.
-
-    With -D, --config or another state directory, read only the history. The files are not looked at if the service
-    answers.
+    """Collect the evidence for the status, without the journal's entries; about another journal only the history.
 
     Raises: KeeperError if the history is damaged, or for a -D that is no directory; OSError for a -D that cannot be
         examined; FileError if a directory cannot be listed.
@@ -162,14 +147,7 @@ def _collect(context: Context, ask: Ask) -> Evidence:
 
 
 def _describe_ok(evidence: Evidence) -> str:
-    """Return the sentence that follows "OK: ".
-
-    - A service that is idle and has a reason for its state: this reason.
-    - Any other service that runs: the number of its files and, if its state is "waiting", what they wait for.
-    - No service, and directories that are not on btrfs: the sentence names them.
-    - No service otherwise: how long ago the last run was, or that nothing was done yet, and what causes the next run.
-      An unreadable history also counts as nothing done.
-    """
+    """Return the sentence that follows "OK: "."""
     live, look = evidence.service, evidence.look
     if isinstance(live, Manager) and live.state == "idle" and live.state_reason:
         return f"{live.state_reason}."
@@ -239,11 +217,7 @@ def _list_service_facts(evidence: Evidence, verdict: str) -> list[tuple[str, str
 
 
 def _window(live: Manager) -> str:
-    """Return a text: whether the flush window for files that journald writes is open, and when that changes.
-
-    An open window closes shortly before journald's next flush, and a closed one opens after it. The time of that flush
-    is left out if it is unknown.
-    """
+    """Return a text: whether the flush window for files that journald writes is open, and when that changes."""
     flush = moment(live.next_flush_us) if live.next_flush_us else ""
     if live.window_open:
         return f"open: active files can be rewritten{f' until just before the flush at {flush}' if flush else ''}"

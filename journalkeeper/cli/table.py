@@ -40,11 +40,7 @@ class Column(NamedTuple, Generic[T]):
 
 
 def elide(name: str, width: int) -> str:
-    """Return `name` cut in its middle to at most `width` characters, or unchanged if it fits.
-
-    Its end is the longer part and stays, because that distinguishes files. With a `width` of 1 only "…" is left,
-    and nothing with less. A wide character counts as one, although a terminal shows it in two columns.
-    """
+    """Return `name` cut in its middle to at most `width` characters. The end stays, because it distinguishes files."""
     if len(name) <= width:
         return name
     if width < 2:
@@ -100,10 +96,7 @@ def stack_blocks(blocks: list[list[str]]) -> list[str]:
 
 
 def wrap_sentence(text: str, width: int | None) -> list[str]:
-    """Return a sentence in lines of at most `width` characters, or as one line if `width` is None.
-
-    A longer word has a line of its own. An empty sentence is one empty line.
-    """
+    """Return a sentence in lines of at most `width` characters, or as one line if `width` is None."""
     return (
         [text] if width is None else textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False) or [""]
     )
@@ -117,11 +110,7 @@ def _excess(widths: list[int], width: int | None) -> int:
 def _fit_widths(
     columns: tuple[Column[Any], ...], widths: list[int], width: int | None, least_text: int = LEAST_TEXT
 ) -> list[int]:
-    """Return the widths of a table's columns, reduced so that the table fits `width` if possible.
-
-    Reduce columns with paths first, down to LEAST_PATH. Then reduce columns with sentences, down to `least_text`.
-    Without `width`, reduce nothing.
-    """
+    """Return the widths of a table's columns, reduced so that the table fits `width`: paths first, then sentences."""
     fitted = list(widths)
     for gives, least in (("path", LEAST_PATH), ("text", least_text)):
         for number, column in enumerate(columns):
@@ -131,12 +120,7 @@ def _fit_widths(
 
 
 def _lay_out(columns: tuple[Column[Any], ...], widths: list[int], cells: tuple[str, ...], *, below: bool) -> list[str]:
-    """Return the lines of one table row, each cell padded to its width.
-
-    Shorten a longer path to LEAST_PATH, so that a file has one short name. Wrap a longer sentence. Other cells stay
-    whole. A wrapped sentence needs several lines, in which the other cells are blank. With `below`, put the last cell,
-    a path, on a line of its own after these lines. Indent this line by two spaces.
-    """
+    """Return the lines of one table row, each cell padded to its width. `below` puts the last cell below it."""
     parts = [_cut_cell(column, width, cell) for column, width, cell in zip(columns, widths, cells, strict=True)]
     paths = parts.pop() if below else []
     lines = [_GAP.join(map(_pad, columns, widths, texts)).rstrip() for texts in zip_longest(*parts, fillvalue="")]

@@ -26,10 +26,7 @@ def columns() -> int | None:
 
 
 def wants_colours(environ: Mapping[str, str]) -> bool:
-    """Return whether a terminal gets colours: False if TERM is not set or "dumb", or if NO_COLOR is not empty.
-
-    An empty TERM counts as set. Whether stdout is a terminal is not examined.
-    """
+    """Return whether a terminal gets colours: not if TERM is not set or "dumb", or if NO_COLOR is not empty."""
     return not environ.get("NO_COLOR") and environ.get("TERM") not in {None, "dumb"}
 
 

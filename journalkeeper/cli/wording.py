@@ -39,13 +39,8 @@ def show_decisions(
     footer: Sequence[Block],
     paged: bool = True,
 ) -> None:
-    """Write the answer of `plan` or `defrag`: `document` as JSON, or as text.
-
-    The text is the table `done`, a table of skipped files, a count of files with nothing to do, a glossary, and
-    the `footer`. Unless `everything` is set, files with nothing to do (FINE) are only counted, and the rows that
-    `drop_echoes` removes are left out. The glossary
-    explains each reason in the table of skipped files and each of `others`. --no-legend leaves out the glossary
-    and the footer.
+    """Write the answer of `plan` or `defrag`: `document` as JSON, or the table `done`, the skipped files, a glossary of
+    the reasons in it and of `others`, and the `footer`. Files with nothing to do are only counted unless `everything`.
     """
     listed = skipped if everything else [skip for skip in drop_echoes(skipped) if skip.reason not in FINE]
     tally = Counter(FINE[skip.reason] for skip in skipped if skip.reason in FINE and not everything)
@@ -81,21 +76,13 @@ def _count_nouns(nouns: Iterable[str]) -> str:
 
 
 def describe_no_actions(skipped: Sequence[Skip]) -> str:
-    """Return the summary of a plan without actions.
-
-    It is `describe_rest`, after "Nothing to do: " if no file waits. If nothing was skipped either, it is
-    "Nothing to do: no journal file was found.".
-    """
+    """Return the summary of a plan without actions."""
     rest = describe_rest(skipped) if skipped else "no journal file was found."
     return rest if any(skip.puts_off for skip in skipped) else f"Nothing to do: {rest}"
 
 
 def describe_outcome(outcome: Outcome, width: int | None) -> str:
-    """Return the sentence on an outcome, escaped for a terminal.
-
-    A journal file has its `short_name`, and a directory its path. Unless `width` is None, this name is cut to
-    LEAST_PATH characters. The number in `width` does not matter.
-    """
+    """Return the sentence on an outcome, escaped for a terminal, with a short name unless `width` is None."""
     name = short_name(outcome.path) if is_on_file(outcome.action) else outcome.path
     return escape(sentences.describe_outcome(outcome, name if width is None else elide(name, LEAST_PATH)))
 
@@ -106,21 +93,14 @@ def is_on_file(action: str) -> bool:
 
 
 def count_subjects(actions: Collection[str]) -> str:
-    """Return the number of files and directories that `actions` are on: "2 files", "1 file and 1 directory".
-
-    Only set-nocow is an action on a directory. A rotation counts as an action on a file. A number of 0 is left
-    out; without actions the text is empty.
-    """
+    """Return the number of files and directories that `actions` are on: "2 files", "1 file and 1 directory"."""
     return _count_nouns("file" if is_on_file(action) else "directory" for action in actions)
 
 
 def describe_sums(outcomes: Sequence[Outcome]) -> str:
     """Return the extents and disk bytes of files before and after: "9 to 1 extent, 8 MiB to 576 KiB on disk".
 
-    Outcomes of every result count, also skipped and failed ones. Rotations are left out, because a rotation
-    removes no extent: the archive has them. The disk bytes are those of the files that were measured before and
-    after. If there is no such file, the text ends after the extents. If another file still holds old data, the text
-    ends with the condition that it is deleted.
+    Rotations are left out, because a rotation removes no extent.
     """
     outcomes = [one for one in outcomes if one.action is not Verb.ROTATE]
     before, after = sum(one.extents_before for one in outcomes), sum(one.extents_after for one in outcomes)
@@ -133,8 +113,5 @@ def describe_sums(outcomes: Sequence[Outcome]) -> str:
 
 
 def format_seconds(seconds: float, accuracy_us: int = SECOND_US) -> str:
-    """Return a time span as `format_span` writes it, after rounding to whole milliseconds: "12ms", "1h 2min".
-
-    So half a millisecond or less is "0".
-    """
+    """Return a time span as `format_span` writes it, after rounding to whole milliseconds: "12ms", "1h 2min"."""
     return format_span(round(seconds * 1000) * 1000, accuracy_us)
