@@ -37,7 +37,7 @@ TESTS_OF = {
     "journald": "journald_* hostile_names boundary",
     "observe": "observe* intake read_cost many_files",
     "history": "history_database history_state history_store record_faults",
-    "execute": "execute* isolate effects whole_file kernels",
+    "execute": "execute* effects whole_file kernels",
     "metrics": "metrics_*",
     "engine": "engine",
     "keeper": "",  # a Protocol, tested in both forms by cli_commands and cli_bus

@@ -282,18 +282,9 @@ def find_mount_lines(places: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _concerns(line: str, place: str) -> bool:
-    point = _find_point(line)
-    return os.path.commonpath((point, place)) in {point, place}
-
-
-def _find_point(line: str) -> str:
     # A line of mountinfo has octal escapes for blanks and backslashes (proc(5)).
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split(" ")[4])
-
-
-def list_mount_points() -> list[str]:
-    """Return the mount points that this process sees."""
-    return list(map(_find_point, read_mount_lines()))
+    point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split(" ")[4])
+    return os.path.commonpath((point, place)) in {point, place}
 
 
 def find_mount_line(fd: int) -> str | None:

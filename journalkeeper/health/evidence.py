@@ -268,14 +268,12 @@ class Storage(NamedTuple):
 
     `storage` is its Storage=. `persistent_directory` is whether /var/log/journal exists, and `flushed` whether journald
     moved there in this boot. `retention_bytes` is the disk usage that our drop-in aims at, None without a drop-in.
-    `rolled_back` is whether /var/log/journal is the empty directory that a snapshot contains in place of a subvolume.
     """
 
     storage: str
     persistent_directory: bool
     flushed: bool
     retention_bytes: int | None = None
-    rolled_back: bool = False
 
 
 class Evidence(NamedTuple):

@@ -99,19 +99,6 @@ def answers(namespace: str, timeout_s: float) -> bool | None:
     return True
 
 
-def relinquish(*, timeout_s: float = TIMEOUT_S) -> None:
-    """Make the main journald close its files in /var and write to /run. Raises: as `rotate`.
-
-    A namespace's journald refuses this (NotSupportedByNamespaces).
-    """
-    _call("leave /var", "RelinquishVar", "", timeout_s)
-
-
-def flush(*, timeout_s: float = 300) -> None:
-    """Make the main journald move its entries from /run to /var and write there. Raises: as `rotate`."""
-    _call("flush to /var", "FlushToVar", "", timeout_s)
-
-
 def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
     path = get_socket_path(namespace)
     answer = _exchange(what, f"io.systemd.Journal.{method}", namespace, timeout_s)

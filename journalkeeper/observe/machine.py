@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from journalkeeper.btrfs import subvolume
 from journalkeeper.health.evidence import Storage, Unknown
 from journalkeeper.journald import conf, control, layout
 from journalkeeper.model.errors import FileError
@@ -29,7 +28,6 @@ def read_storage() -> Storage | Unknown:
         persistent_directory=os.path.isdir(layout.TOP),
         flushed=os.path.exists(f"{control.RUNTIME}/flushed"),
         retention_bytes=target,
-        rolled_back=subvolume.is_left_by_rollback(layout.TOP),
     )
 
 

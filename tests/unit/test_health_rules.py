@@ -31,7 +31,7 @@ from journalkeeper.model.history import Counters, Run
 from journalkeeper.model.manager import Finding, Manager, Severity
 from journalkeeper.model.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from journalkeeper.model.waiting import Wait
-from tests.evidence import STORAGE, UNITS, boots, evidence, intake, journal, limits, look, recorded
+from tests.evidence import UNITS, boots, evidence, intake, journal, limits, look, recorded
 from tests.hosts import DIRECTORY, NOW_US, configured, extents, file, instance, volume
 
 WORDS = [word(rule) for rule in RULES]
@@ -126,7 +126,6 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("volatile", ADVICE, evidence(storage=Storage("none", persistent_directory=True, flushed=True))),
     ("volatile", ADVICE, evidence(storage=Storage("auto", persistent_directory=False, flushed=True))),
     ("volatile", ADVICE, evidence(storage=Storage("auto", persistent_directory=True, flushed=False))),
-    ("volatile", ADVICE, evidence(storage=STORAGE._replace(rolled_back=True))),
     ("not-btrfs", ADVICE, seen(foreign=("/var/log/journal",))),
     ("nocow-redundant", ADVICE, seen(instances=(NOCOW,), volumes=(volume(data_profile="raid1", redundant=True),))),
     ("nocow-snapshots", ADVICE, seen(SHARED, instances=(NOCOW,))),
@@ -377,26 +376,20 @@ def test_directories_are_quoted_in_remedies() -> None:
     assert found.facts == {"directories": [where], "data_profiles": ["raid1"]}
 
 
-@pytest.mark.parametrize(
-    ("path", "own", "moved"),
-    [
-        ("/var/log/journal/a.journal", False, True),
-        ("/var/log/journal/a.journal", True, False),
-        ("/mnt/x", False, False),
-    ],
-)
-def test_only_the_hosts_journal_in_the_roots_subvolume_is_to_be_moved(path: str, *, own: bool, moved: bool) -> None:
-    found = finding("pinned-by-snapshots", seen(SHARED._replace(path=path), volumes=(volume(own_subvolume=own),)))
-    assert ("journalkeeper isolate --apply" in found.remedy) is moved
+def test_a_journal_in_a_subvolume_of_its_own_is_not_moved_into_one() -> None:
+    for own in (False, True):
+        given = seen(SHARED, volumes=(volume(own_subvolume=own),))
+        found = answer("pinned-by-snapshots", given)
+        assert isinstance(found, Finding)
+        assert any(line.startswith("btrfs subvolume create") for line in found.remedy) is not own
 
 
-@pytest.mark.parametrize(
-    ("number", "words"), [(None, "Snapshots or other files keep"), (1, "1 snapshot keeps"), (2, "2 snapshots keep")]
-)
-def test_the_number_of_snapshots_that_contain_the_journal_is_shown(number: int | None, words: str) -> None:
-    found = finding("pinned-by-snapshots", seen(SHARED, volumes=(volume(snapshots=number),)))
-    assert found.sentence.startswith(f"{words} 16 MiB on the disk of 1 journal file:")
-    assert found.facts["snapshots"] == number
+@pytest.mark.parametrize(("path", "moved"), [("/var/log/journal/a.journal", True), ("/mnt/x/a.journal", False)])
+def test_no_directory_but_the_hosts_journal_is_moved(path: str, *, moved: bool) -> None:
+    found = answer("pinned-by-snapshots", seen(SHARED._replace(path=path)))
+    assert isinstance(found, Finding)
+    moves = [line for line in found.remedy if line.startswith(("mv ", "rm "))]
+    assert moves == (["mv /var/log/journal /var/log/journal.old", "rm -r /var/log/journal.old"] if moved else [])
 
 
 @pytest.mark.parametrize(
