@@ -23,7 +23,7 @@ from journalkeeper.execute.runner import Runner, remove_leftovers
 from journalkeeper.history import state
 from journalkeeper.history.store import NAME, Record, store_outcome
 from journalkeeper.metrics.publisher import Publisher
-from journalkeeper.model import Host, Outcome, Past, Plan, Reason, Refusal, Request, Result, Window
+from journalkeeper.model import Host, Outcome, Past, Plan, Reason, Refusal, Request, Result, Verb, Window
 from journalkeeper.model.errors import KeeperError, NeedsRootError, run_bookkeeping
 from journalkeeper.model.history import Counters
 from journalkeeper.model.progress import Progress
@@ -157,7 +157,8 @@ class Engine:
         """Return a look, its host and its plan. A plan for active files is made again from maps that are read now."""
         seen = self._see(request)
         host, chosen = self._plan(self._make_host(seen, record), request, marked=marked)
-        paths = [action.path for action in chosen.actions if action.is_on_active_file]
+        on_active = (one for one in chosen.actions if one.is_on_active_file or one.action is Verb.ROTATE)
+        paths = [action.path for action in on_active]
         if paths and self._follows:
             self.memory.observer.forget(paths)
             seen = self._see(request)

@@ -100,8 +100,10 @@ class Service:
         Raises: HungError after ANSWER_S, or BusyBusError if the bus is slow, too; KeeperError for all other errors.
         """
         found = self._read_properties(names.MANAGER_PATH, names.MANAGER, ANSWER_S)
-        listed = ({row.attribute: one[row.bus] for row in bus_rows(Finding)} for one in found.get("Findings", ()))
-        return from_properties(Manager(), {**found, "Findings": tuple(parse_record(Finding, one) for one in listed)})
+        listed = ({row.attribute: one[row.bus] for row in bus_rows(Finding)} for one in found.pop("Findings", ()))
+        with suppress(KeyError, ValueError):  # of another version
+            found["Findings"] = tuple(parse_record(Finding, one) for one in listed)
+        return from_properties(Manager(), found)
 
     def plan(self, request: Request) -> Plan:
         """Return the plan that the service makes for `request`, with a notice if rows are missing.

@@ -41,6 +41,9 @@ KERNEL_BYTES: Final = 1 << 14
 FIXED: Final = 16
 """Bytes of a message that contain its length."""
 
+EMPTY_STRUCTS: Final = re.compile(rb"[a(]\(\)")
+"""The signature of an array of empty structs. A serial of these bytes is beyond 2^21."""
+
 TEXTS: Final = ("sender", "path", "interface", "member", "signature", "error_name")
 
 
@@ -53,7 +56,7 @@ class Received:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.length = len(data)
-        if b"()" in data[: FIXED + measure_message(data)[0]]:
+        if EMPTY_STRUCTS.search(data, FIXED, FIXED + measure_message(data)[0]):
             raise ValueError("jeepney parses an array of empty structs for ever")
         self.header = Header.from_buffer(data)[0]
         self.kind = self.header.message_type

@@ -182,7 +182,8 @@ class Database:
         """
         # One statement, so that no other process's migration falls between.
         application, version, schema = connection.execute(
-            "SELECT application_id, user_version, (SELECT group_concat(sql, char(1)) FROM sqlite_schema)"
+            "SELECT application_id, user_version, (SELECT group_concat(sql, char(1)) FROM sqlite_schema"
+            " WHERE name NOT GLOB 'sqlite_*')"  # ANALYZE makes such a table
             " FROM pragma_application_id, pragma_user_version"
         ).fetchone()
         if application == version == 0 and schema is None:

@@ -125,7 +125,7 @@ class JournalFile(NamedTuple):
 
     @property
     def extent_count(self) -> Annotated[Count, Key("extents", metric="Extents of all journal files.")]:
-        """The number of its extents, as filefrag(8) counts. That of an active file is estimated between two counts."""
+        """The number of its extents, as filefrag(8) counts. That of an active file can be an earlier count."""
         return self.extents.total
 
     @property

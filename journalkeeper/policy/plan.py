@@ -190,7 +190,7 @@ def _afford(actions: list[Action], host: Host, request: Request, config: Config)
         uuid, stored = uuids[device], round(need * (EXPECTED_RATIO if action.compress != "no" else 1))
         if stored > quota.get(device, stored):
             space = f"{spell_size(stored)} are needed, {spell_size(quota[device])} are left to its quota group"
-            skipped.append(Skip(action.path, Reason.QUOTA, space, host.now_us + SPACE_US, puts_off=True))
+            skipped.append(action.skip(Reason.QUOTA, space, host.now_us + SPACE_US, puts_off=True))
         elif need > room[uuid]:
             space = f"{spell_size(need)} are needed, {spell_size(max(0, room[uuid]))} are to spare"
             skipped.append(action.skip(Reason.FREE_SPACE, space, host.now_us + SPACE_US, puts_off=True))

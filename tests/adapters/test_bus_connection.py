@@ -136,6 +136,12 @@ async def test_messages_pass_however_they_are_cut_and_bad_ones_are_dropped(seed:
     assert await receive(parts) == [SMALL, EMPTY, FITS, FULL_HEADER, BARE, SMALL]
 
 
+async def test_a_number_with_the_bytes_of_an_empty_struct_drops_no_message() -> None:
+    calls = [bytes(make_call("a.b", "/", "a.b", "C").serialise(number)) for number in (0x2927, 0x2928, 0x292800)]
+    long = raw_call(*PLAIN, "s", "x" * (0x2928 - 5))
+    assert await receive([*calls, long]) == [*calls, long]
+
+
 @pytest.mark.parametrize(("order", "first"), [("little", b"l"), ("big", b"B")])
 def test_a_message_of_either_byte_order_is_measured(order: str, first: bytes) -> None:
     body, fields = (number.to_bytes(4, order) for number in (7, 9))  # type: ignore[arg-type]

@@ -348,6 +348,14 @@ def test_a_reader_cannot_write(tmp_path: Path) -> None:
     assert kept(tmp_path) == []
 
 
+def test_statistics_of_an_administrator_are_no_damage(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(full(tmp_path))) as connection:
+        connection.execute("ANALYZE")
+    assert len(kept(tmp_path)) == 100
+    with Record(tmp_path) as record:
+        assert record.set_aside is None
+
+
 # Several at once
 
 

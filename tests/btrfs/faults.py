@@ -25,7 +25,7 @@ from tests.patience import eventually
 from tests.volumes import drop_caches
 
 CALLS = ("open", "link", "rename", "unlink", "fsync", "fchown", "fchmod", "setxattr", "removexattr", "utime", "pwrite")
-KERNEL_CALLS = ("ioctl", "renameat2", "sync_file_range", "fallocate")
+KERNEL_CALLS = ("ioctl", "renameat2", "sync_file_range")
 
 
 def before_each_call(monkeypatch: pytest.MonkeyPatch, event: Callable[[], None]) -> None:
