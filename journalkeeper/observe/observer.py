@@ -44,6 +44,9 @@ SHARED_US: Final = DAY_US
 and its price grows with the number of snapshots.
 """
 
+ALIKE: Final = 16
+"""A map is read again if the number of its rows changed by more than this part of it."""
+
 KEPT_PROBLEMS: Final = frozenset({None, Reason.BAD_HEADER, Reason.UNKNOWN_FORMAT})
 """The problems that another look would find again as long as the file does not change."""
 
@@ -87,7 +90,7 @@ class Observer:
         self._subvolumes: dict[str, tuple[str, int]] = {}
         self._snapshots: dict[tuple[str, int], tuple[int | None, str]] = {}
         """The number of snapshots and the snapshot tool of each subvolume, asked once per SHARED_US."""
-        self._maps: dict[tuple[int, int], tuple[tuple[int, int], Extents]] = {}
+        self._maps: dict[tuple[int, int], tuple[int, int, Extents]] = {}
         """The size of each active file, the rows of its map and its extents when a look last read the map, by (device,
         inode). Stores of journald into the file can wait while its map is read.
         """
@@ -100,7 +103,7 @@ class Observer:
 
         The next look in an open window reads the maps of active files again.
         """
-        self._maps = {key: ((0, 0), extents) for key, (_, extents) in self._maps.items()}
+        self._maps = {key: (-1, rows, extents) for key, (_, rows, extents) in self._maps.items()}
         for path in paths:
             directory, _, name = path.rpartition("/")
             self._kept.get(directory, {}).pop(name, None)
@@ -255,19 +258,20 @@ class Observer:
 
     def _survey_active(self, fd: int, *, closed: bool) -> Extents:
         """Return the extents of `fd` by its last map, which is read if there is none, or in an open window if the
-        file's size or number of rows changed, or a snapshot was made.
+        file's size or the number of its rows changed, or a snapshot was made.
 
         The number of rows is no number of extents: each dirty page is a row.
         """
         status, rows = os.fstat(fd), fiemap.count_rows(fd)
-        key, shape = (status.st_dev, status.st_ino), (status.st_size, rows)
-        last, extents = self._maps.get(key, ((0, 0), None))
+        key, size = (status.st_dev, status.st_ino), status.st_size
+        last_size, last_rows, extents = self._maps.get(key, (0, 0, None))
+        alike = size == last_size and abs(rows - last_rows) * ALIKE <= last_rows
         # A snapshot adds no row. Each flush moves the first block, so the middle shows a snapshot for longer.
         if extents is None or not (
-            closed or (shape == last and (extents.shared_bytes or not fiemap.is_shared_at(fd, status.st_size // 2)))
+            closed or (alike and (extents.shared_bytes or not fiemap.is_shared_at(fd, size // 2)))
         ):
             extents = placement.survey(fd, sync=False, per_mib=True)
-            self._maps[key] = shape, extents
+            self._maps[key] = size, rows, extents
         return extents
 
     def _mark_orphan(self, place: Directory, row: JournalFile, now_us: int) -> JournalFile:

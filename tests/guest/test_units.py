@@ -217,7 +217,7 @@ TROUBLES = {
 }
 """What a booted host can meet."""
 
-EDITOR = "#!/bin/sh\nfor file; do :; done\nsed -i \"/^### Anything between/a $EDITED\" \"$file\"\n"
+EDITOR = '#!/bin/sh\nfor file; do :; done\nsed -i "/^### Anything between/a $EDITED" "$file"\n'
 
 
 def apply_remedy(guest: Guest, remedy: str) -> None:
