@@ -81,7 +81,10 @@ def test_a_rewrite_loses_nothing_and_leaves_few_extents(
         assert before.xattrs.keys() >= {"system.posix_acl_access", "trusted.comment", "security.comment"}
         os.utime(path, ns=before.times_ns)  # journalctl has read it
         done = do(action(path, Request(now=True, compress=compress)))
-        assert (done.outcome.result, done.outcome.detail) == (Result.DONE, "")
+        assert done.outcome.result is Result.DONE
+        assert not done.outcome.detail or (
+            ":" in compress and done.outcome.detail.endswith("level")
+        )  # before Linux 6.15
         assert bearing(path) == before
         assert export(path) == entries
         assert list(place.iterdir()) == [path]

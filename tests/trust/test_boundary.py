@@ -141,7 +141,7 @@ def go(engine: Engine, request: Request | None = None) -> Report:
 def test_a_look_that_raises_anything_costs_one_file(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     survey = placement.survey
 
-    def fail(fd: int, *, sync: bool, per_mib: bool) -> Extents:
+    def fail(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
         bad = os.readlink(f"/proc/self/fd/{fd}").endswith(archive_name(2))
         return mistake() if bad else survey(fd, sync=sync, per_mib=per_mib)
 
