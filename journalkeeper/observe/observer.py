@@ -262,16 +262,19 @@ class Observer:
 
         The number of rows is no number of extents: each dirty page is a row.
         """
-        status, rows = os.fstat(fd), fiemap.count_rows(fd)
+        status = os.fstat(fd)
         key, size = (status.st_dev, status.st_ino), status.st_size
-        last_size, last_rows, extents = self._maps.get(key, (0, 0, None))
-        alike = size == last_size and abs(rows - last_rows) * ALIKE <= last_rows
-        # A snapshot adds no row. Each flush moves the first block, so the middle shows a snapshot for longer.
-        if extents is None or not (
-            closed or (alike and (extents.shared_bytes or not fiemap.is_shared_at(fd, size // 2)))
-        ):
-            extents = placement.survey(fd, sync=False, per_mib=True)
-            self._maps[key] = size, rows, extents
+        if (known := self._maps.get(key)) is not None and closed:
+            return known[2]
+        rows = fiemap.count_rows(fd)
+        if known is not None:
+            last_size, last_rows, extents = known
+            alike = size == last_size and abs(rows - last_rows) * ALIKE <= last_rows
+            # A snapshot adds no row. Each flush moves the first block, so the middle shows a snapshot for longer.
+            if alike and (extents.shared_bytes or not fiemap.is_shared_at(fd, size // 2)):
+                return extents
+        extents = placement.survey(fd, sync=False, per_mib=True)
+        self._maps[key] = size, rows, extents
         return extents
 
     def _mark_orphan(self, place: Directory, row: JournalFile, now_us: int) -> JournalFile:
