@@ -20,6 +20,7 @@ from journalkeeper.bus import names, options
 from journalkeeper.bus.connection import SENT_MOST, Connection, Received, bus_call, make_call
 from journalkeeper.bus.names import BUS, CallError
 from journalkeeper.health.evidence import Hung
+from journalkeeper.health.service_rules import RESTART
 from journalkeeper.model import Plan, Request
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NoSuchJobError, UsageError
 from journalkeeper.model.manager import Finding, Manager
@@ -174,7 +175,7 @@ class Service:
         """Raise KeeperError if the service is of another version, because its documents may differ."""
         if self.found.version != __version__:
             what = f"the service is still version {self.found.version}, and {__version__} is installed"
-            raise KeeperError(f"{what}; systemctl restart journalkeeper.service")
+            raise KeeperError(f"{what}; {RESTART}")
 
     def _show_progress(self, job: str, on_progress: Callable[[Progress], None]) -> None:
         """Pass the progress of `job` to `on_progress`. Ignore errors: the job has probably ended, and JobRemoved comes
@@ -234,8 +235,8 @@ class Service:
         except TimeoutError:
             if not self._runner.run(self._is_bus_quick()):
                 raise names.BusyBusError from None
-            member, remedy = call.header.fields[HeaderFields.member], "systemctl restart journalkeeper.service"
-            raise names.HungError(f"{Hung().why} {member} within {patience_s:g} s; try later, or {remedy}") from None
+            member = call.header.fields[HeaderFields.member]
+            raise names.HungError(f"{Hung().why} {member} within {patience_s:g} s; try later, or {RESTART}") from None
         except ConnectionError:
             raise KeeperError(LOST) from None
 

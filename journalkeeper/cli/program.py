@@ -48,7 +48,7 @@ def run(words: Sequence[str], engine: Engine | None = None) -> int:
 def _describe_error(error: KeeperError | OSError, command: Command | None) -> Sequence[str]:
     """Return the lines of an error message, without the name of the program: one for each mistake of a ConfigError.
 
-    A user other than root who lacks a permission is told to try sudo.
+    Without a permission that root has, the line advises sudo.
     """
     if isinstance(error, ConfigError):
         return error.lines

@@ -12,7 +12,7 @@ from shlex import quote
 from typing import Final
 
 from journalkeeper.health.evidence import RECENT_US, Journal, Recorded, Unknown
-from journalkeeper.health.finding import Answers, advice, list_names
+from journalkeeper.health.finding import CHANGE, Answers, advice, list_names
 from journalkeeper.model.manager import Facts
 from journalkeeper.model.units import SECOND_US, format_span, pluralize, quantile
 
@@ -39,10 +39,6 @@ SLOW_US: Final = SECOND_US
 """A flush of less than a second does not delay a boot noticeably, whatever its share of the boot."""
 
 
-CHANGE: Final = "systemctl edit {0} && systemctl restart {0}"
-"""systemd tells journald a unit's limits when it starts the unit (unit_prepare_exec())."""
-
-
 def dropped(journal: Journal, now_us: int) -> Answers:
     """Messages of the last week never reached the journal, because of a unit's rate limit or a full kernel buffer.
 
@@ -57,7 +53,7 @@ def dropped(journal: Journal, now_us: int) -> Answers:
         names = list_names(f"{unit} {number:,}" for unit, number in worst)
         sentence = f"{pluralize(lost.total(), 'message')} of the last week never reached the journal: {names}."
         remedy = [
-            f"{CHANGE.format(quote(unit))}   # [Service] LogRateLimitBurst={max(10_000, 2 * number)}"
+            CHANGE.format(quote(unit), f"LogRateLimitBurst={max(10_000, 2 * number)}")
             for unit, number in worst[:3]
             if unit != KERNEL
         ]

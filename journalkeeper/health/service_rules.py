@@ -28,7 +28,7 @@ from journalkeeper.health.evidence import (
     is_up,
     lacks_quota,
 )
-from journalkeeper.health.finding import FIRST_LOOK, Answers, list_names, problem
+from journalkeeper.health.finding import CHANGE, FIRST_LOOK, Answers, list_names, problem
 from journalkeeper.model import Reason, Volume
 from journalkeeper.model.manager import Facts, Manager
 from journalkeeper.model.units import DAY_US, MINUTE_US, format_span, pluralize, spell_size
@@ -52,7 +52,7 @@ UNWRITABLE: Final = {
     Obstacle.FILESYSTEM: ("its filesystem is read-only", "findmnt --target {}"),
     Obstacle.MOUNT: (
         "ReadWritePaths= of the unit lacks it",
-        "systemctl edit journalkeeper && systemctl restart journalkeeper   # [Service] ReadWritePaths={}",
+        CHANGE.format("journalkeeper", "ReadWritePaths={}"),
     ),
     Obstacle.SUBVOLUME: ("this subvolume is read-only", "btrfs property set {} ro false"),
     Obstacle.OWNER: ("it belongs to another user", "chown root {}"),

@@ -105,7 +105,7 @@ class Database:
 
         def transaction(connection: Connection) -> T:
             with suppress(OSError):  # the transaction reports it
-                os.close(_open_locked(self.path, fcntl.LOCK_EX))
+                os.close(_lock_directory(self.path, fcntl.LOCK_EX))
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
                 return work(connection)
@@ -236,11 +236,11 @@ def _show_reader(path: str) -> Iterator[None]:
     """
     with ExitStack() as stack:
         with suppress(OSError):
-            stack.callback(os.close, _open_locked(path, fcntl.LOCK_SH))
+            stack.callback(os.close, _lock_directory(path, fcntl.LOCK_SH))
         yield
 
 
-def _open_locked(path: str, kind: int) -> int:
+def _lock_directory(path: str, kind: int) -> int:
     """Return a descriptor of the directory of `path` with a lock of this `kind`, or without it after READERS_S.
 
     Raises: OSError: ENOENT, EACCES.
