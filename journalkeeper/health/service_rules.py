@@ -117,8 +117,8 @@ def keeper_down(evidence: Evidence) -> Answers:
         elif service.active == "active" and evidence.service is None:
             found = "journalkeeper.service runs but is not on the system bus."
             # logind does not connect again either (systemd 257): `reboot` would wait 50 s for it, in vain
-            remedy = "systemctl start dbus.socket && systemctl try-restart systemd-logind.service journalkeeper.service"
-            yield problem(found, remedy, LOG, **facts)
+            restart = "systemctl try-restart systemd-logind.service journalkeeper.service"
+            yield problem(found, f"systemctl start dbus.socket && {restart}", LOG, **facts)
     elif service.has_failed or "enabled" in {service.enabled, timer.enabled} or not recent:
         what, *remedy = _describe_down(service, timer)
         yield problem(f"journalkeeper.service {what}, so nothing defragments the journal.", *remedy, **facts)
