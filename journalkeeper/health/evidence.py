@@ -267,13 +267,14 @@ class Storage(NamedTuple):
     """The storage of this machine's main journald.
 
     `storage` is its Storage=. `persistent_directory` is whether /var/log/journal exists, and `flushed` whether journald
-    moved there in this boot. `retention_bytes` is the disk usage that our drop-in aims at, None without a drop-in.
+    moved there in this boot. `retention` is what our drop-in contains of the time before it, None without a drop-in:
+    the disk space that the journal may take, and SystemMaxFileSize= (0 if unknown).
     """
 
     storage: str
     persistent_directory: bool
     flushed: bool
-    retention_bytes: int | None = None
+    retention: tuple[int, int] | None = None
 
 
 class Evidence(NamedTuple):

@@ -10,6 +10,7 @@ Source: systemd 255, src/journal/journald-server.c and journald-gperf.gperf; jou
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -158,14 +159,13 @@ def _round_up_to_page(size_bytes: int) -> int:
     return -(-size_bytes // page) * page
 
 
-TARGET: Final = "# target-bytes="
-"""The prefix, in the drop-in of `journalkeeper retention --apply`, of the disk space that the journal may take."""
+TARGET: Final = "# target-bytes={} file-bytes={}\n"
+"""The comment in the drop-in of `journalkeeper retention --apply`: the disk space that the journal may take, and the
+SystemMaxFileSize= of before.
+"""
 
 
-def parse_target(text: str) -> int | None:
-    """Return the disk usage in bytes that is the target in `text`, a drop-in of ours, or None without a target."""
-    for line in text.splitlines():
-        digits = line.removeprefix(TARGET)
-        if digits != line and digits.isdecimal() and len(digits) < 20:
-            return int(digits)
-    return None
+def parse_target(text: str) -> tuple[int, int] | None:
+    """Return the numbers of TARGET in `text`, a drop-in of ours, or None. Version 0.2 wrote no size of files: 0."""
+    found = re.search(r"(?m)^# target-bytes=(\d{1,19})(?: file-bytes=(\d{1,19}))?$", text)
+    return (int(found[1]), int(found[2] or 0)) if found else None

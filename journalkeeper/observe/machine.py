@@ -20,19 +20,19 @@ def read_storage() -> Storage | Unknown:
         return Unknown("no journald runs here")
     try:
         settings = conf.read_settings()
-        target = read_retention_bytes()
+        target = read_retention_target()
     except (FileError, OSError) as error:
         return Unknown(str(error))
     return Storage(
         storage=settings.storage,
         persistent_directory=os.path.isdir(layout.TOP),
         flushed=os.path.exists(f"{control.RUNTIME}/flushed"),
-        retention_bytes=target,
+        retention=target,
     )
 
 
-def read_retention_bytes() -> int | None:
-    """Return the disk usage that our drop-in for journald aims at, or None without a target.
+def read_retention_target() -> tuple[int, int] | None:
+    """Return the target of our drop-in for journald as `conf.parse_target`, or None without a drop-in.
 
     Raises: OSError if the drop-in cannot be read.
     """

@@ -139,7 +139,7 @@ def test_retention_shows_the_present_and_the_possible_history(given: Given, type
     assert said.status == 0
     assert said.words == (
         "SystemMaxUse=512M keeps 2w 2d in 107 MiB of disk space;"
-        " SystemMaxUse=2560M would keep about 2month 2w in 481 MiB."
+        " SystemMaxUse=1536M and SystemMaxFileSize=160M would keep about 1month 2w in 510 MiB."
     )
     assert not Path(machine.RETENTION).exists()
     document = typed("retention", "-j").document
@@ -161,7 +161,7 @@ def test_apply_writes_the_drop_in_once_and_undo_removes_it(given: Given, typed: 
     given(evidence(look=LONG))
     assert typed("retention", "--apply", "-j").document["changed"] is True
     place = Path(machine.RETENTION)
-    assert "SystemMaxUse=2560M\n" in place.read_text()
+    assert "SystemMaxUse=1536M\nSystemMaxFileSize=160M\n" in place.read_text()
     assert place.stat().st_mode & 0o777 == 0o644
     assert [path.name for path in place.parent.iterdir()] == [place.name]
     assert typed("retention", "--apply", "-j").document["changed"] is False

@@ -94,12 +94,12 @@ def test_files_of_one_time_count_together() -> None:
 
 
 def test_the_proposed_limit_takes_no_more_than_the_present_one() -> None:
-    """The active file and one full file, 96 MiB, are not compacted yet. The other 416 MiB hold 6.4 times as much."""
+    """The active file and one full file, 320 MiB, are not compacted yet. The other 192 MiB hold 6.4 times as much."""
     found = kept()
-    assert found.proposed_use_bytes <= 96 * MIB + 416 * MIB * 6.4 < found.proposed_use_bytes * 1.1
+    assert found.proposed_use_bytes <= 320 * MIB + 192 * MIB * 6.4 < found.proposed_use_bytes * 1.1
     assert found.proposed_use_bytes % MIB == 0
     assert found.proposed_disk_bytes <= found.target_bytes == 512 * MIB
-    assert found.proposed_us >= 5 * found.kept_us
+    assert found.proposed_us >= 2.9 * found.kept_us
     assert found.proposed_us == round(found.proposed_use_bytes / (32 * MIB) * DAY_US)
 
 
@@ -144,12 +144,16 @@ def test_a_longer_history_is_advised_where_it_is_half_as_long_again(ratio: float
 def test_once_applied_it_starts_from_the_bytes_of_before() -> None:
     """Otherwise each --apply would multiply the limit again."""
     first = kept()
-    storage = STORAGE._replace(retention_bytes=conf.parse_target(dropin(first)))
-    again = kept(storage=storage, system_max_use_bytes=first.proposed_use_bytes)
+    storage = STORAGE._replace(retention=conf.parse_target(dropin(first)))
+    after = {
+        "system_max_use_bytes": first.proposed_use_bytes,
+        "system_max_file_size_bytes": first.max_file_bytes,
+    }
+    again = kept(storage=storage, **after)
     assert again.applied
     assert again.target_bytes == first.target_bytes
     assert dropin(again) == dropin(first)
-    given = host(*archives(ratio=6.4), storage=storage, system_max_use_bytes=first.proposed_use_bytes)
+    given = host(*archives(ratio=6.4), storage=storage, **after)
     assert answer(history, given) is None
 
 
@@ -159,7 +163,7 @@ def test_journald_reads_what_the_drop_in_says() -> None:
     assert [row.problem for row in rows] == ["", "", ""]
     settings = conf.from_assignments(rows)
     assert settings.system_max_use_bytes == found.proposed_use_bytes
-    assert settings.system_max_file_size_bytes == 64 * MIB
+    assert settings.system_max_file_size_bytes == found.max_file_bytes == 160 * MIB
     assert settings.system_max_files == found.proposed_files
 
 
@@ -171,6 +175,23 @@ def test_sizes_are_written_as_journald_reads_them(size: int) -> None:
 @pytest.mark.parametrize("text", ["", "# target-bytes=\n", "# target-bytes=x\n", "# target-bytes=" + "9" * 30, "1"])
 def test_a_drop_in_of_somebody_else_has_no_target(text: str) -> None:
     assert conf.parse_target(text) is None
+
+
+def test_a_drop_in_of_version_0_2_has_no_size_of_files() -> None:
+    assert conf.parse_target("# a\n# target-bytes=77\n[Journal]\n") == (77, 0)
+
+
+@pytest.mark.parametrize("files", [1, 2, 4, 8, 32, 100])
+@pytest.mark.parametrize("ratio", [1.0, 1.6, 3.0, 6.4, 12.0])
+def test_the_proposed_files_are_few_and_fit_the_disk_space(files: int, ratio: float) -> None:
+    """Where few files fit, a few more are no burden."""
+    found = kept(ratio=ratio, system_max_file_size_bytes=512 * MIB // files)
+    after = found.proposed_use_bytes / found.max_file_bytes
+    assert after <= max(1.2 * files, 6)
+    assert found.max_file_bytes >= found.before_file_bytes == 512 * MIB // files
+    if ratio >= 1.6 and files > 4:
+        size_bytes = 2 * found.max_file_bytes + (found.proposed_use_bytes - 2 * found.max_file_bytes) / ratio
+        assert 0.85 * found.target_bytes < size_bytes <= found.target_bytes
 
 
 @pytest.mark.parametrize(
