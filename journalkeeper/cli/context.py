@@ -164,10 +164,10 @@ class Context:
             yield record
             self.output.note(*record.ignored)
 
-    def read_history(self, since_us: int | None, directory: str | None = None) -> Recorded | Unknown:
+    def read_history(self, since_us: int, directory: str | None = None) -> Recorded | Unknown:
         """Return the contents of the history, or Unknown if it is locked or the user may not read it.
 
-        `since_us` and `directory` restrict only the actions; None restricts nothing. The written bytes are those of the
+        `since_us` and `directory` restrict only the actions. The written bytes are those of the
         last 24 hours. Raises: KeeperError if the history is damaged.
         """
         try:

@@ -64,9 +64,9 @@ def _columns(width: int | None) -> tuple[Column[HistoryEntry], ...]:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments PATH…, and the options --since and --until: microseconds since the epoch, by default None."""
+    """Add the arguments PATH…, and the options --since and --until, in microseconds since the epoch."""
     add_paths(parser)
-    parser.add_argument("--since", metavar="TIME", type=parse_time_us, help="nothing older than this")
+    parser.add_argument("--since", metavar="TIME", type=parse_time_us, default=0, help="nothing older than this")
     parser.add_argument("--until", metavar="TIME", type=parse_time_us, help="nothing from this time on")
 
 

@@ -130,7 +130,7 @@ class Wanted(NamedTuple):
 
     directory: str | None = None
     entries: int = DOCTOR_ENTRIES
-    since_us: int | None = None
+    since_us: int = 0
     plan: bool = False
     files: bool = True
 

@@ -16,7 +16,6 @@ import fcntl
 import os
 import stat
 from contextlib import ExitStack, suppress
-from types import TracebackType
 from typing import Self
 
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
@@ -69,9 +68,7 @@ class Lock:
         self._descriptor = _acquire(self._directory, self._path)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -85,7 +82,7 @@ class Lock:
     def renew(self) -> None:
         """Take the lock at the path again if it is no longer valid. Raises: as at the entry of the `with` block."""
         if not self.is_held():
-            self.__exit__(None, None, None)
+            self.__exit__()
             self.__enter__()
 
 

@@ -19,19 +19,21 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from journalkeeper.history.database import Connection, Database
-from journalkeeper.history.rows import confirm_clock, encode, list_rows
-from journalkeeper.model import Host, Outcome, Past, Reason, Result, Verb, Volume
+from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Verb, Volume
 from journalkeeper.model.errors import run_bookkeeping
 from journalkeeper.model.history import Counters, HistoryEntry, Run, Sample, Totals
 from journalkeeper.model.run import Done
 from journalkeeper.model.schema import parse_record, to_columns
-from journalkeeper.model.units import DAY_US, TIME_LIMIT_US, pluralize
+from journalkeeper.model.units import DAY_US, HOUR_US, TIME_LIMIT_US, pluralize
 from journalkeeper.model.waiting import LEFT, Wait, is_long
 
 NAME = "history.db"
 FOREVER_US = (1 << 63) - 1
 LATELY_US: Final = 7 * DAY_US
 """How long +C on a directory is recent: the first snapshots after it do not make it wrong at once."""
+
+CONFIRM_US: Final = 12 * HOUR_US
+"""A clock that a later run finds this much later is trusted: it was not set ahead for a moment."""
 
 REWRITES = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE, Verb.ROTATE)
 
@@ -130,10 +132,10 @@ class Record(Database):
     def observe(self, now_us: int, host: Host) -> None:
         """Store the totals of each instance, and the extents and sizes of each active file, if they changed."""
         fresh = []
-        for table, key, counts in list_rows(now_us, host):
+        for table, key, counts in _list_rows(now_us, host):
             row = counts._asdict()
             newest = f"SELECT * FROM {table} WHERE {key} = ? ORDER BY id DESC LIMIT 1"  # noqa: S608 - our words
-            last = self._rows(newest, (encode(key, row[key]),))
+            last = self._rows(newest, (_encode(key, row[key]),))
             if not last or any(last[0][name] != value for name, value in row.items() if name != "when_us"):
                 fresh.append((table, row))
 
@@ -170,7 +172,7 @@ class Record(Database):
     def waiting(self) -> dict[str, Wait]:
         """Return the stored waits of files, by path, the longest first. Damaged rows are left out."""
         rows = self._rows("SELECT * FROM waiting ORDER BY since_us, path")
-        return {wait.path: wait for row in rows if (wait := self._parse(Wait, "waiting", row))}
+        return {wait.path: wait for wait in self._parse_all(Wait, "waiting", rows)}
 
     def store_waits(self, waits: Iterable[Wait], *, now_us: int) -> None:
         """Replace the stored waits with `waits`, if paths, beginnings or the reasons of long waits differ."""
@@ -235,28 +237,22 @@ class Record(Database):
         """Return the paths that have an outcome of a run with a higher id than `run`, each once."""
         return [row["path"] for row in self._rows("SELECT DISTINCT path FROM outcomes WHERE run > ?", (run,))]
 
-    def history(
-        self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None
-    ) -> list[HistoryEntry]:
+    def history(self, paths: Sequence[str] = (), since_us: int = 0, until_us: int | None = None) -> list[HistoryEntry]:
         """Return the outcomes from `since_us` until before `until_us` (None: no limit), the oldest first.
 
         `paths` are files, and directories for all files below them; () means all. `ignored` counts unreadable rows.
         """
         rows = self._rows_between(ENTRIES, paths, since_us, until_us)
         nested = ({**row, "outcome": {name: row[name] for name in Outcome._fields}} for row in rows)
-        return [entry for row in nested if (entry := self._parse(HistoryEntry, "outcomes", row))]
+        return self._parse_all(HistoryEntry, "outcomes", nested)
 
-    def samples(
-        self, paths: Sequence[str] = (), since_us: int | None = None, until_us: int | None = None
-    ) -> list[Sample]:
+    def samples(self, paths: Sequence[str] = (), since_us: int = 0, until_us: int | None = None) -> list[Sample]:
         """Return the stored extent counts of active files, the oldest first. Arguments are as in `history`."""
-        rows = self._rows_between("samples", paths, since_us, until_us)
-        return [sample for row in rows if (sample := self._parse(Sample, "samples", row))]
+        return self._parse_all(Sample, "samples", self._rows_between("samples", paths, since_us, until_us))
 
-    def totals(self, since_us: int | None = None, until_us: int | None = None) -> list[Totals]:
-        """Return the stored sums over the files of each instance, the oldest first. Times are as in `history`."""
-        rows = self._rows_between("totals", (), since_us, until_us)
-        return [totals for row in rows if (totals := self._parse(Totals, "totals", row))]
+    def totals(self) -> list[Totals]:
+        """Return the stored sums over the files of each instance, the oldest first."""
+        return self._parse_all(Totals, "totals", self._rows_between("totals"))
 
     def prune(self, now_us: int, keep_us: int, host: Host | None = None, *, max_rows: int | None = None) -> None:
         """Delete rows older than `keep_us`, and the oldest rows of each table beyond `max_rows` (None: no limit).
@@ -264,7 +260,7 @@ class Record(Database):
         Ages count from the confirmed clock. The past of a file that `host` had within `keep_us` stays, so that no
         archive is rewritten twice.
         """
-        moments = confirm_clock(self._moments(), now_us)
+        moments = _confirm_clock(self._moments(), now_us)
         oldest_us = moments.get("confirmed", -FOREVER_US + keep_us) - keep_us
         files, volumes = ((), ()) if host is None else (host.files, host.volumes)
         rules = [("rewrites", "seen_us < ?", oldest_us), ("runs", "began_us < ?", oldest_us)]
@@ -293,6 +289,10 @@ class Record(Database):
             self._ignored[table] = count + 1, why
             return None
 
+    def _parse_all(self, kind: type[T], table: str, rows: Iterable[Mapping[str, Any]]) -> list[T]:
+        """Return the readable records; count the others as ignored rows of `table`."""
+        return [one for row in rows if (one := self._parse(kind, table, row)) is not None]
+
     def _rows(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
         def fetch(connection: Connection) -> list[dict[str, Any]]:
             cursor = connection.execute(statement, values)
@@ -306,10 +306,10 @@ class Record(Database):
         return rows
 
     def _rows_between(
-        self, source: str, paths: Sequence[str], since_us: int | None, until_us: int | None
+        self, source: str, paths: Sequence[str] = (), since_us: int = 0, until_us: int | None = None
     ) -> list[dict[str, Any]]:
         """Return the rows of `source`, a table or a query, between two times and below `paths`, the oldest first."""
-        values: list[object] = [0 if since_us is None else since_us, FOREVER_US if until_us is None else until_us]
+        values: list[object] = [since_us, until_us or FOREVER_US]
         below = []
         for path in paths:
             name = os.fsencode(os.path.abspath(path))
@@ -338,6 +338,38 @@ def store_outcome(record: Record, run: int, volumes: Sequence[Volume], device: i
 def _insert(connection: Connection, table: str, row: Mapping[str, object]) -> int:
     """Insert or replace a row. Return its id, which has no meaning for a WITHOUT ROWID table."""
     names, places = ", ".join(row), ", ".join("?" * len(row))
-    values = [encode(*item) for item in row.items()]
+    values = [_encode(*item) for item in row.items()]
     statement = f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({places})"  # noqa: S608 - our tables
     return connection.execute(statement, values).lastrowid or 0
+
+
+def _encode(column: str, value: object) -> object:
+    """Return a value as SQLite stores it in the column `column`: paths as bytes, other texts as valid UTF-8."""
+    if not isinstance(value, str):
+        return value
+    return os.fsencode(value) if column == "path" else value.encode(errors="backslashreplace").decode()
+
+
+def _confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
+    """Return the moments "clock" and "confirmed" for the present time `now_us`. `moments` stays unchanged.
+
+    "confirmed" is a time that the clock showed at least CONFIRM_US before a later call. No moment exceeds `now_us`.
+    """
+    clock_us, confirmed_us = moments.get("clock", now_us), moments.get("confirmed")
+    if now_us - clock_us >= CONFIRM_US:
+        clock_us, confirmed_us = now_us, clock_us
+    clock_us = min(clock_us, now_us)  # the clock was ahead, and was set back
+    return {"clock": clock_us} | ({} if confirmed_us is None else {"confirmed": min(confirmed_us, now_us)})
+
+
+def _list_rows(now_us: int, host: Host) -> list[tuple[str, str, Totals | Sample]]:
+    """Return the rows to store about files without a problem, each as (table, column of the subject, row)."""
+    below: dict[str, list[JournalFile]] = {}
+    rows: list[tuple[str, str, Totals | Sample]] = []
+    for file in host.files:
+        if file.problem is None:
+            below.setdefault(file.instance, []).append(file)
+            if file.kind is Kind.ACTIVE:
+                counts = (file.extents.total, file.ideal_extents, file.size_bytes, file.allocated_bytes)
+                rows.append(("samples", "path", Sample(now_us, file.path, *counts)))
+    return rows + [("totals", "instance", Totals.of(now_us, name, files)) for name, files in below.items()]

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final, NamedTuple
 
-from journalkeeper.model import Outcome
+from journalkeeper.model import JournalFile, Kind, Outcome, Sums
 from journalkeeper.model.schema import Count, Inline, Key, PastMoment
 
 RECLAIMED: Final = (
@@ -45,6 +46,14 @@ class Totals(NamedTuple):
     active_extents: Count
     size_bytes: Count
     allocated_bytes: Count
+
+    @classmethod
+    def of(cls, when_us: int, instance: str, files: Sequence[JournalFile]) -> Totals:
+        """Return the totals of `instance` at `when_us`, as sums over all `files`, also those with a problem."""
+        every = Sums.of(files)
+        active = sum(file.extents.total for file in files if file.kind is Kind.ACTIVE)
+        counts = (every.files, every.extents, every.ideal_extents, active)
+        return cls(when_us, instance, *counts, every.size_bytes, every.allocated_bytes)
 
 
 class Sample(NamedTuple):

@@ -15,7 +15,6 @@ from statistics import median
 from typing import Final, NamedTuple, TypeVar
 
 from journalkeeper.health.evidence import Evidence, Intake, Unknown
-from journalkeeper.history.rows import sum_files
 from journalkeeper.model import Result
 from journalkeeper.model.history import HistoryEntry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US, pluralize, quantile
@@ -258,7 +257,7 @@ def draw_extents(evidence: Evidence) -> Figure:
         return Figure(name, title, "The history has no counts: the service records extents when they change.")
     moments = [one for one in sum_instances(kept) if not files or one.when_us < now_us]
     if files:
-        moments.append(sum_files(now_us, "", files))
+        moments.append(Totals.of(now_us, "", files))
     last = moments[-1]
     times = _divide(moments[0].when_us, last.when_us, MOST_SPANS)
     spans = _group(times, moments)
