@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from journalkeeper.cli.parser import parser
+
+KINDS: Final = {"DIR": "directory", "FILE": "file", "PATH": "journals"}
+OFFERED: Final = {"TIME": ("today", "yesterday", "now"), "HOW": ("zstd", "zlib", "lzo", "no")}
+"""The kinds of values that name a file, and words for other values, by their name in --help."""
 
 
 class Option(NamedTuple):
@@ -22,6 +26,16 @@ class Option(NamedTuple):
     words: tuple[str, ...]
     help: str
     optional: bool
+
+    @property
+    def kind(self) -> str:
+        """The kind of file that its value names: "directory", "file", "journals", or ""."""
+        return KINDS.get(self.value, "")
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """The words that a completion offers as its value."""
+        return self.words or OFFERED.get(self.value, ())
 
 
 class Command(NamedTuple):
@@ -59,6 +73,8 @@ def _command(one: argparse.ArgumentParser, path: tuple[str, ...], summary: str, 
             summaries = {choice.dest: choice.help or "" for choice in action._choices_actions}
             for name, below in action.choices.items():
                 commands.append(_command(below, (*path, name), summaries.get(name, ""), everywhere))
+        elif action.help == argparse.SUPPRESS:
+            continue
         elif not action.option_strings:
             arguments.append(_option(action))
         elif not path or not everywhere & set(action.option_strings):

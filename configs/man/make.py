@@ -4,7 +4,7 @@
 It writes the man pages to man1/, man5/, man7/ and man8/, the completions to bash/journalkeeper,
 zsh/_journalkeeper and fish/journalkeeper.fish, the XML of the D-Bus interfaces to interfaces/,
 the JSON Schemas to schema/ and the changelog to doc/NEWS below OUTDIR; `man -M OUTDIR journalkeeper`
-shows the result. It needs Python, pydantic and this checkout. The date of the pages is $SOURCE_DATE_EPOCH, or today.
+shows the result. It needs Python, pydantic, jinja2 and this checkout. The pages' date is $SOURCE_DATE_EPOCH, or today.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ def main(words: list[str]) -> int:
     day = time.strftime("%Y-%m-%d", time.gmtime(seconds))
     made = {f"man{name.rpartition('.')[2]}/{name}": text for name, text in pages.pages(day)}
     top = grammar.program()
-    made["bash/journalkeeper"] = completions.bash(top)
-    made["zsh/_journalkeeper"] = completions.zsh(top)
-    made["fish/journalkeeper.fish"] = completions.fish(top)
+    for shell, name in (("bash", "journalkeeper"), ("zsh", "_journalkeeper"), ("fish", "journalkeeper.fish")):
+        made[f"{shell}/{name}"] = completions.complete(shell, top)
     made |= {f"interfaces/{name}.xml": interfaces.make_xml(one) for name, one in interfaces.INTERFACES.items()}
     made |= {
         f"schema/{name}.json": f"{json.dumps(schemas.make_answer_schema(name), indent=2)}\n" for name in schemas.ANSWERS
