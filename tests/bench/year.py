@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # ruff: noqa: T201 - a bench prints
-"""Measure a year of three hosts on which snapper makes and deletes snapshots, and journald deletes archives.
+"""Measure a year of hosts on which snapper makes and deletes snapshots, and journald deletes archives.
 
-    sudo TMPDIR=/dev/shm python -m tests.bench.year --svg year.svg     # 35 minutes on an idle machine
-    sudo python -m tests.bench.year --days 4 --every 2                 # 3 minutes
+    sudo TMPDIR=/dev/shm python -m tests.bench.year --svg year.svg
+    sudo python -m tests.bench.year --days 4 --every 2 tuned own
 
-The hosts are "untouched", "nocow" and "service" of tests.bench.boots, and live side by side. A day has four parts: some
-flushes, a rest, in which the service acts, and a snapshot of snapper's timeline. At its end snapper takes the two
+Three hosts take 35 minutes on an idle machine for a year. They live side by side: "untouched", "nocow" and "service" of
+tests.bench.boots; "tuned" is a service whose admin called `retention --apply` after TUNED days; "own" and "own-service"
+have the journal in a NOCOW subvolume of its own.
+
+A day has four parts: some flushes, a rest, in which the service acts until it has nothing left to do, or waits for what
+a real day brings, and a snapshot of snapper's timeline. At its end snapper takes the two
 snapshots of an apt command and makes its three clean-ups with the limits of its default configuration, and the host
 reboots. The first boot, the last, and one in --every days are from a cold, throttled disk, and are measured. journald
 begins a new file about every two days, and a boot is slower the older its file is: --every is no multiple of that.
@@ -33,7 +37,7 @@ import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Mapping
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from threading import Barrier
 from typing import Any, NamedTuple
@@ -41,19 +45,21 @@ from typing import Any, NamedTuple
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe.scratch_volume import run
 from journalkeeper.report.charts import ROWS, Chart, Layer
-from tests.bench.boots import MESSAGES, STRATEGIES, boot_cold, prepare, read_outcomes
+from tests.bench.boots import MESSAGES, Strategy, boot_cold, prepare, read_outcomes
 from tests.bench.figures import MIB, Figure, Option, at_least, at_most, count_is, mib, parser, show, side_by_side, start
 from tests.guest.host import Guest, missing
 from tests.volumes import disk_bytes
 
-HOSTS = {"untouched": "#c33", "nocow": "#888", "service": "#06c"}
+HOSTS = {
+    "untouched": "#c33", "nocow": "#888", "service": "#06c", "tuned": "#083", "own": "#a60", "own-service": "#909"
+}  # fmt: skip
 """The hosts, and the colours of their lines."""
 
 FLUSH_KIB = 38.5
 """The size of a flush's messages in a journal file."""
 
 HURRIED = (
-    "[Watch]\nSettleSec=1s\nNocowSettleSec=5s\n[Window]\nMarginSec=200ms\nPressureMax=100%\n"
+    "[Watch]\nSettleSec=1s\nNocowSettleSec=1s\n[Window]\nMarginSec=200ms\nPressureMax=100%\n"
     "[Budget]\nRotationsPerDay=1000\nBytesPerDay=infinity\n"
 )
 FILES = 16
@@ -64,6 +70,35 @@ MOST_DAYS = 13
 
 AGER = Path(__file__).parents[1] / "guest/ager.py"
 
+TUNED = 40
+"""journald's limit is reached."""
+
+FULL = 50
+
+LIMITS = {"service": (0.30, 0.85), "tuned": (0.25, 0.75), "own-service": (0.05, inf)}
+"""The most disk space and written bytes of a host, in parts of those of "untouched"."""
+
+TUNE = """
+"$(dirname "$(readlink -f /usr/bin/journalkeeper)")/python3" -I -c 'import sys
+from journalkeeper.cli import main
+from journalkeeper.report import retention
+retention.LEAST_SPAN_US = 1  # the year lasts minutes
+sys.exit(main(["retention", "--apply"]))'
+systemctl reload-or-restart systemd-journald
+"""
+
+OWN = """
+mv /var/log/journal /var/log/journal.old
+btrfs subvolume create /var/log/journal
+chown --reference=/var/log/journal.old /var/log/journal
+chmod --reference=/var/log/journal.old /var/log/journal
+chattr +C /var/log/journal
+rm -r /var/log/journal.old
+mkdir -p "/var/log/journal/$(cat /etc/machine-id)"
+systemctl restart systemd-journald
+journalctl --flush
+"""
+
 TOOLS = """
 apt-get -q update
 apt-get install -qy --no-install-recommends -o Dpkg::Options::=--force-unsafe-io snapper faketime
@@ -71,6 +106,10 @@ systemctl mask --now snapper-boot.timer snapper-timeline.timer snapper-cleanup.t
 snapper --no-dbus --config root create-config /
 """
 DAY = """
+busy() {
+    [ -e /etc/journalkeeper.conf ] && busctl get-property org.journalkeeper1 /org/journalkeeper1 \\
+        org.journalkeeper1.Manager State StateReason | grep -Eq '"working"|SettleSec= has|next flush'
+}
 snap() {
     LD_PRELOAD=/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1 FAKETIME="+${hour}h" \\
         FAKETIME_DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1 snapper --no-dbus --config root "$@"
@@ -79,6 +118,10 @@ for part in 0 1 2 3; do
     hour=$(($1 * 24 + part * 6))
     python3 /opt/ager.py $2 $3
     sleep $4
+    for _ in {1..50}; do
+        busy || break
+        sleep 0.2
+    done
     snap create --cleanup-algorithm timeline --description timeline
 done
 number=$(snap create --type pre --print-number --cleanup-algorithm number --description apt)
@@ -93,14 +136,15 @@ snapper does what its timers and its hook of apt would do.
 
 
 class Look(NamedTuple):
-    """A measured boot after `day` days: the extents that it found, the boots in the journal, the snapshots, the disk
-    usage of the journal in all of them, and what was written and logged since the first day.
+    """A measured boot after `day` days: the extents that it found, the boots and the files in the journal, the
+    snapshots, the disk usage of the journal in all of them, and what was written and logged since the first day.
     """
 
     day: int
     userspace_s: float
     extents: int
     boots_kept: int
+    files: int
     snapshots: int
     disk_mib: float
     written_mib: float
@@ -112,14 +156,18 @@ def live(name: str, asked: Namespace, looks: list[Look], outcomes: list[dict[str
 
     The hosts wait for each other before each measured boot. When `together` is broken, all end there or at once.
     """
-    strategy = STRATEGIES[name]
-    strategy = strategy._replace(setup=TOOLS, config=strategy.config if strategy.config is None else HURRIED)
+    serves = name in {"service", "tuned", "own-service"}
+    strategy = Strategy(
+        name, name == "nocow", OWN + TOOLS if "own" in name else TOOLS, config=HURRIED if serves else None
+    )
     file_kib = round(max(300, asked.days) / 10 * asked.flushes * FLUSH_KIB / FILES)
     with Guest(asked.release, nocow=strategy.nocow, size="64G") as guest:
         prepare(guest, strategy, f"SystemMaxUse={FILES * file_kib}K\nSystemMaxFileSize={file_kib}K\n")
         guest.copy_in(AGER, "/opt/ager.py")
-        before_bytes = guest.volume.count_written_bytes()
+        before_bytes, tuned = guest.volume.count_written_bytes(), name != "tuned"
         for day in range(asked.days):
+            if not tuned and day >= TUNED:
+                tuned = guest.run("bash", "-c", TUNE, check=False).returncode == 0
             guest.run("bash", "-euc", DAY, "day", *map(str, (day, asked.flushes // 4, MESSAGES, asked.rest / 4)))
             guest.poweroff()
             run("fstrim", guest.volume.mountpoint)  # or the image keeps what the filesystem has freed
@@ -136,7 +184,17 @@ def live(name: str, asked: Namespace, looks: list[Look], outcomes: list[dict[str
                 (day + 1) * (asked.flushes // 4 * 4) * MESSAGES * len(sample) / 100,
             )
             sizes_mib = (size_bytes / MIB for size_bytes in found)
-            looks.append(Look(day + 1, boot.userspace_s, boot.extents, boot.kept, len(copies), *sizes_mib))
+            looks.append(
+                Look(
+                    day + 1,
+                    boot.userspace_s,
+                    boot.extents,
+                    boot.kept,
+                    len(list(guest.journal.iterdir())),
+                    len(copies),
+                    *sizes_mib,
+                )
+            )
             print(f"{name}: {looks[-1]}", file=sys.stderr)
             if strategy.config is not None:
                 outcomes[:] = read_outcomes(guest)
@@ -177,27 +235,33 @@ def describe_looks(name: str, looks: list[Look]) -> list[str]:
 
 
 def judge(name: str, looks: list[Look], theirs: list[Look]) -> list[Figure]:
-    """Return the rows of one host. `theirs` are the boots of the host "untouched". Only the service has limits."""
+    """Return the rows of one host. `theirs` are the boots of the host "untouched"."""
     times_s, last, other = [look.userspace_s for look in looks], looks[-1], theirs[-1]
+    early_s, late_s = ([look.userspace_s for look in looks if (look.day > FULL) is late] for late in (False, True))
+    disk, written = LIMITS.get(name, (inf, inf))
+    grown = statistics.median(late_s) / statistics.median(early_s) if early_s and late_s else 0
     rows = [
         Figure("first boot, userspace, s", f"{times_s[0]:.2f}"),
         Figure("median boot", f"{statistics.median(times_s):.2f}"),
-        at_most("slowest / first", max(times_s) / times_s[0], 1.5),
+        at_most("median boot at the limit / before", grown, 1.15 if name in LIMITS else inf),
+        at_most("slowest / first", max(times_s) / times_s[0], 1.5 if name in LIMITS else inf),
         Figure("written / logged", f"{last.written_mib / last.logged_mib:.3g}"),
-        Figure("written / untouched", f"{last.written_mib / other.written_mib:.3g}"),
-        at_most("disk / untouched", last.disk_mib / other.disk_mib, 0.9),
+        at_most("written / untouched", last.written_mib / other.written_mib, written),
+        at_most("disk / untouched", last.disk_mib / other.disk_mib, disk),
         at_least(
-            "boots kept - untouched", min(a.boots_kept - b.boots_kept for a, b in zip(looks, theirs, strict=True)), -2
+            "boots kept - untouched",
+            min(a.boots_kept - b.boots_kept for a, b in zip(looks, theirs, strict=True)),
+            0 if name in LIMITS else -inf,
         ),
+        at_least("boots kept / untouched, last", last.boots_kept / other.boots_kept, 3 if name == "tuned" else 0),
+        at_most("files / untouched, last", last.files / other.files, 1.2 if name == "tuned" else inf),
     ]
-    if name != "service":
-        rows = [Figure(row.what, row.measured) for row in rows]
-    return [row._replace(what=f"{name}: {row.what}") for row in rows]
+    return [Figure(f"{name}: {row.what}", row.measured, *(() if "inf" in row.asked else row[2:])) for row in rows]
 
 
 def draw(looks: Mapping[str, list[Look]]) -> str:
     """Return an SVG of the seconds of each measured boot, with a line for each host."""
-    days = [look.day for look in looks["service"]]
+    days = [look.day for look in looks["untouched"]]
     layers = [Layer(HOSTS[name], name, tuple(look.userspace_s for look in ours)) for name, ours in looks.items()]
     step = ceil(max(height or 0 for layer in layers for height in layer.heights) / 4)
     chart = Chart(days, tuple((number * step, f"{number * step} s") for number in range(5)), tuple(layers))
@@ -227,28 +291,43 @@ OPTIONS = {
 
 def main() -> None:
     """Measure, and print the table."""
-    asked = start(parser(__doc__, OPTIONS), missing)
-    looks: dict[str, list[Look]] = {name: [] for name in HOSTS}
-    outcomes: list[dict[str, Any]] = []
-    together = Barrier(len(HOSTS))
+    words = parser(__doc__, OPTIONS)
+    words.add_argument("host", nargs="*", choices=[*HOSTS, ()], help="beside untouched (default: nocow service)")
+    asked = start(words, missing)
+    names = dict.fromkeys(("untouched", *(asked.host or ("nocow", "service"))))
+    looks: dict[str, list[Look]] = {name: [] for name in names}
+    outcomes: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    together = Barrier(len(looks))
     signal.signal(signal.SIGINT, lambda *_: together.abort())
     side_by_side(
-        HOSTS, lambda name: live_or_end(name, together, lambda: live(name, asked, looks[name], outcomes, together))
+        looks,
+        lambda name: live_or_end(name, together, lambda: live(name, asked, looks[name], outcomes[name], together)),
     )
     boots = min(map(len, looks.values()))
     if not boots:
         sys.exit(1)
     looks = {name: ours[:boots] for name, ours in looks.items()}
-    done = Counter(one["path"] for one in outcomes if name_tool(one) == "compaction" and one["result"] == "done")
-    own_mib = sum(one["bytes_written"] for one in outcomes) / MIB
+    ours = {name: found for name, found in outcomes.items() if found}
+    done = Counter(
+        (name, one["path"])
+        for name, found in ours.items()
+        for one in found
+        if name_tool(one) == "compaction" and one["result"] == "done"
+    )
     notes = [
         f"{asked.release}, {asked.days} days of {asked.flushes} flushes, {asked.iops} IOPS at timed boots",
-        *(line for name, ours in looks.items() for line in describe_looks(name, ours)),
-        *describe_tools(outcomes),
+        *(line for name, seen in looks.items() for line in describe_looks(name, seen)),
+        *(f"{name}: {line}" for name, found in ours.items() for line in describe_tools(found)),
     ]
     rows = [
-        *(row for name, ours in looks.items() for row in judge(name, ours, looks["untouched"])),
-        Figure("service: written by itself / logged", f"{own_mib / looks['service'][-1].logged_mib:.3g}"),
+        *(row for name, seen in looks.items() for row in judge(name, seen, looks["untouched"])),
+        *(
+            Figure(
+                f"{name}: written by itself / logged",
+                f"{sum(one['bytes_written'] for one in found) / MIB / looks[name][-1].logged_mib:.3g}",
+            )
+            for name, found in ours.items()
+        ),
         count_is("files rewritten twice", sum(count > 1 for count in done.values()), 0),
     ]
     show("A year", notes, rows)
