@@ -14,17 +14,8 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from journalkeeper.model import GIB, KIB, MIB, compression
-from journalkeeper.model.units import (
-    DAY_US,
-    HOUR_US,
-    MINUTE_US,
-    MS_US,
-    SECOND_US,
-    parse_bool,
-    parse_size,
-    parse_span_us,
-)
+from journalkeeper.model import compression
+from journalkeeper.model.units import SIZE_UNITS, SPAN_UNITS, parse_bool, parse_size, parse_span_us
 
 
 class Form(StrEnum):
@@ -42,8 +33,8 @@ class Form(StrEnum):
 
 
 UNITS = {
-    Form.SIZE: ((1 << 40, "T"), (GIB, "G"), (MIB, "M"), (KIB, "K")),
-    Form.SPAN: ((DAY_US, "d"), (HOUR_US, "h"), (MINUTE_US, "min"), (SECOND_US, "s"), (MS_US, "ms"), (1, "us")),
+    Form.SIZE: tuple((factor, suffix) for suffix, factor in SIZE_UNITS.items()),
+    Form.SPAN: tuple((unit, words[0]) for unit, words in SPAN_UNITS),
     Form.PERCENT: ((1, "%"),),
 }
 

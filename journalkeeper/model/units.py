@@ -38,11 +38,11 @@ SPAN_ALLOWED = "a time span: 30s, 5min, 1h 30min, 500ms, infinity; a plain numbe
 BOOL_ALLOWED = "yes or no"
 _BOOL = TypeAdapter(bool)
 
-_SIZE_UNITS = {**{suffix: 1 << 10 * (6 - place) for place, suffix in enumerate("EPTGMK")}, "B": 1, "": 1}
+SIZE_UNITS = {**{suffix: 1 << 10 * (6 - place) for place, suffix in enumerate("EPTGMK")}, "B": 1, "": 1}
 # Patterns are compiled when first used (and kept by re): a tool that starts often prints more than it reads.
 _SIZE_TERM = r"[ \t\n\r\v\f]*\+?([0-9]+)(?:\.([0-9]*))?[ \t\n\r]*([EPTGMKB]?)"
 
-_SPAN_UNITS = (
+SPAN_UNITS = (
     (31_557_600 * SECOND_US, ("y", "years", "year")),
     (2_629_800 * SECOND_US, ("month", "months", "M")),
     (7 * DAY_US, ("w", "weeks", "week")),
@@ -55,7 +55,7 @@ _SPAN_UNITS = (
 )
 """Each unit with its words; the first word is written, and all are read."""
 
-_SPAN_WORDS = {word: unit for unit, words in _SPAN_UNITS for word in words}
+_SPAN_WORDS = {word: unit for unit, words in SPAN_UNITS for word in words}
 # A number without a unit is followed by a space or the end: "12.34.56" is refused, "12.34 .56" is two terms.
 # The longest word wins, as in systemd's table: "months" before "m", "msec" before "ms" before "m".
 _SPAN_TERM = (
@@ -70,9 +70,9 @@ def parse_size(text: str) -> int:
 
     Raises: ValueError with the permitted forms, also for a sum beyond 2^64-1. Source: systemd's parse_size().
     """
-    total, units = 0, list(_SIZE_UNITS)
+    total, units = 0, list(SIZE_UNITS)
     for whole, decimals, unit in _split_terms(_SIZE_TERM, text, SIZE_ALLOWED):
-        total += int(Fraction(f"{whole}.{decimals}0") * _SIZE_UNITS[unit])
+        total += int(Fraction(f"{whole}.{decimals}0") * SIZE_UNITS[unit])
         if total > U64_MAX or unit not in units:
             raise ValueError(SIZE_ALLOWED)
         units = units[units.index(unit) + 1 :]
@@ -121,7 +121,7 @@ def format_size(size_bytes: int) -> str:
 
     Source: FORMAT_BYTES().
     """
-    for suffix, factor in list(_SIZE_UNITS.items())[:6]:
+    for suffix, factor in list(SIZE_UNITS.items())[:6]:
         if size_bytes >= factor:
             # systemd cuts to the next smaller unit first, and so do we: the same digit on both screens.
             finer = size_bytes // (factor >> 10) if factor > 1024 else size_bytes
@@ -143,7 +143,7 @@ def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
     if span_us == INFINITY_US:
         return "infinity"
     parts: list[str] = []
-    for unit, (word, *_) in _SPAN_UNITS:
+    for unit, (word, *_) in SPAN_UNITS:
         if len(parts) == 2 or (parts and unit < accuracy_us):
             break
         if span_us >= unit:
