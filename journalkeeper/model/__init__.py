@@ -13,7 +13,6 @@ from journalkeeper.model.files import (
     Stretch,
     Sums,
     Volume,
-    find_compression_obstacle,
     ideal_extents,
 )
 from journalkeeper.model.plans import (

@@ -225,17 +225,6 @@ class Volume(NamedTuple):
     quota_bytes: int | None = None
 
 
-def find_compression_obstacle(file: JournalFile, volume: Volume | None) -> str:
-    """Return what excludes the compression of this file's data, in words for a message; "" if nothing does.
-
-    `inode.can_compress` asks the kernel whether a file lacks checksums for another reason.
-    """
-    for option in ("nodatacow", "nodatasum"):
-        if volume is not None and option in volume.options:
-            return f"the volume is mounted with {option}"
-    return "chattr +m or compression=none on the file or its directory" if file.refuses_compression else ""
-
-
 class Instance(NamedTuple):
     """One journald, its directory and its settings.
 

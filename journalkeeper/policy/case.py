@@ -10,18 +10,7 @@ from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
 from journalkeeper.config import Config
-from journalkeeper.model import (
-    Host,
-    JournalFile,
-    Kind,
-    Past,
-    Refusal,
-    Request,
-    Verb,
-    Volume,
-    Window,
-    find_compression_obstacle,
-)
+from journalkeeper.model import Host, JournalFile, Kind, Past, Refusal, Request, Verb, Volume, Window
 from journalkeeper.model.compression import Compression, explain_lost_level, parse_compression
 from journalkeeper.policy.window import windows
 
@@ -87,11 +76,10 @@ class Cases:
     @cached_property
     def rotatable(self) -> dict[str, list[JournalFile]]:
         """The active files that a rotation archives, by directory, including files with a problem."""
-        rotatable: dict[str, list[JournalFile]] = {}
-        for file in self.host.files:
-            if file.kind is Kind.ACTIVE and file.owner != "remote":
-                rotatable.setdefault(file.directory, []).append(file)
-        return rotatable
+        return {
+            directory: [file for file in files if file.kind is Kind.ACTIVE and file.owner != "remote"]
+            for directory, files in self.below.items()
+        }
 
     @cached_property
     def below(self) -> dict[str, list[JournalFile]]:
@@ -114,7 +102,7 @@ class Cases:
         """Return the Case of `file`: the facts that the rules need."""
         volume = self.volumes.get(file.device)
         asked, lost_level = self._compression, ""
-        obstacle = find_compression_obstacle(file, volume) if asked else ""
+        obstacle = _find_compression_obstacle(file, volume) if asked else ""
         if asked is not None and asked.level is not None and (file.nocow or not self.host.has_levels):
             lost_level = explain_lost_level(asked, "a copy" if self.host.has_levels else "Linux before 6.15")
             asked = Compression(asked.algorithm)
@@ -132,3 +120,14 @@ class Cases:
             obstacle=obstacle,
             lost_level=lost_level,
         )
+
+
+def _find_compression_obstacle(file: JournalFile, volume: Volume | None) -> str:
+    """Return what excludes the compression of this file's data, in words for a message; "" if nothing does.
+
+    `inode.can_compress` asks the kernel whether a file lacks checksums for another reason.
+    """
+    for option in ("nodatacow", "nodatasum"):
+        if volume is not None and option in volume.options:
+            return f"the volume is mounted with {option}"
+    return "chattr +m or compression=none on the file or its directory" if file.refuses_compression else ""
