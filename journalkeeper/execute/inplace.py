@@ -26,6 +26,7 @@ from journalkeeper.execute.pace import LEAST_BYTES, Pace
 from journalkeeper.execute.verified_file import VerifiedFile, open_for_writing
 from journalkeeper.model import MIB, Action, Range, Reason
 from journalkeeper.model.compression import Compression, parse_compression
+from journalkeeper.model.plans import join_ranges
 from journalkeeper.policy.saving import is_useless_rewrite, least_extents
 
 FREEZER_TRIES: Final = 3
@@ -158,14 +159,7 @@ def _get_origin(row: Extent) -> tuple[bool, int]:
 
 def join_near(runs: Iterable[tuple[int, int]]) -> tuple[Range, ...]:
     """Join sorted (offset, length) `runs` with holes of less than NEAR_BYTES to ranges with the extent count 0."""
-    ranges: list[Range] = []
-    for offset, length in runs:
-        if ranges and offset - (ranges[-1].offset + ranges[-1].length) < NEAR_BYTES:
-            first = ranges.pop().offset
-            ranges.append(Range(first, offset + length - first, 0))
-        else:
-            ranges.append(Range(offset, length, 0))
-    return tuple(ranges)
+    return join_ranges((Range(*run, 0) for run in runs), NEAR_BYTES)
 
 
 def read_through(fd: int, ranges: tuple[Range, ...], pace: Pace) -> None:

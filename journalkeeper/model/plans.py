@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Final, NamedTuple
 
 from journalkeeper.model.files import Instance, JournalFile, Volume
@@ -126,6 +127,18 @@ class Range(NamedTuple):
     offset: Count
     length: Count
     extents: Count
+
+
+def join_ranges(parts: Iterable[Range], gap_bytes: int = 1) -> tuple[Range, ...]:
+    """Join sorted `parts` that are less than `gap_bytes` apart, and add their extents."""
+    joined: list[Range] = []
+    for one in parts:
+        last = joined[-1] if joined else None
+        if last is not None and one.offset - (last.offset + last.length) < gap_bytes:
+            joined[-1] = Range(last.offset, one.offset + one.length - last.offset, last.extents + one.extents)
+        else:
+            joined.append(one)
+    return tuple(joined)
 
 
 class Rotation(NamedTuple):

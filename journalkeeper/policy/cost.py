@@ -18,6 +18,7 @@ from typing import Final
 from journalkeeper.config import Config
 from journalkeeper.model import MIB, Action, JournalFile, Kind, Outcome, Range, Reason, Skip, Verb, ideal_extents
 from journalkeeper.model.compression import Compression, parse_compression
+from journalkeeper.model.plans import join_ranges
 from journalkeeper.model.units import pluralize
 from journalkeeper.policy.case import Case
 from journalkeeper.policy.saving import EXPECTED_RATIO
@@ -129,7 +130,8 @@ def _judge_active(case: Case) -> Action | Skip:
             return Skip(file.path, Reason.IDEAL, count)
         most = case.config.defrag.extents_per_mib
         return Skip(file.path, Reason.NO_GAIN, f"{count}; no MiB has {most} extents to merge (ExtentsPerMiB=)")
-    ranges = _join_ranges(file, costly)
+    parts = (Range(mib * MIB, min(MIB, file.size_bytes - mib * MIB), file.extents.per_mib[mib]) for mib in costly)
+    ranges = join_ranges(parts)
     stay = len(costly) * ideal_extents(MIB, compressed=file.compressed)
     stay += sum(extents for mib, extents in enumerate(file.extents.left_per_mib) if mib in costly)
     bytes_to_write = sum(part.length for part in ranges)
@@ -162,17 +164,6 @@ def find_costly_mibs(file: JournalFile, config: Config, unshares: str = "yes") -
         for mib, (extents, stay, twice) in enumerate(zip_longest(inside, left, shared, fillvalue=0))
         if extents - stay >= threshold * (1 + (twice and twice * price))
     ]
-
-
-def _join_ranges(file: JournalFile, mibs: list[int]) -> tuple[Range, ...]:
-    ranges: list[Range] = []
-    for mib in mibs:
-        offset, extents = mib * MIB, file.extents.per_mib[mib]
-        if ranges and ranges[-1].offset + ranges[-1].length == offset:
-            last = ranges.pop()
-            offset, extents = last.offset, last.extents + extents
-        ranges.append(Range(offset, min((mib + 1) * MIB, file.size_bytes) - offset, extents))
-    return tuple(ranges)
 
 
 def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> bool:
