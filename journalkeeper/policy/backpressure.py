@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from journalkeeper.config import WindowSection
+from journalkeeper.config.directives import WindowSection
 from journalkeeper.model.units import MINUTE_US
 
 PATIENCE_US: Final = MINUTE_US

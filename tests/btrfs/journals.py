@@ -17,7 +17,7 @@ import pytest
 
 from journalkeeper.btrfs import fiemap, inode
 from journalkeeper.btrfs.defrag import HAS_LEVELS
-from journalkeeper.config import Budget, Config, Defrag
+from journalkeeper.config.directives import Budget, Config, Defrag
 from journalkeeper.engine import Engine
 from journalkeeper.execute.executor import execute
 from journalkeeper.execute.pace import Pace

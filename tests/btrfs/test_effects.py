@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.config import Budget, Config, Defrag
+from journalkeeper.config.directives import Budget, Config, Defrag
 from journalkeeper.engine import Engine
 from journalkeeper.model import JournalFile, Kind, Outcome, Reason, Request, Result, Verb
 from journalkeeper.observe import observer

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.config import Budget, Config, Defrag, Metrics, WatchSection, WindowSection
+from journalkeeper.config.directives import Budget, Config, Defrag, Metrics, WatchSection, WindowSection
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history import state
 from journalkeeper.history.store import NAME, Record

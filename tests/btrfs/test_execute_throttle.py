@@ -17,7 +17,7 @@ import pytest
 
 from journalkeeper.btrfs.maintenance import find_maintenance
 from journalkeeper.btrfs.writeback import sync_file_range
-from journalkeeper.config import Config, WatchSection, WindowSection
+from journalkeeper.config.directives import Config, WatchSection, WindowSection
 from journalkeeper.engine import Engine
 from journalkeeper.execute import runner
 from journalkeeper.execute.pace import PieceTimes

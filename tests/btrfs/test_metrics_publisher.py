@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.config import Config, Metrics, WatchSection
+from journalkeeper.config.directives import Config, Metrics, WatchSection
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history import state
 from journalkeeper.metrics import publisher

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.config import Config, Defrag
+from journalkeeper.config.directives import Config, Defrag
 from journalkeeper.engine import Engine
 from journalkeeper.journald import control
 from journalkeeper.model import KIB, MIB, Reason, Request, Result

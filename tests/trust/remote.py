@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from journalkeeper.btrfs import fiemap, inode, kernel, mtime_note
-from journalkeeper.config import Budget, Config, WatchSection, WindowSection
+from journalkeeper.config.directives import Budget, Config, WatchSection, WindowSection
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.journald.names import is_leftover
 from journalkeeper.model import Reason, Request, Result

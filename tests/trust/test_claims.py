@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from journalkeeper.config import Config, Nocow
+from journalkeeper.config.directives import Config, Nocow
 from journalkeeper.engine import Engine
 from journalkeeper.model import Request, Verb
 from journalkeeper.probe.scratch_volume import ScratchVolume, run

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.config import Config, WatchSection, WindowSection
+from journalkeeper.config.directives import Config, WatchSection, WindowSection
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history.store import Record
 from journalkeeper.model import Reason, Request

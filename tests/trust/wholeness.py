@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from journalkeeper.btrfs import inode, mtime_note
-from journalkeeper.config import Nocow
+from journalkeeper.config.directives import Nocow
 from journalkeeper.engine import Engine
 from journalkeeper.history.store import Record
 from journalkeeper.journald.names import is_leftover

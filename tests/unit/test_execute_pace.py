@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from journalkeeper.config import Config, Defrag, WindowSection
+from journalkeeper.config.directives import Config, Defrag, WindowSection
 from journalkeeper.execute import pace as module
 from journalkeeper.execute.pace import LEAST_BYTES, Pace, PieceTimes
 from journalkeeper.execute.runner import Runner

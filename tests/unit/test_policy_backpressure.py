@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from journalkeeper.config import WindowSection
+from journalkeeper.config.directives import WindowSection
 from journalkeeper.policy.backpressure import PATIENCE_US, Advice, Reading, advise
 
 LIMITS = WindowSection()

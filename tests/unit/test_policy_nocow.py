@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.config import Config, Nocow
+from journalkeeper.config.directives import Config, Nocow
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Action, Host, Kind, Reason, Refusal, Request, Skip, Verb
 from journalkeeper.model.units import MINUTE_US, format_span

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.config import Budget, Config, Defrag, Nocow
+from journalkeeper.config.directives import Budget, Config, Defrag, Nocow
 from journalkeeper.model import GIB, MIB, Host, Instance, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Verb
 from journalkeeper.model.units import DAY_US, HOUR_US, INFINITY_US
 from journalkeeper.policy.plan import plan, with_now
