@@ -19,7 +19,6 @@ exit status:
 
 from __future__ import annotations
 
-from textwrap import wrap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from journalkeeper.cli.table import RED, YELLOW, paint
@@ -37,12 +36,10 @@ if TYPE_CHECKING:
     import argparse
 
     from journalkeeper.cli.context import Context
-    from journalkeeper.cli.output import Output
+    from journalkeeper.cli.output import Block
 
 DOCTOR_RULES: Final = (*RULES, history)
 """The rules of health, and the proposal of `retention`."""
-
-WIDTH: Final = 80
 
 _COLOURS: Final = {Severity.PROBLEM: RED, Severity.ADVICE: YELLOW}
 
@@ -60,10 +57,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """
     evidence = collect_evidence(context, Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US))
     verdict = judge(evidence, DOCTOR_RULES)
-    if context.output.json != "off":
-        context.output.document(make_answer(verdict, evidence.journal))
-    else:
-        context.output.lines(lines(verdict, evidence, context.output))
+    found = [_describe(finding, colours=context.output.colours) for finding in verdict.findings]
+    context.output.show(make_answer(verdict, evidence.journal), *found, legend=[_summarize(verdict, evidence)])
     health = judge(evidence, HEALTH).health if context.means_service() else "ok"
     return int(args.check and (health != "ok" or bool(verdict.problems)))
 
@@ -101,40 +96,27 @@ def make_answer(verdict: Verdict, journal: Journal | Unknown) -> DoctorAnswer:
     return DoctorAnswer(verdict.findings, verdict.passed, unknown, None if isinstance(journal, Unknown) else journal)
 
 
-def lines(verdict: Verdict, evidence: Evidence, output: Output) -> list[str]:
-    """Return the lines of the answer: findings with remedies, then a summary of the checks."""
-    found = [line for finding in verdict.findings for line in (*_finding(finding, output), "")]
-    if not output.legend:
-        return found[:-1]
-    found += _wrap(_summary(verdict), output)
-    for why, rules in _group_by_reason(verdict).items():
-        names = ", ".join(rules) if len(rules) <= LISTED else pluralize(len(rules), "check")
-        found += _wrap(f"{names}: {why}", output, "  ", "    ")
-    return found + _wrap(_describe_reach(evidence), output)
+def _describe(finding: Finding, *, colours: bool) -> Block:
+    head = paint(f"{finding.severity.upper()}: {finding.word}", _COLOURS[finding.severity], enabled=colours)
+    # commands are whole lines, to be copied: a backslash stays one
+    remedy = [f"    {one if one.isprintable() else escape(one)}" for one in finding.remedy]
+    return [head, ("  ", escape(finding.sentence)), *remedy]
 
 
-def _group_by_reason(verdict: Verdict) -> dict[str, list[str]]:
-    """Return the names of the checks that could not be made, by the reason, but for those that need only root."""
-    found: dict[str, list[str]] = {}
+def _summarize(verdict: Verdict, evidence: Evidence) -> Block:
+    """Return the counts of the checks, the reasons why some could not be made, and how far the journal was read."""
+    by_reason: dict[str, list[str]] = {}
     for rule, part in verdict.unknown:
         if not part.needs_root:
-            found.setdefault(part.why, []).append(rule)
-    return found
+            by_reason.setdefault(part.why, []).append(rule)
+    unknown = [
+        ("  ", f"{', '.join(rules) if len(rules) <= LISTED else pluralize(len(rules), 'check')}: {escape(why)}")
+        for why, rules in by_reason.items()
+    ]
+    return [_count_checks(verdict), *unknown, *_describe_reach(evidence)]
 
 
-def _finding(finding: Finding, output: Output) -> list[str]:
-    found = [paint(f"{finding.severity.upper()}: {finding.word}", _COLOURS[finding.severity], enabled=output.colours)]
-    found += _wrap(finding.sentence, output, "  ", "  ")
-    # commands are whole lines, to be copied: a backslash stays one
-    return found + [f"    {one if one.isprintable() else escape(one)}" for one in finding.remedy]
-
-
-def _wrap(text: str, output: Output, first: str = "", others: str = "") -> list[str]:
-    width = output.width or WIDTH
-    return wrap(escape(text), width, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
-
-
-def _summary(verdict: Verdict) -> str:
+def _count_checks(verdict: Verdict) -> str:
     """Return the counts: "24 checks passed, 4 suggestions, 1 check needs root (sudo journalkeeper doctor)"."""
     advice, root = len(verdict.findings) - len(verdict.problems), sum(part.needs_root for _, part in verdict.unknown)
     parts = [f"{pluralize(len(verdict.passed), 'check')} passed"]
@@ -149,9 +131,9 @@ def _summary(verdict: Verdict) -> str:
     return ", ".join(parts)
 
 
-def _describe_reach(evidence: Evidence) -> str:
-    """Return a sentence on how far back the journal was read, or "" if it was read to its beginning."""
+def _describe_reach(evidence: Evidence) -> list[str]:
+    """Return a sentence on how far back the journal was read, or none if it was read to its beginning."""
     journal = evidence.journal
     if isinstance(journal, Unknown) or journal.complete or journal.oldest_us is None:
-        return ""
-    return f"Only the newest {journal.entries:,} journal entries were read, back to {moment(journal.oldest_us)}."
+        return []
+    return [f"Only the newest {journal.entries:,} journal entries were read, back to {moment(journal.oldest_us)}."]

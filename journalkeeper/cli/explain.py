@@ -75,7 +75,7 @@ def _show_file(path: str, context: Context) -> int:
     status = report_problems(list_problems(host.files), 1, asked.paths, context)
     if not status:
         learned = _collect_story(file, host.now_us, context)
-        output.show(learned, story.explain_file(learned, output.width or DEFAULT_COLUMNS))
+        output.show(learned, *story.explain_file(learned, output.width or DEFAULT_COLUMNS))
     return status
 
 
@@ -182,6 +182,6 @@ def _show_directories(host: Host, path: str, context: Context) -> int:
                 files=Sums.of(files),
             )
         )
-    blocks = [story.explain_directory(place, unknown, context.output.width or DEFAULT_COLUMNS) for place in places]
+    blocks = [block for place in places for block in story.explain_directory(place, unknown)]
     context.output.show(DirectoriesAnswer(places, unknown), *blocks)
     return status

@@ -21,8 +21,10 @@ from journalkeeper.model.escape import escape
 from journalkeeper.model.schema import write_json
 
 LEAST_COLUMNS: Final = 40
-Block: TypeAlias = Table[Any] | Sequence[str]
-"""A part of a command's text: a table, or sentences."""
+Block: TypeAlias = Table[Any] | Sequence[str | tuple[str, str]]
+"""A part of a command's text: a table, or sentences. A sentence can have a head, which stays at the left of its lines;
+one that is indented by four spaces, such as a command, stays whole.
+"""
 
 
 class Output:
@@ -72,7 +74,8 @@ class Output:
         """Return the lines of `block`: a table with aligned columns, or sentences that are wrapped to the width."""
         if isinstance(block, Table):
             return render(block, legend=self.legend, colours=self.colours, width=self.width)
-        return [line for sentence in block for line in wrap_sentence(sentence, self.width)]
+        pairs = (one if isinstance(one, tuple) else ("", one) for one in block)
+        return [line for head, text in pairs for line in wrap_sentence(text, self.width, head)]
 
     def note(self, *texts: str) -> None:
         """Write each text to stderr as `complain` does, also with --quiet: a warning, no part of the answer."""

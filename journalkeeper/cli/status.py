@@ -38,7 +38,7 @@ from journalkeeper.model.schema import Count, Sometimes
 from journalkeeper.model.sentences import BY
 from journalkeeper.model.units import format_span, pluralize, spell_size
 from journalkeeper.model.waiting import Wait, long
-from journalkeeper.report.story import wrap_facts
+from journalkeeper.report.story import name_facts
 from journalkeeper.report.text import describe_total_saving, moment
 
 _CLEAR: Final = "\x1b[H\x1b[J"
@@ -129,7 +129,7 @@ def _show(context: Context, ask: Ask) -> int:
     )
     said = [headline, *(finding.line for finding in verdict.problems[1:])] if verdict and headline else []
     rows = [(name, escape(text)) for name, text in _list_facts(answer, evidence) if text]
-    context.output.show(answer, [escape(text) for text in said], wrap_facts(rows, context.output.width), paged=False)
+    context.output.show(answer, [escape(text) for text in said], name_facts(rows), paged=False)
     return int(verdict is not None and verdict.health != "ok")
 
 

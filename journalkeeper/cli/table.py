@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
@@ -95,11 +96,15 @@ def stack_blocks(blocks: list[list[str]]) -> list[str]:
     return lines
 
 
-def wrap_sentence(text: str, width: int | None) -> list[str]:
-    """Return a sentence in lines of at most `width` characters, or as one line if `width` is None."""
-    return (
-        [text] if width is None else textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False) or [""]
-    )
+def wrap_sentence(text: str, width: int | None, head: str = "") -> list[str]:
+    """Return a sentence in lines of at most `width` characters, with `head` before the first and spaces before others.
+
+    It is one line if `width` is None, or if it is indented by four spaces.
+    """
+    if width is None or text.startswith("    "):
+        return [f"{head}{text}"]
+    wrap = partial(textwrap.wrap, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
+    return wrap(text, width, break_long_words=False) or [head]
 
 
 def _excess(widths: list[int], width: int | None) -> int:

@@ -59,16 +59,14 @@ def merge(parts: Sequence[Stretch], columns: int) -> list[Stretch]:
 def draw_lines(parts: Sequence[Stretch], width: int) -> list[str]:
     """Return the lines of a file's picture: extents per MiB, the most frequent kind of data below, and a key.
 
-    The picture has at most `width` columns; the lines of the key can be longer.
+    The picture has at most `width` columns; the lines of the key can be longer. There must be parts.
     """
-    if not parts:
-        return ["(empty)"[:width]]
     columns = merge(parts, width)
     steps = [level(part.extents, part.length) for part in columns]
     drawn = "".join(
         " " if part.hole_bytes == part.length else HEIGHTS[step] for part, step in zip(columns, steps, strict=True)
     )
-    return [drawn, "".join(map(letter, columns)), "", *_key(parts, columns, set(steps))]
+    return [drawn, "".join(map(letter, columns)), *_key(parts, columns, set(steps))]
 
 
 def _key(parts: Sequence[Stretch], columns: list[Stretch], steps: set[int]) -> list[str]:

@@ -7,9 +7,7 @@ directory is its owner, its window, and the span of its history.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from journalkeeper.model import Action, JournalFile, Reason, Skip, Stretch, Sums, Verb, Window
@@ -26,9 +24,8 @@ from journalkeeper.report.text import UNKNOWN, moment, seconds
 MOST_PAST: Final = 10
 """The most actions that are listed one by one."""
 
-INDENT: Final = 10
-UNLIMITED: Final = 1 << 20
-"""The width of text that is not wrapped."""
+Lines = list[tuple[str, str]]
+"""Sentences with their heads."""
 
 UPKEEP: Final = frozenset({Verb.SET_NOCOW, Verb.ROTATE})
 """Actions on a directory or its journald, which `defrag` does only on request."""
@@ -109,33 +106,22 @@ def describe_change(decided: Decision, window: Window | None, now_us: int) -> st
     return f"This can change in {left}, at {moment(decided.until_us)}.{f' {at_once}' if decided.now else ''}"
 
 
-def explain_file(story: Story, width: int) -> list[str]:
-    """Return the lines that `explain` shows about a file. All but the path are wrapped to `width`, at least 40."""
-    file, room = story.file, max(width, 40)
-    drawn = picture.draw_lines(story.picture, room - 2) if story.picture else []
-    chart = [f"  {line}".rstrip() for line in drawn[:2]]
-    key = [
-        line for one in drawn[3:] for line in textwrap.wrap(one, room, initial_indent="  ", subsequent_indent="    ")
-    ]
+def explain_file(story: Story, width: int) -> list[Lines]:
+    """Return the blocks that `explain` shows about a file. The picture has at most `width` columns."""
+    file = story.file
+    chart = [("  ", line) for line in picture.draw_lines(story.picture, width - 2)] if story.picture else []
     extents = f"{file.extents.total:,}, where {file.ideal_extents:,} would be ideal"
     known = [("File", _describe_kind(file)), ("Size", _size(file)), ("Extents", extents)]
     rows = [("Reading", _price(story)), ("Unused", _describe_pinned(story))]
     rows += [("History", text) for text in describe_past(story)]
     rows += [("Plan", text) for text in _list_sentences(story.decision, story.unknown)]
-    blocks = [[escape(file.path)], wrap_facts(known, room), [*chart, *key], wrap_facts(rows, room)]
-    return [line for block in blocks if block for line in ("", *block)][1:]
+    return [[("", escape(file.path))], name_facts(known), chart, name_facts(rows)]
 
 
-def wrap_facts(rows: Sequence[tuple[str, str]], width: int | None) -> list[str]:
-    """Return the lines of (name, text) rows: names in a margin, texts wrapped to `width` (None: not wrapped)."""
-    room, margin = UNLIMITED if width is None else width, " " * INDENT
-    wrap = partial(textwrap.wrap, width=room, subsequent_indent=margin, break_on_hyphens=False)
-    found: list[str] = []
-    before = ""
-    for name, text in rows:
-        found += wrap(text, initial_indent=f"{name:>{INDENT - 2}}: " if name != before else margin)
-        before = name
-    return found
+def name_facts(rows: Sequence[tuple[str, str]]) -> Lines:
+    """Return the texts of (name, text) rows, each with its name in a margin, which is blank below an equal name."""
+    heads = ["" if row and rows[row - 1][0] == name else f"{name}:" for row, (name, _) in enumerate(rows)]
+    return [(f"{head:>9} ", text) for head, (_, text) in zip(heads, rows, strict=True)]
 
 
 def _describe_kind(file: JournalFile) -> str:
@@ -283,8 +269,8 @@ class DirectoriesAnswer(NamedTuple):
     """What could not be looked at, and why."""
 
 
-def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str], width: int) -> list[str]:
-    """Return the lines that `explain` shows about a directory, at most `width` characters wide, except for its path."""
+def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str]) -> list[Lines]:
+    """Return the blocks that `explain` shows about a directory."""
     who = f"that of namespace {escape(place.namespace)}" if place.namespace else "this host's own writes here"
     who = f"{who}; it can be asked to rotate files" if place.rotatable else "none here can be asked to rotate"
     every = place.files
@@ -299,7 +285,7 @@ def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str], width:
         *([("Deletes", deletion)] if (deletion := _describe_deletion(place.retention)) else []),
         *(("Plan", text) for text in _list_sentences(place.decision, unknown)),
     ]
-    return [escape(place.directory), "", *wrap_facts(rows, width)]
+    return [[("", escape(place.directory))], name_facts(rows)]
 
 
 def _describe_settings(instance: DirectoryAnswer) -> str:

@@ -55,7 +55,7 @@ def test_a_finding_is_its_sentence_and_its_commands(given: Given, typed: Typed) 
         "    systemctl edit a.service && systemctl restart a.service   # [Service] LogRateLimitBurst=10000\n"
         "\n"
         f"{len(doctor.DOCTOR_RULES) - 3} checks passed, 1 suggestion, 1 check needs root (sudo journalkeeper doctor),"
-        "\n1 check could not be made:\n"
+        " 1 check could not be made:\n"
         "  fragmented: not looked at\n"
     )
     assert typed("doctor") == (0, out, "")
@@ -104,13 +104,16 @@ def test_a_check_fails_where_the_verdict_is_not_ok(
     assert typed("doctor", *words).status == status
 
 
-def test_hostile_names_reach_no_terminal_and_no_line_is_too_long(given: Given, typed: Typed) -> None:
+def test_hostile_names_reach_no_terminal_and_no_line_is_too_long(
+    given: Given, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     given(evidence(look=DAMAGED, record=recorded()))
     said = typed("doctor")
     assert said.status == 0
     assert all(character.isprintable() or character == "\n" for character in said.out)
     lines = [line for line in said.out.splitlines() if not line.startswith("    ")]
-    assert max(map(len, lines)) <= doctor.WIDTH
+    assert max(map(len, lines)) <= 80
     said = typed("doctor", "-j")
     assert (said.out.isascii(), said.out.count("\n")) == (True, 1)
     assert said.document["findings"][0]["facts"]["files"] == [f"/j/{HOSTILE}"]
