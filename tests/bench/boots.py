@@ -9,14 +9,11 @@
     sudo python -m tests.bench.boots --retention --boots 150 --iops 0 --rest 8 untouched service
 
 `service` is a host on which configs/install was run; `service-datacow` has Nocow=no, and the journal of `service-nocow`
-is NOCOW, as on a stock host. `all` has every row. What Baroncelli measured in 2014 ("Btrfs and systemd-journald",
-linux-btrfs and systemd-devel): `defrag-after` is his defragmentation at the end of the boot, `before-flush`, `at-open`,
-`at-growth` and `daily` his others; `no-fsync` and `no-fallocate` are what he patched out of journald.
+is NOCOW, as on a stock host. `all` has every row.
 
 Each strategy starts from an equal host on its own disk, and only the boots are throttled. One round is: flushes of
-messages; a rest, because flushes are minutes apart on a host; `before`; the end (poweroff, or a power cut without
-`before`); a boot from a cold, throttled disk; `after`. `between` runs in the middle of the flushes. Extents are those
-that the boot finds in system.journal.
+messages; a rest, because flushes are minutes apart on a host; `before`; the poweroff; a boot from a cold, throttled
+disk. `between` runs in the middle of the flushes. Extents are those that the boot finds in system.journal.
 
 With --snapshots N, a read-only snapshot of the root is taken after each Nth part of the flushes, the last one before
 the boot, and stays. compsize(8) counts the disk usage at the end over the journal and its copies in all snapshots, each
@@ -52,47 +49,13 @@ class Strategy(NamedTuple):
     name: str
     nocow: bool = False
     setup: str = ""
-    after: str = ""
     between: str = ""
     before: str = ""
     config: str | None = None
     options: str = ""
 
 
-def drop_in(unit: str, *lines: str) -> str:
-    """Return the shell command that adds lines to the [Service] section of a unit."""
-    words = " ".join(f"'{line}'" for line in ("[Service]", *lines))
-    place = f"/etc/systemd/system/{unit}.d"
-    return f"mkdir -p {place}; printf '%s\\n' {words} >{place}/bench.conf; systemctl daemon-reload"
-
-
-def filter_calls(*lines: str) -> str:
-    """Return the shell command that adds lines to journald's unit and restarts journald."""
-    return f"{drop_in('systemd-journald.service', *lines)}; systemctl restart systemd-journald.service"
-
-
-def run_before_flush(command: str) -> str:
-    """Return the shell command after which each boot runs `command` before journald opens its persistent files."""
-    return drop_in("systemd-journal-flush.service", f"ExecStartPre=-{command}")
-
-
 DATACOW = "[Nocow]\nNocow=no\n"
-ACTIVE = "/var/log/journal/%m/system.journal"
-AT_GROWTH = """cat >/usr/local/bin/at-growth <<'END'
-#!/bin/bash
-# what a defragmentation in journald's fallocate of 8 MiB would do, up to half a second later
-file=$(echo /var/log/journal/*/system.journal)
-size=$(stat -c %s "$file" || echo 0)
-while sleep 0.5; do
-    now=$(stat -c %s "$file" || echo 0)
-    [ "$now" -le "$size" ] || btrfs filesystem defragment "$file"
-    size=$now
-done
-END
-chmod +x /usr/local/bin/at-growth
-printf '%s\\n' '[Service]' 'ExecStart=/usr/local/bin/at-growth' '[Install]' 'WantedBy=multi-user.target' \\
-    >/etc/systemd/system/at-growth.service
-systemctl enable at-growth.service"""
 STRATEGIES = {
     one.name: one
     for one in (
@@ -100,17 +63,9 @@ STRATEGIES = {
         Strategy("nocow", nocow=True),
         Strategy("rotate", before="journalctl --rotate"),
         Strategy("defrag", before=f"journalctl --sync; {DEFRAGMENT}"),
-        Strategy("defrag-after", after=f"journalctl --sync; {DEFRAGMENT}"),
-        Strategy("before-flush", setup=run_before_flush(f"/usr/bin/btrfs filesystem defragment -f {ACTIVE}")),
-        Strategy("at-open", setup=run_before_flush(f"/usr/bin/btrfs filesystem defragment {ACTIVE}")),
-        Strategy("at-growth", setup=AT_GROWTH),
         Strategy("autodefrag", options="autodefrag"),
         Strategy("daily", between=DEFRAGMENT),
         Strategy("btrfsmaintenance", between=MAINTENANCE),
-        # fsync fails with EPERM, which journald ignores; a round is so short that it is written once
-        Strategy("no-fsync", setup=filter_calls("SystemCallFilter=~fsync")),
-        # libc writes a byte to each block instead
-        Strategy("no-fallocate", setup=filter_calls("SystemCallFilter=~fallocate", "SystemCallErrorNumber=EOPNOTSUPP")),
         Strategy("service", config=""),
         Strategy("service-datacow", config=DATACOW),
         Strategy("service-nocow", nocow=True, config=""),
@@ -150,12 +105,12 @@ def live(strategy: Strategy, asked: Namespace) -> Life:
         for number in range(asked.boots):
             _flush(guest, strategy, asked, number)
             time.sleep(asked.rest)
-            _end(guest, strategy, asked.end)
+            guest.shell(strategy.before)
+            guest.poweroff()
             if asked.snapshots:
                 guest.snapshot(f"{number}")
             found.append(boot_cold(guest, asked.iops))
             print(f"{strategy.name}: boot {number + 1}: {found[-1]}", file=sys.stderr)
-            guest.shell(strategy.after)
         guest.shell("journalctl --sync; sync")
         top = guest.volume.mountpoint
         used = disk_bytes(*top.glob("host/var/log/journal"), *top.glob("snapshots/*/var/log/journal"))
@@ -198,15 +153,6 @@ def _flush(guest: Guest, strategy: Strategy, asked: Namespace, number: int) -> N
             guest.shell(strategy.between)
             flushes -= flushes // 2
         guest.age(flushes, MESSAGES)
-
-
-def _end(guest: Guest, strategy: Strategy, how: str) -> None:
-    if how == "cut":
-        guest.shell("systemd-cat echo the last words, which make the journal ONLINE; sleep 0.3")
-        guest.power_cut()
-    else:
-        guest.shell(strategy.before)
-        guest.poweroff()
 
 
 def boot_cold(guest: Guest, iops: int) -> Boot:
@@ -258,7 +204,6 @@ OPTIONS = {
     "boots": Option(4, "of each host"),
     "flushes": Option(100, "between boots"),
     "iops": Option(150, "of the disk during a boot; 0 for as many as it has"),
-    "end": Option("poweroff", "of a round", choices=("poweroff", "cut")),
     "snapshots": Option(0, "of the root in each round"),
     "retention": Option(False, "SystemMaxUse=200M"),
     "rest": Option(20.0, "seconds before the end of a round"),

@@ -2,7 +2,7 @@
 # ruff: noqa: T201 - a bench prints
 """Simulate years of journald's files and vacuum, with the real policy and without it.
 
-    python -m tests.bench.limit [--loss 5]     # a minute, no root
+    python -m tests.bench.limit     # a minute, no root
 
 A day has four parts. In each the host logs a quarter of its messages; after each, a snapshot may be taken, and the
 service makes its plan. The day ends with the plan before a shutdown, and a boot, which reads the active file. The
@@ -16,7 +16,8 @@ with a real one. Unlike journald, it does not count what is allocated and unused
 from __future__ import annotations
 
 import argparse
-from statistics import mean
+from itertools import product
+from statistics import mean, median_high
 from typing import Final, NamedTuple
 
 from journalkeeper.config import Config
@@ -31,9 +32,10 @@ from journalkeeper.policy.history_loss import (
     count_vacuumed,
 )
 from journalkeeper.policy.plan import plan
-from tests.hosts import DIRECTORY, NOW_US, configured, extents, file, host, instance
+from tests.hosts import DIRECTORY, NOW_US, extents, file, host, instance
 
 PARTS: Final = 4
+DAYS: Final = 3 * 365
 RATES_MIB = (1, 10, 100, 1000)
 VOLUMES_GIB = (10, 40, 1024)
 
@@ -127,10 +129,10 @@ def look(journal: Journal, now_us: int, rotations: list[int]) -> Host:
     return host(active, *archives, instances=(one,), now_us=now_us, rotations=recent)
 
 
-def live(rate_mib: int, limits: Limits, snapshots: bool, days: int, config: Config | None) -> Life:
+def live(rate_mib: int, limits: Limits, snapshots: bool, config: Config | None) -> Life:
     """Return the life of a host that logs `rate_mib` a day; without a service if `config` is None."""
     journal, rotations, found = Journal(limits, NOW_US), list[int](), list[tuple[float, int, int]]()
-    for part in range(days * PARTS):
+    for part in range(DAYS * PARTS):
         now_us = NOW_US + (part + 1) * DAY_US // PARTS
         journal.log(rate_mib * MIB / PARTS, now_us)
         if journal.shared:
@@ -154,28 +156,17 @@ def live(rate_mib: int, limits: Limits, snapshots: bool, days: int, config: Conf
 
 def main() -> None:
     """Simulate, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--loss", type=int, nargs="*", default=[Config().budget.history_loss_percent])
-    parser.add_argument("--years", type=int, default=3)
-    parser.add_argument("--only", action="store_true", help="hosts with snapshots only")
-    asked = parser.parse_args()
-    print("volume  MiB/day  snapshots  loss  rotations  files      history/untouched  least  extents p50/max")
-    for size_gib in VOLUMES_GIB:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    print("volume  MiB/day  snapshots  rotations  files      history/untouched  least  extents p50/max")
+    for size_gib, rate, snapshots in product(VOLUMES_GIB, RATES_MIB, (False, True)):
         defaults = fill_defaults(Settings(), size_gib * GIB)
-        for rate in RATES_MIB:
-            for snapshots in (False, True)[asked.only :]:
-                limits = Limits(defaults.system_max_use_bytes or 0, defaults.system_max_file_size_bytes or 0, 100)
-                bare = live(rate, limits, snapshots, asked.years * 365, None)
-                for loss in asked.loss:
-                    config = configured("budget", history_loss_percent=loss)
-                    ours = live(rate, limits, snapshots, asked.years * 365, config)
-                    n = len(ours.extents)
-                    print(
-                        f"{size_gib:5}G  {rate:7}  {4 * snapshots:9}  {loss:3}%"
-                        f"  {ours.rotations:9}  {bare.files:4.0f} {ours.files:4.0f}"
-                        f"  {ours.history_days / bare.history_days:17.3f}  {ours.least_days / bare.least_days:5.3f}"
-                        f"  {bare.extents[n // 2]}/{bare.extents[-1]} {ours.extents[n // 2]}/{ours.extents[-1]}"
-                    )
+        limits = Limits(defaults.system_max_use_bytes or 0, defaults.system_max_file_size_bytes or 0, 100)
+        bare, ours = (live(rate, limits, snapshots, config) for config in (None, Config()))
+        print(
+            f"{size_gib:5}G  {rate:7}  {4 * snapshots:9}  {ours.rotations:9}  {bare.files:4.0f} {ours.files:4.0f}"
+            f"  {ours.history_days / bare.history_days:17.3f}  {ours.least_days / bare.least_days:5.3f}  "
+            + " ".join(f"{median_high(one.extents)}/{one.extents[-1]}" for one in (bare, ours))
+        )
 
 
 if __name__ == "__main__":

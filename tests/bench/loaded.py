@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,7 +20,7 @@ from journalkeeper.journald.journalctl import compute_wait_us, parse_text_fields
 from journalkeeper.probe.bed import Bed, bed
 from journalkeeper.probe.compare import time_limited_s
 from journalkeeper.probe.scratch_volume import run
-from tests.bench.service import PATIENCE_S, PIECES, STATE, Call, age, calls, every_second, fsyncs, serving
+from tests.bench.service import PIECES, STATE, Call, age, calls, every_second, fsyncs, serving
 from tests.load import Load
 from tests.patience import eventually
 from tests.volumes import extents
@@ -84,21 +84,17 @@ class Life(NamedTuple):
         return [(call.ended_s - call.began_s) * 1000 for call in self.fsyncs]
 
 
-def live(
-    asked: Namespace, beside: Beside, *, ready: Beside = alone, rest: bool = False, nocow: bool | None = None
-) -> Life:
+def live(asked: Namespace, beside: Beside, *, rest: bool = False, nocow: bool | None = None) -> Life:
     """Let one journal live under load next to what `beside` starts.
 
-    `ready` is entered before the extents are counted first and the disk is slow. With `rest`, the last flush and a
-    whole interval after it are waited for. With `nocow`, the file is NOCOW or datacow from its first byte, has as many
-    flushes as give a datacow file the requested extents, and is read cold at the end.
+    With `rest`, the last flush and a whole interval after it are waited for. With `nocow`, the file is NOCOW or datacow
+    from its first byte, has as many flushes as give a datacow file the requested extents, and is read cold at the end.
     """
     with make_bed(asked.interval) as place:
         _age(place, asked.extents, nocow)
         base, active = place.volume.base, place.journald.active
         before_bytes = place.volume.count_written_bytes()
         with ExitStack() as stack:
-            stack.enter_context(ready(place))
             first = extents(active)
             place.volume.throttle(asked.iops)
             theirs = stack.enter_context(fsyncs(place.journald.pid))
@@ -169,17 +165,3 @@ def _read_cold_s(place: Bed) -> float:
 def trace(config: str) -> Beside:
     """Return what runs the service under strace."""
     return lambda place: serving(place, config, trace=place.volume.base / "ours")
-
-
-@contextmanager
-def compact(place: Bed, config: str) -> Iterator[None]:
-    """Run the service during the block, which begins when at most a tenth of the active file's extents are left.
-
-    Raises: RuntimeError if the service leaves more.
-    """
-    active = place.journald.active
-    before = extents(active)
-    with serving(place, config):
-        if not eventually(lambda: extents(active) <= before / 10, PATIENCE_S, pause_s=1):
-            raise RuntimeError(f"the service left {extents(active)} of {before} extents")
-        yield

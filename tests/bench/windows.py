@@ -19,7 +19,6 @@ import statistics
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from journalkeeper.model.units import quantile
@@ -34,12 +33,11 @@ from tests.bench.figures import (
     count_is,
     mib,
     parser,
-    ratio,
     show,
     side_by_side,
     start,
 )
-from tests.bench.loaded import COLD_LINES, Beside, Life, alone, compact, live, make_bed, trace
+from tests.bench.loaded import COLD_LINES, Beside, Life, alone, live, make_bed, trace
 from tests.bench.service import CONFIG, DATACOW, Use, age, every_second, serving, settle, use
 from tests.daemon import Daemon
 from tests.load import Load
@@ -124,26 +122,6 @@ def intake(asked: Namespace) -> None:
     show("Intake", [_describe_load(asked), f"with: {_describe(ours)}", f"without: {_describe(theirs)}"], figures)
 
 
-def oneflush(asked: Namespace) -> None:
-    """Compare how long loggers wait at one flush of a slow volume, of a file that the service compacted and another.
-
-    In each round, flushes fragment both files, and the service compacts one. Then, both at once, their devices are slow
-    and they are under the same load for one and a half intervals of journald's flushes.
-    """
-    asked.minutes = asked.interval * 1.5 / 60
-    ready: dict[str, Beside] = {"whole": partial(compact, config=DATACOW + asked.config), "torn": alone}
-    rounds = [side_by_side(ready, lambda name: live(asked, alone, ready=ready[name])) for _ in range(asked.rounds)]
-    figures = []
-    for name in ready:
-        before = statistics.median(one[name].first for one in rounds)
-        figures.append(Figure(f"{name}: extents before the flush", f"{before:.0f}"))
-    for name, take in (("p99.9", compute_rare_s), ("worst", max)):
-        times_s = {form: [take(one[form].intake_s) for one in rounds] for form in ready}
-        figures += [Figure(f"{form}: {name}, s", f"{statistics.median(times_s[form]):.2f}") for form in ready]
-        figures.append(at_most(f"{name}, whole / torn", ratio(times_s["whole"], times_s["torn"]), 1))
-    show("One flush", [f"{_describe_load(asked)}, one flush a round"], figures)
-
-
 IDLE_CPU_MS: Final = 10
 LOADED_CPU_PERCENT: Final = 0.5
 RESIDENT_MIB: Final = 48
@@ -203,12 +181,10 @@ def under_load(
 
 
 MINUTES: Final = Option(5.0, "of load")
-ROUNDS: Final = Option(7, "of which the medians are shown")
 ARMS: Final[Mapping[str, Arm]] = {
     "flushes": Arm(flushes, under_load(minutes=MINUTES)),
     "nocow": Arm(nocow, under_load(minutes=MINUTES)),
     "intake": Arm(intake, under_load(iops=500, minutes=MINUTES)),
-    "oneflush": Arm(oneflush, under_load(rate=30, extents=4400, interval=30, iops=500, rounds=ROUNDS)),
     "quiet": Arm(quiet, under_load(rate=300, extents=1000, interval=300, minutes=Option(10.0, "of each phase"))),
     "surprise": Arm(surprise.measure, surprise.OPTIONS),
 }

@@ -29,7 +29,6 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -37,7 +36,7 @@ from typing import Self
 
 from journalkeeper.probe import scratch_volume as lab
 from journalkeeper.probe.scratch_volume import ScratchVolume
-from tests.guest import base, disk
+from tests.guest import base
 from tests.guest.shelter import Shelter
 from tests.patience import PATIENCE_S
 from tests.volumes import drop_caches, why_no_bed
@@ -262,25 +261,13 @@ class Guest:
         self.drop_caches()
         self.boot()
 
-    def power_cut(self) -> None:
-        """Cut the power: the disk stays as it is at this moment, and the content of memory is lost.
-
-        tests/guest/disk.py describes the model. The whole volume loses power.
-        """
-        devices = self.volume.devices
-        disk.unplug(*devices)
-        self._kill()
-        self.remount(between=lambda: disk.plug(*devices))
-
-    def remount(self, *, between: Callable[[], object] | None = None) -> None:
-        """Call `between` and mount the volume again, with empty caches. No guest on it may run.
+    def remount(self) -> None:
+        """Mount the volume again, with empty caches. No guest on it may run.
 
         Raises: RuntimeError if it stays mounted in another mount namespace.
         """
         self.volume.unmount()
         self.volume.await_release(PATIENCE_S)
-        if between is not None:
-            between()
         self.volume.mount()
 
     def boot_seconds(self) -> float:
