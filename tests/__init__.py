@@ -31,7 +31,7 @@ guest/steps.py      commands on a guest
 TESTS_OF = {
     "model": "model_* parsers",
     "config": "config*",
-    "policy": "policy_* plan_effects retention_truth history_loss nocow_rotate numbers",
+    "policy": "policy_* plan_effects retention_truth history_loss limit nocow_rotate numbers",
     "health": "health_* doctor",
     "btrfs": "btrfs_* extent_counts snapshots",
     "journald": "journald_* hostile_names boundary",

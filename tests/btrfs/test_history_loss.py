@@ -21,44 +21,53 @@ from tests.btrfs.journals import look
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 FILE = 8 * MIB
+SIZES_MIB = (7, 7, 4, 6, 7, 5, 3, 6, 2, 5)
+LIMITS = {"bytes": {"system_max_use_bytes": 48 * MIB}, "files": {"system_max_files": 6}}
 
 
-def find_archives(place: Bed) -> dict[Path, int]:
-    return {path: path.stat().st_blocks * 512 for path in place.journald.journal.glob("*@*")}
+def find_archives(journal: Path) -> dict[Path, int]:
+    return {path: path.stat().st_blocks * 512 for path in journal.glob("system@*")}
 
 
-def log(place: Bed, size_bytes: int) -> None:
-    for _ in range(size_bytes // 12_000):
-        place.journald.log(base64.b64encode(os.urandom(9000)).decode())
+def list_settings(limits: dict[str, int]) -> list[str]:
+    use, files = limits.get("system_max_use_bytes", 1 << 30), limits.get("system_max_files", 1000)
+    return [f"SystemMaxUse={use}", f"SystemMaxFileSize={FILE}", "SystemKeepFree=1M", f"SystemMaxFiles={files}"]
 
 
-@pytest.mark.parametrize(
-    "limits", [{"system_max_use_bytes": 48 * MIB}, {"system_max_files": 6}], ids=["bytes", "files"]
-)
-def test_a_rotation_deletes_what_was_predicted(make_bed: Callable[..., Bed], limits: dict[str, int]) -> None:
+def compare(
+    journal: Path, limits: dict[str, int], log: Callable[[int], object], rotate: Callable[[], object]
+) -> list[tuple[int, int]]:
+    """Return (bytes predicted, bytes deleted) of each rotation. `log` stores a number of bytes and syncs."""
     known = {"system_max_use_bytes": 1 << 30, "system_max_files": 1000, **limits}
-    use, files = known["system_max_use_bytes"], known["system_max_files"]
-    settings = (f"SystemMaxUse={use}", f"SystemMaxFileSize={FILE}", "SystemKeepFree=1M", f"SystemMaxFiles={files}")
-    place = make_bed(*settings, size="2G")
     instance = hosts.instance(
-        directory=str(place.journald.journal),
+        directory=str(journal),
         system_max_file_size_bytes=FILE,
         system_keep_free_bytes=0,
         available_bytes=1 << 40,
         **known,
     )
-    predicted, deleted = [], []
-    for size_bytes in (7 * MIB, 7 * MIB, 4 * MIB, 6 * MIB, 7 * MIB, 5 * MIB, 3 * MIB, 6 * MIB, 2 * MIB, 5 * MIB):
-        log(place, size_bytes)
-        place.journald.sync()
-        before = find_archives(place)
-        rows = look(*place.journald.journal.iterdir())
-        cases = Cases(hosts.host(*rows, instances=(instance,)), Request(), Config())
+    found = []
+    for size_mib in SIZES_MIB:
+        log(size_mib * MIB)
+        before = find_archives(journal)
+        cases = Cases(hosts.host(*look(*journal.iterdir()), instances=(instance,)), Request(), Config())
         loss = Question(instance, cases, 0).loss
         assert loss is not None
-        place.journald.rotate()
-        after = find_archives(place)
-        predicted.append(loss.deleted_bytes)
-        deleted.append(sum(size for path, size in before.items() if path not in after))
-    assert any(deleted)
-    assert predicted == deleted
+        rotate()
+        after = find_archives(journal)
+        found.append((loss.deleted_bytes, sum(size for path, size in before.items() if path not in after)))
+    return found
+
+
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+def test_a_rotation_deletes_what_was_predicted(make_bed: Callable[..., Bed], limits: dict[str, int]) -> None:
+    journald = make_bed(*list_settings(limits), size="2G").journald
+
+    def log(size_bytes: int) -> None:
+        for _ in range(size_bytes // 12_000):
+            journald.log(base64.b64encode(os.urandom(9000)).decode())
+        journald.sync()
+
+    found = compare(journald.journal, limits, log, journald.rotate)
+    assert any(deleted for _, deleted in found)
+    assert [predicted for predicted, _ in found] == [deleted for _, deleted in found]
