@@ -6,7 +6,6 @@
     sudo python -m tests.bench.boots --boots 20 untouched service nocow
     sudo python -m tests.bench.boots --boots 30 --jobs 8 all
     sudo python -m tests.bench.boots --snapshots 24 --boots 20 --release trixie
-    sudo python -m tests.bench.boots --retention --boots 150 --iops 0 --rest 8 untouched service
 
 `service` is a host on which configs/install was run; `service-datacow` has Nocow=no, and the journal of `service-nocow`
 is NOCOW, as on a stock host. `all` has every row.
@@ -17,8 +16,7 @@ disk. `between` runs in the middle of the flushes. Extents are those that the bo
 
 With --snapshots N, a read-only snapshot of the root is taken after each Nth part of the flushes, the last one before
 the boot, and stays. compsize(8) counts the disk usage at the end over the journal and its copies in all snapshots, each
-extent once. With --retention, SystemMaxUse= is 200 MiB, and "younger by" shows by how many boots the oldest entry is
-younger than on the host "untouched".
+extent once.
 """
 
 from __future__ import annotations
@@ -101,7 +99,7 @@ def live(strategy: Strategy, asked: Namespace) -> Life:
     # hosts with snapshots have larger disks, and journald's limits follow the size of the filesystem
     size = "64G" if asked.snapshots else "16G"
     with Guest(asked.release, nocow=strategy.nocow, size=size, options=strategy.options) as guest:
-        prepare(guest, strategy, "SystemMaxUse=200M\n" if asked.retention else "")
+        prepare(guest, strategy)
         for number in range(asked.boots):
             _flush(guest, strategy, asked, number)
             time.sleep(asked.rest)
@@ -185,10 +183,6 @@ def format_table(lives: dict[str, Life]) -> str:
         lines.append(_row(name, "userspace s", [boot.userspace_s for boot in boots], ".2f"))
         lines.append(_row(name, "flush s", [boot.flush_s for boot in boots], ".2f"))
         lines.append(_row(name, "boots kept", [boot.kept for boot in boots], ".0f"))
-        if name != "untouched" and "untouched" in lives:
-            others = lives["untouched"].boots
-            younger = [other.kept - boot.kept for boot, other in zip(boots, others, strict=True)]
-            lines.append(f"{_row(name, 'younger by', younger, '.0f')}; worst {max(younger)}")
         lines.append(f"{name:16}  {'disk, MiB':11}  {'':8}  {used_bytes / MIB:8.1f}")
         lines.append(f"{name:16}  {'written, MiB':12} {'':8}  {written_bytes / MIB:8.1f}")
     return "\n".join(lines)
@@ -205,7 +199,6 @@ OPTIONS = {
     "flushes": Option(100, "between boots"),
     "iops": Option(150, "of the disk during a boot; 0 for as many as it has"),
     "snapshots": Option(0, "of the root in each round"),
-    "retention": Option(False, "SystemMaxUse=200M"),
     "rest": Option(20.0, "seconds before the end of a round"),
     "jobs": Option(2, "hosts at the same time"),
 }

@@ -122,11 +122,8 @@ class Option(NamedTuple):
 
 
 def add_options(words: argparse.ArgumentParser, options: Mapping[str, Option]) -> None:
-    """Add options by their names. An option whose default is False is a switch."""
+    """Add options by their names."""
     for name, (default, what, kind, many, choices) in options.items():
-        if default is False:
-            words.add_argument(f"--{name}", action="store_true", help=what)
-            continue
         known = "" if default in (None, "") else " (default: %(default)s)"
         nargs = "+" if many else None
         words.add_argument(
