@@ -120,6 +120,11 @@ class Engine:
         if self._publisher is not None:
             self._publisher.confirm_health(healthy=healthy)
 
+    @property
+    def metrics_directories(self) -> tuple[str, ...]:
+        """The directory of the metrics, or () if they are not configured."""
+        return () if self._publisher is None else (self._publisher.directory,)
+
     def list_missing_directories(self) -> list[str]:
         """Return the directories of this engine that do not exist, or are not directories."""
         return [directory for directory in self.directories if not os.path.isdir(directory)]

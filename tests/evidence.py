@@ -122,6 +122,7 @@ def evidence(**words: Any) -> Evidence:
         "storage": STORAGE,
         "service": Manager(state="idle", state_reason="", health="ok", health_reasons=[]),
         "present": Present(),
+        "unwritable": (),
         "silent": (),
         "full": (),
     }

@@ -269,10 +269,10 @@ def read_mount_options(fd: int) -> tuple[str, ...]:
     return () if line is None else parse_options(line)
 
 
-def read_mount_lines() -> list[str]:
-    """Return the lines of mountinfo for this process, which only a line feed ends."""
+def read_mount_lines(table: str = MOUNTINFO) -> list[str]:
+    """Return the lines of mountinfo for this process, or those of `table`, which only a line feed ends."""
     # Any user's mount point may contain a carriage return, which the kernel does not escape: it ends no line.
-    with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+    with open(table, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         return list(file)
 
 
@@ -281,9 +281,13 @@ def find_mount_lines(places: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(line for line in read_mount_lines() if any(_concerns(line, place) for place in places))
 
 
+def get_mount_point(fields: list[str]) -> str:
+    """Return the mount point in a line of mountinfo, which has octal escapes for blanks and backslashes (proc(5))."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
+
+
 def _concerns(line: str, place: str) -> bool:
-    # A line of mountinfo has octal escapes for blanks and backslashes (proc(5)).
-    point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split(" ")[4])
+    point = get_mount_point(line.split(" "))
     return os.path.commonpath((point, place)) in {point, place}
 
 

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import chain
 from typing import Final
 
+from journalkeeper.btrfs.volume import MOUNTINFO
 from journalkeeper.cli.context import Context
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
-from journalkeeper.health.evidence import UNASKED, Evidence, Hung, Look, Recorded, Unknown, Wanted
+from journalkeeper.health.evidence import UNASKED, Evidence, Hung, Look, Obstacle, Recorded, Unknown, Wanted
 from journalkeeper.health.verdict import present
 from journalkeeper.model import Host, Plan, Reason, Request
 from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.manager import Manager
 from journalkeeper.observe import machine
 from journalkeeper.observe.journal import read_journal
+from journalkeeper.observe.obstacles import find_unwritable
 from journalkeeper.observe.presence import find_full, find_silent
 from journalkeeper.observe.unit_states import read_units
 
@@ -73,10 +76,18 @@ def gather(context: Context, wanted: Wanted, ask: Ask | None = None) -> Evidence
         units=read_units() if ours else ELSEWHERE,
         storage=machine.read_storage() if ours else ELSEWHERE,
         service=service,
+        unwritable=() if answers else _find_unwritable(engine, wanted),
         silent=(() if answers else find_silent(engine.directories, ASK_S)) if ours else ELSEWHERE,
         full=() if answers else find_full(engine.directories),
     )
     return evidence._replace(present=present(evidence))
+
+
+def _find_unwritable(engine: Engine, wanted: Wanted) -> tuple[tuple[str, Obstacle], ...]:
+    """Only a mount is a problem for each user, and for a directory that -D names, which may be a snapshot."""
+    found = chain.from_iterable(find_unwritable(path, MOUNTINFO).items() for path in engine.directories)
+    ours = wanted.directory is None and os.geteuid() == 0
+    return tuple(one for one in found if ours or one[1] is Obstacle.READ_ONLY)
 
 
 def _read_history(context: Context, wanted: Wanted) -> Recorded | Unknown:

@@ -54,9 +54,10 @@ class Hung(NamedTuple):
 
 
 class Obstacle(StrEnum):
-    """Why a process cannot write to a directory."""
+    """Why the service, or with READ_ONLY any process, cannot write to a directory."""
 
-    FILESYSTEM = "filesystem"
+    MISSING = "missing"
+    READ_ONLY = "read-only"
     MOUNT = "mount"
     SUBVOLUME = "subvolume"
     OWNER = "owner"
@@ -281,7 +282,7 @@ class Evidence(NamedTuple):
     """The evidence about a host at `now_us`.
 
     `config` is the configuration that the plan was made with, `config_error` the error in the one on disk. `service` is
-    the running service, None if it is not on the bus. `silent` and `full` are those of Present.
+    the running service, None if it is not on the bus. `unwritable`, `silent` and `full` are those of Present.
     """
 
     now_us: int
@@ -294,6 +295,7 @@ class Evidence(NamedTuple):
     storage: Storage | Unknown = UNASKED
     service: Manager | Hung | Unknown | None = UNASKED
     present: Present | Unknown = UNASKED
+    unwritable: tuple[tuple[str, Obstacle], ...] | Unknown = UNASKED
     silent: tuple[tuple[str, Silence], ...] | Unknown = UNASKED
     full: tuple[tuple[str, Volume], ...] | Unknown = UNASKED
     config_error: str = ""

@@ -48,18 +48,20 @@ RELOAD: Final = "systemctl try-reload-or-restart journalkeeper.service"
 LOG: Final = "journalctl -u journalkeeper -n 20"
 RESTART: Final = "systemctl restart journalkeeper.service"
 
+CANNOT: Final = "The service cannot write to {}: "
 UNWRITABLE: Final = {
-    Obstacle.FILESYSTEM: ("its filesystem is read-only", "findmnt --target {}"),
+    Obstacle.MISSING: (f"{CANNOT}it does not exist.", "mkdir -p {}"),
+    Obstacle.READ_ONLY: ("{} is mounted read-only.", "mount -o remount,rw {}"),
     Obstacle.MOUNT: (
-        "ReadWritePaths= of the unit lacks it",
+        f"{CANNOT}ReadWritePaths= of the unit lacks it.",
         CHANGE.format("journalkeeper", "ReadWritePaths={}"),
     ),
-    Obstacle.SUBVOLUME: ("this subvolume is read-only", "btrfs property set {} ro false"),
-    Obstacle.OWNER: ("it belongs to another user", "chown root {}"),
-    Obstacle.MODE: ("its mode forbids it", "chmod u+rwx {}"),
-    Obstacle.ATTRIBUTE: ("it is immutable or append-only", "chattr -ia {}"),
+    Obstacle.SUBVOLUME: (f"{CANNOT}this subvolume is read-only.", "btrfs property set {} ro false"),
+    Obstacle.OWNER: (f"{CANNOT}it belongs to another user.", "chown root {}"),
+    Obstacle.MODE: (f"{CANNOT}its mode forbids it.", "chmod u+rwx {}"),
+    Obstacle.ATTRIBUTE: (f"{CANNOT}it is immutable or append-only.", "chattr -ia {}"),
 }
-"""The reason and the remedy for each obstacle. Without CAP_DAC_OVERRIDE root may not write where another user owns."""
+"""The sentence and the remedy for each obstacle. Without CAP_DAC_OVERRIDE root may not write as any owner."""
 
 
 def journald_silent(silent: tuple[tuple[str, Silence], ...]) -> Answers:
@@ -194,15 +196,15 @@ def no_room(full: tuple[tuple[str, Volume], ...]) -> Answers:
         yield problem(f"{sentence} {kind} is about to run out.", *_list_space_commands(directory, volume), **facts)
 
 
-def directory_unwritable(present: Present) -> Answers:
-    """The service may not write to a journal directory, or to its history.
+def directory_unwritable(unwritable: tuple[tuple[str, Obstacle], ...]) -> Answers:
+    """The service may not write to one of its directories, or it is mounted read-only.
 
-    One problem for all paths, with the remedy for the first.
+    They are the journal directories, that of the history and that of Textfile=. One problem for all paths, with the
+    remedy for the first.
     """
-    if present.unwritable:
-        paths, (why, remedy) = [path for path, _ in present.unwritable], UNWRITABLE[present.unwritable[0][1]]
-        sentence = f"The service cannot write to {list_names(paths)}: {why}."
-        yield problem(sentence, remedy.format(quote(paths[0])), directories=list(paths))
+    if unwritable:
+        paths, (sentence, remedy) = [path for path, _ in unwritable], UNWRITABLE[unwritable[0][1]]
+        yield problem(sentence.format(list_names(paths)), remedy.format(quote(paths[0])), directories=list(paths))
 
 
 def record_locked(present: Present, now_us: int) -> Answers:

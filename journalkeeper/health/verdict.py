@@ -43,8 +43,8 @@ WAITS: Final = {
 
 def judge_present(present: Present, now_us: int) -> Verdict:
     """Return the answers of the HEALTH rules on `present`, for a service that runs, answers and is up to date."""
-    evidence = Evidence(now_us, present=present, service=Manager(), silent=present.silent, full=present.full)
-    return judge(evidence, HEALTH)
+    standing = {name: getattr(present, name) for name in ("unwritable", "silent", "full")}
+    return judge(Evidence(now_us, present=present, service=Manager(), **standing), HEALTH)
 
 
 def present(evidence: Evidence) -> Present | Unknown:

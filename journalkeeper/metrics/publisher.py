@@ -61,6 +61,7 @@ class Publisher:
         self._judges = judges
         self._state_directory = state_directory
         self._path = target(config.metrics.textfile)
+        self.directory = os.path.dirname(self._path)
         self._facts = Facts(succeeded=True, by_service=not judges)
         self._text = ""
         self._written_s = -REFRESH_S
@@ -125,13 +126,13 @@ class Publisher:
         self.publish_health(healthy=healthy)
 
     def publish_health(self, *, healthy: bool | None) -> None:
-        """Write the metrics if the service's verdict changed (None: unknown), or with the first run if there was none.
+        """Write the metrics if the service's verdict changed (None: unknown), but not before the first run.
 
         Raises: as `publish_success`.
         """
         if healthy is not self._facts.healthy:
             self._facts = self._facts._replace(healthy=healthy)
-            if self._text:
+            if self._text or self._facts.status:
                 self._write()
 
     def confirm_health(self, *, healthy: bool | None) -> None:
@@ -153,6 +154,6 @@ class Publisher:
             # Not synced: after a power cut the next run writes it.
             write_whole("write the metrics", self._path, text, mode=MODE, sync=False)
         except FileError as error:
-            remedy = REMEDIES.get(error.number, "").format(os.path.dirname(self._path))
+            remedy = REMEDIES.get(error.number, "").format(self.directory)
             raise KeeperError(f"{error}; {remedy}" if remedy else str(error)) from error
         self._text, self._written_s = text, time.monotonic()

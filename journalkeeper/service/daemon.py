@@ -88,7 +88,7 @@ class Daemon:
         self._watch = DirectoryWatch()
         self._woken, self._hung_up = asyncio.Event(), asyncio.Event()
         self._look_at_s, self._watches_are_due, self._resume_at_us = 0.0, True, inf
-        self._checking: asyncio.Future[None] | None = None
+        self._checking: asyncio.Future[bool] | None = None
         self._checked_s = 0.0
         self._turn = asyncio.Lock()
 
@@ -275,6 +275,7 @@ class Daemon:
         if self._checking is None or (self._checking.done() and now_s - self._checked_s >= CHECK_S):
             check = partial(self._worker.check_all, healthy=self._state.verdict.healthy)
             self._checking, self._checked_s = self._loop.run_in_executor(None, check), now_s
+            self._checking.add_done_callback(lambda done: self.rescan() if done.result() else None)
         await asyncio.wait({self._checking}, timeout=CHECK_WAIT_S)
 
     def snapshot(self) -> Snapshot:

@@ -120,26 +120,27 @@ class Worker:
             configuration = f"{WRONG}: {error}"
         unwritable: dict[str, Obstacle] = {}
         replaced: set[str] = set()
-        for top in engine.directories:
+        for top in (*engine.directories, *engine.metrics_directories):
             found = find_unwritable(top)
             mounted = {path for path, obstacle in found.items() if obstacle is Obstacle.MOUNT}
             replaced |= mounted - self._known_mounts.setdefault(top, mounted)
             unwritable |= found
-        for path in (engine.state_directory, f"{engine.state_directory}/{NAME}"):
-            unwritable |= {} if unwritable.get(engine.state_directory) else find_obstacles(path)
+        unwritable |= find_obstacles(engine.state_directory, f"{engine.state_directory}/{NAME}")
+        unwritable |= {path: Obstacle.MISSING for path in engine.metrics_directories if not os.path.isdir(path)}
         if engine is self.engine:
             self._post(snapshot.Checked(configuration, tuple(unwritable.items()), find_full(engine.directories)))
         return replaced
 
-    def check_all(self, *, healthy: bool | None) -> None:
+    def check_all(self, *, healthy: bool | None) -> bool:
         """Call `check`, ask the host's journalds whether they take messages, post the result, and confirm `healthy` in
-        metrics.
+        metrics. Return whether the service has to be started again.
 
         A journald that does not answer keeps this waiting for control.TIMEOUT_S. Any thread may call this.
         """
         self.engine.confirm_health(healthy=healthy)
-        self.check()
+        replaced = self.check()
         self._post(snapshot.Asked(find_silent(self.engine.directories, control.TIMEOUT_S)))
+        return bool(replaced)
 
     def look_at_flushes(self) -> bool:
         """Post the flush windows, and return whether the service should look at everything now."""

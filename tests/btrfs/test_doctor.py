@@ -87,7 +87,11 @@ def hollow(where: Path, content: bytes) -> None:
         path.unlink() if number % 4 else path.rename(where.parent / f"{number}")
 
 
-CAUSES = [("damaged", damage), ("no-room", crowd), ("no-room", hollow)]
+def mount_read_only(where: Path, _: bytes) -> None:
+    run("sh", "-c", f"mount --bind {where.parent} {where.parent}; mount -o remount,bind,ro {where.parent}")
+
+
+CAUSES = [("damaged", damage), ("no-room", crowd), ("no-room", hollow), ("directory-unwritable", mount_read_only)]
 
 
 @pytest.mark.parametrize(("rule", "cause"), CAUSES)
@@ -105,7 +109,7 @@ def test_the_commands_that_doctor_prints_end_the_finding(
     cause(where, journal_bytes)
     run("sync", "-f", where)
     found = doctor(where)["findings"][rule]
-    assert found["severity"] == ("problem" if rule == "no-room" else "advice")
+    assert found["severity"] == ("advice" if rule == "damaged" else "problem")
     for command in found["remedy"]:
         run("sh", "-c", command)
     run("sync", "-f", where)

@@ -145,7 +145,8 @@ class Trouble(NamedTuple):
     """The command that causes a trouble, its rule, and the beginning of the line.
 
     The remedy that `status` names ends it, or `end` where the remedy only shows the cause. `seen` is False where the
-    service does not answer, so that the bus and the metric show nothing.
+    service does not answer, so that the bus and the metric show nothing. `metric` is what the metric shows: a file that
+    the service cannot write keeps the last verdict, and ages. `after` is run when all is well again.
     """
 
     cause: str
@@ -153,6 +154,8 @@ class Trouble(NamedTuple):
     line: str
     end: str = ""
     seen: bool = True
+    metric: str | None = "0"
+    after: str = "true"
 
 
 JOURNALD = "systemd-journald.service"
@@ -209,6 +212,21 @@ TROUBLES = {
         UNWRITABLE,
         f"{CANNOT}{LATE}",
     ),
+    "host's mount": Trouble(
+        "mount --bind /var/log/journal /var/log/journal; mount -o remount,bind,ro /var/log/journal",
+        UNWRITABLE,
+        "/var/log/journal is mounted read-only.",
+        after="umount --lazy /var/log/journal",
+    ),
+    "host's mount at the start": Trouble(
+        f"mount --bind /var/log /var/log; mount -o remount,bind,ro /var/log; systemctl restart {UNIT}",
+        UNWRITABLE,
+        "/var/log is mounted read-only.",
+        after="umount --lazy /var/log",
+    ),
+    "metrics missing": Trouble(f"rm -r {COLLECTOR}", UNWRITABLE, f"{CANNOT}{COLLECTOR}: it does not", metric=None),
+    "metrics immutable": Trouble(f"chattr +i {COLLECTOR}", UNWRITABLE, f"{CANNOT}{COLLECTOR}: it is", metric="1"),
+    "metrics owner": Trouble(f"chown nobody {COLLECTOR}", UNWRITABLE, f"{CANNOT}{COLLECTOR}: it b", metric="1"),
     "journald-stopped": Trouble(STOP_JOURNALD, SILENT, f"{JOURNALD} is stopped"),
     "journald-masked": Trouble(
         f"systemctl mask --runtime {JOURNALD}; {STOP_JOURNALD}", SILENT, f"{JOURNALD} is masked"
@@ -233,7 +251,7 @@ def apply_remedy(guest: Guest, remedy: str) -> None:
 def test_every_view_agrees_during_a_trouble_which_the_named_remedy_ends(enabled: Guest, name: str) -> None:
     """It takes long because each look starts eight commands."""
     trouble = TROUBLES[name]
-    inside = ("act", "0") if trouble.seen else (None, None)
+    inside = ("act", trouble.metric) if trouble.seen else (None, None)
 
     def is_found() -> bool:
         views = look(enabled)
@@ -248,6 +266,7 @@ def test_every_view_agrees_during_a_trouble_which_the_named_remedy_ends(enabled:
     finally:
         apply_remedy(enabled, trouble.end or look(enabled).remedy)
     assert eventually(lambda: is_well(look(enabled))), look(enabled)
+    enabled.shell(trouble.after)
 
 
 SHOWN = {

@@ -33,7 +33,7 @@ WAITING = recorded(last_run=RUN, waiting=(Wait("/a", NOW_US - 49 * HOUR_US, "bud
 BY_SERVICE = RUN._replace(origin="daemon")
 NO_ROOM = Finding("keeper-failing", Severity.PROBLEM, {}, "no room.", ("df",))
 LIVE = Manager(version=__version__, health="ok", health_reasons=[], state="idle", state_reason="", files=12)
-WELL = Evidence(NOW_US, record=recorded(last_run=RUN), units=UNITS, service=LIVE, silent=(), full=())
+WELL = Evidence(NOW_US, record=recorded(last_run=RUN), units=UNITS, service=LIVE, unwritable=(), silent=(), full=())
 BY_HAND = WELL._replace(service=None, units=(Unit("journalkeeper.service", "inactive", "dead", "disabled"),))
 STOPPED = WELL._replace(service=None, units=(Unit("journalkeeper.service", "inactive", "dead", "enabled"),))
 STARTING = STOPPED._replace(units=(*STOPPED.units, Unit("journalkeeper.timer", "active", "waiting", "enabled")))
