@@ -34,7 +34,7 @@ from journalkeeper.observe import load
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.intake import ENTRIES_PER_FLUSH, IntakeMeter, list_journald_files
 from journalkeeper.observe.observer import Observer, Seen, resolve_path
-from journalkeeper.policy.deferral import remember
+from journalkeeper.policy.deferral import find_rest, remember
 from journalkeeper.policy.plan import Idle, plan, with_now
 from journalkeeper.policy.window import compose_margin_us, next_flush_us, windows
 
@@ -195,7 +195,7 @@ class Engine:
         on_outcome: Callable[[Outcome], None] = lambda _: None,
         on_plan: Callable[[Host, Plan], None] = lambda _host, _plan: None,
     ) -> Report:
-        """Look, plan, and carry out the plan to its end, or until `stop` returns True between two pieces of a file.
+        """Look, plan, and carry out the plan to its end, or until a rest or a stop between two pieces of a file.
 
         `on_plan` is called before the first action. The metrics are written also after an error.
 
@@ -206,7 +206,7 @@ class Engine:
         with ExitStack() as stack:
             if publisher is not None:
                 stack.push(publisher.publish_failure)
-            ends = _stop_on_either(stop, stack.enter_context(state.Lock(self.state_directory)))
+            ends = self._end_on_any(stop, stack.enter_context(state.Lock(self.state_directory)), request)
             record = self._open_history(stack, request)
             seen, host, chosen = self._see_and_plan(request, record, marked=not watching)
             worker = Runner(self.config, self.memory.flushes, self.memory.piece_times, hurry=request.hurries, stop=ends)
@@ -368,8 +368,18 @@ class Engine:
             made_nocow=record.list_nocow_directories(now),
             began_us=self.memory.began_us,
             has_levels=HAS_LEVELS,
+            on_battery=self._is_on_battery(),
             waiting={path: wait.reason for path, wait in self._read_waits(record).items()},
         )
+
+    def _is_on_battery(self) -> bool:
+        return not self.config.window.on_battery and load.is_on_battery()
+
+    def _end_on_any(self, stop: Callable[[], bool], lock: state.Lock, request: Request) -> Callable[[], bool]:
+        def rests() -> bool:
+            return find_rest(now_us(), request, self.config, on_battery=self._is_on_battery()) is not None
+
+        return lambda: stop() or not lock.is_held() or rests()
 
     def _read_waits(self, record: Record) -> dict[str, Wait]:
         return record.waiting() if self.memory.waiting is None or not self._follows else self.memory.waiting
@@ -380,10 +390,6 @@ def _read_counters(record: Record) -> Counters | None:
         return record.counters()
     except KeeperError:
         return None
-
-
-def _stop_on_either(stop: Callable[[], bool], lock: state.Lock) -> Callable[[], bool]:
-    return lambda: stop() or not lock.is_held()
 
 
 def now_us() -> int:

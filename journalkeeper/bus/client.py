@@ -130,7 +130,7 @@ class Service:
         and all other errors; the error of a job that failed as a whole or was canceled in the queue.
         """
         self._require_same_version()
-        (job,) = self._call("Defragment", "asst", *options.list_arguments(request))
+        (job,) = self._call("Defragment", "asst", *options.list_arguments(request._replace(asked=False)))
         self._show_progress(job, on_progress)
         canceling = False
         while True:

@@ -145,7 +145,8 @@ class Objects:
     async def plan(self, call: Call, paths: list[str], compress: str, flags: int) -> str:
         """Show what a job with these arguments would do now, as `journalkeeper plan -j` writes it: a JSON document.
 
-        The arguments are those of Defragment. The answer waits while files are looked at or rewritten, and for other
+        The arguments are those of Defragment, with one more flag: without 32 (asked) it is the service's own plan,
+        which rests on battery; a job does not. The answer waits while files are looked at or rewritten, and for other
         plans. The detail of another user's file is empty. A document that would be too long for one answer lacks rows,
         those of files without work first, and omitted counts the missing rows; a call with paths shows them. Error
         LimitsExceeded: 8 long calls of the user are under way.

@@ -18,8 +18,8 @@ MOST_CHARACTERS: Final = 1 << 16
 LONGEST: Final = 4096
 """A path has fewer characters than this (PATH_MAX)."""
 
-FLAGS: Final = ("active", "archived", "now", "allow_unshare", "before_shutdown")
-"""The fields of a Request that are flags: the bits 1, 2, 4, 8 and 16."""
+FLAGS: Final = ("active", "archived", "now", "allow_unshare", "before_shutdown", "asked")
+"""The fields of a Request that are flags: the bits 1, 2, 4, 8, 16 and 32."""
 
 
 def list_arguments(request: Request) -> tuple[list[str], str, int]:

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     this process. Raises: NeedsRootError if an unprivileged user can read none of the files; as `Context.keeper` and its
     methods.
     """
-    asked = request(args)
+    asked = request(args)._replace(asked=not args.upkeep)
     if args.dry_run:
         return plans.show(asked, context)
     output = context.output

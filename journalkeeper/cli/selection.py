@@ -34,7 +34,7 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `plan` and `defrag` share. --upkeep is accepted for old units and has no effect."""
+    """Add the arguments that `plan` and `defrag` share. --upkeep is for the timer's unit: such a run may rest."""
     add_paths(parser)
     parser.add_argument("--active", action="store_true", help="only files that journald writes to")
     parser.add_argument("--archived", action="store_true", help="only archived files")
@@ -50,7 +50,6 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also rewrite files that share much data with a snapshot: old and new data take space until it is deleted",
     )
-    # The unit of 0.1.0 passes it; upkeep is always done now.
     parser.add_argument("--upkeep", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
         "--before-shutdown",

@@ -164,6 +164,15 @@ class WindowSection(Section):
     endless copy, and then 0% on another disk, while the machine's PSI showed 53%.
     """
 
+    on_battery: Annotated[bool, Spec("OnBattery", Form.BOOL)] = False
+    """Whether the service works while the host runs on battery. Before a shutdown, and when a user asks for it with
+    `journalkeeper defrag`, the work is done anyway. The host runs on battery while one of its batteries discharges and
+    no mains supply is online; batteries of mice and the like do not count. A plugged cable is noticed at the next look,
+    at the latest after 15 minutes if work waits.
+
+    A choice: a fragmented journal costs a laptop seconds at a boot, and can wait for the cable.
+    """
+
 
 class Budget(Section):
     """[Budget]: the limits of the work."""

@@ -30,6 +30,7 @@ WAITS: Final = {
     Reason.BUDGET: "for the daily budget (BytesPerDay= or RotationsPerDay=)",
     Reason.TOO_YOUNG: "until a day divided by RotationsPerDay= has passed since the last rotation",
     Reason.PRESSURE: "until the disk is less busy",
+    Reason.BATTERY: "for mains power (OnBattery=no)",
     Reason.FREE_SPACE: "for free disk space",
     Reason.QUOTA: "for room in a quota group (`btrfs qgroup show`)",
     Reason.IN_USE: "for programs to stop writing",

@@ -51,6 +51,7 @@ class Host(NamedTuple):
     hours. `made_nocow` are the directories on which +C was set in the last week, as recorded.
     `began_us` is the start of the service, None for a command. `waiting` has the reason of each waiting file, by path.
     With `has_levels` the kernel compresses in place with a level.
+    `on_battery` is only known where it matters (OnBattery=no).
     """
 
     now_us: int
@@ -65,6 +66,7 @@ class Host(NamedTuple):
     began_us: int | None = None
     has_levels: bool = True
     waiting: dict[str, str] = {}  # noqa: RUF012 - as above
+    on_battery: bool = False
 
 
 class Request(NamedTuple):
@@ -72,7 +74,7 @@ class Request(NamedTuple):
 
     `paths` () means all files. `active` and `archived` alike mean both. `compress` None and `allow_unshare` False leave
     the decision to the configuration. `before_shutdown`: the host will shut down. `upkeep` adds actions on directories
-    and rotations to a request for all active files.
+    and rotations to a request for all active files. `asked`: a user asks for the work, which never rests.
     """
 
     paths: tuple[str, ...] = ()
@@ -83,6 +85,7 @@ class Request(NamedTuple):
     allow_unshare: bool = False
     before_shutdown: bool = False
     upkeep: bool = False
+    asked: bool = False
 
     @property
     def takes_active(self) -> bool:

@@ -17,6 +17,9 @@ from journalkeeper.model.units import DAY_US
 LONG_US: Final = DAY_US
 """A longer wait is reported."""
 
+RESTS: Final = frozenset({str(Reason.BATTERY)})
+"""Reasons that the administrator chose. No wait counts while the service rests, so that no rest becomes an alert."""
+
 LEFT: Final = {str(reason): place for place, reason in enumerate((Reason.NOT_BEGUN, Reason.INTERRUPTED))}
 """What an ended run leaves is done first, in this order: an action that no uptime can finish stops no others."""
 
@@ -32,12 +35,18 @@ class Wait(NamedTuple):
 def find_waits(before: Mapping[str, Wait], plan: Plan, outcomes: Sequence[Outcome], now_us: int) -> dict[str, Wait]:
     """Return the files that wait after a run, by path: postponed files of `plan`, and actions that were not done.
 
-    A file that waited `before` keeps the start of its wait, which is never later than `now_us`.
+    A file that waited `before` keeps the start of its wait, which is never later than `now_us`. In a rest, the start is
+    `now_us`, and a reason in LEFT stays.
     """
     reasons = {skip.path: str(skip.reason) for skip in plan.skipped if skip.puts_off}
     reasons |= {outcome.path: str(outcome.reason) for outcome in outcomes if outcome.result is not Result.DONE}
-    started = {path: min(now_us, before[path].since_us) if path in before else now_us for path in reasons}
-    return {path: Wait(path, started[path], reason) for path, reason in reasons.items()}
+    waits = {path: Wait(path, now_us, reason) for path, reason in reasons.items()}
+    for path, was in ((path, before[path]) for path in waits.keys() & before.keys()):
+        if waits[path].reason not in RESTS:
+            waits[path] = waits[path]._replace(since_us=min(now_us, was.since_us))
+        elif was.reason in LEFT:
+            waits[path] = waits[path]._replace(reason=was.reason)
+    return waits
 
 
 def is_long(wait: Wait, now_us: int) -> bool:

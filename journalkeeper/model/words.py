@@ -85,6 +85,7 @@ class Reason(StrEnum):
     BUDGET = "budget", "BytesPerDay= or RotationsPerDay= does not allow it yet; --now ignores both limits."
     TOO_YOUNG = "too-young", "RotationsPerDay= spreads rotations over the day: this file began too recently."
     PRESSURE = "pressure", "Other programs keep the disk busy; the next try follows when they stop."
+    BATTERY = "battery", "The service rests on battery (OnBattery=no); `journalkeeper defrag` does not wait."
     FREE_SPACE = "free-space", "The volume has too little free space for the rewrite, because KeepFree= must remain."
     QUOTA = (
         "quota",

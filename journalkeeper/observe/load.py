@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The load that other programs put on the disks of a volume."""
+"""The load that other programs put on the disks of a volume, and the host's power supply."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
+from glob import glob
 from typing import Any, Final
 
 from psutil import disk_io_counters
@@ -13,6 +15,29 @@ from journalkeeper.btrfs.maintenance import list_disks
 
 LOOK_S: Final = 0.25
 """How long to watch the disks before a run. The kernel counts their busy time in ticks of 1 to 10 ms."""
+
+SUPPLIES: Final = "/sys/class/power_supply"
+
+
+def is_on_battery(supplies: str = SUPPLIES) -> bool:
+    """Return whether a battery of the host discharges while no mains supply is online. An unknown state is no battery.
+
+    psutil takes the battery of a mouse for the host's, and knows no supply that is not named AC or AC0.
+
+    Source: Documentation/ABI/testing/sysfs-class-power; systemd, battery-util.c.
+    """
+    found = [
+        [_read(f"{one}/{name}") for name in ("type", "scope", "status", "online")] for one in glob(f"{supplies}/*")
+    ]
+    if any(kind == "Mains" and online not in {"", "0"} for kind, _, _, online in found):
+        return False
+    return any(one[0] == "Battery" and one[1] != "Device" and one[2] == "Discharging" for one in found)
+
+
+def _read(path: str) -> str:
+    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        return file.read(64).strip()
+    return ""
 
 
 def measure_busy_percent(uuids: Iterable[str], length_s: float) -> dict[str, int]:

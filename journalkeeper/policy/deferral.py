@@ -35,6 +35,9 @@ Such an action is retried soon, and its failure is neither remembered nor logged
 """
 
 PRESSURE_US: Final = MINUTE_US
+BATTERY_US: Final = 15 * MINUTE_US
+"""The delay before the battery is looked at again: an event would need a netlink socket, which the unit forbids."""
+
 MAINTENANCE_US: Final = 10 * MINUTE_US
 
 
@@ -73,6 +76,15 @@ def postpone_retry(path: str, last: Refusal | None, now_us: int) -> Skip | None:
         return None
     detail = f"tried {format_span(now_us - last.when_us)} ago: {last.detail}"
     return Skip(path, last.reason, detail, until_us=last.when_us + delay_us)
+
+
+def find_rest(now_us: int, request: Request, config: Config, *, on_battery: bool) -> tuple[Reason, str, int] | None:
+    """Return (reason, detail, until_us) if the service's own work rests now. A request of a user does not rest."""
+    if request.hurries or request.asked:
+        return None
+    if on_battery and not config.window.on_battery:
+        return Reason.BATTERY, "the host runs on battery (OnBattery=no)", now_us + BATTERY_US
+    return None
 
 
 def wait_for_window(path: str, window: Window) -> Skip | None:

@@ -67,6 +67,9 @@ def plan(host: Host, request: Request, config: Config, idle: Idle | None = None)
     proposed = [action for _, action in judged if action is not None]
     ready = [action for skip, action in judged if action is not None and skip is None]
     answers = _decide_on_directories(proposed, cases) if request.takes_directories else []
+    if rest := deferral.find_rest(host.now_us, request, config, on_battery=host.on_battery):
+        held = (_put_off(one, *rest) if isinstance(one, Action) else one for one in (*answers, *ready))
+        answers, ready = list(dict.fromkeys(held)), []
     of_directories = [answer for answer in answers if isinstance(answer, Action)]
     rotated = {action.target.directory: action.path for action in of_directories if action.action is Verb.ROTATE}
     ends = {file.path: last for directory, last in rotated.items() for file in cases.rotatable.get(directory, ())}
@@ -83,8 +86,13 @@ def plan(host: Host, request: Request, config: Config, idle: Idle | None = None)
         windows=tuple(cases.windows.values()),
         actions=tuple(map(add_savings, (*of_directories, *affordable))),
         skipped=tuple(sorted([*skipped, *too_much], key=attrgetter("path"))),
-        syncs=tuple(instance for instance in host.instances if instance.sync_tells),
+        syncs=() if rest else tuple(instance for instance in host.instances if instance.sync_tells),
     )
+
+
+def _put_off(action: Action, reason: Reason, detail: str, until_us: int) -> Skip:
+    skip = action.skip(reason, detail, until_us, puts_off=True)
+    return skip._replace(path=action.target.directory, extents=0) if action.action is Verb.ROTATE else skip
 
 
 def _decide_on_directories(proposed: Sequence[Action], cases: Cases) -> list[Action | Skip]:

@@ -222,7 +222,7 @@ class Worker:
         Raises: UsageError as `resolve`; KeeperError, OSError as Engine.run.
         """
         engine = self.engine  # a reload may replace it meanwhile
-        request = resolve(job.request, engine.directories)
+        request = resolve(job.request, engine.directories)._replace(asked=True)
         report = self._run(engine, job.number, request, lambda: job.state == "canceling" or self._stops(), ORIGIN)
         return JobEnded(name_result(report, job.request), report)
 

@@ -41,6 +41,38 @@ def test_exclusive_operations_are_told_while_they_move(volume: Path, word: str, 
     assert going_on(volume) == expected
 
 
+@pytest.mark.parametrize(
+    ("supplies", "expected"),
+    [
+        ("", False),
+        ("BAT0: Battery - Discharging -", True),
+        ("BAT0: Battery System Discharging -", True),
+        ("BAT0: Battery - Charging -", False),
+        ("BAT0: Battery - Full -", False),
+        ("BAT0: Battery - Not_charging -", False),
+        ("BAT0: Battery - Unknown -", False),
+        ("BAT0: Battery - - -", False),
+        ("hidpp_battery_0: Battery Device Discharging 1", False),
+        ("hidpp_battery_0: Battery Device Discharging 1, BAT0: Battery - Discharging -", True),
+        ("ups: UPS - Discharging -", False),
+        ("ACAD: Mains - - 1, BAT0: Battery - Discharging -", False),  # drains below the charger's power
+        ("ACAD: Mains - - 0, BAT0: Battery - Discharging -", True),
+        ("ADP1: Mains - - -, BAT1: Battery - Full -, BAT0: Battery - Discharging -", True),
+        ("ucsi: USB - - 1, BAT0: Battery - Discharging -", True),  # it may feed a phone
+    ],
+)
+def test_a_host_is_on_battery_while_its_own_battery_discharges(
+    tmp_path: Path, supplies: str, *, expected: bool
+) -> None:
+    for supply in filter(None, supplies.split(", ")):
+        name, *values = supply.replace(":", "").split()
+        (tmp_path / name).mkdir()
+        for key, value in zip(("type", "scope", "status", "online"), values, strict=True):
+            if value != "-":
+                (tmp_path / name / key).write_text(value.replace("_", " ") + "\n")
+    assert load.is_on_battery(str(tmp_path)) is expected
+
+
 def test_without_a_readable_file_nothing_is_going_on(volume: Path) -> None:
     file = volume / "sysfs" / UUID / "exclusive_operation"
     file.unlink()

@@ -23,6 +23,7 @@ from journalkeeper.model.errors import BusyError, FileError, NeedsRootError, Not
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US
+from journalkeeper.observe import load
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import run
 from journalkeeper.service.snapshot import FileDone, Message, Planned, Progressed
@@ -212,6 +213,19 @@ def test_a_stop_ends_the_run_at_the_border_of_a_piece(top: Path, keep: Keep, jou
     assert files_in(top / MACHINE) == before
     with closing(Record(engine.state_directory, read_only=True)) as record:
         assert [row.outcome.reason for row in record.history()].count(Reason.INTERRUPTED) == 1
+
+
+@pytest.mark.parametrize(("asked", "ends"), [(False, True), (True, False)])
+def test_the_services_run_ends_between_two_pieces_where_a_rest_begins(
+    top: Path, keep: Keep, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch, *, asked: bool, ends: bool
+) -> None:
+    archives(top / MACHINE, journal_bytes, 2)
+    steps: list[Progress] = []
+    monkeypatch.setattr(load, "is_on_battery", lambda: len(steps) >= 3)
+    config = Config(watch=WatchSection(settle_us=0), defrag=Defrag(chunk_bytes=MIB))
+    report = go(keep(config=config), Request(asked=asked), on_progress=steps.append)
+    unfinished = [Reason.INTERRUPTED, Reason.NOT_BEGUN] if ends else []
+    assert sorted({*what_became(report).values()} & {Reason.INTERRUPTED, Reason.NOT_BEGUN}) == unfinished
 
 
 @pytest.mark.parametrize("origin", ["defrag", DAEMON])

@@ -249,7 +249,7 @@ def test_arguments_mean_what_they_mean_at_the_command_line_and_a_job_shows_them_
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (([], "", 32), r"32 has unknown flags; known are 1 \(active\), .*16 \(before-shutdown\)"),
+        (([], "", 64), r"64 has unknown flags; known are 1 \(active\), .*32 \(asked\)"),
         (([], "gzip", 0), "compress: 'gzip' is not a compression"),
         (([], "z" * (1 << 20), 0), "compress: "),
         (([], f"zstd:{3:095}x", 0), "compress: "),

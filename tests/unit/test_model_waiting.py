@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from journalkeeper.model import Action, Plan, Reason, Result, Skip, Verb
-from journalkeeper.model.waiting import LONG_US, Wait, find_waits, long
+from journalkeeper.model.waiting import LONG_US, RESTS, Wait, find_waits, long
 from tests.hosts import NOW_US, file, outcome
 
 
@@ -47,6 +47,15 @@ def test_a_file_that_needs_nothing_does_not_wait() -> None:
 def test_a_wait_ends_with_a_successful_action_only(result: Result, reason: Reason, goes_on: bool) -> None:
     after = find_waits({"/a": Wait("/a", 1, "budget")}, plan(), (outcome("/a", result=result, reason=reason),), NOW_US)
     assert after == ({"/a": Wait("/a", 1, str(reason))} if goes_on else {})
+
+
+@pytest.mark.parametrize("reason", [one for one in Reason if one in RESTS])
+@pytest.mark.parametrize(("was", "stays"), [("budget", False), ("interrupted", True), ("not-begun", True)])
+def test_a_rest_counts_as_no_wait_and_what_a_run_left_stays_first(reason: Reason, was: str, *, stays: bool) -> None:
+    rests = plan(Skip("/a", reason, "", puts_off=True))
+    assert find_waits({"/a": Wait("/a", 1, was)}, rests, (), NOW_US) == {
+        "/a": Wait("/a", NOW_US, was if stays else str(reason))
+    }
 
 
 def test_a_clock_that_was_set_back_makes_no_wait_begin_in_the_future() -> None:

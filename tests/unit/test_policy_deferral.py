@@ -25,13 +25,14 @@ from journalkeeper.model import (
 from journalkeeper.model.units import MINUTE_US
 from journalkeeper.policy.deferral import (
     AGAIN_US,
+    BATTERY_US,
     MAINTENANCE_US,
     PRESSURE_US,
     get_retry_delay_us,
     remember,
 )
 from journalkeeper.policy.plan import plan
-from tests.hosts import NOW_US, configured, extents, file, host, instance, outcome, volume
+from tests.hosts import DIRECTORY, NOW_US, configured, extents, file, host, instance, outcome, volume
 
 MOST = Config().window.pressure_max_percent
 FRAGMENTED = file(extents=extents(5_000))
@@ -180,3 +181,27 @@ def test_now_waits_for_nothing() -> None:
         "refused": refusal(0),
     }
     assert reason(planned(request=Request(now=True), **troubles)) is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "on_battery", "works", "rests"),
+    [
+        (Request(upkeep=True), True, False, True),
+        (Request(upkeep=True), True, True, False),
+        (Request(upkeep=True), False, False, False),
+        (Request(upkeep=True, asked=True), True, False, False),
+        (Request(upkeep=True, now=True), True, False, False),
+        (Request(before_shutdown=True, upkeep=True, archived=True), True, False, False),
+    ],
+    ids=["battery", "OnBattery=yes", "mains", "defrag", "--now", "shutdown"],
+)
+def test_the_services_own_work_rests_on_battery(
+    request_: Request, *, on_battery: bool, works: bool, rests: bool
+) -> None:
+    old = file(Kind.ACTIVE, extents=extents(0))  # a rotation makes it NOCOW
+    given = host(FRAGMENTED, old, on_battery=on_battery, instances=(instance(rotatable=True, sync_tells=True),))
+    found = plan(given, request_, configured("window", on_battery=works))
+    resting = {(one.path, one.until_us, one.puts_off) for one in found.skipped if one.reason is Reason.BATTERY}
+    until_us = NOW_US + BATTERY_US
+    assert resting == ({(FRAGMENTED.path, until_us, True), (DIRECTORY, until_us, True)} if rests else set())
+    assert (not found.actions, not found.syncs) == (rests, rests)
