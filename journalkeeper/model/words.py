@@ -76,10 +76,7 @@ class Reason(StrEnum):
     NO_GAIN = "no-gain", "A rewrite would save too little, or has saved too little; see MinExtents=, ExtentsPerMiB=."
     WINDOW_CLOSED = "window-closed", "Work on the active file waits for journald's next flush; --now does not wait."
     IN_USE = "in-use", "journald or another program still writes to the file, or it serves as a loop device."
-    SHARED = (
-        "shared",
-        "Another file, as in a snapshot, shares the data: a rewrite stores it twice; --allow-unshare permits that.",
-    )
+    SHARED = "shared", "Another file, as in a snapshot, shares the data; --allow-unshare permits storing it twice."
     SETTLING = "settling", "The file changed less than SettleSec= ago; journald may still use it. --now does not wait."
     STARTING = "starting", "The service has just started and sets +C only after SettleSec=; --now does not wait."
     BUDGET = "budget", "BytesPerDay= or RotationsPerDay= does not allow it yet; --now ignores both limits."
@@ -87,26 +84,17 @@ class Reason(StrEnum):
     PRESSURE = "pressure", "Other programs keep the disk busy; the next try follows when they stop."
     BATTERY = "battery", "The service rests on battery (OnBattery=no); `journalkeeper defrag` does not wait."
     FREE_SPACE = "free-space", "The volume has too little free space for the rewrite, because KeepFree= must remain."
-    QUOTA = (
-        "quota",
-        "A quota group of btrfs is full; `btrfs qgroup show` shows its limit, `btrfs qgroup limit` sets it.",
-    )
+    QUOTA = "quota", "A quota group of btrfs is full; `btrfs qgroup show` shows it, `btrfs qgroup limit` raises it."
     NOT_BTRFS = "not-btrfs", "The file is not on btrfs; journalkeeper works only on btrfs."
     NOT_JOURNAL = "not-journal", "The file does not begin as a journal does, or its name, size or mtime is impossible."
-    NOT_WATCHED = (
-        "not-watched",
-        "The service works only in Directories= and follows no link; root's `defrag -D` can.",
-    )
+    NOT_WATCHED = "not-watched", "The service works only in Directories= and follows no link; root's `defrag -D` can."
     NOT_REGULAR = "not-regular", "The path is a symbolic link, a directory, a FIFO or a device, and is never followed."
     HARD_LINKED = "hard-linked", "The file has more than one name, and a rewritten copy can replace only one."
     SWAPFILE = "swapfile", "The file is in use as swap space and the kernel refuses to move it."
     BAD_HEADER = "bad-header", "The file's header contradicts the file; journalctl --verify --file=PATH shows details."
     UNKNOWN_FORMAT = "unknown-format", "The file has a format that this version does not know, and is left alone."
     UNREADABLE = "unreadable", "The file could not be opened or read with the rights that this process has."
-    FOREIGN_OWNER = (
-        "foreign-owner",
-        "Another user owns the file; for those of systemd-journal-remote see journalkeeper.service(8).",
-    )
+    FOREIGN_OWNER = "foreign-owner", "Another user owns the file; for remote journals see journalkeeper.service(8)."
     VANISHED = "vanished", "The file is gone: journald renamed or vacuumed it, or it was never there."
     CHANGED = "changed", "The file changed after the plan was made; the next plan judges it again."
     NOT_ASKED = "not-asked", "The request does not include this kind of file or this path."
@@ -121,10 +109,7 @@ class Reason(StrEnum):
     COMPRESSION = "compression", "The directory asks for compression (chattr +c or a property), which excludes NOCOW."
     NOT_TAKEN = "not-taken", "NOCOW was set without effect: the kernel ignored it, or a new file did not inherit it."
     ROTATION = "rotation", "journald is asked to rotate, which makes the file an archive."
-    RETENTION = (
-        "retention",
-        "A rotation costs more of the history than HistoryLoss= allows; a larger SystemMaxUse= helps.",
-    )
+    RETENTION = "retention", "A rotation costs more history than HistoryLoss= allows; a larger SystemMaxUse= helps."
     NO_JOURNALD = "no-journald", "The directory has no journald that accepts requests, or journald did not rotate."
     TOO_MANY = "too-many", "The directory has too many files: remote and old ones are left out until some are removed."
     INTERNAL_ERROR = "internal-error", "Bug in journalkeeper, please report it (see the log). The file is left alone."
