@@ -21,6 +21,7 @@ PROJECT_DIRS = ("etc", "run", "usr/local/lib", "usr/lib")
 """systemd's CONF_PATHS, the strongest first."""
 
 MAX_LINE_BYTES = 1 << 20
+MISSING = (errno.ENOENT, errno.ENOTDIR)
 """systemd's LONG_LINE_MAX; it limits also a line that is joined from several."""
 
 _BLANK = b" \t\n\r"
@@ -81,19 +82,17 @@ def _exists(file: str) -> bool:
     """Return whether the file exists. After ELOOP or EACCES return True: opening the file then gives the reason."""
     try:
         os.stat(file)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return error.errno not in MISSING
     return True
 
 
 def _conf_names(directory: str) -> list[str]:
     try:
         return [entry for entry in os.listdir(directory) if entry.endswith(".conf") and not entry.startswith(".")]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
     except OSError as error:
+        if error.errno in MISSING:
+            return []
         raise FileError.wrap("list its drop-ins", directory, error) from error
 
 
@@ -107,7 +106,7 @@ def parse_file(file: str, *, missing_ok: bool = False) -> list[Assignment]:
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
-        if missing_ok and error.errno in (errno.ENOENT, errno.ENOTDIR):
+        if missing_ok and error.errno in MISSING:
             return []
         raise FileError.wrap("read it", file, error) from error
     try:

@@ -7,6 +7,7 @@ Reading and writing are inverse: `read(format_value(value))` is `value`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from enum import StrEnum
 from shlex import join, split
 from typing import Annotated, Any, NamedTuple
@@ -93,29 +94,19 @@ class Spec(NamedTuple):
         Raises: ValueError with the reason, if the text does not have the directive's form.
         """
         if isinstance(text, list):
-            return tuple(dict.fromkeys(path for line in text for path in _paths(line)))
+            return tuple(dict.fromkeys(path for line in text for path in map(_absolute, split(line))))
         if self.endless and text == "infinity":
             return None
         if {"yes", "no"} <= set(self.words) and text not in self.words:
-            return self._yes_or_no(text)
+            with suppress(ValueError):
+                return self.format_value(parse_bool(text))
         return READERS[self.form](text)
-
-    def _yes_or_no(self, text: str) -> str:
-        try:
-            return self.format_value(READERS[Form.BOOL](text))
-        except ValueError:
-            return text
 
 
 def _scale(value: int, units: Iterable[tuple[int, str]]) -> str:
     """Return `value` as text in the largest of `units` that divides it, such as "2h" or "64M"."""
     unit, suffix = next((unit for unit in units if value and value % unit[0] == 0), (1, ""))
     return f"{value // unit}{suffix}"
-
-
-def _compression(text: str) -> str:
-    compression.parse_compression(text)
-    return text
 
 
 def _count(text: str) -> int:
@@ -130,13 +121,9 @@ def _absolute(text: str) -> str:
     return "/" + "/".join(name for name in text.split("/") if name not in ("", "."))
 
 
-def _paths(text: str) -> list[str]:
-    return [_absolute(path) for path in split(text)]
-
-
 READERS: dict[Form, Callable[[str], object]] = {
     Form.BOOL: parse_bool,
-    Form.COMPRESSION: _compression,
+    Form.COMPRESSION: lambda text: str(compression.parse_compression(text) or "no"),
     Form.COUNT: _count,
     Form.PATH: _absolute,
     Form.PERCENT: lambda text: _count(text.removesuffix("%")),
