@@ -50,7 +50,10 @@ def decide(instance: Instance, volume: Volume | None, host: Host, config: Config
         return None
     doubt = None if wanted == "yes" else _doubt(instance, volume, host)
     if instance.nocow:
-        return _already(instance, doubt)
+        if doubt is None:
+            return None
+        said = f"NOCOW although {doubt[1]}: {UNWANTED[doubt[0]]}; see `journalkeeper doctor`"
+        return Skip(instance.directory, doubt[0], said)
     formats = (file for file in host.files if file.problem is Reason.UNKNOWN_FORMAT)
     if wanted == "auto" and any(file.directory == instance.directory for file in formats):
         return Skip(instance.directory, Reason.UNKNOWN_FORMAT, "whether +C (NOCOW) is good for its files is unknown")
@@ -74,13 +77,6 @@ def _doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str]
 def makes_nocow(instance: Instance, volume: Volume | None) -> bool:
     """Return whether a new file in the directory becomes NOCOW. Without a volume only the attribute counts."""
     return instance.nocow or (volume is not None and "nodatacow" in volume.options)
-
-
-def _already(instance: Instance, doubt: tuple[Reason, str] | None) -> Skip | None:
-    if doubt is None:
-        return None
-    reason, what = doubt
-    return Skip(instance.directory, reason, f"NOCOW although {what}: {UNWANTED[reason]}; see `journalkeeper doctor`")
 
 
 def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | None) -> Skip | None:

@@ -257,13 +257,10 @@ def price_without_rotation(question: Question, actions: Sequence[Action], thresh
     left = sum(file.extents.total for file in question.actives if file.path not in chosen)
     left += sum(action.extents_expected for action in actions)
     if question.cases.request.before_shutdown:
-        left += sum(LAST_EXTENTS for file in question.actives if file.owner == "system" and _is_copied_on_write(file))
+        main = [file for file in question.actives if file.owner == "system"]
+        left += LAST_EXTENTS * sum(not file.nocow or file.extents.shared_bytes > 0 for file in main)
     written = sum(action.bytes_to_write + TWICE * action.unshared_bytes for action in actions)
     return written + left * MIB / threshold
-
-
-def _is_copied_on_write(file: JournalFile) -> bool:
-    return not file.nocow or file.extents.shared_bytes > 0
 
 
 def price_of_rotation(question: Question, threshold: int) -> float:
