@@ -14,14 +14,8 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 
-from journalkeeper.btrfs.fiemap import (
-    FIEMAP_EXTENT_DELALLOC,
-    FIEMAP_EXTENT_ENCODED,
-    FIEMAP_EXTENT_SHARED,
-    FIEMAP_EXTENT_UNWRITTEN,
-    Extent,
-    map_batches,
-)
+from journalkeeper.btrfs import fiemap
+from journalkeeper.btrfs.fiemap import Extent, map_batches
 from journalkeeper.model import MAX_FILE_BYTES, MIB, Extents, Stretch
 
 
@@ -45,10 +39,10 @@ def _place_dirty_pages(rows: list[Extent]) -> list[Extent]:
     placed: list[Extent] = []
     for number, row in enumerate(rows):
         start, _, length, flags = row
-        if flags & FIEMAP_EXTENT_DELALLOC:
+        if flags & fiemap.FIEMAP_EXTENT_DELALLOC:
             neighbours = [*rows[number + 1 : number + 2], *placed[-1:]]
             touching = [one for one in neighbours if start + length == one.logical or one.logical + one.length == start]
-            if touching and not touching[0].flags & FIEMAP_EXTENT_SHARED:
+            if touching and not touching[0].flags & fiemap.FIEMAP_EXTENT_SHARED:
                 row = row._replace(physical=start + touching[0].physical - touching[0].logical)  # noqa: PLW2901
         placed.append(row)
     return placed
@@ -68,25 +62,25 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
     bytes_by_flags, begun, left, shared = Counter[int](), Counter[int](), Counter[int](), Counter[int]()
     was_unwritten = 0
     for (logical, _, length, flags), begins in _mark_beginnings(fd, sync=sync):
-        unwritten = flags & FIEMAP_EXTENT_UNWRITTEN
+        unwritten = flags & fiemap.FIEMAP_EXTENT_UNWRITTEN
         total += begins
         if logical < size:
             bytes_by_flags[flags] += min(length, size - logical)
             if begins and length:
                 begun[logical // MIB] += 1
                 left[logical // MIB] += bool(unwritten or was_unwritten)
-            if per_mib and flags & FIEMAP_EXTENT_SHARED:
+            if per_mib and flags & fiemap.FIEMAP_EXTENT_SHARED:
                 for mib, part in _divide(logical, min(logical + length, size)):
                     shared[mib] += part
         was_unwritten = unwritten
     mibs = range(max(begun) + 1) if begun and per_mib and size <= MAX_FILE_BYTES else ()
-    unwritten_bytes = _sum_bytes_with(bytes_by_flags, FIEMAP_EXTENT_UNWRITTEN)
+    unwritten_bytes = _sum_bytes_with(bytes_by_flags, fiemap.FIEMAP_EXTENT_UNWRITTEN)
     return Extents(
         total=total,
         data_bytes=bytes_by_flags.total() - unwritten_bytes,
         unwritten_bytes=unwritten_bytes,
-        encoded_bytes=_sum_bytes_with(bytes_by_flags, FIEMAP_EXTENT_ENCODED),
-        shared_bytes=_sum_bytes_with(bytes_by_flags, FIEMAP_EXTENT_SHARED),
+        encoded_bytes=_sum_bytes_with(bytes_by_flags, fiemap.FIEMAP_EXTENT_ENCODED),
+        shared_bytes=_sum_bytes_with(bytes_by_flags, fiemap.FIEMAP_EXTENT_SHARED),
         per_mib=tuple(begun[mib] for mib in mibs),
         left_per_mib=tuple(left[mib] for mib in mibs),
         shared_per_mib=tuple(shared[mib] for mib in mibs),
@@ -131,9 +125,9 @@ def list_stretches(fd: int, *, sync: bool) -> tuple[Stretch, ...]:
 
 def _choose_column(flags: int) -> int:
     """Return the number of the byte count in Stretch to which a row with `flags` adds its length."""
-    if flags & FIEMAP_EXTENT_UNWRITTEN:
+    if flags & fiemap.FIEMAP_EXTENT_UNWRITTEN:
         return 4
-    return bool(flags & FIEMAP_EXTENT_ENCODED) + 2 * bool(flags & FIEMAP_EXTENT_SHARED)
+    return bool(flags & fiemap.FIEMAP_EXTENT_ENCODED) + 2 * bool(flags & fiemap.FIEMAP_EXTENT_SHARED)
 
 
 def count(fd: int, *, sync: bool) -> int:

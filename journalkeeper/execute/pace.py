@@ -92,14 +92,8 @@ class PieceTimes:
     def get_longest_us(self, directory: str | None = None) -> int:
         """Return the longest time of a recent piece in microseconds, in `directory` or in any, or 0 without one."""
         now_s = time.monotonic()
-        return max(
-            (
-                took_us >> int((now_s - at_s) / HALVED_S)
-                for where, (took_us, at_s) in self._pieces.items()
-                if directory in {None, where}
-            ),
-            default=0,
-        )
+        pieces = [piece for where, piece in self._pieces.items() if directory in {None, where}]
+        return max((took_us >> int((now_s - at_s) / HALVED_S) for took_us, at_s in pieces), default=0)
 
     def add(self, directory: str, took_us: int) -> None:
         """Store that a piece in `directory` took `took_us`, unless a recent piece there took as long."""

@@ -43,17 +43,12 @@ def classify(name: str) -> Name | None:
 
     Source: systemd 255, journal-vacuum.c journal_directory_vacuum(); sd-journal.c dirent_is_journal_file().
     """
+    for pattern, kind in ((_ARCHIVED, Kind.ARCHIVED), (_UNCLEAN, Kind.UNCLEAN)):
+        if (found := pattern.match(name)) is not None:
+            return Name(kind, _find_owner(found[1]), int(found[2], 16))
     if name.endswith(".journal"):
-        found = _ARCHIVED.match(name)
-        if found is not None:
-            return Name(Kind.ARCHIVED, _find_owner(found[1]), int(found[2], 16))
         return Name(Kind.ACTIVE, _find_owner(name[:-8]))
-    if name.endswith(".journal~"):
-        found = _UNCLEAN.match(name)
-        if found is not None:
-            return Name(Kind.UNCLEAN, _find_owner(found[1]), int(found[2], 16))
-        return Name(Kind.UNCLEAN, _find_owner(name[:-9].partition("@")[0]))
-    return None
+    return Name(Kind.UNCLEAN, _find_owner(name[:-9].partition("@")[0])) if name.endswith(".journal~") else None
 
 
 def _find_owner(stem: str) -> str:

@@ -152,9 +152,7 @@ def write_json(value: object, *, indent: int | None = None) -> str:
     return json.dumps(to_json(value), indent=indent, separators=(",", ":") if indent is None else None)
 
 
-@cache
-def _make_adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+_make_adapter = cache(TypeAdapter)
 
 
 def parse_record(kind: type[T], written: Mapping[str, Any]) -> T:
