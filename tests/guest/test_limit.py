@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""journald 257 and that of sid delete at a rotation what the price of the rotation says."""
+"""journald 257 and that of sid delete at a rotation at most what its price says."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.btrfs.test_history_loss import LIMITS, compare, list_settings
+from tests.btrfs.test_history_loss import FILE, LIMITS, compare, list_settings
 from tests.guest.base import tarball
 from tests.guest.conftest import require_guest
 from tests.guest.host import Guest
@@ -24,7 +24,7 @@ with socket(AF_UNIX, SOCK_DGRAM) as journald:
 
 @pytest.mark.parametrize("release", ["trixie", "sid"])
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
-def test_a_rotation_deletes_what_was_predicted(release: str, limits: dict[str, int]) -> None:
+def test_a_rotation_deletes_what_was_predicted_or_one_file_less(release: str, limits: dict[str, int]) -> None:
     require_guest()
     try:
         tarball(release)
@@ -42,5 +42,6 @@ def test_a_rotation_deletes_what_was_predicted(release: str, limits: dict[str, i
             guest.run("journalctl", "--sync")
 
         found = compare(guest.journal, limits, log, lambda: guest.run("journalctl", "--rotate"))
-    assert any(deleted for _, deleted in found)
-    assert [predicted for predicted, _ in found] == [deleted for _, deleted in found]
+    # vacuum sees the file that just ended before or after journald's thread has cut it, so it may delete one file later
+    assert all(0 <= predicted - deleted <= FILE for predicted, deleted in found), found
+    assert any(predicted == deleted > 0 for predicted, deleted in found), found
