@@ -167,13 +167,7 @@ def _show_directories(host: Host, path: str, context: Context) -> int:
         files = [file for file in host.files if file.directory == one.directory and file.problem is None]
         places.append(
             DirectoryAnswer(
-                directory=one.directory,
-                instance=one.name,
-                namespace=one.namespace,
-                storage=one.storage,
-                nocow=one.nocow,
-                rotatable=one.rotatable,
-                sync_interval_us=one.sync_interval_us,
+                instance=one,
                 window=windows.get(one.name),
                 retention=summarize_history(one, files),
                 decision=story.explain_decision(

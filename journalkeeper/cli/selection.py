@@ -71,16 +71,8 @@ def request(args: argparse.Namespace) -> Request:
 
     Its paths are absolute, and symbolic links in them are kept.
     """
-    return Request(
-        absolute(args.paths),
-        active=args.active,
-        archived=args.archived,
-        now=args.now,
-        compress=args.compress,
-        allow_unshare=args.allow_unshare,
-        before_shutdown=args.before_shutdown,
-        upkeep=True,
-    )
+    given = {name: value for name, value in vars(args).items() if name in Request._fields}
+    return Request(**{**given, "paths": absolute(args.paths), "upkeep": True})
 
 
 def absolute(paths: list[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from journalkeeper.model.schema import Count, Hidden, Key, Moment
+from journalkeeper.model.schema import Count, Hidden, Key, Moment, Span
 from journalkeeper.model.words import GIB, KIB, MIB, Kind, Reason, State
 
 MAX_EXTENT_BYTES = 128 * MIB
@@ -237,24 +237,24 @@ class Instance(NamedTuple):
     `sync_tells`, only a requested sync can show when journald flushes next.
     """
 
-    name: str
+    name: Annotated[str, Key("instance")]
     directory: str
-    device: int
+    device: Hidden[int]
     namespace: str
     nocow: bool
     storage: str
-    sync_interval_us: int
-    system_max_use_bytes: int | None
-    system_keep_free_bytes: int | None
-    system_max_file_size_bytes: int | None
-    system_max_files: int
-    online_since_us: int | None = None
-    slowest_piece_us: int = 0
-    max_retention_us: int = 0
-    max_file_us: int = 0
-    available_bytes: int | None = None
-    inode: int = 0
-    compressed: bool = False
-    refuses_compression: bool = False
+    sync_interval_us: Span
+    system_max_use_bytes: Hidden[int | None]
+    system_keep_free_bytes: Hidden[int | None]
+    system_max_file_size_bytes: Hidden[int | None]
+    system_max_files: Hidden[int]
+    online_since_us: Hidden[int | None] = None
+    slowest_piece_us: Hidden[int] = 0
+    max_retention_us: Hidden[int] = 0
+    max_file_us: Hidden[int] = 0
+    available_bytes: Hidden[int | None] = None
+    inode: Hidden[int] = 0
+    compressed: Hidden[bool] = False
+    refuses_compression: Hidden[bool] = False
     rotatable: bool = False
-    sync_tells: bool = False
+    sync_tells: Hidden[bool] = False

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from journalkeeper.model import Action, JournalFile, Reason, Skip, Stretch, Sums, Verb, Window
+from journalkeeper.model import Action, Instance, JournalFile, Reason, Skip, Stretch, Sums, Verb, Window
 from journalkeeper.model.escape import escape
 from journalkeeper.model.history import HistoryEntry, Sample
-from journalkeeper.model.schema import Count, Hidden, Inline, Moment, Seconds, Span
+from journalkeeper.model.schema import Count, Hidden, Inline, Moment, Seconds
 from journalkeeper.model.sentences import BY, describe_outcome
 from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, format_span, pluralize, spell_size
 from journalkeeper.policy.saving import READ_IOPS
@@ -248,13 +248,7 @@ class DirectoryAnswer(NamedTuple):
     `window` is None if no plan has one.
     """
 
-    directory: str
-    instance: str
-    namespace: str
-    storage: str
-    nocow: bool
-    rotatable: bool
-    sync_interval_us: Span
+    instance: Inline[Instance]
     window: Window | None
     retention: HistorySpan
     decision: ExplainedDecision | None
@@ -271,13 +265,13 @@ class DirectoriesAnswer(NamedTuple):
 
 def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str]) -> list[Lines]:
     """Return the blocks that `explain` shows about a directory."""
-    who = f"that of namespace {escape(place.namespace)}" if place.namespace else "this host's own writes here"
-    who = f"{who}; it can be asked to rotate files" if place.rotatable else "none here can be asked to rotate"
-    every = place.files
+    one, every = place.instance, place.files
+    who = f"that of namespace {escape(one.namespace)}" if one.namespace else "this host's own writes here"
+    who = f"{who}; it can be asked to rotate files" if one.rotatable else "none here can be asked to rotate"
     extents = f"{pluralize(every.extents, 'extent')}, where {every.ideal_extents:,} would be ideal"
     rows = [
         ("Journald", who),
-        ("Settings", _describe_settings(place)),
+        ("Settings", _describe_settings(one)),
         ("Window", UNKNOWN if place.window is None else describe_window(place.window)),
         ("Files", f"{pluralize(every.files, 'file')}, {extents}"),
         ("Covers", _describe_history(place.retention)),
@@ -285,10 +279,10 @@ def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str]) -> lis
         *([("Deletes", deletion)] if (deletion := _describe_deletion(place.retention)) else []),
         *(("Plan", text) for text in _list_sentences(place.decision, unknown)),
     ]
-    return [[("", escape(place.directory))], name_facts(rows)]
+    return [[("", escape(one.directory))], name_facts(rows)]
 
 
-def _describe_settings(instance: DirectoryAnswer) -> str:
+def _describe_settings(instance: Instance) -> str:
     synced = "never" if instance.sync_interval_us == INFINITY_US else format_span(instance.sync_interval_us, 1000)
     form = "new files are NOCOW" if instance.nocow else "new files are copy on write"
     return f"Storage={escape(instance.storage)}, SyncIntervalSec={synced}, {form}"

@@ -134,9 +134,8 @@ def place(
     files: tuple[JournalFile, ...] = ARCHIVES, decided: Decision | None = None, window: Window | None = None
 ) -> DirectoryAnswer:
     one = limits(name="4f3a", directory="/var/log/journal/4f3a")
-    facts = (one.directory, one.name, one.namespace, one.storage, one.nocow, one.rotatable, one.sync_interval_us)
     decision = story.explain_decision([decided] if decided else [], None, NOW_US)
-    return DirectoryAnswer(*facts, window, summarize_history(one, files), decision, Sums.of(files))
+    return DirectoryAnswer(one, window, summarize_history(one, files), decision, Sums.of(files))
 
 
 def told(some: DirectoryAnswer) -> str:
