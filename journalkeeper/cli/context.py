@@ -9,12 +9,14 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from journalkeeper.bus import names
+from journalkeeper.bus.client import Service
 from journalkeeper.bus.options import MOST_CHARACTERS
 from journalkeeper.cli.output import Output
 from journalkeeper.config import Config, files, validation
+from journalkeeper.engine import Engine
 from journalkeeper.health.evidence import Hung, Recorded, Unknown
 from journalkeeper.history import state
 from journalkeeper.history.store import Record
@@ -26,10 +28,6 @@ from journalkeeper.model.units import DAY_US
 
 ABSENT: Final = "not running or not on D-Bus: see systemctl status journalkeeper"
 """The message for a service that is not on the bus."""
-
-if TYPE_CHECKING:
-    from journalkeeper.bus.client import Service
-    from journalkeeper.engine import Engine
 
 
 class Context:
@@ -60,8 +58,6 @@ class Context:
 
         Raises: as `config` and `list_directories`.
         """
-        from journalkeeper.engine import Engine  # noqa: PLC0415 - pages are made without its libraries
-
         return self._engine or Engine(
             config or self.config(),
             directories=self.list_directories(patient=patient),
@@ -77,8 +73,6 @@ class Context:
         Raises: HungError if the service does not answer; BusyBusError if the bus does not; KeeperError if the service
         refuses.
         """
-        from journalkeeper.bus.client import Service  # noqa: PLC0415 - pages are made without jeepney
-
         return Service.find() if self._engine is None and self.means_service() else None
 
     def read_service(self) -> Manager | Hung | Unknown | None:

@@ -45,7 +45,7 @@ def run(_args: argparse.Namespace, context: Context) -> int:
 
 
 async def _serve(context: Context, log: Log) -> int:
-    from journalkeeper.bus.server import serve_bus  # noqa: PLC0415 - pages are made without these two's libraries
+    from journalkeeper.bus.server import serve_bus  # noqa: PLC0415 - pages are made without pyinotify
     from journalkeeper.service.daemon import Daemon  # noqa: PLC0415
     from journalkeeper.service.worker import ReplacedError  # noqa: PLC0415
 

@@ -19,8 +19,12 @@ exit status:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+import argparse
+from typing import Final, NamedTuple
 
+from journalkeeper.cli.context import Context
+from journalkeeper.cli.evidence import gather
+from journalkeeper.cli.output import Block
 from journalkeeper.cli.table import RED, YELLOW, paint
 from journalkeeper.health.evidence import DOCTOR_ENTRIES, RECENT_US, Evidence, Journal, Unknown, Wanted
 from journalkeeper.health.finding import LISTED, Verdict, judge
@@ -31,12 +35,6 @@ from journalkeeper.model.schema import RuleWord
 from journalkeeper.model.units import pluralize
 from journalkeeper.report.retention import history
 from journalkeeper.report.text import moment
-
-if TYPE_CHECKING:
-    import argparse
-
-    from journalkeeper.cli.context import Context
-    from journalkeeper.cli.output import Block
 
 DOCTOR_RULES: Final = (*RULES, history)
 """The rules of health, and the proposal of `retention`."""
@@ -55,19 +53,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
     With --check it is 1 if `status` is not OK, or, about another journal, if a rule found a problem. Raises: as
     `gather`.
     """
-    evidence = collect_evidence(context, Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US))
+    evidence = gather(context, Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US))
     verdict = judge(evidence, DOCTOR_RULES)
     found = [_describe(finding, colours=context.output.colours) for finding in verdict.findings]
     context.output.show(make_answer(verdict, evidence.journal), *found, legend=[_summarize(verdict, evidence)])
     health = judge(evidence, HEALTH).health if context.means_service() else "ok"
     return int(args.check and (health != "ok" or bool(verdict.problems)))
-
-
-def collect_evidence(context: Context, wanted: Wanted) -> Evidence:
-    """Collect the evidence that a command wants, with the running service's own report. Raises: as `gather`."""
-    from journalkeeper.cli.evidence import gather  # noqa: PLC0415 - takes jeepney, which the pages are made without
-
-    return gather(context, wanted)
 
 
 class UnjudgedRule(NamedTuple):

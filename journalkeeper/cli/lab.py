@@ -38,11 +38,12 @@ exit status:
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from journalkeeper.cli.context import explain_no_directory
+from journalkeeper.cli.context import Context, explain_no_directory
 from journalkeeper.cli.parser import between
 from journalkeeper.cli.progress import interrupt_on_signals, on_terminal
 from journalkeeper.cli.table import Column, Table
@@ -52,11 +53,6 @@ from journalkeeper.model.escape import escape
 from journalkeeper.model.units import format_size
 from journalkeeper.probe import compare
 from journalkeeper.probe.scratch_volume import isolate
-
-if TYPE_CHECKING:
-    import argparse
-
-    from journalkeeper.cli.context import Context
 
 EXTENTS_LEAST, EXTENTS_MOST = 100, 15_000
 """journald rotates by itself at about 19,000 extents."""

@@ -22,7 +22,8 @@ import stat
 from typing import Final, NamedTuple
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.doctor import DOCTOR_RULES, collect_evidence
+from journalkeeper.cli.doctor import DOCTOR_RULES
+from journalkeeper.cli.evidence import gather
 from journalkeeper.execute.whole_file import open_directory, write_whole
 from journalkeeper.health.evidence import REPORT_ENTRIES, Unknown, Wanted
 from journalkeeper.health.finding import judge
@@ -78,14 +79,14 @@ def run(args: argparse.Namespace, context: Context) -> int:
     The page lacks a part that cannot be read, and stderr has the reason.
 
     Raises: KeeperError if FILE is another file, or as `write_whole`; NeedsRootError or KeeperError if neither the files
-        nor the journal can be read; FileError if FILE cannot be written; as `Context.config` and `collect_evidence`.
+        nor the journal can be read; FileError if FILE cannot be written; as `Context.config` and `gather`.
     """
     path = os.path.abspath(args.output)
     replaces = _is_own_page(path)
     if os.path.lexists(path) and not replaces:  # before the long reading
         raise KeeperError(f"{escape(path)} exists and is no page of this user's: remove it, or choose another name")
     context.config()  # a wrong one ends the command
-    evidence = collect_evidence(context, Wanted(args.directory, REPORT_ENTRIES, plan=True))
+    evidence = gather(context, Wanted(args.directory, REPORT_ENTRIES, plan=True))
     missing = [part for part in (evidence.look, evidence.journal, evidence.record) if isinstance(part, Unknown)]
     if isinstance(evidence.look, Unknown) and isinstance(evidence.journal, Unknown):
         raise (NeedsRootError if missing[0].needs_root else KeeperError)(missing[0].why)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.doctor import collect_evidence
+from journalkeeper.cli.evidence import gather
 from journalkeeper.execute.whole_file import write_whole
 from journalkeeper.health.evidence import Evidence, Unknown, Wanted
 from journalkeeper.health.finding import supply
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     With --apply, also write the drop-in for journald; with --undo, only remove it. journald applies neither by itself.
 
     Raises: UsageError for -D with --apply or --undo; KeeperError if the retention is unknown; FileError if the
-        drop-in cannot be written or removed; as `_apply`; without --undo as `Context.config` and `collect_evidence`.
+        drop-in cannot be written or removed; as `_apply`; without --undo as `Context.config` and `gather`.
     """
     if args.directory is not None and (args.apply or args.undo):
         raise UsageError("--apply and --undo change the settings of this host's journald; leave out -D")
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         context.output.show(RetentionAnswer(RETENTION, changed), [said])
         return 0
     context.config()  # a wrong one ends the command
-    evidence = collect_evidence(context, Wanted(args.directory, entries=0, since_us=context.now_us))
+    evidence = gather(context, Wanted(args.directory, entries=0, since_us=context.now_us))
     found = supply(retention, evidence)
     if isinstance(found, Unknown):
         raise KeeperError(f"the retention is unknown: {found.why}")

@@ -37,7 +37,7 @@ def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Given:
 
     def set_up(found: Evidence) -> None:
         for module in (doctor, retention):
-            monkeypatch.setattr(module, "collect_evidence", lambda *_: found)
+            monkeypatch.setattr(module, "gather", lambda *_: found)
 
     return set_up
 

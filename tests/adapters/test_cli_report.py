@@ -23,7 +23,7 @@ def collect(monkeypatch: pytest.MonkeyPatch) -> Give:
     """Return a function that sets the evidence of the command, or its error."""
 
     def give(some: Callable[[], Evidence]) -> None:
-        monkeypatch.setattr(report, "collect_evidence", lambda *_: some())
+        monkeypatch.setattr(report, "gather", lambda *_: some())
 
     give(evidence)
     return give
