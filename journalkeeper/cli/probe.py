@@ -48,6 +48,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "help": "the size of a message or line (default: %(default)s)",
     },
     "rate": {"metavar": "N", "type": between(0.01, 20_000), "help": "how many a second (default: %(default)g)"},
+    "argv": {"nargs": "*", "metavar": "COMMAND", "help": "a command to run, with its arguments, after `--`"},
     "seconds": {"metavar": "N", "type": between(0.1, 86_400), "help": "the duration in seconds (default: %(default)g)"},
 }
 
@@ -110,14 +111,19 @@ another writer keeps the volume busy for 5 and for 20 percent of the time.""",
     ),
     Probe(
         "stream",
-        "how long a program's lines take to reach a reader that follows the journal",
+        "why a program's lines come late to a reader that follows the journal, and how late",
         """\
 Starts a program that prints lines, and measures how long a line takes to journald and on to
-`journalctl --follow`. It starts a journald of its own, or asks the host's with --host.""",
+`journalctl --follow`. It starts a journald of its own, or asks the host's with --host.
+Runs COMMAND if there is one, for --seconds at most, as you and with the host's journald, as
+systemd runs a service: its stdout and stderr are a socket. Names the cause of lines that come
+late or in bursts: the program's own buffer, the program, journald, or the reader. This needs no
+root, unless -D asks for a journald of its own.""",
         """
-  sudo journalkeeper probe stream --seconds=2
+  journalkeeper probe stream -- vmstat 1       does it buffer its lines?
+  sudo journalkeeper probe stream --seconds=2  with a program of its own
   sudo journalkeeper probe stream --seconds=5 --host""",
-        {"host": False, "size": 100, "rate": 20, "seconds": 15},
+        {"host": False, "size": 100, "rate": 20, "seconds": 15, "argv": []},
         _STARTS,
         500_000,
         "journald notifies readers after 250 ms, with a timer that may be 250 ms late",
@@ -138,7 +144,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         )
         common(sub)
         for name, default in probe.options.items():
-            sub.add_argument(f"--{name}", default=default, **OPTIONS[name])
+            sub.add_argument(name if name == "argv" else f"--{name}", default=default, **OPTIONS[name])
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -150,7 +156,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
         function `measure`; KeyboardInterrupt for a signal before the first values.
     """
     probe = next(row for row in PROBES if row.name == args.probe)
-    if probe.needs_root and not context.privileged:
+    is_users_own = getattr(args, "argv", None) and not args.directory
+    if probe.needs_root and not (context.privileged or is_users_own):
         raise NeedsRootError(probe.needs_root)
     if getattr(args, "since", None) is not None:
         args.since = f"@{args.since / 1e6:.6f}"

@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from journalkeeper.execute.whole_file import require_root_only
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.probe import bed
 from journalkeeper.probe.distribution import Limit, Series, verdict
-from journalkeeper.probe.scratch_volume import run, undo_at_end
+from journalkeeper.probe.scratch_volume import undo_at_end
 
 PATIENCE_S, MOMENT_S = 10.0, 0.1
 SCRATCH = "/var/tmp"  # noqa: S108 - in it a directory of our own is made, for root only
@@ -40,10 +40,11 @@ class Measurement:
     notes: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
 
     def verdict(self, limit: Limit) -> str:
-        """Return the losses, and whether the longest judged wait exceeds `limit`, as sentences."""
-        return " ".join([*self.losses, verdict(self.judged or self.series, limit)])
+        """Return the losses, the causes, and whether the longest judged wait exceeds `limit`, as sentences."""
+        return " ".join([*self.losses, *self.causes, verdict(self.judged or self.series, limit)])
 
 
 Steps: TypeAlias = Generator[Measurement, None, None]
@@ -113,6 +114,10 @@ class Target(NamedTuple):
         return cls(Path(f"/proc/{daemon.pid}/root/run/systemd/journal"), daemon.pid, str(daemon.journal))
 
 
+HOST: Final = Target(Path("/run/systemd/journal"), 1, None)
+"""The host's journald. Process 1 has its network namespace."""
+
+
 @contextmanager
 def target(*, host: bool, directory: str | None) -> Iterator[Target]:
     """Yield the journald to measure: the host's, or a private one that writes below `directory` (None: SCRATCH).
@@ -120,10 +125,9 @@ def target(*, host: bool, directory: str | None) -> Iterator[Target]:
     Raises: KeeperError if there is none, or it cannot start; FileError as `scratch`, also of the block; OSError.
     """
     if host:
-        pid = int(run("systemctl", "show", "--property=MainPID", "--value", "systemd-journald.service"))
-        if not pid:
+        if not (HOST.sockets / "stdout").exists():
             raise KeeperError("no systemd-journald runs here: `journalkeeper probe syslog` starts a private one")
-        yield Target(Path("/run/systemd/journal"), pid, None)
+        yield HOST
         return
     with scratch(directory or SCRATCH) as place, bed.PrivateJournald(place) as daemon:
         yield Target.of(daemon)

@@ -1,26 +1,32 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The delay of a program's lines on the way to a reader, through journald's stdout socket.
+"""The delay of a program's lines on the way to a reader: in its own buffer, in journald, and in `journalctl --follow`.
 
-Each line contains the time at which the program wrote it. All times are CLOCK_MONOTONIC, which cannot be set.
+The program has a socket as its stdout and stderr, as systemd makes it. A thread times each write and passes it on to
+journald's stdout socket. All times are CLOCK_MONOTONIC, which cannot be set.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from secrets import token_hex
-from typing import Final
+from typing import Final, NamedTuple
 
-from journalkeeper.journald.journalctl import parse_text_fields, run_journalctl
+from journalkeeper.journald.journalctl import decode_text, run_journalctl
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.probe.base import PATIENCE_S, Measurement, Steps, Target, read_lines, target
-from journalkeeper.probe.distribution import Series
+from journalkeeper.model.escape import escape
+from journalkeeper.model.units import format_size, pluralize
+from journalkeeper.probe.base import MOMENT_S, PATIENCE_S, Measurement, Steps, Target, read_lines, target
+from journalkeeper.probe.distribution import Series, format_wait
 from journalkeeper.probe.scratch_volume import wait_until
 
 PROGRAM: Final = """
@@ -32,61 +38,188 @@ for n in range(count):
     print(time.monotonic_ns(), pad, flush=True)
 """
 NO_LINE: Final = "`journalctl --follow` shows no new line (Storage=none?)"
+UNREAD: Final = "journalctl shows you no new line, so only the program's writes are measured: try sudo."
+BLOCK: Final = 4096
+"""The buffers of stdio and of Python are multiples of this (st_blksize of a pipe or socket)."""
+
+NOTIFY_NS: Final = 250_000_000
+"""journald notifies readers at most this often, so a line that waits longer before is not the reader's."""
+
+REMEDY: Final = "Let it write each line at once: PYTHONUNBUFFERED=1 or `python -u` for Python, `stdbuf -oL` for C."
+Program = subprocess.Popen[bytes]
+
+
+class Write(NamedTuple):
+    """A write of a program: the time since the write before it or the program's start, its bytes, and its line ends."""
+
+    gap_ns: int
+    size_bytes: int
+    lines: int
+
+
+class Relay:
+    """The writes of a program, and its lines, each with the time at which it was written (CLOCK_MONOTONIC, ns)."""
+
+    def __init__(self) -> None:
+        self.gaps = Series("between the program's writes")
+        self.writes: list[Write] = []
+        self.lines: list[tuple[int, bytes]] = []
+        """Without empty lines, which journald does not store."""
+        self._found = 0
+
+    def run(self, program: socket.socket, channel: socket.socket) -> None:
+        """Pass on what `program` sends, until its end. Raises: KeeperError if journald no longer takes it."""
+        rest, last_ns = b"", time.monotonic_ns()
+        while data := program.recv(1 << 20):
+            now_ns = time.monotonic_ns()
+            *lines, rest = (rest + data).split(b"\n")
+            self._add(lines, now_ns)
+            self.writes.append(Write(now_ns - last_ns, len(data), len(lines)))
+            self.gaps.add(last_ns, now_ns - last_ns)
+            last_ns = now_ns
+            try:
+                channel.sendall(data)
+            except OSError as error:
+                raise KeeperError(f"journald ended meanwhile ({error.strerror})") from error
+        self._add([rest], last_ns)
+
+    def _add(self, lines: list[bytes], now_ns: int) -> None:
+        self.lines += [(now_ns, line) for line in lines if line.strip()]
+
+    def find_written_ns(self, message: bytes) -> int | None:
+        """Return when the next line that begins with `message` was written; None for the rest of a line that journald
+        has split (LineMax=).
+        """
+        for number in range(self._found, len(self.lines)):
+            written_ns, line = self.lines[number]
+            if line.startswith(message):
+                self._found = number + 1
+                return written_ns
+        return None
+
+
+def name_cause(name: str, relay: Relay, taken: Series, read: Series) -> str:
+    """Return a sentence that names where lines wait the longest: in a buffer, the program, journald, or the reader."""
+    if not relay.writes:
+        return f"{name} wrote nothing: its buffer holds its lines, or it had none. {REMEDY}"
+    longest_line = max((len(line) for _, line in relay.lines), default=0)
+    blocks = [one for one in relay.writes if one.lines > 1 and -one.size_bytes % BLOCK <= longest_line]
+    is_buffer = 2 * sum(one.size_bytes for one in blocks) > sum(one.size_bytes for one in relay.writes)
+    longest = max(blocks if is_buffer else relay.writes[1:] or relay.writes)  # the first one has the program's start
+    pause, lines = format_wait(longest.gap_ns), pluralize(longest.lines, "line")
+    journald_ns, reader_ns = (max(series.took_ns, default=0) for series in (taken, read))
+    if journald_ns > max(NOTIFY_NS, longest.gap_ns):
+        return f"journald delays lines: it took one {format_wait(journald_ns)} after {name} wrote it."
+    if reader_ns > longest.gap_ns:
+        at_once = f"{name} wrote at least every {pause}, and journald took each line within {format_wait(journald_ns)}"
+        return f"Only the reader delays lines, as `journalctl -f` shows new ones four times a second: {at_once}."
+    if is_buffer:
+        at_once = f"{lines} ({format_size(longest.size_bytes)}) at once"
+        return f"{name}'s own buffer delays lines: it wrote nothing for {pause}, then {at_once}. {REMEDY}"
+    if longest.lines > 1 and len(relay.writes) == 1:
+        return f"{name} wrote {lines} at once after {pause}: its buffer held them, or it had none before. {REMEDY}"
+    return f"{name} itself pauses: it wrote nothing for {pause}, then {lines} at once, which fill no buffer."
 
 
 def measure(asked: Namespace) -> Steps:
-    """Measure at the journald that --host and the directory choose. Raises: as `base.target` and `at`."""
-    with target(host=asked.host, directory=asked.directory) as where:
+    """Measure at the journald that --host and the directory choose; a command without a directory at the host's.
+
+    Raises: as `base.target` and `at`.
+    """
+    with target(host=asked.host or bool(asked.argv and not asked.directory), directory=asked.directory) as where:
         yield from at(where, asked)
 
 
 def at(where: Target, asked: Namespace) -> Steps:
     """Run a program that writes lines to the journald `where`, and measure each line's way to it and on to a reader.
 
-    `asked` has --rate (lines a second), --seconds and --size (bytes a line). Lines that do not arrive within PATIENCE_S
-    after the program's end are a loss.
+    The program is the command `asked.argv`, which runs for at most --seconds, or one that writes for --seconds, with
+    --rate (lines a second) and --size (bytes a line). Lines that do not arrive within PATIENCE_S after the program's
+    end are a loss. A command is also measured if journalctl shows no line to this user.
 
-    Raises: KeeperError if journalctl shows no test line, or ends; OSError if journald cannot be reached.
+    Raises: KeeperError if the command or journalctl cannot be run, or journalctl ends; OSError if journald cannot be
+    reached.
     """
     count = max(1, round(asked.rate * asked.seconds))
     pad = max(0, asked.size - len(f"{time.monotonic_ns()} \n"))
-    words = [sys.executable, "-c", PROGRAM, str(count), str(1 / asked.rate), str(pad)]
-    taken, read = Series("until journald took it"), Series("from journald to reader")
-    found = Measurement([taken, read], judged=[read])
+    words = asked.argv or [sys.executable, "-c", PROGRAM, str(count), str(1 / asked.rate), str(pad)]
+    name = escape(os.path.basename(words[0]))
+    relay, taken, read = Relay(), Series("until journald took it"), Series("from journald to reader")
+    found = Measurement([relay.gaps, taken, read], judged=[read])
     yield found
-    with (
-        _follow(where) as (tag, reader),
-        _connect(where, tag) as output,
-        subprocess.Popen(words, stdout=output.fileno()) as program,
-    ):
-        heard_s = time.monotonic()
+    with _follow(where, needed=not asked.argv) as (tag, reader), _run(words, where, tag, relay) as (program, passing):
+        heard_s = began_s = time.monotonic()
         try:
-            for lines in reader:
+            for lines in reader or _wait(found):
                 now_ns = time.monotonic_ns()
-                for entry in map(parse_text_fields, lines):
-                    written_ns = entry["MESSAGE"].partition(" ")[0]
-                    if written_ns.isdecimal():  # else the rest of a line that journald has split (LineMax=)
+                for entry in map(json.loads, lines):
+                    written_ns = relay.find_written_ns(os.fsencode(decode_text(entry.get("MESSAGE"))))
+                    if written_ns is not None:
                         taken_ns = int(entry["__MONOTONIC_TIMESTAMP"]) * 1000
-                        taken.add(int(written_ns), taken_ns - int(written_ns))
+                        taken.add(written_ns, taken_ns - written_ns)
                         read.add(taken_ns, now_ns - taken_ns)
                 yield found
+                if asked.argv and now_ns / 1e9 - began_s >= asked.seconds:
+                    _stop(program)
                 if lines or program.poll() is None:
                     heard_s = now_ns / 1e9
-                if len(read.took_ns) == count or now_ns / 1e9 - heard_s >= PATIENCE_S:
+                is_shown = reader is None or len(read.took_ns) == len(relay.lines)
+                if (passing.done() and is_shown) or now_ns / 1e9 - heard_s >= PATIENCE_S:
                     break
             else:
                 raise KeeperError("`journalctl --follow` has ended")
         finally:
-            program.terminate()
-    if lost := count - len(read.took_ns):
-        found.losses.append(f"{lost} of {count} lines did not arrive.")
+            found.causes.append(name_cause(name, relay, taken, read))
+    if (program.returncode or 0) > 0:
+        found.notes.append(f"{name} ended with exit status {program.returncode}.")
+    if reader and (lost := len(relay.lines) - len(read.took_ns)):
+        found.losses.append(f"{lost} of {len(relay.lines)} lines did not arrive.")
 
 
 @contextmanager
-def _follow(where: Target) -> Iterator[tuple[str, Iterator[list[bytes]]]]:
+def _run(words: list[str], where: Target, tag: str, relay: Relay) -> Iterator[tuple[Program, Future[None]]]:
+    """Run a program in a process group of its own, and pass its output on to `where` until the block ends.
+
+    Raises: KeeperError if it cannot be run, or as `Relay.run`.
+    """
+    ours, theirs = socket.socketpair()
+    env = {name: value for name, value in os.environ.items() if name != "JOURNAL_STREAM"}
+    with ours, _connect(where, tag) as channel, ThreadPoolExecutor(1) as pool:
+        with theirs:
+            out = theirs.fileno()
+            try:
+                program = subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, process_group=0
+                )
+            except OSError as error:
+                raise KeeperError(f"{escape(words[0])}: cannot be run: {error.strerror}") from error
+        passing = pool.submit(relay.run, ours, channel)
+        try:
+            yield program, passing
+        finally:
+            _stop(program)
+            program.wait()
+            ours.shutdown(socket.SHUT_RD)  # a process that the program left behind may hold the other end
+        passing.result()
+
+
+def _stop(program: Program) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(program.pid, signal.SIGTERM)
+
+
+def _wait(found: Measurement) -> Iterator[list[bytes]]:
+    found.notes.append(UNREAD)
+    while True:
+        time.sleep(MOMENT_S)
+        yield []
+
+
+@contextmanager
+def _follow(where: Target, *, needed: bool) -> Iterator[tuple[str, Iterator[list[bytes]] | None]]:
     """Start `journalctl --follow` for a new identifier, and yield the identifier and its later lines.
 
-    journalctl has shown a test line by then.
+    journalctl has shown a test line by then. Unless it is `needed`, yield None for the lines if it shows none.
     """
     tag = f"journalkeeper-probe-{token_hex(4)}"
     with _connect(where, tag) as channel:
@@ -97,7 +230,13 @@ def _follow(where: Target) -> Iterator[tuple[str, Iterator[list[bytes]]]]:
         with run_journalctl(["MESSAGE"], "--lines=1", wanted, directory=where.directory) as journalctl:
             return bool(journalctl.output.readline())
 
-    wait_until(has_entry, NO_LINE, PATIENCE_S)  # journalctl does not follow a journal without entries of this boot
+    try:
+        wait_until(has_entry, NO_LINE, PATIENCE_S)  # journalctl does not follow a journal without entries of this boot
+    except KeeperError:
+        if needed:
+            raise
+        yield tag, None
+        return
     with run_journalctl(["MESSAGE"], "--all", "--follow", "--no-tail", wanted, directory=where.directory) as journalctl:
         reader = read_lines(journalctl.output.fileno())
         wait_until(lambda: next(reader, None) != [], NO_LINE, PATIENCE_S)

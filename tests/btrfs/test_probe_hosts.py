@@ -168,6 +168,7 @@ def test_fsync_measures_alone_and_beside_a_writer(bed: Bed, capsys: pytest.Captu
     [
         ("syslog --seconds=0.3", {"program waits", "message waits for journald"}),
         ("stream --seconds=0.5 --size=4096", {"until journald took it", "from journald to reader"}),
+        ("stream --seconds=5 -- echo a line", {"between the program's writes", "from journald to reader"}),
         ("intake", {"all"}),
     ],
 )
@@ -223,6 +224,7 @@ def options(**more: object) -> Namespace:
         "rate": 100,
         "seconds": 0.5,
         "host": False,
+        "argv": [],
     }
     return Namespace(**values | more)
 
@@ -241,7 +243,7 @@ def test_a_change_of_the_clock_makes_no_wait_longer(
 
 def test_lost_lines_are_counted(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "PATIENCE_S", 2)
-    monkeypatch.setattr(stream, "_follow", lambda *_: quiet_pipe())
+    monkeypatch.setattr(stream, "_follow", lambda *_, **__: quiet_pipe())
     found = run_probe(stream.at(Target.of(bed.journald), options()))
     assert found.losses == ["50 of 50 lines did not arrive."]
 
@@ -250,6 +252,69 @@ def test_a_reader_that_ends_fails_the_probe(bed: Bed, replace_journalctl: Callab
     replace_journalctl("/bin/sh", 'case $* in *--follow*) ;; *) exec {journalctl} "$@" ;; esac')
     with pytest.raises(KeeperError, match="`journalctl --follow` has ended"):
         run_probe(stream.at(Target.of(bed.journald), options()))
+
+
+PYTHON = """
+import time
+for n in range(100):
+    print("x" * 200)
+    time.sleep(0.02)
+"""
+STDIO = """
+#include <stdio.h>
+#include <unistd.h>
+int main(void) { for (int n = 0; n < 60; n++) { printf("line %0100d\\n", n); usleep(20000); } }
+"""
+BURSTS = "for n in 1 2 3; do for m in 1 2 3 4 5 6 7 8 9; do echo line $m; done; sleep 1; done"
+BUFFER = r"{}'s own buffer delays lines: it wrote nothing for [\d.]+ m?s, then \d+ lines \({}\) at once\. Let it write"
+READER = r"Only the reader delays lines, as .*: {} wrote at least every [\d.]+ m?s, and journald took each line within"
+
+
+@pytest.mark.parametrize(
+    ("command", "cause"),
+    [
+        (["env", "-u", "PYTHONUNBUFFERED", sys.executable, "-c", PYTHON], BUFFER.format("env", r"[78]\.\dK")),
+        (["env", "PYTHONUNBUFFERED=1", sys.executable, "-c", PYTHON], READER.format("env")),
+        ([sys.executable, "-u", "-c", PYTHON], READER.format(os.path.basename(sys.executable))),
+        (["STDIO"], BUFFER.format("stdio", r"4\.0K")),
+        (["stdbuf", "-oL", "STDIO"], READER.format("stdbuf")),
+        (["sh", "-c", "for n in $(seq 60); do echo line $n; sleep 0.02; done"], READER.format("sh")),
+        (["sh", "-c", BURSTS], r"sh itself pauses: it wrote nothing for 1\.\d+ s, then \d lines? at once, which fill"),
+        (["sh", "-c", "sleep 1; seq 20"], r"sh wrote 20 lines at once after 1\.\d+ s: its buffer held them, or it had"),
+        (["sh", "-c", "sleep 9"], "sh wrote nothing: its buffer holds its lines, or it had none"),
+        (["sh", "-c", "for n in $(seq 60); do echo $n; sleep .02; [ $n != 9 ] || kill -STOP JOURNALD; done & "
+          "sleep 1.5; kill -CONT JOURNALD; wait"], r"journald delays lines: it took one 1\.\d+ s after sh wrote it\."),
+    ],
+)  # fmt: skip
+def test_the_part_that_delays_the_lines_of_a_command_is_named(
+    command: list[str], cause: str, bed: Bed, tmp_path: Path
+) -> None:
+    subprocess.run(["cc", "-x", "c", "-o", tmp_path / "stdio", "-"], input=STDIO.encode(), check=True)
+    words = [word.replace("STDIO", f"{tmp_path}/stdio").replace("JOURNALD", f"{bed.journald.pid}") for word in command]
+
+    said: list[str] = []
+
+    def is_named() -> bool:
+        found = run_probe(stream.at(Target.of(bed.journald), options(argv=words, seconds=4)))
+        said.append(found.verdict(Limit(60 * 10**9, "X=")))
+        return not found.losses and bool(re.match(cause, said[-1]))
+
+    assert any(is_named() for _ in TRIES), said  # other work can delay a line, too
+
+
+@pytest.mark.parametrize(("user", "note"), [(1000, []), (999, [stream.UNREAD])])  # journald's SplitMode=uid
+def test_a_user_without_root_runs_a_command_on_the_hosts_journald(bed: Bed, user: int, note: list[str]) -> None:
+    bed.volume.mountpoint.chmod(0o755)
+    become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--no-new-privs"]
+    words = [*become, sys.executable, "-m", "journalkeeper", "probe", "stream", "--seconds=30", "-j", "--"]
+    command = ["sh", "-c", 'for n in $(seq 30); do echo "line $n"; sleep 0.02; done; echo error >&2; exit 3']
+    done = subprocess.run([*bed.journald.inside, "env", f"PYTHONPATH={REPOSITORY}", *words, *command],
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    check("probe", found)
+    assert found["notes"] == [*note, "sh ended with exit status 3."]
+    assert [series["count"] for series in found["series"]] == [31, *([0, 0] if note else [31, 31])]
 
 
 def test_lost_messages_are_counted_in_the_verdict(
