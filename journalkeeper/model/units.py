@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-
 Number = TypeVar("Number", int, float)
 
 U64_MAX = (1 << 64) - 1
@@ -36,7 +34,7 @@ MAX_TEXT = 1000
 SIZE_ALLOWED = "a size in bytes, or with K, M, G, T, P, E to the base 1024: 512K, 128M, 1.5G"
 SPAN_ALLOWED = "a time span: 30s, 5min, 1h 30min, 500ms, infinity; a plain number is seconds"
 BOOL_ALLOWED = "yes or no"
-_BOOL = TypeAdapter(bool)
+_YES, _NO = ("1", "yes", "y", "true", "t", "on"), ("0", "no", "n", "false", "f", "off")
 
 SIZE_UNITS = {**{suffix: 1 << 10 * (6 - place) for place, suffix in enumerate("EPTGMK")}, "B": 1, "": 1}
 # Patterns are compiled when first used (and kept by re): a tool that starts often prints more than it reads.
@@ -110,10 +108,9 @@ def parse_bool(text: str) -> bool:
 
     Raises: ValueError with the text "yes or no" for any other word. Source: parse_boolean().
     """
-    try:
-        return _BOOL.validate_python(text)
-    except ValidationError:
-        raise ValueError(BOOL_ALLOWED) from None
+    if text.lower() not in _YES + _NO:
+        raise ValueError(BOOL_ALLOWED)
+    return text.lower() in _YES
 
 
 def format_size(size_bytes: int) -> str:

@@ -223,17 +223,12 @@ def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action 
     if not files or price_of_rotation(question, threshold) >= price_without_rotation(question, actions, threshold):
         return None
     file = min(files, key=lambda file: (-file.extents.total, file.path))
-    veto = _find_veto(question) or wait_for_disk(question) or spread_rotations(question, file)
+    veto, cases = _find_veto(question), question.cases
+    if veto is None and not cases.request.hurries:
+        where, volume = question.instance.directory, cases.volumes.get(question.instance.device)
+        veto = deferral.wait_for_disk(where, volume, cases.host.now_us, cases.config)  # a rotation costs one more flush
+        veto = veto or spread_rotations(question, file)
     return veto or _make_rotation(question, file, Reason.CHEAPER)
-
-
-def wait_for_disk(question: Question) -> Skip | None:
-    """Postpone the additional flush of a rotation while other processes need the disk, unless the request hurries."""
-    if question.cases.request.hurries:
-        return None
-    where, now_us = question.instance.directory, question.cases.host.now_us
-    volume = question.cases.volumes.get(question.instance.device)
-    return deferral.wait_for_disk(where, volume, now_us, question.cases.config)
 
 
 def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
@@ -242,7 +237,7 @@ def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
     """
     apart_us = DAY_US // max(1, question.cases.config.budget.rotations_per_day)
     age_us = question.cases.host.now_us - file.head_time_us
-    if question.cases.request.hurries or not 0 <= age_us < apart_us:
+    if not 0 <= age_us < apart_us:
         return None
     detail = f"the file is {format_span(age_us)} old; a file is rotated to save writes after {format_span(apart_us)}"
     return question.skip(Reason.TOO_YOUNG, detail, until_us=file.head_time_us + apart_us)
