@@ -31,15 +31,7 @@ def read(text: str | bytes) -> list[tuple[int, str, str, str]]:
         ("  [J]  \na=1\n", [(2, "J", "a", "1")]),
         ("[J]\na=1\na=2\n", [(2, "J", "a", "1"), (3, "J", "a", "2")]),
         ("\ufeff[J]\na=\u00e4\n", [(2, "J", "a", "\u00e4")]),
-    ],
-)
-def test_assignments_come_with_their_line_and_section(text: str, rows: list[tuple[int, str, str, str]]) -> None:
-    assert read(text) == rows
-
-
-@pytest.mark.parametrize(
-    ("text", "rows"),
-    [
+        # an odd backslash at the end continues a line
         ("[J]\na=1\\\n2\n", [(3, "J", "a", "1 2")]),
         ("[J]\na=1\\\n  2\\\n  3\n", [(4, "J", "a", "1   2   3")]),
         ("[J]\na=1\\\n# between\n2\n", [(4, "J", "a", "1 2")]),
@@ -50,7 +42,7 @@ def test_assignments_come_with_their_line_and_section(text: str, rows: list[tupl
         ("# not continued \\\n[J]\na=1\n", [(3, "J", "a", "1")]),
     ],
 )
-def test_an_odd_backslash_at_the_end_continues_a_line(text: str, rows: list[tuple[int, str, str, str]]) -> None:
+def test_assignments_come_with_their_line_and_section(text: str, rows: list[tuple[int, str, str, str]]) -> None:
     assert read(text) == rows
 
 

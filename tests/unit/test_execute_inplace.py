@@ -10,20 +10,17 @@ from unittest.mock import Mock
 import pytest
 
 from journalkeeper.btrfs import fiemap
-from journalkeeper.btrfs.fiemap import (
-    FIEMAP_EXTENT_DATA_INLINE,
-    FIEMAP_EXTENT_ENCODED,
-    FIEMAP_EXTENT_SHARED,
-    FIEMAP_EXTENT_UNWRITTEN,
-    Extent,
-)
+from journalkeeper.btrfs.fiemap import Extent
 from journalkeeper.execute import executor, inplace
 from journalkeeper.execute.inplace import NEAR_BYTES, find_same_places, join_near
 from journalkeeper.model import KIB, Range
 from journalkeeper.policy.saving import is_useless_rewrite, least_extents
 
 K4, K8, K12 = 4 * KIB, 8 * KIB, 12 * KIB
-PLAIN, LAST, ENCODED = 0, 1, FIEMAP_EXTENT_ENCODED
+PLAIN, LAST, ENCODED = 0, 1, fiemap.FIEMAP_EXTENT_ENCODED
+SHARED, UNWRITTEN, INLINE = (
+    fiemap.FIEMAP_EXTENT_SHARED, fiemap.FIEMAP_EXTENT_UNWRITTEN, fiemap.FIEMAP_EXTENT_DATA_INLINE,
+)  # fmt: skip
 Rows = list[tuple[int, int, int, int]]
 
 
@@ -109,10 +106,10 @@ MAPS: list[tuple[Rows, Rows, list[tuple[int, int]]]] = [
     ([(0, 1 << 20, K12, ENCODED)], [(0, 9 << 20, K8, ENCODED), (K8, 1 << 20, K4, ENCODED)], [(K8, K4)]),
     ([(0, 1 << 20, K4, ENCODED)], [(0, 1 << 20, K4, PLAIN)], []),
     # other flags do not matter: a snapshot came or went, and another row is the last
-    ([(0, 1 << 20, K4, FIEMAP_EXTENT_SHARED)], [(0, 1 << 20, K4, LAST)], [(0, K4)]),
+    ([(0, 1 << 20, K4, SHARED)], [(0, 1 << 20, K4, LAST)], [(0, K4)]),
     # what is not written, and what is in the tree itself, has no place to be moved from
-    ([(0, 1 << 20, K4, FIEMAP_EXTENT_UNWRITTEN)], [(0, 1 << 20, K4, FIEMAP_EXTENT_UNWRITTEN)], []),
-    ([(0, 0, K4, FIEMAP_EXTENT_DATA_INLINE)], [(0, 0, K4, FIEMAP_EXTENT_DATA_INLINE)], []),
+    ([(0, 1 << 20, K4, UNWRITTEN)], [(0, 1 << 20, K4, UNWRITTEN)], []),
+    ([(0, 0, K4, INLINE)], [(0, 0, K4, INLINE)], []),
     # a hole between, and rows that end together
     ([(0, 1 << 20, K4, PLAIN), (K8, 2 << 20, K4, PLAIN)], [(0, 5 << 20, K4, PLAIN), (K8, 2 << 20, K4, PLAIN)],
      [(K8, K4)]),

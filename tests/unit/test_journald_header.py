@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -112,21 +111,14 @@ def test_a_short_file_is_no_journal() -> None:
         parse(b"", 0)
 
 
-def file_of(path: Path, data: bytes, size_bytes: int) -> int:
-    path.write_bytes(data)
-    os.truncate(path, size_bytes)
-    return os.open(path, os.O_RDONLY)
-
-
 def test_a_file_that_grew_since_its_stat_is_looked_at_again(tmp_path: Path) -> None:
-    fd = file_of(tmp_path / "system.journal", made(), SIZE)
-    try:
-        assert header.read(fd, SIZE - 4096).entries == 83
-        os.truncate(tmp_path / "system.journal", SIZE - 1)
+    with open(tmp_path / "system.journal", "w+b", buffering=0) as file:
+        file.write(made())
+        file.truncate(SIZE)
+        assert header.read(file.fileno(), SIZE - 4096).entries == 83
+        file.truncate(SIZE - 1)
         with pytest.raises(HeaderError):
-            header.read(fd, SIZE - 4096)
-    finally:
-        os.close(fd)
+            header.read(file.fileno(), SIZE - 4096)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +133,6 @@ def test_a_file_that_grew_since_its_stat_is_looked_at_again(tmp_path: Path) -> N
     ],
 )
 def test_the_state_byte_alone_is_read_from_the_open_file(tmp_path: Path, data: bytes, state: State) -> None:
-    fd = file_of(tmp_path / "system.journal", data, len(data))
-    try:
-        assert header.read_state(fd) is state
-    finally:
-        os.close(fd)
+    (tmp_path / "system.journal").write_bytes(data)
+    with open(tmp_path / "system.journal", "rb") as file:
+        assert header.read_state(file.fileno()) is state

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Sizes, time spans and booleans: what is taken, with which number, and what is refused.
 
-tests/adapters/test_model_units.py asks systemd which time spans are taken.
+tests/adapters/test_model_units.py asks systemd which time spans are taken, and how they are printed.
 """
 
 from __future__ import annotations
@@ -92,19 +92,11 @@ def test_size_is_printed_as_systemd_prints_it(size_bytes: int, text: str) -> Non
 @pytest.mark.parametrize(
     ("span_us", "accuracy_us", "text"),
     [
-        (999, 1, "999us"),
-        (1000, 1, "1ms"),
-        (1500, 1, "1ms 500us"),
-        (SECOND + 1, 1, "1s 1us"),
         (SECOND + 1, 1000, "1s"),
         (1_500_000, SECOND, "1s"),
-        (MINUTE - 1, 1, "59s 999ms"),
-        (MINUTE, 1, "1min"),
         (90 * MINUTE + 5 * SECOND, MINUTE, "1h 30min"),
-        (62 * MINUTE + 3 * SECOND, 1, "1h 2min"),
         (10 * MINUTE + 14 * SECOND + 999_999, 1, "10min 14s"),
         (HOUR + 5 * SECOND, 1, "1h 5s"),  # the third unit is the one that is cut
-        (MINUTE + 500_000, 1, "1min 500ms"),
         (MINUTE + 500_000, SECOND, "1min"),
         (2 * SECOND + 999_999, SECOND, "2s"),
         (999_999, SECOND, "999ms"),

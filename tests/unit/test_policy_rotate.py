@@ -87,13 +87,6 @@ def rotations(found: Plan) -> list[tuple[str, Reason]]:
 # To make an active file NOCOW
 
 
-def test_a_datacow_active_file_in_a_nocow_directory_is_rotated_once() -> None:
-    found = decided(host(active(), instances=(young(),)))
-    assert rotations(found) == [(SYSTEM, Reason.BORN_DATACOW)]
-    assert tools(found) == [Verb.ROTATE]
-    assert said(found) == []
-
-
 def test_it_is_rotated_in_the_plan_that_makes_the_directory_nocow() -> None:
     found = decided(host(active(), instances=(young(nocow=False),)))
     assert [(action.action, action.path) for action in found.actions] == [
@@ -102,51 +95,10 @@ def test_it_is_rotated_in_the_plan_that_makes_the_directory_nocow() -> None:
     ]
 
 
-def test_a_mount_option_makes_new_files_nocow_too() -> None:
-    mounted = volume(options=("rw", "nodatacow"))
-    found = decided(host(active(), instances=(young(nocow=False),), volumes=(mounted,)))
-    assert rotations(found) == [(SYSTEM, Reason.BORN_DATACOW)]
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        host(active(nocow=True), instances=(young(),)),
-        host(active(), instances=(young(nocow=False),), volumes=(volume(redundant=True),)),
-        host(*archives(2, 32), instances=(young(),)),
-        host(active(owner="remote"), instances=(young(),)),
-        host(active(links=2), instances=(young(),)),
-        host(active(problem=Reason.BAD_HEADER), instances=(young(),)),
-    ],
-    ids=["nocow", "directory-datacow", "no-active", "not-journalds", "linked", "broken"],
-)
-def test_nothing_is_rotated_for_nocow_where_that_changes_nothing(given: Host) -> None:
-    assert rotations(decided(given)) == []
-
-
-def test_a_file_that_came_of_a_rotation_is_not_rotated_again_for_being_datacow() -> None:
-    one = active()
-    found = decided(host(one, instances=(young(),), past=known(one, verb=Verb.ROTATE)))
-    assert rotations(found) == []
-    assert said(found) == [
-        (
-            Reason.NOT_TAKEN,
-            "journald is not asked to rotate: system.journal is new after a rotation and is still not NOCOW",
-        )
-    ]
-
-
 def test_the_archive_of_a_rotation_is_compacted() -> None:
     one = file(extents=extents(3000))
     found = decided(host(one, instances=(young(),), past=known(one, verb=Verb.ROTATE)))
     assert [action.path for action in found.actions] == [one.path]
-
-
-def test_rotate_to_apply_no_leaves_the_file_and_says_so() -> None:
-    config = Config(nocow=Nocow(rotate_to_apply=False))
-    found = decided(host(active(), instances=(young(),)), config=config)
-    assert rotations(found) == []
-    assert [reason for reason, _ in said(found)] == [Reason.NOT_ASKED]
 
 
 def test_the_system_journal_comes_first_and_one_rotation_serves_all() -> None:
@@ -163,8 +115,8 @@ def obstacle(**words: Any) -> list[tuple[str, Reason]] | list[Reason]:
     """The rotations, or where there are none the reasons."""
     of_instance = words.pop("instance", {})
     files = words.pop("files", (active(),))
-    request = words.pop("request", UPKEEP)
-    found = decided(host(*files, instances=(young(**of_instance),), **words), request)
+    request, config = words.pop("request", UPKEEP), words.pop("config", Config())
+    found = decided(host(*files, instances=(young(**of_instance),), **words), request, config)
     return rotations(found) or [reason for reason, _ in said(found)]
 
 
@@ -179,6 +131,17 @@ FEW = {"system_max_use_bytes": 200 * MIB, "system_max_file_size_bytes": 25 * MIB
     ("words", "expected"),
     [
         ({}, ROTATED),
+        ({"instance": {"nocow": False}, "volumes": (volume(options=("rw", "nodatacow")),)}, ROTATED),
+        ({"instance": {"nocow": False}, "volumes": (volume(redundant=True),)}, [Reason.REDUNDANT]),
+        ({"config": Config(nocow=Nocow(rotate_to_apply=False))}, [Reason.NOT_ASKED]),
+        ({"past": known(active(), verb=Verb.ROTATE)}, [Reason.NOT_TAKEN]),  # it came of a rotation
+        ({"files": (active(extents=extents(32, 32 * MIB, shared_bytes=MIB)),)}, [Reason.SNAPSHOTS]),
+        # Nothing becomes NOCOW by a rotation
+        ({"files": (active(nocow=True),)}, []),
+        ({"files": archives(2, 32)}, []),
+        ({"files": (active(owner="remote"),)}, []),
+        ({"files": (active(links=2),)}, []),
+        ({"files": (active(problem=Reason.BAD_HEADER),)}, []),
         ({"instance": {"rotatable": False}}, [Reason.NO_JOURNALD]),
         ({"files": (active(), active("user-1000", problem=Reason.UNKNOWN_FORMAT))}, [Reason.UNKNOWN_FORMAT]),
         ({"files": (active(), active("user-1000", problem=Reason.BAD_HEADER))}, ROTATED),
@@ -229,7 +192,8 @@ def test_journald_is_asked_only_when_nothing_speaks_against_it(words: dict[str, 
 def test_the_veto_names_the_share_the_limit_and_what_goes_at_once() -> None:
     of_instance = young(**FEW)
     ((_, detail),) = said(decided(host(active(size_mib=1), *archives(8, 25), instances=(of_instance,))))
-    assert detail.endswith("it costs 6% of the history, HistoryLoss=5%; journald would delete 25 MiB at once")
+    why = "it costs 6% of the history, HistoryLoss=5%; journald would delete 25 MiB at once"
+    assert detail == f"journald is not asked to rotate: {why}"
 
 
 def test_a_days_last_rotation_is_followed_by_a_look_an_hour_later() -> None:
@@ -360,14 +324,6 @@ def test_a_refused_attribute_is_not_marked_although_now_would_rotate() -> None:
     found = with_now(decided(given), given, UPKEEP, Config())
     marks = {skip.reason: skip.now for skip in found.skipped if skip.path == DIRECTORY}
     assert (marks[Reason.REDUNDANT], marks[Reason.WINDOW_CLOSED]) == (False, True)
-
-
-def test_a_file_is_not_made_nocow_where_snapshots_are_taken() -> None:
-    one = active(per_mib=0)
-    shared = one._replace(extents=one.extents._replace(shared_bytes=MIB))
-    assert rotations(decided(host(one, instances=(young(),)))) == [(SYSTEM, Reason.BORN_DATACOW)]
-    found = decided(host(shared, instances=(young(),)))
-    assert (rotations(found), [reason for reason, _ in said(found)]) == ([], [Reason.SNAPSHOTS])
 
 
 def test_each_user_makes_a_rotation_dearer() -> None:
