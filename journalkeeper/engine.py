@@ -349,6 +349,7 @@ class Engine:
 
     def _make_host(self, seen: Seen, record: Record) -> Host:
         now = now_us()
+        time.tzset()  # QuietHours= are local; a host that travels gets another /etc/localtime
         here = {
             one.device: ((one.uuid, one.subvolume), [file.inode for file in seen.files if file.device == one.device])
             for one in seen.volumes

@@ -173,6 +173,14 @@ class WindowSection(Section):
     A choice: a fragmented journal costs a laptop seconds at a boot, and can wait for the cable.
     """
 
+    quiet_hours: Annotated[str, Spec("QuietHours", Form.WEEKLY)] = ""
+    """When the service does no work, as spans of the local day. Weekdays apply to the spans after them; spans without
+    weekdays are on each day. A span that ends before it begins ends on the next day. Before a shutdown, and when a user
+    asks for it with `journalkeeper defrag`, the work is done anyway. Empty: never.
+
+    The administrator decides which hours other programs need. The service gives way to them at any time.
+    """
+
 
 class Budget(Section):
     """[Budget]: the limits of the work."""

@@ -16,7 +16,15 @@ from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from journalkeeper.model import compression
-from journalkeeper.model.units import SIZE_UNITS, SPAN_UNITS, parse_bool, parse_size, parse_span_us
+from journalkeeper.model.units import (
+    SIZE_UNITS,
+    SPAN_UNITS,
+    WEEKLY_ALLOWED,
+    parse_bool,
+    parse_size,
+    parse_span_us,
+    parse_weekly,
+)
 
 
 class Form(StrEnum):
@@ -30,6 +38,7 @@ class Form(StrEnum):
     PERCENT = "a percentage such as 40%"
     SIZE = "a size in bytes such as 64M"
     SPAN = "a time span such as 10s or 1h 30min"
+    WEEKLY = WEEKLY_ALLOWED
     WORD = "one of"
 
 
@@ -129,6 +138,7 @@ READERS: dict[Form, Callable[[str], object]] = {
     Form.PERCENT: lambda text: _count(text.removesuffix("%")),
     Form.SIZE: parse_size,
     Form.SPAN: parse_span_us,
+    Form.WEEKLY: lambda text: parse_weekly(text) and text,
     Form.WORD: str,
 }
 """The function that reads each form, except PATHS."""

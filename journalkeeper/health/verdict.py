@@ -31,6 +31,7 @@ WAITS: Final = {
     Reason.TOO_YOUNG: "until a day divided by RotationsPerDay= has passed since the last rotation",
     Reason.PRESSURE: "until the disk is less busy",
     Reason.BATTERY: "for mains power (OnBattery=no)",
+    Reason.QUIET_HOURS: "until QuietHours= ends",
     Reason.FREE_SPACE: "for free disk space",
     Reason.QUOTA: "for room in a quota group (`btrfs qgroup show`)",
     Reason.IN_USE: "for programs to stop writing",
@@ -107,11 +108,16 @@ def describe_waits(skipped: Iterable[Skip]) -> str:
     Only skips that postpone work count, without the rows that `drop_echoes` removes. The text is "" if no file waits.
     """
     skipped = drop_echoes(skipped)
-    waits = ((WAITS.get(skip.reason, f"({skip.reason})"), find_noun(skip)) for skip in skipped if skip.puts_off)
+    waits = ((_describe_end(skip), find_noun(skip)) for skip in skipped if skip.puts_off)
     return ", ".join(
         f"{pluralize(number, noun)} {'waits' if number == 1 else 'wait'} {end}"
         for (end, noun), number in sorted(Counter(waits).items(), key=lambda pair: (-pair[1], pair[0]))
     )
+
+
+def _describe_end(skip: Skip) -> str:
+    known = skip.detail if skip.reason is Reason.QUIET_HOURS else ""  # it has the time; empty for other users
+    return known or WAITS.get(skip.reason, f"({skip.reason})")
 
 
 def drop_echoes(skipped: Iterable[Skip]) -> list[Skip]:

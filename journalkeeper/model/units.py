@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import TypeVar
+from functools import cache
+from typing import Final, TypeVar
 
 Number = TypeVar("Number", int, float)
 
@@ -33,6 +34,7 @@ MAX_TEXT = 1000
 
 SIZE_ALLOWED = "a size in bytes, or with K, M, G, T, P, E to the base 1024: 512K, 128M, 1.5G"
 SPAN_ALLOWED = "a time span: 30s, 5min, 1h 30min, 500ms, infinity; a plain number is seconds"
+WEEKLY_ALLOWED = "spans of a day such as Mon..Fri 08:00..12:00 13:00..18:00 Sat,Sun 22:00..07:30, not the whole week"
 BOOL_ALLOWED = "yes or no"
 _YES, _NO = ("1", "yes", "y", "true", "t", "on"), ("0", "no", "n", "false", "f", "off")
 
@@ -101,6 +103,44 @@ def parse_span_us(text: str) -> int:
         if total >= INFINITY_US:
             raise ValueError(SPAN_ALLOWED)
     return total
+
+
+_NAMES: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_DAYS: Final = {name[:length]: number for number, name in enumerate(_NAMES) for length in (3, len(name))}
+_CLOCK: Final = r"([01]?[0-9]|2[0-3]):([0-5][0-9])"
+_WEEKLY_TERM: Final = rf"[ \t]*(?:([A-Za-z.,]+)[ \t]+)?{_CLOCK}\.\.(?:{_CLOCK}|24:00)(?=[ \t]|\Z)"
+DAY_MINUTES: Final = 24 * 60
+WEEK_MINUTES: Final = 7 * DAY_MINUTES
+
+
+@cache
+def parse_weekly(text: str) -> frozenset[int]:
+    """Return the minutes of the week in "Mon..Fri 08:00..18:00 Sat,Sun 22:00..07:30"; 0 is on Monday at 00:00.
+
+    Weekdays (in the form of systemd.time(7)) apply to the spans after them; spans at the beginning are on each day. A
+    span whose end is not after its beginning ends on the next day; 24:00 may end a span.
+
+    Raises: ValueError with the permitted form, also if the whole week is in `text`.
+    """
+    minutes, days = set[int](), set(range(7))
+    for names, hour, minute, end_hour, end_minute in _split_terms(_WEEKLY_TERM, text, WEEKLY_ALLOWED):
+        days = _parse_days(names) if names else days
+        begin, end = int(hour) * 60 + int(minute), int(end_hour or 24) * 60 + int(end_minute or 0)
+        length = (end - begin - 1) % DAY_MINUTES + 1
+        minutes |= {(day * DAY_MINUTES + begin + one) % WEEK_MINUTES for day in days for one in range(length)}
+    if len(minutes) == WEEK_MINUTES:
+        raise ValueError(WEEKLY_ALLOWED)
+    return frozenset(minutes)
+
+
+def _parse_days(word: str) -> set[int]:
+    days = set[int]()
+    for part in word.lower().split(","):
+        ends = [_DAYS.get(name, -1) for name in part.split("..", 1)]
+        if min(ends) < 0:
+            raise ValueError(WEEKLY_ALLOWED)
+        days |= {(ends[0] + one) % 7 for one in range((ends[-1] - ends[0]) % 7 + 1)}
+    return days
 
 
 def parse_bool(text: str) -> bool:

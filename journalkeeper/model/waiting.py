@@ -17,7 +17,7 @@ from journalkeeper.model.units import DAY_US
 LONG_US: Final = DAY_US
 """A longer wait is reported."""
 
-RESTS: Final = frozenset({str(Reason.BATTERY)})
+RESTS: Final = frozenset({str(Reason.BATTERY), str(Reason.QUIET_HOURS)})
 """Reasons that the administrator chose. No wait counts while the service rests, so that no rest becomes an alert."""
 
 LEFT: Final = {str(reason): place for place, reason in enumerate((Reason.NOT_BEGUN, Reason.INTERRUPTED))}

@@ -83,6 +83,7 @@ class Reason(StrEnum):
     TOO_YOUNG = "too-young", "RotationsPerDay= spreads rotations over the day: this file began too recently."
     PRESSURE = "pressure", "Other programs keep the disk busy; the next try follows when they stop."
     BATTERY = "battery", "The service rests on battery (OnBattery=no); `journalkeeper defrag` does not wait."
+    QUIET_HOURS = "quiet-hours", "The service rests in these hours (QuietHours=); `journalkeeper defrag` does not wait."
     FREE_SPACE = "free-space", "The volume has too little free space for the rewrite, because KeepFree= must remain."
     QUOTA = "quota", "A quota group of btrfs is full; `btrfs qgroup show` shows it, `btrfs qgroup limit` raises it."
     NOT_BTRFS = "not-btrfs", "The file is not on btrfs; journalkeeper works only on btrfs."

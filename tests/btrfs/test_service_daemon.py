@@ -115,6 +115,32 @@ def test_on_battery_the_service_rests_until_the_cable_is_plugged(
     assert eventually(lambda: path.name in service.done()), service.log()
 
 
+def test_quiet_hours_are_those_of_the_place_where_the_host_is(
+    copies: Copies, serve: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    path, zone, hour = copies.put(), tmp_path / "localtime", time.gmtime().tm_hour
+    shutil.copyfile("/usr/share/zoneinfo/Etc/UTC", zone)
+    travels = (
+        "unshare",
+        "--mount",
+        "env",
+        "-u",
+        "TZ",
+        "sh",
+        "-c",
+        f'mount --bind {zone} /etc/localtime && exec "$@"',
+        "sh",
+    )
+    quiet = f"{QUICK}QuietHours={hour}:00..{(hour + 2) % 24}:00\n"
+    service = serve(copies.machine.parent, quiet, travels).ready()
+    end = f"1 file waits until .* {(hour + 2) % 24:02}:00 [(]QuietHours=[)]"
+    assert eventually(lambda: any(re.search(end, line) for line in service.said)), service.said
+    assert path.name not in service.done()
+    shutil.copyfile("/usr/share/zoneinfo/Etc/GMT-12", zone)
+    service.reload(quiet)
+    assert eventually(lambda: path.name in service.done()), service.log()
+
+
 def test_a_wait_of_a_day_is_reported_after_a_restart_too(
     copies: Copies, serve: Callable[..., Daemon], tmp_path: Path
 ) -> None:

@@ -96,6 +96,8 @@ def test_lines_that_only_reset_are_the_defaults() -> None:
         ("Defrag.ChunkSec=1ms", "defrag.chunk_us", MS_US),
         ("Window.PressureMax=0", "window.pressure_max_percent", 0),
         ("Window.PressureMax=100%", "window.pressure_max_percent", 100),
+        ("Window.QuietHours=mon..Friday 8:00..12:30", "window.quiet_hours", "mon..Friday 8:00..12:30"),
+        ("Window.QuietHours=8:00..9:00 Sat,Sun 22:00..24:00", "window.quiet_hours", "8:00..9:00 Sat,Sun 22:00..24:00"),
         ("Budget.BytesPerDay=infinity", "budget.bytes_per_day", None),
         ("Budget.BytesPerDay=20G", "budget.bytes_per_day", 20 * GIB),
         ("History.KeepSec=1d", "history.keep_us", DAY_US),
@@ -140,6 +142,14 @@ def test_a_value_is_read_and_written_back(text: str, path: str, value: object) -
         "Window.PressureMax=101%",
         "Window.PressureMax=-1%",
         "Window.PressureMax=%",
+        *(
+            f"Window.QuietHours={text}"
+            for text in (
+                *("Sat", "8..9", "8:00-9:00", "8:60..9:00", "24:00..8:00", "8:00..24:30", "8:00..9:0010:00..11:00"),
+                *("00:00..24:00", "Mon..Sun 12:00..12:00", "Mon Tue 8:00..9:00", "Mon.. 8:00..9:00", "Mo 8:00..9:00"),
+                *("Mon..Tue..Wed 8:00..9:00", "Mon, Tue 8:00..9:00", "Mon..Fri *-*-* 08..17:*:*"),
+            )
+        ),
         "Budget.KeepFree=infinity",
         "History.KeepSec=23h",
     ],

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -22,12 +25,13 @@ from journalkeeper.model import (
     State,
     Verb,
 )
-from journalkeeper.model.units import MINUTE_US
+from journalkeeper.model.units import MINUTE_US, SECOND_US
 from journalkeeper.policy.deferral import (
     AGAIN_US,
     BATTERY_US,
     MAINTENANCE_US,
     PRESSURE_US,
+    find_quiet_end,
     get_retry_delay_us,
     remember,
 )
@@ -183,25 +187,84 @@ def test_now_waits_for_nothing() -> None:
     assert reason(planned(request=Request(now=True), **troubles)) is None
 
 
+BATTERY = (Reason.BATTERY, NOW_US + BATTERY_US)
+QUIET = (Reason.QUIET_HOURS, 1_700_002_800 * SECOND_US)  # NOW_US is 22:13:20 UTC on a Tuesday
+
+
 @pytest.mark.parametrize(
-    ("request_", "on_battery", "works", "rests"),
+    ("request_", "on_battery", "window", "rests"),
     [
-        (Request(upkeep=True), True, False, True),
-        (Request(upkeep=True), True, True, False),
-        (Request(upkeep=True), False, False, False),
-        (Request(upkeep=True, asked=True), True, False, False),
-        (Request(upkeep=True, now=True), True, False, False),
-        (Request(before_shutdown=True, upkeep=True, archived=True), True, False, False),
+        (Request(upkeep=True), True, {}, BATTERY),
+        (Request(upkeep=True), True, {"on_battery": True}, None),
+        (Request(upkeep=True), False, {}, None),
+        (Request(upkeep=True), False, {"quiet_hours": "Mon..Fri 20:00..23:00"}, QUIET),
+        (Request(upkeep=True), False, {"quiet_hours": "Wed 20:00..23:00"}, None),
+        (Request(upkeep=True, asked=True), True, {"quiet_hours": "20:00..23:00"}, None),
+        (Request(upkeep=True, now=True), True, {"quiet_hours": "20:00..23:00"}, None),
+        (Request(before_shutdown=True, upkeep=True, archived=True), True, {"quiet_hours": "20:00..23:00"}, None),
     ],
-    ids=["battery", "OnBattery=yes", "mains", "defrag", "--now", "shutdown"],
+    ids=["battery", "OnBattery=yes", "mains", "quiet", "another day", "defrag", "--now", "shutdown"],
 )
-def test_the_services_own_work_rests_on_battery(
-    request_: Request, *, on_battery: bool, works: bool, rests: bool
+def test_the_services_own_work_rests_on_battery_and_in_quiet_hours(
+    local: Callable[[str], None],
+    request_: Request,
+    window: dict[str, Any],
+    rests: tuple[Reason, int] | None,
+    *,
+    on_battery: bool,
 ) -> None:
+    local("UTC0")
     old = file(Kind.ACTIVE, extents=extents(0))  # a rotation makes it NOCOW
     given = host(FRAGMENTED, old, on_battery=on_battery, instances=(instance(rotatable=True, sync_tells=True),))
-    found = plan(given, request_, configured("window", on_battery=works))
-    resting = {(one.path, one.until_us, one.puts_off) for one in found.skipped if one.reason is Reason.BATTERY}
-    until_us = NOW_US + BATTERY_US
-    assert resting == ({(FRAGMENTED.path, until_us, True), (DIRECTORY, until_us, True)} if rests else set())
-    assert (not found.actions, not found.syncs) == (rests, rests)
+    found = plan(given, request_, configured("window", **window))
+    resting = {(one.path, one.reason, one.until_us) for one in found.skipped if one.puts_off}
+    assert resting == ({(FRAGMENTED.path, *rests), (DIRECTORY, *rests)} if rests else set())
+    assert (not found.actions, not found.syncs) == (rests is not None,) * 2
+
+
+@pytest.fixture
+def local(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Set the time zone, in the form of tzset(3)."""
+
+    def set_zone(zone: str) -> None:
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+
+    yield set_zone
+    monkeypatch.undo()
+    time.tzset()
+
+
+DAYTIME = "Mon..Fri 08:00..18:00"
+NIGHTS = "22:00..06:30"
+WEEKEND = "Sat,Sun 00:00..24:00 Mon 00:00..08:00"
+CHANGE = "02:30..04:30"
+
+
+@pytest.mark.parametrize(
+    ("quiet", "now", "end"),
+    [
+        (DAYTIME, "2026-11-27 07:59:59", None),  # a Friday
+        (DAYTIME, "2026-11-27 08:00:00", "2026-11-27 18:00:00"),
+        (DAYTIME, "2026-11-27 17:59:59", "2026-11-27 18:00:00"),
+        (DAYTIME, "2026-11-27 18:00:00", None),
+        (DAYTIME, "2026-11-28 12:00:00", None),
+        (NIGHTS, "2026-11-27 21:59:59", None),
+        (NIGHTS, "2026-11-27 22:00:00", "2026-11-28 06:30:00"),
+        (NIGHTS, "2026-11-29 23:00:00", "2026-11-30 06:30:00"),  # the end of a week
+        (NIGHTS, "2026-11-28 06:30:00", None),
+        ("Fri 22:00..06:00", "2026-11-28 05:59:59", "2026-11-28 06:00:00"),
+        ("Fri 22:00..06:00", "2026-11-27 05:00:00", None),  # Thursday's night
+        (WEEKEND, "2026-11-28 00:00:00", "2026-11-30 08:00:00"),
+        (CHANGE, "2026-03-29 01:59:59", None),  # 02:00 to 03:00 do not exist
+        (CHANGE, "2026-03-29 03:00:00", "2026-03-29 04:30:00"),
+        ("02:00..03:00", "2026-03-29 03:00:00", None),
+        (CHANGE, "2026-10-25 02:45:00", "2026-10-25 02:00:00"),  # 02:00 to 03:00 exist twice
+    ],
+)
+def test_quiet_hours_are_those_of_the_wall_clock(
+    local: Callable[[str], None], quiet: str, now: str, end: str | None
+) -> None:
+    local("CET-1CEST,M3.5.0,M10.5.0/3")
+    found = find_quiet_end(round(datetime.fromisoformat(now).timestamp() * 1e6), quiet)
+    assert (None if found is None else f"{found:%Y-%m-%d %H:%M:%S}") == end
