@@ -6,7 +6,7 @@ Reading and writing are inverse: `read(format_value(value))` is `value`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
 from shlex import join, split
@@ -81,7 +81,9 @@ class Spec(NamedTuple):
             case bool():
                 return "yes" if value else "no"
             case int():
-                return _scale(value, UNITS.get(self.form, ()))
+                units = UNITS.get(self.form, ())
+                unit, suffix = next((one for one in units if value and value % one[0] == 0), (1, ""))
+                return f"{value // unit}{suffix}"
             case tuple():
                 return join(value)
         return str(value)
@@ -110,12 +112,6 @@ class Spec(NamedTuple):
             with suppress(ValueError):
                 return self.format_value(parse_bool(text))
         return READERS[self.form](text)
-
-
-def _scale(value: int, units: Iterable[tuple[int, str]]) -> str:
-    """Return `value` as text in the largest of `units` that divides it, such as "2h" or "64M"."""
-    unit, suffix = next((unit for unit in units if value and value % unit[0] == 0), (1, ""))
-    return f"{value // unit}{suffix}"
 
 
 def _count(text: str) -> int:

@@ -50,7 +50,14 @@ class Pace:
         for offset, length in self.iterate_reads(ranges, most_bytes):
             began = time.monotonic_ns()
             yield offset, length
-            self._count_piece(length, (time.monotonic_ns() - began) // 1000)
+            took_us = (time.monotonic_ns() - began) // 1000
+            self.written_bytes += length
+            self.slowest_us = max(self.slowest_us, took_us)
+            if self.piece_us is not None:
+                self._length = adapt_amount(self._length, length, took_us, self.piece_us, LEAST_BYTES, self.most_bytes)
+                self._length -= self._length % LEAST_BYTES
+            self._expected_us = took_us * self._length // length
+            self.tell(length)
 
     def iterate_reads(self, ranges: Iterable[Range], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
         """Yield (offset, length) of each piece to read, until `ask` returns a reason to end. No piece counts as
@@ -69,15 +76,6 @@ class Pace:
         """Call `ask`, which may sleep, and return whether the next piece may begin."""
         self.ended = self.ask(self._expected_us)
         return self.ended is None
-
-    def _count_piece(self, length: int, took_us: int) -> None:
-        self.written_bytes += length
-        self.slowest_us = max(self.slowest_us, took_us)
-        if self.piece_us is not None:
-            self._length = adapt_amount(self._length, length, took_us, self.piece_us, LEAST_BYTES, self.most_bytes)
-            self._length -= self._length % LEAST_BYTES
-        self._expected_us = took_us * self._length // length
-        self.tell(length)
 
 
 class PieceTimes:

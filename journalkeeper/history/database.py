@@ -113,8 +113,9 @@ class Database:
         return self._run("write the history", transaction)
 
     def _run(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Run `work`, on a file opened anew or at last on a new file. Raises: _UnusableError; others as
-        `_translate_error`.
+        """Run `work`, on a file opened anew, or at last on a new file while the old one is "PATH.WHY-TIME" (UTC).
+
+        Raises: _UnusableError; others as `_translate_error`.
         """
         with suppress(_UnusableError):
             return self._run_once(doing, work)
@@ -125,7 +126,11 @@ class Database:
                 _read_through(self.path)
                 if self._read_only:
                     raise
-                self._move_aside(error.why)
+                # A rollback journal keeps its name. SQLite has already rolled it back, or deletes it when it opens the
+                # new, empty database (pager.c, hasHotJournal).
+                aside = f"{self.path}.{error.why}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+                os.rename(self.path, aside)
+                self.set_aside = aside
         return self._run_once(doing, work)
 
     def _run_once(self, doing: str, work: Callable[[Connection], T]) -> T:
@@ -161,7 +166,9 @@ class Database:
             if self._read_only:
                 uri = "file::memory:"
             else:
-                _create(self.path)
+                state.make_directory(os.path.dirname(self.path))
+                # SQLite gives its journal the same mode.
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE))
         connection = self._connection = _open(uri)
         version = self._version(connection)
         if self._read_only and version < VERSION:
@@ -208,17 +215,6 @@ class Database:
                     raise _UnusableError(self.path, "corrupt") from error  # not the tables of its version
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {VERSION}")
-
-    def _move_aside(self, why: str) -> None:
-        """Close the file, and rename it to "PATH.WHY-TIME" (UTC).
-
-        A rollback journal keeps its name. SQLite has already rolled it back, or deletes it when it opens the new, empty
-        database (pager.c, hasHotJournal).
-        """
-        self.close()
-        aside = f"{self.path}.{why}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-        os.rename(self.path, aside)
-        self.set_aside = aside
 
 
 def _open(uri: str) -> Connection:
@@ -279,9 +275,3 @@ def _read_through(path: str) -> None:
         with suppress(FileNotFoundError), open(name, "rb", buffering=0) as file:
             while file.read(READ_BYTES):
                 continue
-
-
-def _create(path: str) -> None:
-    """Create the file, and the directories above it. SQLite gives its journal the same mode."""
-    state.make_directory(os.path.dirname(path))
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE))

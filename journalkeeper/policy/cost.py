@@ -67,30 +67,17 @@ def _archive_reason(case: Case, compression: Compression | None) -> Reason | Non
     after = _count_extents_after(file, compression)
     if file.extents.total - after >= defrag.min_extents and file.extents.total > after * NEAR_IDEAL:
         return Reason.FRAGMENTED
-    if _count_hidden_bytes(file, moves=compression is not None or file.extents.total > 1) >= defrag.min_reclaim_bytes:
+    # journald truncates an archive within its last allocation, which stays occupied: FIEMAP does not report the rest.
+    known = file.disk_bytes is not None
+    behind = max(0, (file.disk_bytes or 0) - file.extents.data_bytes) if known else -file.size_bytes % FALLOCATE_BYTES
+    moves = known and (compression is not None or file.extents.total > 1)
+    if max(file.extents.unwritten_bytes, behind if moves else 0) >= defrag.min_reclaim_bytes:  # the two can overlap
         return Reason.PINNED
     plain = file.extents.data_bytes - file.extents.encoded_bytes
-    saved = plain * (1 - EXPECTED_RATIO) + _estimate_tail_bytes(file)
+    saved = plain * (1 - EXPECTED_RATIO) + behind
     if compression is not None and not file.compressed and saved >= defrag.min_reclaim_bytes:
         return Reason.UNCOMPRESSED
     return None
-
-
-def _estimate_tail_bytes(file: JournalFile) -> int:
-    """Return the bytes that a plain archive occupies behind its end, too many if the disk usage is unknown."""
-    if file.disk_bytes is not None:
-        return max(0, file.disk_bytes - file.extents.data_bytes)
-    return -file.size_bytes % FALLOCATE_BYTES
-
-
-def _count_hidden_bytes(file: JournalFile, *, moves: bool) -> int:
-    """Return the least number of bytes that the file occupies without being readable data.
-
-    FIEMAP does not report the rest of the last 8 MiB allocation, which stays occupied after journald truncates the
-    archive. The two numbers can overlap.
-    """
-    behind = file.disk_bytes - file.extents.data_bytes if moves and file.disk_bytes is not None else 0
-    return max(file.extents.unwritten_bytes, behind)
 
 
 def _count_extents_after(file: JournalFile, compression: Compression | None) -> int:

@@ -74,11 +74,6 @@ def _doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str]
     return None
 
 
-def makes_nocow(instance: Instance, volume: Volume | None) -> bool:
-    """Return whether a new file in the directory becomes NOCOW. Without a volume only the attribute counts."""
-    return instance.nocow or (volume is not None and "nodatacow" in volume.options)
-
-
 def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | None) -> Skip | None:
     where = instance.directory
     if "nodatacow" in volume.options:

@@ -112,7 +112,8 @@ def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) 
         start := nocow.postpone_at_start(instance, cases.host, cases.request, cases.config)
     ):
         return [start]  # and no rotation, which a second one would follow
-    will_be = nocow.makes_nocow(instance, volume) or isinstance(attribute, Action)
+    mounted_so = volume is not None and "nodatacow" in volume.options
+    will_be = instance.nocow or mounted_so or isinstance(attribute, Action)
     unwanted = isinstance(attribute, Skip) and attribute.reason in nocow.UNWANTED
     rotation = rotate.decide_rotation(question, proposed, nocow=will_be and not unwanted)
     return [answer for answer in (attribute, rotation) if answer is not None]
