@@ -37,9 +37,10 @@ TESTS_OF = {
     "journald": "journald_* hostile_names boundary",
     "observe": "observe* intake read_cost many_files",
     "history": "history_database history_state history_store record_faults",
-    "execute": "execute* effects whole_file kernels",
+    "execute": "execute* effects kernels",
     "metrics": "metrics_*",
     "engine": "engine",
+    "whole_file": "whole_file",
     "keeper": "",  # a Protocol, tested in both forms by cli_commands and cli_bus
     "report": "report_*",
     "probe": "probe_* lab_compare try",

@@ -28,6 +28,7 @@ ORDER = (
     "health",
     "btrfs",
     "journald",
+    "whole_file",
     "observe",
     "history",
     "execute",

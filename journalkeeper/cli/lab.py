@@ -47,12 +47,12 @@ from journalkeeper.cli.context import Context, explain_no_directory
 from journalkeeper.cli.parser import between
 from journalkeeper.cli.progress import interrupt_on_signals, on_terminal
 from journalkeeper.cli.table import Column, Table
-from journalkeeper.execute.whole_file import require_root_only
 from journalkeeper.model.errors import KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.escape import escape
 from journalkeeper.model.units import format_size
 from journalkeeper.probe import compare
 from journalkeeper.probe.scratch_volume import isolate
+from journalkeeper.whole_file import require_root_only
 
 EXTENTS_LEAST, EXTENTS_MOST = 100, 15_000
 """journald rotates by itself at about 19,000 extents."""

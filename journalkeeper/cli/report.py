@@ -24,7 +24,6 @@ from typing import Final, NamedTuple
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.doctor import DOCTOR_RULES
 from journalkeeper.cli.evidence import gather
-from journalkeeper.execute.whole_file import open_directory, write_whole
 from journalkeeper.health.evidence import REPORT_ENTRIES, Unknown, Wanted
 from journalkeeper.health.finding import judge
 from journalkeeper.model.errors import KeeperError, NeedsRootError
@@ -32,6 +31,7 @@ from journalkeeper.model.escape import escape
 from journalkeeper.model.schema import Count
 from journalkeeper.model.units import spell_size
 from journalkeeper.report.page import MARK, page
+from journalkeeper.whole_file import open_directory, write_whole
 
 MODE: Final = 0o600
 """Only root may read root's page: its content is confidential, and its directory may be open to others."""

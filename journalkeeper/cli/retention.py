@@ -27,7 +27,6 @@ from typing import Final, NamedTuple
 
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.evidence import gather
-from journalkeeper.execute.whole_file import write_whole
 from journalkeeper.health.evidence import Evidence, Unknown, Wanted
 from journalkeeper.health.finding import supply
 from journalkeeper.journald import conf
@@ -36,6 +35,7 @@ from journalkeeper.model.schema import Inline
 from journalkeeper.observe.machine import RETENTION
 from journalkeeper.observe.unit_states import OURS
 from journalkeeper.report.retention import Retention, describe_retention, dropin, retention
+from journalkeeper.whole_file import write_whole
 
 MODE: Final = 0o644
 WRITE: Final = "write the setting for journald"

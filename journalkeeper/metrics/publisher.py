@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Final
 
 from journalkeeper.config import Config
-from journalkeeper.execute.whole_file import write_whole
 from journalkeeper.health.verdict import judge_present, present_after_run
 from journalkeeper.history.store import Record
 from journalkeeper.metrics import prometheus
@@ -26,6 +25,7 @@ from journalkeeper.metrics.prometheus import Facts
 from journalkeeper.metrics.status import status
 from journalkeeper.model import Host, Outcome, Plan
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NotBtrfsError, run_bookkeeping
+from journalkeeper.whole_file import write_whole
 
 REFRESH_S: Final = 3600.0
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final, NamedTuple, TypeAlias
 
-from journalkeeper.execute.whole_file import require_root_only
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.probe import bed
 from journalkeeper.probe.distribution import Limit, Series, verdict
 from journalkeeper.probe.scratch_volume import undo_at_end
+from journalkeeper.whole_file import require_root_only
 
 PATIENCE_S, MOMENT_S = 10.0, 0.1
 SCRATCH = "/var/tmp"  # noqa: S108 - in it a directory of our own is made, for root only

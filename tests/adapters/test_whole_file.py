@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
+from journalkeeper import whole_file
 from journalkeeper.btrfs import kernel
 from journalkeeper.cli import lab
-from journalkeeper.execute import whole_file
-from journalkeeper.execute.whole_file import write_whole
 from journalkeeper.journald import opening
 from journalkeeper.metrics.publisher import NAME, target
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.probe.base import scratch
+from journalkeeper.whole_file import write_whole
 
 
 def write(path: str, text: str, *, replace: bool = True) -> None:
