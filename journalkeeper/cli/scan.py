@@ -43,18 +43,10 @@ def _kind(file: JournalFile) -> str:
 
 
 def _flags(file: JournalFile) -> str:
-    flags = [
-        word
-        for word, is_so in (
-            (file.problem, file.problem),
-            (file.state, file.state in {State.ONLINE, State.OFFLINE}),
-            ("compressed", file.compressed),
-            ("nocow", file.nocow),
-            ("shared", file.extents.shared_bytes),
-        )
-        if word and is_so
-    ]
-    return ",".join(flags) or "-"
+    state = file.state if file.state in {State.ONLINE, State.OFFLINE} else ""
+    shared = "shared" if file.extents.shared_bytes else ""
+    flags = (file.problem, state, "compressed" if file.compressed else "", "nocow" if file.nocow else "", shared)
+    return ",".join(filter(None, flags)) or "-"
 
 
 _COLUMNS: Final[tuple[Column[JournalFile], ...]] = (

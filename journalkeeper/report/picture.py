@@ -8,7 +8,7 @@ from one extent to the 128 and more that blocks of 4 KiB permit. The letter belo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from journalkeeper.model import MIB, Stretch
 from journalkeeper.model.units import spell_size
@@ -17,22 +17,15 @@ HEIGHTS: Final = "▁▂▃▄▅▆▇█"
 _SMALL: Final = " (too little for a column)"
 
 
-class Sign(NamedTuple):
-    """The sign of a kind of bytes: its field, its letter and its name."""
-
-    field: str
-    letter: str
-    name: str
-
-
-SIGNS: Final = (
-    Sign("data_bytes", "d", "plain data"),
-    Sign("compressed_bytes", "c", "compressed data"),
-    Sign("shared_bytes", "s", "shared with a snapshot or a copy"),
-    Sign("both_bytes", "b", "shared and compressed"),
-    Sign("unwritten_bytes", "u", "unwritten: allocated, and reads as zeros"),
-    Sign("hole_bytes", "h", "hole"),
-)
+KINDS: Final = {
+    "data_bytes": "d plain data",
+    "compressed_bytes": "c compressed data",
+    "shared_bytes": "s shared with a snapshot or a copy",
+    "both_bytes": "b shared and compressed",
+    "unwritten_bytes": "u unwritten: allocated, and reads as zeros",
+    "hole_bytes": "h hole",
+}
+"""The letter and the name of each kind of bytes, by the field of a Stretch."""
 
 
 def level(extents: int, length: int) -> int:
@@ -47,7 +40,7 @@ def level(extents: int, length: int) -> int:
 
 def letter(part: Stretch) -> str:
     """Return the letter for the kind of data that has the most bytes in `part`; a space for a part of length 0."""
-    return max(SIGNS, key=lambda look: getattr(part, look.field)).letter if part.length else " "
+    return KINDS[max(KINDS, key=lambda field: getattr(part, field))][0] if part.length else " "
 
 
 def merge(parts: Sequence[Stretch], columns: int) -> list[Stretch]:
@@ -75,9 +68,9 @@ def _key(parts: Sequence[Stretch], columns: list[Stretch], steps: set[int]) -> l
     seen = set(map(letter, columns))
     counts = [f"{HEIGHTS[step]} {_count(step)}" for step in sorted(steps)]
     kinds = [
-        f"{look.letter} {look.name}, {spell_size(getattr(whole, look.field))}{'' if look.letter in seen else _SMALL}"
-        for look in SIGNS
-        if getattr(whole, look.field)
+        f"{kind}, {spell_size(getattr(whole, field))}{'' if kind[0] in seen else _SMALL}"
+        for field, kind in KINDS.items()
+        if getattr(whole, field)
     ]
     return [f"{wide}; extents per MiB: {', '.join(counts)}", *kinds]
 
