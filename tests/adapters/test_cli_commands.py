@@ -15,7 +15,6 @@ import pytest
 
 from journalkeeper.cli import check_config
 from journalkeeper.cli.context import Context
-from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.history.state import Lock
 from journalkeeper.history.store import Record
@@ -261,13 +260,6 @@ def test_defrag_with_nothing_to_do_says_why_for_each_file_and_is_done(typed: Typ
     assert [row[key] for key in keys] == ["skipped", "settling", 9_447, 0]
 
 
-@pytest.mark.parametrize("word", ["plan", "defrag"])
-def test_waiting_files_are_reported_after_the_actions(word: str, typed: Typed) -> None:
-    waiting = Plan((), (ACTION,), (SKIP._replace(reason=Reason.WINDOW_CLOSED, now=True, puts_off=True),))
-    last = ". 1 file left alone: 1 file waits for journald's next flush. `journalkeeper defrag --now` does not wait.\n"
-    assert typed(word, engine=FakeEngine(DONE, plan=waiting)).out.endswith(last)
-
-
 @pytest.mark.parametrize(
     ("reason", "says"),
     [
@@ -415,12 +407,6 @@ def test_a_scan_says_nothing_of_files_that_it_did_not_examine(problem: Reason, t
     said = typed("scan", engine=FakeEngine(files=(odd,)))
     assert "No journal file was examined. 1 not examined: see FLAGS." in said.out
     assert "fragmented" not in said.out
-
-
-@pytest.mark.usefixtures("as_root")
-def test_root_is_not_told_to_be_root(typed: Typed) -> None:
-    said = typed("scan", engine=FakeEngine(files=(CLOSED,)))
-    assert (said.status, said.err) == (1, "")
 
 
 @pytest.mark.usefixtures("as_user")
@@ -609,19 +595,6 @@ def test_status_on_a_host_without_btrfs_has_nothing_to_do(typed: Typed, monkeypa
     assert said.out.startswith("OK: /proc/self is not on btrfs; there is nothing to do.\n")
     document = typed("status", "-j").document
     assert (document["fine"], document["health"], document["verdict"][:3]) == (True, "ok", "OK:")
-
-
-@pytest.mark.usefixtures("unserved")
-def test_status_with_a_bad_configuration_says_so_and_what_else_it_knows(
-    typed: Typed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def bad(_: Context) -> Config:
-        raise KeeperError("a bad line")
-
-    monkeypatch.setattr(Context, "config", bad)
-    said = typed("status")
-    assert (said.status, said.err) == (1, "")
-    assert said.out.startswith("Act: a bad line. Try: journalkeeper check-config ")
 
 
 def test_status_tells_a_run_that_works_from_one_that_was_killed(typed: Typed, state: Path) -> None:

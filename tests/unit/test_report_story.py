@@ -37,12 +37,19 @@ def said(some: Story) -> str:
     return join(story.explain_file(some, 80))
 
 
-def test_the_price_is_that_of_this_disk_before_that_of_a_slow_one() -> None:
-    assert (
-        "Reading: 2.5s on this disk with cold caches, estimated from a sample; 39.9s on a hard disk (150 reads"
-        in said(a_story())
-    )
-    assert "saves 39.6s of a cold read at 150 reads a second" in said(a_story())
+@pytest.mark.parametrize(
+    ("some", "words"),
+    [
+        (a_story(), "Reading: 2.5s on this disk with cold caches, estimated from a sample; 39.9s on a hard disk (150"),
+        (a_story(), "Unused: 19 MiB on the disk hold old data of the file"),
+        (a_story(price=PRICE._replace(pinned_bytes=0)), "Unused: none"),
+        (a_story(), "saves 39.6s of a cold read at 150 reads a second The file"),
+        (a_story(decided=DOING._replace(disk_bytes_saved=9 << 20)), "150 reads a second and about 9 MiB on disk"),
+        (a_story(past=()), "no entry in the history"),
+    ],
+)
+def test_the_price_the_unused_space_and_the_saving_of_a_file(some: Story, words: str) -> None:
+    assert words in said(some)
 
 
 def test_each_part_that_could_not_be_looked_at_is_unknown_and_the_rest_is_told() -> None:
@@ -51,11 +58,6 @@ def test_each_part_that_could_not_be_looked_at_is_unknown_and_the_rest_is_told()
     assert text.count("unknown: only root may ask") == 4
     assert "5,992, where 1 would be ideal" in text
     assert "reads a second" not in text, "no price of another disk stands alone"
-
-
-def test_pinned_bytes_are_told_or_that_there_are_none() -> None:
-    assert "Unused: 19 MiB on the disk hold old data of the file" in said(a_story())
-    assert "Unused: none" in said(a_story(price=PRICE._replace(pinned_bytes=0)))
 
 
 def test_the_past_is_told_newest_first_and_its_end_is_said() -> None:
@@ -71,11 +73,10 @@ def test_the_past_is_told_newest_first_and_its_end_is_said() -> None:
     )
 
 
-def test_a_failure_is_told_with_its_words_and_no_past_at_all_is_said() -> None:
+def test_a_failure_is_told_with_its_words() -> None:
     failed = entry(NOW_US, result=Result.FAILED, reason=Reason.IO_ERROR, detail="Input/output error\x1b[2J")
     text = said(a_story(past=(failed,)))
     assert r"failed to compress it (io-error): Input/output error\x1b[2J" in text
-    assert "no entry in the history" in said(a_story(past=()))
 
 
 @pytest.mark.parametrize(
@@ -92,14 +93,6 @@ def test_a_failure_is_told_with_its_words_and_no_past_at_all_is_said() -> None:
 )
 def test_when_a_decision_can_change_is_said(decided: Decision | None, window: Window | None, words: str) -> None:
     assert words in said(a_story(decided=decided, window=window))
-
-
-@pytest.mark.parametrize(
-    ("saved_bytes", "words"),
-    [(0, "150 reads a second The file"), (9 << 20, "150 reads a second and about 9 MiB on disk")],
-)
-def test_disk_space_is_told_where_it_is_known_before(saved_bytes: int, words: str) -> None:
-    assert words in said(a_story(decided=DOING._replace(disk_bytes_saved=saved_bytes)))
 
 
 def test_a_closed_window_says_when_it_opens() -> None:
