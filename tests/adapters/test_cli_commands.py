@@ -231,7 +231,7 @@ def test_a_dry_run_is_the_plan_and_asks_the_same(typed: Typed) -> None:
     said = typed("plan", *options, engine=engines[0]), typed("defrag", "-n", *options, engine=engines[1])
     assert said[0] == said[1]
     assert said[0].status == 0
-    assert engines[0].asked == engines[1].asked
+    assert [one._replace(asked=True) for one in engines[0].asked] == engines[1].asked
 
 
 def test_defrag_shows_what_became_of_every_file(typed: Typed) -> None:
@@ -589,10 +589,10 @@ def test_status_without_a_record_says_what_to_do_next(typed: Typed) -> None:
 
 @pytest.mark.usefixtures("unserved")
 def test_status_on_a_host_without_btrfs_has_nothing_to_do(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Context, "config", lambda _: configured("watch", directories=("/proc/self",)))
+    monkeypatch.setattr(Context, "config", lambda _: configured("watch", directories=("/dev/shm",)))
     said = typed("status")
     assert said.status == 0
-    assert said.out.startswith("OK: /proc/self is not on btrfs; there is nothing to do.\n")
+    assert said.out.startswith("OK: /dev/shm is not on btrfs; there is nothing to do.\n")
     document = typed("status", "-j").document
     assert (document["fine"], document["health"], document["verdict"][:3]) == (True, "ok", "OK:")
 
