@@ -258,7 +258,8 @@ class Guest:
         """Shut down for a reboot, and boot with cold caches."""
         if (status := self.poweroff(how="reboot")) != REBOOTED:
             raise RuntimeError(f"guest {self.name} ended with {status} instead of rebooting:\n{self._last_words()}")
-        self.drop_caches()
+        self.remount()
+        drop_caches()
         self.boot()
 
     def remount(self) -> None:
@@ -297,12 +298,6 @@ class Guest:
         place.parent.mkdir(exist_ok=True)
         lab.run("btrfs", "subvolume", "snapshot", "-r", self.root, place)
         return place
-
-    def drop_caches(self) -> None:
-        """Empty the page cache; while the guest is off, mount its volume again, too."""
-        if not self.running:
-            self.remount()
-        drop_caches()
 
     def close(self) -> None:
         """End the guest at once, and remove its volume if the guest made it."""

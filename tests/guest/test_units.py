@@ -345,6 +345,8 @@ def test_a_unit_drops_no_more_messages_after_its_remedy(guest: Guest) -> None:
     assert eventually(lambda: find_advice(guest, "dropped"))
     before = find_advice(guest, "dropped")
     assert before is not None
+    assert before["facts"]["units"] == ["talker.service"]
+    assert 100 < before["facts"]["messages"] <= 190  # the fuller the disk, the fewer are let through
     apply_remedy(guest, before["remedy"][0])  # it starts the unit again, which talks as much
     time.sleep(3)
     assert find_advice(guest, "dropped") == before
