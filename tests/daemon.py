@@ -164,8 +164,9 @@ class Daemon:
         return memory_kib(self.process.pid)
 
     def cpu_s(self) -> float:
-        """Return the processor time that it has used."""
-        return sum(map(int, Path(f"/proc/{self.pid}/stat").read_text().split()[13:15])) / os.sysconf("SC_CLK_TCK")
+        """Return the processor time that it has used, to the nanosecond (schedstat)."""
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
     def wakes(self) -> dict[str, int]:
         """How often each of its threads has gone to sleep."""

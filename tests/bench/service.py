@@ -63,21 +63,6 @@ def serving(place: Bed, config: str = DATACOW, *, trace: Path | None = None) -> 
         yield service.ready()
 
 
-class Use(NamedTuple):
-    """The seconds of CPU that a process has used, and the memory that it holds."""
-
-    cpu_s: float
-    resident_bytes: int
-
-
-def use(pid: int) -> Use:
-    """Return what the process `pid` has used until now (schedstat, proc_pid_statm(5))."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    cpu_ns = sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return Use(cpu_ns / 1e9, pages * os.sysconf("SC_PAGESIZE"))
-
-
 def settle(service: Daemon) -> None:
     """Wait until the service has used no CPU for QUIET_S.
 
@@ -85,7 +70,7 @@ def settle(service: Daemon) -> None:
     """
     before_s = -1.0
     for _ in range(int(10 * PATIENCE_S / QUIET_S)):
-        now_s = use(service.pid).cpu_s
+        now_s = service.cpu_s()
         if now_s == before_s:
             return
         before_s = now_s

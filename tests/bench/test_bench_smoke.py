@@ -54,7 +54,6 @@ def read_figures(said: str) -> dict[str, tuple[float, str]]:
             "archive --extents 400 --full 500 --rounds 1 --volumes 2 --iops 0",
             {"extents / those of btrfs defragment": MET, "cold journalctl, before / after": NO_LIMIT},
         ),
-        ("events --files 30 --events 2", {"30 files: most resident, MiB": MET}),
         (f"windows flushes --minutes 0.4 --extents 300 {QUICK}", {"of them overlapping a flush": MET}),
         (f"windows nocow --minutes 0.2 --extents 300 {QUICK}", {"nocow: extents at last": NO_LIMIT}),
         (f"windows intake --minutes 0.15 --extents 200 --iops 0 {QUICK}", {"with: p99.9, s": NO_LIMIT}),

@@ -24,7 +24,6 @@ from typing import Final, NamedTuple
 from journalkeeper.model.units import quantile
 from tests.bench import surprise
 from tests.bench.figures import (
-    MIB,
     Figure,
     Option,
     add_options,
@@ -38,8 +37,8 @@ from tests.bench.figures import (
     start,
 )
 from tests.bench.loaded import COLD_LINES, Beside, Life, alone, live, make_bed, trace
-from tests.bench.service import CONFIG, DATACOW, Use, age, every_second, serving, settle, use
-from tests.daemon import Daemon
+from tests.bench.service import CONFIG, DATACOW, age, every_second, serving, settle
+from tests.daemon import Daemon, memory_kib
 from tests.load import Load
 
 
@@ -129,11 +128,11 @@ PAST_S: Final = 3.0
 """How long after the planned time of a flush the service looks for it."""
 
 
-def watch(service: Daemon, seconds: float) -> Use:
-    """Return the processor time that the service uses in so many seconds, and the most memory that it holds."""
-    before = use(service.pid)
-    resident_bytes = max(use(service.pid).resident_bytes for _ in every_second(seconds))
-    return Use(use(service.pid).cpu_s - before.cpu_s, resident_bytes)
+def watch(service: Daemon, seconds: float) -> tuple[float, float]:
+    """Return the processor seconds that the service uses in so many seconds, and the most MiB that it holds."""
+    before_s = service.cpu_s()
+    resident_mib = max(memory_kib(service.pid) / 1024 for _ in every_second(seconds))
+    return service.cpu_s() - before_s, resident_mib
 
 
 def quiet(asked: Namespace) -> None:
@@ -148,13 +147,13 @@ def quiet(asked: Namespace) -> None:
         # The service's last line is a message, too: until its flush is past, the host is not idle.
         time.sleep(asked.interval + PAST_S)
         place.volume.throttle(asked.iops)
-        idle = watch(service, seconds)
+        idle_s, _ = watch(service, seconds)
         with Load(place, asked.rate) as load:
-            loaded = watch(service, seconds)
+            loaded_s, resident_mib = watch(service, seconds)
     figures = [
-        at_most("idle: CPU, ms", idle.cpu_s * 1000, IDLE_CPU_MS),
-        at_most("loaded: CPU, % of one core", 100 * loaded.cpu_s / seconds, LOADED_CPU_PERCENT),
-        at_most("loaded: resident at most, MiB", loaded.resident_bytes / MIB, RESIDENT_MIB),
+        at_most("idle: CPU, ms", idle_s * 1000, IDLE_CPU_MS),
+        at_most("loaded: CPU, % of one core", 100 * loaded_s / seconds, LOADED_CPU_PERCENT),
+        at_most("loaded: resident at most, MiB", resident_mib, RESIDENT_MIB),
     ]
     show("Quiet", [f"{_describe_load(asked)}: {load.sent} logged; before that as long idle"], figures)
 
