@@ -6,17 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from journalkeeper.config import Config
-from journalkeeper.health.evidence import (
-    Boot,
-    Evidence,
-    Intake,
-    Journal,
-    Look,
-    Present,
-    Recorded,
-    Storage,
-    Unit,
-)
+from journalkeeper.health.evidence import Boot, Evidence, Intake, Journal, Look, Present, Recorded, Storage, Unit
 from journalkeeper.model import GIB, Extents, Instance, JournalFile, Kind, Plan
 from journalkeeper.model.history import Counters
 from journalkeeper.model.manager import Manager

@@ -217,21 +217,20 @@ def main() -> int:
     parser.add_argument("number", nargs="?", type=int, default=20)
     parser.add_argument("--checks", action="store_true", help=f"undo the protective checks of {PROTECTIONS.name}")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--tests", nargs="+", help="run these in place of those that execute the lines")
     words = parser.parse_args()
     if words.checks:
         chosen = list(protections(words.package))
     else:
         picked = sample(words.package, words.number, random.Random(words.seed))  # noqa: S311 - no secret
         chosen = [(f"{number}", mutant) for number, mutant in enumerate(picked, 1)]
-    data = None if words.tests else measure(Path(os.environ["JOURNALKEEPER_CACHE"]))
+    data = measure(Path(os.environ["JOURNALKEEPER_CACHE"]))
     survivors = 0
     with tempfile.TemporaryDirectory(prefix="journalkeeper-mutants-") as place:
         os.chmod(place, 0o755)  # noqa: S103 - tests run programs as nobody
         copy = Path(place) / "checkout"
         shutil.copytree(CHECKOUT, copy, ignore=shutil.ignore_patterns(".git", "__pycache__", ".*_cache"), symlinks=True)
         for name, mutant in chosen:
-            tests = words.tests or (covering(data, mutant) if data else [])
+            tests = covering(data, mutant)
             survived = survives(mutant, tests, copy)
             survivors += survived
             sys.stdout.write(f"{name}: {'SURVIVED' if survived else 'killed'}, {len(tests)} tests\n")

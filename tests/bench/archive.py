@@ -32,10 +32,7 @@ from tests.volumes import disk_bytes, extents
 
 SETTINGS = ("SystemMaxFileSize=256M", "SystemMaxUse=1G")
 FLUSHES_A_STEP = 20
-TOOLS = {
-    "journalkeeper": engine("defrag", "--now"),
-    "btrfs": ["btrfs", "filesystem", "defragment", "-czstd", "-f"],
-}
+TOOLS = {"journalkeeper": engine("defrag", "--now"), "btrfs": ["btrfs", "filesystem", "defragment", "-czstd", "-f"]}
 
 Times = dict[str, list[float]]
 """The seconds of each tool in each round."""

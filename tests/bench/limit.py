@@ -24,13 +24,7 @@ from journalkeeper.config import Config
 from journalkeeper.journald.conf import Settings, fill_defaults
 from journalkeeper.model import GIB, MIB, Host, Kind, Request, Verb
 from journalkeeper.model.units import DAY_US
-from journalkeeper.policy.history_loss import (
-    GROWTH_BYTES,
-    REPEATED_BYTES,
-    TABLE_SHARE,
-    Limits,
-    count_vacuumed,
-)
+from journalkeeper.policy.history_loss import GROWTH_BYTES, REPEATED_BYTES, TABLE_SHARE, Limits, count_vacuumed
 from journalkeeper.policy.plan import plan
 from tests.hosts import DIRECTORY, NOW_US, extents, file, host, instance
 

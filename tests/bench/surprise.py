@@ -37,10 +37,7 @@ LAST_S = 0.2
 TRIES_AT_MOST = 5
 """For each one that is wanted."""
 
-OPTIONS: Final = {
-    "tries": Option(100, "within a piece"),
-    "iops": Option(500, "of the device; 0 for as many as it has"),
-}
+OPTIONS: Final = {"tries": Option(100, "within a piece"), "iops": Option(500, "of the device; 0 for as many as it has")}
 
 
 class Try(NamedTuple):

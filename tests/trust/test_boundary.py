@@ -18,18 +18,8 @@ from journalkeeper.engine import Engine
 from journalkeeper.execute import inplace
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import VerifiedFile
-from journalkeeper.model import (
-    Action,
-    Extents,
-    Kind,
-    Reason,
-    Refusal,
-    Request,
-    Result,
-    Skip,
-)
+from journalkeeper.model import Action, Extents, Kind, Reason, Refusal, Request, Result, Skip
 from journalkeeper.model.errors import FRAMES, WORDS, InternalError, catch_errors
-from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US
 from journalkeeper.observe.observer import Observer
 from journalkeeper.policy import rules
@@ -40,10 +30,11 @@ from journalkeeper.service.daemon import Daemon
 from journalkeeper.service.log import RunLog
 from journalkeeper.service.watch import Change, DirectoryWatch
 from tests import hosts
+from tests.btrfs.journals import go
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put
 from tests.patience import PATIENCE_S
-from tests.trust.remote import CONTENT
+from tests.trust.remote import CONFIG, CONTENT
 
 
 def mistake(*_: object, **__: object) -> NoReturn:
@@ -133,10 +124,6 @@ def top() -> Iterator[Path]:
         yield directory.parent
 
 
-def go(engine: Engine, request: Request | None = None) -> Report:
-    return engine.run(request or Request(), on_progress=lambda _: None, stop=lambda: False)
-
-
 @pytest.mark.root
 def test_a_look_that_raises_anything_costs_one_file(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     survey = placement.survey
@@ -164,10 +151,7 @@ def test_a_row_that_raises_anything_costs_one_file_and_no_descriptor(
 
 @pytest.mark.root
 def test_a_run_records_a_mistake_and_does_the_rest(top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = Config.model_validate(
-        {"watch": {"settle_us": 0, "nocow_settle_us": 0}, "window": {"pressure_max_percent": 100}}
-    )
-    engine = Engine(config, directories=(str(top),), state_directory=str(tmp_path / "state"))
+    engine = Engine(CONFIG, directories=(str(top),), state_directory=str(tmp_path / "state"))
     compact = inplace.compact
 
     def fail(held: VerifiedFile, what: Action, pace: Pace) -> tuple[int, bool]:
@@ -176,7 +160,7 @@ def test_a_run_records_a_mistake_and_does_the_rest(top: Path, tmp_path: Path, mo
         return compact(held, what, pace)
 
     monkeypatch.setattr(inplace, "compact", fail)
-    report = go(engine)
+    report = go(engine, Request())
     became = {os.path.basename(outcome.path): outcome.reason for outcome in report.outcomes}
     (bug,) = [outcome for outcome in report.outcomes if outcome.reason is Reason.INTERNAL_ERROR]
     assert (bug.result, bug.extents_before) == (Result.FAILED, bug.extents_after)
@@ -186,7 +170,7 @@ def test_a_run_records_a_mistake_and_does_the_rest(top: Path, tmp_path: Path, mo
         archive_name(2): Reason.INTERNAL_ERROR,
         archive_name(3): Reason.FRAGMENTED,
     }
-    again = go(engine)
+    again = go(engine, Request())
     assert again.outcomes == ()
     assert {os.path.basename(skip.path): skip.reason for skip in again.plan.skipped}[archive_name(2)] == (
         Reason.INTERNAL_ERROR

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.config.directives import Config, WatchSection, WindowSection
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.history.store import Record
 from journalkeeper.model import Reason, Request
 from journalkeeper.model.run import Report
 from journalkeeper.probe.scratch_volume import ScratchVolume
+from tests.btrfs.journals import go
 from tests.hosts import MACHINE, read_past
 from tests.journal_files import archive_name, put
-from tests.trust.remote import CONTENT
+from tests.trust.remote import CONFIG, CONTENT
 
 MOST_BYTES = (1 << 63) - 4096
 YEAR_2262_NS = 1 << 63
@@ -37,12 +37,7 @@ def top() -> Iterator[Path]:
 @pytest.fixture
 def engine(top: Path, tmp_path: Path) -> Engine:
     """The service's."""
-    config = Config(watch=WatchSection(settle_us=0, nocow_settle_us=0), window=WindowSection(pressure_max_percent=100))
-    return Engine(config, directories=(str(top),), state_directory=str(tmp_path / "state"), follows=True)
-
-
-def go(engine: Engine) -> Report:
-    return engine.run(Request(), on_progress=lambda _: None, stop=lambda: False, origin=DAEMON)
+    return Engine(CONFIG, directories=(str(top),), state_directory=str(tmp_path / "state"), follows=True)
 
 
 def reasons(report: Report) -> dict[str, Reason]:
@@ -68,7 +63,7 @@ def test_huge_sparse_files_are_left_alone_and_the_rest_is_done(
             os.fsync(fd)
         finally:
             os.close(fd)
-    report = go(engine)
+    report = go(engine, Request(), origin=DAEMON)
     assert [outcome.reason for outcome in report.outcomes] == [Reason.FRAGMENTED]
     assert report.notices == ()
     assert reasons(report) == dict.fromkeys(names, Reason.NOT_JOURNAL)
@@ -80,12 +75,12 @@ def test_a_time_after_2262_is_left_alone_and_the_rest_is_recorded(top: Path, eng
     path = put(top / "remote", CONTENT, "remote-" + archive_name(2))
     os.utime(path, ns=(0, YEAR_2262_NS))
     assert path.stat().st_mtime_ns == YEAR_2262_NS
-    report = go(engine)
+    report = go(engine, Request(), origin=DAEMON)
     assert [outcome.reason for outcome in report.outcomes] == [Reason.FRAGMENTED]
     assert report.notices == ()
     assert reasons(report) == {path.name: Reason.NOT_JOURNAL}
     os.utime(path, ns=(0, YEAR_2262_NS - 1))
-    again = go(engine)
+    again = go(engine, Request(), origin=DAEMON)
     assert [os.path.basename(outcome.path) for outcome in again.outcomes] == [path.name]
     assert again.notices == ()
     with Record(engine.state_directory) as record:

@@ -107,13 +107,7 @@ def test_a_lock_that_the_kernel_does_not_permit_is_a_sentence(state: Path, mode:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        "{word} = 'squash'",
-        "{word} = CAST(x'ff00' AS TEXT)",
-        "{number} = -1",
-        "when_us = 9000000000000000000",
-    ],
+    "change", ["{word} = 'squash'", "{word} = CAST(x'ff00' AS TEXT)", "{number} = -1", "when_us = 9000000000000000000"]
 )
 def test_one_row_that_says_nothing_is_ignored_with_a_message(state: Path, change: str) -> None:
     """A word of a newer version, or a damaged row, ends neither `plan` nor `history` nor the service."""
