@@ -6,7 +6,7 @@ fsync takes. Ctrl-C ends a measurement and shows the values so far.
 
 examples:
   journalkeeper probe intake --boot            how long did messages wait?
-  sudo journalkeeper probe fsync --seconds=1   how long does an fsync take?
+  sudo journalkeeper probe fsync --who         which process syncs which file?
   sudo journalkeeper probe syslog --seconds=2  how long does a program wait?
 
 exit status:
@@ -28,6 +28,7 @@ from journalkeeper.cli.times import parse_time_us
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.schema import Moment
 from journalkeeper.probe.distribution import Limit, SeriesAnswer, Statistics, draw, format_wait, make_answer
+from journalkeeper.probe.who import Calls
 
 if TYPE_CHECKING:
     from journalkeeper.cli.context import Context
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from journalkeeper.probe.base import Measurement
 
 KEY: Final = '"-": too few waits for this figure.'
+ROWS: Final = 20
 DUE_KEY: Final = "Calls are due at fixed times; one that starts late, after a slow one, was due earlier."
 OWN: Final = "measure the host's journald instead of a private one with files below -D DIR or /var/tmp"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
@@ -48,6 +50,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "help": "the size of a message or line (default: %(default)s)",
     },
     "rate": {"metavar": "N", "type": between(0.01, 20_000), "help": "how many a second (default: %(default)g)"},
+    "who": {"action": "store_true", "help": "watch which process syncs which file, and write nothing"},
     "argv": {"nargs": "*", "metavar": "COMMAND", "help": "a command to run, with its arguments, after `--`"},
     "seconds": {"metavar": "N", "type": between(0.1, 86_400), "help": "the duration in seconds (default: %(default)g)"},
 }
@@ -99,15 +102,18 @@ waits until journald takes it. It starts a journald of its own, or asks the host
     ),
     Probe(
         "fsync",
-        "how long an fsync takes next to the journal",
+        "how long an fsync takes next to the journal, or who syncs what",
         """\
 Writes 4 KiB at a time to its own file next to the journal and syncs it: first alone, then while
-another writer keeps the volume busy for 5 and for 20 percent of the time.""",
+another writer keeps the volume busy for 5 and for 20 percent of the time.
+With --who it lets the kernel trace fsync, fdatasync and msync of all processes instead, and shows
+for each process and file the calls, their mean and worst duration, and their share of the time.""",
         """
   sudo journalkeeper probe fsync --seconds=1   one second each
+  sudo journalkeeper probe fsync --who --seconds=2
   sudo journalkeeper probe fsync --rate=100 -j""",
-        {"rate": 10, "seconds": 10},
-        "it writes next to the journal",
+        {"rate": 10, "seconds": 10, "who": False},
+        "it writes next to the journal, or traces",
     ),
     Probe(
         "stream",
@@ -180,6 +186,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     began_us, name = context.now_us, cast("Any", probe.name)
     answer = ProbeAnswer(name, __version__, began_us, options, series, found.notes, found.faults, found.losses, said)
     key = f"{DUE_KEY} {KEY}" if any(one.call for one in series) else KEY
+    if options.get("who"):
+        key = f"At most {ROWS} rows, with the largest shares of the time. -j shows all."
     context.output.show(answer, *text(found, answer, context.output), legend=[[key], found.notes])
     for fault in found.faults:
         context.output.note(fault)
@@ -206,6 +214,9 @@ def text(found: Measurement, answer: ProbeAnswer, output: Output) -> list[list[s
 
     A series with planned times has two rows: waits from the planned time, and from the start of the call.
     """
+    if answer.options.get("who"):
+        calls = [one for one in found.series if isinstance(one, Calls)]
+        return [[answer.verdict], output.format(Table(_WHO, calls[:ROWS]))]
     judged = found.judged or found.series
     histograms = [[series.name, *draw(series.waits_ns())] for series in judged if series.began_ns]
     rows: list[tuple[str, Statistics]] = []
@@ -228,4 +239,14 @@ _COLUMNS: Final[tuple[Column[tuple[str, Statistics]], ...]] = (
     Column("P99.9", lambda row: _format_s(row[1].p99_9_s), right=True),
     Column("WORST", lambda row: _format_s(row[1].worst_s), right=True),
     Column("NAME", lambda row: row[0]),
+)
+
+_WHO: Final[tuple[Column[Calls], ...]] = (
+    Column("CALLS", lambda row: f"{len(row.took_ns)}", right=True),
+    Column("MEAN", lambda row: format_wait(sum(row.took_ns) // len(row.took_ns)), right=True),
+    Column("WORST", lambda row: format_wait(max(row.took_ns)), right=True),
+    Column("SHARE", lambda row: f"{row.share:.1%}", right=True),
+    Column("PROCESS", lambda row: row.process),
+    Column("CALL", lambda row: row.call),
+    Column("FILE", lambda row: row.file, gives="path"),
 )

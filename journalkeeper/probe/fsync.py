@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from journalkeeper.journald.layout import read_machine_id
+from journalkeeper.probe import who
 from journalkeeper.probe.base import Measurement, Steps, sample, schedule, scratch
 from journalkeeper.probe.distribution import Series
 
@@ -39,8 +40,13 @@ def journal_directory(asked: Namespace) -> str:
 def measure(asked: Namespace) -> Steps:
     """Measure fsyncs of a file in the journal's directory for --seconds each, beside a writer of each share in BUSY.
 
-    Raises: FileError for an OSError of these files, such as ENOSPC; KeeperError as `scratch`.
+    With --who, only watch the calls of others.
+
+    Raises: FileError for an OSError of these files, such as ENOSPC; KeeperError as `scratch` and `who.measure`.
     """
+    if asked.who:
+        yield from who.measure(asked)
+        return
     with scratch(journal_directory(asked)) as place, open(f"{place}/synced", "wb", buffering=0) as file:
         names = [f"fsync, {share:.0%} write load" if share else "fsync alone" for share in BUSY]
         found = Measurement([Series(name, planned=True) for name in names])

@@ -80,7 +80,7 @@ def test_a_full_volume_ends_the_fsync_probe_with_its_reason_and_without_its_file
     volume = make_volume("128M")
 
     def fill_and_go_on() -> None:
-        steps = fsync.measure(Namespace(directory=str(volume.mountpoint), rate=100, seconds=1))
+        steps = fsync.measure(Namespace(directory=str(volume.mountpoint), rate=100, seconds=1, who=False))
         next(steps)
         subprocess.run(
             ["dd", "if=/dev/zero", f"of={volume.mountpoint}/rest", "bs=1M", "conv=fsync"],
@@ -139,7 +139,7 @@ def test_an_fsync_takes_as_long_as_the_disk_is_held() -> None:
         disk.order(GO)
 
     with on_slow_disk("1G") as (slow, disk):
-        steps = fsync.measure(Namespace(directory=str(slow.mountpoint), rate=20, seconds=0.5))
+        steps = fsync.measure(Namespace(directory=str(slow.mountpoint), rate=20, seconds=0.5, who=False))
         alone, *_ = next(steps).series
         for number, _ in enumerate(steps):
             if number == 4:

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The processes that sync files, and the duration of each call, from a tracefs instance of our own.
+
+The kernel times the calls. Counts are exact, or a fault says how many events were lost. Names are looked up in /proc
+when a call begins, so that of a file that is closed at once can be missing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.escape import escape
+from journalkeeper.model.units import pluralize
+from journalkeeper.probe.base import Measurement, Steps, read_lines
+from journalkeeper.probe.distribution import Series, format_wait
+from journalkeeper.probe.scratch_volume import OWN_MOUNTS, undo_at_end
+
+TRACEFS: Final = "/sys/kernel/tracing"
+INITIAL_PID_NAMESPACE: Final = "pid:[4026531836]"
+"""Source: PROC_PID_INIT_INO, linux/proc_ns.h."""
+
+BUFFER_KIB: Final = 1024
+"""The buffer of each processor holds some 10,000 events."""
+
+PREPARE: Final = """
+set -e
+fail() { echo "$1" >&2; exit 1; }
+! grep -qs '\\[confidentiality\\]' /sys/kernel/security/lockdown || fail "the kernel forbids it: see kernel_lockdown(7)"
+[ -d "$1/instances" ] || mount -t tracefs tracefs "$1"
+[ -d "$1/events/syscalls" ] || fail "the kernel has no events of system calls (CONFIG_FTRACE_SYSCALLS)"
+ours=$1/instances/journalkeeper-$$
+mkdir "$ours"
+# it is busy for as long as a reader has it open
+trap 'cd /; echo 0 >"$ours/tracing_on"; while [ -d "$ours" ] && ! rmdir "$ours" 2>&-; do sleep 0.1; done' EXIT
+trap exit TERM
+cd "$ours"
+echo mono >trace_clock
+echo "$2" >buffer_size_kb
+echo 0 >buffer_percent
+for switch in events/syscalls/sys_*_fsync events/syscalls/sys_*_fdatasync events/syscalls/sys_*_msync; do
+    echo 1 >"$switch/enable"
+done
+echo $$
+read -r _ || :
+"""
+"""Make a trace instance, and print the process id that its name contains. Remove it when stdin ends."""
+
+JOURNALD: Final = "systemd-journal"
+WAITING: Final = "All loggers wait for those of journald's main thread."
+
+EVENT: Final = re.compile(
+    rb"-(\d+) +(?:\( *[-\d]+\) +)?\[\d+\] \S+ +(\d+)\.(\d{6}): sys_(\w+)(?: -> |\((?:fd|start): (?:0x)?([0-9a-f]+))"
+)
+
+
+class Calls(Series):
+    """The calls of one kind by the processes of one name on one file, and their share of the time (0.0 to 1.0 each)."""
+
+    def __init__(self, process: str, call: str, file: str) -> None:
+        super().__init__(f"{process}: {call} {file}")
+        self.process, self.call, self.file, self.share = process, call, file, 0.0
+
+
+class Tally:
+    """The calls in a trace. `unread` counts events of an unknown form."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str, str], Calls] = {}
+        self.unread = 0
+        self._running: dict[int, tuple[Calls, int]] = {}
+
+    def take(self, line: bytes) -> None:
+        """Add an event. A name in the line can contain a line break and lag behind, so that of /proc is taken."""
+        event = EVENT.search(line)
+        if event is None:
+            self.unread += b": sys_" in line
+            return
+        tid, now_ns = int(event[1]), int(event[2] + event[3]) * 1000
+        if event[5]:
+            key = (_find_process(tid), event[4].decode(), _find_file(tid, event[4], int(event[5], 16)))
+            self._running[tid] = self.rows.setdefault(key, Calls(*key)), now_ns
+        elif tid in self._running:
+            row, began_ns = self._running.pop(tid)
+            row.add(began_ns, now_ns - began_ns)
+
+    def finish(self, began_ns: int, ended_ns: int) -> list[Calls]:
+        """Return the rows by their shares of this time. Calls that have not returned by its end count until then."""
+        for row, call_ns in self._running.values():
+            row.add(call_ns, max(0, ended_ns - call_ns))
+        for row in self.rows.values():
+            row.share = sum(row.took_ns) / (ended_ns - began_ns)
+        return sorted((row for row in self.rows.values() if row.took_ns), key=lambda row: -row.share)
+
+
+@contextmanager
+def trace() -> Iterator[Path]:
+    """Yield the directory of a trace instance of our own. Raises: KeeperError with the reason if there can be none."""
+    if os.readlink("/proc/self/ns/pid") != INITIAL_PID_NAMESPACE:
+        raise KeeperError("cannot trace in a container, where processes have other ids: run it on the host")
+    alone = () if os.path.isdir(f"{TRACEFS}/instances") else OWN_MOUNTS
+    try:
+        with undo_at_end(*alone, "sh", "-c", PREPARE, "sh", TRACEFS, str(BUFFER_KIB)) as child:
+            yield Path(f"/proc/{child}/root{TRACEFS}/instances/journalkeeper-{child}")
+    except KeeperError as error:
+        raise KeeperError(f"cannot trace: {error}; `strace -f -T -y -e fsync,fdatasync -p PID` may work") from error
+
+
+def measure(asked: Namespace) -> Steps:
+    """Watch the calls of all processes for --seconds; the verdict is about those of journald's main thread.
+
+    Raises: as `trace`.
+    """
+    found, tally = Measurement([]), Tally()
+    with trace() as place, open(place / "trace_pipe", "rb", buffering=0) as pipe:
+        began_ns = time.monotonic_ns()
+        until_ns = began_ns + int(asked.seconds * 1e9)
+        yield found
+        try:
+            for lines in read_lines(pipe.fileno()):
+                for line in lines:
+                    tally.take(line)
+                yield found
+                if time.monotonic_ns() >= until_ns:
+                    (place / "tracing_on").write_text("0")
+                    if not lines:
+                        break
+        finally:
+            ended_ns = min(until_ns, time.monotonic_ns())
+            rows = tally.finish(began_ns, ended_ns)
+            found.series += rows
+            found.judged += [row for row in rows if row.process == JOURNALD] or [Series("none")]
+            took_ns = [call_ns for row in rows for call_ns in row.took_ns]
+            calls, took = pluralize(len(took_ns), "call"), format_wait(sum(took_ns))
+            found.causes.append(f"{calls} took {took} in {format_wait(ended_ns - began_ns)}. {WAITING}")
+            stats = "".join(path.read_text() for path in place.glob("per_cpu/cpu*/stats"))
+            if lost := tally.unread + sum(map(int, re.findall(r"^(?:overrun|dropped events): (\d+)$", stats, re.M))):
+                found.faults.append(f"{pluralize(lost, 'event')} lost: the counts are too low")
+
+
+def _find_process(tid: int) -> str:
+    """Return the name of a thread's process, and that of the thread if it has one of its own."""
+    with suppress(OSError):
+        status = Path(f"/proc/{tid}/status").read_text()
+        names = [Path(f"/proc/{one}/comm").read_text()[:-1] for one in (*re.findall(r"Tgid:\t(\d+)", status), tid)]
+        return escape("/".join(dict.fromkeys(names)))
+    return f"process {tid}, which ended"
+
+
+def _find_file(tid: int, call: bytes, number: int) -> str:
+    """Return the path of the descriptor, or of the file that is mapped at the address, `number`; "?" if unknown."""
+    with suppress(OSError):
+        if call != b"msync":
+            path = os.readlink(f"/proc/{tid}/fd/{number}")
+            return escape(path) if path.startswith("/") else "?"  # another file has the number by now
+        for line in Path(f"/proc/{tid}/maps").read_text().splitlines():
+            words = line.split(maxsplit=5)
+            begin, end = (int(address, 16) for address in words[0].split("-"))
+            if begin <= number < end:
+                return escape("".join(words[5:]))
+    return "?"
