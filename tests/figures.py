@@ -36,5 +36,6 @@ FACTS = Facts(
     last_run_us=1_700_000_000_000_001,
     intake_delay_us=250_000,
     healthy=True,
+    unhealthy_since_us=0,
     by_service=True,
 )

@@ -46,6 +46,13 @@ class Facts(NamedTuple):
     healthy: Annotated[bool | None, Key(metric="1 if journalkeeper status says OK, 0 if it says what to act on.")] = (
         None
     )
+    unhealthy_since_us: Annotated[
+        int | None,
+        Key(
+            metric="The time since which journalkeeper status does not say OK, 0 if it does.",
+            metric_name="unhealthy_since_timestamp_seconds",
+        ),
+    ] = None
     by_service: Annotated[bool, Key(metric="1 if the service keeps this file, 0 if a command wrote it.")] = False
 
 

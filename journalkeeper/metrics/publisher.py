@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,6 +21,7 @@ from typing import Final
 from journalkeeper.config import Config
 from journalkeeper.health.verdict import judge_present, present_after_run
 from journalkeeper.history.store import Record
+from journalkeeper.journald.opening import FLAGS
 from journalkeeper.metrics import prometheus
 from journalkeeper.metrics.prometheus import Facts
 from journalkeeper.metrics.status import status
@@ -44,6 +46,9 @@ REMEDIES: Final = {
 }
 
 
+SINCE: Final = re.compile(rb"(?m)^journalkeeper_unhealthy_since_timestamp_seconds (\d{1,10})\.(\d{6})$")
+
+
 def target(place: str) -> str:
     """Return the path of the metrics file for Textfile=: `place` if it ends in .prom, else NAME in this directory."""
     return place if place.endswith(".prom") else f"{place}/{NAME}"
@@ -63,6 +68,7 @@ class Publisher:
         self._path = target(config.metrics.textfile)
         self.directory = os.path.dirname(self._path)
         self._facts = Facts(succeeded=True, by_service=not judges)
+        self._since_us = _read_since(self._path)
         self._text = ""
         self._written_s = -REFRESH_S
 
@@ -122,7 +128,7 @@ class Publisher:
         `publish_health`.
         """
         if before is not None:
-            self._facts, self._text = before._facts, before._text
+            self._facts, self._text, self._since_us = before._facts, before._text, before._since_us
         self.publish_health(healthy=healthy)
 
     def publish_health(self, *, healthy: bool | None) -> None:
@@ -146,6 +152,10 @@ class Publisher:
 
     def _write(self) -> None:
         """Raises: KeeperError, with the remedy if there is one."""
+        healthy = self._facts.healthy
+        if healthy is not None:
+            self._since_us = 0 if healthy else self._since_us or time.time_ns() // 1000
+        self._facts = self._facts._replace(unhealthy_since_us=self._since_us or (None if healthy is None else 0))
         text = prometheus.render(self._facts)
         recent = time.monotonic() - self._written_s < REFRESH_S
         if text == self._text and recent and os.path.lexists(self._path):
@@ -157,3 +167,11 @@ class Publisher:
             remedy = REMEDIES.get(error.number, "").format(self.directory)
             raise KeeperError(f"{error}; {remedy}" if remedy else str(error)) from error
         self._text, self._written_s = text, time.monotonic()
+
+
+def _read_since(path: str) -> int:
+    """Return the time (us) since which the verdict in the metrics file is not OK, 0 if it is or nothing can be read."""
+    with suppress(OSError), open(path, "rb", opener=lambda name, _: os.open(name, FLAGS)) as file:
+        found = SINCE.search(file.read(1 << 16))
+        return min(int(found[1] + found[2]), time.time_ns() // 1000) if found else 0
+    return 0

@@ -26,6 +26,7 @@ from tests.journal_files import archive_name, put
 pytestmark = pytest.mark.root
 
 Keep = Callable[..., Engine]
+SINCE = "unhealthy_since_timestamp_seconds"
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ def test_a_first_run_without_a_record_says_no_more_than_that_it_failed(keep: Kee
     with pytest.raises(KeeperError):
         go(keep())
     names = {name.partition("{")[0] for name in found(out)}
-    assert names == {"build_info", "by_service", "healthy", "last_run_success"}
+    assert names == {"build_info", "by_service", "healthy", "last_run_success", SINCE}
 
 
 @pytest.mark.parametrize("healthy", [True, False])
@@ -189,6 +190,38 @@ def test_a_verdict_before_the_first_run_writes_no_file_without_numbers(keep: Kee
     assert os.listdir(out) == []
     go(engine, origin=DAEMON)
     assert (found(out)["healthy"], found(out)["files"]) == (0, 0)
+
+
+def test_the_file_says_since_when_the_verdict_is_not_ok_also_after_a_restart(keep: Keep, out: Path) -> None:
+    for healthy in (True, False):
+        engine = keep(follows=True)
+        go(engine, origin=DAEMON)
+        assert SINCE not in found(out), "no verdict yet"
+        engine.publish_health(healthy=healthy)
+        since_s = found(out)[SINCE]
+        assert since_s == 0 if healthy else abs(since_s - time.time()) < 60
+    for verdict in (None, False):
+        engine = keep(follows=True)
+        go(engine, origin=DAEMON)
+        engine.publish_health(healthy=verdict)
+        assert found(out)[SINCE] == since_s
+    engine.publish_health(healthy=True)
+    assert found(out)[SINCE] == 0
+
+
+@pytest.mark.parametrize("text", ["", "nan", "9999999999.000000", "1.000000\n" * 2])
+def test_a_time_that_a_stranger_wrote_is_not_later_than_now(keep: Keep, out: Path, text: str) -> None:
+    (out / NAME).write_text(f"journalkeeper_{SINCE} {text}\n")
+    engine = keep(follows=True)
+    go(engine, origin=DAEMON)
+    engine.publish_health(healthy=False)
+    assert 1 <= found(out)[SINCE] <= time.time()
+
+
+def test_a_fifo_in_the_place_of_the_file_holds_nothing_up(keep: Keep, out: Path) -> None:
+    os.mkfifo(out / NAME)
+    go(keep())
+    assert found(out)["healthy"] == 1
 
 
 def test_somebody_elses_run_is_no_failure(keep: Keep, tmp_path: Path, out: Path) -> None:

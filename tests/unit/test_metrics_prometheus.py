@@ -45,6 +45,7 @@ SAMPLES = {
     "budget_left_bytes": "0",
     "window_open": "1",
     "intake_delay_seconds": "0.250000",
+    "unhealthy_since_timestamp_seconds": "0.000000",
 }
 
 
