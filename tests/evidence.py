@@ -23,8 +23,7 @@ STORAGE = Storage("auto", persistent_directory=True, flushed=True)
 
 def look(*files: JournalFile, foreign: tuple[str, ...] = (), **words: Any) -> Look:
     """Return a look at these files on a volume with free space; `words` are fields of the Host."""
-    plain: dict[str, Any] = {"volumes": (volume(unallocated_bytes=10 * GIB),)}
-    return Look(host(*files, **{**plain, **words}), foreign=foreign)
+    return Look(host(*files, volumes=(volume(unallocated_bytes=10 * GIB),))._replace(**words), foreign=foreign)
 
 
 def intake(number: int = 1000, wait_us: int = 500, unit: str = "cron.service") -> tuple[Intake, ...]:
@@ -42,31 +41,16 @@ def boots(number: int = 5, userspace_s: float = 10, flush_s: float | None = 0.1)
 
 def journal(**words: Any) -> Journal:
     """Return a journal of 1,000 entries that was read to its beginning; `words` replace fields."""
-    plain: dict[str, Any] = {
-        "entries": 1000,
-        "oldest_us": NOW_US - 10 * DAY_US,
-        "complete": True,
-        "intake": intake(),
-        "events": 40,
-        "events_oldest_us": NOW_US - 10 * DAY_US,
-        "events_complete": True,
-        "boots": boots(),
-        "dropped": (),
-        "ended": (),
-    }
-    return Journal(**{**plain, **words})
+    oldest_us = NOW_US - 10 * DAY_US
+    plain = Journal(
+        1000, oldest_us, complete=True, intake=intake(), events=40, events_oldest_us=oldest_us, boots=boots()
+    )
+    return plain._replace(**words)
 
 
 def recorded(**words: Any) -> Recorded:
     """Return the history of a host without work; `words` replace fields."""
-    plain: dict[str, Any] = {
-        "counters": Counters(since_us=NOW_US - 30 * DAY_US),
-        "entries": (),
-        "totals": (),
-        "last_run": None,
-        "waiting": (),
-    }
-    return Recorded(**{**plain, **words})
+    return Recorded((), (), None, (), counters=Counters(since_us=NOW_US - 30 * DAY_US))._replace(**words)
 
 
 def archives(number: int = 8, ratio: float = 6.0, hours: float = 24, **words: Any) -> tuple[JournalFile, ...]:
@@ -89,31 +73,14 @@ def archives(number: int = 8, ratio: float = 6.0, hours: float = 24, **words: An
 
 def limits(**words: Any) -> Instance:
     """Return the main instance of this machine, with 512 MiB for its journal; `words` replace fields."""
-    plain: dict[str, Any] = {
-        "rotatable": True,
-        "system_max_use_bytes": GIB // 2,
-        "system_keep_free_bytes": GIB,
-        "system_max_file_size_bytes": GIB // 16,
-        "available_bytes": 100 * GIB,
-    }
-    return instance(**{**plain, **words})
+    sizes = {"system_max_use_bytes": GIB // 2, "system_keep_free_bytes": GIB, "system_max_file_size_bytes": GIB // 16}
+    return instance(rotatable=True, available_bytes=100 * GIB, **sizes)._replace(**words)
 
 
 def evidence(**words: Any) -> Evidence:
     """Return the evidence of a healthy host; `words` replace whole parts."""
-    plain: dict[str, Any] = {
-        "now_us": NOW_US,
-        "look": look(*archives(ratio=1.05), instances=(limits(),)),
-        "plan": Plan((), (), ()),
-        "config": Config(),
-        "record": recorded(),
-        "journal": journal(),
-        "units": UNITS,
-        "storage": STORAGE,
-        "service": Manager(state="idle", state_reason="", health="ok", health_reasons=[]),
-        "present": Present(),
-        "unwritable": (),
-        "silent": (),
-        "full": (),
-    }
-    return Evidence(**{**plain, **words})
+    seen = look(*archives(ratio=1.05), instances=(limits(),))
+    parts = (seen, Plan((), (), ()), Config(), recorded(), journal(), UNITS, STORAGE)
+    live = Manager(state="idle", state_reason="", health="ok", health_reasons=[])
+    plain = Evidence(NOW_US, *parts, live, Present(), unwritable=(), silent=(), full=())
+    return plain._replace(**words)

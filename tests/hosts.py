@@ -57,76 +57,67 @@ def extents(total: int = 1, data_bytes: int = 32 * MIB, **words: Any) -> Extents
 
 def file(kind: Kind = Kind.ARCHIVED, stem: str = "system", **words: Any) -> JournalFile:
     """Return a journal file that was not changed for a day."""
-    plain: dict[str, Any] = {
-        "path": f"{DIRECTORY}/{stem}{ENDINGS[kind]}",
-        "device": DEVICE,
-        "inode": 300,
-        "kind": kind,
-        "owner": "system",
-        "instance": NAME,
-        "state": STATES[kind],
-        "size_bytes": 32 * MIB,
-        "allocated_bytes": 32 * MIB,
-        "disk_bytes": None,
-        "extents": extents(),
-        "nocow": False,
-        "entries": 1000,
-        "head_time_us": NOW_US - 48 * 60 * MINUTE_US,
-        "tail_time_us": NOW_US - 24 * 60 * MINUTE_US,
-        "links": 1,
-        "uid": 0,
-        "mtime_ns": (NOW_US - 24 * 60 * MINUTE_US) * 1000,
-        "ctime_ns": (NOW_US - 24 * 60 * MINUTE_US) * 1000,
-    }
-    return JournalFile(**{**plain, **words})
+    return JournalFile(
+        path=f"{DIRECTORY}/{stem}{ENDINGS[kind]}",
+        device=DEVICE,
+        inode=300,
+        kind=kind,
+        owner="system",
+        instance=NAME,
+        state=STATES[kind],
+        size_bytes=32 * MIB,
+        allocated_bytes=32 * MIB,
+        disk_bytes=None,
+        extents=extents(),
+        nocow=False,
+        entries=1000,
+        head_time_us=NOW_US - 48 * 60 * MINUTE_US,
+        tail_time_us=NOW_US - 24 * 60 * MINUTE_US,
+        links=1,
+        uid=0,
+        mtime_ns=(NOW_US - 24 * 60 * MINUTE_US) * 1000,
+        ctime_ns=(NOW_US - 24 * 60 * MINUTE_US) * 1000,
+    )._replace(**words)
 
 
 def volume(**words: Any) -> Volume:
     """Return a volume of one device with 10 GiB free."""
-    plain: dict[str, Any] = {
-        "device": DEVICE,
-        "uuid": "11111111-2222-3333-4444-555555555555",
-        "subvolume": 5,
-        "data_profile": "single",
-        "redundant": False,
-        "free_bytes": 10 * GIB,
-        "unallocated_bytes": 0,
-        "metadata_free_bytes": GIB,
-        "own_subvolume": False,
-        "options": ("rw", "relatime"),
-    }
-    return Volume(**{**plain, **words})
+    return Volume(
+        device=DEVICE,
+        uuid="11111111-2222-3333-4444-555555555555",
+        subvolume=5,
+        data_profile="single",
+        redundant=False,
+        free_bytes=10 * GIB,
+        unallocated_bytes=0,
+        metadata_free_bytes=GIB,
+        own_subvolume=False,
+        options=("rw", "relatime"),
+    )._replace(**words)
 
 
 def instance(**words: Any) -> Instance:
     """Return the main journald with its default settings."""
-    plain: dict[str, Any] = {
-        "name": NAME,
-        "directory": DIRECTORY,
-        "device": DEVICE,
-        "namespace": "",
-        "nocow": False,
-        "storage": "persistent",
-        "sync_interval_us": 5 * MINUTE_US,
-        "system_max_use_bytes": None,
-        "system_keep_free_bytes": None,
-        "system_max_file_size_bytes": None,
-        "system_max_files": 100,
-    }
-    return Instance(**{**plain, **words})
+    return Instance(
+        name=NAME,
+        directory=DIRECTORY,
+        device=DEVICE,
+        namespace="",
+        nocow=False,
+        storage="persistent",
+        sync_interval_us=5 * MINUTE_US,
+        system_max_use_bytes=None,
+        system_keep_free_bytes=None,
+        system_max_file_size_bytes=None,
+        system_max_files=100,
+    )._replace(**words)
 
 
 def host(*files: JournalFile, **words: Any) -> Host:
     """Return a host with these files, one instance and one volume."""
-    plain: dict[str, Any] = {
-        "now_us": NOW_US,
-        "files": files,
-        "instances": (instance(),),
-        "volumes": (volume(),),
-        "past": {},
-        "written_bytes": 0,
-    }
-    return Host(**{**plain, **words})
+    return Host(
+        now_us=NOW_US, files=files, instances=(instance(),), volumes=(volume(),), past={}, written_bytes=0
+    )._replace(**words)
 
 
 def read_past(record: Record, volume: tuple[str, int], inodes: Iterable[int]) -> dict[int, Past]:
@@ -136,14 +127,13 @@ def read_past(record: Record, volume: tuple[str, int], inodes: Iterable[int]) ->
 
 def past(of: JournalFile, **words: Any) -> Past:
     """Return the record of a rewrite after which the file has not changed."""
-    plain: dict[str, Any] = {
-        "verb": Verb.COMPRESS,
-        "when_us": NOW_US - MINUTE_US,
-        "size_bytes": of.size_bytes,
-        "mtime_ns": of.mtime_ns,
-        "extents": of.extents.total,
-    }
-    return Past(**{**plain, **words})
+    return Past(
+        verb=Verb.COMPRESS,
+        when_us=NOW_US - MINUTE_US,
+        size_bytes=of.size_bytes,
+        mtime_ns=of.mtime_ns,
+        extents=of.extents.total,
+    )._replace(**words)
 
 
 def known(of: JournalFile, **words: Any) -> dict[tuple[int, int], Past]:
@@ -153,18 +143,18 @@ def known(of: JournalFile, **words: Any) -> dict[tuple[int, int], Past]:
 
 def outcome(path: str = f"{DIRECTORY}/system.journal", **words: Any) -> Outcome:
     """Return the outcome of a compression."""
-    plain: dict[str, Any] = {
-        "action": Verb.COMPRESS,
-        "result": Result.DONE,
-        "reason": Reason.FRAGMENTED,
-        "extents_before": 5000,
-        "extents_after": 40,
-        "disk_bytes_before": 900,
-        "disk_bytes_after": 100,
-        "bytes_written": 1000,
-        "duration_s": 1.25,
-    }
-    return Outcome(path, **{**plain, **words})
+    return Outcome(
+        path,
+        action=Verb.COMPRESS,
+        result=Result.DONE,
+        reason=Reason.FRAGMENTED,
+        extents_before=5000,
+        extents_after=40,
+        disk_bytes_before=900,
+        disk_bytes_after=100,
+        bytes_written=1000,
+        duration_s=1.25,
+    )._replace(**words)
 
 
 def done(inode: int = 7, one: Outcome | None = None, **words: Any) -> Done:

@@ -19,22 +19,14 @@ ARCHIVE = f"{hosts.DIRECTORY}/system@1.journal"
 
 def file(path: str = ACTIVE, **words: Any) -> JournalFile:
     """Return an active file of 32 MiB in 5,992 extents."""
-    plain = {
-        "kind": Kind.ACTIVE,
-        "path": path,
-        "state": State.ONLINE,
-        "disk_bytes": 51 << 20,
-        "extents": hosts.extents(5992),
-        "head_time_us": NOW_US - 9 * DAY_US,
-        "tail_time_us": NOW_US - HOUR_US,
-    }
-    return hosts.file(**{**plain, **words})
+    torn = hosts.file(Kind.ACTIVE, path=path, state=State.ONLINE, disk_bytes=51 << 20, extents=hosts.extents(5992))
+    return torn._replace(head_time_us=NOW_US - 9 * DAY_US, tail_time_us=NOW_US - HOUR_US)._replace(**words)
 
 
 def entry(when_us: int, path: str = ACTIVE, **words: Any) -> HistoryEntry:
     """Return the compaction of an archive."""
-    plain = {"disk_bytes_before": 40 << 20, "disk_bytes_after": 5 << 20, "extents_before": 2110}
-    return HistoryEntry(when_us, "daemon", hosts.outcome(path, **{"bytes_written": 8 << 20, **plain, **words}))
+    done = hosts.outcome(path, disk_bytes_before=40 << 20, disk_bytes_after=5 << 20, extents_before=2110)
+    return HistoryEntry(when_us, "daemon", done._replace(bytes_written=8 << 20)._replace(**words))
 
 
 def journal() -> Journal:
@@ -68,8 +60,7 @@ def plan() -> Plan:
 def evidence(**changes: Any) -> Evidence:
     """Return the evidence of a host whose journal has been kept for ten of its twenty days."""
     files = healthy.look(file(), file(ARCHIVE, kind=Kind.ARCHIVED))
-    plain = {"look": files, "plan": plan(), "record": recorded(), "journal": journal()}
-    return healthy.evidence(**{**plain, **changes})
+    return healthy.evidence(look=files, plan=plan(), record=recorded(), journal=journal())._replace(**changes)
 
 
 def nothing() -> Evidence:
