@@ -255,11 +255,11 @@ def served(module: str, image: Path, *words: str) -> Iterator[Control]:
 
 
 @contextmanager
-def on_slow_disk(size: str, options: str = "") -> Iterator[tuple[ScratchVolume, Control]]:
-    """Yield a sparse volume of this size with these mount options, and its disk."""
+def on_slow_disk(size: str) -> Iterator[tuple[ScratchVolume, Control]]:
+    """Yield a sparse volume of this size, and its disk."""
     with tempfile.TemporaryDirectory(prefix=PREFIX) as place:
         (image,) = make_images(Path(place), size)
-        with served("tests.slowdisk", image) as disk, ScratchVolume(images=[image], options=options) as volume:
+        with served("tests.slowdisk", image) as disk, ScratchVolume(images=[image]) as volume:
             yield volume, disk
 
 

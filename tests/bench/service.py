@@ -79,12 +79,10 @@ def settle(service: Daemon) -> None:
 
 
 class Call(NamedTuple):
-    """One system call: its begin and end by CLOCK_REALTIME, its line in the trace, and its thread."""
+    """One system call: its begin and end by CLOCK_REALTIME."""
 
     began_s: float
     ended_s: float
-    words: str
-    thread: int
 
     def overlaps(self, other: Call) -> bool:
         """Return whether the two were under way at the same time."""
@@ -102,7 +100,7 @@ def calls(trace: Path, pattern: str) -> list[Call]:
                 found.append(begun.pop(thread)._replace(ended_s=float(moment)))
         elif re.search(pattern, words):
             took = re.search(r"<([\d.]+)>$", words)
-            call = Call(float(moment), float(moment) + float(took[1] if took else 0), words, int(thread))
+            call = Call(float(moment), float(moment) + float(took[1] if took else 0))
             if "<unfinished" in words:
                 begun[thread] = call
             else:
@@ -159,7 +157,7 @@ def _pair_calls(trace: str, wall_s: float) -> Iterator[Call]:
         if border == "(":
             begun[thread] = float(moment)
         elif thread in begun:
-            yield Call(begun.pop(thread) + wall_s, float(moment) + wall_s, "fsync", int(thread))
+            yield Call(begun.pop(thread) + wall_s, float(moment) + wall_s)
 
 
 def age(place: Bed, wanted: int) -> None:

@@ -57,7 +57,6 @@ def read_figures(said: str) -> dict[str, tuple[float, str]]:
         (f"windows flushes --minutes 0.4 --extents 300 {QUICK}", {"of them overlapping a flush": MET}),
         (f"windows nocow --minutes 0.2 --extents 300 {QUICK}", {"nocow: extents at last": NO_LIMIT}),
         (f"windows intake --minutes 0.15 --extents 200 --iops 0 {QUICK}", {"with: p99.9, s": NO_LIMIT}),
-        ("windows surprise --tries 2 --iops 2000", {"messages sent while a piece was under way": MET}),
         (f"windows quiet --minutes 0.05 --extents 100 {QUICK}", {"idle: CPU, ms": MET}),
     ],
     ids=lambda one: one.partition(" --")[0] if isinstance(one, str) else "figures",

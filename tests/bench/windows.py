@@ -4,7 +4,7 @@
     sudo python -m tests.bench.windows flushes               # 6 minutes
     sudo python -m tests.bench.windows flushes --minutes 1 --extents 800
     sudo python -m tests.bench.windows intake --rate 30 --interval 60
-    sudo python -m tests.bench.windows surprise --help       # what an arm measures, and its options
+    sudo python -m tests.bench.windows quiet --help          # what an arm measures, and its options
 
 Private journalds are under the same load at the same time, each on its own volume (tests/bench/loaded.py); the service
 runs next to some of them. The extents of an active file are counted once a second. Bytes are those that the volume's
@@ -14,15 +14,13 @@ device was given. The intake delay is journald's own time of an entry less that 
 
 from __future__ import annotations
 
-import inspect
 import statistics
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from journalkeeper.model.units import quantile
-from tests.bench import surprise
 from tests.bench.figures import (
     Figure,
     Option,
@@ -158,47 +156,33 @@ def quiet(asked: Namespace) -> None:
     show("Quiet", [f"{_describe_load(asked)}: {load.sent} logged; before that as long idle"], figures)
 
 
-class Arm(NamedTuple):
-    """One arm: the function that measures, with a docstring for --help, and its options."""
-
-    measure: Callable[[Namespace], None]
-    options: Mapping[str, Option]
-
-
-def under_load(
-    *, rate: float = 100, extents: int = 3000, interval: float = 10, iops: int = 0, **more: Option
-) -> dict[str, Option]:
-    """Return the options of an arm with these defaults, and `more` options."""
-    return {
-        "rate": Option(float(rate), "messages a second"),
-        "extents": Option(extents, "of the active file at first"),
-        "interval": Option(float(interval), "SyncIntervalSec= in seconds"),
-        "iops": Option(iops, "of each device; 0 for as many as it has"),
-        "config": CONFIG,
-        **more,
-    }
-
-
-MINUTES: Final = Option(5.0, "of load")
-ARMS: Final[Mapping[str, Arm]] = {
-    "flushes": Arm(flushes, under_load(minutes=MINUTES)),
-    "nocow": Arm(nocow, under_load(minutes=MINUTES)),
-    "intake": Arm(intake, under_load(iops=500, minutes=MINUTES)),
-    "quiet": Arm(quiet, under_load(rate=300, extents=1000, interval=300, minutes=Option(10.0, "of each phase"))),
-    "surprise": Arm(surprise.measure, surprise.OPTIONS),
+OPTIONS: Final = {
+    "rate": Option(100.0, "messages a second"),
+    "extents": Option(3000, "of the active file at first"),
+    "interval": Option(10.0, "SyncIntervalSec= in seconds"),
+    "iops": Option(0, "of each device; 0 for as many as it has"),
+    "minutes": Option(5.0, "of load, or of each phase"),
+    "config": CONFIG,
 }
+ARMS: Final[Mapping[Callable[[Namespace], None], Mapping[str, float]]] = {
+    flushes: {},
+    nocow: {},
+    intake: {"iops": 500},
+    quiet: {"rate": 300, "extents": 1000, "interval": 300, "minutes": 10},
+}
+"""What each arm measures, and its own defaults."""
 
 
 def main() -> None:
     """Measure one arm."""
     words = parser(__doc__)
     arms = words.add_subparsers(dest="arm", required=True)
-    for name, arm in ARMS.items():
-        doc = inspect.cleandoc(arm.measure.__doc__ or "")
-        one = arms.add_parser(name, help=doc.partition("\n")[0], description=doc, formatter_class=words.formatter_class)
-        add_options(one, arm.options)
+    for arm, own in ARMS.items():
+        one = arms.add_parser(arm.__name__, help=arm.__doc__)
+        add_options(one, OPTIONS)
+        one.set_defaults(measure=arm, **own)
     asked = start(words)
-    ARMS[asked.arm].measure(asked)
+    asked.measure(asked)
 
 
 if __name__ == "__main__":
