@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any, Final, Self
 
@@ -23,7 +23,7 @@ from journalkeeper.health.evidence import Hung
 from journalkeeper.health.service_rules import RESTART
 from journalkeeper.model import Plan, Request
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NoSuchJobError, UsageError
-from journalkeeper.model.manager import Finding, Manager
+from journalkeeper.model.manager import Finding, HistorySpan, Manager
 from journalkeeper.model.progress import NONE_YET, Progress
 from journalkeeper.model.run import Report, decode_plan, decode_report
 from journalkeeper.model.schema import bus_rows, from_properties, parse_record
@@ -101,9 +101,10 @@ class Service:
         Raises: HungError after ANSWER_S, or BusyBusError if the bus is slow, too; KeeperError for all other errors.
         """
         found = self._read_properties(names.MANAGER_PATH, names.MANAGER, ANSWER_S)
-        listed = ({row.attribute: one[row.bus] for row in bus_rows(Finding)} for one in found.pop("Findings", ()))
-        with suppress(KeyError, ValueError):  # of another version
-            found["Findings"] = tuple(parse_record(Finding, one) for one in listed)
+        for name, kind in (("Findings", Finding), ("History", HistorySpan)):
+            listed = found.pop(name, ())
+            with suppress(KeyError, ValueError):  # of another version
+                found[name] = tuple(parse_record(kind, _decode(kind, one)) for one in listed)
         return from_properties(Manager(), found)
 
     def plan(self, request: Request) -> Plan:
@@ -280,3 +281,8 @@ ERRORS: Final[dict[str, type[KeeperError]]] = {
     names.ACCESS_DENIED: NeedsRootError,
 }
 """The exception for each error on the bus; all others become a KeeperError with the sentence of the error."""
+
+
+def _decode(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    rows = bus_rows(kind)
+    return {row.attribute: None if values[row.bus] == row.about.none else values[row.bus] for row in rows}

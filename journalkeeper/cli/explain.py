@@ -169,7 +169,7 @@ def _show_directories(host: Host, path: str, context: Context) -> int:
             DirectoryAnswer(
                 instance=one,
                 window=windows.get(one.name),
-                retention=summarize_history(one, files),
+                retention=summarize_history(one, host.files),
                 decision=story.explain_decision(
                     decisions.get(one.directory, []), None, host.now_us, watched=context.watches(one.directory)
                 ),

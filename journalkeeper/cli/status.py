@@ -38,7 +38,7 @@ from journalkeeper.model.schema import Count, Sometimes
 from journalkeeper.model.sentences import BY
 from journalkeeper.model.units import format_span, pluralize, spell_size
 from journalkeeper.model.waiting import Wait, long
-from journalkeeper.report.story import name_facts
+from journalkeeper.report.story import describe_limits, name_facts
 from journalkeeper.report.text import describe_total_saving, moment
 
 _CLEAR: Final = "\x1b[H\x1b[J"
@@ -210,6 +210,7 @@ def _list_service_facts(evidence: Evidence, verdict: str) -> list[tuple[str, str
     return [
         ("Service", ", ".join(filter(None, [live.state, "" if reason in verdict else reason]))),
         ("Journal", journal),
+        *(row for one in live.history or () if one.binding for row in describe_limits(one)),
         ("Window", _window(live)),
         ("Budget", "no limit" if left is None else f"{spell_size(left)} may still be rewritten today (BytesPerDay=)"),
         ("Intake", f"99% of new messages wait at most {format_span(delay_us, 1000)} for journald" if delay_us else ""),

@@ -42,6 +42,37 @@ class Finding(NamedTuple):
         return f"{self.sentence} Try: {self.remedy[0]}" if self.remedy else self.sentence
 
 
+class HistorySpan(NamedTuple):
+    """The span and sizes of the present history of one directory, and the limits.
+
+    `full_span_us` is the span of history that all limits together permit at the present rate, as in `journalkeeper
+    retention`; None if it is unknown or there is no such limit. `binding` names the setting of the strictest limit.
+    """
+
+    directory: str
+    files: Count
+    size_bytes: Count
+    allocated_bytes: Count
+    disk_bytes: Annotated[Count | None, Key(none=0)]
+    oldest_us: Annotated[Moment | None, Key(none=0)]
+    newest_us: Annotated[Moment | None, Key(none=0)]
+    max_use_bytes: Annotated[Count | None, Key(none=U64_MAX)]
+    """What journald lets its files take now; 0: no limit."""
+    max_files: Count
+    max_retention_us: Span
+    full_span_us: Annotated[Span | None, Key(none=0)]
+    """Microseconds of history that fit max_use_bytes at this rate."""
+    binding: Annotated[str | None, Key(none="")]
+    next_deleted_us: Annotated[Moment | None, Key(none=0)] = None
+    """The newest entry that journald's next deletion takes; null if no deletion is foreseen."""
+    next_deletion_in_us: Annotated[Span | None, Key(none=0)] = None
+    """When that is, at this rate; null if it is unknown."""
+    early_files: Count = 0
+    """Archives more than full files of the same bytes would be, because of rotations and boots."""
+    early_bytes: Count = 0
+    """The room that their tables and repeated values take."""
+
+
 class Manager(NamedTuple):
     """The service's properties; None is an unknown value, also if an older version does not publish it.
 
@@ -60,6 +91,8 @@ class Manager(NamedTuple):
     """The findings of the service, the problems first: for each the Rule, the Severity, the Facts by which it was
     found, the Sentence, and the commands of the Remedy.
     """
+    history: Annotated[tuple[HistorySpan, ...] | None, Key(signature="aa{sv}")] = None
+    """For each directory how much history journald keeps, the limits, and what it deletes next."""
     state: str | None = None
     """idle; waiting: work waits for a window or for a directory; working; paused; degraded: the last look failed as a
     whole.

@@ -10,7 +10,7 @@ The drop-in stores the limit before the first change, so that a second change st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +18,8 @@ from journalkeeper.health.evidence import Look, Storage, Unknown
 from journalkeeper.health.finding import Answers, advice
 from journalkeeper.journald.conf import TARGET
 from journalkeeper.model import MIB, Instance, JournalFile, Kind, Sums
-from journalkeeper.model.schema import Count, Moment, Seconds, Span
+from journalkeeper.model.manager import HistorySpan
+from journalkeeper.model.schema import Count, Seconds, Span
 from journalkeeper.model.units import DAY_US, INFINITY_US, format_size, format_span, spell_size
 from journalkeeper.policy.history_loss import GROWTH_BYTES, Limits, compute_loss, count_vacuumed
 
@@ -226,49 +227,22 @@ def find_limit(instance: Instance, use: int, room: float, by_files: float, rate:
     return min(limits, default=(inf, ""))
 
 
-class HistorySpan(NamedTuple):
-    """The span and sizes of the present history of one directory, and the limits.
-
-    `full_span_us` is the span of history that all limits together permit at the present rate, as in `journalkeeper
-    retention`; None if it is unknown or there is no such limit. `binding` names the setting of the strictest limit.
-    """
-
-    files: Count
-    size_bytes: Count
-    allocated_bytes: Count
-    disk_bytes: Count | None
-    oldest_us: Moment | None
-    newest_us: Moment | None
-    max_use_bytes: Count | None
-    """What journald lets its files take now; 0: no limit."""
-    max_files: Count
-    max_retention_us: Span
-    full_span_us: Span | None
-    """Microseconds of history that fit max_use_bytes at this rate."""
-    binding: str | None
-    next_deleted_us: Moment | None = None
-    """The newest entry that journald's next deletion takes; null if no deletion is foreseen."""
-    next_deletion_in_us: Span | None = None
-    """When that is, at this rate; null if it is unknown."""
-    early_files: Count = 0
-    """Archives more than full files of the same bytes would be, because of rotations and boots."""
-    early_bytes: Count = 0
-    """The room that their tables and repeated values take."""
-
-
-def summarize_history(instance: Instance, files: Sequence[JournalFile]) -> HistorySpan:
-    """Return the present history of a directory and the limit that will end its growth.
+def summarize_history(instance: Instance, files: Iterable[JournalFile]) -> HistorySpan:
+    """Return the present history of the directory of `instance`, whose files are among `files`, and the limit that will
+    end its growth.
 
     journald counts allocated bytes, and deletes the oldest archive beyond the first limit that is reached.
     `max_use_bytes` is SystemMaxUse=, or the space that SystemKeepFree= leaves if that is less.
 
     Source: journald.conf(5); systemd 252, journal-vacuum.c.
     """
+    files = [file for file in files if file.directory == instance.directory and file.problem is None]
     every, use, known = Sums.of(files), instance.system_max_use_bytes, bytes_per_day(instance, files)
     rate = None if isinstance(known, Unknown) else known
     room = _room_bytes(instance, files) if instance.available_bytes is not None else INFINITY_US
     limit = find_limit(instance, use or 0, room, instance.system_max_files * _mean_bytes(files), rate)
     return HistorySpan(
+        directory=instance.directory,
         files=len(files),
         size_bytes=every.size_bytes,
         allocated_bytes=every.allocated_bytes,

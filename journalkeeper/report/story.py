@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 from journalkeeper.model import Action, Instance, JournalFile, Reason, Skip, Stretch, Sums, Verb, Window
 from journalkeeper.model.escape import escape
 from journalkeeper.model.history import HistoryEntry, Sample
+from journalkeeper.model.manager import HistorySpan
 from journalkeeper.model.schema import Count, Hidden, Inline, Moment, Seconds
 from journalkeeper.model.sentences import BY, describe_outcome
 from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, format_span, pluralize, spell_size
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import picture
-from journalkeeper.report.retention import HistorySpan
 from journalkeeper.report.text import UNKNOWN, moment, seconds
 
 MOST_PAST: Final = 10
@@ -275,8 +275,7 @@ def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str]) -> lis
         ("Window", UNKNOWN if place.window is None else describe_window(place.window)),
         ("Files", f"{pluralize(every.files, 'file')}, {extents}"),
         ("Covers", _describe_history(place.retention)),
-        ("Limit", _describe_limit(place.retention)),
-        *([("Deletes", deletion)] if (deletion := _describe_deletion(place.retention)) else []),
+        *describe_limits(place.retention),
         *(("Plan", text) for text in _list_sentences(place.decision, unknown)),
     ]
     return [[("", escape(one.directory))], name_facts(rows)]
@@ -295,6 +294,12 @@ def _describe_history(kept: HistorySpan) -> str:
     disk = UNKNOWN if kept.disk_bytes is None else spell_size(kept.disk_bytes)
     said = f"{span}, {moment(kept.oldest_us)} to {moment(kept.newest_us)}"
     return f"{said}; {spell_size(kept.allocated_bytes)} by journald's count, {disk} on disk"
+
+
+def describe_limits(kept: HistorySpan) -> list[tuple[str, str]]:
+    """Return (name, text) rows: which limit of journald is reached first, and what is deleted next and about when."""
+    deletion = _describe_deletion(kept)
+    return [("Limit", _describe_limit(kept)), *([("Deletes", deletion)] if deletion else [])]
 
 
 def _describe_limit(kept: HistorySpan) -> str:

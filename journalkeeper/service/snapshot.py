@@ -19,7 +19,7 @@ from journalkeeper.health.verdict import (
 from journalkeeper.metrics.status import Status
 from journalkeeper.model import Action, JournalFile, Outcome, Result, Skip, Volume, Window
 from journalkeeper.model.history import Counters
-from journalkeeper.model.manager import Manager
+from journalkeeper.model.manager import HistorySpan, Manager
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 
@@ -33,7 +33,8 @@ class Findings(NamedTuple):
     """The result of the last look: the files, and the decision or outcome for each, by path.
 
     `waits_for` is the sentence of `describe_waits` on the files that wait. `missing` are the directories that do not
-    exist. `counters` are the totals since the installation, None if they cannot be read.
+    exist. `counters` are the totals since the installation, None if they cannot be read. `history` are the spans of the
+    directories.
     """
 
     files: Mapping[str, JournalFile]
@@ -43,6 +44,7 @@ class Findings(NamedTuple):
     missing: tuple[str, ...] = ()
     intake_p99_us: int = 0
     counters: Counters | None = None
+    history: tuple[HistorySpan, ...] = ()
 
 
 class Snapshot(NamedTuple):
@@ -116,6 +118,7 @@ def make_manager(snapshot: Snapshot) -> Manager:
         files=found.status.files,
         extents=found.status.sums["extents"],
         active_extents=found.status.active_extents,
+        history=found.history,
         fragmented_files=found.status.fragmented_files,
         bytes_reclaimed_total=None if total is None else max(0, total),
         budget_left_bytes=found.status.budget_left_bytes,

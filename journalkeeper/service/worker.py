@@ -30,6 +30,7 @@ from journalkeeper.model.sentences import NO_JOURNAL
 from journalkeeper.model.units import HOUR_US, MINUTE_US
 from journalkeeper.observe.obstacles import find_obstacles, find_unwritable
 from journalkeeper.observe.presence import find_full, find_silent
+from journalkeeper.report.retention import summarize_history
 from journalkeeper.service import snapshot
 from journalkeeper.service.backoff import RETRY_S, CpuShare
 from journalkeeper.service.jobs import Job, JobEnded
@@ -237,6 +238,7 @@ def _make_findings(engine: Engine, host: Host, plan: Plan, outcomes: Sequence[Ou
         waits_for=describe_waits(skip for skip in plan.skipped if skip.path in files),
         missing=tuple(sorted(engine.list_missing_directories())),
         intake_p99_us=engine.memory.intake.p99_us,
+        history=tuple(summarize_history(one, host.files) for one in host.instances),
     )
 
 

@@ -15,9 +15,10 @@ from statistics import mean
 import pytest
 
 from journalkeeper.model import MIB, JournalFile, Kind
+from journalkeeper.model.manager import HistorySpan
 from journalkeeper.model.units import HOUR_US
 from journalkeeper.probe.bed import Bed
-from journalkeeper.report.retention import HistorySpan, summarize_history
+from journalkeeper.report.retention import summarize_history
 from tests import hosts
 from tests.btrfs.journals import look
 from tests.journal_files import OFFSETS

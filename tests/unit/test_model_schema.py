@@ -85,7 +85,7 @@ def test_a_plan_is_read_back_but_for_what_only_its_maker_needs() -> None:
         decode_plan({**older, "skipped": [{"path": "/j/b", "reason": "moonlight", "detail": "1"}]})
 
 
-MANAGER = Manager("1", "ok", [], (), "idle", "", ["/j"], 3, 9, 4, 1, True, 5, 6, 7, 8, 9, 10, 11, False)
+MANAGER = Manager("1", "ok", [], (), (), "idle", "", ["/j"], 3, 9, 4, 1, True, 5, 6, 7, 8, 9, 10, 11, False)
 
 
 @pytest.mark.parametrize(

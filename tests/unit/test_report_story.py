@@ -128,7 +128,7 @@ def place(
 ) -> DirectoryAnswer:
     one = limits(name="4f3a", directory="/var/log/journal/4f3a")
     decision = story.explain_decision([decided] if decided else [], None, NOW_US)
-    return DirectoryAnswer(one, window, summarize_history(one, files), decision, Sums.of(files))
+    return DirectoryAnswer(one, window, summarize_history(limits(), files), decision, Sums.of(files))
 
 
 def told(some: DirectoryAnswer) -> str:
