@@ -269,10 +269,10 @@ def read_mount_options(fd: int) -> tuple[str, ...]:
     return () if line is None else parse_options(line)
 
 
-def read_mount_lines(table: str = MOUNTINFO) -> list[str]:
+def read_mount_lines(table: str = "") -> list[str]:
     """Return the lines of mountinfo for this process, or those of `table`, which only a line feed ends."""
     # Any user's mount point may contain a carriage return, which the kernel does not escape: it ends no line.
-    with open(table, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+    with open(table or MOUNTINFO, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         return list(file)
 
 

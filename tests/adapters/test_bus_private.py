@@ -213,7 +213,7 @@ WRONG = [
     ((f"{names.PROPERTIES}.GetAll", "x" * 1000), "UnknownInterface"),
     (("Cancel", "/org/journalkeeper1/job/77"), "org.journalkeeper1.Error.NoSuchJob"),
     (("Defragment", "['/etc/passwd']", "", "0"), "org.journalkeeper1.Error.InvalidArgument"),
-    (("Plan", "[]", "", "32"), "org.journalkeeper1.Error.InvalidArgument"),
+    (("Plan", "[]", "", "64"), "org.journalkeeper1.Error.InvalidArgument"),
     (("ListFiles", "0"), "org.journalkeeper1.Error.Busy"),
 ]
 
