@@ -13,7 +13,7 @@ A line of a template is one of these:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -51,6 +51,9 @@ RECORDS: Final[dict[str, type]] = {
     "manager": Manager,
 }
 CATALOG: Final = HERE.parent.parent / "units/journalkeeper.catalog"
+SUBJECTS: Final = dict(re.findall(r"(?m)^-- (\w{32})\nSubject: (.+)$", CATALOG.read_text()))
+"""The subject of each MESSAGE_ID."""
+
 ATTACKS: Final = HERE / "shown/trust.txt"
 CHANGELOG: Final = HERE.parent.parent / ".github/CHANGELOG.md"
 _MACRO = re.compile(r"@(\w+)(?: (.+))?@")
@@ -172,17 +175,6 @@ def _options(_: str) -> Iterator[str]:
         yield from _option(option)
 
 
-def _reasons(_: str) -> Iterator[str]:
-    for reason in Reason:
-        yield from roff.item(roff.bold(reason), reason.sentence)
-
-
-def _rules(_: str) -> Iterator[str]:
-    """Yield every rule of doctor with its meaning."""
-    for rule in DOCTOR_RULES:
-        yield from roff.item(roff.bold(word(rule)), _join_lines(rule.__doc__ or ""))
-
-
 def _directives(section: str) -> Iterator[str]:
     """Yield the directives of one section: effect, allowed values, default and its reason."""
     for one in directives.directives():
@@ -200,25 +192,10 @@ def _at_least(_: str) -> Iterator[str]:
     yield from roff.prose(f"{'; '.join(pairs)}.")
 
 
-def _events(_: str) -> Iterator[str]:
-    """Yield every MESSAGE_ID with its subject in the catalog."""
-    subjects = dict(re.findall(r"(?m)^-- (\w{32})\nSubject: (.+)$", CATALOG.read_text()))
-    for event in Event:
-        yield from roff.item(roff.bold(event), roff.sentence(subjects[event]))
-
-
-def _errors(_: str) -> Iterator[str]:
-    """Yield every D-Bus error with its meaning."""
-    for kind, name in names.ERRORS:
-        meaning = (kind.__doc__ or "").splitlines()[0]
-        yield from roff.item(roff.bold(name), "Anything else." if name == names.FAILED else meaning)
-
-
-def _metrics(_: str) -> Iterator[str]:
-    """Yield every metric with its type and its help."""
-    for family in prometheus.FAMILIES:
-        name = f"{prometheus.PREFIX}_{family.name}"
-        yield from roff.item(roff.bold(name), f"{str(family.type).capitalize()}. {family.help}")
+def _items(rows: Iterable[tuple[str, str]]) -> Callable[[str], Iterator[str]]:
+    """Return a macro that yields a tagged paragraph for each term and its text."""
+    lines = [line for term, text in rows for line in roff.item(roff.bold(term), text)]
+    return lambda _: iter(lines)
 
 
 def _example(name: str) -> Iterator[str]:
@@ -264,15 +241,21 @@ MACROS: Final[dict[str, Callable[[str], Iterator[str]]]] = {
     "commands": _commands,
     "command_list": _command_list,
     "options": _options,
-    "reasons": _reasons,
-    "rules": _rules,
+    "reasons": _items((reason, reason.sentence) for reason in Reason),
+    "rules": _items((word(rule), _join_lines(rule.__doc__ or "")) for rule in DOCTOR_RULES),
     "directives": _directives,
     "at_least": _at_least,
     "attacks": _attacks,
     "changelog": _changelog,
-    "errors": _errors,
-    "events": _events,
-    "metrics": _metrics,
+    "errors": _items(
+        (name, "Anything else." if name == names.FAILED else (kind.__doc__ or "").splitlines()[0])
+        for kind, name in names.ERRORS
+    ),
+    "events": _items((event, roff.sentence(SUBJECTS[event])) for event in Event),
+    "metrics": _items(
+        (f"{prometheus.PREFIX}_{family.name}", f"{family.type.capitalize()}. {family.help}")
+        for family in prometheus.FAMILIES
+    ),
     "interface": interfaces.describe_interface,
     "file_keys": interfaces.list_keys,
     "shown": _example,

@@ -22,20 +22,11 @@ import argparse
 from contextlib import ExitStack
 
 from journalkeeper.cli import plan as plans
+from journalkeeper.cli import wording
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.progress import catch_signals, on_terminal
 from journalkeeper.cli.selection import add_selection, report_problems, request
 from journalkeeper.cli.table import Column, Table
-from journalkeeper.cli.wording import (
-    COLOURS,
-    count_subjects,
-    describe_no_actions,
-    describe_outcome,
-    describe_rest,
-    describe_sums,
-    format_seconds,
-    show_decisions,
-)
 from journalkeeper.model import Outcome, Result, Verb
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import MS_US, spell_size
@@ -66,12 +57,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
     status = report_problems(skipped, len(skipped) + len(outcomes), asked.paths, context)
     failed = [outcome for outcome in outcomes if outcome.result is Result.FAILED]
     output.note(*report.notices, *(f"{one.path}: {one.detail or one.reason}" for one in failed))
-    column = Column[Outcome]("", lambda outcome: describe_outcome(outcome, output.width), gives="text")
+    column = Column[Outcome]("", lambda outcome: wording.describe_outcome(outcome, output.width), gives="text")
     odd = [outcome.reason for outcome in outcomes if outcome.result is not Result.DONE]
-    show_decisions(
+    wording.show_decisions(
         output,
         report.answer,
-        Table((column,), outcomes, lambda outcome: COLOURS[outcome.result]),
+        Table((column,), outcomes, lambda outcome: wording.COLOURS[outcome.result]),
         skipped,
         everything=bool(asked.paths),
         others=odd,
@@ -85,18 +76,18 @@ def _summarize(report: Report) -> str:
     """Return the summary of a run: actions by result, bytes, duration, what the done actions saved, and the rest."""
     outcomes, skipped = report.outcomes, report.skipped
     if not outcomes:
-        return describe_no_actions(skipped)
+        return wording.describe_no_actions(skipped)
     done = [outcome for outcome in outcomes if outcome.result is Result.DONE]
     others = [
         f"{number} {result}"
         for result in (Result.SKIPPED, Result.FAILED)
         if (number := sum(outcome.result is result for outcome in outcomes))
     ]
-    subjects = count_subjects([outcome.action for outcome in outcomes])
+    subjects = wording.count_subjects([outcome.action for outcome in outcomes])
     verdict = f"{subjects} done" if not others else f"{len(done)} of {subjects} done, {', '.join(others)}"
-    facts = [describe_sums(done)] if any(one.bytes_written for one in done) else []
-    facts.append(f"{spell_size(report.written_bytes)} rewritten in {format_seconds(report.duration_s, MS_US)}")
+    facts = [wording.describe_sums(done)] if any(one.bytes_written for one in done) else []
+    facts.append(f"{spell_size(report.written_bytes)} rewritten in {wording.format_seconds(report.duration_s, MS_US)}")
     summary = f"{verdict}: {', '.join(facts)}."
     if any(one.action is Verb.ROTATE for one in done):
         summary += " The rotated file is an archive now; the next `journalkeeper defrag --now` works on it."
-    return f"{summary} {describe_rest(skipped)}"
+    return f"{summary} {wording.describe_rest(skipped)}"

@@ -29,17 +29,10 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from journalkeeper.cli import wording
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.selection import add_selection, report_problems, request
 from journalkeeper.cli.table import GREEN, Column, Table
-from journalkeeper.cli.wording import (
-    count_subjects,
-    describe_no_actions,
-    describe_rest,
-    format_seconds,
-    is_on_file,
-    show_decisions,
-)
 from journalkeeper.model import Action, Plan, Reason, Request
 from journalkeeper.model.escape import escape
 from journalkeeper.model.units import format_size, spell_size
@@ -67,10 +60,10 @@ def _format_part(action: Action) -> str:
 _ACTIONS: Final[tuple[Column[Action], ...]] = (
     Column("ACTION", lambda one: one.action),
     Column("REASON", lambda one: one.reason, gives="text"),
-    Column("EXTENTS", lambda one: str(one.extents_before) if is_on_file(one.action) else "-", right=True),
-    Column("EXPECTED", lambda one: str(one.extents_expected) if is_on_file(one.action) else "-", right=True),
+    Column("EXTENTS", lambda one: str(one.extents_before) if wording.is_on_file(one.action) else "-", right=True),
+    Column("EXPECTED", lambda one: str(one.extents_expected) if wording.is_on_file(one.action) else "-", right=True),
     Column("WRITES", lambda one: format_size(one.bytes_to_write), right=True),
-    Column("TIME SAVED", lambda one: _estimate(format_seconds(one.read_seconds_saved)), right=True),
+    Column("TIME SAVED", lambda one: _estimate(wording.format_seconds(one.read_seconds_saved)), right=True),
     Column("DISK SAVED", lambda one: _estimate(format_size(one.disk_bytes_saved)), right=True),
     Column("SCOPE", _format_part, gives="text"),
     Column("PATH", lambda one: escape(one.path), gives="path"),
@@ -104,7 +97,7 @@ def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
     named = len(plan.window) > 1
     relevant = [one for one in plan.window.values() if one.open or one.instance in waiting]
     acted_on = {action.reason for action in plan.actions}
-    show_decisions(
+    wording.show_decisions(
         context.output,
         plan,
         Table(_ACTIONS, plan.actions, lambda _: GREEN),
@@ -127,18 +120,18 @@ def make_plan(asked: Request, context: Context) -> Plan:
 def _summarize(plan: Plan) -> str:
     """Return the summary: the files and directories with actions, the sums of costs and savings, and the rest."""
     if not plan.actions:
-        return describe_no_actions(plan.skipped)
-    verdict = f"{count_subjects([one.action for one in plan.actions])} to do"
-    actions = [one for one in plan.actions if is_on_file(one.action)]
+        return wording.describe_no_actions(plan.skipped)
+    verdict = f"{wording.count_subjects([one.action for one in plan.actions])} to do"
+    actions = [one for one in plan.actions if wording.is_on_file(one.action)]
     if actions:
         before, expected = sum(one.extents_before for one in actions), sum(one.extents_expected for one in actions)
         facts = [f"{spell_size(sum(one.bytes_to_write for one in actions))} to rewrite"]
         facts.append(f"{before:,} to ~{expected:,} extents")
         if saved_s := sum(one.read_seconds_saved for one in actions):
-            facts.append(f"a cold read is ~{format_seconds(saved_s)} shorter at {READ_IOPS} IOPS")
+            facts.append(f"a cold read is ~{wording.format_seconds(saved_s)} shorter at {READ_IOPS} IOPS")
         if freed := sum(one.disk_bytes_saved for one in actions):
             facts.append(f"~{spell_size(freed)} less on disk")
         if more := sum(one.unshared_bytes for one in actions):
             facts.append(f"~{spell_size(more)} more while other files share the old data")
         verdict += f": {', '.join(facts)}"
-    return f"{verdict}. {describe_rest(plan.skipped)}"
+    return f"{verdict}. {wording.describe_rest(plan.skipped)}"
