@@ -14,7 +14,6 @@ from journalkeeper.model.history import Counters, HistoryEntry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report import charts
 from journalkeeper.report.charts import FIRST_US, LEAST_BARS, MOST_ROWS, ROWS, Chart, Figure, Layer
-from journalkeeper.report.text import format_wait
 from tests.evidence import look
 from tests.hosts import NOW_US
 from tests.report_data import entry, file, journal
@@ -151,11 +150,6 @@ def test_the_first_day_is_marked_and_medians_are_of_boots_with_a_time(
     assert since in figure.said
 
 
-@pytest.mark.parametrize("since", [None, NOW_US - DAY_US, NOW_US + 90 * DAY_US])
-def test_no_first_day_between_the_boots_is_no_mark(since: int | None) -> None:
-    assert drawn(boots([boot(0), boot(1)], since)).mark is None
-
-
 def test_the_newest_boots_are_shown() -> None:
     figure = boots([boot(number) for number in range(charts.MOST_BOOTS + 1)])
     assert reach(figure) == (boot(1).first_us, boot(charts.MOST_BOOTS).first_us)
@@ -163,9 +157,9 @@ def test_the_newest_boots_are_shown() -> None:
     assert figure.table.caption == f"The newest {MOST_ROWS} of {charts.MOST_BOOTS + 1} boots"
 
 
-@pytest.mark.parametrize("known", [[], [boot(0, userspace_us=None, flush_us=None)]])
-def test_boots_without_times_are_said(known: list[Boot]) -> None:
-    assert boots(known).said.startswith("None of 1 boot" if known else "The journal contains no boot.")
+@pytest.mark.parametrize("since", [None, NOW_US - DAY_US, NOW_US + 90 * DAY_US])
+def test_no_first_day_between_the_boots_is_no_mark(since: int | None) -> None:
+    assert drawn(boots([boot(0), boot(1)], since)).mark is None
 
 
 # extents
@@ -221,10 +215,6 @@ def test_notes_of_a_clock_that_was_wrong_do_not_stretch_the_axis_and_are_said(wr
     assert "left out." in intake(taken).notes[-1]
 
 
-def test_an_empty_record_is_said() -> None:
-    assert extents(()).said.startswith("The history has no counts")
-
-
 # intake
 
 
@@ -262,10 +252,16 @@ def test_where_the_journal_was_not_read_to_its_beginning_is_said() -> None:
     assert "read back to" not in " ".join(charts.draw_intake(Evidence(NOW_US, journal=whole)).notes)
 
 
-def test_no_message_with_a_time_is_said() -> None:
-    assert intake([]).chart is None
-
-
-@pytest.mark.parametrize(("wait_us", "text"), [(59_919, "59ms"), (1_234, "1ms 200us"), (12_345_678, "12s")])
-def test_a_wait_has_two_digits(wait_us: int, text: str) -> None:
-    assert format_wait(wait_us) == text
+@pytest.mark.parametrize(
+    ("figure", "said"),
+    [
+        (boots([]), "The journal contains no boot."),
+        (boots([boot(0, userspace_us=None, flush_us=None)]), "None of 1 boot has a message with its duration."),
+        (extents(()), "The history has no counts: "),
+        (intake([]), "No message in the journal has a plausible time"),
+        (intake([Intake(NOW_US, 59_919, "")]), "Of 1 message, 99 in 100 waited at most 59ms, the longest 59ms."),
+        (intake([Intake(NOW_US, 1_234, "")]), "Of 1 message, 99 in 100 waited at most 1ms 200us, "),
+    ],
+)
+def test_missing_data_is_said_and_a_wait_has_two_digits(figure: Figure, said: str) -> None:
+    assert figure.said.startswith(said)
