@@ -8,16 +8,20 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
 from journalkeeper.config import Config
 from journalkeeper.model import MIB, Request
 from journalkeeper.policy.case import Cases
+from journalkeeper.policy.history_loss import Limits
 from journalkeeper.policy.rotate import Question
 from journalkeeper.probe.bed import Bed, read_state
 from tests import hosts
+from tests.bench.limit import Journal
 from tests.btrfs.journals import look
+from tests.journal_files import OFFSETS
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -61,6 +65,36 @@ def compare(
         after = find_archives(journal)
         found.append((loss.deleted_bytes, sum(size for path, size in before.items() if path not in after)))
     return found
+
+
+def count_messages(journal: Path) -> int:
+    """Return the number of entries from the oldest to the newest."""
+    numbers = []
+    for path in journal.iterdir():
+        with path.open("rb") as file:
+            numbers += [
+                int.from_bytes(os.pread(file.fileno(), 8, OFFSETS[name]), "little")
+                for name in ("head_seqnum", "tail_seqnum")
+            ]
+    return max(numbers) - min(one for one in numbers if one) + 1
+
+
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+def test_the_simulation_keeps_the_history_that_journald_keeps(
+    make_bed: Callable[..., Bed], limits: dict[str, int]
+) -> None:
+    journald = make_bed(*list_settings(limits), size="2G").journald
+    model = Journal(Limits(limits.get("system_max_use_bytes", 0), FILE, limits.get("system_max_files", 0)), 0)
+    each_bytes, kept = 9_600, []  # of a message in an archive: journald compresses base64
+    for messages in (540, 420, 560, 250, 480, 400, 120, 530, 550, 300, 560, 200, 470, 350, 510, 560):
+        for _ in range(messages):
+            journald.log(base64.b64encode(os.urandom(9000)).decode())
+        model.log(messages * each_bytes, 0)
+        journald.rotate()
+        model.rotate(0)
+        kept.append((count_messages(journald.journal), model.history_bytes / each_bytes))
+    real, simulated = map(mean, zip(*kept[6:], strict=True))
+    assert simulated == pytest.approx(real, rel=0.05), kept
 
 
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
