@@ -12,15 +12,9 @@ from journalkeeper.journald.conf import Settings, fill_defaults, from_assignment
 from journalkeeper.model import GIB, KIB, MIB
 from journalkeeper.model.units import INFINITY_US
 
-MINUTE = 60_000_000
-
 
 def settings(*lines: str, namespace: str = "") -> Settings:
     return from_assignments(parse("\n".join(lines).encode("utf-8", "surrogateescape"), "x.conf"), namespace)
-
-
-def test_nothing_said_is_journalds_default() -> None:
-    assert settings() == Settings("auto", 5 * MINUTE, None, None, None, 100)
 
 
 def test_a_namespace_stores_persistently_unless_told_otherwise() -> None:

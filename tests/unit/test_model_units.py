@@ -106,7 +106,3 @@ def test_size_is_printed_as_systemd_prints_it(size_bytes: int, text: str) -> Non
 )
 def test_span_is_printed_in_at_most_two_units(span_us: int, accuracy_us: int, text: str) -> None:
     assert format_span(span_us, accuracy_us) == text
-
-
-def test_a_span_is_cut_to_the_second_by_default() -> None:
-    assert format_span(25 * SECOND + 123_456) == "25s"

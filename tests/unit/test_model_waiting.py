@@ -5,23 +5,39 @@ from __future__ import annotations
 
 import pytest
 
-from journalkeeper.model import Action, Plan, Reason, Result, Skip, Verb
+from journalkeeper.model import Action, Outcome, Plan, Reason, Result, Skip, Verb
 from journalkeeper.model.waiting import LONG_US, RESTS, Wait, find_waits, long
 from tests.hosts import NOW_US, file, outcome
 
+RESTED = [(reason, was) for reason in Reason if reason in RESTS for was in ("budget", "interrupted", "not-begun")]
 
-def plan(*skipped: Skip) -> Plan:
-    return Plan((), (), skipped)
+
+def left(reason: Reason, *, puts_off: bool = True) -> Skip:
+    return Skip("/a", reason, "", puts_off=puts_off)
 
 
 @pytest.mark.parametrize(
-    "reason", [Reason.PRESSURE, Reason.SETTLING, Reason.WINDOW_CLOSED, Reason.BUDGET, Reason.FREE_SPACE, Reason.IN_USE]
+    ("before", "given", "after"),
+    [
+        (None, left(Reason.CHANGED), (NOW_US, "changed")),
+        ((1, "changed"), left(Reason.BUDGET), (1, "budget")),
+        ((1, "budget"), left(Reason.SHARED, puts_off=False), None),  # it needs nothing
+        ((NOW_US + 1, "budget"), left(Reason.BUDGET), (NOW_US, "budget")),  # the clock was set back
+        # only an action that is done ends the wait
+        ((1, "budget"), outcome("/a"), None),
+        ((1, "budget"), outcome("/a", result=Result.FAILED, reason=Reason.IO_ERROR), (1, "io-error")),
+        ((1, "budget"), outcome("/a", result=Result.SKIPPED, reason=Reason.PRESSURE), (1, "pressure")),
+        # a rest counts as no wait, and what a run left stays first
+        *(((1, was), left(reason), (NOW_US, reason if was == "budget" else was)) for reason, was in RESTED),
+    ],
 )
-def test_a_postponed_file_waits_since_the_first_time_and_for_its_newest_reason(reason: Reason) -> None:
-    before = find_waits({}, plan(Skip("/a", Reason.CHANGED, "", puts_off=True)), (), NOW_US)
-    assert before == {"/a": Wait("/a", NOW_US, "changed")}
-    after = find_waits(before, plan(Skip("/a", reason, "", puts_off=True)), (), NOW_US + 5)
-    assert after == {"/a": Wait("/a", NOW_US, str(reason))}
+def test_a_wait_begins_once_has_the_newest_reason_and_ends_when_all_is_done(
+    before: tuple[int, str] | None, given: Skip | Outcome, after: tuple[int, str] | None
+) -> None:
+    known = {"/a": Wait("/a", *before)} if before else {}
+    skips, outcomes = ((given,), ()) if isinstance(given, Skip) else ((), (given,))
+    found = find_waits(known, Plan((), (), skips), outcomes, NOW_US)
+    assert found == ({"/a": Wait("/a", *after)} if after else {})
 
 
 def test_an_action_that_did_not_begin_waits_and_is_no_outcome() -> None:
@@ -29,40 +45,6 @@ def test_an_action_that_did_not_begin_waits_and_is_no_outcome() -> None:
     ended = Plan((), (begun, left), (Skip("/c", Reason.SHARED, ""),)).end_after(1)
     assert ended.actions == (begun,)
     assert find_waits({}, ended, (outcome("/a"),), NOW_US) == {"/b": Wait("/b", NOW_US, "not-begun")}
-
-
-def test_a_file_that_needs_nothing_does_not_wait() -> None:
-    before = {"/a": Wait("/a", 1, "budget")}
-    assert find_waits(before, plan(Skip("/a", Reason.SHARED, "")), (), NOW_US) == {}
-
-
-@pytest.mark.parametrize(
-    ("result", "reason", "goes_on"),
-    [
-        (Result.DONE, Reason.FRAGMENTED, False),
-        (Result.FAILED, Reason.IO_ERROR, True),
-        (Result.SKIPPED, Reason.PRESSURE, True),
-    ],
-)
-def test_a_wait_ends_with_a_successful_action_only(result: Result, reason: Reason, goes_on: bool) -> None:
-    after = find_waits({"/a": Wait("/a", 1, "budget")}, plan(), (outcome("/a", result=result, reason=reason),), NOW_US)
-    assert after == ({"/a": Wait("/a", 1, str(reason))} if goes_on else {})
-
-
-@pytest.mark.parametrize("reason", [one for one in Reason if one in RESTS])
-@pytest.mark.parametrize(("was", "stays"), [("budget", False), ("interrupted", True), ("not-begun", True)])
-def test_a_rest_counts_as_no_wait_and_what_a_run_left_stays_first(reason: Reason, was: str, *, stays: bool) -> None:
-    rests = plan(Skip("/a", reason, "", puts_off=True))
-    assert find_waits({"/a": Wait("/a", 1, was)}, rests, (), NOW_US) == {
-        "/a": Wait("/a", NOW_US, was if stays else str(reason))
-    }
-
-
-def test_a_clock_that_was_set_back_makes_no_wait_begin_in_the_future() -> None:
-    after = find_waits(
-        {"/a": Wait("/a", NOW_US + 1, "budget")}, plan(Skip("/a", Reason.BUDGET, "", puts_off=True)), (), NOW_US
-    )
-    assert after["/a"].since_us == NOW_US
 
 
 def test_a_wait_of_more_than_a_day_is_long() -> None:
