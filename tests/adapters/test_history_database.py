@@ -217,22 +217,17 @@ def test_a_file_that_cannot_be_renamed_was_not_moved(tmp_path: Path, monkeypatch
         pytest.fail(f"moved to {record.set_aside}")
 
 
-def test_a_file_damaged_under_our_hands_is_set_aside_and_the_outcome_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("harm", "set_aside"), [(garbage, True), (lambda file: file.rename(file.with_name("elsewhere.db")), False)]
+)
+def test_an_outcome_is_kept_when_the_file_is_damaged_or_renamed_under_our_hands(
+    tmp_path: Path, harm: Callable[[Path], object], *, set_aside: bool
+) -> None:
     with Record(tmp_path) as record:
         keep(record, 1)
-        with open(tmp_path / "history.db", "r+b") as file:
-            file.write(b"\xff" * 8192)
+        harm(tmp_path / "history.db")
         keep(record, 2)
-        assert record.set_aside is not None
-        assert moments(record) == [2]
-
-
-def test_an_outcome_is_kept_when_the_file_was_renamed_under_our_hands(tmp_path: Path) -> None:
-    with Record(tmp_path) as record:
-        keep(record, 1)
-        (tmp_path / "history.db").rename(tmp_path / "elsewhere.db")
-        keep(record, 2)
-        assert record.set_aside is None
+        assert (record.set_aside is not None) == set_aside
     assert kept(tmp_path) == [2]
 
 
