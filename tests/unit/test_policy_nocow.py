@@ -18,6 +18,7 @@ from tests.journal_files import archive_name
 
 COPIES = ("raid1", "raid10", "raid5", "raid6", "raid1c3", "raid1c4", "dup")
 SINGLES = ("single", "raid0")
+DONE, BOTH = {"auto": Reason.NO_REDUNDANCY, "yes": Reason.CONFIGURED}, (False, True)
 
 
 def config(word: str) -> Config:
@@ -38,17 +39,27 @@ def skip(word: str, **words: object) -> Skip:
     return found
 
 
-def action(word: str, **words: object) -> Action:
+@pytest.mark.parametrize(
+    ("word", "words", "reason"),
+    [
+        *((word, {"data_profile": profile}, reason) for profile in SINGLES for word, reason in DONE.items()),
+        *(("no", {"nocow": nocow, "redundant": redundant}, None) for nocow in BOTH for redundant in BOTH),
+        ("auto", {"nocow": True}, None),
+        *(("yes", {"nocow": True, "redundant": redundant}, None) for redundant in BOTH),
+        # it cannot or need not be set
+        ("auto", {"options": ("rw", "nodatacow")}, Reason.IDEAL),
+        ("auto", {"options": ("ro",)}, Reason.READ_ONLY),
+        ("auto", {"read_only_subvolume": True}, Reason.READ_ONLY),
+        ("auto", {"compressed": True}, Reason.COMPRESSION),
+        ("auto", {"refuses_compression": True}, Reason.COMPRESSION),
+        ("auto", {"options": ("ro",), "redundant": True}, Reason.REDUNDANT),
+    ],
+)
+def test_a_directory_becomes_nocow_or_not(word: str, words: dict[str, object], reason: Reason | None) -> None:
     found = answer(word, **words)
-    assert isinstance(found, Action)
-    return found
-
-
-@pytest.mark.parametrize("profile", SINGLES)
-@pytest.mark.parametrize(("word", "reason"), [("auto", Reason.NO_REDUNDANCY), ("yes", Reason.CONFIGURED)])
-def test_a_directory_on_data_without_copies_becomes_nocow(profile: str, word: str, reason: Reason) -> None:
-    found = action(word, data_profile=profile)
-    assert (found.path, found.action, found.reason) == (DIRECTORY, Verb.SET_NOCOW, reason)
+    assert (found and (found.path, found.reason)) == (reason and (DIRECTORY, reason))
+    assert isinstance(found, Action) == (reason in DONE.values())
+    assert not isinstance(found, Action) or found.action is Verb.SET_NOCOW
 
 
 @pytest.mark.parametrize("profile", COPIES)
@@ -82,39 +93,14 @@ def test_a_service_that_has_just_started_sets_it_after_the_settle_time(
         assert f"+C in {format_span(MINUTE_US - (age_us or 0))}:" in reasons[Reason.STARTING].detail
 
 
-@pytest.mark.parametrize("words", [{}, {"redundant": True}, {"nocow": True}, {"nocow": True, "redundant": True}])
-def test_no_leaves_everything_as_it_is_without_a_word(words: dict[str, bool]) -> None:
-    assert answer("no", **words) is None
-
-
 def test_a_directory_on_another_filesystem_is_not_spoken_of() -> None:
     assert decide(instance(), None, host(), config("yes")) is None
-
-
-@pytest.mark.parametrize(("word", "words"), [("auto", {}), ("yes", {}), ("yes", {"redundant": True})])
-def test_a_directory_that_is_nocow_as_wanted_is_not_spoken_of(word: str, words: dict[str, bool]) -> None:
-    assert answer(word, nocow=True, **words) is None
 
 
 def test_auto_warns_of_what_somebody_else_made_nocow_on_data_with_copies() -> None:
     found = skip("auto", nocow=True, redundant=True, data_profile="raid1")
     assert found.reason is Reason.REDUNDANT
     assert "no checksum shows which copy is good" in found.detail
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        ({"options": ("rw", "nodatacow")}, Reason.IDEAL),
-        ({"options": ("ro",)}, Reason.READ_ONLY),
-        ({"read_only_subvolume": True}, Reason.READ_ONLY),
-        ({"compressed": True}, Reason.COMPRESSION),
-        ({"refuses_compression": True}, Reason.COMPRESSION),
-        ({"options": ("ro",), "redundant": True}, Reason.REDUNDANT),
-    ],
-)
-def test_where_it_cannot_or_need_not_be_set_the_reason_is_given(words: dict[str, object], reason: Reason) -> None:
-    assert skip("auto", **words).reason is reason
 
 
 @pytest.mark.parametrize(("minutes", "again"), [(0, False), (59, False), (60, True), (-1, True)])
