@@ -321,11 +321,9 @@ class Engine:
 
     def _add_timing(self, seen: Seen) -> Seen:
         """Update the flush timers from the look `seen`, and return `seen` with its timing as the new `memory.seen`."""
-        instances = self.memory.flushes.look(seen.instances, seen.files)
         get_longest_us = self.memory.piece_times.get_longest_us
-        self.memory.seen = seen._replace(
-            instances=tuple(one._replace(slowest_piece_us=get_longest_us(one.directory)) for one in instances)
-        )
+        instances = [one._replace(slowest_piece_us=get_longest_us(one.directory)) for one in seen.instances]
+        self.memory.seen = seen._replace(instances=self.memory.flushes.look(instances, seen.files))
         return self.memory.seen
 
     def look_for_due_plan(self) -> bool:
@@ -337,7 +335,7 @@ class Engine:
         """Return each instance's flush window, none before the first look, and the next flush (CLOCK_REALTIME us, 0
         unknown).
         """
-        instances, files = self.memory.flushes.renew(self.memory.seen.instances, self.memory.seen.files)
+        instances, files = self.memory.flushes.renew()
         found = windows(instances, files, now_us(), margin_us=self.config.window.margin_us)
         return tuple(found.values()), next_flush_us(instances)
 

@@ -21,11 +21,9 @@ from journalkeeper.health.verdict import present
 from journalkeeper.model import Host, Plan, Reason, Request
 from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.manager import Manager
-from journalkeeper.observe import machine
+from journalkeeper.observe import machine, obstacles
 from journalkeeper.observe.journal import read_journal
-from journalkeeper.observe.obstacles import find_unwritable
-from journalkeeper.observe.presence import find_full, find_silent
-from journalkeeper.observe.unit_states import read_units
+from journalkeeper.observe.obstacles import Places
 
 ASK_S: Final = 10.0
 """How long a command waits for journald's answer. The longest ordinary flush took 3 s; a slow disk may need more."""
@@ -65,6 +63,7 @@ def gather(context: Context, wanted: Wanted, ask: Ask | None = None) -> Evidence
         service = context.read_service() if ours else ELSEWHERE
     found = read_journal(wanted.directory, wanted.entries, namespaces) if wanted.entries else UNASKED
     answers = isinstance(service, Manager)  # the service has judged this itself
+    places = obstacles.list_places(() if answers else engine.directories)
     evidence = Evidence(
         now_us=now_us,
         look=look,
@@ -73,19 +72,19 @@ def gather(context: Context, wanted: Wanted, ask: Ask | None = None) -> Evidence
         config_error=wrong,
         record=record,
         journal=found,
-        units=read_units() if ours else ELSEWHERE,
+        units=machine.read_units() if ours else ELSEWHERE,
         storage=machine.read_storage() if ours else ELSEWHERE,
         service=service,
-        unwritable=() if answers else _find_unwritable(engine, wanted),
-        silent=(() if answers else find_silent(engine.directories, ASK_S)) if ours else ELSEWHERE,
-        full=() if answers else find_full(engine.directories),
+        unwritable=() if answers else _find_unwritable(places, wanted),
+        silent=(() if answers else obstacles.find_silent(places, ASK_S)) if ours else ELSEWHERE,
+        full=() if answers else obstacles.find_full(places),
     )
     return evidence._replace(present=present(evidence))
 
 
-def _find_unwritable(engine: Engine, wanted: Wanted) -> tuple[tuple[str, Obstacle], ...]:
+def _find_unwritable(places: Places, wanted: Wanted) -> tuple[tuple[str, Obstacle], ...]:
     """Only a mount is a problem for each user, and for a directory that -D names, which may be a snapshot."""
-    found = chain.from_iterable(find_unwritable(path, MOUNTINFO).items() for path in engine.directories)
+    found = chain.from_iterable(obstacles.find_unwritable(*one, MOUNTINFO).items() for one in places.items())
     ours = wanted.directory is None and os.geteuid() == 0
     return tuple(one for one in found if ours or one[1] is Obstacle.READ_ONLY)
 

@@ -114,8 +114,7 @@ def _read_placement(path: str, *, due: bool) -> tuple[tuple[Stretch, ...], int |
 
     Raises: OSError if the file or its directory cannot be opened.
     """
-    parent, _, name = path.rpartition("/")
-    with opening.open_directory(parent or "/") as dir_fd, opening.hold_open(name, dir_fd) as fd:
+    with opening.open_path(path) as fd:
         pinned_bytes = disk.read_pinned_bytes(fd)
         if due:
             return (), pinned_bytes, FLUSH_DUE

@@ -32,8 +32,7 @@ from journalkeeper.health.finding import supply
 from journalkeeper.journald import conf
 from journalkeeper.model.errors import FileError, KeeperError, UsageError
 from journalkeeper.model.schema import Inline
-from journalkeeper.observe.machine import RETENTION
-from journalkeeper.observe.unit_states import OURS
+from journalkeeper.observe.machine import OURS, RETENTION
 from journalkeeper.report.retention import Retention, describe_retention, dropin, retention
 from journalkeeper.whole_file import write_whole
 

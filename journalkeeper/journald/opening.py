@@ -65,6 +65,14 @@ def open_directory(path: str) -> Iterator[int]:
         os.close(fd)
 
 
+@contextmanager
+def open_path(path: str) -> Iterator[int]:
+    """Open the file `path` as `hold_open`, in its directory as `open_directory`."""
+    directory, _, name = path.rpartition("/")
+    with open_directory(directory or "/") as dir_fd, hold_open(name, dir_fd) as fd:
+        yield fd
+
+
 def is_being_written(fd: int) -> bool:
     """Return whether the file `fd` (read-only) is open or mapped for writing, or behind a loop device.
 

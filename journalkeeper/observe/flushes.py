@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
-from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 from journalkeeper.btrfs import fiemap, inode, volume, writeback
 from journalkeeper.journald import header, opening
@@ -38,8 +37,6 @@ NONE_READ: Final = Generations(1 << 64, 0)
 class Flushes:
     """The flush timers of all instances, by directory, in microseconds of CLOCK_MONOTONIC (`clock`) and REALTIME
     (`wall`).
-
-    The event loop may call `note_append`; all other methods are for the worker thread.
     """
 
     def __init__(
@@ -49,30 +46,27 @@ class Flushes:
     ) -> None:
         self._clock = clock
         self._wall = wall
-        self._rotatable: frozenset[str] = frozenset()
+        self._instances: tuple[Instance, ...] = ()
         self._timers: dict[str, FlushTimer] = {}
-        self._actives: dict[str, list[str]] = {}
-        self._seen: dict[str, tuple[State, int]] = {}
-        """State and mtime (ns) of each active file at the last look, by path."""
+        self._actives: dict[str, list[JournalFile]] = {}
+        self._seen: dict[str, dict[str, Any]] = {}
+        """The new values in the row of each active file at the last look, by path."""
         self._news = False
-        self._lock = Lock()
 
-    def note_append(self, directory: str) -> bool:
-        """Record an append by journald in `directory`, and return whether `get_next_look_us` may have changed.
+    def note_append(self, directory: str, heard_us: int) -> None:
+        """Record an append by journald in `directory` that was reported at `heard_us` (`clock`).
 
         An unknown directory is ignored.
         """
-        with self._lock:
-            timer = self._timers.get(directory)
-            return timer is not None and timer.note_append(self._clock())
+        if directory in self._timers:
+            self._timers[directory].note_append(heard_us)
 
     def note_rewrite(self, directory: str) -> None:
         """Record that journalkeeper rewrote an active file in `directory`, so that no look takes its moved block for a
         flush.
         """
-        with self._lock:
-            if directory in self._timers:
-                self._timers[directory].forget_blocks()
+        if directory in self._timers:
+            self._timers[directory].forget_blocks()
 
     def look(self, instances: Iterable[Instance], files: Iterable[JournalFile]) -> tuple[Instance, ...]:
         """Replace the known instances and active files, look at the files as `look_again`, and return renewed
@@ -80,42 +74,33 @@ class Flushes:
 
         A known instance keeps its flush timer. `files` must contain the files of all instances.
         """
-        known = tuple(instances)
-        self._rotatable = frozenset(one.directory for one in known if one.rotatable)
-        self._actives, self._seen = {one.directory: [] for one in known}, {}
+        self._instances, self._seen = tuple(instances), {}
+        self._actives = {one.directory: [] for one in self._instances}
         for file in files:
             if file.kind is Kind.ACTIVE and file.problem is None:
-                directory, _, name = file.path.rpartition("/")
-                self._actives.setdefault(directory, []).append(name)
-        with self._lock:
-            self._timers = {one.directory: self._timers.get(one.directory, FlushTimer()) for one in known}
-            for one in known:
-                self._timers[one.directory].interval_us = one.sync_interval_us
+                self._actives[file.directory].append(file)
+        self._timers = {directory: self._timers.get(directory, FlushTimer()) for directory in self._actives}
+        for one in self._instances:
+            self._timers[one.directory].interval_us = one.sync_interval_us
         self.look_again()
-        return self.renew(known, ())[0]
+        return self.renew()[0]
 
-    def renew(
-        self, instances: Iterable[Instance], files: Iterable[JournalFile]
-    ) -> tuple[tuple[Instance, ...], tuple[JournalFile, ...]]:
-        """Return `instances` and the readable active files of `files`, with the results of the last look.
-
-        Raises: KeyError for an instance that the last call of `look` did not name.
-        """
+    def renew(self) -> tuple[tuple[Instance, ...], tuple[JournalFile, ...]]:
+        """Return the known instances and readable active files, with the results of the last look."""
         offset_us = round(self._wall() - self._clock(), -5)  # so that each look shows a moment as the same one
-        with self._lock:
-            spans = {directory: timer.since for directory, timer in self._timers.items()}
+        spans = {directory: timer.since for directory, timer in self._timers.items()}
         since_us = {one: None if span is None else offset_us + span.earliest_us for one, span in spans.items()}
-        actives = [(file, self._seen[file.path]) for file in files if file.path in self._seen]
+        files = [file for some in self._actives.values() for file in some if file.path in self._seen]
         return (
             tuple(
-                one._replace(online_since_us=since_us[one.directory], sync_tells=self._needs_sync(one.directory))
-                for one in instances
+                one._replace(online_since_us=since_us[one.directory], sync_tells=self._needs_sync(one))
+                for one in self._instances
             ),
-            tuple(file._replace(state=state, mtime_ns=mtime_ns) for file, (state, mtime_ns) in actives),
+            tuple(file._replace(**self._seen[file.path]) for file in files),
         )
 
-    def _needs_sync(self, directory: str) -> bool:
-        return directory in self._rotatable and self._timers[directory].needs_sync(self._clock())
+    def _needs_sync(self, instance: Instance) -> bool:
+        return instance.rotatable and self._timers[instance.directory].needs_sync(self._clock())
 
     def look_again(self, directory: str | None = None) -> None:
         """Read the active files again, of `directory` or all, and update the flush timers.
@@ -131,7 +116,7 @@ class Flushes:
         sync.
         """
         news, self._news = self._news, False
-        return news or any(map(self._needs_sync, self._timers))
+        return news or any(map(self._needs_sync, self._instances))
 
     def _look(self, directory: str) -> bool:
         """Update the flush timer of `directory` from its active files, and return whether a plan is due.
@@ -139,19 +124,17 @@ class Flushes:
         A file is unsynced if its state is ONLINE and a journald will still flush it (`may_be_live`).
         """
         timer = self._timers[directory]
-        with self._lock:
-            timer.begin_look()
-            now_us = self._clock()
+        now_us = self._clock()
         present: set[int] = set()
         online: dict[int, int | None] = {}
         generations = NONE_READ
-        for name in self._actives[directory]:
+        for file in self._actives[directory]:
             try:
-                with opening.open_directory(directory) as dir_fd, opening.hold_open(name, dir_fd) as fd:
+                with opening.open_path(file.path) as fd:
                     status, state = os.fstat(fd), header.read_state(fd)
                     present.add(status.st_ino)
                     age_us = self._wall() - status.st_mtime_ns // 1000
-                    self._seen[f"{directory}/{name}"] = state, status.st_mtime_ns
+                    self._seen[file.path] = {"state": state, "mtime_ns": status.st_mtime_ns}
                     if state is State.ONLINE and timer.may_be_live(status.st_ino, age_us, now_us):
                         first = volume.read_generation(fd)
                         online[status.st_ino] = None if inode.is_nocow(fd) else fiemap.locate_byte(fd, 0)
@@ -159,13 +142,12 @@ class Flushes:
             except OSError:
                 # The file vanished, or the next whole look reports the error: there is nothing to wait for.
                 continue
-        with self._lock:
-            known = timer.state is State.ONLINE
-            if online:
-                over = timer.note_unsynced(online, now_us, generations)
-            else:
-                over = timer.note_offline(frozenset(present), now_us)
-            due = timer.note_untimed_look(now_us)
+        known = timer.state is State.ONLINE
+        if online:
+            over = timer.note_unsynced(online, now_us, generations)
+        else:
+            over = timer.note_offline(frozenset(present), now_us)
+        due = timer.note_untimed_look(now_us)
         if over and known:
             self._wait_for_writeback(directory)
         return over or due
@@ -187,16 +169,15 @@ class Flushes:
             if self._look(directory):
                 return
             time.sleep(ASKED_S)
-        with self._lock:
-            if timer.since is None:
-                timer.note_sync(before_us, self._clock())
+        if timer.since is None:
+            timer.note_sync(before_us, self._clock())
 
     def _wait_for_writeback(self, directory: str) -> None:
         """The commit is invisible: sleep as long as the write-back took, from COMMIT_S to COMMIT_MOST_S."""
         began_us = self._clock()
-        for name in self._actives[directory]:
+        for file in self._actives[directory]:
             try:
-                with opening.open_directory(directory) as dir_fd, opening.hold_open(name, dir_fd) as fd:
+                with opening.open_path(file.path) as fd:
                     writeback.wait_writeback(fd, 0, 0)
             except OSError:
                 continue  # as in _look
@@ -208,19 +189,16 @@ class Flushes:
 
         The time is 0 if the next flush is unknown or too soon for any work.
         """
-        with self._lock:
-            timer = self._timers.get(directory)
-            return None if timer is None else timer.closes_us(margin_us)
+        timer = self._timers.get(directory)
+        return None if timer is None else timer.closes_us(margin_us)
 
     def is_flush_due(self, margin_us: int) -> bool:
         """Return whether any journald's flush at a known time is under way, or due within `margin_us`."""
-        with self._lock:
-            return any(timer.is_due(margin_us, self._clock()) for timer in self._timers.values())
+        return any(timer.is_due(margin_us, self._clock()) for timer in self._timers.values())
 
     def get_next_look_us(self, margin_us: int) -> int | None:
         """Return the earliest time (CLOCK_MONOTONIC) at which a timer needs `look_again`, or None before the next
         append.
         """
-        with self._lock:
-            moments = [timer.next_look_us(margin_us) for timer in self._timers.values()]
+        moments = [timer.next_look_us(margin_us) for timer in self._timers.values()]
         return min((moment for moment in moments if moment is not None), default=None)

@@ -63,10 +63,9 @@ class IntakeMeter:
 
     def _read_new(self, path: str, before: tuple[int, int] | None) -> list[Entry]:
         """Return the entries added after `before` (inode, sequence number), the newest first, at most `entries`."""
-        directory, _, name = path.rpartition("/")
         seen, seqnum = before or (0, 0)
         try:
-            with opening.open_directory(directory) as dir_fd, opening.hold_open(name, dir_fd) as fd:
+            with opening.open_path(path) as fd:
                 inode = os.fstat(fd).st_ino
                 after_seqnum = seqnum if seen == inode else 0
                 came = read_newest(fd, after_seqnum, self._entries)

@@ -284,7 +284,7 @@ class Observer:
             return row
         name = os.path.basename(row.path)
         try:
-            with opening.open_directory(place.path) as dir_fd, opening.hold_open(name, dir_fd) as fd:
+            with opening.open_path(row.path) as fd:
                 if opening.is_being_written(fd):
                     return row
         except OSError:

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Why this process, or journald, cannot write to directories."""
+"""Find obstacles that keep this process from writing to directories, or journald from storing the next message."""
 
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Final
 
 from journalkeeper.btrfs.volume import (
@@ -13,13 +16,41 @@ from journalkeeper.btrfs.volume import (
     get_mount_point,
     is_in_read_only_subvolume,
     read_mount_lines,
+    read_volume,
+    require_btrfs,
 )
-from journalkeeper.health.evidence import Obstacle
-from journalkeeper.journald import layout, opening
+from journalkeeper.health.evidence import Obstacle, Silence, lacks_room
+from journalkeeper.journald import control, layout, opening
+from journalkeeper.journald.layout import Directory
+from journalkeeper.model import Volume
 from journalkeeper.model.errors import KeeperError
 
 HOST: Final = "/proc/1/mountinfo"
 """The mounts as journald sees them. Each process of the group root may read them, also under ProtectProc=."""
+
+BOOTED: Final = "/run/systemd/system"
+"""This directory exists where systemd is PID 1: sd_booted(3)."""
+
+RUNNING: Final = "/run/systemd/units/invocation:"
+"""PID 1 keeps a link of this name for each unit that is active (unit_export_state_files(), unit.c). The service may not
+start systemctl.
+"""
+
+MASKING: Final = ("/etc/systemd/system", "/run/systemd/system")
+SOCKET: Final = "/run/systemd/journal/socket"
+
+Places = Mapping[str, Sequence[Directory]]
+"""The journal directories at and below each top, none of a top that cannot be listed, which a look reports."""
+
+
+def list_places(tops: Iterable[str]) -> Places:
+    """List the journal directories of `tops`, for the other functions of this module."""
+    found: dict[str, Sequence[Directory]] = {}
+    for top in tops:
+        found[top] = ()
+        with suppress(KeeperError, OSError):
+            found[top] = layout.find_directories(top)
+    return found
 
 
 def find_obstacles(*paths: str, table: str = HOST) -> dict[str, Obstacle]:
@@ -80,10 +111,55 @@ def _find_own_obstacle(path: str) -> Obstacle:
     return obstacle if seen.st_uid == os.geteuid() else Obstacle.OWNER
 
 
-def find_unwritable(top: str, table: str = HOST) -> dict[str, Obstacle]:
-    """Return `find_obstacles` of `top` and the journal directories below it."""
-    places = [top]
-    with suppress(KeeperError):  # the look reports it
-        places += [one.path for one in layout.find_directories(top)]
-    places = [one for one in places if os.path.isdir(one) and os.path.basename(one) != layout.REMOTE]
-    return find_obstacles(*places, table=table)
+def find_unwritable(top: str, places: Iterable[Directory], table: str = HOST) -> dict[str, Obstacle]:
+    """Return `find_obstacles` of `top` and of the journal directories at and below it."""
+    paths = (top, *(one.path for one in places))
+    paths = tuple(one for one in paths if os.path.isdir(one) and os.path.basename(one) != layout.REMOTE)
+    return find_obstacles(*paths, table=table)
+
+
+def find_full(places: Places) -> tuple[tuple[str, Volume], ...]:
+    """Return each journal directory on a volume that `lacks_room`, with it; one for each volume."""
+    found = dict[int, tuple[str, Volume]]()
+    paths = ([one.path for one in below] or [os.path.realpath(top)] for top, below in places.items())
+    for path in chain.from_iterable(paths):
+        with suppress(KeeperError, OSError), opening.open_directory(path) as fd:
+            require_btrfs(fd, path)
+            found.setdefault(os.fstat(fd).st_dev, (path, read_volume(fd)))
+    return tuple(one for one in found.values() if lacks_room(one[1]))
+
+
+def find_silent(places: Places, timeout_s: float) -> tuple[tuple[str, Silence], ...]:
+    """Return the unit of each journald of this host that writes to `places` and takes no messages, with the reason.
+
+    A journald of a namespace is asked only while it runs, because a question would start it.
+    """
+    namespaces = sorted(_find_namespaces(places)) if os.path.isdir(BOOTED) else []
+    units = [(one, f"systemd-journald{one and '@'}{one}.service") for one in namespaces]
+    return tuple((unit, why) for one, unit in units if (why := _judge(one, unit, timeout_s)))
+
+
+def _find_namespaces(places: Places) -> set[str]:
+    host = os.path.realpath(layout.TOP)
+    found = {"" for top in places if os.path.realpath(top) == host}
+    with suppress(OSError):
+        machine = layout.read_machine_id()
+        all_places = (one for below in places.values() for one in below)
+        found |= {one.namespace for one in all_places if (os.path.dirname(one.path), one.machine_id) == (host, machine)}
+    return found
+
+
+def _judge(namespace: str, unit: str, timeout_s: float) -> Silence | None:
+    if os.path.lexists(f"{RUNNING}{unit}"):
+        return Silence.HUNG if control.answers(namespace, timeout_s) is False else None
+    if any(os.path.realpath(f"{place}/{unit}") == os.devnull for place in MASKING):
+        return Silence.MASKED
+    return None if namespace or _is_listening() else Silence.STOPPED
+
+
+def _is_listening() -> bool:
+    """Return whether the host's journald, or PID 1 in its place, takes messages."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, suppress(OSError):
+        sender.connect(SOCKET)
+        return True
+    return False

@@ -21,7 +21,7 @@ class Syncs:
     """
 
     def __init__(self, path: str) -> None:
-        self._directory, _, self._name = path.rpartition("/")
+        self._path = path
         self._blocks: list[int | None] = []
         self._state = State.UNKNOWN
 
@@ -32,7 +32,7 @@ class Syncs:
         the disk. The call waits for pages in write-back; the commit of their sync may still follow.
         """
         try:
-            with opening.open_directory(self._directory) as dir_fd, opening.hold_open(self._name, dir_fd) as fd:
+            with opening.open_path(self._path) as fd:
                 began_ns = time.monotonic_ns()
                 writeback.wait_writeback(fd, 0, 0)
                 waited_us = (time.monotonic_ns() - began_ns) // 1000

@@ -25,6 +25,8 @@ such a file has not changed for longer than the timer's interval.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from enum import Enum
 from typing import Final, NamedTuple
 
 from journalkeeper.model import State
@@ -69,6 +71,9 @@ class Span(NamedTuple):
     latest_us: int
 
 
+NEVER: Final = Span(0, -INFINITY_US)
+
+
 class Generations(NamedTuple):
     """The volume's generation before and after the look at the first blocks."""
 
@@ -76,102 +81,118 @@ class Generations(NamedTuple):
     after: int
 
 
-class FlushTimer:
-    """The state of one instance's sync timer. Pure: times are arguments.
+class Phase(Enum):
+    """The knowledge of a timer. All phases but UNKNOWN and FLUSHED have a span in which the timer was started."""
 
-    | phase        | state   | since | what else is set           | ends with                                      |
-    |--------------|---------|-------|----------------------------|------------------------------------------------|
-    | flushed      | OFFLINE | None  |                            | an append, heard or seen: running              |
-    | running      | ONLINE  | known |                            | a move of the block when it is due: flush seen;|
-    |              |         |       |                            | LATE_US after that: running anew               |
-    | flush seen   | ONLINE  | known | _seen                      | SLACK_US after it was due: running anew        |
-    | found        | ONLINE  | known | _seen, _unsure             | a commit of the volume: unknown;               |
-    |              |         |       |                            | LATE_US after it was due: running anew         |
-    | unknown      | UNKNOWN | None  | _unknown_us, from a look on| a move that is a flush: found;                 |
-    |              |         |       |                            | a sync that was asked for: running             |
+    UNKNOWN = "unsynced files, and a timer that started at an unknown time"
+    FLUSHED = "nothing unsynced, and no timer"
+    UNHEARD = "a timer that a look noticed before inotify reported the append"
+    RUNNING = "a timer"
+    MOVED = "a timer that is due, and a block that moved: the flush, or the kernel's write-back"
+    FOUND = "a timer that a flush revealed, unless sync(2) moved the block"
 
-    Each phase also ends with a look that finds nothing unsynced: flushed. "Running anew" becomes unknown if the times
-    are too vague to find the next flush. `since` is the span in which the timer was started.
+
+class Clue(Enum):
+    """An observation that can end a phase."""
+
+    APPEND = "inotify reported an append"
+    UNSYNCED = "a look found unsynced files"
+    QUIET = "a look found nothing unsynced"
+    MOVE = "a look found a moved block, which shows a flush"
+    COMMIT = "a look found a commit of the volume"
+    OVER = "the flush is over, or was cancelled: the timer started again"
+    VAGUE = "as OVER, but the start is too vague to find the next flush"
+    SYNC = "a requested sync ended"
+
+
+TIMED: Final = {Clue.QUIET: Phase.FLUSHED, Clue.MOVE: Phase.MOVED, Clue.OVER: Phase.RUNNING, Clue.VAGUE: Phase.UNKNOWN}
+TRANSITIONS: Final[Mapping[Phase, Mapping[Clue, Phase]]] = {
+    Phase.UNKNOWN: {Clue.QUIET: Phase.FLUSHED, Clue.MOVE: Phase.FOUND, Clue.SYNC: Phase.RUNNING},
+    Phase.FLUSHED: {Clue.QUIET: Phase.FLUSHED, Clue.APPEND: Phase.RUNNING, Clue.UNSYNCED: Phase.UNHEARD},
+    Phase.UNHEARD: {**TIMED, Clue.APPEND: Phase.RUNNING},
+    Phase.RUNNING: TIMED,
+    Phase.MOVED: TIMED,
+    Phase.FOUND: {**TIMED, Clue.MOVE: Phase.FOUND, Clue.COMMIT: Phase.UNKNOWN},
+}
+"""The next phase. A clue that a phase does not list means nothing in it."""
+
+
+class LastLook(NamedTuple):
+    """The last look: the inodes of the unsynced files, and the places of their first blocks, where these are evidence.
+
+    `generation` is the volume's before the look.
     """
 
+    at_us: int
+    online: frozenset[int] = frozenset()
+    blocks: Mapping[int, int] = {}
+    generation: int = 0
+
+
+class FlushTimer:
+    """The state of one instance's sync timer. Pure: times are arguments. `since` is the span in which it started."""
+
     def __init__(self) -> None:
-        self.state = State.UNKNOWN
+        self.phase = Phase.UNKNOWN
         self.since: Span | None = None
         self.interval_us = 0
-        self._looked_us = 0
-        self._online: frozenset[int] = frozenset()
-        """The inodes that were unsynced at the last look."""
-        self._blocks: dict[int, int] = {}
-        """The places of their first blocks, for files whose place is evidence, by inode."""
-        self._generation = 0
-        """The volume's generation before the last look."""
-        self._moved_us: int | None = None
-        """The time when a block was last seen to have moved while the timer was unknown."""
-        self._seen: Span | None = None
-        """The span in which the observed flush came."""
-        self._unsure = False
-        """True if a sync(2) by another process may have caused the supposed flush."""
-        self._unknown_us: int | None = None
-        """The time when a look first found unsynced files with an unknown timer."""
-        self._armed: Span | None = None
+        self._flush: Span | None = None
+        """The span in which the flush came, if the phase is MOVED or FOUND."""
+        self._looked = LastLook(0)
+        self._armed = NEVER
         """The start of a timer that keeps running after a rotation."""
-        self._appended_us: int | None = None
-        """The time of an append that was reported since the last look began."""
-        self._unheard = False
-        """True if a look found the first append before inotify reported it."""
-        self._asked_us: int | None = None
-        """The time of the last requested sync."""
+        self._moved_us = self._asked_us = -INFINITY_US
+        """The time of the last move of a block with an unknown timer, and of the last requested sync."""
+        self._unknown_us = INFINITY_US
+        """The time of the first look that found unsynced files with an unknown timer."""
         self._untimed_look_us: int | None = None
         """The time of the next look at an instance without a timer."""
+
+    @property
+    def state(self) -> State:
+        """OFFLINE if nothing is unsynced; ONLINE with a timer whose start is known; else UNKNOWN."""
+        return {Phase.UNKNOWN: State.UNKNOWN, Phase.FLUSHED: State.OFFLINE}.get(self.phase, State.ONLINE)
 
     @property
     def has_timer(self) -> bool:
         """True if this journald flushes by a timer: its interval is neither 0 nor infinite."""
         return self.interval_us not in {0, INFINITY_US}
 
-    def note_append(self, now_us: int) -> bool:
-        """Record an append that inotify reported at `now_us`. Return True if that changes `next_look_us`.
-
-        inotify can report an append up to COALESCED_US late, so the timer may have started earlier.
-        """
-        if not self.has_timer:
-            first = self._untimed_look_us is None
-            if first:
-                self._untimed_look_us = now_us + RARELY_US
-            return first
-        self._appended_us = now_us
-        if self.state is State.OFFLINE:
-            self._begin(max(self._looked_us, now_us - COALESCED_US), now_us)
-            return True
-        if not self._unheard or self.since is None:
+    def _enter(self, clue: Clue, since: Span | None = None, flush: Span | None = None) -> bool:
+        """Enter the phase that follows by `clue`, and return True; or return False if the clue means nothing."""
+        after = TRANSITIONS[self.phase].get(clue)
+        if after is None:
             return False
-        # A look was quicker than inotify: the first append was not long before it.
-        self._unheard = False
-        self.since = Span(
-            min(max(self.since.earliest_us, now_us - COALESCED_US), self.since.latest_us), self.since.latest_us
-        )
+        self.phase, self.since, self._flush = after, since, flush
+        self._unknown_us = INFINITY_US
         return True
 
-    def begin_look(self) -> None:
-        """Begin a look, which sees all earlier appends. An append that is reported from now on may be newer."""
-        self._appended_us = None
+    def _begin(self, clue: Clue, since: Span) -> None:
+        """Enter the phase that follows by `clue`. A rotation does not stop a timer, so an older one may still run."""
+        is_armed = since.latest_us < self._armed.latest_us + self.interval_us + LATE_US
+        self._enter(clue, Span(self._armed.earliest_us, since.latest_us) if is_armed else since)
+
+    def note_append(self, heard_us: int) -> None:
+        """Record an append that inotify reported at `heard_us`, up to COALESCED_US late."""
+        if not self.has_timer:
+            self._untimed_look_us = self._untimed_look_us or heard_us + RARELY_US
+            return
+        bounds = self.since or Span(self._looked.at_us, heard_us)
+        # A look that found nothing unsynced has seen earlier appends flushed.
+        if Clue.APPEND in TRANSITIONS[self.phase] and bounds.earliest_us <= bounds.latest_us:
+            earliest_us = min(max(bounds.earliest_us, heard_us - COALESCED_US), bounds.latest_us)
+            self._begin(Clue.APPEND, Span(earliest_us, bounds.latest_us))
 
     def note_offline(self, present: frozenset[int], now_us: int) -> bool:
         """Record a look that found nothing unsynced. Return True if the state before this call was not OFFLINE.
 
-        `present` are the inodes of the files that the look read, and `now_us` is the time when it began. A rotation
-        does not stop journald's timer, and an append reported since `begin_look` may be newer than the look.
+        `present` are the inodes of the files that the look read, and `now_us` is the time when it began.
         """
         news = self.state is not State.OFFLINE
-        if self._online:
-            # Synced, or rotated away: that does not stop the timer.
-            self._armed = None if self._online & present else self.since
-        self.state, self.since, self._seen, self._moved_us = State.OFFLINE, None, None, None
-        self._unknown_us = None
-        self._unsure = False
-        self._online, self._blocks, self._looked_us = frozenset(), {}, now_us
-        if self._appended_us is not None:
-            self._begin(max(now_us, self._appended_us - COALESCED_US), max(now_us, self._appended_us))
+        if self._looked.online:  # synced, or rotated away, which does not stop the timer
+            self._armed = self.since if self.since and not self._looked.online & present else NEVER
+        self._enter(Clue.QUIET)
+        self._looked, self._moved_us = LastLook(now_us), -INFINITY_US
         return news
 
     def note_unsynced(self, files: dict[int, int | None], now_us: int, volumes: Generations) -> bool:
@@ -180,22 +201,51 @@ class FlushTimer:
         `files` has the address of each file's first block, by inode; None is no evidence. A flush moves the block, and
         so does sync(2), which also commits the volume. The generations in `volumes` show a commit since the last look.
         """
-        synced, self._generation = volumes.after != self._generation, volumes.before
-        blocks = {number: block for number, block in files.items() if block is not None}
-        moved = any(self._blocks.get(number, block) != block for number, block in blocks.items())
-        before_us, self._looked_us = self._looked_us, now_us
-        self._online, self._blocks = frozenset(files), blocks
-        if self.state is State.OFFLINE:
-            self._begin(before_us, now_us)
-            self._unheard = self.since == Span(before_us, now_us)
-            return False
+        before, blocks = self._looked, {number: block for number, block in files.items() if block is not None}
+        self._looked = LastLook(now_us, frozenset(files), blocks, volumes.before)
+        moved = any(before.blocks.get(number, block) != block for number, block in blocks.items())
+        synced, seen = volumes.after != before.generation, Span(before.at_us, now_us)
         if self.since is not None:
-            return self._follow(self.since, before_us, now_us, moved=moved, synced=synced)
-        if self._unknown_us is None:
-            self._unknown_us = now_us
+            return self._follow(self.since, seen, moved=moved, synced=synced)
+        if self.phase is Phase.FLUSHED:
+            self._begin(Clue.UNSYNCED, seen)
+            return False
+        self._unknown_us = min(self._unknown_us, now_us)
         if moved:
-            self._accept_flush(before_us, now_us, synced=synced)
+            # Also sync(2) and the kernel's write-back move a block, but the latter not as soon as this.
+            soon = min(now_us - self._moved_us, self.interval_us) < KERNEL_EXPIRES_US
+            self._moved_us = now_us
+            if soon and not synced:
+                self._enter(Clue.MOVE, Span(seen.earliest_us - self.interval_us, now_us - self.interval_us), seen)
         return False
+
+    def _follow(self, since: Span, seen: Span, *, moved: bool, synced: bool) -> bool:
+        """Record a look at unsynced files with a known timer, which was in `seen`. Return as `note_unsynced`."""
+        now_us = seen.latest_us
+        due_us, end_us = since.earliest_us + self.interval_us, since.latest_us + self.interval_us
+        if synced and self._enter(Clue.COMMIT):  # sync(2) writes first and ends the transaction last
+            return False
+        if now_us < due_us:
+            if moved and not synced and self.interval_us < KERNEL_EXPIRES_US:
+                # Either a message of priority crit restarted the timer, or another process called fsync.
+                self.since = Span(since.earliest_us, now_us)
+            return False
+        if moved:
+            self._enter(Clue.MOVE, since, Span((self._flush or seen).earliest_us, now_us))
+            return False
+        if now_us < end_us + self._patience_us:
+            return False
+        start = self._flush or Span(due_us, end_us + SLACK_US)
+        is_vague = 2 * (start.latest_us - start.earliest_us) > self.interval_us
+        if is_vague or now_us >= start.earliest_us + self.interval_us:
+            self._enter(Clue.VAGUE)
+            return False
+        return self._enter(Clue.OVER, start)
+
+    @property
+    def _patience_us(self) -> int:
+        """The time after its due time in which a flush can still come."""
+        return SLACK_US if self.phase is Phase.MOVED else LATE_US
 
     def note_untimed_look(self, now_us: int) -> bool:
         """Record a look at files that no timer syncs. Return True if it was due; the next append plans another."""
@@ -209,83 +259,26 @@ class FlushTimer:
 
         NOCOW files need no window, because there is nothing to do to them.
         """
-        if not self.has_timer or self.interval_us < KERNEL_EXPIRES_US or not self._blocks or self.since is not None:
+        can_find = not self.has_timer or self.interval_us < KERNEL_EXPIRES_US or not self._looked.blocks
+        if can_find or self.phase is not Phase.UNKNOWN or now_us - self._asked_us < ASK_EVERY_US:
             return False
-        if self._asked_us is not None and now_us - self._asked_us < ASK_EVERY_US:
-            return False
-        return self._unknown_us is not None and now_us - self._unknown_us > self.interval_us + LATE_US
+        return now_us - self._unknown_us > self.interval_us + LATE_US
 
     def note_request(self, now_us: int) -> None:
         """Record that a sync is being requested at `now_us`. This does not request it."""
         self._asked_us = now_us
 
     def note_sync(self, before_us: int, now_us: int) -> None:
-        """Record a sync that was requested at `before_us` and is over at `now_us`: the timer started between the two
-        times.
+        """Record a sync that was requested at `before_us`, with an unknown timer, and is over at `now_us`: the timer
+        started between the two times.
         """
-        self._armed = None
-        self._begin(before_us, now_us)
-        self._blocks, self._looked_us = {}, now_us
-
-    def _begin(self, earliest_us: int, latest_us: int) -> None:
-        """Set the state to ONLINE, with a timer that started between the two times.
-
-        A rotation does not stop a timer, so one from before the rotation (`_armed`) may still run.
-        """
-        self._unheard, self._unknown_us = False, None
-        if self._armed is not None and latest_us < self._armed.latest_us + self.interval_us + LATE_US:
-            earliest_us = self._armed.earliest_us
-        self.state, self.since = State.ONLINE, Span(earliest_us, latest_us)
-
-    def _accept_flush(self, before_us: int, now_us: int, *, synced: bool) -> None:
-        """Decide whether a first block that moved between two looks shows a flush, while the timer's start is unknown.
-
-        sync(2) and the kernel's write-back also move the block. The flush stays uncertain: if a later look finds a
-        commit of the volume, `_follow` makes the timer unknown again.
-        """
-        soon = self._moved_us is not None and now_us - self._moved_us < KERNEL_EXPIRES_US
-        self._moved_us = now_us
-        if not synced and (soon or self.interval_us < KERNEL_EXPIRES_US):
-            self._unsure, self._unknown_us = True, None
-            self.state, self._seen = State.ONLINE, Span(before_us, now_us)
-            self.since = Span(before_us - self.interval_us, now_us - self.interval_us)
-
-    def _follow(self, since: Span, before_us: int, now_us: int, *, moved: bool, synced: bool) -> bool:
-        due_us, end_us = since.earliest_us + self.interval_us, since.latest_us + self.interval_us
-        if self._unsure and synced:
-            # sync(2) writes first and ends the transaction last, so the move was no flush.
-            self._lose_timer()
-            return False
-        if now_us < due_us:
-            if moved and not synced and self.interval_us < KERNEL_EXPIRES_US:
-                # Either a message of priority crit restarted the timer, or another process called fsync.
-                self.since = Span(since.earliest_us, now_us)
-            return False
-        if moved:
-            # It may also have been the kernel: the flush can still come until the timer's slack is over.
-            self._seen = Span(before_us if self._seen is None else self._seen.earliest_us, now_us)
-        elif self._seen is not None and now_us >= end_us + (LATE_US if self._unsure else SLACK_US):
-            return self._restart(self._seen, now_us)
-        elif self._seen is None and now_us >= end_us + LATE_US:
-            return self._restart(Span(due_us, end_us + SLACK_US), now_us)
-        return False
-
-    def _restart(self, since: Span, now_us: int) -> bool:
-        """Restart the timer at `since`, or make it unknown if `since` is too vague. Return whether it was restarted."""
-        self._seen, self._unsure = None, False
-        vague = 2 * (since.latest_us - since.earliest_us) > self.interval_us
-        if vague or now_us >= since.earliest_us + self.interval_us:
-            self._lose_timer()
-            return False
-        self.since = since
-        return True
-
-    def _lose_timer(self) -> None:
-        self.state, self.since, self._seen, self._unsure = State.UNKNOWN, None, None, False
+        self._enter(Clue.SYNC, Span(before_us, now_us))
+        self._armed = NEVER
+        self._looked = self._looked._replace(at_us=now_us, blocks={})
 
     def forget_blocks(self) -> None:
         """Forget the addresses of the first blocks, because a rewrite by this service moved them."""
-        self._blocks = {}
+        self._looked = self._looked._replace(blocks={})
 
     def may_be_live(self, inode_number: int, age_us: int, now_us: int) -> bool:
         """Return whether a journald will still flush this ONLINE file, last changed `age_us` ago by the wall clock.
@@ -296,13 +289,13 @@ class FlushTimer:
             return True
         # If the clock was set, the age is wrong, and the known timer decides.
         awaited = self.since is not None and now_us < self.since.latest_us + self.interval_us + LATE_US
-        return awaited and inode_number in self._online
+        return awaited and inode_number in self._looked.online
 
     def closes_us(self, margin_us: int) -> int | None:
         """Return until when (CLOCK_MONOTONIC) work on the active files may continue: None for no limit, 0 for not at
         all.
         """
-        if self.state is State.OFFLINE or not self.has_timer:
+        if self.phase is Phase.FLUSHED or not self.has_timer:
             return None
         return 0 if self.since is None else closing_us(self.since.earliest_us, self.interval_us, margin_us) or 0
 
@@ -317,17 +310,20 @@ class FlushTimer:
         The time can be in the past. The blocks of NOCOW files never move, so the search for a flush looks at them
         rarely.
         """
-        if not self.has_timer or self.state is State.OFFLINE:
+        looked_us = self._looked.at_us
+        if not self.has_timer or self.phase is Phase.FLUSHED:
             return None if self.has_timer else self._untimed_look_us
         if closing_us(0, self.interval_us, margin_us) is None:
-            return self._looked_us + RARELY_US
+            return looked_us + RARELY_US
         if self.since is None:
             # NOCOW blocks never move, so the state OFFLINE is the only evidence.
             found_by_looking = min(SEARCH_EVERY_US, self.interval_us // STEPS)
-            return self._looked_us + (found_by_looking if self._blocks else max(self.interval_us, RARELY_US))
+            return looked_us + (found_by_looking if self._looked.blocks else max(self.interval_us, RARELY_US))
+        if not self._looked.online:
+            return self.since.latest_us  # which files are unsynced shows a rotation later
         due_us, end_us = self.since.earliest_us + self.interval_us, self.since.latest_us + self.interval_us
-        if self._looked_us < due_us:
-            return due_us - margin_us if self._looked_us < due_us - margin_us else due_us
-        if self._seen is not None:
-            return max(end_us + (LATE_US if self._unsure else SLACK_US), self._looked_us + LOOK_EVERY_US)
-        return self._looked_us + max(LOOK_EVERY_US, (end_us - due_us) // STEPS)
+        if looked_us < due_us:
+            return due_us - margin_us if looked_us < due_us - margin_us else due_us
+        is_near = self._flush is not None
+        wait_us = LOOK_EVERY_US if is_near else max(LOOK_EVERY_US, (end_us - due_us) // STEPS)
+        return max(looked_us + wait_us, end_us + self._patience_us if is_near else 0)

@@ -3,7 +3,7 @@
 
 The event loop never blocks and nothing polls. One worker thread looks and works (worker.py); the loop takes events and
 messages, and computes the next time. It wakes for a change that the watch reports, the time at which a plan can differ
-(Plan.wake_at_us), the times around a due flush (Engine.next_flush_look_us), a signal, and systemd's watchdog. The
+(Plan.wake_at_us), the times around a due flush (WorkEnded.look_at_s), a signal, and systemd's watchdog. The
 state is one immutable Snapshot, which each message of the worker replaces as a whole.
 
 All times are monotonic, so that a change of the wall clock causes neither an early nor a late wake-up.
@@ -23,9 +23,11 @@ from typing import Any, Final
 from journalkeeper.engine import Engine, now_us
 from journalkeeper.health.verdict import describe_foreign, judge_present
 from journalkeeper.history import state
+from journalkeeper.journald import control
 from journalkeeper.model import Plan, Request
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.units import TIME_LIMIT_US
+from journalkeeper.observe.obstacles import find_silent
 from journalkeeper.policy.window import at
 from journalkeeper.report.text import when
 from journalkeeper.service.backoff import FAILED_S, RETRY_S
@@ -33,16 +35,16 @@ from journalkeeper.service.jobs import Changed, Job, JobEnded, Jobs, Notificatio
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event, RunLog, Say
 from journalkeeper.service.notify import Notify
 from journalkeeper.service.snapshot import (
-    Asked,
+    Began,
     Checked,
     FileDone,
-    FlushesLooked,
     Looked,
     Message,
     NotOnBtrfs,
     Progressed,
     RunFailed,
     Snapshot,
+    WorkEnded,
     apply_message,
 )
 from journalkeeper.service.watch import DirectoryWatch, watch_directories
@@ -83,12 +85,14 @@ class Daemon:
         self.jobs = Jobs(self._do, self._tell, self.log.log_bug)
         self._notify = Notify()
         self._stopping = False
-        self._state = Snapshot(())
         self._worker = Worker(load, self._post, self._gives_way, lambda: self._stopping)
+        self._state = Snapshot(**self._worker.settings._asdict())
         self._watch = DirectoryWatch()
         self._woken, self._hung_up = asyncio.Event(), asyncio.Event()
-        self._look_at_s, self._watches_are_due, self._resume_at_us = 0.0, True, inf
-        self._checking: asyncio.Future[bool] | None = None
+        self._look_at_s, self._free_at_s, self._flush_look_at_s = 0.0, 0.0, inf
+        self._watches_are_due, self._resume_at_us = True, inf
+        self._alive_s: float | None = None
+        self._checking: asyncio.Future[None] | None = None
         self._checked_s = 0.0
         self._turn = asyncio.Lock()
 
@@ -100,7 +104,7 @@ class Daemon:
         directory cannot be made or locked; ReplacedError if the service has to be started again.
         """
         loop = self._loop
-        with closing(self._watch), state.Lock(self._worker.engine.state_directory, state.DAEMON_LOCK) as lock:
+        with closing(self._watch), state.Lock(self._worker.state_directory, state.DAEMON_LOCK) as lock:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._end)
             loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
@@ -135,20 +139,19 @@ class Daemon:
                 if self._watches_are_due:
                     await self._renew_watches()
                 await self._look(lock)
-            elif time.monotonic() >= self._worker.flush_looks.free_at_s:
+            elif time.monotonic() >= self._flush_look_at_s:
                 passed = await self._worker.run(self._worker.look_at_flushes)
                 self._look_at_s = 0.0 if passed else self._look_at_s
 
     @property
     def _next_look_s(self) -> float:
         """The monotonic time of the next look at everything, infinite during a pause."""
-        return inf if self._state.present.paused else max(self._look_at_s, self._worker.looks.free_at_s)
+        return inf if self._state.present.paused else max(self._look_at_s, self._free_at_s)
 
     async def _sleep(self) -> None:
         """Sleep until work is due. A pause whose end came while the machine slept ends at the next event after that."""
-        flush_us = self._worker.engine.next_flush_look_us()
-        flush_s = inf if flush_us is None else max(flush_us / 1e6, self._worker.flush_looks.free_at_s)
-        wait_s = min(min(self._next_look_s, flush_s) - time.monotonic(), (self._resume_at_us - now_us()) / 1e6)
+        wait_s = min(self._next_look_s, self._flush_look_at_s) - time.monotonic()
+        wait_s = min(wait_s, (self._resume_at_us - now_us()) / 1e6)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), wait_s)
         self._woken.clear()
@@ -156,20 +159,19 @@ class Daemon:
             self.resume()
 
     async def _renew_watches(self) -> None:
-        tops = self._worker.engine.directories
         self._watches_are_due = False  # before the wait: a reload during it requests watches of other directories
-        watches = await self._worker.run(partial(watch_directories, tops))
+        watches = await self._worker.run(partial(watch_directories, self._state.directories))
         self._watch.use(watches)
         self._watches_are_due |= bool(watches.problem)
         self._change(unwatched=watches.problem)
 
     async def _look(self, lock: state.Lock) -> None:
         """Make one complete run in the worker. Raises: as Worker.look; KeeperError if `lock` is lost."""
-        message = await self._worker.run(partial(self._worker.look, lock.renew))
+        message, self._free_at_s = await self._worker.run(partial(self._worker.look, lock.renew))
         now_s, wait_s = time.monotonic(), inf
         match message:
             case Looked():
-                self.log.log_run(message.report, self._worker.engine.directories, message.findings.missing)
+                self.log.log_run(message.report, self._state.directories, message.findings.missing)
                 wait_s = max(message.wait_s, SOON_S)
             case RunFailed(busy_limit_us=limit_us):
                 wait_s = RETRY_S if limit_us else FAILED_S
@@ -192,12 +194,12 @@ class Daemon:
     async def _heed_change(self) -> None:
         """Wait for the next change that inotify or the mount table reports, and request the work that it needs."""
         change = await self._watch.wait()
-        flushes = self._worker.engine.memory.flushes
-        began = [flushes.note_append(directory) for directory in change.appended]
+        if change.appended:
+            heard_us = time.monotonic_ns() // 1000
+            self._worker.run_between_pieces(partial(self._worker.note_appends, change.appended, heard_us))
         self._watches_are_due |= change.everything
         if change.rescan:
             self._look_at_s = 0.0
-        if change.rescan or any(began):
             self._woken.set()
 
     async def _heed_hangup(self) -> None:
@@ -213,8 +215,7 @@ class Daemon:
         await self.refresh()
         await asyncio.sleep(self._notify.watchdog_s or CHECK_EVERY_S)
         self._notify.send("WATCHDOG=1")
-        alive_s = self._worker.alive_s
-        if alive_s is not None and time.monotonic() - alive_s > STUCK_S:
+        if self._alive_s is not None and time.monotonic() - self._alive_s > STUCK_S:
             self._take(RunFailed(f"The run has waited for the disk for more than {STUCK_S:.0f} s", now_us()))
 
     def _gives_way(self) -> bool:
@@ -231,6 +232,12 @@ class Daemon:
 
     def _take(self, message: Message) -> None:
         match message:
+            case Began() | Progressed():
+                self._alive_s = time.monotonic()
+            case WorkEnded(_, _, look_at_s):
+                self._flush_look_at_s, self._alive_s = look_at_s, None
+                self._woken.set()
+        match message:
             case FileDone():
                 self._tell(message)
             case Progressed(0, progress):
@@ -238,9 +245,7 @@ class Daemon:
             case Progressed(number, progress):
                 self.jobs.find(number).progress = progress
         state = apply_message(self._state, message)
-        if (
-            not isinstance(message, Asked | Checked | FlushesLooked) or state != self._state
-        ):  # both are posted for each look
+        if state != self._state or not isinstance(message, Began | Checked | WorkEnded):
             self._publish(state)
 
     def _change(self, **facts: Any) -> None:
@@ -260,7 +265,7 @@ class Daemon:
         elif health == "ok":
             self.log.log_end("health", f"no problem is left. {state.headline}")
         if health != before.verdict.health and not self._stopping:
-            self._worker.run(partial(self._worker.engine.publish_health, healthy=state.verdict.healthy))
+            self._worker.run(lambda: self._worker.engine.publish_health(healthy=state.verdict.healthy))
         self._tell(Changed())
 
     def _tell(self, notification: Notification) -> None:
@@ -268,23 +273,29 @@ class Daemon:
             follow(notification)
 
     async def refresh(self) -> None:
-        """Check what no event reports, at most every CHECK_S, and wait at most CHECK_WAIT_S for it. The worker posts
-        the result.
-        """
+        """Check what no event reports, at most every CHECK_S, and wait at most CHECK_WAIT_S for it."""
         now_s = time.monotonic()
         if self._checking is None or (self._checking.done() and now_s - self._checked_s >= CHECK_S):
-            check = partial(self._worker.check_all, healthy=self._state.verdict.healthy)
-            self._checking, self._checked_s = self._loop.run_in_executor(None, check), now_s
-            self._checking.add_done_callback(lambda done: self.rescan() if done.result() else None)
+            self._checking, self._checked_s = self._loop.create_task(self._check()), now_s
         await asyncio.wait({self._checking}, timeout=CHECK_WAIT_S)
+
+    async def _check(self) -> None:
+        """Have the worker check, and ask the journalds in another thread, which shares nothing: one that hangs does not
+        answer for control.TIMEOUT_S.
+        """
+        check = partial(self._worker.check_for_caller, healthy=self._state.verdict.healthy)
+        replaced, places = await self._worker.run_between_pieces(check)
+        if replaced:
+            self.rescan()
+        silent = await self._loop.run_in_executor(None, find_silent, places, control.TIMEOUT_S)
+        if silent != self._state.present.silent:
+            self._change(silent=silent)
 
     def snapshot(self) -> Snapshot:
         """Return the present state of the service. `working` is True also while a job runs."""
         working = self._state.working or any(job.state != "queued" for job in self.jobs.queue)
         windows = tuple(at(one, now_us()) for one in self._state.windows)
-        engine = self._worker.engine
-        state = self._state._replace(directories=engine.directories, budget_bytes=engine.config.budget.bytes_per_day)
-        return state._replace(working=working, windows=windows)
+        return self._state._replace(working=working, windows=windows)
 
     async def plan(self, request: Request) -> Plan:
         """Return the plan for a caller. Raises: KeeperError, OSError as Engine.plan.
@@ -329,13 +340,14 @@ class Daemon:
         self._woken.set()
 
     async def reload(self) -> None:
-        """Read the configuration again in a thread, and request new watches and a look at everything.
+        """Read the configuration again, and request new watches and a look at everything.
 
         Raises: KeeperError, OSError if the configuration is wrong; then the running values stay.
         """
         self._notify.send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
-            await asyncio.to_thread(self._worker.reload)
+            settings = await self._worker.run_between_pieces(self._worker.reload)
+            self._state = self._state._replace(**settings._asdict())
             self._change(configuration="", unwritable=())
             self.log.say(INFO, "configuration reloaded; the new settings are in effect", Event.RELOADED)
         except (KeeperError, OSError) as error:

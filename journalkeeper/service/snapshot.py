@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from journalkeeper import __version__
-from journalkeeper.health.evidence import Obstacle, Present, Silence
+from journalkeeper.health.evidence import Obstacle, Present
 from journalkeeper.health.finding import FIRST_LOOK, Verdict
 from journalkeeper.health.verdict import (
     describe_files,
@@ -129,6 +129,13 @@ def make_manager(snapshot: Snapshot) -> Manager:
 # -- Messages of the worker --------------------------------------------------------------------
 
 
+class Configured(NamedTuple):
+    """The settings in force. Both are fields of Snapshot."""
+
+    directories: tuple[str, ...]
+    budget_bytes: int | None
+
+
 class Looked(NamedTuple):
     """A run over everything ended; `present` is the state that it left. Another plan can differ after `wait_s`."""
 
@@ -136,7 +143,6 @@ class Looked(NamedTuple):
     present: Present
     report: Report
     wait_s: float
-    flushes: FlushesLooked
 
 
 class RunFailed(NamedTuple):
@@ -170,11 +176,19 @@ class FileDone(NamedTuple):
     when_us: int
 
 
-class FlushesLooked(NamedTuple):
-    """The flush timers were read: the window of each instance, and when the first journald flushes."""
+class Began(NamedTuple):
+    """Work began that reads the disk at once. Other work may take any time until it makes progress."""
+
+
+class WorkEnded(NamedTuple):
+    """A call of the worker ended; `windows` and `next_flush_us` are those of Snapshot.
+
+    `look_at_s` is the monotonic time of the next look at the flush timers, infinite before the next append.
+    """
 
     windows: tuple[Window, ...]
     next_flush_us: int
+    look_at_s: float
 
 
 class Checked(NamedTuple):
@@ -189,19 +203,13 @@ class Checked(NamedTuple):
     full: tuple[tuple[str, Volume], ...] = ()
 
 
-class Asked(NamedTuple):
-    """The journalds were asked; `silent` is that of Present."""
-
-    silent: tuple[tuple[str, Silence], ...]
-
-
 class Planned(NamedTuple):
     """A run has looked and planned, and begins with its actions."""
 
     findings: Findings
 
 
-Message = Asked | Checked | FlushesLooked | Looked | RunFailed | FileDone | NotOnBtrfs | Planned | Progressed
+Message = Began | Checked | WorkEnded | Looked | RunFailed | FileDone | NotOnBtrfs | Planned | Progressed
 
 
 def apply_message(state: Snapshot, message: Message) -> Snapshot:
@@ -213,10 +221,10 @@ def apply_message(state: Snapshot, message: Message) -> Snapshot:
             state = state._replace(working=state.working or not job)
         case Planned(findings):
             state = state._replace(findings=findings._replace(counters=state.findings and state.findings.counters))
-        case Asked() | Checked():
+        case Checked():
             present = before._replace(**message._asdict())
-        case FlushesLooked():
-            state = state._replace(**message._asdict())
+        case WorkEnded(windows, next_us):
+            state = state._replace(windows=windows, next_flush_us=next_us)
         case FileDone(outcome, when_us):
             if outcome.result is Result.DONE:
                 written = state.bytes_written + outcome.bytes_written
@@ -224,10 +232,10 @@ def apply_message(state: Snapshot, message: Message) -> Snapshot:
                 state = state._replace(last_run_us=when_us, bytes_written=written, bytes_reclaimed=reclaimed)
             failures = [one for one in before.failures if one.path != outcome.path] + find_failures([outcome])
             present = before._replace(failures=tuple(failures))
-        case Looked(findings, run, flushes=flushes):
+        case Looked(findings, run):
             failing = {one.path: one for one in (*still_failing(before.failures, findings.decided), *run.failures)}
             present = run._replace(failures=tuple(failing.values()), **standing)
-            state = state._replace(working=False, findings=findings, **flushes._asdict())
+            state = state._replace(working=False, findings=findings)
         case NotOnBtrfs(path):
             present = Present(foreign=path, **standing)
             state = state._replace(working=False, findings=None)

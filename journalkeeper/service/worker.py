@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The service's blocking work, in one thread: looks, runs, plans and jobs.
+"""The service's blocking work, in one thread: looks, runs, plans, jobs, checks and reloads.
 
-Each method is for that thread (`run` starts it there), returns an immutable result to the event loop, and posts
-immutable messages to it meanwhile.
+Only that thread touches the engine. `run` and `run_between_pieces` are its one inbox. It returns immutable results to
+the event loop, and posts immutable messages meanwhile.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from math import inf
 from typing import Final, TypeVar
 
 from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
@@ -20,7 +22,6 @@ from journalkeeper.health.evidence import Obstacle
 from journalkeeper.health.verdict import describe_waits, present_after_run
 from journalkeeper.history.database import RecordLockedError
 from journalkeeper.history.store import NAME
-from journalkeeper.journald import control
 from journalkeeper.metrics.status import status
 from journalkeeper.model import Host, Outcome, Plan, Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError, UsageError
@@ -28,8 +29,7 @@ from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.model.sentences import NO_JOURNAL
 from journalkeeper.model.units import HOUR_US, MINUTE_US
-from journalkeeper.observe.obstacles import find_obstacles, find_unwritable
-from journalkeeper.observe.presence import find_full, find_silent
+from journalkeeper.observe.obstacles import Places, find_full, find_obstacles, find_unwritable, list_places
 from journalkeeper.report.retention import summarize_history
 from journalkeeper.service import snapshot
 from journalkeeper.service.backoff import RETRY_S, CpuShare
@@ -68,7 +68,7 @@ class Worker:
     """Works with `engine`, which `load` makes from the configuration on disk; `reload` replaces it.
 
     `post` hands a message to the event loop. `gives_way` returns whether the service's own work must end between two
-    pieces, `stops` whether all work must. `alive_s` is the time of the last progress, None while none is expected.
+    pieces, `stops` whether all work must. Only `run`, `run_between_pieces` and `close` are for the event loop.
     """
 
     def __init__(
@@ -84,37 +84,75 @@ class Worker:
         self._stops = stops
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="worker")
         self.engine = load()
+        self.state_directory = self.engine.state_directory
         self.engine.memory.began_us = now_us()
-        self.looks, self.flush_looks = (CpuShare(LOOK_SHARE, LOOK_BURST_S) for _ in range(2))
-        self.alive_s: float | None = None
+        self._urgent: deque[Callable[[], None]] = deque()
+        self._looks, self._flush_looks = (CpuShare(LOOK_SHARE, LOOK_BURST_S) for _ in range(2))
         self.cycles = 0
         self._work_began_cpu_s: float | None = None
         self._known_mounts: dict[str, set[str]] = {}
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Call `work` in the worker thread, after all earlier calls, and return a future of the running event loop."""
-        return asyncio.get_running_loop().run_in_executor(self._executor, work)
+        return asyncio.get_running_loop().run_in_executor(self._executor, self._do, work)
+
+    def run_between_pieces(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """As `run`, but before all other calls, and a run under way calls `work` before it begins its next piece."""
+        future = Future[T]()
+
+        def do() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work())
+                except BaseException as error:  # noqa: BLE001 - it is the caller's
+                    future.set_exception(error)
+
+        self._urgent.append(do)
+        self.run(self._do_urgent)
+        return asyncio.wrap_future(future)
+
+    def _do(self, work: Callable[[], T]) -> T:
+        self._do_urgent()
+        try:
+            return work()
+        finally:
+            self._post(self._describe_end())
+
+    def _do_urgent(self) -> None:
+        while self._urgent:
+            self._urgent.popleft()()
 
     def close(self) -> None:
         """Wait until the worker thread has done all calls and has ended. No call can be added any more."""
         self._executor.shutdown()
 
-    def reload(self) -> None:
-        """Continue with the configuration on disk and the memory of the old engine. Any thread may call this.
+    @property
+    def settings(self) -> snapshot.Configured:
+        """The settings of the engine that the event loop needs."""
+        return snapshot.Configured(self.engine.directories, self.engine.config.budget.bytes_per_day)
+
+    def reload(self) -> snapshot.Configured:
+        """Continue with the configuration on disk and the memory of the old engine, and return the new settings.
 
         Raises: KeeperError, OSError if the configuration is wrong; then nothing changes.
         """
         engine = self._load()
         engine.take_over(self.engine)
         self.engine = engine
+        return self.settings
 
-    def check(self) -> set[str]:
+    def note_appends(self, directories: Iterable[str], heard_us: int) -> None:
+        """Record that inotify reported appends in `directories` at `heard_us`, CLOCK_MONOTONIC."""
+        for directory in directories:
+            self.engine.memory.flushes.note_append(directory, heard_us)
+
+    def check(self) -> tuple[set[str], Places]:
         """Post whether the configuration on disk is the one that runs, and what cannot be written or has no room.
 
-        Return the directories that only a new start of the service can make writable: they were made or replaced after
-        its start, so they lie on a read-only mount. Any thread may call this.
+        Return the directories that only a new start of the service can make writable, and all journal directories. The
+        former were made or replaced after the start, so they lie on a read-only mount.
         """
-        engine = self.engine  # a reload may replace it meanwhile
+        engine, places = self.engine, list_places(self.engine.directories)
         try:
             configuration = "" if self._load().has_configuration_of(engine) else DIFFERENT
         except (KeeperError, OSError) as error:
@@ -122,37 +160,38 @@ class Worker:
         unwritable: dict[str, Obstacle] = {}
         replaced: set[str] = set()
         for top in (*engine.directories, *engine.metrics_directories):
-            found = find_unwritable(top)
+            found = find_unwritable(top, places.get(top, ()))
             mounted = {path for path, obstacle in found.items() if obstacle is Obstacle.MOUNT}
             replaced |= mounted - self._known_mounts.setdefault(top, mounted)
             unwritable |= found
         unwritable |= find_obstacles(engine.state_directory, f"{engine.state_directory}/{NAME}")
         unwritable |= {path: Obstacle.MISSING for path in engine.metrics_directories if not os.path.isdir(path)}
-        if engine is self.engine:
-            self._post(snapshot.Checked(configuration, tuple(unwritable.items()), find_full(engine.directories)))
-        return replaced
+        self._post(snapshot.Checked(configuration, tuple(unwritable.items()), find_full(places)))
+        return replaced, places
 
-    def check_all(self, *, healthy: bool | None) -> bool:
-        """Call `check`, ask the host's journalds whether they take messages, post the result, and confirm `healthy` in
-        metrics. Return whether the service has to be started again.
-
-        A journald that does not answer keeps this waiting for control.TIMEOUT_S. Any thread may call this.
-        """
+    def check_for_caller(self, *, healthy: bool | None) -> tuple[set[str], Places]:
+        """Confirm `healthy` in metrics, and call `check`."""
+        self._post(snapshot.Began())
         self.engine.confirm_health(healthy=healthy)
-        replaced = self.check()
-        self._post(snapshot.Asked(find_silent(self.engine.directories, control.TIMEOUT_S)))
-        return bool(replaced)
+        return self.check()
 
     def look_at_flushes(self) -> bool:
-        """Post the flush windows, and return whether the service should look at everything now."""
+        """Look at the flush timers, and return whether the service should look at everything now."""
         began_s = time.thread_time()
         is_due = self.engine.look_for_due_plan()
-        self.flush_looks.spend(time.thread_time() - began_s, time.monotonic())
-        self._post(snapshot.FlushesLooked(*self.engine.windows()))
+        self._flush_looks.spend(time.thread_time() - began_s, time.monotonic())
         return is_due
 
-    def look(self, renew: Callable[[], None]) -> snapshot.Looked | snapshot.RunFailed | snapshot.NotOnBtrfs:
-        """Call `renew` and `check`, do one complete run, and return its result.
+    def _describe_end(self) -> snapshot.WorkEnded:
+        look_us = self.engine.next_flush_look_us()
+        look_at_s = inf if look_us is None else max(look_us / 1e6, self._flush_looks.free_at_s)
+        return snapshot.WorkEnded(*self.engine.windows(), look_at_s)
+
+    def look(
+        self, renew: Callable[[], None]
+    ) -> tuple[snapshot.Looked | snapshot.RunFailed | snapshot.NotOnBtrfs, float]:
+        """Call `renew` and `check`, do one complete run, and return its result and the monotonic time of the earliest
+        next look.
 
         Raises: as `renew`; ReplacedError if the service has to be started again; exceptions other than KeeperError,
         OSError.
@@ -161,28 +200,29 @@ class Worker:
         self.cycles += 1
         began_s, self._work_began_cpu_s = time.thread_time(), None
         if self.cycles > 1:  # the first look may take any time
-            self.alive_s = time.monotonic()
-        for path in self.check():
+            self._post(snapshot.Began())
+        for path in self.check()[0]:
             again = "the service ends now, and systemd starts it again"
             raise ReplacedError(f"{path} is new or was replaced, and this run of the unit may not write there; {again}")
-        engine = self.engine
+        message = self._look(self.engine)
+        # Only the time of looking counts: the budget bounds rewrites. No event causes the first look.
+        ended_s = time.thread_time() if self._work_began_cpu_s is None else self._work_began_cpu_s
+        if self.cycles > 1:
+            self._looks.spend(ended_s - began_s, time.monotonic())
+        return message, self._looks.free_at_s
+
+    def _look(self, engine: Engine) -> snapshot.Looked | snapshot.RunFailed | snapshot.NotOnBtrfs:
         try:
             return self._summarize(engine, self._run(engine, 0, Request(upkeep=True), self._gives_way, DAEMON))
         except (KeeperError, OSError) as error:
             if isinstance(error, NotBtrfsError) and not engine.memory.seen.instances:  # else it is no longer mounted
                 return snapshot.NotOnBtrfs(error.path)
             return snapshot.RunFailed(str(error), now_us(), BUSY_US.get(type(error), 0))
-        finally:
-            # Only the time of looking counts: the budget bounds rewrites. No event causes the first look.
-            ended_s = time.thread_time() if self._work_began_cpu_s is None else self._work_began_cpu_s
-            if self.cycles > 1:
-                self.looks.spend(ended_s - began_s, time.monotonic())
 
     def _run(self, engine: Engine, job: int, request: Request, stop: Callable[[], bool], origin: str) -> Report:
         """Run `engine` for the job with this number, or with 0 for the service itself. Raises: as Engine.run."""
 
         def note_progress(progress: Progress) -> None:
-            self.alive_s = time.monotonic()
             if self._work_began_cpu_s is None:
                 self._work_began_cpu_s = time.thread_time()
             self._post(snapshot.Progressed(job, progress))
@@ -194,11 +234,12 @@ class Worker:
             if not job and plan.actions:  # without actions the result follows at once
                 self._post(snapshot.Planned(_make_findings(engine, host, plan, ())))
 
-        run = partial(engine.run, request, on_progress=note_progress, stop=stop, origin=origin)
-        try:
-            return run(on_outcome=note_outcome, on_plan=note_plan)
-        finally:
-            self.alive_s = None
+        def must_stop() -> bool:
+            self._do_urgent()  # before the next piece
+            return stop()
+
+        run = partial(engine.run, request, on_progress=note_progress, stop=must_stop, origin=origin)
+        return run(on_outcome=note_outcome, on_plan=note_plan)
 
     def _summarize(self, engine: Engine, report: Report) -> snapshot.Looked:
         """Return the result of a complete run for the event loop. Raises: KeeperError if `report` has no host."""
@@ -208,21 +249,18 @@ class Worker:
         found = _make_findings(engine, host, plan, outcomes)._replace(counters=report.counters)
         present = present_after_run(plan, outcomes, report.waiting)._replace(unrecorded="; ".join(report.unrecorded))
         wait_s = 0.0 if engine.look_for_due_plan() else get_next_plan_s(report, engine.memory.observer.next_shared_us)
-        return snapshot.Looked(found, present, report, wait_s, snapshot.FlushesLooked(*engine.windows()))
+        return snapshot.Looked(found, present, report, wait_s)
 
     def plan(self, request: Request) -> Plan:
         """Return the plan for a caller. Raises: UsageError as `resolve`; KeeperError, OSError as Engine.plan."""
-        engine = self.engine  # a reload may replace it meanwhile
-        plan = engine.plan(resolve(request, engine.directories))
-        self._post(snapshot.FlushesLooked(*self.engine.windows()))
-        return plan
+        return self.engine.plan(resolve(request, self.engine.directories))
 
     def do(self, job: Job) -> JobEnded:
         """Carry out a job, and return its result.
 
         Raises: UsageError as `resolve`; KeeperError, OSError as Engine.run.
         """
-        engine = self.engine  # a reload may replace it meanwhile
+        engine = self.engine  # a reload between two pieces may replace it
         request = resolve(job.request, engine.directories)._replace(asked=True)
         report = self._run(engine, job.number, request, lambda: job.state == "canceling" or self._stops(), ORIGIN)
         return JobEnded(name_result(report, job.request), report)

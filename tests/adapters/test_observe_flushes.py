@@ -73,14 +73,15 @@ def test_an_interval_begins_with_the_reported_append_and_ends_with_the_flush(jou
     assert journal.closes_us() is None
     journal.now_us += SECOND_US
     heard_us = journal.now_us
-    assert journal.flushes.note_append(journal.directory)
-    assert not journal.flushes.note_append("/elsewhere")
+    journal.flushes.note_append(journal.directory, heard_us)
+    journal.flushes.note_append("/elsewhere", heard_us)
+    assert journal.flushes.get_next_look_us(0) == heard_us
     found = journal.look(ONLINE)
     assert found.online_since_us == heard_us - COALESCED_US + SKEW_US
     assert not journal.flushes.needs_plan()
     assert journal.closes_us() == heard_us - COALESCED_US + 300 * SECOND_US
     assert journal.waited == []
-    journal.flushes.note_append(journal.directory)  # is flushed, too, as it came before the next look
+    journal.flushes.note_append(journal.directory, journal.now_us)  # is flushed, too, as it came before the next look
     journal.write(OFFLINE)
     journal.flushes.look_again("/elsewhere")
     assert not journal.flushes.needs_plan()
@@ -149,8 +150,7 @@ def test_the_shown_time_moves_only_with_a_clock_that_was_set(journal: Journal, s
 def test_a_renewed_file_has_the_state_and_the_time_of_the_last_look(journal: Journal) -> None:
     journal.look(OFFLINE)
     journal.look(ONLINE)
-    old = hosts.file(Kind.ACTIVE, path=f"{journal.path}"), hosts.file(path="/an/archive")
-    (instance,), (file,) = journal.flushes.renew((journal.instance,), old)
+    (instance,), (file,) = journal.flushes.renew()
     assert instance.online_since_us is not None
     assert (file.state, file.mtime_ns) == (State.ONLINE, journal.path.stat().st_mtime_ns)
 
@@ -168,7 +168,7 @@ def test_without_a_timer_the_look_that_an_append_planned_makes_a_plan_due(quick:
     quick.instance = quick.instance._replace(sync_interval_us=0)
     quick.look(OFFLINE)
     assert quick.flushes.needs_plan()
-    assert quick.flushes.note_append(quick.directory)
+    quick.flushes.note_append(quick.directory, quick.now_us)
     assert quick.flushes.get_next_look_us(0) == quick.now_us + RARELY_US
     quick.look(OFFLINE, RARELY_US)
     assert quick.flushes.needs_plan()

@@ -12,8 +12,7 @@ import pytest
 
 from journalkeeper.health.evidence import Silence, Unit, Unknown
 from journalkeeper.journald import control, layout
-from journalkeeper.observe import presence
-from journalkeeper.observe.unit_states import read_units
+from journalkeeper.observe import machine, obstacles
 from tests.hosts import MACHINE
 from tests.patience import PATIENCE_S
 
@@ -48,7 +47,7 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 def test_units_have_the_states_that_systemctl_shows(systemctl: Callable[[str], None], tmp_path: Path) -> None:
     (tmp_path / "shown").write_text(SHOWN)
     systemctl(f'echo "$@" > {tmp_path}/asked; cat {tmp_path}/shown')
-    found = read_units()
+    found = machine.read_units()
     assert not isinstance(found, Unknown)
     assert found[0].age_us > 0
     assert tuple(one._replace(age_us=0) for one in found) == (
@@ -68,9 +67,9 @@ def test_units_have_the_states_that_systemctl_shows(systemctl: Callable[[str], N
 def test_a_manager_that_does_not_answer_is_unknown_in_time(
     systemctl: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, lines: str, answer_s: float, words: str
 ) -> None:
-    monkeypatch.setattr("journalkeeper.observe.unit_states.ANSWER_S", answer_s)
+    monkeypatch.setattr("journalkeeper.observe.machine.ANSWER_S", answer_s)
     systemctl(lines)
-    found = read_units()
+    found = machine.read_units()
     assert isinstance(found, Unknown)
     assert words in found.why
 
@@ -92,8 +91,8 @@ def test_a_journald_that_takes_no_messages_is_named_with_the_reason(
     unit, address = "systemd-journald.service", tmp_path / "socket"
     (tmp_path / MACHINE).mkdir()
     for name, value in (("BOOTED", f"{tmp_path}"), ("RUNNING", f"{tmp_path}/running:"), ("SOCKET", f"{address}")):
-        monkeypatch.setattr(presence, name, value)
-    monkeypatch.setattr(presence, "MASKING", (f"{tmp_path}/masked",))
+        monkeypatch.setattr(obstacles, name, value)
+    monkeypatch.setattr(obstacles, "MASKING", (f"{tmp_path}/masked",))
     monkeypatch.setattr(layout, "TOP", f"{tmp_path}")
     monkeypatch.setattr(layout, "read_machine_id", lambda: MACHINE)
     monkeypatch.setattr(control, "answers", lambda *_: answers)
@@ -105,4 +104,5 @@ def test_a_journald_that_takes_no_messages_is_named_with_the_reason(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         if state == "listening":
             listener.bind(f"{address}")
-        assert presence.find_silent((f"{tmp_path}",), 1) == (() if silence is None else ((unit, silence),))
+        found = obstacles.find_silent(obstacles.list_places([f"{tmp_path}"]), 1)
+    assert found == (() if silence is None else ((unit, silence),))

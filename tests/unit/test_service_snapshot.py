@@ -12,11 +12,9 @@ from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb, Windo
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.service.snapshot import (
-    Asked,
     Checked,
     FileDone,
     Findings,
-    FlushesLooked,
     Looked,
     Message,
     NotOnBtrfs,
@@ -24,6 +22,7 @@ from journalkeeper.service.snapshot import (
     Progressed,
     RunFailed,
     Snapshot,
+    WorkEnded,
     apply_message,
 )
 from tests import figures
@@ -82,26 +81,25 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
         ),
         (
             with_present(problem="no btrfs", paused="until noon")._replace(working=True),
-            Looked(FOUND, Present(failures=(LIMIT,)), REPORT, 1.0, FlushesLooked((), 0)),
+            Looked(FOUND, Present(failures=(LIMIT,)), REPORT, 1.0),
             Snapshot(("/j",), FOUND, present=Present(failures=(LIMIT,), paused="until noon")),
         ),
         (CALM, FileDone(BAD, 5), with_present(failures=(FAILURE,))),
         (with_present(failures=(FAILURE,)), FileDone(DONE, 5), WORKED),
-        (with_present(failures=(FAILURE,)), Looked(FOUND, Present(), REPORT, 1.0, FlushesLooked((), 0)), looked(FOUND)),
+        (with_present(failures=(FAILURE,)), Looked(FOUND, Present(), REPORT, 1.0), looked(FOUND)),
         (
             with_present(failures=(FAILURE,)),
-            Looked(REFUSED, Present(), REPORT, 1.0, FlushesLooked((), 0)),
+            Looked(REFUSED, Present(), REPORT, 1.0),
             looked(REFUSED, FAILURE),
         ),
         (CALM, FileDone(DONE, 5), WORKED),
         (WORKED, FileDone(DONE, 7), WORKED._replace(last_run_us=7, bytes_written=200, bytes_reclaimed=1000)),
         (CALM, FileDone(DONE._replace(result=Result.SKIPPED), 5), CALM),
-        (CALM, Asked(STANDING["silent"]), with_present(silent=STANDING["silent"])),
         (CALM, Planned(FOUND), CALM._replace(findings=FOUND)),
         (CALM, Checked("wrong", UNWRITABLE), with_present(configuration="wrong", unwritable=UNWRITABLE)),
         (
             with_present(**STANDING),
-            Looked(FOUND, Present(), REPORT, 1.0, FlushesLooked((), 0)),
+            Looked(FOUND, Present(), REPORT, 1.0),
             looked(FOUND, **STANDING),
         ),
         (
@@ -109,7 +107,7 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
             NotOnBtrfs("/j"),
             CALM._replace(present=Present(**STANDING, foreign="/j")),
         ),
-        (CALM, FlushesLooked((WINDOW,), 9), CALM._replace(windows=(WINDOW,), next_flush_us=9)),
+        (CALM, WorkEnded((WINDOW,), 9, 0.0), CALM._replace(windows=(WINDOW,), next_flush_us=9)),
         (CALM, Progressed(1, PROGRESS), CALM),
     ],
 )

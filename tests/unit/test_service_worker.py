@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -12,14 +17,18 @@ import pytest
 
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
-from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
+from journalkeeper.model import Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US, HOUR_US, SECOND_US
 from journalkeeper.observe import obstacles
+from journalkeeper.policy.flush_timer import COALESCED_US
 from journalkeeper.service import worker
 from journalkeeper.service.backoff import RETRY_S
+from journalkeeper.service.jobs import Job
 from tests import hosts
+from tests.journal_files import put_empty
 from tests.nobody import being_nobody
+from tests.patience import PATIENCE_S
 
 NOW_US = 1_700_000_000 * SECOND_US
 FAILED = Outcome("/j/a", Verb.COMPRESS, Result.FAILED, Reason.IO_ERROR, 9, 9, None, None, 0, 1.0)
@@ -71,13 +80,13 @@ def test_the_reason_that_files_wait_for_is_counted_without_directories(tmp_path:
 def test_a_directory_that_cannot_be_examined_ends_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda *_, **__: False)
     monkeypatch.setattr(obstacles, "find_mount_line", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
-    assert obstacles.find_unwritable(f"{tmp_path}") == {}
+    assert obstacles.find_unwritable(f"{tmp_path}", ()) == {}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
 def test_the_rights_of_the_effective_user_count() -> None:
     with being_nobody():
-        assert obstacles.find_unwritable("/usr").keys() == {"/usr"}
+        assert obstacles.find_unwritable("/usr", ()).keys() == {"/usr"}
 
 
 async def test_after_its_end_a_worker_takes_no_work(tmp_path: Path) -> None:
@@ -87,3 +96,32 @@ async def test_after_its_end_a_worker_takes_no_work(tmp_path: Path) -> None:
     made.close()
     with pytest.raises(RuntimeError):
         made.run(lambda: 7)
+
+
+async def test_an_append_during_a_run_closes_the_window_before_the_next_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, journal, closes_us = f"{tmp_path}", tmp_path / "system.journal", list[int | None]()
+    engine = Engine(Config(), directories=(directory,), state_directory=directory)
+    put_empty(journal, 0)
+    instance = hosts.instance(directory=directory, sync_interval_us=HOUR_US)
+    engine.memory.flushes.look([instance], [hosts.file(Kind.ACTIVE, path=f"{journal}")])
+    begun, heard = threading.Event(), threading.Event()
+
+    def run(*_: object, stop: Callable[[], bool], **__: object) -> Report:
+        for _piece in range(2):
+            assert not stop()
+            closes_us.append(engine.memory.flushes.get_closing_us(directory, 0))
+            begun.set()
+            assert heard.wait(PATIENCE_S)
+        return Report(Plan((), (), ()), (), 0, 0.0, ())
+
+    monkeypatch.setattr(engine, "run", run)
+    made, heard_us = worker.Worker(lambda: engine, Mock(), bool, bool), time.monotonic_ns() // 1000 + SECOND_US
+    work = made.run(partial(made.do, Job(1, Request())))
+    await asyncio.to_thread(begun.wait, PATIENCE_S)
+    made.run_between_pieces(partial(made.note_appends, [directory], heard_us))
+    heard.set()
+    await work
+    made.close()
+    assert closes_us == [None, heard_us - COALESCED_US + HOUR_US]
