@@ -208,21 +208,11 @@ def again(one: JournalFile, **words: Any) -> Reason | None:
     return reason(rules.veto_repeated_rewrite, case(one, past=known(one, **words)))
 
 
-def test_an_archive_is_rewritten_once() -> None:
-    assert again(file()) is Reason.RECORDED
-    assert reason(rules.veto_repeated_rewrite, case(file())) is None
-
-
 def test_a_rewrite_of_one_extent_reads_so() -> None:
     past = known(file(), extents_before=1, extents=30)
     skip = rules.veto_repeated_rewrite(case(file(), past=past))
     assert skip is not None
     assert skip.detail == "1 extent became 30"
-
-
-@pytest.mark.parametrize("change", [{"size_bytes": 1}, {"mtime_ns": 1}])
-def test_an_archive_that_changed_since_is_judged_anew(change: dict[str, int]) -> None:
-    assert again(file(), **change) is None
 
 
 PLAIN, PACKED = extents(1), extents(256, encoded_bytes=32 * MIB)
@@ -270,36 +260,47 @@ def test_an_active_file_is_never_compressed_by_name() -> None:
     assert not case(one, Request(compress="no"), past=known(one)).other_compression
 
 
-@pytest.mark.parametrize(("more", "why"), [(0, Reason.RECORDED), (31, Reason.RECORDED), (32, None)])
-def test_a_rewrite_that_a_power_cut_took_back_is_judged_anew(more: int, why: Reason | None) -> None:
-    assert again(file(extents=extents(5000)), extents=5000 - more) is why
-
-
 MIN_EXTENTS = Config().defrag.min_extents
 PER_MIB = Config().defrag.extents_per_mib
 VAIN: dict[str, Any] = {"extents_before": 5000, "extents_expected": 40, "extents": 5000}
 
 
+TORN = extents(5000)
+
+
 @pytest.mark.parametrize(
-    ("achieved", "skipped"),
+    ("one", "then", "why"),
     [
-        ({}, True),
-        ({"extents": 2521}, True),  # a gain of 2,479, where 4,960 were expected
-        ({"extents": 2520}, False),  # half of it
-        ({"extents_expected": 5000}, False),  # none was expected: it was for the bytes
-        ({"extents_expected": 0}, False),  # an older version's, which noted no expectation
+        (file(), {}, Reason.RECORDED),
+        (file(), {"size_bytes": 1}, None),
+        (file(), {"mtime_ns": 1}, None),
+        # a power cut took the rewrite back
+        (file(extents=TORN), {"extents": 5000 - 31}, Reason.RECORDED),
+        (file(extents=TORN), {"extents": 5000 - 32}, None),
+        # it gained too little
+        (file(extents=TORN), VAIN, Reason.NO_GAIN),
+        (file(extents=extents(2521)), {**VAIN, "extents": 2521}, Reason.NO_GAIN),  # 2,479, where 4,960 were expected
+        (file(extents=extents(2520)), {**VAIN, "extents": 2520}, Reason.RECORDED),  # half of it
+        (file(extents=TORN), {**VAIN, "extents_expected": 5000}, Reason.RECORDED),  # none: it was for the bytes
+        (file(extents=TORN), {**VAIN, "extents_expected": 0}, Reason.RECORDED),  # an older version noted none
+        (file(extents=TORN), {**VAIN, "size_bytes": 1}, None),
+        (file(extents=TORN), {**VAIN, "mtime_ns": 1}, None),
+        # until there are as many more as a rewrite takes
+        (file(extents=extents(5000 + MIN_EXTENTS - 1)), VAIN, Reason.NO_GAIN),
+        (file(extents=extents(5000 + MIN_EXTENTS)), VAIN, None),
+        (file(Kind.UNCLEAN, extents=extents(5000 + MIN_EXTENTS - 1)), VAIN, Reason.NO_GAIN),
+        (file(Kind.UNCLEAN, extents=extents(5000 + MIN_EXTENTS)), VAIN, None),
+        # journald may archive a file while its ranges are rewritten, and append nothing to it any more
+        (file(extents=TORN), {**VAIN, "kind": Kind.ARCHIVED}, Reason.NO_GAIN),
+        (file(extents=TORN), {**VAIN, "kind": Kind.ACTIVE}, None),
+        (file(Kind.UNCLEAN, extents=TORN), {**VAIN, "kind": Kind.ACTIVE}, None),
     ],
 )
-def test_a_rewrite_that_gained_too_little_is_not_repeated(achieved: dict[str, int], skipped: bool) -> None:
-    then = {**VAIN, **achieved}
-    found = again(file(extents=extents(then["extents"])), **then)
-    assert found is (Reason.NO_GAIN if skipped else Reason.RECORDED)
-
-
-@pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.UNCLEAN])
-def test_an_archive_that_has_as_many_more_as_a_rewrite_takes_is_judged_anew(kind: Kind) -> None:
-    for more, why in ((MIN_EXTENTS - 1, Reason.NO_GAIN), (MIN_EXTENTS, None)):
-        assert again(file(kind, extents=extents(5000 + more)), **VAIN) is why
+def test_an_archive_is_rewritten_once_and_again_when_it_changed_or_pays(
+    one: JournalFile, then: dict[str, Any], why: Reason | None
+) -> None:
+    assert again(one, **then) is why
+    assert reason(rules.veto_repeated_rewrite, case(one)) is None
 
 
 @pytest.mark.parametrize(
@@ -322,19 +323,6 @@ def test_a_vain_rewrite_is_told_with_its_numbers() -> None:
     assert first_veto.detail == (
         f"rewritten without gain: 5,000 extents before, 5,000 after, 40 expected; tried again with {MIN_EXTENTS} more"
     )
-
-
-@pytest.mark.parametrize("change", [{"size_bytes": 1}, {"mtime_ns": 1}])
-def test_a_vain_rewrite_of_an_archive_that_changed_says_nothing(change: dict[str, int]) -> None:
-    assert again(file(extents=extents(5000)), **VAIN, **change) is None
-
-
-@pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.UNCLEAN])
-def test_a_rewrite_of_the_active_file_does_not_veto_that_of_its_archive(kind: Kind) -> None:
-    """journald may archive a file while its ranges are rewritten, and append nothing to it any more."""
-    one = file(kind, extents=extents(5000))
-    assert again(one, **VAIN, kind=kind) is not None
-    assert again(one, **VAIN, kind=Kind.ACTIVE) is None
 
 
 # their order
