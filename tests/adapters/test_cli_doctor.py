@@ -47,7 +47,11 @@ def test_a_healthy_host_is_one_line(given: Given, typed: Typed) -> None:
     assert typed("doctor") == (0, f"{len(doctor.DOCTOR_RULES)} checks passed\n", "")
 
 
-def test_a_finding_is_its_sentence_and_its_commands(given: Given, typed: Typed) -> None:
+def test_a_finding_is_its_sentence_and_its_commands(
+    given: Given, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command has more than 80 columns, and stays one line, to be copied."""
+    monkeypatch.setenv("COLUMNS", "80")
     given(evidence(journal=LOST, record=Unknown("no", needs_root=True), config=Unknown("not looked at")))
     out = (
         "ADVICE: dropped\n"
@@ -55,7 +59,7 @@ def test_a_finding_is_its_sentence_and_its_commands(given: Given, typed: Typed) 
         "    systemctl edit a.service && systemctl restart a.service   # [Service] LogRateLimitBurst=10000\n"
         "\n"
         f"{len(doctor.DOCTOR_RULES) - 3} checks passed, 1 suggestion, 1 check needs root (sudo journalkeeper doctor),"
-        " 1 check could not be made:\n"
+        "\n1 check could not be made:\n"
         "  fragmented: not looked at\n"
     )
     assert typed("doctor") == (0, out, "")
