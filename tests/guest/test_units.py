@@ -133,7 +133,7 @@ def look(guest: Guest) -> Views:
 def health_on_the_bus(guest: Guest) -> str | None:
     """Return Health; None if the service does not have its name. The call does not start it."""
     get = f"call {names.BUS_NAME} {names.MANAGER_PATH} org.freedesktop.DBus.Properties Get ss {names.MANAGER} Health"
-    said = guest.shell(f"busctl --json=short --auto-start=no {get} || true")
+    said = guest.shell(f"busctl --json=short --auto-start=no --timeout=5s {get} || true")
     return str(json.loads(said)["data"][0]["data"]) if said else None
 
 
@@ -160,58 +160,35 @@ class Trouble(NamedTuple):
 
 JOURNALD = "systemd-journald.service"
 STOP_JOURNALD = f"systemctl stop systemd-journald.socket systemd-journald-dev-log.socket {JOURNALD}"
-SILENT, UNWRITABLE, CANNOT = "journald-silent", "directory-unwritable", "The service cannot write to "
-LATE = "/srv/late"
+DOWN, BAD, SILENT, UNWRITABLE = "keeper-down", "bad-configuration", "journald-silent", "directory-unwritable"
+CANNOT, CONF, LATE = "The service cannot write to ", "/etc/journalkeeper.conf", "/srv/late"
+HANG = (
+    f"cd /run/systemd/system; mkdir {UNIT}.d; printf '[Service]\\nTimeoutStopSec=5s\\n' >{UNIT}.d/hang.conf"
+    f"; systemctl daemon-reload; systemctl kill --signal=STOP {UNIT}"
+)
+UNHANG = f"rm -r /run/systemd/system/{UNIT}.d; systemctl daemon-reload"
+LATE_MOUNT = (
+    f"mkdir -p {CONF}.d {LATE}/$(cat /etc/machine-id); cd {CONF}.d"
+    f"; printf '[Watch]\\nDirectories=/var/log/journal {LATE}\\n' >late.conf; systemctl restart {UNIT}"
+)
+BREAK, MEND = (f"{words} {CONF}; systemctl restart {UNIT} || true" for words in ("echo Nonsense=1 >>", "sed -i '$d'"))
 TROUBLES = {
-    "stopped": Trouble(
-        f"systemctl stop {UNIT}", "keeper-down", "journalkeeper.service is enabled but does not run", seen=False
-    ),
-    "masked": Trouble(f"systemctl mask --now {UNIT}", "keeper-down", "journalkeeper.service is masked", seen=False),
-    "masked-runtime": Trouble(
-        f"systemctl mask --runtime --now {UNIT}", "keeper-down", "journalkeeper.service is masked", seen=False
-    ),
-    "hung": Trouble(
-        f"systemctl kill --signal=STOP {UNIT}",
-        "keeper-hung",
-        "journalkeeper.service runs and does not answer",
-        seen=False,
-    ),
+    "stopped": Trouble(f"systemctl stop {UNIT}", DOWN, f"{UNIT} is enabled but does not run", seen=False),
+    "masked": Trouble(f"systemctl mask --now {UNIT}", DOWN, f"{UNIT} is masked", seen=False),
+    "masked-runtime": Trouble(f"systemctl mask --runtime --now {UNIT}", DOWN, f"{UNIT} is masked", seen=False),
+    "hung": Trouble(HANG, "keeper-hung", f"{UNIT} runs and does not answer", seen=False, after=UNHANG),
     "bus": Trouble(
-        "systemctl stop dbus.socket dbus.service",
-        "keeper-down",
-        "journalkeeper.service runs but is not on the system bus",
-        seen=False,
+        "systemctl stop dbus.socket dbus.service", DOWN, f"{UNIT} runs but is not on the system bus", seen=False
     ),
     "paused": Trouble("journalkeeper pause", "keeper-paused", "The service is paused"),
-    "configuration": Trouble(
-        f"echo Nonsense=1 >>/etc/journalkeeper.conf; systemctl restart {UNIT} || true",
-        "bad-configuration",
-        "/etc/journalkeeper.conf:",
-        f"sed -i '$d' /etc/journalkeeper.conf; systemctl restart {UNIT}",
-        seen=False,
-    ),
+    "configuration": Trouble(BREAK, BAD, f"{CONF}:", MEND, seen=False),
     "other configuration": Trouble(
-        "sed -i 's/PressureMax=.*/PressureMax=99%/' /etc/journalkeeper.conf",
-        "bad-configuration",
-        "The configuration on disk was changed",
+        f"sed -i s/PressureMax=.*/PressureMax=99%/ {CONF}", BAD, "The configuration on disk was changed"
     ),
-    "immutable": Trouble(
-        "chattr +i /var/log/journal",
-        "directory-unwritable",
-        "The service cannot write to /var/log/journal: it is immutable",
-    ),
-    "owner": Trouble(
-        "chown nobody /var/log/journal",
-        "directory-unwritable",
-        "The service cannot write to /var/log/journal: it belongs",
-    ),
+    "immutable": Trouble("chattr +i /var/log/journal", UNWRITABLE, f"{CANNOT}/var/log/journal: it is immutable"),
+    "owner": Trouble("chown nobody /var/log/journal", UNWRITABLE, f"{CANNOT}/var/log/journal: it belongs"),
     "mode": Trouble("chmod u-w /var/log/journal", UNWRITABLE, f"{CANNOT}/var/log/journal: its mode"),
-    "mount": Trouble(
-        f"mkdir -p /etc/journalkeeper.conf.d {LATE}/$(cat /etc/machine-id); cd /etc/journalkeeper.conf.d"
-        f"; printf '[Watch]\\nDirectories=/var/log/journal {LATE}\\n' >late.conf; systemctl restart {UNIT}",
-        UNWRITABLE,
-        f"{CANNOT}{LATE}",
-    ),
+    "mount": Trouble(LATE_MOUNT, UNWRITABLE, f"{CANNOT}{LATE}"),
     "host's mount": Trouble(
         "mount --bind /var/log/journal /var/log/journal; mount -o remount,bind,ro /var/log/journal",
         UNWRITABLE,
