@@ -52,8 +52,9 @@ ERRORS: Final[tuple[tuple[type[KeeperError], str], ...]] = (
 
 
 def error_name(error: Exception) -> str:
-    """Return the name of `error` on the bus: that of the first class in ERRORS that fits, FAILED if none does."""
-    return next((name for kind, name in ERRORS if isinstance(error, kind)), FAILED)
+    """Return the name of `error` on the bus: its own, that of the first class in ERRORS that fits, or FAILED."""
+    named = (name for kind, name in ERRORS if isinstance(error, kind))
+    return error.name if isinstance(error, CallError) else next(named, FAILED)
 
 
 class HungError(KeeperError):

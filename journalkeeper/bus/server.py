@@ -1,24 +1,37 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The connection to the system bus: made, kept, and made again.
+"""The service on the system bus: the connection, made again when it is lost, answers to calls, and signals.
 
-The service does not need it. Without a bus it works on; a bus that comes back
-finds it with its work, its jobs and its pause as they were.
+The service does not need the bus. Without it the service works on; a bus that comes back finds it with its work, its
+jobs and its pause as they were.
+
+A caller gets an answer, an error of one sentence, or no answer above the rate of calls. Signals about events are sent
+at once, those about changed properties a few times a second: of each property that differs from what was sent last.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from journalkeeper.bus import names
-from journalkeeper.bus.connection import Connection, bus_call
-from journalkeeper.bus.dispatch import Dispatcher
-from journalkeeper.bus.objects import Objects
-from journalkeeper.bus.signals import Signals
+from jeepney import Message, MessageFlag, MessageType, new_error, new_method_return
+
+from journalkeeper.bus import contract, names
+from journalkeeper.bus.callers import LONG_COST, Caller, Callers
+from journalkeeper.bus.connection import Connection, Received, bus_call, make_signal
+from journalkeeper.bus.contract import Signal, Values, join_signatures
+from journalkeeper.bus.names import INVALID_ARGS, CallError
+from journalkeeper.bus.objects import Call, Objects
+from journalkeeper.bus.polkit import authorize
+from journalkeeper.bus.values import job_values
+from journalkeeper.model import Result, Verb
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.service.daemon import Daemon
+from journalkeeper.service.jobs import Changed, JobAdded, JobRemoved, Notification
 from journalkeeper.service.log import WARNING
+from journalkeeper.service.snapshot import FileDone
 
 FIRST_S: Final = 0.5
 """After this time a lost bus is tried again, ..."""
@@ -30,6 +43,16 @@ CONNECT_S: Final = 30.0
 
 IN_QUEUE: Final = 2
 """RequestName's answer if another connection has the name. Source: D-Bus specification, "org.freedesktop.DBus"."""
+
+ERROR_MOST: Final = 1 << 16
+"""Characters of an error: a configuration may have many wrong lines."""
+
+LONG: Final = frozenset({"ListFiles", "Plan", "Result"})
+"""Methods with long answers."""
+
+COALESCE_S: Final = 0.25
+
+REWRITES: Final = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE)
 
 
 async def serve_bus(service: Daemon, address: str) -> None:
@@ -57,19 +80,138 @@ async def _serve_connection(service: Daemon, address: str) -> None:
     """
     async with asyncio.timeout(CONNECT_S):
         bus = await Connection.open(address)
-    with ExitStack() as undo:
-        undo.callback(bus.close)
-        objects = Objects(service)
-        dispatcher = Dispatcher(objects, bus, service.log.log_bug)
-        undo.callback(dispatcher.close)
-        signals = Signals(objects, bus.send, service.log.log_bug)
-        undo.callback(signals.close)
-        service.followers.append(signals.follow)
-        undo.callback(service.followers.remove, signals.follow)
-        bus.handle = dispatcher.handle
+    server = Server(service, bus)
+    try:
         if await bus.call(bus_call("RequestName", "su", names.BUS_NAME, 0)) == (IN_QUEUE,):
             words = f"another process has the name {names.BUS_NAME} on the bus; it is ours when that one ends"
             service.log.log("bus", WARNING, words)
         else:
             service.log.log_end("bus", "connected to the system bus again")
         raise await bus.ended
+    finally:
+        server.close()
+
+
+class Server:
+    """Answers the method calls over `bus` with the methods of the service's objects, and sends signals about their
+    changes, until `close`.
+    """
+
+    def __init__(self, service: Daemon, bus: Connection) -> None:
+        self._service = service
+        self._bus = bus
+        self._objects = Objects(service)
+        self._callers = Callers(bus.call, bus.name)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._sent = self._read()
+        bus.handle = self.handle
+        service.followers.append(self.follow)
+
+    def close(self) -> None:
+        """Close the connection. Cancel all calls that are being served, and the signals that were not sent yet."""
+        self._service.followers.remove(self.follow)
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        self._bus.close()
+
+    # -- Calls ---------------------------------------------------------------------------------
+
+    def handle(self, call: Received) -> None:
+        """Start a task that serves a method call, if there is room. Ignore any other message."""
+        caller = self._callers.find(call.sender) if call.kind is MessageType.method_call else None
+        if caller is not None and self._callers.begin(caller, call.length):
+            task = asyncio.get_running_loop().create_task(self._serve(call, caller))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, call: Received, caller: Caller) -> None:
+        """Identify the caller, wait as long as the rate of its user demands, and answer the call. Raise only
+        CancelledError.
+        """
+        try:
+            async with caller.turn:
+                if caller.uid is None:
+                    await self._callers.identify(caller)
+            cost = LONG_COST if call.member in LONG else 1.0
+            wait_s = None if caller.uid is None else self._callers.admit(caller.user, cost)
+            if wait_s is not None:
+                await asyncio.sleep(wait_s)
+                if caller.uid:
+                    await self._bus.drain()  # the answers to a crowd do not stand before those to root
+                await self._answer(call, caller)
+        except Exception as error:  # noqa: BLE001 - every error is answered, and logged if it is unexpected
+            self._refuse(call, error)
+        finally:
+            caller.calls -= 1
+
+    async def _answer(self, call: Received, caller: Caller) -> None:
+        method = self._objects.find_method(call.path, call.interface, call.member)
+        takes, gives = map(join_signatures, (method.takes, method.gives))
+        if takes != call.signature:
+            raise CallError(INVALID_ARGS, f"{method.name} takes ({takes}), not ({call.signature})")
+        values = call.read()
+        if method.action is not None:
+            interactive = MessageFlag.allow_interactive_authorization in call.header.flags
+            with caller.user.count_long_call():
+                await authorize(self._bus.call, caller, method, values, interactive=interactive)
+        found = await method.run(self._objects, Call(call.path, caller), *values)
+        self._reply(call, new_method_return(call, gives, (found,)) if gives else new_method_return(call))
+
+    def _reply(self, call: Received, answer: Message) -> None:
+        if MessageFlag.no_reply_expected not in call.header.flags:
+            self._bus.send(answer)
+
+    def _refuse(self, call: Received, error: Exception) -> None:
+        """Answer with the error, unless the caller wants no answer. Log an unexpected exception in any case."""
+        name, text = names.error_name(error), str(error)
+        if not isinstance(error, CallError | KeeperError):
+            said = error.strerror if isinstance(error, OSError) else None
+            text = f"{said or 'bug in journalkeeper'}; its log has the traceback"
+            self._service.log.log_bug(f"{call.interface}.{call.member} failed", error)
+        self._reply(call, new_error(call, name, "s", (names.to_ascii(text)[:ERROR_MOST],)))
+
+    # -- Signals -------------------------------------------------------------------------------
+
+    def follow(self, notification: Notification) -> None:
+        """Send the signal for a notification of the service. Changed properties are sent together, COALESCE_S later."""
+        with self._guard():
+            match notification:
+                case Changed():
+                    if self._timer is None:
+                        self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._tell)
+                case JobAdded(job):
+                    path = names.job_path(job.number)
+                    self._sent[path] = job_values(job)
+                    self._say(contract.JOB_NEW, job.number, path)
+                case JobRemoved(job, result):
+                    self._say(contract.JOB_REMOVED, job.number, names.job_path(job.number), result)
+                case FileDone(outcome, _) if outcome.result is Result.DONE and outcome.action in REWRITES:
+                    numbers = (outcome.extents_before, outcome.extents_after, outcome.bytes_written)
+                    path, reclaimed_bytes = names.to_ascii(outcome.path), outcome.reclaimed_bytes
+                    self._say(contract.FILE_DEFRAGMENTED, path, *numbers, reclaimed_bytes)
+
+    def _read(self) -> dict[str, Values]:
+        return {path: values() for path, (_, values) in self._objects.tree().items()}
+
+    def _tell(self) -> None:
+        self._timer = None
+        with self._guard():
+            before, self._sent = self._sent, self._read()
+            for path, (interface, _) in self._objects.tree().items():
+                now = self._sent[path]
+                changed = {name: value for name, value in now.items() if value != before.get(path, {}).get(name)}
+                if changed:
+                    self._say(contract.PROPERTIES_CHANGED, interface.name, changed, [], path=path)
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged
+            self._service.log.log_bug("a signal was not sent", error)
+
+    def _say(self, signal: Signal, *values: object, path: str = names.MANAGER_PATH) -> None:
+        self._bus.send(make_signal(path, signal.interface, signal.name, join_signatures(signal.takes), *values))

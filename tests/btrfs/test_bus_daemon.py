@@ -21,7 +21,7 @@ from typing import Any, Final
 import pytest
 
 from journalkeeper import __version__
-from journalkeeper.bus import names, signals
+from journalkeeper.bus import names, server
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests import bus as beds
 from tests.btrfs.journals import QUICK, extents
@@ -129,7 +129,7 @@ def test_the_signals_of_one_defragmentation_come_in_order(
     before = extents(path)
     serve()
     assert eventually(lambda: looked(bus, 1))
-    time.sleep(2 * signals.COALESCE_S)  # what the first look found has been signalled by now
+    time.sleep(2 * server.COALESCE_S)  # what the first look found has been signalled by now
     with Ear(bus) as ear:
         job = job_of(bus)
         heard = ear.until("JobRemoved")

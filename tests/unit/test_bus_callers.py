@@ -26,8 +26,9 @@ from journalkeeper.bus.callers import (
     Caller,
     Callers,
 )
-from journalkeeper.bus.dispatch import Dispatcher
 from journalkeeper.bus.names import CallError, shorten
+from journalkeeper.bus.server import Server
+from journalkeeper.service.snapshot import Snapshot
 
 OURS = ":1.0"
 
@@ -241,21 +242,21 @@ async def test_only_so_many_callers_are_remembered(known: Callers) -> None:
 async def test_few_calls_wait_until_the_bus_has_named_their_callers() -> None:
     """A bus hands over a flood of calls before its answer to the first question about their callers."""
     bus = Mock(call=lambda _: asyncio.Event().wait())
-    dispatcher = Dispatcher(Mock(), bus, Mock())
+    server = Server(Mock(snapshot=lambda: Snapshot(("/j",)), jobs=Mock(queue=[])), bus)
 
     def handle(name: str, length: int) -> bool:
-        before = len(dispatcher._tasks)
-        dispatcher.handle(Mock(sender=name, kind=MessageType.method_call, length=length))
-        return len(dispatcher._tasks) > before
+        before = len(server._tasks)
+        server.handle(Mock(sender=name, kind=MessageType.method_call, length=length))
+        return len(server._tasks) > before
 
-    dispatcher._callers.find(":1.4").uid = 0
+    server._callers.find(":1.4").uid = 0
     long = EARLY_BYTES // EARLY_SHARE // 2
     assert [handle(":9.0", 100) for _ in range(EARLY_MOST + 1)] == [True] * EARLY_MOST + [False]
     assert sum(handle(f":8.{number}", long) for number in range(256)) == EARLY_SHARE
     assert [handle(f":8.{number}", EARLY_BYTES // EARLY_SHARE + 1) for number in range(2)] == [False, False]
     assert [handle(name, 100) for name in (":9.99", ":1.4")] == [True, True]
-    tasks = list(dispatcher._tasks)
+    tasks = list(server._tasks)
     await asyncio.sleep(0)
-    dispatcher.close()
+    server.close()
     await asyncio.wait(tasks)
-    assert dispatcher._callers.find(":9.0").calls == 0
+    assert server._callers.find(":9.0").calls == 0

@@ -11,9 +11,8 @@ from unittest.mock import Mock
 import pytest
 from jeepney import HeaderFields, Message
 
-from journalkeeper.bus import names, signals
-from journalkeeper.bus.objects import Objects
-from journalkeeper.bus.signals import Signals
+from journalkeeper.bus import names, server
+from journalkeeper.bus.server import Server
 from journalkeeper.model import Outcome, Reason, Request, Result, Verb
 from journalkeeper.service.jobs import Changed, Job, JobAdded, JobRemoved, Notification
 from journalkeeper.service.snapshot import FileDone, Snapshot
@@ -30,8 +29,9 @@ class Bench:
         self.state = Snapshot(("/j",))
         self.sent: list[tuple[str, tuple[Any, ...]]] = []
         self.jobs: list[Job] = []
-        service = Mock(snapshot=lambda: self.state, jobs=Mock(queue=self.jobs))
-        self.signals = Signals(Objects(service), send=self._send, complain=self._complain)
+        self.service = Mock(snapshot=lambda: self.state, jobs=Mock(queue=self.jobs))
+        self.service.log.log_bug = self._complain
+        self.server = Server(self.service, Mock(send=self._send))
 
     def _send(self, message: Message) -> None:
         self.sent.append((message.header.fields[HeaderFields.member], message.body))
@@ -42,14 +42,14 @@ class Bench:
     async def follow(self, *events: Notification) -> None:
         """Let the events happen, and wait until the changes are sent together."""
         for event in events:
-            self.signals.follow(event)
-        while self.signals._timer is not None:
+            self.server.follow(event)
+        while self.server._timer is not None:
             await asyncio.sleep(0)
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals, "COALESCE_S", 0.005)
+    monkeypatch.setattr(server, "COALESCE_S", 0.005)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ async def test_only_what_differs_is_sent_and_together() -> None:
 async def test_after_the_end_nothing_is_sent() -> None:
     bench = Bench()
     bench.state = bench.state._replace(present=bench.state.present._replace(paused="until noon"))
-    bench.signals.follow(Changed())
-    bench.signals.close()
+    bench.server.follow(Changed())
+    bench.server.close()
     await asyncio.sleep(0.05)
     assert bench.sent == []
 
@@ -100,8 +100,8 @@ async def test_a_jobs_progress_is_sent() -> None:
 async def test_an_unexpected_exception_costs_one_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     said: list[str] = []
-    monkeypatch.setattr(bench.signals, "_complain", lambda what, _: said.append(what))
+    monkeypatch.setattr(bench.service.log, "log_bug", lambda what, _: said.append(what))
     refuse: Callable[[Message], None] = lambda _: 1 / 0  # type: ignore[assignment]  # noqa: E731
-    monkeypatch.setattr(bench.signals, "_send", refuse)
+    monkeypatch.setattr(bench.server._bus, "send", refuse)
     await bench.follow(FileDone(DONE, 5), FileDone(DONE, 6))
     assert said == ["a signal was not sent"] * 2
