@@ -10,7 +10,8 @@ active file is NOCOW, and each snapshot makes journald's next writes copy-on-wri
 100 flushes (six boots with snapshots, 150 IOPS), fewer for less. Archives are compacted at once.
 
 `Journal` models one journald, and uses the same vacuum as the policy. tests/btrfs/test_history_loss.py compares both
-with a real one, the history within 5%. Unlike journald, it does not count what is allocated and unused in the file that ends, at most 8 MiB.
+with a real one, the history within 5%. Unlike journald, it does not count what is allocated and unused in the file that
+ends, at most 8 MiB.
 """
 
 from __future__ import annotations
