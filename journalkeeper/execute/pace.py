@@ -8,7 +8,7 @@ piece at most.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,13 +79,13 @@ class Pace:
 
 
 class PieceTimes:
-    """The longest time of a recent piece, by directory. Any thread may call `get_longest_us`.
+    """The longest time of a recent piece, by directory.
 
     After each HALVED_S a time counts half as much, so that one stall does not close windows for ever.
     """
 
     def __init__(self) -> None:
-        self._pieces: Mapping[str, tuple[int, float]] = {}
+        self._pieces: dict[str, tuple[int, float]] = {}
 
     def get_longest_us(self, directory: str | None = None) -> int:
         """Return the longest time of a recent piece in microseconds, in `directory` or in any, or 0 without one."""
@@ -96,4 +96,4 @@ class PieceTimes:
     def add(self, directory: str, took_us: int) -> None:
         """Store that a piece in `directory` took `took_us`, unless a recent piece there took as long."""
         if took_us > self.get_longest_us(directory):
-            self._pieces = {**self._pieces, directory: (took_us, time.monotonic())}  # another thread may read it
+            self._pieces[directory] = took_us, time.monotonic()
