@@ -71,16 +71,11 @@ def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: O
         refused[key] = Refusal(now_us, *seen, outcome.reason, outcome.detail or outcome.reason, tries)
 
 
-def get_retry_delay_us(reason: Reason, tries: int = 1) -> int:
-    """Return the delay after failure number `tries` for `reason`. It doubles with each try for a reason in OUTAGES."""
-    return min(AGAIN_US, OUTAGE_US << tries - 1) if reason in OUTAGES else AGAIN_US
-
-
 def postpone_retry(path: str, last: Refusal | None, now_us: int) -> Skip | None:
     """Return a Skip with the reason of the `last` failure on `path` until its retry delay is over, else None."""
     if last is None:
         return None
-    delay_us = get_retry_delay_us(last.reason, last.tries)
+    delay_us = min(AGAIN_US, OUTAGE_US << last.tries - 1) if last.reason in OUTAGES else AGAIN_US
     if not 0 <= now_us - last.when_us < delay_us:
         return None
     detail = f"tried {format_span(now_us - last.when_us)} ago: {last.detail}"

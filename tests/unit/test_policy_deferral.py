@@ -32,7 +32,6 @@ from journalkeeper.policy.deferral import (
     MAINTENANCE_US,
     PRESSURE_US,
     find_quiet_end,
-    get_retry_delay_us,
     remember,
 )
 from journalkeeper.policy.plan import plan
@@ -40,6 +39,7 @@ from tests.hosts import DIRECTORY, NOW_US, configured, extents, file, host, inst
 
 MOST = Config().window.pressure_max_percent
 FRAGMENTED = file(extents=extents(5_000))
+BUSY = (Reason.PRESSURE, NOW_US + PRESSURE_US)
 
 
 def planned(one: JournalFile = FRAGMENTED, request: Request | None = None, **words: Any) -> Plan:
@@ -59,53 +59,43 @@ def reason(found: Plan) -> tuple[Reason, int | None] | None:
     return skip.reason, skip.until_us
 
 
-@pytest.mark.parametrize(
-    ("age_us", "expected"),
-    [
-        (0, (Reason.IN_USE, NOW_US + AGAIN_US)),
-        (AGAIN_US - 1, (Reason.IN_USE, NOW_US + 1)),
-        (AGAIN_US, None),
-        (-1, None),
-    ],
-    ids=["just now", "almost an hour ago", "an hour ago", "in the future: the clock was set back"],
-)
-def test_a_refused_action_is_tried_again_after_an_hour(age_us: int, expected: tuple[Reason, int] | None) -> None:
-    assert reason(planned(refused=refusal(age_us))) == expected
+THEIRS = FRAGMENTED._replace(uid=998, owner="remote")
+LACKING = refusal(10 * AGAIN_US, reason=Reason.FOREIGN_OWNER)
+ACTIVE = file(Kind.ACTIVE, state=State.OFFLINE, extents=extents(500, per_mib=(500,)))
+OUTAGES = ((Reason.IO_ERROR, 1, 1), (Reason.READ_ONLY, 2, 2), (Reason.IO_ERROR, 6, 32), (Reason.IO_ERROR, 7, 60))
 
 
 @pytest.mark.parametrize(
-    ("reason", "tries", "minutes"),
+    ("one", "words", "expected"),
     [
-        (Reason.IO_ERROR, 1, 1),
-        (Reason.READ_ONLY, 2, 2),
-        (Reason.IO_ERROR, 6, 32),
-        (Reason.IO_ERROR, 7, 60),
-        (Reason.MISMATCH, 1, 60),
+        # a refused action is tried again after an hour, and at once after the clock was set back
+        (FRAGMENTED, {"refused": refusal(0)}, (Reason.IN_USE, NOW_US + AGAIN_US)),
+        (FRAGMENTED, {"refused": refusal(AGAIN_US - 1)}, (Reason.IN_USE, NOW_US + 1)),
+        (FRAGMENTED, {"refused": refusal(AGAIN_US)}, None),
+        (FRAGMENTED, {"refused": refusal(-1)}, None),
+        # after an outage within minutes
+        *(
+            (FRAGMENTED, {"refused": refusal(0, reason=why, tries=tries)}, (why, NOW_US + minutes * MINUTE_US))
+            for why, tries, minutes in (*OUTAGES, (Reason.MISMATCH, 1, 60))
+        ),
+        # without the right never on the same file
+        (THEIRS, {"refused": LACKING}, (Reason.FOREIGN_OWNER, None)),
+        (THEIRS._replace(mtime_ns=1), {"refused": LACKING}, None),
+        (THEIRS._replace(uid=0), {"refused": LACKING}, None),
+        # on an archive that changed at once; an active file always changes
+        (FRAGMENTED, {"refused": refusal(0, size_bytes=1)}, None),
+        (FRAGMENTED, {"refused": refusal(0, mtime_ns=1)}, None),
+        (ACTIVE, {}, None),
+        (ACTIVE, {"refused": refusal(0, ACTIVE, mtime_ns=1)}, (Reason.IN_USE, NOW_US + AGAIN_US)),
+        # other programs keep the disk busy
+        *((FRAGMENTED, {"volumes": (volume(busy_percent=percent),)}, None) for percent in (None, 0, MOST)),
+        *((FRAGMENTED, {"volumes": (volume(busy_percent=percent),)}, BUSY) for percent in (MOST + 1, 100)),
     ],
 )
-def test_a_failure_in_an_outage_is_tried_again_within_minutes(reason: Reason, tries: int, minutes: int) -> None:
-    assert get_retry_delay_us(reason, tries) == minutes * MINUTE_US
-    found = planned(refused=refusal(0, reason=reason, tries=tries))
-    assert found.wake_at_us == NOW_US + minutes * MINUTE_US
-
-
-def test_an_action_without_the_right_is_not_tried_again_on_the_same_file() -> None:
-    theirs = FRAGMENTED._replace(uid=998, owner="remote")
-    lacking = refusal(10 * AGAIN_US, reason=Reason.FOREIGN_OWNER)
-    assert reason(planned(theirs, refused=lacking)) == (Reason.FOREIGN_OWNER, None)
-    assert reason(planned(theirs._replace(mtime_ns=1), refused=lacking)) is None
-    assert reason(planned(theirs._replace(uid=0), refused=lacking)) is None
-
-
-@pytest.mark.parametrize("changed", [{"size_bytes": 1}, {"mtime_ns": 1}])
-def test_an_archive_that_changed_is_tried_at_once(changed: dict[str, Any]) -> None:
-    assert reason(planned(refused=refusal(0, **changed))) is None
-
-
-def test_an_active_file_always_changes() -> None:
-    active = file(Kind.ACTIVE, state=State.OFFLINE, extents=extents(500, per_mib=(500,)))
-    assert reason(planned(active)) is None
-    assert reason(planned(active, refused=refusal(0, active, mtime_ns=1))) == (Reason.IN_USE, NOW_US + AGAIN_US)
+def test_an_action_is_postponed(
+    one: JournalFile, words: dict[str, Any], expected: tuple[Reason, int | None] | None
+) -> None:
+    assert reason(planned(one, **words)) == expected
 
 
 HERE = instance(inode=256)
@@ -155,14 +145,6 @@ def test_beside_a_balance_or_scrub_nothing_is_begun(doing: str) -> None:
     found = planned(volumes=(volume(maintenance=doing),))
     assert reason(found) == (Reason.PRESSURE, NOW_US + MAINTENANCE_US)
     assert doing in found.skipped[0].detail
-
-
-@pytest.mark.parametrize(
-    ("percent", "waits"), [(None, False), (0, False), (MOST, False), (MOST + 1, True), (100, True)]
-)
-def test_on_a_disk_that_others_keep_busy_nothing_is_begun(percent: int | None, waits: bool) -> None:
-    found = reason(planned(volumes=(volume(busy_percent=percent),)))
-    assert found == ((Reason.PRESSURE, NOW_US + PRESSURE_US) if waits else None)
 
 
 def test_full_pressure_is_allowed_where_the_configuration_says_so() -> None:
