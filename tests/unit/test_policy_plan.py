@@ -76,6 +76,8 @@ A = fragmented("a")
 TINY, BEST, NEXT = fragmented("tiny", 800, mib=16), fragmented("best", 9000, mib=64), fragmented("next", 6000, mib=64)
 NOW, SHUTDOWN = Request(now=True), Request(archived=True, before_shutdown=True)
 ROOM = KEEP_FREE + 32 * MIB
+ALMOST, FULL = volume(free_bytes=2 * ROOM - KEEP_FREE - 1), volume(device=41, uuid="full", free_bytes=0)
+LAST = {"written_bytes": BUDGET - 32 * MIB}
 
 
 @pytest.mark.parametrize(
@@ -97,6 +99,15 @@ ROOM = KEEP_FREE + 32 * MIB
         ((A,), {"volumes": (volume(quota_bytes=8 * MIB, options=("nodatasum",)),)}, [], [Reason.QUOTA]),
         ((A, fragmented("b")), {"volumes": (volume(quota_bytes=16 * MIB - 1),)}, ["a"], [Reason.QUOTA]),
         ((A, fragmented("b")), {"volumes": (volume(free_bytes=2 * ROOM - KEEP_FREE - 1),)}, ["a"], [Reason.FREE_SPACE]),
+        # two subvolumes share the space of their volume
+        (
+            (A, fragmented("b", device=41)),
+            {"volumes": (ALMOST, ALMOST._replace(device=41))},
+            ["a"],
+            [Reason.FREE_SPACE],
+        ),
+        # an action for which there is no space takes nothing of the budget
+        ((fragmented("b", 9000, device=41), A), {"volumes": (volume(), FULL), **LAST}, ["a"], [Reason.FREE_SPACE]),
     ],
 )
 def test_a_plan_keeps_to_the_days_budget_and_to_the_space(
@@ -120,20 +131,6 @@ def test_nothing_left_is_shown_as_no_bytes(words: dict[str, Any], says: str) -> 
 
 def test_space_that_another_program_frees_is_seen_within_a_minute() -> None:
     assert plan_of(A, volumes=(volume(free_bytes=0),)).skipped[0].until_us == NOW_US + MINUTE_US
-
-
-def test_an_action_beyond_the_budget_takes_nothing_of_it() -> None:
-    full = volume(device=41, uuid="full", free_bytes=0)
-    files = (fragmented("a", 9000, device=41), fragmented("b"))
-    found = plan_of(*files, volumes=(volume(), full), written_bytes=BUDGET - 32 * MIB)
-    assert (names(found.actions), reasons(found)) == (["b"], [Reason.FREE_SPACE])
-
-
-def test_two_subvolumes_share_the_space_of_their_volume() -> None:
-    """Each has a st_dev of its own, and each once counted all of it."""
-    volumes = tuple(volume(device=device, subvolume=device, free_bytes=KEEP_FREE + 63 * MIB) for device in (40, 41))
-    found = plan_of(fragmented("a"), fragmented("b", device=41), volumes=volumes)
-    assert (names(found.actions), reasons(found)) == (["a"], [Reason.FREE_SPACE])
 
 
 @pytest.mark.parametrize(
