@@ -27,13 +27,12 @@ from journalkeeper.cli.table import Column, Table
 from journalkeeper.cli.times import parse_time_us
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.schema import Moment
+from journalkeeper.probe.base import Measurement, Writes
 from journalkeeper.probe.distribution import Limit, SeriesAnswer, Statistics, draw, format_wait, make_answer
-from journalkeeper.probe.who import Calls
 
 if TYPE_CHECKING:
     from journalkeeper.cli.context import Context
     from journalkeeper.cli.output import Output
-    from journalkeeper.probe.base import Measurement
 
 KEY: Final = '"-": too few waits for this figure.'
 ROWS: Final = 20
@@ -116,6 +115,19 @@ for each process and file the calls, their mean and worst duration, and their sh
         "it writes next to the journal, or traces",
     ),
     Probe(
+        "writes",
+        "how many bytes journald and the disks write for each byte that is logged",
+        """\
+Counts for --seconds what the host's journald logs, dirties in memory and flushes, and what the
+disks of the journal's filesystem write. The disks also write for other programs. What journald
+dirties lacks the metadata of btrfs. It writes nothing.""",
+        """
+  sudo journalkeeper probe writes --seconds=3600   an hour of this host
+  sudo journalkeeper probe writes -j""",
+        {"seconds": 300},
+        "it reads /proc/PID/io of journald, and traces",
+    ),
+    Probe(
         "stream",
         "why a program's lines come late to a reader that follows the journal, and how late",
         """\
@@ -184,9 +196,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
     series = [make_answer(one) for one in found.series]
     said = found.verdict(Limit(limit_us * 1000, probe.limit_source))
     began_us, name = context.now_us, cast("Any", probe.name)
-    answer = ProbeAnswer(name, __version__, began_us, options, series, found.notes, found.faults, found.losses, said)
+    answer = ProbeAnswer(
+        name, __version__, began_us, options, series, found.notes, found.faults, found.losses, found.writes, said
+    )
     key = f"{DUE_KEY} {KEY}" if any(one.call for one in series) else KEY
-    if options.get("who"):
+    if found.length_s:
         key = f"At most {ROWS} rows, with the largest shares of the time. -j shows all."
     context.output.show(answer, *text(found, answer, context.output), legend=[[key], found.notes])
     for fault in found.faults:
@@ -197,7 +211,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 class ProbeAnswer(NamedTuple):
     """The answer of `probe`."""
 
-    probe: Literal["intake", "syslog", "fsync", "stream"]
+    probe: Literal["intake", "syslog", "fsync", "writes", "stream"]
     version: str
     began_us: Moment
     options: dict[str, Any]
@@ -206,6 +220,8 @@ class ProbeAnswer(NamedTuple):
     notes: list[str]
     faults: list[str]
     losses: list[str]
+    writes: Writes | None
+    """null but for `probe writes`."""
     verdict: str
 
 
@@ -214,9 +230,6 @@ def text(found: Measurement, answer: ProbeAnswer, output: Output) -> list[list[s
 
     A series with planned times has two rows: waits from the planned time, and from the start of the call.
     """
-    if answer.options.get("who"):
-        calls = [one for one in found.series if isinstance(one, Calls)]
-        return [[answer.verdict], output.format(Table(_WHO, calls[:ROWS]))]
     judged = found.judged or found.series
     histograms = [[series.name, *draw(series.waits_ns())] for series in judged if series.began_ns]
     rows: list[tuple[str, Statistics]] = []
@@ -224,6 +237,11 @@ def text(found: Measurement, answer: ProbeAnswer, output: Output) -> list[list[s
         rows.append((series.name if series.call is None else f"{series.name}, since the call was due", series.waits))
         if series.call is not None:
             rows.append(("  since the actual call", series.call))
+    if length_s := found.length_s:
+        (count, *_, worst, name), right = _COLUMNS, True
+        mean = Column[tuple[str, Statistics]]("MEAN", lambda row: _format_s(row[1].mean_s), right)
+        share = mean._replace(title="SHARE", cell=lambda row: f"{row[1].total_s / length_s:.1%}")
+        return [[answer.verdict], output.format(Table((count, mean, worst, share, name), rows[:ROWS]))]
     return [[answer.verdict], *histograms, output.format(Table(_COLUMNS, rows))]
 
 
@@ -239,14 +257,4 @@ _COLUMNS: Final[tuple[Column[tuple[str, Statistics]], ...]] = (
     Column("P99.9", lambda row: _format_s(row[1].p99_9_s), right=True),
     Column("WORST", lambda row: _format_s(row[1].worst_s), right=True),
     Column("NAME", lambda row: row[0]),
-)
-
-_WHO: Final[tuple[Column[Calls], ...]] = (
-    Column("CALLS", lambda row: f"{len(row.took_ns)}", right=True),
-    Column("MEAN", lambda row: format_wait(sum(row.took_ns) // len(row.took_ns)), right=True),
-    Column("WORST", lambda row: format_wait(max(row.took_ns)), right=True),
-    Column("SHARE", lambda row: f"{row.share:.1%}", right=True),
-    Column("PROCESS", lambda row: row.process),
-    Column("CALL", lambda row: row.call),
-    Column("FILE", lambda row: row.file, gives="path"),
 )

@@ -18,6 +18,7 @@ from secrets import token_hex
 from typing import Final, NamedTuple, TypeAlias
 
 from journalkeeper.model.errors import FileError, KeeperError
+from journalkeeper.model.schema import Count
 from journalkeeper.probe import bed
 from journalkeeper.probe.distribution import Limit, Series, verdict
 from journalkeeper.probe.scratch_volume import undo_at_end
@@ -27,12 +28,25 @@ PATIENCE_S, MOMENT_S = 10.0, 0.1
 SCRATCH = "/var/tmp"  # noqa: S108 - in it a directory of our own is made, for root only
 
 
+class Writes(NamedTuple):
+    """The bytes that were logged, dirtied and written during a measurement."""
+
+    logged_bytes: Count
+    """The new entries in the Journal Export Format."""
+    dirtied_bytes: Count
+    """The pages of files that journald dirtied, without the metadata of the filesystem."""
+    disk_bytes: Count
+    """All writes to the disks of the filesystem of the journal, of all programs."""
+    flushes: Count
+    """The flushes of files by journald's threads."""
+
+
 @dataclass
 class Measurement:
     """The values and notes that a probe has collected so far.
 
-    `faults` say why the figures cannot be trusted, and `losses` which messages did not arrive. The verdict is about the
-    series in `judged`, or about all if it is empty.
+    `length_s` is that of a trace. `faults` say why the figures cannot be trusted, and `losses` which messages did not
+    arrive. The verdict is about the series in `judged`, or about all if it is empty.
     """
 
     series: list[Series]
@@ -41,6 +55,8 @@ class Measurement:
     faults: list[str] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
+    length_s: float | None = None
+    writes: Writes | None = None
 
     def verdict(self, limit: Limit) -> str:
         """Return the losses, the causes, and whether the longest judged wait exceeds `limit`, as sentences."""

@@ -25,10 +25,14 @@ from . import syslog
 from .base import Target
 from .bed import SIGNAL_SYNC, Bed, bed
 from .scratch_volume import ScratchVolume, run
+from .writes import count_logged
 
 SETTINGS: Final = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
 SIZE: Final = "8G"
 DAYS: Final = 4
+MESSAGES: Final = 40
+"""The number of messages of a flush."""
+
 FLUSHES_A_STEP: Final = 2 * DAYS
 """The number of flushes between two commits of the filesystem's transaction, which trigger autodefrag."""
 
@@ -51,7 +55,7 @@ class Strategy(NamedTuple):
     """A way in which a host treats its journal, as shell commands in journald's mount namespace.
 
     `by_day` runs between the flushes, `at_noon` once a day, and `at_night` before each shutdown. Without `syncs`,
-    journald never syncs.
+    journald never syncs, and else at one of `every` flushes. `settings` are lines of journald.conf(5).
     """
 
     name: str
@@ -61,6 +65,8 @@ class Strategy(NamedTuple):
     nocow: bool = False
     options: str = ""
     syncs: bool = True
+    every: int = 1
+    settings: tuple[str, ...] = ()
 
 
 DEFRAGMENT: Final = "btrfs filesystem defragment -f /var/log/journal/*/system.journal"
@@ -72,6 +78,8 @@ STRATEGIES: Final = (
     Strategy("untouched"),
     Strategy("no fsync", syncs=False),
     Strategy("NOCOW", nocow=True),
+    Strategy("fewer flushes", every=4),
+    Strategy("small files", settings=("SystemMaxFileSize=32M",)),
     Strategy("autodefrag", options="autodefrag"),
     Strategy("defrag", at_night=DEFRAGMENT),
     Strategy("btrfsmaintenance", at_noon=MAINTENANCE),
@@ -101,12 +109,14 @@ class Measured(NamedTuple):
 
 
 class LabAnswer(NamedTuple):
-    """The answer of `lab compare`. Each strategy got `flushes` flushes of 40 messages."""
+    """The answer of `lab compare`. Each strategy got the messages of `flushes` flushes, 40 each."""
 
     directory: str
     iops: Count | None
     """null: not limited."""
     flushes: Count
+    logged_bytes: Count
+    """All messages in the Journal Export Format."""
     strategies: tuple[Measured, ...]
 
 
@@ -119,7 +129,7 @@ def compare(directory: str, wanted: int, iops: int | None, report: Report) -> La
 
     Raises: KeeperError with the error message of the tool that failed; KeeperError or OSError if it cannot limit.
     """
-    flushes = 0
+    flushes = logged = 0
     rows = []
     for number, strategy in enumerate(STRATEGIES, 1):
 
@@ -127,7 +137,9 @@ def compare(directory: str, wanted: int, iops: int | None, report: Report) -> La
             report(f"{head}: {what}")
 
         interval = "5min" if strategy.syncs else "1d"
-        made = bed(*SETTINGS, size=SIZE, options=strategy.options, parent=directory, sync_interval=interval)
+        made = bed(
+            *SETTINGS, *strategy.settings, size=SIZE, options=strategy.options, parent=directory, sync_interval=interval
+        )
         with made as place:
             (place.volume.base / "conf").write_text(KEEPER_CONF)
             if strategy.nocow:
@@ -136,10 +148,11 @@ def compare(directory: str, wanted: int, iops: int | None, report: Report) -> La
             if not flushes:
                 iops = find_throttle(place.volume, iops)
                 flushes = age_until(place, wanted, report_step)
+                logged = count_logged(directory=str(place.journald.journal))
             else:
                 _simulate_days(place, strategy, flushes, report_step)
             rows.append(_measure(place, strategy, iops or 0, report_step))
-    return LabAnswer(directory, iops or None, flushes, tuple(rows))
+    return LabAnswer(directory, iops or None, flushes, logged, tuple(rows))
 
 
 def find_throttle(volume: ScratchVolume, iops: int | None) -> int:
@@ -165,7 +178,7 @@ def age_until(place: Bed, wanted: int, report: Report) -> int:
     """
     flushes = count = 0
     while count < wanted:
-        _flush(place, FLUSHES_A_STEP)
+        _flush(place, FLUSHES_A_STEP, STRATEGIES[0])
         flushes += FLUSHES_A_STEP
         count = _count_extents(place.journald.active, sync=False)
         report(f"{flushes} flushes, {count} of {wanted} extents")
@@ -181,7 +194,7 @@ def _simulate_days(place: Bed, strategy: Strategy, flushes: int, report: Report)
             _act(place, strategy.at_noon if number % 2 else strategy.at_night)
         for done in range(0, half, FLUSHES_A_STEP):
             report(f"{number * half + done} of {flushes} flushes")
-            _flush(place, min(FLUSHES_A_STEP, half - done), syncs=strategy.syncs)
+            _flush(place, min(FLUSHES_A_STEP, half - done), strategy)
             _act(place, strategy.by_day)
 
 
@@ -192,8 +205,9 @@ def _act(place: Bed, command: str) -> None:
         run(*place.journald.inside, *DIE_WITH_US, *environment, "sh", "-c", command)
 
 
-def _flush(place: Bed, flushes: int, *, syncs: bool = True) -> None:
-    place.journald.age(flushes, syncs=syncs)
+def _flush(place: Bed, flushes: int, strategy: Strategy) -> None:
+    syncs = max(1, flushes // strategy.every)
+    place.journald.age(syncs, MESSAGES * flushes // syncs, syncs=strategy.syncs)
     run("btrfs", "filesystem", "sync", place.volume.mountpoint)
 
 

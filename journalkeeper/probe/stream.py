@@ -25,17 +25,15 @@ from journalkeeper.journald.journalctl import decode_text, run_journalctl
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import escape
 from journalkeeper.model.units import format_size, pluralize
-from journalkeeper.probe.base import MOMENT_S, PATIENCE_S, Measurement, Steps, Target, read_lines, target
+from journalkeeper.probe.base import MOMENT_S, PATIENCE_S, Measurement, Steps, Target, read_lines, schedule, target
 from journalkeeper.probe.distribution import Series, format_wait
 from journalkeeper.probe.scratch_volume import wait_until
 
 PROGRAM: Final = """
 import sys, time
-count, pause_s, pad = int(sys.argv[1]), float(sys.argv[2]), "x" * int(sys.argv[3])
-began_s = time.monotonic()
-for n in range(count):
-    time.sleep(max(0, began_s + n * pause_s - time.monotonic()))
-    print(time.monotonic_ns(), pad, flush=True)
+for n in range(int(sys.argv[1])):
+    time.sleep(float(sys.argv[2]))
+    print(str(n).ljust(int(sys.argv[3]), "x"), flush=True)
 """
 NO_LINE: Final = "`journalctl --follow` shows no new line (Storage=none?)"
 UNREAD: Final = "journalctl shows you no new line, so only the program's writes are measured: try sudo."
@@ -141,16 +139,16 @@ def at(where: Target, asked: Namespace) -> Steps:
     reached.
     """
     count = max(1, round(asked.rate * asked.seconds))
-    pad = max(0, asked.size - len(f"{time.monotonic_ns()} \n"))
-    words = asked.argv or [sys.executable, "-c", PROGRAM, str(count), str(1 / asked.rate), str(pad)]
+    words = asked.argv or [sys.executable, "-c", PROGRAM, str(count), str(1 / asked.rate), str(asked.size - 1)]
     name = escape(os.path.basename(words[0]))
     relay, taken, read = Relay(), Series("until journald took it"), Series("from journald to reader")
     found = Measurement([relay.gaps, taken, read], judged=[read])
     yield found
     with _follow(where, needed=not asked.argv) as (tag, reader), _run(words, where, tag, relay) as (program, passing):
         heard_s = began_s = time.monotonic()
+        found.notes += [] if reader else [UNREAD]
         try:
-            for lines in reader or _wait(found):
+            for lines in reader or ([] for _ in schedule(1 / MOMENT_S, sys.maxsize)):
                 now_ns = time.monotonic_ns()
                 for entry in map(json.loads, lines):
                     written_ns = relay.find_written_ns(os.fsencode(decode_text(entry.get("MESSAGE"))))
@@ -206,13 +204,6 @@ def _run(words: list[str], where: Target, tag: str, relay: Relay) -> Iterator[tu
 def _stop(program: Program) -> None:
     with suppress(ProcessLookupError):
         os.killpg(program.pid, signal.SIGTERM)
-
-
-def _wait(found: Measurement) -> Iterator[list[bytes]]:
-    found.notes.append(UNREAD)
-    while True:
-        time.sleep(MOMENT_S)
-        yield []
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import escape
 from journalkeeper.model.units import pluralize
 from journalkeeper.probe.base import Measurement, Steps, read_lines
-from journalkeeper.probe.distribution import Series, format_wait
+from journalkeeper.probe.distribution import Series
 from journalkeeper.probe.scratch_volume import OWN_MOUNTS, undo_at_end
 
 TRACEFS: Final = "/sys/kernel/tracing"
@@ -42,40 +42,28 @@ mkdir "$ours"
 trap 'cd /; echo 0 >"$ours/tracing_on"; while [ -d "$ours" ] && ! rmdir "$ours" 2>&-; do sleep 0.1; done' EXIT
 trap exit TERM
 cd "$ours"
-echo mono >trace_clock
-echo "$2" >buffer_size_kb
-echo 0 >buffer_percent
-for switch in events/syscalls/sys_*_fsync events/syscalls/sys_*_fdatasync events/syscalls/sys_*_msync; do
-    echo 1 >"$switch/enable"
-done
+echo mono >trace_clock; echo "$2" >buffer_size_kb; echo 0 >buffer_percent
+for call in fsync fdatasync msync; do echo 1 | tee events/syscalls/sys_*_$call/enable >/dev/null; done
 echo $$
 read -r _ || :
 """
 """Make a trace instance, and print the process id that its name contains. Remove it when stdin ends."""
 
-JOURNALD: Final = "systemd-journal"
-WAITING: Final = "All loggers wait for those of journald's main thread."
+JOURNALD: Final = "systemd-journal: "
 
 EVENT: Final = re.compile(
     rb"-(\d+) +(?:\( *[-\d]+\) +)?\[\d+\] \S+ +(\d+)\.(\d{6}): sys_(\w+)(?: -> |\((?:fd|start): (?:0x)?([0-9a-f]+))"
 )
 
 
-class Calls(Series):
-    """The calls of one kind by the processes of one name on one file, and their share of the time (0.0 to 1.0 each)."""
-
-    def __init__(self, process: str, call: str, file: str) -> None:
-        super().__init__(f"{process}: {call} {file}")
-        self.process, self.call, self.file, self.share = process, call, file, 0.0
-
-
 class Tally:
-    """The calls in a trace. `unread` counts events of an unknown form."""
+    """The calls in a trace, by process, call and file. `unread` counts events of an unknown form."""
 
     def __init__(self) -> None:
-        self.rows: dict[tuple[str, str, str], Calls] = {}
+        self.rows: dict[str, Series] = {}
         self.unread = 0
-        self._running: dict[int, tuple[Calls, int]] = {}
+        self.running: dict[int, tuple[Series, int]] = {}
+        """The row and the start (ns) of the call of each thread."""
 
     def take(self, line: bytes) -> None:
         """Add an event. A name in the line can contain a line break and lag behind, so that of /proc is taken."""
@@ -85,19 +73,11 @@ class Tally:
             return
         tid, now_ns = int(event[1]), int(event[2] + event[3]) * 1000
         if event[5]:
-            key = (_find_process(tid), event[4].decode(), _find_file(tid, event[4], int(event[5], 16)))
-            self._running[tid] = self.rows.setdefault(key, Calls(*key)), now_ns
-        elif tid in self._running:
-            row, began_ns = self._running.pop(tid)
+            name = f"{_find_process(tid)}: {event[4].decode()} {_find_file(tid, event[4], int(event[5], 16))}"
+            self.running[tid] = self.rows.setdefault(name, Series(name)), now_ns
+        elif tid in self.running:
+            row, began_ns = self.running.pop(tid)
             row.add(began_ns, now_ns - began_ns)
-
-    def finish(self, began_ns: int, ended_ns: int) -> list[Calls]:
-        """Return the rows by their shares of this time. Calls that have not returned by its end count until then."""
-        for row, call_ns in self._running.values():
-            row.add(call_ns, max(0, ended_ns - call_ns))
-        for row in self.rows.values():
-            row.share = sum(row.took_ns) / (ended_ns - began_ns)
-        return sorted((row for row in self.rows.values() if row.took_ns), key=lambda row: -row.share)
 
 
 @contextmanager
@@ -113,13 +93,16 @@ def trace() -> Iterator[Path]:
         raise KeeperError(f"cannot trace: {error}; `strace -f -T -y -e fsync,fdatasync -p PID` may work") from error
 
 
-def measure(asked: Namespace) -> Steps:
-    """Watch the calls of all processes for --seconds; the verdict is about those of journald's main thread.
+def measure(asked: Namespace, pid: int | None = None) -> Steps:
+    """Watch the calls of process `pid` or of all for --seconds; the verdict is about those of journald's main thread.
 
     Raises: as `trace`.
     """
     found, tally = Measurement([]), Tally()
     with trace() as place, open(place / "trace_pipe", "rb", buffering=0) as pipe:
+        if pid is not None:
+            (place / "options/event-fork").write_text("1")
+            (place / "set_event_pid").write_text(" ".join(os.listdir(f"/proc/{pid}/task")))
         began_ns = time.monotonic_ns()
         until_ns = began_ns + int(asked.seconds * 1e9)
         yield found
@@ -134,12 +117,12 @@ def measure(asked: Namespace) -> Steps:
                         break
         finally:
             ended_ns = min(until_ns, time.monotonic_ns())
-            rows = tally.finish(began_ns, ended_ns)
-            found.series += rows
-            found.judged += [row for row in rows if row.process == JOURNALD] or [Series("none")]
-            took_ns = [call_ns for row in rows for call_ns in row.took_ns]
-            calls, took = pluralize(len(took_ns), "call"), format_wait(sum(took_ns))
-            found.causes.append(f"{calls} took {took} in {format_wait(ended_ns - began_ns)}. {WAITING}")
+            for row, call_ns in tally.running.values():
+                row.add(call_ns, max(0, ended_ns - call_ns))
+            found.length_s = (ended_ns - began_ns) / 1e9
+            found.series += sorted(tally.rows.values(), key=lambda row: -sum(row.took_ns))
+            found.judged += [row for row in found.series if row.name.startswith(JOURNALD)] or [Series("none")]
+            found.causes.append("All loggers wait for the calls of journald's main thread.")
             stats = "".join(path.read_text() for path in place.glob("per_cpu/cpu*/stats"))
             if lost := tally.unread + sum(map(int, re.findall(r"^(?:overrun|dropped events): (\d+)$", stats, re.M))):
                 found.faults.append(f"{pluralize(lost, 'event')} lost: the counts are too low")

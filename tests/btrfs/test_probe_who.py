@@ -19,6 +19,7 @@ from journalkeeper.cli.program import run
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe import who
 from journalkeeper.probe.bed import Bed
+from journalkeeper.probe.distribution import Series
 from journalkeeper.probe.scratch_volume import OWN_MOUNTS
 from tests.answers import check
 from tests.bench.figures import REPOSITORY
@@ -54,8 +55,8 @@ def _can_trace() -> None:
         pytest.skip(str(error))
 
 
-def watch(during: Callable[[], object], seconds: float = 5) -> list[who.Calls]:
-    """Return the rows of a measurement while a thread runs `during`."""
+def watch(during: Callable[[], object], seconds: float = 5) -> dict[str, Series]:
+    """Return the rows of a measurement, by name, while a thread runs `during`."""
     with ThreadPoolExecutor(1) as pool:
         steps = who.measure(Namespace(seconds=seconds))
         found = next(steps)
@@ -63,7 +64,7 @@ def watch(during: Callable[[], object], seconds: float = 5) -> list[who.Calls]:
         for _ in steps:
             pass
     assert found.faults == []
-    return [row for row in found.series if isinstance(row, who.Calls)]
+    return {row.name: row for row in found.series}
 
 
 def test_known_calls_are_counted_exactly_and_timed_as_their_program_does(bed: Bed) -> None:
@@ -75,9 +76,9 @@ def test_known_calls_are_counted_exactly_and_timed_as_their_program_does(bed: Be
         said: list[str] = []
         program = [sys.executable, "-c", CALLER, file]
         rows = watch(lambda: said.append(subprocess.check_output(program, text=True)))
-        ours = {row.call: row for row in rows if row.file == file}
+        ours = {call: rows[f"a-1 (2) [0]\\x0ab: {call} {file}"] for call in CALLS}
         assert {call: len(row.took_ns) for call, row in ours.items()} == CALLS
-        assert {row.process for row in ours.values()} == {"a-1 (2) [0]\\x0ab"}
+        assert sum(file in name for name in rows) == len(CALLS)
         ratios = [sum(ours[call].took_ns) / 1e9 / took_s for call, took_s in json.loads(said[0]).items()]
         return all(0.95 <= ratio <= 1.05 for ratio in ratios)
 
@@ -88,10 +89,9 @@ def test_journalds_main_thread_has_rows_of_its_own_and_the_verdict(
     bed: Bed, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = watch(lambda: bed.journald.age(5))
-    name = f"/var/log/journal/{bed.journald.journal.name}/system.journal"  # and in other tests' namespaces
-    calls = {row.process: len(row.took_ns) for row in rows if row.file == name}
-    assert calls.keys() >= {"systemd-journal", "systemd-journal/journal-offline"}
-    assert calls["systemd-journal/journal-offline"] >= 10  # before OFFLINE and after, at each sync
+    name = f"fsync /var/log/journal/{bed.journald.journal.name}/system.journal"  # and in other tests' namespaces
+    assert f"systemd-journal: {name}" in rows
+    assert len(rows[f"systemd-journal/journal-offline: {name}"].took_ns) >= 10  # before OFFLINE and after, at each sync
     assert run(["probe", "fsync", "--who", "--seconds=0.3", "-j"]) == 0
     check("probe", json.loads(capsys.readouterr().out))
 
@@ -107,7 +107,7 @@ def test_a_call_that_has_not_returned_counts_until_the_end(bed: Bed) -> None:
     assert started[0].poll() is None
     bed.volume.throttle(0)
     started[0].wait()
-    (took_ns,) = [sum(row.took_ns) for row in rows if row.file == file]
+    (took_ns,) = [sum(row.took_ns) for name, row in rows.items() if name.endswith(f": fsync {file}")]
     assert 1e9 < took_ns <= 5e9
 
 

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The bytes that journald dirties and that the disks write for each byte that is logged.
+
+The kernel counts the pages of files that journald dirties, without the metadata that btrfs writes for them. What the
+disks write includes the metadata, and the writes of all other programs.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import Final
+
+from journalkeeper.btrfs import volume
+from journalkeeper.journald import opening
+from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.units import format_size
+from journalkeeper.probe import who
+from journalkeeper.probe.base import HOST, Steps, Target, Writes
+from journalkeeper.probe.fsync import journal_directory
+from journalkeeper.probe.scratch_volume import SECTOR_BYTES, run
+
+SAVING: Final = "`journalkeeper lab compare DIR` measures what SyncIntervalSec=, SystemMaxFileSize= and NOCOW save."
+
+
+def measure(asked: Namespace) -> Steps:
+    """Measure at the host's journald. Raises: KeeperError if none runs; as `at`."""
+    pid = int(run("systemctl", "show", "--property=MainPID", "--value", "systemd-journald.service"))
+    if not pid:
+        raise KeeperError("no systemd-journald runs here")
+    yield from at(HOST._replace(pid=pid), journal_directory(asked), asked)
+
+
+def at(where: Target, directory: str, asked: Namespace) -> Steps:
+    """Count for --seconds what the journald `where` logs, dirties and flushes, and what the disks of `directory` write.
+
+    Raises: KeeperError as `who.measure`, or if journald or journalctl fails; OSError if `directory` is not on btrfs,
+    or cannot be opened.
+    """
+    traced = who.measure(asked, where.pid)
+    found = next(traced)
+    with opening.open_directory(directory) as fd:
+        uuid = volume.fs_info(fd)[0]
+    began_s, dirtied_before, disk_before = time.time(), _count_dirtied(where.pid), _count_written(uuid)
+    yield found
+    try:
+        for _ in traced:
+            yield found
+    finally:
+        traced.close()
+        syncs = [len(row.took_ns) for row in found.series if not row.name.startswith(who.JOURNALD)]
+        found.writes = Writes(
+            count_logged(f"--since=@{began_s:.6f}", directory=where.directory),
+            _count_dirtied(where.pid) - dirtied_before,
+            _count_written(uuid) - disk_before,
+            sum(syncs) // 2,  # a thread syncs before and after it stores OFFLINE
+        )
+        found.causes.insert(0, describe(found.writes))
+
+
+def describe(writes: Writes) -> str:
+    """Return the figures, and bytes per logged byte, as sentences."""
+    dirtied, written = (
+        f"{format_size(size)}{f' ({size / writes.logged_bytes:.3g} for each byte)' if writes.logged_bytes else ''}"
+        for size in (writes.dirtied_bytes, writes.disk_bytes)
+    )
+    logged = f"journald logged {format_size(writes.logged_bytes)} and dirtied {dirtied}, flushes: {writes.flushes}"
+    return f"{logged}. The disks wrote {written} for all programs. {SAVING}"
+
+
+def count_logged(*options: str, directory: str | None) -> int:
+    """Return the bytes of the entries in the Journal Export Format. Raises: KeeperError if journalctl fails."""
+    place = [] if directory is None else [f"--directory={directory}"]
+    words = ["journalctl", "--quiet", "--no-pager", "--output=export", *place, *options]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as journalctl:
+        size_bytes = sum(map(len, journalctl.stdout or ()))
+    if journalctl.returncode:
+        raise KeeperError(f"journalctl failed: exit status {journalctl.returncode}")
+    return size_bytes
+
+
+def _count_dirtied(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/io").read_text()
+    except FileNotFoundError as error:
+        raise KeeperError("journald ended meanwhile: measure again") from error
+    return int(re.findall(r"^write_bytes: (\d+)", text, re.MULTILINE)[0])
+
+
+def _count_written(uuid: str) -> int:
+    """Return what all devices of a filesystem have written since boot. Source: Documentation/block/stat.rst."""
+    devices = Path(f"/sys/fs/btrfs/{uuid}/devices").iterdir()
+    return SECTOR_BYTES * sum(int((device / "stat").read_text().split()[6]) for device in devices)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`probe writes`: its figures are those of the kernel's counters, on a volume that only journald writes."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from journalkeeper.cli.program import run
+from journalkeeper.model.errors import KeeperError
+from journalkeeper.probe import writes
+from journalkeeper.probe.base import Target
+from journalkeeper.probe.bed import Bed
+from journalkeeper.probe.scratch_volume import run as run_command
+from tests.answers import check
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+FLUSHES = 10
+
+
+def make_nocow(bed: Bed) -> None:
+    run_command("chattr", "+C", bed.journald.journal)
+    bed.journald.rotate().unlink()
+
+
+@pytest.mark.parametrize(("nocow", "metadata"), [(False, 1.3), (True, 1.1)])
+def test_the_figures_are_those_of_a_volume_that_only_journald_writes(
+    bed: Bed, metadata: float, *, nocow: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`metadata` is the most that the device may write for each byte that journald dirties."""
+    if nocow:
+        make_nocow(bed)
+    bed.journald.age(20)
+    run_command("btrfs", "filesystem", "sync", bed.volume.mountpoint)
+
+    def log() -> None:
+        bed.journald.age(FLUSHES, messages=100)
+        run_command("btrfs", "filesystem", "sync", bed.volume.mountpoint)
+
+    asked = Namespace(seconds=6)
+    steps = writes.at(Target.of(bed.journald), str(bed.journald.journal), asked)
+    with ThreadPoolExecutor(1) as pool:
+        found, before = next(steps), bed.volume.count_written_bytes()
+        logging = pool.submit(log)
+        for _ in steps:
+            pass
+        device = bed.volume.count_written_bytes() - before
+        logging.result()
+    assert found.writes is not None
+    logged, dirtied, disk, flushes = found.writes
+    assert disk / device == pytest.approx(1, rel=0.1)
+    assert 0.99 < device / dirtied < metadata
+    assert 900 * FLUSHES * 100 < logged < 1300 * FLUSHES * 100
+    assert flushes == FLUSHES
+    monkeypatch.setattr(
+        writes, "measure", lambda _: writes.at(Target.of(bed.journald), str(bed.directory), Namespace(seconds=1))
+    )
+    assert run(["probe", "writes", "-j"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    check("probe", document)
+    assert document["writes"]["logged_bytes"] == 0
+    assert document["verdict"].startswith("journald logged 0B and dirtied 0B")
+
+
+def test_a_journald_that_ends_is_one_sentence(bed: Bed) -> None:
+    steps = writes.at(Target.of(bed.journald), str(bed.directory), Namespace(seconds=1))
+    next(steps)
+    bed.journald.stop()
+    with pytest.raises(KeeperError, match="journald ended meanwhile: measure again"):
+        list(steps)
