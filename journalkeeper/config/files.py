@@ -49,33 +49,22 @@ class Assignment(NamedTuple):
 
 
 def assignments(name: str, *, root: str = "/", subdir: str = "systemd") -> list[Assignment]:
-    """Return all assignments and wrong lines of the configuration `name` ("journald.conf") in their order: later ones
-    win.
-
-    Raises: FileError with the file or directory that exists and cannot be read (EACCES, EIO, ELOOP).
-    """
-    found: list[Assignment] = []
-    for file in files(name, root=root, subdir=subdir):
-        found += parse_file(file, missing_ok=True)
-    return found
-
-
-def files(name: str, *, root: str = "/", subdir: str = "systemd") -> list[str]:
-    """Return the paths of the main file and the drop-ins of the configuration `name`, in reading order.
+    """Return all assignments and wrong lines of the main file and the drop-ins of the configuration `name`
+    ("journald.conf"), in their order: later ones win.
 
     All PROJECT_DIRS below `root` are searched for every version of journald, although journald before 256 read the main
     file only from /etc. Links are followed as the kernel does, also out of `root`.
 
-    Raises: FileError if a directory cannot be listed.
+    Raises: FileError with the file or directory that exists and cannot be read (EACCES, EIO, ELOOP).
     """
     places = [os.path.join(root, directory, subdir, name) for directory in PROJECT_DIRS]
-    main = next((place for place in places if _exists(place)), None)
+    main = [place for place in places if _exists(place)][:1]
     dropins: dict[str, str] = {}
     for place in places:
         for entry in _conf_names(place + ".d"):
             dropins.setdefault(entry, os.path.join(place + ".d", entry))
     ordered = [dropins[entry] for entry in sorted(dropins, key=os.fsencode)]
-    return ordered if main is None else [main, *ordered]
+    return [row for file in (*main, *ordered) for row in parse_file(file, missing_ok=True)]
 
 
 def _exists(file: str) -> bool:
