@@ -30,6 +30,7 @@ from journalkeeper.probe import scratch_volume as volume
 from journalkeeper.probe.bed import ONLINE, PrivateJournald
 from journalkeeper.probe.scratch_volume import run
 from tests import volumes
+from tests.journal_files import OLD_NS
 from tests.patience import eventually
 
 ALWAYS = Config(budget=Budget(bytes_per_day=None, keep_free_bytes=0), defrag=Defrag(min_extents=1, min_reclaim_bytes=0))
@@ -93,6 +94,18 @@ def with_unwritten(path: Path, offset: int, length: int) -> None:
     status = path.stat()
     run("fallocate", "--keep-size", "--offset", str(offset), "--length", str(length), path)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+MORE = b"one entry more"
+
+
+def append(path: Path) -> None:
+    with open(path, "ab") as file:
+        file.write(MORE)
+
+
+def touch(path: Path) -> None:
+    os.utime(path, ns=(OLD_NS, OLD_NS + 2))
 
 
 def export(path: Path) -> str:

@@ -22,15 +22,28 @@ from journalkeeper.model import MIB, Reason, Result
 from journalkeeper.model.run import Done, Found
 from journalkeeper.probe.bed import SIGNAL_SYNC, Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
-from tests.btrfs.journals import FORMS, action, bearing, do, extents, how, is_nocow, look, planned, with_unwritten
-from tests.journal_files import MAGIC, OLD_NS, archive_name, put
+from tests.btrfs.journals import (
+    FORMS,
+    MORE,
+    action,
+    append,
+    bearing,
+    do,
+    extents,
+    how,
+    is_nocow,
+    look,
+    planned,
+    touch,
+    with_unwritten,
+)
+from tests.journal_files import MAGIC, archive_name, put
 from tests.patience import TRIES, eventually
 
 pytestmark = pytest.mark.root
 
 Hook = Callable[[], object]
 Change = Callable[[Path], object]
-MORE = b"one entry more"
 
 
 def nothing(_path: Path) -> None:
@@ -130,15 +143,6 @@ def test_a_file_that_is_gone_before_it_is_measured_is_not_called_done(
     monkeypatch.setattr(executor, "_measure", found)
     renamed = name == "system.journal" and remove is move
     assert how(do(what)) == ((Result.DONE, what.reason) if renamed else (Result.SKIPPED, Reason.VANISHED))
-
-
-def append(path: Path) -> None:
-    with open(path, "ab") as file:
-        file.write(MORE)
-
-
-def touch(path: Path) -> None:
-    os.utime(path, ns=(OLD_NS, OLD_NS + 2))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from journalkeeper.journald.opening import is_being_written
 from journalkeeper.model import MIB, Reason, Request, Result
 from journalkeeper.model.run import Done
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
-from tests.btrfs.journals import FORMS, action, bearing, do, export, how, look, planned, with_unwritten
+from tests.btrfs.journals import FORMS, action, append, bearing, do, export, how, look, planned, touch, with_unwritten
 from tests.journal_files import archive_name, put, unclean_name
 from tests.nobody import as_nobody, in_child
 
@@ -74,19 +74,10 @@ def a_copy(path: Path) -> None:
     path.with_name("copy").rename(path)
 
 
-def grown(path: Path) -> None:
-    with open(path, "ab") as file:
-        file.write(b"more")
-
-
-def touched(path: Path) -> None:
-    path.touch()
-
-
 @FORMS
 @pytest.mark.parametrize(
     "becomes",
-    [another_file, a_link, a_fifo, a_socket, a_copy, grown, touched, Path.unlink],
+    [another_file, a_link, a_fifo, a_socket, a_copy, append, touch, Path.unlink],
     ids=lambda function: function.__name__,
 )
 def test_a_file_that_changed_since_the_look_is_skipped(

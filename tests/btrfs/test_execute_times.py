@@ -17,7 +17,7 @@ from journalkeeper.execute.runner import remove_leftovers
 from journalkeeper.model import MIB, Result
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.btrfs.faults import images_before_each_call, killed_before, leftovers_beside, let_go
-from tests.btrfs.journals import ALWAYS, NOW, action, bearing, do, go, look, with_unwritten
+from tests.btrfs.journals import ALWAYS, NOW, action, append, bearing, do, go, look, touch, with_unwritten
 from tests.hosts import MACHINE
 from tests.journal_files import OLD_NS, put
 
@@ -95,21 +95,12 @@ def test_a_run_that_finds_a_note_does_its_work_in_the_same_turn(
     assert go(engine).notices == ()
 
 
-def touched(path: Path) -> None:
-    os.utime(path, ns=(OLD_NS, OLD_NS + 2))
-
-
 def touched_a_day_later(path: Path) -> None:
     later_ns = time.time_ns() + 24 * 3600 * 10**9
     os.utime(path, ns=(OLD_NS, later_ns))
 
 
-def appended_to(path: Path) -> None:
-    with open(path, "ab") as file:
-        file.write(b"more")
-
-
-@pytest.mark.parametrize("change", [touched, touched_a_day_later, appended_to], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("change", [touch, touched_a_day_later, append], ids=lambda function: function.__name__)
 def test_an_mtime_that_somebody_else_moved_since_stays(
     place: Path, journal_bytes: bytes, change: Callable[[Path], None]
 ) -> None:
