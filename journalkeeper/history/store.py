@@ -225,7 +225,7 @@ class Record(Database):
                 count(*) FILTER (WHERE result = 'skipped') AS skipped,
                 count(*) FILTER (WHERE result = 'failed') AS failed, {WRITTEN} AS bytes_written
             FROM runs LEFT JOIN outcomes ON outcomes.run = runs.id
-            WHERE runs.id = (SELECT max(id) FROM runs) GROUP BY runs.id""",  # noqa: S608 - our words
+            WHERE runs.id = (SELECT max(id) FROM runs) GROUP BY runs.id"""  # noqa: S608 - our words
         )
         return self._parse(Run, "runs", rows[0]) if rows else None
 

@@ -15,17 +15,5 @@ from journalkeeper.model.files import (
     Volume,
     ideal_extents,
 )
-from journalkeeper.model.plans import (
-    Action,
-    Host,
-    Outcome,
-    Past,
-    Plan,
-    Range,
-    Refusal,
-    Request,
-    Rotation,
-    Skip,
-    Window,
-)
+from journalkeeper.model.plans import Action, Host, Outcome, Past, Plan, Range, Refusal, Request, Rotation, Skip, Window
 from journalkeeper.model.words import GIB, KIB, MIB, Kind, Reason, Result, State, Verb

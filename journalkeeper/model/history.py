@@ -84,8 +84,7 @@ class Counters(NamedTuple):
         Count, Key(metric="Bytes written to journal files, before compression.", metric_name="written_bytes_total")
     ] = 0
     extents_removed: Annotated[
-        Count,
-        Key(metric="Extents that rewrites removed since the installation.", metric_name="removed_extents_total"),
+        Count, Key(metric="Extents that rewrites removed since the installation.", metric_name="removed_extents_total")
     ] = 0
     bytes_reclaimed: Annotated[int | None, Key(metric=RECLAIMED, metric_name="reclaimed_bytes")] = None
     """Disk bytes before less those after, of measured rewrites."""

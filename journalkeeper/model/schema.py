@@ -53,8 +53,7 @@ PastMoment = Annotated[Moment, Field(ge=0, lt=TIME_LIMIT_US)]
 Span = Annotated[int, Field(ge=0, description="Microseconds of a span.")]
 Seconds = Annotated[float, Field(ge=0)]
 Word = Annotated[
-    str,
-    Field(pattern="^[a-z][a-z-]*$", description="A fixed word of journalkeeper-reasons(7); words may be added."),
+    str, Field(pattern="^[a-z][a-z-]*$", description="A fixed word of journalkeeper-reasons(7); words may be added.")
 ]
 RuleWord = Annotated[str, Field(pattern="^[a-z][a-z0-9-]*$", description="A fixed word of journalkeeper-reasons(7).")]
 Hidden = Annotated[T, Key(hidden=True)]

@@ -9,13 +9,7 @@ from typing import Final, NamedTuple
 from journalkeeper import __version__
 from journalkeeper.health.evidence import Obstacle, Present
 from journalkeeper.health.finding import FIRST_LOOK, Verdict
-from journalkeeper.health.verdict import (
-    describe_files,
-    describe_foreign,
-    find_failures,
-    judge_present,
-    still_failing,
-)
+from journalkeeper.health.verdict import describe_files, describe_foreign, find_failures, judge_present, still_failing
 from journalkeeper.metrics.status import Status
 from journalkeeper.model import Action, JournalFile, Outcome, Result, Skip, Volume, Window
 from journalkeeper.model.history import Counters

@@ -175,10 +175,7 @@ async def test_an_address_without_a_socket_is_refused(address: str) -> None:
 
 @pytest.mark.parametrize(
     ("address", "path"),
-    [
-        ("unix:path=/run/a%20b,guid=1;unix:path=/c", "/run/a b"),
-        ("unix:abstract=/tmp/x", "\0/tmp/x"),
-    ],
+    [("unix:path=/run/a%20b,guid=1;unix:path=/c", "/run/a b"), ("unix:abstract=/tmp/x", "\0/tmp/x")],
 )
 def test_an_address_names_a_socket(address: str, path: str) -> None:
     assert connection._find_socket(address) == path

@@ -85,12 +85,7 @@ class FakeEngine(Engine):
         return self.look(request), self.answer
 
     def run(
-        self,
-        request: Request,
-        *,
-        on_progress: Callable[[Progress], None],
-        stop: Callable[[], bool],
-        **_others: object,
+        self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool], **_others: object
     ) -> Report:
         self.look(request)
         on_progress(Progress(1, 1, FILE.path, 0, 45 << 20))

@@ -74,10 +74,7 @@ def test_a_configuration_that_is_no_regular_file_is_fatal_without_a_wait(
     put(tmp_path, "etc/systemd/journald.conf.d/b.conf", "b")
     make(tmp_path / "etc/systemd/journald.conf.d/a.conf")
     rows = assignments("journald.conf", root=str(tmp_path))
-    assert [(row.line, row.problem, row.fatal) for row in rows] == [
-        (0, problem, True),
-        (2, "", False),
-    ]
+    assert [(row.line, row.problem, row.fatal) for row in rows] == [(0, problem, True), (2, "", False)]
 
 
 def test_an_explicit_file_must_exist(tmp_path: Path) -> None:

@@ -50,13 +50,7 @@ def test_every_instance_below_the_top_is_found_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        f"{ID}.{'n' * 222}",
-        f"{ID}.a@b:c_d-e",
-        ID.upper(),
-        "01234567-89ab-cdef-0123-456789abcdef",
-    ],
+    "name", [f"{ID}.{'n' * 222}", f"{ID}.a@b:c_d-e", ID.upper(), "01234567-89ab-cdef-0123-456789abcdef"]
 )
 def test_names_that_a_journald_may_give_are_instances(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()

@@ -76,8 +76,7 @@ def test_an_outcome_bears_its_numbers_and_nothing_unknown(log: Log, journald: so
 
 
 @pytest.mark.parametrize(
-    ("result", "event"),
-    [(Result.DONE, Event.DONE), (Result.SKIPPED, Event.SKIPPED), (Result.FAILED, Event.FAILED)],
+    ("result", "event"), [(Result.DONE, Event.DONE), (Result.SKIPPED, Event.SKIPPED), (Result.FAILED, Event.FAILED)]
 )
 def test_each_result_is_an_event_of_its_own(log: Log, journald: socket.socket, result: Result, event: Event) -> None:
     log.say(6, "so it ended", outcome=OUTCOME._replace(result=result))
@@ -149,10 +148,7 @@ def test_a_stderr_that_nobody_reads_is_a_loss_and_no_error(monkeypatch: pytest.M
     log.close()
 
 
-@pytest.mark.parametrize(
-    ("stream", "found"),
-    [("{dev}:{ino}", SOCKET), ("{dev}:1", None), ("", None), (None, None)],
-)
+@pytest.mark.parametrize(("stream", "found"), [("{dev}:{ino}", SOCKET), ("{dev}:1", None), ("", None), (None, None)])
 def test_journald_is_at_the_end_of_stderr_only_if_the_very_stream_is(
     monkeypatch: pytest.MonkeyPatch, stream: str | None, found: str | None
 ) -> None:

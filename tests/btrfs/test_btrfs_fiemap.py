@@ -29,8 +29,7 @@ def filefrag_rows(path: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    "pages",
-    [1, 2, fiemap.BATCH_ROWS - 1, fiemap.BATCH_ROWS, fiemap.BATCH_ROWS + 1, 2 * fiemap.BATCH_ROWS, 1300],
+    "pages", [1, 2, fiemap.BATCH_ROWS - 1, fiemap.BATCH_ROWS, fiemap.BATCH_ROWS + 1, 2 * fiemap.BATCH_ROWS, 1300]
 )
 def test_every_row_is_counted_once_across_batches(fragmented: MakeFile, place: Path, pages: int) -> None:
     fd = fragmented(pages)

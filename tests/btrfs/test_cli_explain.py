@@ -259,10 +259,7 @@ def test_a_record_that_is_damaged_is_unknown_and_the_rest_is_told(commands: Comm
 
 
 def test_without_rights_what_can_be_told_is_told_and_the_rest_is_unknown(
-    commands: Commands,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    commands: Commands, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     state = tmp_path / "state"
     state.mkdir(0o700)

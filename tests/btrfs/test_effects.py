@@ -109,15 +109,7 @@ def test_an_attribute_that_may_not_be_set_is_named_with_the_right(
     archive = put(machine, journal_bytes, nocow=True)
     os.setxattr(archive, "security.ima", b"\1signature")
     words = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
-    done = journalkeeper(
-        "defrag",
-        "--now",
-        "-D",
-        machine.parent,
-        state=tmp_path / "state",
-        inside=words,
-        check=False,
-    )
+    done = journalkeeper("defrag", "--now", "-D", machine.parent, state=tmp_path / "state", inside=words, check=False)
     assert "security.ima" in done.stdout
     assert "CAP_SYS_ADMIN" in done.stdout
     assert "read-only" not in done.stdout

@@ -231,8 +231,7 @@ def test_holes_stay_holes(place: Path, journal_bytes: bytes, nocow: bool) -> Non
 
 @pytest.mark.parametrize("compress", ["no", "zstd"])
 @pytest.mark.parametrize(
-    "words",
-    ["setfacl -d -m g:4:rx {}", "chattr +c {}", "chattr +m {}", "btrfs property set {} compression lzo"],
+    "words", ["setfacl -d -m g:4:rx {}", "chattr +c {}", "chattr +m {}", "btrfs property set {} compression lzo"]
 )
 def test_inherited_attributes_are_not_in_the_copy(place: Path, journal_bytes: bytes, words: str, compress: str) -> None:
     path = put(place, journal_bytes, nocow=True)

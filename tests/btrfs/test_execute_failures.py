@@ -129,8 +129,7 @@ def test_a_copy_that_is_not_what_was_written_does_not_take_the_name(
 
 
 @pytest.mark.parametrize(
-    ("call", "faked"),
-    [("os.fchmod", None), ("os.utime", None), ("journalkeeper.btrfs.inode.is_nocow", True)],
+    ("call", "faked"), [("os.fchmod", None), ("os.utime", None), ("journalkeeper.btrfs.inode.is_nocow", True)]
 )
 def test_a_copy_that_lacks_an_attribute_or_stays_nocow_does_not_take_the_name(
     place: Path, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch, call: str, faked: object

@@ -122,11 +122,7 @@ def move(path: Path) -> None:
 @pytest.mark.parametrize("name", ["system.journal", archive_name()])
 @pytest.mark.parametrize("remove", [Path.unlink, delete_subvolume, move, another_file])
 def test_a_file_that_is_gone_before_it_is_measured_is_not_called_done(
-    volume: ScratchVolume,
-    journal_bytes: bytes,
-    monkeypatch: pytest.MonkeyPatch,
-    remove: Change,
-    name: str,
+    volume: ScratchVolume, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch, remove: Change, name: str
 ) -> None:
     """The data of a file in a deleted subvolume can still be written and measured by a descriptor."""
     place = volume.mountpoint / "journal"

@@ -39,9 +39,7 @@ from tests.volumes import limit
 pytestmark = pytest.mark.root
 
 
-def test_a_real_scrub_and_a_real_balance_are_seen_while_they_go_on(
-    make_volume: Callable[..., ScratchVolume],
-) -> None:
+def test_a_real_scrub_and_a_real_balance_are_seen_while_they_go_on(make_volume: Callable[..., ScratchVolume]) -> None:
     volume = make_volume("2G")
     uuid = run("findmnt", "-no", "UUID", volume.mountpoint).strip()
     (volume.mountpoint / "data").write_bytes(os.urandom(64 << 20))

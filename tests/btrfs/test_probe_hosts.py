@@ -219,13 +219,7 @@ def quiet_pipe() -> Iterator[tuple[str, Iterator[list[bytes]]]]:
 
 
 def options(**more: object) -> Namespace:
-    values: dict[str, object] = {
-        "size": 200,
-        "rate": 100,
-        "seconds": 0.5,
-        "host": False,
-        "argv": [],
-    }
+    values: dict[str, object] = {"size": 200, "rate": 100, "seconds": 0.5, "host": False, "argv": []}
     return Namespace(**values | more)
 
 

@@ -11,10 +11,7 @@ import pytest
 
 from journalkeeper.bus import names, objects
 from journalkeeper.bus.contract import introspection
-from journalkeeper.model.errors import (
-    KeeperError,
-    NoSuchJobError,
-)
+from journalkeeper.model.errors import KeeperError, NoSuchJobError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DOC = "org.gtk.GDBus.DocString"

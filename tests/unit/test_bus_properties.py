@@ -57,11 +57,7 @@ STATES = [
     ),
     (CALM._replace(findings=found()._replace(missing=("/a", "/b"))), "waiting", "waiting for /a and /b to appear"),
     (CALM._replace(present=BAD), "degraded", "no room"),
-    (
-        CALM._replace(present=BAD._replace(paused="until noon")),
-        "paused",
-        "until noon",
-    ),
+    (CALM._replace(present=BAD._replace(paused="until noon")), "paused", "until noon"),
     (CALM._replace(present=BAD._replace(paused="until noon"), working=True), "working", ""),
 ]
 

@@ -304,11 +304,7 @@ def test_fragmented_files_are_summed_and_the_remedy_names_their_directory() -> N
     assert found.sentence == (
         "2 files have 5,000 extents instead of 2; `journalkeeper plan` shows the action for each file."
     )
-    assert found.facts == {
-        "files": [files[1].path, files[0].path],
-        "extents": 5000,
-        "ideal_extents": 2,
-    }
+    assert found.facts == {"files": [files[1].path, files[0].path], "extents": 5000, "ideal_extents": 2}
     assert found.remedy == (f"journalkeeper plan -D {DIRECTORY_SHOP}", f"journalkeeper defrag -D {DIRECTORY_SHOP}")
     own = look(*files, instances=(limits(),))
     found = finding("fragmented", evidence(look=own, **UNKEPT))

@@ -28,10 +28,7 @@ def made(**changes: int) -> bytes:
 
 def test_every_field_is_where_the_format_has_it() -> None:
     assert parse(made(state=1), SIZE) == Header(
-        state=State.ONLINE,
-        entries=83,
-        head_time_us=1_700_000_000_000_000,
-        tail_time_us=1_700_000_001_000_000,
+        state=State.ONLINE, entries=83, head_time_us=1_700_000_000_000_000, tail_time_us=1_700_000_001_000_000
     )
 
 

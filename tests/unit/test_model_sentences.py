@@ -48,10 +48,7 @@ NOCOW: dict[str, Any] = {"path": MAIN, "action": Verb.SET_NOCOW}
             done()._replace(**NOCOW, reason=Reason.NO_REDUNDANCY, detail="no snapshots"),
             f"set +C on {MAIN}: data stored once, no snapshots",
         ),
-        (
-            done()._replace(**NOCOW, reason=Reason.CONFIGURED),
-            f"set +C on {MAIN}: Nocow=yes",
-        ),
+        (done()._replace(**NOCOW, reason=Reason.CONFIGURED), f"set +C on {MAIN}: Nocow=yes"),
         (done(result=Result.SKIPPED, reason=Reason.NO_GAIN, detail="45 extents"), "a@1.journal: 45 extents"),
         (
             done(result=Result.SKIPPED, reason=Reason.CHANGED, detail="another size"),

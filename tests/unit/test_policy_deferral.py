@@ -26,14 +26,7 @@ from journalkeeper.model import (
     Verb,
 )
 from journalkeeper.model.units import MINUTE_US, SECOND_US
-from journalkeeper.policy.deferral import (
-    AGAIN_US,
-    BATTERY_US,
-    MAINTENANCE_US,
-    PRESSURE_US,
-    find_quiet_end,
-    remember,
-)
+from journalkeeper.policy.deferral import AGAIN_US, BATTERY_US, MAINTENANCE_US, PRESSURE_US, find_quiet_end, remember
 from journalkeeper.policy.plan import plan
 from tests.hosts import DIRECTORY, NOW_US, configured, extents, file, host, instance, outcome, volume
 
@@ -162,10 +155,7 @@ def test_another_volumes_disk_may_be_busy() -> None:
 
 
 def test_now_waits_for_nothing() -> None:
-    troubles: dict[str, Any] = {
-        "volumes": (volume(maintenance="scrub", busy_percent=100),),
-        "refused": refusal(0),
-    }
+    troubles: dict[str, Any] = {"volumes": (volume(maintenance="scrub", busy_percent=100),), "refused": refusal(0)}
     assert reason(planned(request=Request(now=True), **troubles)) is None
 
 

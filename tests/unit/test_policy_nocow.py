@@ -180,11 +180,7 @@ def test_a_shared_journal_of_a_user_is_no_evidence_as_its_user_may_reflink_it(na
 
 @pytest.mark.parametrize(
     ("request_", "number"),
-    [
-        (Request(upkeep=True), 1),
-        (Request(), 0),
-        (Request(paths=(f"{DIRECTORY}/system.journal",), upkeep=True), 0),
-    ],
+    [(Request(upkeep=True), 1), (Request(), 0), (Request(paths=(f"{DIRECTORY}/system.journal",), upkeep=True), 0)],
 )
 def test_directories_are_for_who_asks_for_upkeep_of_everything(request_: Request, number: int) -> None:
     found = plan(host(file()), request_, Config())

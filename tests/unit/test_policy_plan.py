@@ -9,20 +9,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.model import (
-    GIB,
-    MIB,
-    Action,
-    Host,
-    JournalFile,
-    Kind,
-    Plan,
-    Reason,
-    Refusal,
-    Request,
-    State,
-    Volume,
-)
+from journalkeeper.model import GIB, MIB, Action, Host, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Volume
 from journalkeeper.model.units import DAY_US, MINUTE_US, SECOND_US
 from journalkeeper.policy.deferral import AGAIN_US
 from journalkeeper.policy.plan import Idle, count_available_bytes, plan, with_now
@@ -135,13 +122,7 @@ def test_space_that_another_program_frees_is_seen_within_a_minute() -> None:
 
 @pytest.mark.parametrize(
     ("profile", "available"),
-    [
-        ("single", 13 * GIB),
-        ("dup", 7 * GIB),
-        ("raid1", 7 * GIB),
-        ("raid1c3", 5 * GIB),
-        ("raid6", 5 * GIB),
-    ],
+    [("single", 13 * GIB), ("dup", 7 * GIB), ("raid1", 7 * GIB), ("raid1c3", 5 * GIB), ("raid6", 5 * GIB)],
 )
 def test_unallocated_space_is_raw_and_free_space_is_not(profile: str, available: int) -> None:
     assert count_available_bytes(volume(data_profile=profile, free_bytes=GIB, unallocated_bytes=12 * GIB)) == available

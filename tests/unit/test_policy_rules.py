@@ -160,8 +160,7 @@ def test_a_shared_file_is_looked_at_again_within_a_day() -> None:
 
 
 @pytest.mark.parametrize(
-    ("configuration", "asked", "skipped"),
-    [("no", False, True), ("yes", False, False), ("no", True, False)],
+    ("configuration", "asked", "skipped"), [("no", False, True), ("yes", False, False), ("no", True, False)]
 )
 @pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.ACTIVE])
 def test_a_request_overrides_allow_unshare(kind: Kind, configuration: str, *, asked: bool, skipped: bool) -> None:
@@ -304,8 +303,7 @@ def test_an_archive_is_rewritten_once_and_again_when_it_changed_or_pays(
 
 
 @pytest.mark.parametrize(
-    ("written", "enough"),
-    [(0, PER_MIB), (MIB, PER_MIB), (MIB + 1, 2 * PER_MIB), (3 * MIB, 3 * PER_MIB)],
+    ("written", "enough"), [(0, PER_MIB), (MIB, PER_MIB), (MIB + 1, 2 * PER_MIB), (3 * MIB, 3 * PER_MIB)]
 )
 def test_an_active_file_is_tried_again_when_what_came_pays_for_what_the_last_try_wrote(
     written: int, enough: int

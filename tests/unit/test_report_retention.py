@@ -145,10 +145,7 @@ def test_once_applied_it_starts_from_the_bytes_of_before() -> None:
     """Otherwise each --apply would multiply the limit again."""
     first = kept()
     storage = STORAGE._replace(retention=conf.parse_target(dropin(first)))
-    after = {
-        "system_max_use_bytes": first.proposed_use_bytes,
-        "system_max_file_size_bytes": first.max_file_bytes,
-    }
+    after = {"system_max_use_bytes": first.proposed_use_bytes, "system_max_file_size_bytes": first.max_file_bytes}
     again = kept(storage=storage, **after)
     assert again.applied
     assert again.target_bytes == first.target_bytes
@@ -242,10 +239,7 @@ def test_explain_and_retention_agree() -> None:
     ("files", "why"),
     [
         (tuple(one._replace(disk_bytes=None) for one in archives()), "only root can measure"),
-        (
-            tuple(file(inode=number, disk_bytes=1) for number in range(9)),
-            "it needs 2 compressed archives (so far: 0)",
-        ),
+        (tuple(file(inode=number, disk_bytes=1) for number in range(9)), "it needs 2 compressed archives (so far: 0)"),
     ],
 )
 def test_without_measured_and_compacted_archives_the_ratio_is_unknown(files: tuple[JournalFile, ...], why: str) -> None:

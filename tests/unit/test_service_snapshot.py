@@ -68,11 +68,7 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
         (CALM, Progressed(0, PROGRESS), CALM._replace(working=True)),
         (CALM._replace(working=True), RunFailed("no btrfs", 5), with_present(problem="no btrfs")),
         (with_present(problem="no btrfs"), RunFailed("", 5), with_present()),
-        (
-            looked(FOUND, FAILURE)._replace(working=True),
-            NotOnBtrfs("/j"),
-            CALM._replace(present=Present(foreign="/j")),
-        ),
+        (looked(FOUND, FAILURE)._replace(working=True), NotOnBtrfs("/j"), CALM._replace(present=Present(foreign="/j"))),
         (CALM, RunFailed("held", 5, 60), with_present(busy="held", busy_since_us=5, busy_limit_us=60)),
         (
             with_present(busy="held", busy_since_us=5, busy_limit_us=60),
@@ -87,21 +83,13 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
         (CALM, FileDone(BAD, 5), with_present(failures=(FAILURE,))),
         (with_present(failures=(FAILURE,)), FileDone(DONE, 5), WORKED),
         (with_present(failures=(FAILURE,)), Looked(FOUND, Present(), REPORT, 1.0), looked(FOUND)),
-        (
-            with_present(failures=(FAILURE,)),
-            Looked(REFUSED, Present(), REPORT, 1.0),
-            looked(REFUSED, FAILURE),
-        ),
+        (with_present(failures=(FAILURE,)), Looked(REFUSED, Present(), REPORT, 1.0), looked(REFUSED, FAILURE)),
         (CALM, FileDone(DONE, 5), WORKED),
         (WORKED, FileDone(DONE, 7), WORKED._replace(last_run_us=7, bytes_written=200, bytes_reclaimed=1000)),
         (CALM, FileDone(DONE._replace(result=Result.SKIPPED), 5), CALM),
         (CALM, Planned(FOUND), CALM._replace(findings=FOUND)),
         (CALM, Checked("wrong", UNWRITABLE), with_present(configuration="wrong", unwritable=UNWRITABLE)),
-        (
-            with_present(**STANDING),
-            Looked(FOUND, Present(), REPORT, 1.0),
-            looked(FOUND, **STANDING),
-        ),
+        (with_present(**STANDING), Looked(FOUND, Present(), REPORT, 1.0), looked(FOUND, **STANDING)),
         (
             with_present(**STANDING, busy="x"),
             NotOnBtrfs("/j"),
