@@ -278,6 +278,69 @@ def test_a_host_as_debian_ships_it_has_the_commands_of_every_remedy(guest: Guest
     guest.shell(f"for each in {' '.join(commands)}; do command -v $each; done")
 
 
+MAN = Path(__file__).parent.parent.parent / "configs/man/journalkeeper.service.8.in"
+MESSAGES = re.findall("(?m)^Environment='NOTIFY=.*$", MAN.read_text())
+CHECK, MESSENGER = "journalkeeper-check.service", "journalkeeper-notify@"
+
+
+def set_message(guest: Guest, assignment: str) -> None:
+    drop_in = guest.root / f"etc/systemd/system/{MESSENGER}.service.d/override.conf"
+    drop_in.parent.mkdir(parents=True, exist_ok=True)
+    drop_in.write_text(f"[Service]\n{assignment}\n")
+    guest.run("systemctl", "daemon-reload")
+
+
+def fake(guest: Guest, name: str, script: str) -> None:
+    program = guest.root / f"usr/local/bin/{name}"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+
+
+def test_a_message_is_sent_when_the_verdict_turns_and_only_then(enabled: Guest) -> None:
+    """Where no command is set, messages are in the journal. The check waits for a minute by sleep(1)."""
+    fake(enabled, "sleep", "true")
+    began = enabled.shell("date +%s").strip()
+    read = "--identifier=journalkeeper _TRANSPORT=stdout PRIORITY=5 --output=cat"
+
+    def sent() -> list[str]:
+        said = enabled.shell(f"journalctl --sync; journalctl --since=@{began} {read} || true")
+        return re.findall("(?m)^(?:Act|OK): .*", said)
+
+    def check(number: int) -> str:
+        """Check twice, and return the newest of so many messages."""
+        for _ in range(2):
+            enabled.run("systemctl", "start", CHECK, check=False)
+            assert eventually(lambda: len(sent()) >= number), log_of(enabled, f"{MESSENGER}*")
+        assert len(sent()) == number
+        return "".join(sent()[-1:])
+
+    assert eventually(lambda: is_well(look(enabled))), look(enabled)
+    assert check(0) == ""
+    enabled.run("journalkeeper", "pause")
+    assert check(1).startswith("Act: The service is paused")
+    enabled.run("journalkeeper", "resume")
+    assert eventually(lambda: is_well(look(enabled))), look(enabled)
+    assert check(2).startswith("OK: ")
+    (enabled.root / "usr/local/bin/sleep").unlink()
+
+
+@pytest.mark.parametrize("example", MESSAGES, ids=["mail", "web", "desktop"])
+def test_each_command_of_the_manual_page_gets_the_verdict(guest: Guest, example: str) -> None:
+    """The programs in which the commands end only note what they get."""
+    for name in ("sendmail", "curl", "notify-send"):
+        fake(guest, name, '{ echo "$(id -un) ${0##*/} $*"; cat; } >>/var/tmp/sent')
+    guest.shell("id alice || useradd alice; install -m 666 /dev/null /var/tmp/sent")
+    set_message(guest, example)
+    guest.run("systemctl", "start", f"{MESSENGER}{CHECK}")
+    sent = guest.shell("cat /var/tmp/sent")
+    host = guest.shell("uname -n").strip()
+    guest.run("systemctl", "stop", f"{MESSENGER}{CHECK}")
+    assert sent.startswith("alice notify-send journalkeeper Act: " if "alice" in example else "root ")
+    assert "alice" in example or f"journalkeeper on {host}" in sent
+    assert sent.count("Act: ") == 1, sent
+    assert guest.shell("cat /var/tmp/sent").count("Act: ") == 2
+
+
 def find_advice(guest: Guest, rule: str) -> dict[str, Any] | None:
     guest.run("journalctl", "--sync", check=False)
     found = json.loads(guest.run("journalkeeper", "doctor", "-j").stdout)["findings"]
@@ -376,6 +439,22 @@ def capabilities(guest: Guest) -> set[str]:
     pid = property_of(guest, UNIT, "MainPID")
     said = guest.shell(f"grep -E '^Cap(Prm|Eff|Bnd):' /proc/{pid}/status")
     return {line.split()[1] for line in said.splitlines()}
+
+
+def test_under_its_confinement_the_service_sees_the_battery(guest: Guest) -> None:
+    """A tree in the place of sysfs's has the battery that this machine lacks."""
+    made = archive(guest)
+    supply, supplies = "/srv/supplies/BAT0", "/sys/class/power_supply"
+    files = "echo Battery >type; echo Discharging >status"
+    guest.shell(
+        f"mkdir -p {supply}; cd {supply}; {files}; mount --bind /srv/supplies {supplies}; systemctl start {UNIT}"
+    )
+    get = f"busctl get-property {MANAGER} StateReason"
+    assert eventually(lambda: "for mains power (OnBattery=no)" in guest.shell(get)), guest.shell("journalkeeper plan")
+    assert extents(guest)[made] > AGED
+    guest.shell(f"echo Charging >{supply}/status; systemctl reload {UNIT}")
+    assert eventually(lambda: extents(guest)[made] < AGED)
+    guest.shell(f"systemctl stop {UNIT}; umount {supplies}")
 
 
 def test_it_has_no_capability_until_the_admin_takes_those_for_remote(guest: Guest) -> None:
@@ -607,7 +686,10 @@ def test_a_fragmented_file_is_not_left_to_the_next_boot(guest: Guest) -> None:
 
 def test_a_whole_file_is_left_to_the_next_boot_as_it_is(guest: Guest) -> None:
     guest.run("systemctl", "enable", "--now", "journalkeeper-shutdown.service")
-    guest.shell("chattr +C /var/log/journal/*/; journalctl --rotate")
+    guest.shell("chattr +C /var/log/journal/*/; journalctl --rotate; rm -f /var/tmp/sent")
+    set_message(guest, "Environment='NOTIFY=date >>/var/tmp/sent'")
+    guest.run("systemctl", "start", f"{MESSENGER}{CHECK}")
     before = extents(guest)
     guest.reboot()
     assert extents(guest).keys() == before.keys()
+    assert guest.shell("wc -l </var/tmp/sent") == "1\n", "a shutdown is no turn of the verdict"
