@@ -18,10 +18,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from types import ModuleType
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from journalkeeper import __version__
-from journalkeeper.cli.parser import between, common
+from journalkeeper.cli.context import Context
+from journalkeeper.cli.output import Output
+from journalkeeper.cli.parser import between, common, split_help
 from journalkeeper.cli.progress import interrupt_on_signals
 from journalkeeper.cli.table import Column, Table
 from journalkeeper.cli.times import parse_time_us
@@ -29,10 +32,6 @@ from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.schema import Moment
 from journalkeeper.probe.base import Measurement, Writes
 from journalkeeper.probe.distribution import Limit, SeriesAnswer, Statistics, draw, format_wait, make_answer
-
-if TYPE_CHECKING:
-    from journalkeeper.cli.context import Context
-    from journalkeeper.cli.output import Output
 
 KEY: Final = '"-": too few waits for this figure.'
 ROWS: Final = 20
@@ -56,7 +55,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
 
 
 class Probe(NamedTuple):
-    """One probe: its name, the texts of its --help, and its options with their defaults.
+    """One probe: its name, a summary, and its options with their defaults. Its module has its help as docstring.
 
     `needs_root` is the reason why it needs root, "" if it does not. `limit_us` is the limit of its verdict, None for
     IntakeDelayMaxSec=, and `limit_source` names the limit.
@@ -64,12 +63,14 @@ class Probe(NamedTuple):
 
     name: str
     summary: str
-    description: str
-    examples: str
     options: dict[str, Any]
     needs_root: str
     limit_us: int | None = None
     limit_source: str = "IntakeDelayMaxSec= in journalkeeper.conf(5)"
+
+    def load(self) -> ModuleType:
+        """Import the probe's module, whose `measure` makes the measurement."""
+        return importlib.import_module(f"journalkeeper.probe.{self.name}")
 
 
 _STARTS: Final = "it starts a journald, or asks the host's"
@@ -77,70 +78,30 @@ PROBES: Final = (
     Probe(
         "intake",
         "how long messages waited for journald, computed from the time stamps in the journal",
-        """\
-For each unit, compares the time at which journald accepted an entry with the time at which the
-kernel queued its datagram. For each stall, names what journald did just before. It only reads the
-journal.""",
-        """
-  journalkeeper probe intake --boot            since this machine was started
-  journalkeeper probe intake --since=-1h       in the last hour""",
         {"since": None, "boot": False, "follow": False},
         "",
     ),
     Probe(
         "syslog",
         "how long a program waits in syslog(3), and how long its message waits for journald",
-        """\
-Sends messages as syslog(3) does, and measures how long each call takes and how long each message
-waits until journald takes it. It starts a journald of its own, or asks the host's with --host.""",
-        """
-  sudo journalkeeper probe syslog --seconds=2
-  sudo journalkeeper probe syslog --seconds=2 --rate=1000 -j""",
         {"host": False, "size": 200, "rate": 100, "seconds": 10},
         _STARTS,
     ),
     Probe(
         "fsync",
         "how long an fsync takes next to the journal, or who syncs what",
-        """\
-Writes 4 KiB at a time to its own file next to the journal and syncs it: first alone, then while
-another writer keeps the volume busy for 5 and for 20 percent of the time.
-With --who it lets the kernel trace fsync, fdatasync and msync of all processes instead, and shows
-for each process and file the calls, their mean and worst duration, and their share of the time.""",
-        """
-  sudo journalkeeper probe fsync --seconds=1   one second each
-  sudo journalkeeper probe fsync --who --seconds=2
-  sudo journalkeeper probe fsync --rate=100 -j""",
         {"rate": 10, "seconds": 10, "who": False},
         "it writes next to the journal, or traces",
     ),
     Probe(
         "writes",
         "how many bytes journald and the disks write for each byte that is logged",
-        """\
-Counts for --seconds what the host's journald logs, dirties in memory and flushes, and what the
-disks of the journal's filesystem write. The disks also write for other programs. What journald
-dirties lacks the metadata of btrfs. It writes nothing.""",
-        """
-  sudo journalkeeper probe writes --seconds=3600   an hour of this host
-  sudo journalkeeper probe writes -j""",
         {"seconds": 300},
         "it reads /proc/PID/io of journald, and traces",
     ),
     Probe(
         "stream",
         "why a program's lines come late to a reader that follows the journal, and how late",
-        """\
-Starts a program that prints lines, and measures how long a line takes to journald and on to
-`journalctl --follow`. It starts a journald of its own, or asks the host's with --host.
-Runs COMMAND if there is one, for --seconds at most, as you and with the host's journald, as
-systemd runs a service: its stdout and stderr are a socket. Names the cause of lines that come
-late or in bursts: the program's own buffer, the program, journald, or the reader. This needs no
-root, unless -D asks for a journald of its own.""",
-        """
-  journalkeeper probe stream -- vmstat 1       does it buffer its lines?
-  sudo journalkeeper probe stream --seconds=2  with a program of its own
-  sudo journalkeeper probe stream --seconds=5 --host""",
         {"host": False, "size": 100, "rate": 20, "seconds": 15, "argv": []},
         _STARTS,
         500_000,
@@ -154,12 +115,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     below = parser.add_subparsers(dest="probe", metavar="PROBE", title="probes", required=True)
     exit_status = (__doc__ or "").rpartition("\n\n")[2]
     for probe in PROBES:
-        sub = below.add_parser(
-            probe.name,
-            help=probe.summary,
-            description=probe.description,
-            epilog=f"examples:{probe.examples}\n\n{exit_status}",
-        )
+        description, examples = split_help(probe.load())
+        epilog = f"{examples}\n\n{exit_status}"
+        sub = below.add_parser(probe.name, help=probe.summary, description=description, epilog=epilog)
         common(sub)
         for name, default in probe.options.items():
             sub.add_argument(name if name == "argv" else f"--{name}", default=default, **OPTIONS[name])
@@ -181,7 +139,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         args.since = f"@{args.since / 1e6:.6f}"
     limit_us = probe.limit_us or context.config().window.intake_delay_max_us
     interrupt_on_signals()
-    steps = importlib.import_module(f"journalkeeper.probe.{probe.name}").measure(args)
+    steps = probe.load().measure(args)
     found = next(steps)
     interrupted = False
     try:
@@ -203,8 +161,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if found.length_s:
         key = f"At most {ROWS} rows, with the largest shares of the time. -j shows all."
     context.output.show(answer, *text(found, answer, context.output), legend=[[key], found.notes])
-    for fault in found.faults:
-        context.output.note(fault)
+    context.output.note(*found.faults)
     return int(bool(found.faults or found.losses) or (interrupted and not getattr(args, "follow", False)))
 
 
@@ -256,5 +213,5 @@ _COLUMNS: Final[tuple[Column[tuple[str, Statistics]], ...]] = (
     Column("P99", lambda row: _format_s(row[1].p99_s), right=True),
     Column("P99.9", lambda row: _format_s(row[1].p99_9_s), right=True),
     Column("WORST", lambda row: _format_s(row[1].worst_s), right=True),
-    Column("NAME", lambda row: row[0]),
+    Column("NAME", lambda row: row[0], gives="text"),
 )

@@ -1,9 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The duration of an fsync in the journal's directory: alone, and while another file on the volume is written.
+"""`journalkeeper probe fsync`: how long an fsync takes next to the journal, or who syncs what.
 
-The synced file has a name, and is NOCOW if new files in that directory are. btrfs logs no inode without a name, so the
-fsync of an unnamed file would look cheap.
+Writes 4 KiB at a time to its own file next to the journal and syncs it: first alone, then while
+another writer keeps the volume busy for 5 and for 20 percent of the time.
+With --who it lets the kernel trace fsync, fdatasync and msync of all processes instead, and shows
+for each process and file the calls, their mean and worst duration, and their share of the time.
+
+examples:
+  sudo journalkeeper probe fsync --seconds=1   one second each
+  sudo journalkeeper probe fsync --who --seconds=2
+  sudo journalkeeper probe fsync --rate=100 -j
 """
+
+# The synced file has a name, and is NOCOW if new files in that directory are. btrfs logs no inode without a name, so
+# the fsync of an unnamed file would look cheap.
 
 from __future__ import annotations
 

@@ -1,9 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The time that messages waited for journald, from the journal's own timestamps. Nothing is changed.
+"""`journalkeeper probe intake`: how long messages waited for journald, computed from the time stamps in the journal.
 
-An entry from /dev/log or the native socket has the kernel's time of its datagram (_SOURCE_REALTIME_TIMESTAMP) and the
-time at which journald received it (__REALTIME_TIMESTAMP).
+For each unit, compares the time at which journald accepted an entry with the time at which the
+kernel queued its datagram. For each stall, names what journald did just before. It only reads the
+journal.
+
+examples:
+  journalkeeper probe intake --boot            since this machine was started
+  journalkeeper probe intake --since=-1h       in the last hour
 """
+
+# An entry from /dev/log or the native socket has the kernel's time of its datagram (_SOURCE_REALTIME_TIMESTAMP) and
+# the time at which journald received it (__REALTIME_TIMESTAMP).
 
 from __future__ import annotations
 

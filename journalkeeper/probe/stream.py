@@ -1,9 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The delay of a program's lines on the way to a reader: in its own buffer, in journald, and in `journalctl --follow`.
+"""`journalkeeper probe stream`: why a program's lines come late to a reader that follows the journal, and how late.
 
-The program has a socket as its stdout and stderr, as systemd makes it. A thread times each write and passes it on to
-journald's stdout socket. All times are CLOCK_MONOTONIC, which cannot be set.
+Starts a program that prints lines, and measures how long a line takes to journald and on to
+`journalctl --follow`. It starts a journald of its own, or asks the host's with --host.
+Runs COMMAND if there is one, for --seconds at most, as you and with the host's journald, as
+systemd runs a service: its stdout and stderr are a socket. Names the cause of lines that come
+late or in bursts: the program's own buffer, the program, journald, or the reader. This needs no
+root, unless -D asks for a journald of its own.
+
+examples:
+  journalkeeper probe stream -- vmstat 1       does it buffer its lines?
+  sudo journalkeeper probe stream --seconds=2  with a program of its own
+  sudo journalkeeper probe stream --seconds=5 --host
 """
+
+# The program has a socket as its stdout and stderr, as systemd makes it. A thread times each write and passes it on
+# to journald's stdout socket. All times are CLOCK_MONOTONIC, which cannot be set.
 
 from __future__ import annotations
 

@@ -1,8 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The time that a program waits in syslog(3), which sends a blocking datagram to /dev/log.
+"""`journalkeeper probe syslog`: how long a program waits in syslog(3), and how long its message waits for journald.
 
-The probe does as glibc: its socket has the default SO_SNDBUF. systemd keeps journald's socket while journald restarts.
+Sends messages as syslog(3) does, and measures how long each call takes and how long each message
+waits until journald takes it. It starts a journald of its own, or asks the host's with --host.
+
+examples:
+  sudo journalkeeper probe syslog --seconds=2
+  sudo journalkeeper probe syslog --seconds=2 --rate=1000 -j
 """
+
+# The probe does as glibc: its socket has the default SO_SNDBUF. systemd keeps journald's socket while journald
+# restarts.
 
 from __future__ import annotations
 

@@ -1,9 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The bytes that journald dirties and that the disks write for each byte that is logged.
+"""`journalkeeper probe writes`: how many bytes journald and the disks write for each byte that is logged.
 
-The kernel counts the pages of files that journald dirties, without the metadata that btrfs writes for them. What the
-disks write includes the metadata, and the writes of all other programs.
+Counts for --seconds what the host's journald logs, dirties in memory and flushes, and what the
+disks of the journal's filesystem write. The disks also write for other programs. What journald
+dirties lacks the metadata of btrfs. It writes nothing.
+
+examples:
+  sudo journalkeeper probe writes --seconds=3600   an hour of this host
+  sudo journalkeeper probe writes -j
 """
+
+# The kernel counts the pages of files that journald dirties, without the metadata that btrfs writes for them. What
+# the disks write includes the metadata, and the writes of all other programs.
 
 from __future__ import annotations
 
