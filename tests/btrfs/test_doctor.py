@@ -60,6 +60,8 @@ def test_a_snapshot_beside_a_nocow_journal(
     assert said["pinned-by-snapshots"]["facts"]["shared_bytes"] >= 16 * MIB
     (remedy,) = said["pinned-by-snapshots"]["remedy"]  # the volume's root is a subvolume already
     assert "snapshot" in run(*remedy.split())
+    run("btrfs", "subvolume", "delete", "--commit-after", volume.mountpoint / "snapshot")
+    assert not doctor(volume.mountpoint)["findings"].keys() & set(rules)
 
 
 @pytest.fixture
