@@ -125,10 +125,6 @@ class Engine:
         """The directory of the metrics, or () if they are not configured."""
         return () if self._publisher is None else (self._publisher.directory,)
 
-    def list_missing_directories(self) -> list[str]:
-        """Return the directories of this engine that do not exist, or are not directories."""
-        return [directory for directory in self.directories if not os.path.isdir(directory)]
-
     def look(self, request: Request) -> Host:
         """Look once at the files of `request`. Return the host with an empty history, which some users may not read.
 
@@ -141,12 +137,6 @@ class Engine:
     def plan(self, request: Request) -> Plan:
         """Return the plan that `run` would carry out now. Raises: as `look_and_plan`."""
         return self.look_and_plan(request)[1]
-
-    def defragment(
-        self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]
-    ) -> Report:
-        """Carry out `request` for the user of a command. Raises: as `run`."""
-        return self.run(request, on_progress=on_progress, stop=stop)
 
     def look_and_plan(self, request: Request) -> tuple[Host, Plan]:
         """Return the host with its history, empty if missing, and the plan that `run` would carry out now.
@@ -234,6 +224,8 @@ class Engine:
         said, self.memory.notices = (*self.memory.notices, *notices, *record.ignored, *unrecorded), []
         written, took_s = sum(outcome.bytes_written for outcome in outcomes), time.monotonic() - began
         return Report(chosen, tuple(outcomes), written, took_s, said, host, waiting, counters, tuple(unrecorded))
+
+    defragment = run
 
     def _open_history(self, stack: ExitStack, request: Request) -> Record:
         """Open the history until `stack` ends. A host without a journal on btrfs gets no history.

@@ -28,9 +28,8 @@ from journalkeeper.model.progress import Meter, Progress
 from journalkeeper.model.run import Done
 from journalkeeper.observe.flushes import COMMIT_S, Flushes
 from journalkeeper.observe.intake import IntakeMeter, list_journald_files
-from journalkeeper.observe.load import measure_busy_percent
+from journalkeeper.observe.load import Syncs, measure_busy_percent
 from journalkeeper.observe.observer import Seen
-from journalkeeper.observe.syncs import Syncs
 from journalkeeper.policy.backpressure import Advice, Reading, advise
 from journalkeeper.policy.window import compose_margin_us
 

@@ -32,8 +32,7 @@ from journalkeeper.policy.window import at
 from journalkeeper.report.text import when
 from journalkeeper.service.backoff import FAILED_S, RETRY_S
 from journalkeeper.service.jobs import Changed, Job, JobEnded, Jobs, Notification
-from journalkeeper.service.log import ERROR, INFO, WARNING, Event, RunLog, Say
-from journalkeeper.service.notify import Notify
+from journalkeeper.service.log import ERROR, INFO, WARNING, Event, Notify, RunLog, Say
 from journalkeeper.service.snapshot import (
     Began,
     Checked,
@@ -232,18 +231,19 @@ class Daemon:
 
     def _take(self, message: Message) -> None:
         match message:
-            case Began() | Progressed():
+            case Began():
                 self._alive_s = time.monotonic()
             case WorkEnded(_, _, look_at_s):
                 self._flush_look_at_s, self._alive_s = look_at_s, None
                 self._woken.set()
-        match message:
             case FileDone():
                 self._tell(message)
-            case Progressed(0, progress):
-                self._notify.status(f"working on {progress.path}")
             case Progressed(number, progress):
-                self.jobs.find(number).progress = progress
+                self._alive_s = time.monotonic()
+                if number:
+                    self.jobs.find(number).progress = progress
+                else:
+                    self._notify.status(f"working on {progress.path}")
         state = apply_message(self._state, message)
         if state != self._state or not isinstance(message, Began | Checked | WorkEnded):
             self._publish(state)

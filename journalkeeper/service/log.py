@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The service's own log: to journald with fields, or to stderr if that is no stream to journald.
+"""Write the log of the service, to journald with fields or to stderr, and its messages to the service manager.
 
 Logging never blocks. A line that journald does not accept at once is lost, counted, and reported later. If the service
 waited for journald while journald waits for the service's writes, neither could continue.
@@ -18,7 +18,7 @@ a flush interval. A lasting condition is logged once (RunLog), and a look withou
 itself limits the rest (RateLimitBurst=).
 
 Source: systemd's doc JOURNAL_NATIVE_PROTOCOL; src/libsystemd/sd-journal/journal-send.c; systemd.exec(5),
-$JOURNAL_STREAM; systemd.journal-fields(7).
+$JOURNAL_STREAM; systemd.journal-fields(7); sd_notify(3); sd_watchdog_enabled(3).
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from typing import Final
+
+from systemd import daemon
 
 from journalkeeper.model import Outcome, Reason, Result
 from journalkeeper.model.escape import escape
@@ -208,3 +211,24 @@ class RunLog:
                 kind = f"{outcome.action} done" if is_done else outcome.reason
                 sentence = describe_outcome(outcome)
                 self.log(outcome.path, priority, sentence, same=kind if is_repeated else None, outcome=outcome)
+
+
+class Notify:
+    """The protocol of Type=notify. `watchdog_s` is the interval between two "WATCHDOG=1", None without a watchdog."""
+
+    def __init__(self) -> None:
+        wait_us = os.environ.get("WATCHDOG_USEC", "")
+        ours = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self.watchdog_s = int(wait_us) / 2e6 if ours and wait_us.isdecimal() and int(wait_us) else None
+        self._said = ""
+
+    def send(self, message: str) -> None:
+        """Send one message. If the service manager has gone, the message is lost and the service continues."""
+        with suppress(OSError):
+            daemon.notify(message)
+
+    def status(self, sentence: str) -> None:
+        """Set the line in `systemctl status`. Escape it, because each line is a command to the service manager."""
+        if sentence != self._said:
+            self._said = sentence
+            self.send(f"STATUS={escape(sentence)}")

@@ -274,7 +274,7 @@ def _make_findings(engine: Engine, host: Host, plan: Plan, outcomes: Sequence[Ou
         decided={one.path: one for one in doings},
         status=status(host, plan, outcomes, engine.config),
         waits_for=describe_waits(skip for skip in plan.skipped if skip.path in files),
-        missing=tuple(sorted(engine.list_missing_directories())),
+        missing=tuple(sorted(path for path in engine.directories if not os.path.isdir(path))),
         intake_p99_us=engine.memory.intake.p99_us,
         history=tuple(summarize_history(one, host.files) for one in host.instances),
     )

@@ -13,7 +13,7 @@ import pytest
 
 from journalkeeper.btrfs.maintenance import SCRUB_FRESH_S, find_maintenance, list_disks
 from journalkeeper.observe import load
-from journalkeeper.service.notify import Notify
+from journalkeeper.service.log import Notify
 
 UUID = "11111111-2222-3333-4444-555555555555"
 

@@ -23,10 +23,10 @@ from journalkeeper.execute import runner
 from journalkeeper.execute.pace import PieceTimes
 from journalkeeper.execute.runner import Runner, Throttle
 from journalkeeper.model import Action, Kind, Reason, Request, Verb
-from journalkeeper.observe import syncs as syncs_module
+from journalkeeper.observe import load
 from journalkeeper.observe.flushes import Flushes
+from journalkeeper.observe.load import Syncs
 from journalkeeper.observe.observer import Observer, Seen
-from journalkeeper.observe.syncs import Syncs
 from journalkeeper.policy.backpressure import Advice
 from journalkeeper.policy.flush_timer import SLACK_US
 from journalkeeper.probe.bed import ONLINE, Bed
@@ -230,7 +230,7 @@ def test_above_half_of_a_limit_it_rests_as_long_as_the_piece_takes(bed: Bed, mon
     """Within 50 and 250 ms."""
     log_until_online(bed.journald, "after all that it says of its start")
     bed.journald.sync()
-    monkeypatch.setattr(syncs_module, "SYNC_US", math.inf)
+    monkeypatch.setattr(load, "SYNC_US", math.inf)
     monkeypatch.setattr(runner, "REST_EVERY_S", math.inf)
     one, rests = Asked(bed, Kind.ACTIVE), list[float]()
     monkeypatch.setattr(runner, "advise", lambda *_: Advice.SLOW_DOWN)
@@ -263,7 +263,7 @@ def test_a_sync_that_no_timer_foretold_is_seen(bed: Bed) -> None:
 
 
 def test_a_block_that_our_piece_moved_is_no_sync(volume: ScratchVolume, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(syncs_module, "SYNC_US", math.inf)
+    monkeypatch.setattr(load, "SYNC_US", math.inf)
     path = volume.mountpoint / "system.journal"
 
     def write() -> None:
