@@ -28,10 +28,6 @@ ID = "0123456789abcdef0123456789abcdef"
 OTHER = "f" * 32
 
 
-def names(top: Path) -> list[str]:
-    return [directory.name for directory in find_directories(str(top))]
-
-
 def touch(file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(b"")
@@ -49,58 +45,44 @@ def test_every_instance_below_the_top_is_found_in_order(tmp_path: Path) -> None:
     ]
 
 
+NAMES = (f"{ID}.{'n' * 222}", f"{ID}.a@b:c_d-e", ID.upper(), "01234567-89ab-cdef-0123-456789abcdef")
+OTHERS = (ID[:-1], ID + "0", f"{ID}.", f"{ID}..", f"{ID}...", f"{ID}.a b", f"{ID}.a*", f"{ID}.a\n", f"{ID}.\u00e4",
+          f"{ID}.\udcff", f"g{ID[1:]}", f"{ID}-a", "Remote", "lost+found", ".snapshots")  # fmt: skip
+JOURNALS = ("system.journal", "copy.journal", "system@1-2.journal~")
+
+
 @pytest.mark.parametrize(
-    "name", [f"{ID}.{'n' * 222}", f"{ID}.a@b:c_d-e", ID.upper(), "01234567-89ab-cdef-0123-456789abcdef"]
+    ("made", "top", "found"),
+    [
+        *(([f"{name}/"], "", [name]) for name in NAMES),
+        *(([f"{name}/"], "", []) for name in OTHERS),
+        ([OTHER], "", []),  # a file
+        *(([f"{name}/"], name, [name]) for name in (ID, f"{ID}.web", "remote")),  # the top itself, while it is empty
+        *(([f"backup/{name}", f"backup/{ID}/"], "backup", ["backup", ID]) for name in JOURNALS),
+        (["backup/notes.txt", "backup/x.journal/"], "backup", []),
+    ],
 )
-def test_names_that_a_journald_may_give_are_instances(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).mkdir()
-    (found,) = find_directories(str(tmp_path))
-    assert (found.name, found.machine_id) == (name, ID)
+def test_a_journald_may_write_directories_of_these_names(
+    tmp_path: Path, made: list[str], top: str, found: list[str]
+) -> None:
+    for name in made:
+        (tmp_path / name).mkdir(parents=True) if name.endswith("/") else touch(tmp_path / name)
+    places = find_directories(str(tmp_path / top))
+    assert [place.name for place in places] == found
+    assert {place.machine_id for place in places} <= {ID, ""}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [ID[:-1], ID + "0", f"{ID}.", f"{ID}..", f"{ID}...", f"{ID}.a b", f"{ID}.a*", f"{ID}.a\n",
-     f"{ID}.\u00e4", f"{ID}.\udcff", f"g{ID[1:]}", f"{ID}-a", "Remote", "lost+found", ".snapshots"]
-)  # fmt: skip
-def test_other_directories_are_none_of_journalds(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).mkdir()
-    assert find_directories(str(tmp_path)) == []
-
-
-def test_links_and_files_below_the_top_are_not_followed(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere" / ID
-    elsewhere.mkdir(parents=True)
-    top = tmp_path / "top"
-    top.mkdir()
-    (top / ID).symlink_to(elsewhere)
-    touch(top / OTHER)
-    assert find_directories(str(top)) == []
+def test_a_link_below_the_top_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere" / ID).mkdir(parents=True)
+    (tmp_path / "top").mkdir()
+    (tmp_path / "top" / ID).symlink_to(tmp_path / "elsewhere" / ID)
+    assert find_directories(str(tmp_path / "top")) == []
 
 
 def test_a_linked_top_is_resolved(tmp_path: Path) -> None:
     (tmp_path / "real" / ID).mkdir(parents=True)
     (tmp_path / "journal").symlink_to(tmp_path / "real")
     assert [directory.path for directory in find_directories(str(tmp_path / "journal"))] == [f"{tmp_path}/real/{ID}"]
-
-
-@pytest.mark.parametrize("name", [ID, f"{ID}.web", "remote"])
-def test_an_instance_may_be_the_top_itself_also_while_it_is_empty(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).mkdir()
-    assert names(tmp_path / name) == [name]
-
-
-@pytest.mark.parametrize("name", ["system.journal", "copy.journal", "system@1-2.journal~"])
-def test_a_top_that_holds_journals_itself_counts(tmp_path: Path, name: str) -> None:
-    touch(tmp_path / "backup" / name)
-    (tmp_path / "backup" / ID).mkdir()
-    assert names(tmp_path / "backup") == ["backup", ID]
-
-
-def test_a_top_that_holds_other_things_does_not_count(tmp_path: Path) -> None:
-    touch(tmp_path / "backup" / "notes.txt")
-    (tmp_path / "backup" / "x.journal").mkdir()
-    assert names(tmp_path / "backup") == []
 
 
 def test_a_top_that_may_not_be_listed_is_an_error() -> None:
