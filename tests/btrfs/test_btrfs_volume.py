@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from journalkeeper.btrfs.volume import read_mount_options, read_volume, require_btrfs
+from journalkeeper.journald.opening import open_directory
 from journalkeeper.model import MIB, Volume
 from journalkeeper.model.errors import NotBtrfsError
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
@@ -24,17 +24,8 @@ pytestmark = pytest.mark.root
 MakeVolume = Callable[..., ScratchVolume]
 
 
-@contextmanager
-def opened(path: Path | str) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
 def seen(path: Path) -> Volume:
-    with opened(path) as fd:
+    with open_directory(str(path)) as fd:
         return read_volume(fd)
 
 
@@ -128,17 +119,17 @@ def test_a_mount_that_is_gone_from_sight_has_no_options(volume: ScratchVolume) -
     again = volume.base / "again"
     again.mkdir()
     run("mount", "--bind", volume.mountpoint, again)
-    with opened(again) as fd:
+    with open_directory(str(again)) as fd:
         run("umount", "--lazy", again)
         assert read_mount_options(fd) == ()
 
 
 def test_another_filesystem_is_named() -> None:
-    with opened("/proc/self") as fd, pytest.raises(NotBtrfsError, match=r"^/proc/self: not on btrfs") as caught:
-        require_btrfs(fd, "/proc/self")
-    assert caught.value.path == "/proc/self"
+    with open_directory("/proc") as fd, pytest.raises(NotBtrfsError, match=r"^/proc: not on btrfs") as caught:
+        require_btrfs(fd, "/proc")
+    assert caught.value.path == "/proc"
 
 
 def test_nobody_sees_the_same(place: Path) -> None:
-    with opened(place) as fd:
+    with open_directory(str(place)) as fd:
         assert eventually(lambda: as_nobody(lambda: read_volume(fd)) == read_volume(fd))  # free space can change
