@@ -28,12 +28,9 @@ def row(number: int, wait_us: int = 100) -> Row:
 
 
 def newest(data: bytes, after_seqnum: int = 0, most: int = 100) -> list[Entry]:
-    fd = os.memfd_create("journal")
-    try:
-        os.write(fd, data)
-        return entries.read_newest(fd, after_seqnum, most)
-    finally:
-        os.close(fd)
+    with open(os.memfd_create("journal"), "r+b", buffering=0) as file:
+        file.write(data)
+        return entries.read_newest(file.fileno(), after_seqnum, most)
 
 
 @pytest.mark.parametrize("compact", [False, True])

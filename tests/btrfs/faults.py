@@ -143,18 +143,15 @@ def cut_power(volume: ScratchVolume) -> None:
 
 def fill(path: Path) -> None:
     """Write to `path` until the volume has no room left."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
-    try:
+    with path.open("wb", buffering=0) as file:
         for size in (MIB, PAGE):
             try:
                 while True:
-                    os.write(fd, os.urandom(size))
-                    os.fsync(fd)
+                    file.write(os.urandom(size))
+                    os.fsync(file.fileno())
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise
-    finally:
-        os.close(fd)
 
 
 def spoil(volume: ScratchVolume, mark: bytes) -> None:

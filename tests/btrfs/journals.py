@@ -70,13 +70,10 @@ class Bearing(NamedTuple):
 
 def bearing(path: Path) -> Bearing:
     """What `path` bears, without moving its access time or starting a program; its NOCOW flag apart."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOATIME)
-    try:
-        status = os.fstat(fd)
-        with open(fd, "rb", closefd=False) as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    with open(os.open(path, os.O_RDONLY | os.O_NOATIME), "rb") as file:
+        fd, status = file.fileno(), os.stat(file.fileno())
         return Bearing(
-            digest,
+            hashlib.file_digest(file, "sha256").hexdigest(),
             status.st_size,
             (status.st_uid, status.st_gid),
             status.st_mode,
@@ -85,8 +82,6 @@ def bearing(path: Path) -> Bearing:
             inode.get_flags(fd) & ~inode.FS_NOCOW_FL,
             tuple(fiemap.find_data(fd, sync=True)),
         )
-    finally:
-        os.close(fd)
 
 
 def with_unwritten(path: Path, offset: int, length: int) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,11 +86,8 @@ def test_a_file_that_is_open_for_writing_is_not_copied(
     before, inode = bearing(path), path.stat().st_ino
     monkeypatch.setattr(defrag, "defrag_range", nothing)
     monkeypatch.setattr(rewrite, "rewrite", lambda *_: pytest.fail("a copy was begun"))
-    holder = os.open(path, os.O_RDWR)
-    try:
+    with path.open("r+b"):
         outcome = do(action(path)).outcome
-    finally:
-        os.close(holder)
     assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.IN_USE)
     assert (bearing(path), path.stat().st_ino) == (before, inode)
 

@@ -97,16 +97,13 @@ def test_a_block_that_cannot_be_read_stays_and_the_rest_is_whole(
     spoil(volume, mark)
     done = do(action(path, Request(now=True, compress=compress)), chunk_bytes=MIB)
     assert how(done) == (Result.FAILED, Reason.IO_ERROR)
-    fd = os.open(path, os.O_RDONLY)
-    try:
+    with path.open("rb", buffering=0) as file:
         for at in range(0, len(journal_bytes), 4096):
             if at == bad:
                 with pytest.raises(OSError, match="Input/output error"):
-                    os.pread(fd, 4096, at)
+                    os.pread(file.fileno(), 4096, at)
             else:
-                assert os.pread(fd, 4096, at) == journal_bytes[at : at + 4096]
-    finally:
-        os.close(fd)
+                assert os.pread(file.fileno(), 4096, at) == journal_bytes[at : at + 4096]
 
 
 def test_a_copy_that_is_not_what_was_written_does_not_take_the_name(

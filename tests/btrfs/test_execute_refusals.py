@@ -303,13 +303,10 @@ def test_a_lease_on_a_file_does_not_keep_the_worker_waiting(place: Path, journal
     path = put(place, journal_bytes)
     with_unwritten(path, 8 * MIB, MIB)
     what = action(path)
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    with path.open("rb") as file:
+        fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         began_s = time.monotonic()
         done = do(what)
-    finally:
-        os.close(fd)
     assert time.monotonic() - began_s < 20
     expect(done, Result.SKIPPED, Reason.IN_USE)

@@ -43,13 +43,10 @@ def journalctl_header(file: Path) -> Header:
 
 
 def read(file: Path) -> Header:
-    fd = os.open(file, os.O_RDONLY)
-    try:
-        found = header.read(fd, os.fstat(fd).st_size)
-        assert header.read_state(fd) is found.state
+    with file.open("rb") as opened:
+        found = header.read(opened.fileno(), file.stat().st_size)
+        assert header.read_state(opened.fileno()) is found.state
         return found
-    finally:
-        os.close(fd)
 
 
 def is_written_anew(file: Path, inode: int) -> bool:

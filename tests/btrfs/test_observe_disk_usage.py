@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.btrfs.disk import read_disk_bytes
+from journalkeeper.journald.opening import open_directory
 from journalkeeper.observe import disk_usage
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.journal_files import put
@@ -65,9 +66,8 @@ def unit() -> Iterator[Unit]:
 
 @pytest.fixture
 def archive(place: Path, journal_bytes: bytes) -> Iterator[int]:
-    fd = os.open(put(place, journal_bytes), os.O_RDONLY)
-    yield fd
-    os.close(fd)
+    with put(place, journal_bytes).open("rb") as file:
+        yield file.fileno()
 
 
 def ask(fd: int, path: str) -> int | None:
@@ -84,14 +84,11 @@ def test_a_process_without_the_right_gets_the_number_of_compsize(archive: int, u
 
 def test_a_process_without_the_right_gets_the_number_of_snapshots(volume: ScratchVolume, unit: Unit) -> None:
     run("btrfs", "subvolume", "snapshot", volume.mountpoint, volume.mountpoint / "snapshot")
-    fd = os.open(volume.mountpoint, os.O_RDONLY)
-    try:
+    with open_directory(str(volume.mountpoint)) as fd:
         for words, number in ((PROGRAM, 1), (UNPRIVILEGED, None)):
             question = partial(as_nobody, partial(disk_usage.count_snapshots, fd, unit.path))
             assert unit.serve(*words, question=question) == (number, "")
         assert as_nobody(lambda: disk_usage.count_snapshots(fd, "/nowhere")) is None
-    finally:
-        os.close(fd)
 
 
 def test_a_process_with_the_right_does_not_ask_the_unit(archive: int) -> None:

@@ -55,14 +55,11 @@ near_header = st.builds(
 @given(st.binary(max_size=300) | near_header, st.integers(0, (1 << 63) - 1))
 def test_a_header_is_sound_or_an_error(data: bytes, size_bytes: int) -> None:
     parsers.check_header(size_bytes.to_bytes(8, "little") + data)
-    fd = os.memfd_create("header")
-    try:
-        os.write(fd, data)
+    with open(os.memfd_create("header"), "r+b", buffering=0) as file:
+        file.write(data)
         with suppress(header.HeaderError):
-            header.read(fd, size_bytes)
-        header.read_state(fd)
-    finally:
-        os.close(fd)
+            header.read(file.fileno(), size_bytes)
+        header.read_state(file.fileno())
 
 
 extent = st.builds(
