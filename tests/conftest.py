@@ -10,7 +10,6 @@ Marks say where a test runs (tests/run has the times):
     guest   needs a booted guest                             not in --fast
     slow    takes longer than all unit tests together        not in --fast
     long    costs more than its share of ten minutes         only in --all
-    bench   prints ratios                                    only by hand
 
 Under pytest-xdist each worker is a session with its own mounts, TMPDIR and tag, and looks for its own leftovers. Tests
 run in any order and in any worker, except that the tests of a module with a fixture of module scope stay together
@@ -99,15 +98,6 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
     crash = getattr(report.longrepr, "reprcrash", None)
     why = (crash.message if crash else str(report.longrepr)).partition("\n")[0]
     return kind, f"\n{kind.upper()} {report.nodeid}: {why}\n", kind.upper()
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the benches, which are run by hand, unless -m is given."""
-    if config.option.markexpr:
-        return
-    benches = [item for item in items if item.get_closest_marker("bench")]
-    items[:] = [item for item in items if item not in benches]
-    config.hook.pytest_deselected(items=benches)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

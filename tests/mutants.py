@@ -155,7 +155,7 @@ def measure(place_kept: Path) -> coverage.CoverageData:
             os.chmod(place, 0o1777)  # noqa: S103 - tests run programs as nobody
             (Path(place) / "rc").write_text(RCFILE.replace("DATA", f"{place}/data"))
             surroundings = os.environ | {"PYTHONPATH": f"{CHECKOUT}", "COVERAGE_PROCESS_START": f"{place}/rc"}
-            words = ["-n4", "-q", "-p", "tests.mutants", "-p", "no:cacheprovider", "-m", "not long and not bench"]
+            words = ["-n4", "-q", "-p", "tests.mutants", "-p", "no:cacheprovider", "-m", "not long"]
             subprocess.run([sys.executable, "-m", "pytest", *words, *MEASURED], env=surroundings, check=False)
             subprocess.run([sys.executable, "-m", "coverage", "combine", "-q", f"--rcfile={place}/rc"], check=True)
             os.rename(f"{place}/data", data)
