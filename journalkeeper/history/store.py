@@ -53,6 +53,8 @@ SEEN: Final = """UPDATE rewrites SET seen_us = ? WHERE uuid = ? AND subvolume = 
 
 T = TypeVar("T")
 
+Statement = tuple[str, Sequence[object]]
+"""SQL with its values."""
 VolumeKey = tuple[str, int]
 """A volume's UUID and the tree id of the subvolume."""
 ASIDE: Final = {"newer": "was written by a newer version", "foreign": "belonged to another program"}
@@ -87,11 +89,11 @@ class Record(Database):
 
     def begin_run(self, now_us: int, origin: str) -> int:
         """Store a new run that began at `now_us`, with its `origin` ("defrag", "daemon", ...), and return its id."""
-        return self.write(lambda connection: _insert(connection, "runs", {"origin": origin, "began_us": now_us}))
+        return self._execute([_insert("runs", {"origin": origin, "began_us": now_us})])
 
     def end_run(self, run: int, now_us: int) -> None:
         """Store `now_us` as the end of the run with the id `run`. A run that was killed keeps no end."""
-        self.write(lambda connection: connection.execute("UPDATE runs SET ended_us = ? WHERE id = ?", (now_us, run)))
+        self._execute([("UPDATE runs SET ended_us = ? WHERE id = ?", (now_us, run))])
 
     def insert_outcome(self, run: int, volume: VolumeKey, done: Done, when_us: int) -> None:
         """Store the outcome `done` of the run `run` in one transaction. A trigger adds it to the counters."""
@@ -109,13 +111,10 @@ class Record(Database):
             done.kind,
         )
         file = {"uuid": volume[0], "subvolume": volume[1], "inode": done.after.inode, "seen_us": when_us}
-
-        def keep(connection: Connection) -> None:
-            _insert(connection, "outcomes", {"run": run, "when_us": when_us, **to_columns(outcome)})
-            if outcome.action in REWRITES and (outcome.result is Result.DONE or outcome.reason is Reason.NO_GAIN):
-                _insert(connection, "rewrites", {**file, **past._asdict()})
-
-        self.write(keep)
+        statements = [_insert("outcomes", {"run": run, "when_us": when_us, **to_columns(outcome)})]
+        if outcome.action in REWRITES and (outcome.result is Result.DONE or outcome.reason is Reason.NO_GAIN):
+            statements.append(_insert("rewrites", {**file, **past._asdict()}))
+        self._execute(statements)
 
     def past(self, files: Mapping[int, tuple[VolumeKey, list[int]]]) -> dict[tuple[int, int], Past]:
         """Return the last rewrite or rotation of each of `files`, by (device, inode), as far as one is stored.
@@ -137,14 +136,9 @@ class Record(Database):
             newest = f"SELECT * FROM {table} WHERE {key} = ? ORDER BY id DESC LIMIT 1"  # noqa: S608 - our words
             last = self._rows(newest, (_encode(key, row[key]),))
             if not last or any(last[0][name] != value for name, value in row.items() if name != "when_us"):
-                fresh.append((table, row))
-
-        def keep(connection: Connection) -> None:
-            for table, row in fresh:
-                _insert(connection, table, row)
-
+                fresh.append(_insert(table, row))
         if fresh:
-            self.write(keep)
+            self._execute(fresh)
 
     def sum_written_bytes(self, after_us: int, until_us: int) -> int:
         """Return the number of bytes written after `after_us`, up to and including `until_us`; 0 without outcomes.
@@ -183,17 +177,12 @@ class Record(Database):
         kept = {one.path: one for one in waits}
         if set(map(key, kept.values())) == set(map(key, self.waiting().values())):
             return
-
-        def keep(connection: Connection) -> None:
-            connection.execute("DELETE FROM waiting")
-            for one in kept.values():
-                _insert(connection, "waiting", one._asdict())
-
-        self.write(keep)
+        rows = (_insert("waiting", one._asdict()) for one in kept.values())
+        self._execute([("DELETE FROM waiting", ()), *rows])
 
     def count_run_failure(self) -> None:
         """Add 1 to the counter of runs that failed as a whole."""
-        self.write(lambda connection: connection.execute("UPDATE ever SET times = times + 1 WHERE what = 'failed-run'"))
+        self._execute([("UPDATE ever SET times = times + 1 WHERE what = 'failed-run'", ())])
 
     def counters(self) -> Counters:
         """Return the totals since the history began, which pruning does not change; zeros if they are damaged."""
@@ -268,17 +257,19 @@ class Record(Database):
         if max_rows is not None:
             tables = ("runs", "outcomes", "totals", "samples")
             rules += [(table, f"id <= (SELECT max(id) FROM {table}) - ?", max_rows) for table in tables]  # noqa: S608 - our words
+        changed = "INSERT INTO moments VALUES (?, ?) ON CONFLICT DO UPDATE SET when_us = excluded.when_us"
+        statements: list[Statement] = [
+            (f"{changed} WHERE when_us IS NOT excluded.when_us", moment) for moment in moments.items()
+        ]
+        for volume in volumes:
+            inodes = json.dumps([file.inode for file in files if file.device == volume.device])
+            statements.append((SEEN, (now_us, volume.uuid, volume.subvolume, inodes, now_us, DAY_US)))
+        statements += [(f"DELETE FROM {table} WHERE {condition}", (value,)) for table, condition, value in rules]  # noqa: S608 - our words
+        self._execute(statements)
 
-        def forget(connection: Connection) -> None:
-            changed = "INSERT INTO moments VALUES (?, ?) ON CONFLICT DO UPDATE SET when_us = excluded.when_us"
-            connection.executemany(f"{changed} WHERE when_us IS NOT excluded.when_us", moments.items())
-            for volume in volumes:
-                inodes = json.dumps([file.inode for file in files if file.device == volume.device])
-                connection.execute(SEEN, (now_us, volume.uuid, volume.subvolume, inodes, now_us, DAY_US))
-            for table, condition, value in rules:
-                connection.execute(f"DELETE FROM {table} WHERE {condition}", (value,))  # noqa: S608 - our words
-
-        self.write(forget)
+    def _execute(self, statements: Sequence[Statement]) -> int:
+        """Execute `statements` in one transaction, and return the id of the row that the last one inserted."""
+        return self.write(lambda connection: [connection.execute(*one).lastrowid for one in statements][-1] or 0)
 
     def _parse(self, kind: type[T], table: str, row: Mapping[str, Any]) -> T | None:
         """Return the record of class `kind` for a row of `table`, or None if a value is impossible or missing."""
@@ -335,12 +326,11 @@ def store_outcome(record: Record, run: int, volumes: Sequence[Volume], device: i
     return run_bookkeeping(store, f"{done.outcome.path}: not recorded: ")
 
 
-def _insert(connection: Connection, table: str, row: Mapping[str, object]) -> int:
-    """Insert or replace a row. Return its id, which has no meaning for a WITHOUT ROWID table."""
+def _insert(table: str, row: Mapping[str, object]) -> Statement:
+    """Return the statement that stores `row`, in place of one with the same key."""
     names, places = ", ".join(row), ", ".join("?" * len(row))
     values = [_encode(*item) for item in row.items()]
-    statement = f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({places})"  # noqa: S608 - our tables
-    return connection.execute(statement, values).lastrowid or 0
+    return f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({places})", values  # noqa: S608 - our tables
 
 
 def _encode(column: str, value: object) -> object:
