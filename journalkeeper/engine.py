@@ -44,30 +44,39 @@ DAY_S: Final = 24 * HOUR_S
 
 
 @dataclass
+class RecordsMemory:
+    """The knowledge about the history that outlives a run.
+
+    `past` has a key, and the last action on each file by (device, inode). `waiting` are the waiting files by path, None
+    before the first run. `newest_run` is the newest run, to find runs of other processes. `notices` wait for a report.
+    """
+
+    past: tuple[object, dict[tuple[int, int], Past]] = (None, {})
+    waiting: dict[str, Wait] | None = None
+    newest_run: int | None = None
+    observed_s: float = -HOUR_S
+    pruned_s: float = -DAY_S
+    notices: list[str] = field(default_factory=list)
+
+
+@dataclass
 class Memory:
     """The state that outlives a run. A new engine takes it over as a whole when the configuration is read again.
 
-    `failures` are the last failed actions by (device, inode), `waiting` the waiting files by path, None before the
-    first run. `idle` are decisions of the service's last plan. `past` has a key, and the last action on each file by
-    (device, inode). `newest_run` is the newest run in the history, to find runs of other processes. `notices` wait for
-    a report.
+    `seen` is the last look. `failures` are the last failed actions by (device, inode), and `idle` are decisions of the
+    service's last plan. `healthy` is the service's last verdict, and `began_us` its start.
     """
 
     observer: Observer
     flushes: Flushes = field(default_factory=Flushes)
     intake: IntakeMeter = field(default_factory=lambda: IntakeMeter(ENTRIES_PER_FLUSH))
     piece_times: PieceTimes = field(default_factory=PieceTimes)
-    failures: dict[tuple[int, int], Refusal] = field(default_factory=dict)
-    waiting: dict[str, Wait] | None = None
-    idle: Idle = field(default_factory=Idle)
-    past: tuple[object, dict[tuple[int, int], Past]] = (None, {})
+    records: RecordsMemory = field(default_factory=RecordsMemory)
     seen: Seen = field(default=Seen((), (), (), ()))
-    notices: list[str] = field(default_factory=list)
-    newest_run: int | None = None
-    observed_s: float = -HOUR_S
-    pruned_s: float = -DAY_S
-    healthy: bool | None = None  # the last verdict of the service
-    began_us: int | None = None  # the start of the service
+    failures: dict[tuple[int, int], Refusal] = field(default_factory=dict)
+    idle: Idle = field(default_factory=Idle)
+    healthy: bool | None = None
+    began_us: int | None = None
 
 
 class Engine:
@@ -145,7 +154,7 @@ class Engine:
         """
         with closing(Record(self.state_directory, read_only=True)) as record:
             _, host, planned = self._see_and_plan(request, record, marked=True)
-            self.memory.past = None, {}  # without the lock, another process may be adding to it
+            self.memory.records.past = None, {}  # without the lock, another process may be adding to it
             return host, planned._replace(notices=record.ignored)
 
     def _see_and_plan(self, request: Request, record: Record, *, marked: bool) -> tuple[Seen, Host, Plan]:
@@ -207,7 +216,7 @@ class Engine:
             on_plan(host, chosen)
             if chosen.actions or not watching:
                 self.memory.observer.forget(action.path for action in chosen.actions)
-                run = self.memory.newest_run = record.begin_run(now_us(), origin)
+                run = self.memory.records.newest_run = record.begin_run(now_us(), origin)
                 for action, done in worker.carry_out(chosen, self.memory.seen, on_progress):
                     outcomes.append(done.outcome)
                     remember(self.memory.failures, action, done.outcome, now_us())
@@ -220,8 +229,8 @@ class Engine:
             if publisher is not None:
                 notices += run_bookkeeping(partial(publisher.publish_success, (host, chosen), outcomes, record, lag_us))
             counters = _read_counters(record)
-        waiting = tuple(self.memory.waiting.values()) if self.memory.waiting and watching else ()
-        said, self.memory.notices = (*self.memory.notices, *notices, *record.ignored, *unrecorded), []
+        waiting = tuple(self.memory.records.waiting.values()) if self.memory.records.waiting and watching else ()
+        said, self.memory.records.notices = (*self.memory.records.notices, *notices, *record.ignored, *unrecorded), []
         written, took_s = sum(outcome.bytes_written for outcome in outcomes), time.monotonic() - began
         return Report(chosen, tuple(outcomes), written, took_s, said, host, waiting, counters, tuple(unrecorded))
 
@@ -234,17 +243,17 @@ class Engine:
 
         Raises: as `_see` if there is no history, such as NotBtrfsError; KeeperError if the history cannot be opened.
         """
-        exists = os.path.lexists(os.path.join(self.state_directory, NAME))
+        memory, exists = self.memory.records, os.path.lexists(os.path.join(self.state_directory, NAME))
         if not exists:
             self._see(request)
         record = stack.enter_context(Record(self.state_directory))
-        stack.callback(lambda: self.memory.notices.extend(record.replacement))
-        known, newest = self.memory.newest_run, record.find_newest_run()
-        self.memory.newest_run = newest
+        stack.callback(lambda: memory.notices.extend(record.replacement))
+        known, newest = memory.newest_run, record.find_newest_run()
+        memory.newest_run = newest
         if not exists or record.replacement:
-            self.memory.observed_s = -HOUR_S
+            memory.observed_s = -HOUR_S
         if known is not None and not exists:
-            self.memory.notices.append(f"{record.path}: the history was removed, and a new one was started")
+            memory.notices.append(f"{record.path}: the history was removed, and a new one was started")
         if known is not None and known != newest:
             # Every run in a new history is new.
             self.memory.observer.forget(record.list_paths_since_run(known if known < newest else 0))
@@ -252,10 +261,10 @@ class Engine:
 
     def _store_counts(self, record: Record, host: Host, request: Request, *, at_once: bool) -> None:
         """Without `at_once`, store them once an hour: a commit costs 14 I/Os. Raises: KeeperError."""
-        due = at_once or time.monotonic() - self.memory.observed_s >= HOUR_S
+        due = at_once or time.monotonic() - self.memory.records.observed_s >= HOUR_S
         if due and (self._follows or not request.paths):
             record.observe(now_us(), host._replace(files=self.memory.seen.files))
-            self.memory.observed_s = time.monotonic()
+            self.memory.records.observed_s = time.monotonic()
 
     def _update_history(
         self, record: Record, host: Host, chosen: Plan, outcomes: list[Outcome], request: Request
@@ -269,18 +278,18 @@ class Engine:
         if outcomes and not request.before_shutdown:
             self._see(request)
             self._store_counts(record, host, request, at_once=True)
-        now = now_us()
+        now, memory = now_us(), self.memory.records
         before = self._read_waits(record)
         if not request.paths:
-            self.memory.waiting = find_waits(before, chosen, outcomes, now)
+            memory.waiting = find_waits(before, chosen, outcomes, now)
         else:
             done = {outcome.path for outcome in outcomes if outcome.result is Result.DONE}
-            self.memory.waiting = {path: wait for path, wait in before.items() if path not in done}
-        lasting = (one for one in self.memory.waiting.values() if now - one.since_us >= HOUR_US or one.reason in LEFT)
+            memory.waiting = {path: wait for path, wait in before.items() if path not in done}
+        lasting = (one for one in memory.waiting.values() if now - one.since_us >= HOUR_US or one.reason in LEFT)
         record.store_waits(lasting, now_us=now)
-        if self._follows and time.monotonic() - self.memory.pruned_s < DAY_S:
+        if self._follows and time.monotonic() - memory.pruned_s < DAY_S:
             return
-        self.memory.pruned_s = time.monotonic()
+        memory.pruned_s = time.monotonic()
         if not request.paths:
             there = {(file.device, file.inode) for file in host.files}
             there |= {(instance.device, instance.inode) for instance in host.instances}
@@ -345,14 +354,14 @@ class Engine:
             for one in seen.volumes
         }
         key = record.find_newest_run(), here
-        if self.memory.past[0] != key:
-            self.memory.past = key, record.past(here)
+        if self.memory.records.past[0] != key:
+            self.memory.records.past = key, record.past(here)
         return Host(
             now_us=now,
             files=seen.files,
             instances=seen.instances,
             volumes=seen.volumes,
-            past=self.memory.past[1],
+            past=self.memory.records.past[1],
             written_bytes=record.sum_written_bytes(now - DAY_US, now),
             refused=dict(self.memory.failures),
             rotations=record.count_rotations(now - DAY_US, now),
@@ -373,7 +382,8 @@ class Engine:
         return lambda: stop() or not lock.is_held() or rests()
 
     def _read_waits(self, record: Record) -> dict[str, Wait]:
-        return record.waiting() if self.memory.waiting is None or not self._follows else self.memory.waiting
+        known = self.memory.records.waiting
+        return record.waiting() if known is None or not self._follows else known
 
 
 def _read_counters(record: Record) -> Counters | None:

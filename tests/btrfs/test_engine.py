@@ -395,7 +395,7 @@ def test_a_wait_ends_with_the_file_that_was_named(top: Path, keep: Keep, journal
     service = keep(follows=True)
     for request, waiting in ((Request(), {first, second}), (Request(paths=(str(first),), now=True), {second})):
         go(service, request, origin=DAEMON)
-        assert (service.memory.waiting or {}).keys() == {str(path) for path in waiting}
+        assert (service.memory.records.waiting or {}).keys() == {str(path) for path in waiting}
 
 
 def test_the_days_budget_counts_what_earlier_runs_wrote(top: Path, keep: Keep, journal_bytes: bytes) -> None:
@@ -429,14 +429,14 @@ def test_a_day_of_the_history_counts_and_old_rows_are_deleted(
             when_us = now_us - days * DAY_US
             record.insert_outcome(record.begin_run(when_us, "defrag"), ("uuid", 5), rotation, when_us)
     engine = keep(config=configured("history", max_rows=3), follows=follows)
-    engine.memory.pruned_s = time.monotonic() - DAY_US / 1e6 + 60
+    engine.memory.records.pruned_s = time.monotonic() - DAY_US / 1e6 + 60
     for rows in left:
         host = go(engine).host
         assert host is not None
         assert host.rotations == 1
         with closing(Record(str(tmp_path / "state"), read_only=True)) as record:
             assert len([one for one in record.history() if one.outcome.action is Verb.ROTATE]) == rows
-        engine.memory.pruned_s -= 60
+        engine.memory.records.pruned_s -= 60
 
 
 def test_a_whole_look_forgets_failures_of_files_that_are_gone(top: Path, keep: Keep, journal_bytes: bytes) -> None:
@@ -469,7 +469,7 @@ def test_the_service_stores_extents_that_changed_once_an_hour_and_at_once_in_a_n
             return len(record.samples())
 
     assert [count_samples(2), count_samples(4)] == [1, 1]
-    service.memory.observed_s -= 3600
+    service.memory.records.observed_s -= 3600
     assert count_samples(8) == 2
     (tmp_path / "state" / NAME).unlink()
     assert count_samples(4) == 1
