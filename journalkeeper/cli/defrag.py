@@ -73,7 +73,6 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _summarize(report: Report) -> str:
-    """Return the summary of a run: actions by result, bytes, duration, what the done actions saved, and the rest."""
     outcomes, skipped = report.outcomes, report.skipped
     if not outcomes:
         return wording.describe_no_actions(skipped)

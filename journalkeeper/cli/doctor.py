@@ -108,7 +108,6 @@ def _summarize(verdict: Verdict, evidence: Evidence) -> Block:
 
 
 def _count_checks(verdict: Verdict) -> str:
-    """Return the counts: "24 checks passed, 4 suggestions, 1 check needs root (sudo journalkeeper doctor)"."""
     advice, root = len(verdict.findings) - len(verdict.problems), sum(part.needs_root for _, part in verdict.unknown)
     parts = [f"{pluralize(len(verdict.passed), 'check')} passed"]
     if verdict.problems:

@@ -126,9 +126,6 @@ def _summarize(compared: compare.LabAnswer) -> str:
 
 
 def _verdict(compared: compare.LabAnswer) -> str:
-    """Return sentences that name the strategies with the shortest boot flush, with and without checksums, and the
-    waits.
-    """
     if not compared.iops:
         return "Without a limit of IOPS the times are too short to rank the strategies."
     by_name = {row.strategy: row for row in compared.strategies}

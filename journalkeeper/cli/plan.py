@@ -46,7 +46,6 @@ def _estimate(text: str) -> str:
 
 
 def _format_part(action: Action) -> str:
-    """Return "-", "whole file", "SIZE at OFFSET" or "N ranges"."""
     ranges = action.ranges
     if not ranges:
         return "-"
@@ -118,7 +117,6 @@ def make_plan(asked: Request, context: Context) -> Plan:
 
 
 def _summarize(plan: Plan) -> str:
-    """Return the summary: the files and directories with actions, the sums of costs and savings, and the rest."""
     if not plan.actions:
         return wording.describe_no_actions(plan.skipped)
     verdict = f"{wording.count_subjects([one.action for one in plan.actions])} to do"

@@ -85,9 +85,6 @@ def _worst(file: JournalFile) -> tuple[bool, int, str]:
 
 
 def _summarize(files: tuple[JournalFile, ...], fragmented: int) -> str:
-    """Return the summary: "1 of 3 journal files is fragmented. In total 9,447 extents (ideal 3), 45 MiB, 40 MiB on
-    disk."
-    """
     if not files:
         return "No journal files found."
     left_out = sum(file.problem is not None for file in files)

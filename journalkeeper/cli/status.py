@@ -161,14 +161,7 @@ def _describe_ok(evidence: Evidence) -> str:
 
 
 def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str]]:
-    """Return the (name, text) rows below the verdict, from the history and the service.
-
-    They are the total saving, the rows of `_list_service_facts`, the state directory, the last run, and the bytes
-    rewritten in the last 24 hours. If the history cannot be read, the row "Last run" has the reason. If there was
-    no run, this row says so. In both cases the row of rewritten bytes is missing.
-
-    A text is "" if its fact is not known: the caller leaves out the row.
-    """
+    """Return the (name, text) rows below the verdict; a text is "" if its fact is not known."""
     record, live = evidence.record, answer.service
     counters = answer.saving or Counters(bytes_reclaimed=live and live.bytes_reclaimed_total)
     rows = [
@@ -187,13 +180,9 @@ def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str
 
 
 def _list_service_facts(evidence: Evidence, verdict: str) -> list[tuple[str, str]]:
-    """Return (name, text) rows with the service's report: its state, journal, window, budget and intake delay.
+    """Return the rows of the service's own report, or one row with the reason why it has none.
 
-    The reason for the state is left out if `verdict` contains it.
-
-    A text is "" if its fact is not known. Return a single row "Service" with the reason if no service runs, or if it
-    hangs or refuses. A service that has not finished its first look also has only this row. Return [] for UNASKED: the
-    command is then not about the host's service.
+    The reason for its state is left out if `verdict` contains it.
     """
     live = evidence.service
     if live == UNASKED:
@@ -218,7 +207,6 @@ def _list_service_facts(evidence: Evidence, verdict: str) -> list[tuple[str, str
 
 
 def _window(live: Manager) -> str:
-    """Return a text: whether the flush window for files that journald writes is open, and when that changes."""
     flush = moment(live.next_flush_us) if live.next_flush_us else ""
     if live.window_open:
         return f"open: active files can be rewritten{f' until just before the flush at {flush}' if flush else ''}"
