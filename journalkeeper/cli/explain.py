@@ -27,19 +27,17 @@ from journalkeeper.cli.plan import make_plan
 from journalkeeper.cli.selection import list_problems, report_problems
 from journalkeeper.cli.terminal import DEFAULT_COLUMNS
 from journalkeeper.journald import opening
-from journalkeeper.model import Action, Host, JournalFile, Kind, Request, Skip, Stretch, Sums, Window
+from journalkeeper.model import Action, Host, JournalFile, Kind, Plan, Request, Skip, Stretch, Sums, Window
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.history import HistoryEntry, Sample
 from journalkeeper.observe.read_cost import estimate_cold_read_s
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import story
 from journalkeeper.report.retention import summarize_history
-from journalkeeper.report.story import Decision, DirectoriesAnswer, DirectoryAnswer, ReadPrice, Story
+from journalkeeper.report.story import Decision, DirectoriesAnswer, DirectoryAnswer, ExplainedDecision, ReadPrice, Story
 
 ONLY_ROOT: Final = "only root can measure it"
 FLUSH_DUE: Final = "journald is about to flush the file; try again in a few seconds"
-
-Decisions = dict[str, list[Decision]]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -86,8 +84,8 @@ def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
     Raises: OSError if the file cannot be opened.
     """
     unknown: dict[str, str] = {}
-    decisions, windows = _decide(Request(paths=(file.path,)), context, unknown)
-    window = windows.get(file.instance) if file.kind is Kind.ACTIVE else None
+    plan = _try_plan(Request(paths=(file.path,)), context, unknown)
+    window = plan.window.get(file.instance) if file.kind is Kind.ACTIVE else None
     parts, pinned_bytes, read_s = _read_placement(file.path, due=window is not None and window.reason == "flush-due")
     unknown |= {"disk": read_s if context.privileged else ONLY_ROOT} if isinstance(read_s, str) else {}
     if pinned_bytes is None:
@@ -100,9 +98,7 @@ def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
         price=ReadPrice(slow_s, None if isinstance(read_s, str) else round(read_s, 3), pinned_bytes),
         past=past,
         samples=samples,
-        decision=story.explain_decision(
-            decisions.get(file.path, []), window, now_us, watched=context.watches(file.path)
-        ),
+        decision=_explain(file.path, plan, window, now_us, context),
         window=window,
         unknown=unknown,
     )
@@ -137,18 +133,18 @@ def _read_past(
         return None, None
 
 
-def _decide(asked: Request, context: Context, unknown: dict[str, str]) -> tuple[Decisions, dict[str, Window]]:
-    """Return the decisions for each path, the most important last, and the flush window of each instance."""
+def _try_plan(asked: Request, context: Context, unknown: dict[str, str]) -> Plan:
     try:
-        plan = make_plan(asked, context)
+        return make_plan(asked, context)
     except KeeperError as error:
         unknown["decision"] = str(error)
-        return {}, {}
-    decisions: Decisions = {}
+        return Plan((), (), ())
+
+
+def _explain(path: str, plan: Plan, window: Window | None, now_us: int, context: Context) -> ExplainedDecision | None:
     rows: list[Action | Skip] = [*plan.skipped, *reversed(plan.actions)]
-    for one in rows:
-        decisions.setdefault(one.path, []).append(Decision.of(one))
-    return decisions, plan.window
+    decisions = [Decision.of(one) for one in rows if one.path == path]
+    return story.explain_decision(decisions, window, now_us, watched=context.watches(path))
 
 
 def _show_directories(host: Host, path: str, context: Context) -> int:
@@ -160,18 +156,16 @@ def _show_directories(host: Host, path: str, context: Context) -> int:
     if not host.instances:
         raise KeeperError(f"{path}: contains no journal directory; name one, such as /var/log/journal")
     unknown: dict[str, str] = {}
-    decisions, windows = _decide(Request(upkeep=True), context, unknown)
+    plan = _try_plan(Request(upkeep=True), context, unknown)
     places = []
     for one in host.instances:
         files = [file for file in host.files if file.directory == one.directory and file.problem is None]
         places.append(
             DirectoryAnswer(
                 instance=one,
-                window=windows.get(one.name),
+                window=plan.window.get(one.name),
                 retention=summarize_history(one, host.files),
-                decision=story.explain_decision(
-                    decisions.get(one.directory, []), None, host.now_us, watched=context.watches(one.directory)
-                ),
+                decision=_explain(one.directory, plan, None, host.now_us, context),
                 files=Sums.of(files),
             )
         )
