@@ -96,6 +96,8 @@ class FakeEngine(Engine):
         written = sum(one.bytes_written for one in outcomes)
         return Report(self.answer, outcomes, written, 1.5, self.notices, Host(0, self.files, (), (), {}, 0))
 
+    defragment = run
+
 
 def test_scan_is_a_table_with_a_footer(typed: Typed) -> None:
     assert typed("scan", engine=FakeEngine()).out == (
