@@ -52,7 +52,7 @@ def read_figures(said: str) -> dict[str, tuple[float, str]]:
     [
         (
             "archive --extents 400 --full 500 --rounds 1 --volumes 2 --iops 0",
-            {"extents / those of btrfs defragment": MET, "cold journalctl, before / after": NO_LIMIT},
+            {"extents after / ideal": MET, "cold journalctl, before / after": NO_LIMIT},
         ),
         (f"windows flushes --minutes 0.4 --extents 300 {QUICK}", {"of them overlapping a flush": MET}),
         (f"windows nocow --minutes 0.2 --extents 300 {QUICK}", {"nocow: extents at last": NO_LIMIT}),

@@ -292,7 +292,9 @@ OPTIONS = {
 def main() -> None:
     """Measure, and print the table."""
     words = parser(__doc__, OPTIONS)
-    words.add_argument("host", nargs="*", choices=[*HOSTS, ()], help="beside untouched (default: nocow service)")
+    words.add_argument(
+        "host", nargs="*", default=(), choices=[*HOSTS, ()], help="beside untouched (default: nocow service)"
+    )
     asked = start(words, missing)
     names = dict.fromkeys(("untouched", *(asked.host or ("nocow", "service"))))
     looks: dict[str, list[Look]] = {name: [] for name in names}

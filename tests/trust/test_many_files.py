@@ -51,7 +51,7 @@ OWN = ("system.journal", "user-1000.journal")
 FILLED = [archive_name(number) for number in range(5)]
 HOSTILE = [f"{letter}.journal" for letter in "abc"] + [archive_name((1 << 63) + one, "remote-x") for one in range(9)]
 LONG = [os.fsdecode(b"\xff" * 242 + b"%d.journal" % number) for number in range(9)]
-CROWD = [archive_name(number, "remote-a") for number in range(9)]
+CROWD = [archive_name(number, "remote-a") for number in range(99)]
 LIMITED = {
     "up to the limit": (FILLED[:4], {}, FILLED[:4]),
     "above the limit": (FILLED, {}, FILLED[1:]),
