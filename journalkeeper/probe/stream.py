@@ -3,10 +3,9 @@
 
 Starts a program that prints lines, and measures how long a line takes to journald and on to
 `journalctl --follow`. It starts a journald of its own, or asks the host's with --host.
-Runs COMMAND if there is one, for --seconds at most, as you and with the host's journald, as
-systemd runs a service: its stdout and stderr are a socket. Names the cause of lines that come
-late or in bursts: the program's own buffer, the program, journald, or the reader. This needs no
-root, unless -D asks for a journald of its own.
+Runs COMMAND if there is one, for --seconds at most: as you, with its output to the host's journald
+as systemd connects it. Names the cause of lines that come late or in bursts: its own buffer, the
+program, journald, or the reader. This needs no root without -D.
 
 examples:
   journalkeeper probe stream -- vmstat 1       does it buffer its lines?
@@ -169,9 +168,9 @@ def at(where: Target, asked: Namespace) -> Steps:
                         taken.add(written_ns, taken_ns - written_ns)
                         read.add(taken_ns, now_ns - taken_ns)
                 yield found
-                if asked.argv and now_ns / 1e9 - began_s >= asked.seconds:
-                    _stop(program)
-                if lines or program.poll() is None:
+                if is_over := bool(asked.argv) and now_ns / 1e9 - began_s >= asked.seconds:
+                    _stop(program, signal.SIGTERM)
+                if lines or (program.poll() is None and not is_over):
                     heard_s = now_ns / 1e9
                 is_shown = reader is None or len(read.took_ns) == len(relay.lines)
                 if (passing.done() and is_shown) or now_ns / 1e9 - heard_s >= PATIENCE_S:
@@ -207,15 +206,19 @@ def _run(words: list[str], where: Target, tag: str, relay: Relay) -> Iterator[tu
         try:
             yield program, passing
         finally:
-            _stop(program)
-            program.wait()
+            _stop(program, signal.SIGTERM)
+            try:
+                program.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                _stop(program, signal.SIGKILL)
+                program.wait()
             ours.shutdown(socket.SHUT_RD)  # a process that the program left behind may hold the other end
         passing.result()
 
 
-def _stop(program: Program) -> None:
+def _stop(program: Program, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
-        os.killpg(program.pid, signal.SIGTERM)
+        os.killpg(program.pid, number)
 
 
 @contextmanager

@@ -296,6 +296,15 @@ def test_the_part_that_delays_the_lines_of_a_command_is_named(
     assert any(is_named() for _ in TRIES), said  # other work can delay a line, too
 
 
+def test_a_command_that_ignores_sigterm_ends_with_the_measurement(
+    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "PATIENCE_S", 2)
+    endless = ["sh", "-c", f"trap '' TERM; echo $$ >{tmp_path}/pid; echo; while :; do sleep 1; done"]
+    run_probe(stream.at(Target.of(bed.journald), options(argv=endless, seconds=0.5)))
+    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+
+
 @pytest.mark.parametrize(("user", "note"), [(1000, []), (999, [stream.UNREAD])])  # journald's SplitMode=uid
 def test_a_user_without_root_runs_a_command_on_the_hosts_journald(bed: Bed, user: int, note: list[str]) -> None:
     bed.volume.mountpoint.chmod(0o755)
