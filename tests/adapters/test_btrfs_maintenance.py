@@ -41,25 +41,20 @@ def test_exclusive_operations_are_told_while_they_move(volume: Path, word: str, 
     assert going_on(volume) == expected
 
 
+MOUSE = "hidpp_battery_0: Battery Device Discharging 1"
+DRAINS = "BAT0: Battery - Discharging -"
+MAINS = (
+    *("", MOUSE, "ups: UPS - Discharging -", f"ACAD: Mains - - 1, {DRAINS}"),  # drains below a charger's power
+    *(f"BAT0: Battery - {status} -" for status in ("Charging", "Full", "Not_charging", "Unknown", "-")),
+)
+BATTERY = (
+    *(DRAINS, "BAT0: Battery System Discharging -", f"{MOUSE}, {DRAINS}", f"ACAD: Mains - - 0, {DRAINS}"),
+    *(f"ADP1: Mains - - -, BAT1: Battery - Full -, {DRAINS}", f"ucsi: USB - - 1, {DRAINS}"),  # it may feed a phone
+)
+
+
 @pytest.mark.parametrize(
-    ("supplies", "expected"),
-    [
-        ("", False),
-        ("BAT0: Battery - Discharging -", True),
-        ("BAT0: Battery System Discharging -", True),
-        ("BAT0: Battery - Charging -", False),
-        ("BAT0: Battery - Full -", False),
-        ("BAT0: Battery - Not_charging -", False),
-        ("BAT0: Battery - Unknown -", False),
-        ("BAT0: Battery - - -", False),
-        ("hidpp_battery_0: Battery Device Discharging 1", False),
-        ("hidpp_battery_0: Battery Device Discharging 1, BAT0: Battery - Discharging -", True),
-        ("ups: UPS - Discharging -", False),
-        ("ACAD: Mains - - 1, BAT0: Battery - Discharging -", False),  # drains below the charger's power
-        ("ACAD: Mains - - 0, BAT0: Battery - Discharging -", True),
-        ("ADP1: Mains - - -, BAT1: Battery - Full -, BAT0: Battery - Discharging -", True),
-        ("ucsi: USB - - 1, BAT0: Battery - Discharging -", True),  # it may feed a phone
-    ],
+    ("supplies", "expected"), [*((one, False) for one in MAINS), *((one, True) for one in BATTERY)]
 )
 def test_a_host_is_on_battery_while_its_own_battery_discharges(
     tmp_path: Path, supplies: str, *, expected: bool

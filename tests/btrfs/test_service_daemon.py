@@ -27,7 +27,7 @@ from journalkeeper.model.waiting import Wait
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import QUICK
-from tests.daemon import Daemon, journalkeeper
+from tests.daemon import Daemon
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put, unclean_name
 from tests.patience import eventually
@@ -90,29 +90,6 @@ def test_archives_are_compressed_once_and_active_files_kept_whole(
     assert service.stop() == 0
     for file in (first, second, journald.active):
         run("journalctl", "--verify", "--file", file)
-
-
-def test_on_battery_the_service_rests_until_the_cable_is_plugged(
-    copies: Copies, serve: Callable[..., Daemon], tmp_path: Path
-) -> None:
-    """A tree in the place of sysfs's is all that is not real. Root's `defrag` does not wait, the timer's does."""
-    path, cable = copies.put(), tmp_path / "sys" / "ACAD"
-    for name, facts in {"BAT0": ("Battery", "status Discharging"), "ACAD": ("Mains", "online 0")}.items():
-        (tmp_path / "sys" / name).mkdir(parents=True)
-        (tmp_path / "sys" / name / "type").write_text(facts[0])
-        (tmp_path / "sys" / name / facts[1].split()[0]).write_text(facts[1].split()[1])
-    mount = f'mount --bind {tmp_path}/sys /sys/class/power_supply && exec "$@"'
-    laptop = ("unshare", "--mount", "sh", "-c", mount, "sh")
-    service = serve(copies.machine.parent, QUICK, laptop).ready()
-    assert eventually(lambda: any("1 file waits for mains power" in line for line in service.said)), service.said
-    words = ("-D", copies.machine.parent, "--config", service.config)
-    for command, kept in ((("plan",), True), (("defrag", "-n", "--upkeep"), True), (("defrag", "-n"), False)):
-        told = journalkeeper(*words, *command, state=tmp_path / "other", inside=laptop).stdout
-        assert ("battery: The service rests on battery" in told) is kept, told
-    assert path.name not in service.done()
-    (cable / "online").write_text("1")
-    service.reload(QUICK)
-    assert eventually(lambda: path.name in service.done()), service.log()
 
 
 def test_quiet_hours_are_those_of_the_place_where_the_host_is(

@@ -169,7 +169,7 @@ def test_the_plan_keeps_a_journal_in_snapshots_datacow(guest: Guest) -> None:
 def test_this_systemd_accepts_every_installed_unit(guest: Guest, unit: str) -> None:
     said = guest.run("systemd-analyze", "verify", "--man=no", f"/usr/lib/systemd/system/{unit}")
     assert said.stdout + said.stderr == ""
-    if unit.endswith(".service"):
+    if unit.endswith(".service") and "notify" not in unit:  # which runs the administrator's command
         guest.run("systemd-analyze", "security", "--no-pager", f"--threshold={EXPOSURE}", unit)
 
 

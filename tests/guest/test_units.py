@@ -474,7 +474,7 @@ def capabilities(guest: Guest) -> set[str]:
 
 
 def test_under_its_confinement_the_service_sees_the_battery(guest: Guest) -> None:
-    """A tree in the place of sysfs's has the battery that this machine lacks."""
+    """A tree in the place of sysfs's has the battery that this machine lacks. The timer's run rests, a user's not."""
     made = archive(guest)
     supply, supplies = "/srv/supplies/BAT0", "/sys/class/power_supply"
     files = "echo Battery >type; echo Discharging >status"
@@ -483,6 +483,10 @@ def test_under_its_confinement_the_service_sees_the_battery(guest: Guest) -> Non
     )
     get = f"busctl get-property {MANAGER} StateReason"
     assert eventually(lambda: "for mains power (OnBattery=no)" in guest.shell(get)), guest.shell("journalkeeper plan")
+    for command, rests in (("plan", True), ("defrag -n --upkeep", True), ("defrag -n", False)):
+        guest.run("systemctl", "stop" if "-n" in command else "start", UNIT)
+        assert ("battery: The service rests" in guest.shell(f"journalkeeper {command}")) is rests
+    guest.run("systemctl", "start", UNIT)
     assert extents(guest)[made] > AGED
     guest.shell(f"echo Charging >{supply}/status; systemctl reload {UNIT}")
     assert eventually(lambda: extents(guest)[made] < AGED)
