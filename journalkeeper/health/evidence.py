@@ -59,6 +59,7 @@ class Obstacle(StrEnum):
     MISSING = "missing"
     READ_ONLY = "read-only"
     MOUNT = "mount"
+    LATE = "late"
     SUBVOLUME = "subvolume"
     OWNER = "owner"
     MODE = "mode"

@@ -56,6 +56,7 @@ UNWRITABLE: Final = {
         f"{CANNOT}ReadWritePaths= of the unit lacks it.",
         CHANGE.format("journalkeeper", "ReadWritePaths={}"),
     ),
+    Obstacle.LATE: (f"{CANNOT}it was not writable when the service started.", RESTART),
     Obstacle.SUBVOLUME: (f"{CANNOT}this subvolume is read-only.", "btrfs property set {} ro false"),
     Obstacle.OWNER: (f"{CANNOT}it belongs to another user.", "chown root {}"),
     Obstacle.MODE: (f"{CANNOT}its mode forbids it.", "chmod u+rwx {}"),

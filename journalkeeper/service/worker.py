@@ -162,8 +162,9 @@ class Worker:
         for top in (*engine.directories, *engine.metrics_directories):
             found = find_unwritable(top, places.get(top, ()))
             mounted = {path for path, obstacle in found.items() if obstacle is Obstacle.MOUNT}
-            replaced |= mounted - self._known_mounts.setdefault(top, mounted)
-            unwritable |= found
+            new = mounted - self._known_mounts.setdefault(top, mounted)
+            replaced |= new
+            unwritable |= found | dict.fromkeys(new, Obstacle.LATE)
         unwritable |= find_obstacles(engine.state_directory, f"{engine.state_directory}/{NAME}")
         unwritable |= {path: Obstacle.MISSING for path in engine.metrics_directories if not os.path.isdir(path)}
         self._post(snapshot.Checked(configuration, tuple(unwritable.items()), find_full(places)))
