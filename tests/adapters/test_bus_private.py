@@ -294,5 +294,4 @@ def test_a_second_service_waits_for_the_name(tmp_path: Path, journal: Path) -> N
     ):
         assert eventually(lambda: "another process has the name" in second.log())
         assert first.stop() == 0
-        assert eventually(lambda: bus.has(names.BUS_NAME))
-        assert bus.gdbus("Resume").returncode == 0
+        assert eventually(lambda: bus.gdbus("Resume").returncode == 0)  # the bus may know the first one's end later

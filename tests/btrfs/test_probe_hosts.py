@@ -120,13 +120,14 @@ def test_the_longest_waits_are_as_long_as_journald_was_stopped(make_bed: Callabl
         asked = Namespace(directory=str(bed.directory), since=None, boot=False, follow=False)
         delays = run_probe(intake.measure(asked))
         stalls = [note for note in delays.notes if note.startswith("stall of ")]
-        assert all(": no event explains it" in stall for stall in stalls)
         in_queue_s, until_taken_s, until_received_s = (
             max(each) / 1e9 for each in (sent.took_ns, taken.waits_ns(), delays.series[0].waits_ns())
         )
         in_time = [until_taken_s, until_received_s] == pytest.approx([stopped_s] * 2, rel=0.1)
-        # a program waits from the moment at which the queue is full; other work makes more stalls than one
-        return bool(stalls) and 0.2 < in_queue_s < stopped_s + 0.1 and in_time
+        unexplained = bool(stalls) and all(": no event explains it" in stall for stall in stalls)
+        # a program waits from the moment at which the queue is full; other work makes more stalls than one, of which a
+        # flush may explain some
+        return unexplained and 0.2 < in_queue_s < stopped_s + 0.1 and in_time
 
     assert any(map(agree, TRIES))
 
