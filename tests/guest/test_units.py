@@ -370,8 +370,6 @@ for one in $(seq %d); do printf -v name 'system@%%032x-%%016x-%%016x.journal' 1 
 FILL = "head -c 4096 $made >$name; fallocate -l 16M $name"
 FULL = "mkdir /full; for one in $(seq 999); do fallocate -l 64M /full/$one || break; done; rm /full/[123]"
 ADVICE = {
-    "volatile": "mkdir -p /etc/systemd/journald.conf.d; cd /etc/systemd/journald.conf.d"
-    f"; printf '[Journal]\\nStorage=volatile\\n' >00-test.conf; systemctl restart {JOURNALD}",
     "fragmented": "true",
     "keeper-starved": STARVE,
     "limit-reached": CROWD % (7300, ": >$name") + START,
@@ -379,6 +377,9 @@ ADVICE = {
     "nocow-snapshots": "chattr +C /var/log/journal/$(cat /etc/machine-id)",
     "nocow-redundant": "chattr +C /var/log/journal/$(cat /etc/machine-id); btrfs -q balance start -dconvert=dup /",
     "pinned-by-snapshots": "true",
+    # the last, because a later flush would append its messages out of order: `journalctl --verify` fails (252)
+    "volatile": "mkdir -p /etc/systemd/journald.conf.d; cd /etc/systemd/journald.conf.d"
+    f"; printf '[Journal]\\nStorage=volatile\\n' >00-test.conf; systemctl restart {JOURNALD}",
 }
 """What causes each finding, beside fragmented archives and, for two of the rules, a snapshot."""
 
