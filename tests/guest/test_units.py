@@ -395,6 +395,7 @@ def test_the_commands_that_doctor_prints_end_the_finding(guest: Guest, rule: str
     if "snapshots" in rule:
         scratch_volume.run("btrfs", "subvolume", "snapshot", guest.root, snapshot)
     guest.shell(ADVICE[rule])
+    time.sleep(2)  # SettleSec=
     try:
         assert eventually(lambda: find_advice(guest, rule))
         found = find_advice(guest, rule)
