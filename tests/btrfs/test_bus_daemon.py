@@ -226,6 +226,9 @@ def test_the_man_page_shows_the_interfaces_of_the_bus(
         file = SHOWN / f"{shown}.txt"
         text = f"$ {' '.join(words)}\n" + "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
         text = re.sub(rf"([\"']){re.escape(__version__)}([\"'])", r"\1@version@\2", text)
+        text = re.sub(r"( History = ).*;", r"\1[...];", text)  # a record takes 400 columns
+        text = re.sub(r"(\.History .*aa\{sv\} +).* (\S+)", r"\g<1>...                  \2", text)
+        text = re.sub(r"(?m)^(\S+ +\S+ +\S+ +.{,20}?)   {20,}(\S+)$", lambda found: f"{found[1]:67} {found[2]}", text)
         if os.environ.get("JOURNALKEEPER_WRITE_DOCS") == "1":
             file.parent.mkdir(exist_ok=True)
             file.write_text(text)
