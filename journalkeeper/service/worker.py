@@ -87,6 +87,7 @@ class Worker:
         self.state_directory = self.engine.state_directory
         self.engine.memory.began_us = now_us()
         self._urgent: deque[Callable[[], None]] = deque()
+        self._will_drain = False
         self._looks, self._flush_looks = (CpuShare(LOOK_SHARE, LOOK_BURST_S) for _ in range(2))
         self.cycles = 0
         self._work_began_cpu_s: float | None = None
@@ -108,7 +109,9 @@ class Worker:
                     future.set_exception(error)
 
         self._urgent.append(do)
-        self.run(self._do_urgent)
+        if not self._will_drain:  # a run of an hour hears 14,000 appends
+            self._will_drain = True
+            self.run(self._drain)
         return asyncio.wrap_future(future)
 
     def _do(self, work: Callable[[], T]) -> T:
@@ -117,6 +120,10 @@ class Worker:
             return work()
         finally:
             self._post(self._describe_end())
+
+    def _drain(self) -> None:
+        self._will_drain = False
+        self._do_urgent()
 
     def _do_urgent(self) -> None:
         while self._urgent:

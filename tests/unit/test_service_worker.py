@@ -125,3 +125,22 @@ async def test_an_append_during_a_run_closes_the_window_before_the_next_piece(
     await work
     made.close()
     assert closes_us == [None, heard_us - COALESCED_US + HOUR_US]
+
+
+async def test_many_appends_during_a_run_wait_as_one_call(tmp_path: Path) -> None:
+    engine = Engine(Config(), directories=(f"{tmp_path}",), state_directory=f"{tmp_path}")
+    post, begun, goes_on = Mock(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        goes_on.wait(PATIENCE_S)
+
+    made = worker.Worker(lambda: engine, post, bool, bool)
+    run = made.run(work)
+    await asyncio.to_thread(begun.wait, PATIENCE_S)
+    done = [made.run_between_pieces(partial(abs, -number)) for number in range(1000)]
+    goes_on.set()
+    assert await asyncio.gather(*done) == list(range(1000))
+    await run
+    made.close()
+    assert post.call_count == 2  # the run's end, and that of all others
