@@ -49,7 +49,7 @@ class Key(NamedTuple):
 
 Count = Annotated[int, Field(ge=0)]
 Moment = Annotated[int, Field(description="Microseconds since 1970.")]
-PastMoment = Annotated[Moment, Field(ge=0, lt=TIME_LIMIT_US)]
+PastMoment = Annotated[int, Field(ge=0, lt=TIME_LIMIT_US, description="Microseconds since 1970.")]
 Span = Annotated[int, Field(ge=0, description="Microseconds of a span.")]
 Seconds = Annotated[float, Field(ge=0)]
 Word = Annotated[
