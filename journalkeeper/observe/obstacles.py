@@ -101,10 +101,12 @@ def _find_own_obstacle(path: str) -> Obstacle:
     """
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        fields = (find_mount_line(fd) or "").split(" ")
+        fields = (find_mount_line(fd) or "").rstrip("\n").split(" ")
         seen = os.fstat(fd)
     finally:
         os.close(fd)
+    if "ro" in fields[-1].split(","):  # the whole filesystem, mounted where the host does not see it
+        return Obstacle.READ_ONLY
     if len(fields) > 5 and "ro" in fields[5].split(","):
         return Obstacle.MOUNT
     obstacle = Obstacle.ATTRIBUTE if seen.st_mode & 0o200 else Obstacle.MODE

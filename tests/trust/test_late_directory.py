@@ -42,7 +42,7 @@ class Trouble(NamedTuple):
 EXCLUDED = "ReadWritePaths= of the unit lacks it"
 TROUBLES = (
     Trouble("mount -o remount,bind,ro TOP", "mount -o remount,bind,rw TOP", EXCLUDED),
-    Trouble("mount -o remount,ro TOP", "mount -o remount,rw TOP", "its filesystem is read-only"),
+    Trouble("mount -o remount,ro TOP", "mount -o remount,rw TOP", "is mounted read-only"),
     Trouble("chown nobody TOP", "chown root TOP", "it belongs to another user"),
     Trouble("chmod 555 TOP", "chmod 755 TOP", "its mode forbids it"),
     Trouble("chattr +i TOP", "chattr -i TOP", "it is immutable or append-only"),
@@ -67,7 +67,7 @@ def test_a_directory_that_a_new_start_could_not_write_to_ends_no_service_but_is_
             refused = subprocess.run([*WITHOUT_CAPABILITIES, "touch", top / "new"], capture_output=True, check=False)
             assert refused.returncode != 0
             daemon.reload(f"{config} {top}\n")
-            assert eventually(lambda: daemon.logged(f": {trouble.why}.")), daemon.log()
+            assert eventually(lambda: daemon.logged(f"{trouble.why}.")), daemon.log()
         finally:
             change(trouble.end)
         daemon.reload(f"{config} {top}\n")
