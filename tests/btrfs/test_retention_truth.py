@@ -65,6 +65,7 @@ def test_journald_keeps_the_history_that_is_promised_from_3_and_from_30_files(ma
     limits = (f"SystemMaxUse={USE}", f"SystemMaxFileSize={FILE}", "SystemKeepFree=1M", "SystemMaxFiles=1000")
     place = make_bed(*limits, size="2G")
     instance = hosts.instance(
+        directory=f"{place.journald.journal}",
         system_max_use_bytes=USE,
         system_max_file_size_bytes=FILE,
         system_keep_free_bytes=MIB,
