@@ -46,8 +46,6 @@ def test_each_strategy_has_its_effect(tmp_path: Path) -> None:
     assert [name for name, row in rows.items() if not row["checksummed"]] == ["NOCOW"]
     assert rows["keeper"]["disk_bytes"] < rows["rotate"]["disk_bytes"]
     assert rows["keeper"]["extents"] < rows["rotate"]["extents"]
-    each = {name: row["written_bytes"] / row["logged_bytes"] for name, row in rows.items()}
-    assert each["fewer flushes"] < each["untouched"], each
     for row in rows.values():
         assert row["last_s"] > 0
         assert row["wait_s"] > 0
