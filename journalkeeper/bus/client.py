@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any, Final, Self
 
@@ -26,7 +26,7 @@ from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, N
 from journalkeeper.model.manager import Finding, HistorySpan, Manager
 from journalkeeper.model.progress import NONE_YET, Progress
 from journalkeeper.model.run import Report, decode_plan, decode_report
-from journalkeeper.model.schema import bus_rows, from_properties, parse_record
+from journalkeeper.model.schema import from_properties, name_fields, parse_record
 
 CONNECT_S: Final = 5.0
 """How long a bus may take until the client is connected and knows the service."""
@@ -103,8 +103,8 @@ class Service:
         found = self._read_properties(names.MANAGER_PATH, names.MANAGER, ANSWER_S)
         for name, kind in (("Findings", Finding), ("History", HistorySpan)):
             listed = found.pop(name, ())
-            with suppress(KeyError, ValueError):  # of another version
-                found[name] = tuple(parse_record(kind, _decode(kind, one)) for one in listed)
+            with suppress(ValueError):  # of another version
+                found[name] = tuple(parse_record(kind, name_fields(kind, one)) for one in listed)
         return from_properties(Manager(), found)
 
     def plan(self, request: Request) -> Plan:
@@ -281,8 +281,3 @@ ERRORS: Final[dict[str, type[KeeperError]]] = {
     names.ACCESS_DENIED: NeedsRootError,
 }
 """The exception for each error on the bus; all others become a KeeperError with the sentence of the error."""
-
-
-def _decode(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    rows = bus_rows(kind)
-    return {row.attribute: None if values[row.bus] == row.about.none else values[row.bus] for row in rows}

@@ -195,9 +195,13 @@ def from_properties(before: T, values: Mapping[str, Any]) -> T:
 
     A field whose property is missing, as from an older version, keeps its value.
     """
-    there = [row for row in bus_rows(type(before)) if row.bus in values]
-    known = {row.attribute: None if values[row.bus] == row.about.none else values[row.bus] for row in there}
-    return before._replace(**known)  # type: ignore[attr-defined,no-any-return]
+    return before._replace(**name_fields(type(before), values))  # type: ignore[attr-defined,no-any-return]
+
+
+def name_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of D-Bus properties by the fields of the record class `kind`; None for the `none` of a Key."""
+    there = [row for row in bus_rows(kind) if row.bus in values]
+    return {row.attribute: None if values[row.bus] == row.about.none else values[row.bus] for row in there}
 
 
 def column(name: str) -> str:
