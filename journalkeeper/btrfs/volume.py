@@ -281,13 +281,13 @@ def find_mount_lines(places: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(line for line in read_mount_lines() if any(_concerns(line, place) for place in places))
 
 
-def get_mount_point(fields: list[str]) -> str:
+def get_mount_point(line: str) -> str:
     """Return the mount point in a line of mountinfo, which has octal escapes for blanks and backslashes (proc(5))."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split(" ")[4])
 
 
 def _concerns(line: str, place: str) -> bool:
-    point = get_mount_point(line.split(" "))
+    point = get_mount_point(line)
     return os.path.commonpath((point, place)) in {point, place}
 
 

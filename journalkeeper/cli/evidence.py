@@ -84,7 +84,8 @@ def gather(context: Context, wanted: Wanted, ask: Ask | None = None) -> Evidence
 
 def _find_unwritable(places: Places, wanted: Wanted) -> tuple[tuple[str, Obstacle], ...]:
     """Only a mount is a problem for each user, and for a directory that -D names, which may be a snapshot."""
-    found = chain.from_iterable(obstacles.find_unwritable(*one, MOUNTINFO).items() for one in places.items())
+    mounts = obstacles.read_mounts(MOUNTINFO)
+    found = chain.from_iterable(obstacles.find_unwritable(*one, mounts).items() for one in places.items())
     ours = wanted.directory is None and os.geteuid() == 0
     return tuple(one for one in found if ours or one[1] is Obstacle.READ_ONLY)
 

@@ -15,6 +15,7 @@ from journalkeeper.btrfs.volume import (
     find_mount_line,
     get_mount_point,
     is_in_read_only_subvolume,
+    parse_options,
     read_mount_lines,
     read_volume,
     require_btrfs,
@@ -42,6 +43,9 @@ SOCKET: Final = "/run/systemd/journal/socket"
 Places = Mapping[str, Sequence[Directory]]
 """The journal directories at and below each top, none of a top that cannot be listed, which a look reports."""
 
+Mounts = Mapping[str, Sequence[str]]
+"""The options of each mount point."""
+
 
 def list_places(tops: Iterable[str]) -> Places:
     """List the journal directories of `tops`, for the other functions of this module."""
@@ -53,13 +57,20 @@ def list_places(tops: Iterable[str]) -> Places:
     return found
 
 
-def find_obstacles(*paths: str, table: str = HOST) -> dict[str, Obstacle]:
+def read_mounts(table: str = HOST) -> Mounts:
+    """Return the options of each mount point; {} where they cannot be read."""
+    with suppress(OSError):
+        return {get_mount_point(line): parse_options(line) for line in read_mount_lines(table)}
+    return {}
+
+
+def find_obstacles(mounts: Mounts, *paths: str) -> dict[str, Obstacle]:
     """Return why this process cannot write to directories or files, by path, or by that of the read-only subvolume or
-    the mount that is read-only in `table`, even if it is writable to this process.
+    the mount that is read-only in `mounts`, even if it is writable to this process.
 
     An unwritable first path stands for all. A path that is gone is left out.
     """
-    mounts, found = _read_mounts(table), dict[str, Obstacle]()
+    found = dict[str, Obstacle]()
     for path in paths:
         with suppress(OSError):  # it vanished, or the look reports it
             if paths[0] not in found and os.path.exists(path):
@@ -67,15 +78,7 @@ def find_obstacles(*paths: str, table: str = HOST) -> dict[str, Obstacle]:
     return found
 
 
-def _read_mounts(table: str) -> dict[str, set[str]]:
-    """Return the options of each mount point; {} where they cannot be read."""
-    with suppress(OSError):
-        fields = (line.rstrip("\n").split(" ") for line in read_mount_lines(table))
-        return {get_mount_point(line): {*line[5].split(","), *line[-1].split(",")} for line in fields}
-    return {}
-
-
-def _find_obstacle(path: str, mounts: dict[str, set[str]]) -> dict[str, Obstacle]:
+def _find_obstacle(path: str, mounts: Mounts) -> dict[str, Obstacle]:
     real = os.path.realpath(path)
     point = max((one for one in mounts if os.path.commonpath((one, real)) == one), key=len, default="")
     if point and "ro" in mounts[point]:
@@ -96,9 +99,6 @@ def _find_read_only_subvolume(path: str) -> str:
 
 
 def _find_own_obstacle(path: str) -> Obstacle:
-    """A directory made after the start of the service is on the read-only mount that systemd makes elsewhere than at
-    ReadWritePaths=. Raises: OSError if the path cannot be opened.
-    """
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         fields = (find_mount_line(fd) or "").rstrip("\n").split(" ")
@@ -108,16 +108,16 @@ def _find_own_obstacle(path: str) -> Obstacle:
     if "ro" in fields[-1].split(","):  # the whole filesystem, mounted where the host does not see it
         return Obstacle.READ_ONLY
     if len(fields) > 5 and "ro" in fields[5].split(","):
-        return Obstacle.MOUNT
+        return Obstacle.MOUNT  # it was made after the start: ReadWritePaths= are the only mounts that are not read-only
     obstacle = Obstacle.ATTRIBUTE if seen.st_mode & 0o200 else Obstacle.MODE
     return obstacle if seen.st_uid == os.geteuid() else Obstacle.OWNER
 
 
-def find_unwritable(top: str, places: Iterable[Directory], table: str = HOST) -> dict[str, Obstacle]:
+def find_unwritable(top: str, places: Iterable[Directory], mounts: Mounts) -> dict[str, Obstacle]:
     """Return `find_obstacles` of `top` and of the journal directories at and below it."""
     paths = (top, *(one.path for one in places))
     paths = tuple(one for one in paths if os.path.isdir(one) and os.path.basename(one) != layout.REMOTE)
-    return find_obstacles(*paths, table=table)
+    return find_obstacles(mounts, *paths)
 
 
 def find_full(places: Places) -> tuple[tuple[str, Volume], ...]:

@@ -29,7 +29,7 @@ from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.model.sentences import NO_JOURNAL
 from journalkeeper.model.units import HOUR_US, MINUTE_US
-from journalkeeper.observe.obstacles import Places, find_full, find_obstacles, find_unwritable, list_places
+from journalkeeper.observe.obstacles import Places, find_full, find_obstacles, find_unwritable, list_places, read_mounts
 from journalkeeper.report.retention import summarize_history
 from journalkeeper.service import snapshot
 from journalkeeper.service.backoff import RETRY_S, CpuShare
@@ -159,7 +159,7 @@ class Worker:
         Return the directories that only a new start of the service can make writable, and all journal directories. The
         former were made or replaced after the start, so they lie on a read-only mount.
         """
-        engine, places = self.engine, list_places(self.engine.directories)
+        engine, places, mounts = self.engine, list_places(self.engine.directories), read_mounts()
         try:
             configuration = "" if self._load().has_configuration_of(engine) else DIFFERENT
         except (KeeperError, OSError) as error:
@@ -167,12 +167,12 @@ class Worker:
         unwritable: dict[str, Obstacle] = {}
         replaced: set[str] = set()
         for top in (*engine.directories, *engine.metrics_directories):
-            found = find_unwritable(top, places.get(top, ()))
+            found = find_unwritable(top, places.get(top, ()), mounts)
             mounted = {path for path, obstacle in found.items() if obstacle is Obstacle.MOUNT}
             new = mounted - self._known_mounts.setdefault(top, mounted)
             replaced |= new
             unwritable |= found | dict.fromkeys(new, Obstacle.LATE)
-        unwritable |= find_obstacles(engine.state_directory, f"{engine.state_directory}/{NAME}")
+        unwritable |= find_obstacles(mounts, engine.state_directory, f"{engine.state_directory}/{NAME}")
         unwritable |= {path: Obstacle.MISSING for path in engine.metrics_directories if not os.path.isdir(path)}
         self._post(snapshot.Checked(configuration, tuple(unwritable.items()), find_full(places)))
         return replaced, places

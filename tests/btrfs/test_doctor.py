@@ -19,7 +19,7 @@ from journalkeeper.health.evidence import Obstacle, Present
 from journalkeeper.health.verdict import judge_present
 from journalkeeper.journald import layout
 from journalkeeper.model import MIB
-from journalkeeper.observe.obstacles import find_unwritable, list_places
+from journalkeeper.observe.obstacles import find_unwritable, list_places, read_mounts
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put
@@ -128,7 +128,7 @@ def test_the_remedy_of_an_obstacle_ends_it(place: Path, cause: str, obstacle: Ob
     (top / MACHINE).mkdir()
     run("sh", "-c", cause.format(shlex.quote(str(top))))
     for path in (top / MACHINE, top):
-        while found := find_unwritable(str(path), list_places([str(path)])[str(path)]):
+        while found := find_unwritable(str(path), list_places([str(path)])[str(path)], read_mounts()):
             assert set(found.values()) == {obstacle}
             (finding,) = judge_present(Present(unwritable=tuple(found.items())), 0).findings
             run("sh", "-c", *finding.remedy)

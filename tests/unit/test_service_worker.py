@@ -80,13 +80,13 @@ def test_the_reason_that_files_wait_for_is_counted_without_directories(tmp_path:
 def test_a_directory_that_cannot_be_examined_ends_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda *_, **__: False)
     monkeypatch.setattr(obstacles, "find_mount_line", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
-    assert obstacles.find_unwritable(f"{tmp_path}", ()) == {}
+    assert obstacles.find_unwritable(f"{tmp_path}", (), obstacles.read_mounts()) == {}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
 def test_the_rights_of_the_effective_user_count() -> None:
     with being_nobody():
-        assert obstacles.find_unwritable("/usr", ()).keys() == {"/usr"}
+        assert obstacles.find_unwritable("/usr", (), obstacles.read_mounts()).keys() == {"/usr"}
 
 
 async def test_after_its_end_a_worker_takes_no_work(tmp_path: Path) -> None:
