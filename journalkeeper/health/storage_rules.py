@@ -40,11 +40,6 @@ MOVE: Final = (
 ASIDE: Final = "/var/log/damaged-journals"
 """Where the remedy of damaged files puts them."""
 
-UNFLUSHED: Final = "rm -f /run/systemd/journal/flushed"
-"""With this flag a new journald writes to /var/log/journal at once. A flush then appends older messages to it, and
-`journalctl --verify` fails (journald 252).
-"""
-
 Files = tuple[JournalFile, ...]
 Place = tuple[Instance, Volume]
 
@@ -55,7 +50,7 @@ def volatile(storage: Storage) -> Answers:
         where = "in memory only" if storage.storage == "volatile" else "nowhere"
         sentence = f"Storage={storage.storage} keeps messages {where}: none of them outlives the boot."
         drop_in = r"printf '[Journal]\nStorage=persistent\n' > /etc/systemd/journald.conf.d/storage.conf"
-        remedy = ["mkdir -p /etc/systemd/journald.conf.d", drop_in, UNFLUSHED, "systemctl restart systemd-journald"]
+        remedy = ["mkdir -p /etc/systemd/journald.conf.d", drop_in, "systemctl restart systemd-journald"]
     elif storage.storage == "auto" and not storage.persistent_directory:
         sentence = "There is no /var/log/journal, so Storage=auto keeps messages in memory and none outlives the boot."
         remedy = ["mkdir /var/log/journal", "systemd-tmpfiles --create --prefix /var/log/journal"]

@@ -81,7 +81,7 @@ def verify(guest: Guest, *words: str) -> None:
     A check of an active file fails if journald appends to it meanwhile: "Invalid data object at hash entry".
     """
     guest.run("journalctl", *words, "--rotate")
-    guest.run("journalctl", "--verify", "--file=/var/log/journal/*/*@*.journal")
+    guest.shell("journalctl --verify --file='/var/log/journal/*/*@*.journal' 2>&1 | { grep -v ^PASS >&2 || true; }")
 
 
 def _head_us(path: Path) -> int:

@@ -367,6 +367,7 @@ STARVE = f"{BUDGET}; {START}; systemctl stop {UNIT}; {WAIT_LONG}{START}"
 CROWD = """cd /var/log/journal/$(cat /etc/machine-id); made=$(ls system@* | tail -1)
 for one in $(seq %d); do printf -v name 'system@%%032x-%%016x-%%016x.journal' 1 $one $one; %s; done
 """
+CROWDED = f"/var/log/journal/*/system@{1:032x}-*"
 FILL = "head -c 4096 $made >$name; fallocate -l 16M $name"
 FULL = "mkdir /full; for one in $(seq 999); do fallocate -l 64M /full/$one || break; done; rm /full/[123]"
 ADVICE = {
@@ -405,7 +406,7 @@ def test_the_commands_that_doctor_prints_end_the_finding(guest: Guest, rule: str
     finally:
         if snapshot.exists():
             scratch_volume.run("btrfs", "subvolume", "delete", snapshot)
-        guest.shell(f"systemctl stop {UNIT}; rm -rf /full /etc/journalkeeper.conf.d/budget.conf")
+        guest.shell(f"systemctl stop {UNIT}; rm -rf /full /etc/journalkeeper.conf.d/budget.conf {CROWDED}")
         guest.shell("btrfs -q balance start -dconvert=single,soft /")
     assert rule != "fragmented" or extents(guest)[made[0]] < AGED
     if rule == "volatile":
