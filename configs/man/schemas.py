@@ -19,7 +19,7 @@ from journalkeeper.cli.retention import RetentionAnswer
 from journalkeeper.cli.status import StatusAnswer
 from journalkeeper.model import JournalFile, Plan, Reason
 from journalkeeper.model.manager import Facts
-from journalkeeper.model.run import DefragAnswer
+from journalkeeper.model.run import Report
 from journalkeeper.model.schema import Word, rows, split_hint
 from journalkeeper.probe.compare import LabAnswer
 from journalkeeper.report.story import DirectoriesAnswer, Story
@@ -27,7 +27,7 @@ from journalkeeper.report.story import DirectoriesAnswer, Story
 ANSWERS: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "scan": ("Every journal file. ", (tuple[JournalFile, ...],)),
     "plan": ("What would be done to which file, and why not. ", (Plan,)),
-    "defrag": ("What became of every file. ", (DefragAnswer,)),
+    "defrag": ("What a run did. ", (Report,)),
     "history": ("What was done and seen over time. ", (HistoryAnswer,)),
     "status": ("How things are, from the service and the history. ", (StatusAnswer,)),
     "explain": ("One file's story, or a directory's. ", (Story, DirectoriesAnswer)),

@@ -180,9 +180,7 @@ class Objects:
 
     @publish(names.MANAGER, (JOB,), (("document", "s"),))
     async def result(self, call: Call, job: str) -> str:
-        """Show the outcome of the job that ended last as a JSON document: outcomes (of actions, as
-        `journalkeeper defrag -j` writes them), skipped (as in a plan), notices (sentences about the run),
-        written_bytes and duration_s.
+        """Show the outcome of the job that ended last as a JSON document, as `journalkeeper defrag -j` writes it.
 
         A document that would be too long lacks rows, as in Plan. A job that failed as a whole returns its error. Error
         NoSuchJob: the job is not known, is not over, or is not the last one that ended.

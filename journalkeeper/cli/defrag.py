@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     odd = [outcome.reason for outcome in outcomes if outcome.result is not Result.DONE]
     wording.show_decisions(
         output,
-        report.answer,
+        report,
         Table((column,), outcomes, lambda outcome: wording.COLOURS[outcome.result]),
         skipped,
         everything=bool(asked.paths),

@@ -10,7 +10,7 @@ from journalkeeper.model.history import Counters
 from journalkeeper.model.plans import Host, Outcome, Plan, Skip
 from journalkeeper.model.schema import Count, Hidden, Key, Seconds, Sometimes, parse_record
 from journalkeeper.model.waiting import Wait
-from journalkeeper.model.words import Kind, Reason, Result, Verb
+from journalkeeper.model.words import Kind, Reason
 
 
 class Found(NamedTuple):
@@ -37,30 +37,6 @@ class Done(NamedTuple):
     kind: Kind | None = None
 
 
-class RunTotals(NamedTuple):
-    """The sums over the outcomes of a run."""
-
-    files: Count
-    done: Count
-    skipped: Count
-    failed: Count
-    extents_before: Count
-    extents_after: Count
-    disk_bytes_before: Count | None
-    disk_bytes_after: Count | None
-    bytes_written: Count
-    duration_s: Seconds
-
-
-class DefragAnswer(NamedTuple):
-    """The answer of `defrag`: an outcome for every file, skipped files included."""
-
-    outcomes: tuple[Outcome, ...]
-    totals: RunTotals
-    omitted: Sometimes[Count] = None
-    """Rows that the service left out, because its answer would be too long."""
-
-
 class Report(NamedTuple):
     """The result of a run. `notices` are sentences about the run as a whole; `host` is the state that it saw.
 
@@ -85,32 +61,15 @@ class Report(NamedTuple):
         return self.plan.skipped
 
     @property
+    def omitted(self) -> Sometimes[Count]:
+        """Rows that the service left out, because its answer would be too long."""
+        return self.plan.omitted
+
+    @property
     def is_interrupted(self) -> bool:
         """True if the run ended before its plan did."""
         reasons = {*(one.reason for one in self.outcomes), *(one.reason for one in self.skipped)}
         return not reasons.isdisjoint((Reason.INTERRUPTED, Reason.NOT_BEGUN))
-
-    @property
-    def answer(self) -> DefragAnswer:
-        """The answer of `defrag`."""
-        outcomes = (*self.outcomes, *(_make_outcome(skip) for skip in self.skipped))
-        disk_before, disk_after = disk_sums(outcomes)
-        totals = RunTotals(
-            files=len(outcomes),
-            **{result.value: sum(outcome.result is result for outcome in outcomes) for result in Result},
-            extents_before=sum(outcome.extents_before for outcome in outcomes),
-            extents_after=sum(outcome.extents_after for outcome in outcomes),
-            disk_bytes_before=disk_before,
-            disk_bytes_after=disk_after,
-            bytes_written=self.written_bytes,
-            duration_s=self.duration_s,
-        )
-        return DefragAnswer(outcomes, totals, self.plan.omitted)
-
-
-def _make_outcome(skip: Skip) -> Outcome:
-    numbers = skip.extents, skip.extents, None, None, 0, 0.0
-    return Outcome(skip.path, Verb.DEFRAGMENT, Result.SKIPPED, skip.reason, *numbers, skip.detail)
 
 
 def decode_plan(written: Mapping[str, Any]) -> Plan:

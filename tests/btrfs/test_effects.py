@@ -73,7 +73,7 @@ def test_a_file_of_an_unknown_format_is_left_alone_in_every_view(
     everywhere = {str(path): "unknown-format" for path in paths}
     assert {row["path"]: row["problem"] for row in call("scan")} == everywhere
     everywhere[str(machine)] = "unknown-format"
-    skipped = call("plan")["skipped"], call("defrag", "--now")["outcomes"]
+    skipped = call("plan")["skipped"], call("defrag", "--now")["skipped"]
     assert [{row["path"]: row["reason"] for row in rows} for rows in skipped] == [everywhere] * 2
     checks = call("doctor")
     assert not [row for row in checks["findings"] if "damaged" in str(row) or str(machine) in str(row)]

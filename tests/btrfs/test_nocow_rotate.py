@@ -75,7 +75,8 @@ def what(found: dict[str, Any]) -> list[tuple[str, str, str, str]]:
 
 def reasons(found: dict[str, Any], path: Path) -> list[str]:
     """Why what is at `path` in journald's namespace was left alone."""
-    return [one["reason"] for one in found["outcomes"] if one["path"] == inside(path) and one["result"] == "skipped"]
+    left = [*found["skipped"], *(one for one in found["outcomes"] if one["result"] == "skipped")]
+    return [one["reason"] for one in left if one["path"] == inside(path)]
 
 
 def inside(directory: Path) -> str:

@@ -5,28 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from journalkeeper.model import Outcome, Plan, Reason, Request, Result, Skip, Verb
-from journalkeeper.model.run import Report, disk_sums
+from journalkeeper.model import Outcome, Reason, Request, Result, Verb
+from journalkeeper.model.run import disk_sums
 
 
 def outcome(before: int | None = 10, after: int | None = 4) -> Outcome:
     return Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 100, 3, before, after, 4096, 0.25)
-
-
-def test_a_skipped_file_is_an_outcome_with_its_reason_and_extents() -> None:
-    skipped = (Skip("/j/b", Reason.RECORDED, "yesterday", extents=7), Skip("/j/gone", Reason.VANISHED, ""))
-    answer = Report(Plan((), (), skipped), (outcome(),), 4096, 1.5, ()).answer
-    done, known, gone = answer.outcomes
-    assert done == outcome()
-    assert (known.action, known.result, known.reason) == (Verb.DEFRAGMENT, Result.SKIPPED, Reason.RECORDED)
-    assert (known.extents_before, known.extents_after, known.bytes_written, known.detail) == (7, 7, 0, "yesterday")
-    assert gone.extents_before == 0
-    assert (answer.totals.files, answer.totals.done, answer.totals.skipped) == (3, 1, 2)
-    assert (answer.totals.extents_before, answer.totals.disk_bytes_before, answer.totals.bytes_written) == (
-        107,
-        10,
-        4096,
-    )
 
 
 @pytest.mark.parametrize(
