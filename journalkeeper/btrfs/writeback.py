@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Partial write-back of a file, its dirty pages, and holes.
+"""Partial write-back of a file, and holes.
 
 None of these calls protects data from a power cut; only fsync(2) does.
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-from mmap import PAGESIZE
 from struct import Struct
 
 from journalkeeper.btrfs import kernel
@@ -24,11 +23,6 @@ DEDUPE = Struct("=QQHHIqQQiI")
 """struct file_dedupe_range with one struct file_dedupe_range_info."""
 
 MOST_ZEROS = 1 << 20
-
-MOST_CALLS = 8192
-"""The largest number of cachestat(2) calls for one file. Between two flushes a journal had 1 to 270 dirty runs, which
-12 to 950 calls found in at most 1.2 ms (measured).
-"""
 
 
 def sync_file_range(fd: int, offset: int, length: int) -> None:
@@ -69,30 +63,3 @@ def free_zeros(fd: int, hole: int, offset: int, length: int) -> None:
         status = kernel.call_ioctl(hole, FIDEDUPERANGE, DEDUPE, 0, size, 1, 0, 0, fd, start, 0, 0, 0)[8]
         if status < 0 and status != -errno.EINVAL:
             raise OSError(-status, os.strerror(-status))
-
-
-def find_dirty_runs(fd: int) -> list[tuple[int, int]] | None:
-    """Return (offset, end) of each run of pages that are not yet written back, in the order of the file.
-
-    After MOST_CALLS calls later runs are missing. Return None if cachestat(2) fails: the kernel is too old, the caller
-    may not write to the file, or the filesystem has no support.
-    """
-    runs: list[tuple[int, int]] = []
-    pages = -(-os.fstat(fd).st_size // PAGESIZE)
-    try:
-        parts = [(0, pages, kernel.cachestat(fd, 0, pages * PAGESIZE)[1])] if pages else []
-        for _ in range(MOST_CALLS):
-            while parts and not 0 < parts[-1][2] < parts[-1][1]:
-                first, number, dirty = parts.pop()
-                if dirty > 0:
-                    start = runs.pop()[0] if runs and runs[-1][1] == first * PAGESIZE else first * PAGESIZE
-                    runs.append((start, (first + number) * PAGESIZE))
-            if not parts:
-                break
-            first, number, dirty = parts.pop()
-            half = number // 2
-            in_half = kernel.cachestat(fd, first * PAGESIZE, half * PAGESIZE)[1]
-            parts += [(first + half, number - half, dirty - in_half), (first, half, in_half)]
-    except OSError:  # ENOSYS, EPERM, EOPNOTSUPP
-        return None
-    return runs

@@ -18,7 +18,7 @@ from itertools import islice
 from mmap import PAGESIZE
 from typing import Final
 
-from journalkeeper.btrfs import fiemap, kernel, writeback
+from journalkeeper.btrfs import fiemap, kernel
 
 FIRST_UNITS: Final = 16
 """The requests of the first sample. Its time shows how large the second sample may be."""
@@ -55,14 +55,14 @@ def estimate_cold_read_s(fd: int) -> float | str:
 
     Raises: OSError: EIO.
     """
-    dirty = writeback.find_dirty_runs(fd)
-    if dirty is None:
-        return "this kernel does not show which pages are dirty (Linux 6.5 and later do)"
     pieces = _list_pieces(fd)
     if len(pieces) > MOST_ROWS:
         return f"the file has more than {MOST_ROWS:,} extents"
     total = sum(units for _, _, units in pieces)
-    clean = [one for one in pieces if not any(start < one[0] + one[1] and one[0] < end for start, end in dirty)]
+    try:
+        clean = [one for one in pieces if not kernel.cachestat(fd, one[0], one[1])[1]]
+    except OSError:  # ENOSYS, EPERM, EOPNOTSUPP
+        return "this kernel does not show which pages are dirty (Linux 6.5 and later do)"
     goal = float(FIRST_UNITS)
     while True:
         chosen = _choose_sample(clean, goal)
