@@ -12,7 +12,6 @@ columns:
   TIME SAVED  how much shorter a cold read becomes; "-": not at all
   DISK SAVED  space on the disk; "-": none, or not before other files that share
               it are deleted, or it cannot be known before
-  SCOPE       "whole file", or the range to rewrite
 
 examples:
   journalkeeper plan                        everything
@@ -45,17 +44,6 @@ def _estimate(text: str) -> str:
     return "-" if text in {"0", "0B"} else f"~{text}"
 
 
-def _format_part(action: Action) -> str:
-    ranges = action.ranges
-    if not ranges:
-        return "-"
-    if sum(one.extents for one in ranges) >= action.extents_before:
-        return "whole file"
-    if len(ranges) == 1:
-        return f"{format_size(ranges[0].length)} at {format_size(ranges[0].offset)}"
-    return f"{len(ranges)} ranges"
-
-
 _ACTIONS: Final[tuple[Column[Action], ...]] = (
     Column("ACTION", lambda one: one.action),
     Column("REASON", lambda one: one.reason, gives="text"),
@@ -64,7 +52,6 @@ _ACTIONS: Final[tuple[Column[Action], ...]] = (
     Column("WRITES", lambda one: format_size(one.bytes_to_write), right=True),
     Column("TIME SAVED", lambda one: _estimate(wording.format_seconds(one.read_seconds_saved)), right=True),
     Column("DISK SAVED", lambda one: _estimate(format_size(one.disk_bytes_saved)), right=True),
-    Column("SCOPE", _format_part, gives="text"),
     Column("PATH", lambda one: escape(one.path), gives="path"),
 )
 

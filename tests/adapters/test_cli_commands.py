@@ -155,8 +155,8 @@ LEFT_ALONE = (
 
 def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(typed: Typed) -> None:
     assert typed("plan", engine=FakeEngine()).out == (
-        "ACTION    REASON      EXTENTS  EXPECTED  WRITES  TIME SAVED  DISK SAVED  SCOPE       PATH\n"
-        "compress  fragmented     9447       360   45.0M       ~1min           -  whole file  /j/abc/system.journal\n"
+        "ACTION    REASON      EXTENTS  EXPECTED  WRITES  TIME SAVED  DISK SAVED  PATH\n"
+        "compress  fragmented     9447       360   45.0M       ~1min           -  /j/abc/system.journal\n"
         f"{LEFT_ALONE[:-1]}"
         "fragmented: The file has far more extents than its data needs, and each costs a cold reader a seek.\n\n"
         "1 file to do: 45 MiB to rewrite, 9,447 to ~360 extents, a cold read is ~1min shorter at 150 IOPS."
