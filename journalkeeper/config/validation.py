@@ -7,7 +7,6 @@ An error names file, line and directive and states the permitted values. No file
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -90,17 +89,13 @@ def _value(config: Config, directive: Directive) -> Any:
 def _unknown(line: Assignment) -> str:
     sections = list(dict.fromkeys(one.section for one in directives()))
     if line.section not in sections:
-        near = get_close_matches(line.section.capitalize(), sections, n=1)
-        meant = f"did you mean [{near[0]}]? " if near else ""
         what = f"unknown section [{line.section}]" if line.section else "stands before the first section"
-        return f"{what}; {meant}allowed are {', '.join(f'[{section}]' for section in sections)}"
+        return f"{what}; allowed are {', '.join(f'[{section}]' for section in sections)}"
     elsewhere = [one.section for one in directives() if one.spec.name == line.key]
     if elsewhere:
         return f"does not belong in [{line.section}] but in [{elsewhere[0]}]"
-    names = {one.spec.name.lower(): one.spec.name for one in directives() if one.section == line.section}
-    near = get_close_matches(line.key.lower(), names, n=1)
-    meant = f"did you mean {names[near[0]]}=? " if near else ""
-    return f"unknown in [{line.section}]; {meant}allowed are {', '.join(f'{name}=' for name in names.values())}"
+    allowed = ", ".join(f"{one.spec.name}=" for one in directives() if one.section == line.section)
+    return f"unknown in [{line.section}]; allowed are {allowed}"
 
 
 def _validate(lines: dict[Directive, list[Assignment]]) -> tuple[Config, list[Problem]]:
