@@ -12,7 +12,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, Final
 
-from journalkeeper.bus import contract, names, options
+from journalkeeper.bus import contract, names
 from journalkeeper.bus.contract import Values
 from journalkeeper.journald.names import classify
 from journalkeeper.model import JournalFile, Outcome, Plan, Result
@@ -78,8 +78,7 @@ def _carry_fact(fact: int | float | str | list[str]) -> tuple[str, Any]:
 
 def job_values(job: Job) -> Values:
     """Return the D-Bus properties of a job: (signature, value) by name."""
-    arguments = options.list_arguments(job.request)
-    return to_values(JobState(job.number, job.state, *arguments, job.progress.fraction), job.progress)
+    return to_values(JobState(job.number, job.state, job.progress.fraction), job.progress)
 
 
 def list_files(found: Findings, offset: int, reads: Reads) -> list[Values]:

@@ -153,11 +153,5 @@ class JobState(NamedTuple):
     """Its number, from 1."""
     state: str
     """queued, running, or canceling: it ends at the next chunk border."""
-    paths: Annotated[list[str], Key(constant=True)]
-    """The arguments of Defragment: the files, ..."""
-    compress: Annotated[str, Key(constant=True)]
-    """... the compression, ..."""
-    flags: Annotated[Count, Key(constant=True)]
-    """... and the flags."""
     progress: Seconds
     """The share that is done, 0 to 1."""

@@ -235,7 +235,7 @@ def test_progress_is_from_0_to_1(done: int, total: int, progress: float) -> None
         (([PATH, PATH], "", 0), Request(paths=(PATH,))),
     ],
 )
-def test_arguments_mean_what_they_mean_at_the_command_line_and_a_job_shows_them_so(
+def test_arguments_mean_what_they_mean_at_the_command_line(
     given: tuple[list[str], str, int], request_: Request
 ) -> None:
     for arguments in (given, options.list_arguments(request_)):
