@@ -104,7 +104,7 @@ class Engine:
         self.memory = Memory(Observer(root, with_disk_bytes=disk_bytes))
         self._publisher: Publisher | None = None
         if config.metrics.textfile and self.directories == config.watch.directories:  # not of another directory, -D
-            self._publisher = Publisher(config, self.state_directory, judges=not follows)
+            self._publisher = Publisher(config, judges=not follows)
 
     def take_over(self, before: Engine) -> None:
         """Continue with the memory and the metrics of `before`, the engine of the configuration that was valid until

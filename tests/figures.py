@@ -8,9 +8,7 @@ from journalkeeper.metrics.status import Status
 from journalkeeper.model import Reason
 from journalkeeper.model.history import Counters
 
-COUNTERS = Counters(
-    done=5, skipped=4, failed=2, failed_runs=3, bytes_written=1000, extents_removed=600, bytes_reclaimed=800
-)
+COUNTERS = Counters(done=5, skipped=4, failed=2, bytes_written=1000, extents_removed=600, bytes_reclaimed=800)
 STATUS = Status(
     files=7,
     problem_files=1,

@@ -45,7 +45,7 @@ CREATE: Final = (
         f" STRICT{'' if columns.startswith('id ') else ', WITHOUT ROWID'}"
         for table, columns in TABLES.items()
     ),
-    "INSERT INTO ever SELECT *, 0, 0, 0, 0, 0, 0 FROM (VALUES ('done'), ('skipped'), ('failed'), ('failed-run'))",
+    "INSERT INTO ever SELECT *, 0, 0, 0, 0, 0, 0 FROM (VALUES ('done'), ('skipped'), ('failed'))",
 )
 
 REST: Final = (

@@ -180,10 +180,6 @@ class Record(Database):
         rows = (_insert("waiting", one._asdict()) for one in kept.values())
         self._execute([("DELETE FROM waiting", ()), *rows])
 
-    def count_run_failure(self) -> None:
-        """Add 1 to the counter of runs that failed as a whole."""
-        self._execute([("UPDATE ever SET times = times + 1 WHERE what = 'failed-run'", ())])
-
     def counters(self) -> Counters:
         """Return the totals since the history began, which pruning does not change; zeros if they are damaged."""
         rows = self._rows("SELECT * FROM ever")
@@ -192,7 +188,6 @@ class Record(Database):
         known = {
             **times,
             **sums,
-            "failed_runs": times.get("failed-run", 0),
             "bytes_reclaimed": sum(row["bytes_reclaimed"] for row in rows)
             if any(row["reclaims_known"] for row in rows)
             else None,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Write the metrics after each run to the file that Textfile= names.
 
-Metrics never make a run fail: a file that cannot be written becomes a notice, and a failed run is counted, too.
+Metrics never make a run fail: a file that cannot be written becomes a notice. A failed run is shown, too.
 
 The file is written when a number changed. In between the service renews its modification time. Without that the alert
 JournalkeeperSilent fires, because node_exporter shows an old file for ever.
@@ -55,16 +55,15 @@ def target(place: str) -> str:
 
 
 class Publisher:
-    """The writer of the file that `Textfile=` of `config` names; the history is in `state_directory`.
+    """The writer of the file that `Textfile=` of `config` names.
 
     With `judges`, the publisher derives the verdict from each run. `judges` is False in the service, which calls
     `publish_health`: the service's verdict knows more than a run, such as a pause or a read-only directory.
     """
 
-    def __init__(self, config: Config, state_directory: str, *, judges: bool) -> None:
+    def __init__(self, config: Config, *, judges: bool) -> None:
         self._config = config
         self._judges = judges
-        self._state_directory = state_directory
         self._path = target(config.metrics.textfile)
         self.directory = os.path.dirname(self._path)
         self._facts = Facts(succeeded=True, by_service=not judges)
@@ -102,26 +101,19 @@ class Publisher:
     def publish_failure(
         self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        """Count a failed run in the history and write the metrics. The signature is that of an ExitStack callback.
+        """Write the metrics after a failed run. The signature is that of an ExitStack callback.
 
         Only a KeeperError or OSError counts. A BusyError does not, because another run is active, nor a NotBtrfsError
-        before the first success: the host may have no btrfs. A failure to count or write becomes a note on `error`.
+        before the first success: the host may have no btrfs. A failure to write becomes a note on `error`.
         """
         if not isinstance(error, KeeperError | OSError) or isinstance(error, BusyError):
             return
         if isinstance(error, NotBtrfsError) and self._facts.status is None:
             return
-        notices = run_bookkeeping(self._count_failure, "not counted: ")  # most likely for the same error
         healthy = False if self._judges else self._facts.healthy
         self._facts = self._facts._replace(succeeded=False, intake_delay_us=None, healthy=healthy)
-        for notice in notices + run_bookkeeping(self._write):
+        for notice in run_bookkeeping(self._write):
             error.add_note(notice)  # the run's own error matters more
-
-    def _count_failure(self) -> None:
-        """Raises: KeeperError if the history cannot be read or written."""
-        with Record(self._state_directory) as record:
-            record.count_run_failure()
-            self._facts = self._facts._replace(counters=record.counters())
 
     def take_over(self, before: Publisher | None, *, healthy: bool | None) -> None:
         """Continue with this verdict and the facts of `before`, the publisher until a reload. Raises: as

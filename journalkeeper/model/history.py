@@ -68,7 +68,7 @@ class Sample(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """The totals since the history began at `since_us`: outcomes by result, failed runs, costs and savings.
+    """The totals since the history began at `since_us`: outcomes by result, costs and savings.
 
     `bytes_reclaimed` is the disk space that the measured rewrites freed, less the space that they used. It is None if
     no rewrite was measured, which requires CAP_SYS_ADMIN or the measure socket. `unmeasured` rewrites are not in it,
@@ -79,7 +79,6 @@ class Counters(NamedTuple):
     done: Count = 0
     skipped: Count = 0
     failed: Count = 0
-    failed_runs: Annotated[Count, Key(metric="Runs that failed as a whole.", metric_name="run_failures_total")] = 0
     bytes_written: Annotated[
         Count, Key(metric="Bytes written to journal files, before compression.", metric_name="written_bytes_total")
     ] = 0

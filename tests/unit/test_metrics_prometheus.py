@@ -22,7 +22,6 @@ SAMPLES = {
     "by_service": "1",
     "last_run_success": "1",
     "last_run_timestamp_seconds": "1700000000.000001",
-    "run_failures_total": "3",
     'actions_total{result="done"}': "5",
     'actions_total{result="failed"}': "2",
     'actions_total{result="skipped"}': "4",
