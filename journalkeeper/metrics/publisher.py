@@ -29,8 +29,6 @@ from journalkeeper.model import Host, Outcome, Plan
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NotBtrfsError, run_bookkeeping
 from journalkeeper.whole_file import write_whole
 
-REFRESH_S: Final = 3600.0
-
 CONFIRM_S: Final = 1800.0
 """How old the file of a healthy service may become, and 90 s more: JournalkeeperSilent waits for 45 min."""
 
@@ -69,12 +67,11 @@ class Publisher:
         self._facts = Facts(succeeded=True, by_service=not judges)
         self._since_us = _read_since(self._path)
         self._text = ""
-        self._written_s = -REFRESH_S
 
     def publish_success(
         self, seen: tuple[Host, Plan], outcomes: Sequence[Outcome], record: Record, intake_delay_us: int | None
     ) -> None:
-        """Write the metrics after a successful run, unless the same text was written less than REFRESH_S ago.
+        """Write the metrics after a successful run, unless the file has them already.
 
         `seen` is the look and the plan of this run, `record` the history. `intake_delay_us` is None outside the
         service.
@@ -149,8 +146,7 @@ class Publisher:
             self._since_us = 0 if healthy else self._since_us or time.time_ns() // 1000
         self._facts = self._facts._replace(unhealthy_since_us=self._since_us or (None if healthy is None else 0))
         text = prometheus.render(self._facts)
-        recent = time.monotonic() - self._written_s < REFRESH_S
-        if text == self._text and recent and os.path.lexists(self._path):
+        if text == self._text and os.path.lexists(self._path):
             return
         try:
             # Not synced: after a power cut the next run writes it.
@@ -158,7 +154,7 @@ class Publisher:
         except FileError as error:
             remedy = REMEDIES.get(error.number, "").format(self.directory)
             raise KeeperError(f"{error}; {remedy}" if remedy else str(error)) from error
-        self._text, self._written_s = text, time.monotonic()
+        self._text = text
 
 
 def _read_since(path: str) -> int:
