@@ -14,8 +14,8 @@ from journalkeeper.model import MIB, Stretch
 from journalkeeper.model.units import spell_size
 
 HEIGHTS: Final = "▁▂▃▄▅▆▇█"
-_SMALL: Final = " (too little for a column)"
-
+SCALE: Final = "▁ at most 1, ▂ 2, ▃ 4, ▄ 8, ▅ 16, ▆ 32, ▇ 64, █ 128 or more"
+"""The fewest extents of each height, as `level` computes it."""
 
 KINDS: Final = {
     "data_bytes": "d plain data",
@@ -54,32 +54,14 @@ def draw_lines(parts: Sequence[Stretch], width: int) -> list[str]:
 
     The picture has at most `width` columns; the lines of the key can be longer. There must be parts.
     """
-    columns = merge(parts, width)
-    steps = [level(part.extents, part.length) for part in columns]
+    columns, whole = merge(parts, width), _sum(parts)
     drawn = "".join(
-        " " if part.hole_bytes == part.length else HEIGHTS[step] for part, step in zip(columns, steps, strict=True)
+        " " if part.hole_bytes == part.length else HEIGHTS[level(part.extents, part.length)] for part in columns
     )
-    return [drawn, "".join(map(letter, columns)), *_key(parts, columns, set(steps))]
-
-
-def _key(parts: Sequence[Stretch], columns: list[Stretch], steps: set[int]) -> list[str]:
-    whole = _sum(parts)
     wide = f"each column {spell_size(columns[0].length)}" if len(columns) > 1 else "one column"
-    seen = set(map(letter, columns))
-    counts = [f"{HEIGHTS[step]} {_count(step)}" for step in sorted(steps)]
-    kinds = [
-        f"{kind}, {spell_size(getattr(whole, field))}{'' if kind[0] in seen else _SMALL}"
-        for field, kind in KINDS.items()
-        if getattr(whole, field)
-    ]
-    return [f"{wide}; extents per MiB: {', '.join(counts)}", *kinds]
-
-
-def _count(step: int) -> str:
-    if step == 0:
-        return "at most 1"
-    low, high = 1 << step, (2 << step) - 1
-    return f"{low} to {high}" if step < len(HEIGHTS) - 1 else f"{low} or more"
+    held = [(kind, getattr(whole, field)) for field, kind in KINDS.items()]
+    kinds = [f"{kind}, {spell_size(size_bytes)}" for kind, size_bytes in held if size_bytes]
+    return [drawn, "".join(map(letter, columns)), f"{wide}; extents per MiB: {SCALE}", *kinds]
 
 
 def _sum(parts: Sequence[Stretch]) -> Stretch:

@@ -51,6 +51,5 @@ def test_heights_letters_and_a_key_of_what_occurs() -> None:
     parts = [data(200), Stretch(MIB, MIB, 9, compressed_bytes=MIB), Stretch(2 * MIB, MIB, 0, hole_bytes=MIB)]
     lines = picture.draw_lines(parts, 80)
     assert lines[:2] == ["█▄ ", "dch"]
-    assert "█ 128 or more" in lines[2]
-    assert "▄ 8 to 15" in lines[2]
-    assert [line[0] for line in lines[3:]] == ["d", "c", "h"]
+    assert lines[2] == f"each column 1 MiB; extents per MiB: {picture.SCALE}"
+    assert lines[3:] == ["d plain data, 1 MiB", "c compressed data, 1 MiB", "h hole, 1 MiB"]
