@@ -10,7 +10,7 @@ strategies:
   untouched         nothing is done
   no fsync          as untouched, but journald never calls fsync: shows how
                     much of WAIT (below) is due to fsync
-  NOCOW             chattr +C
+  NOCOW             chattr +C, without checksums
   fewer flushes     a quarter of them, as with a fourfold SyncIntervalSec=
   small files       SystemMaxFileSize=32M, a quarter of that of the others
   autodefrag        the mount option
@@ -122,18 +122,4 @@ def _summarize(compared: compare.LabAnswer) -> str:
     facts = f"{compared.flushes} flushes of {compare.MESSAGES} messages each in {compare.DAYS} days"
     each = ", ".join(f"{row.strategy} {row.written_bytes / compared.logged_bytes:.3g}" for row in compared.strategies)
     written = f"Bytes written for each byte logged: {each}."
-    return f"{_verdict(compared)} {written} {facts}, on {escape(compared.directory)}, {speed}."
-
-
-def _verdict(compared: compare.LabAnswer) -> str:
-    if not compared.iops:
-        return "Without a limit of IOPS the times are too short to rank the strategies."
-    by_name = {row.strategy: row for row in compared.strategies}
-    without = by_name.pop("no fsync")
-    best = min(by_name.values(), key=lambda row: row.flush_s)
-    summed = min((row for row in by_name.values() if row.checksummed), key=lambda row: row.flush_s)
-    text = f"A boot waits least with {best.strategy}, {best.flush_s:.2f} s"
-    if summed is not best:
-        text += f"; of those with checksums with {summed.strategy}, {summed.flush_s:.2f} s"
-    fsync = f"{by_name['untouched'].wait_s:.2f} s untouched, {without.wait_s:.2f} s without journald's fsync"
-    return f"{text}. A message waits for at most {fsync}. NOCOW has no checksums."
+    return f"{written} {facts}, on {escape(compared.directory)}, {speed}."
