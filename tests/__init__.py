@@ -37,7 +37,7 @@ TESTS_OF = {
     "journald": "journald_* hostile_names boundary",
     "observe": "observe* intake read_cost many_files",
     "history": "history_database history_state history_store record_faults",
-    "execute": "execute* effects kernels",
+    "execute": "execute* isolate effects kernels",
     "metrics": "metrics_*",
     "engine": "engine",
     "whole_file": "whole_file",

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from journalkeeper.cli.check_config import ConfigAnswer
 from journalkeeper.cli.doctor import DoctorAnswer
 from journalkeeper.cli.history import HistoryAnswer
+from journalkeeper.cli.isolate import IsolateAnswer
 from journalkeeper.cli.pause import PauseAnswer
 from journalkeeper.cli.probe import ProbeAnswer
 from journalkeeper.cli.report import ReportAnswer
@@ -34,6 +35,7 @@ ANSWERS: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "report": ("The page that was written. ", (ReportAnswer,)),
     "doctor": ("", (DoctorAnswer,)),
     "retention": ("How long a history fits the same bytes. ", (RetentionAnswer,)),
+    "isolate": ("Whether the journal is in a subvolume of its own. ", (IsolateAnswer,)),
     "probe": ("What was measured. ", (ProbeAnswer,)),
     "lab": ("Each strategy on that disk. ", (LabAnswer,)),
     "pause": ("What was asked of the service. ", (PauseAnswer,)),

@@ -19,7 +19,7 @@ import os
 import struct
 import time
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import NamedTuple
 
 from journalkeeper.btrfs.kernel import ioctl
@@ -210,3 +210,11 @@ def locate_byte(fd: int, offset: int) -> int | None:
     """
     rows = _read_rows(fd, offset, offset + 1, 1)
     return rows[0][1] + offset - rows[0][0] if rows else None
+
+
+def has_same_extents(one: int, other: int) -> bool:
+    """Return whether two files consist of the same extents. Their answers to SEEK_HOLE can differ nevertheless.
+
+    Raises: as `map_batches`.
+    """
+    return all(a == b for a, b in zip_longest(*(iterate_extents(fd, sync=True) for fd in (one, other))))

@@ -255,6 +255,35 @@ def count_snapshots(fd: int) -> int | None:
     return len([one for one in every if one.uuid in family - {own.uuid}])
 
 
+def is_subvolume(fd: int) -> bool:
+    """Return whether the directory `fd`, which is on btrfs, is the top of a subvolume."""
+    return os.fstat(fd).st_ino == FIRST_FREE_OBJECTID
+
+
+def create_subvolume(path: str) -> None:
+    """Make an empty subvolume. Raises: OSError."""
+    btrfsutil.create_subvolume(path)
+
+
+def delete_subvolume(path: str) -> None:
+    """Delete a subvolume with all files in it. Raises: OSError."""
+    btrfsutil.delete_subvolume(path)
+
+
+def read_uuid(fd: int) -> bytes:
+    """Return the UUID of the subvolume that contains `fd`. A snapshot of it has another one. Raises: OSError."""
+    return bytes(btrfsutil.subvolume_info(fd).uuid)
+
+
+def find_subvolume(directory: str, uuid: bytes) -> str | None:
+    """Return the path, from the volume's top, of the subvolume with this UUID. `directory` is on the same volume.
+
+    Raises: OSError: EPERM without CAP_SYS_ADMIN; ENOTTY not on btrfs.
+    """
+    every = btrfsutil.SubvolumeIterator(directory, top=FS_TREE_OBJECTID, info=True)
+    return next((place for place, info in every if info.uuid == uuid), None)
+
+
 def _sum_free(spaces: list[Space]) -> int:
     return sum(space.total_bytes - space.used_bytes for space in spaces)
 
@@ -281,9 +310,12 @@ def find_mount_lines(places: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(line for line in read_mount_lines() if any(_concerns(line, place) for place in places))
 
 
-def get_mount_point(line: str) -> str:
-    """Return the mount point in a line of mountinfo, which has octal escapes for blanks and backslashes (proc(5))."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split(" ")[4])
+def get_mount_point(line: str, index: int = 4) -> str:
+    """Return the mount point in a line of mountinfo, or with 3 the path in the volume that is mounted there.
+
+    The line has octal escapes for blanks and backslashes (proc(5)).
+    """
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split(" ")[index])
 
 
 def _concerns(line: str, place: str) -> bool:

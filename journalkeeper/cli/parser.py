@@ -72,6 +72,7 @@ COMMANDS = (
     Command("report", "write one page with charts: boots, extents, waits, actions", "report", _READS_FILES),
     Command("doctor", "show what is wrong or risky on this host, with remedies", "doctor", _READS_FILES),
     Command("retention", "show how far back the journal reaches, or extend it", "retention", _SETS_JOURNALD),
+    Command("isolate", "move the journal out of the root's snapshots", "isolate", _REWRITES_FILES),
     Command("pause", "stop the service's automatic work for a while", "pause", _NEEDS_POLKIT),
     Command("resume", "end a pause", "pause", _NEEDS_POLKIT),
     Command("probe", "measure how long logging, reading and an fsync take", "probe", "it starts a journald, or traces"),

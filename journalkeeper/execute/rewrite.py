@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final
 
@@ -55,7 +55,7 @@ def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
         _copy_xattrs(held.fd, copy)  # also before the data, which would be written in vain without the right to do so
         expected = max(action.extents_expected, _copy_data(held, copy, action, pace))
         if pace.ended is None:
-            _copy_attributes(held.fd, copy, held.status)
+            copy_attributes(held.fd, copy, held.status)
             os.fsync(copy)
             try:
                 _verify(held.fd, copy, pace)
@@ -144,8 +144,11 @@ def _write(fd: int, data: bytes, offset: int) -> None:
         view, offset = view[done:], offset + done
 
 
-def _copy_attributes(original: int, copy: int, status: os.stat_result) -> None:
-    """The mtime note is left out, because it describes only the original inode."""
+def copy_attributes(original: int, copy: int, status: os.stat_result) -> None:
+    """Give the copy the original's mode, FLAGS_KEPT, xattrs (with the ACL) and the times of `status`.
+
+    The mtime note is left out, because it describes only the original inode.
+    """
     os.fchmod(copy, status.st_mode & 0o7777)
     kept = _read_flags(original)
     if kept != _read_flags(copy):
@@ -179,21 +182,32 @@ def _verify(original: int, copy: int, pace: Pace) -> None:
     Raises: Failed if the files differ; Refused if one became shorter; OSError.
     """
     os.posix_fadvise(copy, 0, 0, os.POSIX_FADV_DONTNEED)
+    holes = [array("Q", chain.from_iterable(fiemap.find_data(fd, sync=True))) for fd in (original, copy)]
+    if holes[0] != holes[1]:
+        raise Failed(Reason.MISMATCH, "the copy's holes differ from the original's")
+    require_equal_attributes(original, copy)
+    require_equal_data(original, copy, pace.iterate_reads(join_near(fiemap.find_data(original, sync=False))))
+
+
+def require_equal_attributes(original: int, copy: int) -> None:
+    """Raise Failed if xattrs, FLAGS_KEPT, owner, mode, size or mtime differ."""
     wanted, found = _describe(original), _describe(copy)
     for what in wanted:
         if wanted[what] != found[what]:
             raise Failed(Reason.MISMATCH, f"the copy's {what} differ from the original's")
-    for offset, length in pace.iterate_reads(join_near(fiemap.find_data(original, sync=False))):
+
+
+def require_equal_data(original: int, copy: int, runs: Iterable[tuple[int, int]]) -> None:
+    """Raise Failed if the content of `runs`, (offset, length), differs; Refused if a file ends before. OSError."""
+    for offset, length in runs:
         for theirs, ours in zip(_read(original, offset, length), _read(copy, offset, length), strict=True):
             if theirs != ours:
                 raise Failed(Reason.MISMATCH, "the copy's content differs from the original's")
 
 
 def _describe(fd: int) -> dict[str, object]:
-    """Return the attributes and holes that a copy must share with its original, by name for an error message."""
     status = os.fstat(fd)
     return {
-        "holes": array("Q", chain.from_iterable(fiemap.find_data(fd, sync=True))),
         "attributes": _read_xattrs(fd),
         "flags": _read_flags(fd),
         "owner and mode": (status.st_uid, status.st_gid, status.st_mode),

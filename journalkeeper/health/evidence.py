@@ -83,11 +83,12 @@ def lacks_quota(volume: Volume) -> bool:
 
 
 class Silence(StrEnum):
-    """Why a journald takes no messages."""
+    """Why a journald takes or stores no messages."""
 
     STOPPED = "is stopped"
     MASKED = "is masked and does not run"
     HUNG = "does not answer"
+    ROLLED_BACK = "keeps messages in memory only, because a rollback left the journal in the old root"
 
 
 class Present(NamedTuple):

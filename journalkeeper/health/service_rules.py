@@ -68,13 +68,16 @@ UNWRITABLE: Final = {
 def journald_silent(silent: tuple[tuple[str, Silence], ...]) -> Answers:
     """A journald of this host takes no messages: it is stopped, masked, has failed or does not answer.
 
-    One problem for the first unit. The journald of a namespace without a listening socket is not used.
+    Or a rollback left the journal behind, and journald stores them in memory only. One problem for the first unit. The
+    journald of a namespace without a listening socket is not used.
     """
     for unit, silence in silent[:1]:
-        verb = "restart" if silence is Silence.HUNG else "start"
+        command = f"systemctl {'restart' if silence is Silence.HUNG else 'start'} {unit}"
         unmask = UNMASK.format(unit) if silence is Silence.MASKED else ""
+        if silence is Silence.ROLLED_BACK:
+            command = "journalkeeper isolate --apply"
         sentence = f"{unit} {silence}: no message that it should take is stored."
-        yield problem(sentence, f"{unmask}systemctl {verb} {unit}", units=[name for name, _ in silent])
+        yield problem(sentence, f"{unmask}{command}", units=[name for name, _ in silent])
 
 
 def bad_configuration(evidence: Evidence) -> Answers:

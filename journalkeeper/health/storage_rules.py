@@ -27,16 +27,6 @@ PINNED_BYTES: Final = 16 * MIB
 MANY_EXTENTS: Final = 2 * READ_IOPS
 """The extents above the ideal that cost a cold reader two seconds; fewer are not reported."""
 
-MOVE: Final = (
-    *("journalctl --relinquish-var", "mv /var/log/journal /var/log/journal.old"),
-    *(
-        "btrfs subvolume create /var/log/journal",
-        "cp --archive --reflink=auto /var/log/journal.old/. /var/log/journal/",
-    ),
-    *("journalctl --flush", "rm -r /var/log/journal.old"),
-)
-"""The commands that move the host's journal into a subvolume of its own."""
-
 ASIDE: Final = "/var/log/damaged-journals"
 """Where the remedy of damaged files puts them."""
 
@@ -97,18 +87,19 @@ def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
 def pinned_by_snapshots(files: Files, look: Look) -> Answers:
     """Snapshots keep the data of journal files: deleting a file frees no space until they are deleted.
 
-    One advice from 16 MiB of shared data. The remedy moves the journal into a subvolume of its own, or lists the
-    snapshots if the journal already has one.
+    One advice from 16 MiB of shared data, with the number of snapshots of the subvolume if btrfs could be asked.
     """
     snapshots = {volume.device: volume.snapshots for volume in look.host.volumes}
     shared = [file for file in files if file.extents.shared_bytes and snapshots.get(file.device) != 0]
     total = sum(map(count_shared_disk_bytes, shared))
     if total >= PINNED_BYTES:
-        known = all(snapshots.get(file.device) for file in shared)
-        held = f"{'Snapshots' if known else 'Snapshots or other files'} keep {spell_size(total)} on the disk"
-        held += f" of {pluralize(len(shared), 'journal file')}"
+        numbers = [snapshots.get(device) for device in {file.device for file in shared}]
+        number = sum(filter(None, numbers)) if all(numbers) else None
+        who = "snapshots or other files" if number is None else pluralize(number, "snapshot")
+        held = f"{spell_size(total)} on the disk of {pluralize(len(shared), 'journal file')} belong to {who} as well"
         sentence = f"{held}: journald cannot free that space, and each rewrite stores an additional copy."
-        yield advice(sentence, *_list_subvolume_commands(look, shared), shared_bytes=total, files=len(shared))
+        facts = {"shared_bytes": total, "files": len(shared), "snapshots": number}
+        yield advice(sentence, *_list_subvolume_commands(look, shared), **facts)
 
 
 def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> Answers:
@@ -162,8 +153,7 @@ def _list_datacow_commands(directories: list[str]) -> tuple[str, ...]:
 
 
 def _list_subvolume_commands(look: Look, shared: list[JournalFile]) -> tuple[str, ...]:
-    """The commands to move the journal are for /var/log/journal only, because they ask the host's journald."""
     owned = {volume.device for volume in look.host.volumes if volume.own_subvolume}
     if any(file.path.startswith("/var/log/journal/") and file.device not in owned for file in shared):
-        return MOVE
+        return ("journalkeeper isolate", "journalkeeper isolate --apply")
     return (f"btrfs subvolume list -s {quote(min(file.path for file in shared).rpartition('/')[0])}",)

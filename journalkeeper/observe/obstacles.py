@@ -38,6 +38,9 @@ start systemctl.
 """
 
 MASKING: Final = ("/etc/systemd/system", "/run/systemd/system")
+EMPTY_SUBVOL_DIR_OBJECTID: Final = 2
+"""The inode number of the directory that a snapshot contains in place of a subvolume. It can only be removed."""
+
 SOCKET: Final = "/run/systemd/journal/socket"
 
 Places = Mapping[str, Sequence[Directory]]
@@ -131,8 +134,16 @@ def find_full(places: Places) -> tuple[tuple[str, Volume], ...]:
     return tuple(one for one in found.values() if lacks_room(one[1]))
 
 
+def is_left_by_rollback(path: str) -> bool:
+    """Return whether `path` is a directory in place of a subvolume that its snapshot does not contain."""
+    with suppress(OSError), opening.open_directory(os.path.realpath(path)) as fd:
+        # it knows no ioctl of btrfs, and other filesystems use this number, too
+        return os.fstat(fd).st_ino == EMPTY_SUBVOL_DIR_OBJECTID and " - btrfs " in (find_mount_line(fd) or "")
+    return False
+
+
 def find_silent(places: Places, timeout_s: float) -> tuple[tuple[str, Silence], ...]:
-    """Return the unit of each journald of this host that writes to `places` and takes no messages, with the reason.
+    """Return the unit of each journald of this host that writes to `places` and stores no messages, with the reason.
 
     A journald of a namespace is asked only while it runs, because a question would start it.
     """
@@ -153,7 +164,9 @@ def _find_namespaces(places: Places) -> set[str]:
 
 def _judge(namespace: str, unit: str, timeout_s: float) -> Silence | None:
     if os.path.lexists(f"{RUNNING}{unit}"):
-        return Silence.HUNG if control.answers(namespace, timeout_s) is False else None
+        if control.answers(namespace, timeout_s) is False:
+            return Silence.HUNG
+        return Silence.ROLLED_BACK if not namespace and is_left_by_rollback(layout.TOP) else None
     if any(os.path.realpath(f"{place}/{unit}") == os.devnull for place in MASKING):
         return Silence.MASKED
     return None if namespace or _is_listening() else Silence.STOPPED

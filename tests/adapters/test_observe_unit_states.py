@@ -83,6 +83,8 @@ def test_a_manager_that_does_not_answer_is_unknown_in_time(
         ("masked", None, Silence.MASKED),
         ("stopped", None, Silence.STOPPED),
         ("listening", None, None),  # the next message starts it
+        ("rolled back", True, Silence.ROLLED_BACK),
+        ("rolled back", False, Silence.HUNG),
     ],
 )
 def test_a_journald_that_takes_no_messages_is_named_with_the_reason(
@@ -96,7 +98,8 @@ def test_a_journald_that_takes_no_messages_is_named_with_the_reason(
     monkeypatch.setattr(layout, "TOP", f"{tmp_path}")
     monkeypatch.setattr(layout, "read_machine_id", lambda: MACHINE)
     monkeypatch.setattr(control, "answers", lambda *_: answers)
-    if state == "running":
+    monkeypatch.setattr(obstacles, "is_left_by_rollback", lambda path: state == "rolled back" and path == layout.TOP)
+    if state in {"running", "rolled back"}:
         (tmp_path / f"running:{unit}").symlink_to("0123456789abcdef")
     if state == "masked":
         (tmp_path / "masked").mkdir()

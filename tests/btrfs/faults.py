@@ -24,7 +24,10 @@ from tests.journal_files import PAGE
 from tests.patience import eventually
 from tests.volumes import drop_caches
 
-CALLS = ("open", "link", "rename", "unlink", "fsync", "fchown", "fchmod", "setxattr", "removexattr", "utime", "pwrite")
+CALLS = (
+    *("open", "link", "rename", "unlink", "fsync", "fchown", "fchmod", "setxattr", "removexattr", "utime", "pwrite"),
+    *("mkdir", "rmdir", "symlink", "chown", "copy_file_range"),
+)
 KERNEL_CALLS = ("ioctl", "renameat2", "sync_file_range")
 
 
@@ -39,6 +42,8 @@ def before_each_call(monkeypatch: pytest.MonkeyPatch, event: Callable[[], None])
             return real(*args, **words)
 
         monkeypatch.setattr(module, name, wrapped)
+        if module is os and real in os.supports_follow_symlinks:  # shutil looks it up there
+            monkeypatch.setattr(os, "supports_follow_symlinks", {*os.supports_follow_symlinks, wrapped})
 
     for name in CALLS:
         wrap(os, name)
@@ -50,7 +55,7 @@ def killed_before(number: int, work: Callable[[], object]) -> bool:
     """Do `work` in a child that kills itself before its call of this number; False if it came to the end."""
     child = os.fork()
     if child == 0:
-        count = 0
+        count, ended = 0, 1
 
         def event() -> None:
             nonlocal count
@@ -62,9 +67,11 @@ def killed_before(number: int, work: Callable[[], object]) -> bool:
             with pytest.MonkeyPatch.context() as patch:
                 before_each_call(patch, event)
                 work()
+            ended = 0
         finally:
-            os._exit(0)
+            os._exit(ended)
     _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or status == 0, "the work raised an error"
     return os.WIFSIGNALED(status)
 
 

@@ -58,6 +58,7 @@ def test_a_snapshot_beside_a_nocow_journal(
     said = doctor(volume.mountpoint)["findings"]
     assert said["nocow-snapshots"]["facts"] == {"directories": [str(where)]}
     assert said["pinned-by-snapshots"]["facts"]["shared_bytes"] >= 16 * MIB
+    assert said["pinned-by-snapshots"]["facts"]["snapshots"] == 1
     (remedy,) = said["pinned-by-snapshots"]["remedy"]  # the volume's root is a subvolume already
     assert "snapshot" in run(*remedy.split())
     run("btrfs", "subvolume", "delete", "--commit-after", volume.mountpoint / "snapshot")

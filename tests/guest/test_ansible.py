@@ -193,6 +193,24 @@ def test_journald_keeps_a_longer_history_once_a_host_knows_what_fits(fleet: Flee
     assert not any((host.root / RETENTION).exists() for host in fleet.hosts)
 
 
+def test_the_journal_moves_into_a_subvolume_and_back(fleet: Fleet) -> None:
+    def isolated() -> list[bool]:
+        return [(host.root / "var/log/journal").stat().st_ino == 256 for host in fleet.hosts]
+
+    for wanted in (True, False):
+        for changed in (1, 0):
+            done = fleet.play({"journalkeeper_isolate": wanted}, "--tags=isolate")
+            assert (done.status, done.changed) == (0, dict.fromkeys(base.SYSTEMD, changed)), done.said
+            assert isolated() == [wanted] * len(fleet.hosts)
+    first = fleet.hosts[0]
+    first.shell("systemctl stop journalkeeper; journalctl --relinquish-var; mv /var/log/journal /var/log/aside")
+    try:
+        done = fleet.play({"journalkeeper_isolate": True}, "--tags=isolate", f"--limit={first.name}")
+        assert (done.status, set(done.changed.values())) == (0, {0}), done.said
+    finally:
+        first.shell("mv /var/log/aside /var/log/journal; journalctl --flush; systemctl start journalkeeper")
+
+
 def test_a_mode_enables_its_units_and_disables_the_others(fleet: Fleet) -> None:
     assert fleet.play({"journalkeeper_mode": "timer"}, "--tags=service").status == 0
     assert [states(host) for host in fleet.hosts] == [["disabled inactive", "enabled active", "enabled active"]] * 2

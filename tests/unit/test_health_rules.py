@@ -148,6 +148,7 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("no-room", PROBLEM, evidence(full=((DIRECTORY, volume()),))),
     ("no-room", PROBLEM, evidence(full=((DIRECTORY, volume(quota_bytes=MIB)),))),
     ("journald-silent", PROBLEM, evidence(silent=(("systemd-journald.service", Silence.HUNG),))),
+    ("journald-silent", PROBLEM, evidence(silent=(("systemd-journald.service", Silence.ROLLED_BACK),))),
     ("keeper-down", PROBLEM, down(service="failed/failed/enabled")),
     ("keeper-down", PROBLEM, starting(60)),
     ("keeper-down", PROBLEM, starting(60)._replace(service=Hung())),
@@ -372,20 +373,26 @@ def test_directories_are_quoted_in_remedies() -> None:
     assert found.facts == {"directories": [where], "data_profiles": ["raid1"]}
 
 
-def test_a_journal_in_a_subvolume_of_its_own_is_not_moved_into_one() -> None:
-    for own in (False, True):
-        given = seen(SHARED, volumes=(volume(own_subvolume=own),))
-        found = answer("pinned-by-snapshots", given)
-        assert isinstance(found, Finding)
-        assert any(line.startswith("btrfs subvolume create") for line in found.remedy) is not own
+@pytest.mark.parametrize(
+    ("path", "own", "moved"),
+    [
+        ("/var/log/journal/a.journal", False, True),
+        ("/var/log/journal/a.journal", True, False),
+        ("/mnt/x", False, False),
+    ],
+)
+def test_only_the_hosts_journal_in_the_roots_subvolume_is_to_be_moved(path: str, *, own: bool, moved: bool) -> None:
+    found = finding("pinned-by-snapshots", seen(SHARED._replace(path=path), volumes=(volume(own_subvolume=own),)))
+    assert ("journalkeeper isolate --apply" in found.remedy) is moved
 
 
-@pytest.mark.parametrize(("path", "moved"), [("/var/log/journal/a.journal", True), ("/mnt/x/a.journal", False)])
-def test_no_directory_but_the_hosts_journal_is_moved(path: str, *, moved: bool) -> None:
-    found = answer("pinned-by-snapshots", seen(SHARED._replace(path=path)))
-    assert isinstance(found, Finding)
-    moves = [line for line in found.remedy if line.startswith(("mv ", "rm "))]
-    assert moves == (["mv /var/log/journal /var/log/journal.old", "rm -r /var/log/journal.old"] if moved else [])
+@pytest.mark.parametrize(
+    ("number", "words"), [(None, "snapshots or other files"), (1, "1 snapshot"), (2, "2 snapshots")]
+)
+def test_the_number_of_snapshots_that_contain_the_journal_is_shown(number: int | None, words: str) -> None:
+    found = finding("pinned-by-snapshots", seen(SHARED, volumes=(volume(snapshots=number),)))
+    assert found.sentence.startswith(f"16 MiB on the disk of 1 journal file belong to {words} as well:")
+    assert found.facts["snapshots"] == number
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The move of a journal directory into a btrfs subvolume of its own, which no snapshot of the root contains, or back.
+
+The directory's name leads to a whole journal at every moment: a copy is made next to it, verified and on the disk
+before the two exchange their names in one step. The caller sees to it that no journald writes meanwhile.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from journalkeeper.btrfs import fiemap, inode, kernel, volume
+from journalkeeper.execute import rewrite
+from journalkeeper.execute.verified_file import FIXED, Refused
+from journalkeeper.health.evidence import SERVICE
+from journalkeeper.journald import opening
+from journalkeeper.model.errors import FileError, KeeperError
+from journalkeeper.observe.obstacles import is_left_by_rollback
+
+STAGING: Final = ".{}-isolate"
+"""The name of the copy until the exchange, and of the old tree after it, next to the journal directory of this name."""
+
+MARK: Final = "user.journalkeeper.moved"
+"""An attribute of both trees of a move, set before the exchange: the tree's fingerprint.
+
+A tree with another fingerprint was written to after the copy, and is never removed. Only a part of a tree has none.
+"""
+
+ISOLATED: Final = "trusted.journalkeeper.isolated.{}"
+"""An attribute of the directory above the journal directory of this name: the UUID of the journal's subvolume.
+
+Each later snapshot of the root contains it. Only root can write it, and nobody can give a subvolume an UUID.
+"""
+
+ANEW: Final = (
+    "was left by a rollback, and no other root has its subvolume: rmdir and mkdir it, and run"
+    " systemd-tmpfiles --create --prefix /var/log/journal; journalctl --flush"
+)
+
+CLOSING_S: Final = 10.0
+"""journald closes the files that it gives up in threads, which sync them first."""
+
+FLAGS: Final = rewrite.FLAGS_KEPT | inode.FS_NOCOW_FL | inode.FS_COMPR_FL
+
+
+class Tree(NamedTuple):
+    """A journal directory as it was found, and all below it by relative path. `sizes` are those of regular files."""
+
+    path: str
+    is_subvolume: bool
+    entries: dict[str, os.stat_result]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [entry.st_size for entry in self.entries.values() if stat.S_ISREG(entry.st_mode)]
+
+    @property
+    def states(self) -> set[tuple[str, int, int, int, int]]:
+        """The fields that change with an entry. The kernel notes the time of a store into a mapping at its first page.
+
+        The copy wrote all pages back, so each page's next store is a first one.
+        """
+        every = self.entries.items()
+        return {(way, file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns) for way, file in every}
+
+    @property
+    def fingerprint(self) -> bytes:
+        return hashlib.sha256(repr(sorted(self.states)).encode(errors="surrogateescape")).digest()
+
+
+def survey(path: str, written: list[str] | None = None) -> Tree:
+    """Return the tree at `path`, an absolute path without links.
+
+    The paths of files that a program can write to are added to `written`. Give it only while journald does not write
+    there: see `opening.is_being_written`.
+
+    Raises: KeeperError for what cannot be moved: a mount point at or below `path`, a nested subvolume, a hard link, a
+    file that is immutable, or no file, directory or link; NotBtrfsError; FileError.
+    """
+    for point in (volume.get_mount_point(line) for line in volume.read_mount_lines()):
+        if os.path.commonpath((point, path)) == path:
+            raise KeeperError(f"{point} is a mount point: it cannot be moved, and no snapshot of the root contains it")
+    try:
+        with opening.open_directory(path) as fd:
+            volume.require_btrfs(fd, path)
+            return Tree(path, volume.is_subvolume(fd), dict(_survey_below(fd, path, "", written)))
+    except OSError as error:
+        raise FileError.wrap("look at the journals", path, error) from error
+
+
+def _survey_below(dir_fd: int, top: str, way: str, written: list[str] | None) -> Iterator[tuple[str, os.stat_result]]:
+    for name in sorted(os.listdir(dir_fd)):
+        path = f"{top}/{way}{name}"
+        with suppress(FileNotFoundError):  # journald has deleted an archive
+            found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+            _require_movable(path, found)
+            if stat.S_ISLNK(found.st_mode):
+                yield f"{way}{name}", found
+                continue
+            with opening.hold_open(name, dir_fd) as fd:
+                if inode.get_flags(fd) & FIXED:
+                    raise KeeperError(f"{path} is immutable or append-only: chattr -i -a first")
+                if written is not None and stat.S_ISREG(found.st_mode) and opening.is_being_written(fd):
+                    written.append(path)
+                yield f"{way}{name}", os.fstat(fd)  # later than a store by a writer that has ended
+                if stat.S_ISDIR(found.st_mode):
+                    yield from _survey_below(fd, top, f"{way}{name}/", written)
+
+
+def _require_movable(path: str, status: os.stat_result) -> None:
+    kind = stat.S_IFMT(status.st_mode)
+    for is_so, words in (
+        (kind not in {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK}, "is no file, directory or link"),
+        (kind == stat.S_IFDIR and status.st_ino <= volume.FIRST_FREE_OBJECTID, "is a subvolume of its own"),
+        (kind == stat.S_IFREG and status.st_nlink > 1, f"has {status.st_nlink} names"),
+    ):
+        if is_so:
+            raise KeeperError(f"{path} {words}: move it away first")
+
+
+def survey_unwritten(path: str) -> Tree:
+    """Return `survey(path)` when no process can write there any more. Wait for that for CLOSING_S.
+
+    Raises: as `survey`; KeeperError with the name of a process that can write.
+    """
+    until_s = time.monotonic() + CLOSING_S
+    while True:
+        written: list[str] = []
+        tree = survey(path, written)
+        found = [*find_writers(path), *(("a program that fuser(1) may show", file) for file in written)]
+        if not found:
+            return tree
+        if time.monotonic() > until_s:
+            who, file = found[0]
+            raise KeeperError(f"{who} can write to {file}: end it and its sockets first, and start them afterwards")
+        time.sleep(CLOSING_S / 100)
+
+
+def find_writers(path: str) -> Iterator[tuple[str, str]]:
+    """Yield the programs that can write to the tree at `path`: "UNIT.service (PID)" or "COMMAND (PID)", and the place.
+
+    A program has a file open under this name, or its mount namespace a part of the tree mounted and would keep it. The
+    service's own mount is left out, because it restarts after a move.
+    """
+    for link in glob.iglob("/proc/[0-9]*/fd/*"):
+        with suppress(OSError):  # closed meanwhile
+            if os.lstat(link).st_mode & stat.S_IWUSR and (file := os.readlink(link)).startswith(f"{path}/"):
+                yield _name_process(link), file
+    device, place = locate(path)
+    own, spaces = os.readlink("/proc/self/ns/mnt"), set[str]()
+    for table in glob.iglob("/proc/[0-9]*/mountinfo"):
+        with suppress(OSError):  # the process has ended, or is a zombie
+            space, name = os.readlink(f"{os.path.dirname(table)}/ns/mnt"), _name_process(table)
+            if space in spaces or name.startswith(SERVICE):
+                continue
+            spaces.add(space)
+            for line in volume.read_mount_lines(table):
+                fields, root = line.split(" "), volume.get_mount_point(line, 3)
+                if fields[2] == device and f"{root}/".startswith(f"{place}/") and "rw" in fields[5].split(","):
+                    who = "a program at the" if space == own else f"{name} at its"
+                    yield f"{who} mount {volume.get_mount_point(line)}", path
+
+
+def locate(path: str) -> tuple[str, str]:
+    """Return the number of the volume of the directory `path` in mountinfo, and the path from the volume's top."""
+    with opening.open_directory(path) as fd:
+        line = volume.find_mount_line(fd) or ""
+    root, below = volume.get_mount_point(line, 3), os.path.relpath(path, volume.get_mount_point(line))
+    return line.split(" ")[2], os.path.normpath(os.path.join(root, below))
+
+
+def _name_process(path: str) -> str:
+    """Return the unit, or else the command, and the id of the process that `path` below /proc describes."""
+    pid = path.split("/")[2]
+    cgroup, command = (Path(f"/proc/{pid}/{name}").read_text(errors="replace") for name in ("cgroup", "comm"))
+    units = re.findall(r"[^/\n]+\.service", cgroup)
+    return f"{[command.strip(), *units][-1]} ({pid})"
+
+
+def move(tree: Tree, *, into_subvolume: bool) -> None:
+    """Replace `tree` by a verified copy, a subvolume or a plain directory. The old tree gets the name STAGING.
+
+    Nothing is changed after an error.
+
+    Raises: KeeperError if the tree changed meanwhile, or a copy differs; FileError (ENOSPC, EROFS).
+    """
+    staging = name_staging(tree.path)
+    try:
+        (volume.create_subvolume if into_subvolume else os.mkdir)(staging)
+        with opening.open_directory(tree.path) as old, opening.open_directory(staging) as new:
+            os.fchmod(new, 0o700)
+            _copy_below(old, new)
+            _finish(old, new, os.fstat(old))
+            os.setxattr(old, MARK, tree.fingerprint)
+            os.setxattr(new, MARK, survey(staging).fingerprint)
+            _remember(tree.path, new)
+            volume.commit_transaction(new)
+            _require_same(tree, survey(tree.path))
+            kernel.exchange(new, staging, tree.path)  # both are absolute
+            try:
+                _require_same(tree, survey_unwritten(staging))
+                volume.commit_transaction(new)
+            except BaseException:
+                kernel.exchange(new, staging, tree.path)
+                raise
+    except Refused as error:
+        raise KeeperError(f"{tree.path}: {error.detail}; nothing was moved") from error
+    except OSError as error:
+        raise FileError.wrap("copy the journals", tree.path, error) from error
+
+
+def name_staging(path: str) -> str:
+    """Return the path of STAGING for the journal directory at `path`."""
+    parent, name = os.path.split(path)
+    return f"{parent}/{STAGING.format(name)}"
+
+
+def _require_same(before: Tree, after: Tree) -> None:
+    if changed := before.states ^ after.states:
+        raise KeeperError(f"{before.path}/{min(changed)[0]} was changed during the copy; nothing was moved: try again")
+
+
+def _remember(path: str, top: int) -> None:
+    """Store for later rollbacks which subvolume the journal `top` is, or that it is none. Raises: OSError: EPERM."""
+    parent, name = os.path.split(path)
+    attribute = ISOLATED.format(name)
+    if volume.is_subvolume(top):
+        os.setxattr(parent, attribute, volume.read_uuid(top))
+    elif attribute in os.listxattr(parent):
+        os.removexattr(parent, attribute)
+
+
+def find_lost(path: str) -> str | None:
+    """Return the path, from the volume's top, of the subvolume that a rollback left in another root.
+
+    None if there is a directory at `path`. Raises: KeeperError if neither is there; OSError: EPERM without
+    CAP_SYS_ADMIN.
+    """
+    if (exists := os.path.lexists(path)) and not is_left_by_rollback(path):
+        return None
+    parent, name = os.path.split(path)
+    with suppress(OSError):  # ENODATA; or the filesystem has no attributes
+        if place := volume.find_subvolume(parent, os.getxattr(parent, ISOLATED.format(name))):
+            return place
+    raise KeeperError(f"{path} {ANEW if exists else 'does not exist: there is no journal to move'}")
+
+
+def _copy_below(old: int, new: int) -> None:
+    """Copy all in the directory `old` to the empty directory `new`, files by reflink."""
+    for name in os.listdir(old):
+        status = os.stat(name, dir_fd=old, follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
+            os.symlink(os.readlink(name, dir_fd=old), name, dir_fd=new)
+            os.chown(name, status.st_uid, status.st_gid, dir_fd=new, follow_symlinks=False)
+            shutil.copystat(f"/proc/self/fd/{old}/{name}", f"/proc/self/fd/{new}/{name}", follow_symlinks=False)
+            continue
+        is_directory = stat.S_ISDIR(status.st_mode)
+        if is_directory:
+            os.mkdir(name, 0o700, dir_fd=new)
+        how = os.O_DIRECTORY if is_directory else os.O_RDWR | os.O_CREAT | os.O_EXCL
+        copy = os.open(name, how | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=new)
+        try:
+            with opening.hold_open(name, old) as source:
+                if is_directory:
+                    _copy_below(source, copy)
+                else:
+                    _copy_file(source, copy, status.st_size)
+                _finish(source, copy, status)
+        finally:
+            os.close(copy)
+
+
+def _copy_file(source: int, copy: int, size_bytes: int) -> None:
+    inode.set_flags(copy, inode.get_flags(source) & FLAGS)  # while it is empty
+    at = 0  # the kernel makes a reflink if both files have checksums, or none of them
+    while at < size_bytes and (done := os.copy_file_range(source, copy, size_bytes - at, at, at)):
+        at += done
+    if not fiemap.has_same_extents(source, copy):
+        os.posix_fadvise(copy, 0, 0, os.POSIX_FADV_DONTNEED)
+        rewrite.require_equal_data(source, copy, [(0, size_bytes)])
+
+
+def _finish(source: int, copy: int, status: os.stat_result) -> None:
+    """Give the copy all attributes of the original, the flags of a directory only now that its files are made."""
+    os.fchown(copy, status.st_uid, status.st_gid)
+    for name in set(os.listxattr(copy)) - set(os.listxattr(source)):
+        os.removexattr(copy, name)
+    if stat.S_ISDIR(status.st_mode):
+        inode.set_flags(copy, inode.get_flags(source) & FLAGS)
+    rewrite.copy_attributes(source, copy, status)
+    if stat.S_ISREG(status.st_mode):
+        rewrite.require_equal_attributes(source, copy)
+
+
+def finish(path: str) -> None:
+    """Remove the tree that does not count next to the journal directory at `path`, and the marks of a finished move.
+
+    Raises: KeeperError if a process wrote to the tree after the copy, or still can; FileError.
+    """
+    staging = name_staging(path)
+    try:
+        with suppress(OSError):  # what a snapshot contains in place of a subvolume
+            os.rmdir(staging)
+        if os.path.lexists(staging):
+            left = survey_unwritten(staging)
+            if MARK in os.listxattr(staging):
+                if os.getxattr(staging, MARK) != left.fingerprint:
+                    raise KeeperError(f"{staging} was written to after the move, so {path} lacks entries: move it away")
+                os.removexattr(staging, MARK)  # what a killed removal leaves is a part of a tree
+            (volume.delete_subvolume if left.is_subvolume else shutil.rmtree)(staging)
+        if MARK in os.listxattr(path):
+            os.removexattr(path, MARK)
+        with opening.open_directory(path) as top:
+            _remember(path, top)
+    except OSError as error:
+        raise FileError.wrap("end the move", path, error) from error

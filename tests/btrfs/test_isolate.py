@@ -1,0 +1,438 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`journalkeeper isolate`: nothing of a journal directory is lost when it moves, however the move ends."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journalkeeper.btrfs import inode, kernel
+from journalkeeper.cli import program
+from journalkeeper.execute import isolate
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
+from tests.answers import check
+from tests.btrfs.faults import before_each_call, images_before_each_call, killed_before, let_go
+
+pytestmark = pytest.mark.root
+
+ID = "0123456789abcdef0123456789abcdef"
+STAGING = isolate.STAGING.format("journal")
+
+
+@pytest.fixture
+def journal(place: Path, journal_bytes: bytes) -> Path:
+    return make_journal(place, journal_bytes)
+
+
+def make_journal(place: Path, journal_bytes: bytes) -> Path:
+    """Make a directory with an active NOCOW file, a sparse compressed archive, an ACL, a label, a note and a link."""
+    top = place / "journal"
+    (top / ID).mkdir(parents=True)
+    subprocess.run(["chattr", "+C", top / ID], check=True)
+    (top / ID / "system.journal").write_bytes(journal_bytes)
+    subprocess.run(["chattr", "-C", top / ID], check=True)
+    archive = top / ID / f"system@{ID}-1-2.journal"
+    subprocess.run(["chattr", "+c", top / ID], check=True)
+    archive.write_bytes(journal_bytes)
+    os.truncate(archive, len(journal_bytes) + (1 << 20))
+    os.setxattr(archive, "user.crtime_usec", b"12345678")
+    (top / "remote").mkdir(0o2750)
+    os.chown(top / "remote", 1234, 1234)
+    (top / "remote" / "note").write_text("kept")
+    (top / "remote" / "note").chmod(0o4711)
+    (top / "0").symlink_to("/nowhere")
+    os.setxattr(top / "0", "trusted.note", b"kept", follow_symlinks=False)
+    subprocess.run(["setfacl", "-m", "u:1234:rx,d:u:1234:r", top], check=True)
+    os.setxattr(top, "security.selinux", b"system_u:object_r:var_log_t:s0")
+    for path in top.rglob("*"):
+        os.utime(path, ns=(1_000_000_000, 2_000_000_123), follow_symlinks=False)
+    return top
+
+
+def describe(top: Path) -> dict[str, object]:
+    """Return all that must stay the same: content, attributes, flags, times."""
+    found: dict[str, object] = {}
+    for path in sorted([top, *top.rglob("*")]):
+        status = path.lstat()
+        attributes = {name: os.getxattr(path, name, follow_symlinks=False)
+                      for name in os.listxattr(path, follow_symlinks=False)}  # fmt: skip
+        flags = 0 if path.is_symlink() else _read_flags(path)
+        times = (status.st_atime_ns, status.st_mtime_ns) if path.is_file() else status.st_mtime_ns
+        content = _read(path) if path.is_file() else path.readlink() if path.is_symlink() else None
+        blocks = status.st_blocks if path.is_file() else 0
+        key = str(path.relative_to(top))
+        found[key] = (status.st_mode, status.st_uid, status.st_gid, times, attributes, flags, content, blocks)
+    return found
+
+
+def _read_flags(path: Path) -> int:
+    fd = os.open(path, os.O_RDONLY | os.O_NOATIME)
+    try:
+        return inode.get_flags(fd)
+    finally:
+        os.close(fd)
+
+
+def _read(path: Path) -> bytes:
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOATIME)) as file:
+        return file.read()
+
+
+def call(*words: str | Path) -> int:
+    return program.run(["isolate", "-q", *map(str, words)])
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(isolate, "CLOSING_S", 0.2)
+
+
+def test_all_moves_into_a_subvolume_and_back(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("journalkeeper.execute.rewrite.require_equal_data", None)  # all files are reflinks
+    before = describe(journal)
+    assert call("-D", journal) == 0
+    assert journal.stat().st_ino != 256, "without --apply nothing is changed"
+    for word, is_subvolume in (("--apply", True), ("--apply", True), ("--undo", False), ("--undo", False)):
+        assert call(word, "-D", journal) == 0
+        assert (journal.stat().st_ino == 256) == is_subvolume
+        assert describe(journal) == before
+        assert [path.name for path in journal.parent.iterdir()] == [journal.name]
+
+
+def test_a_file_moves_between_different_checksums(journal: Path) -> None:
+    """A file with NOCOW that was cleared later has no checksums: its extents cannot be shared, so it is copied."""
+    odd = journal / "remote" / "odd.journal"
+    odd.touch()
+    subprocess.run(["chattr", "+C", odd], check=True)
+    subprocess.run(["chattr", "-C", odd], check=True)
+    odd.write_bytes(b"x" * 70_000)
+    before = describe(journal)
+    assert call("--apply", "-D", journal) == 0
+    assert describe(journal) == before
+
+
+@contextmanager
+def holding(journal: Path, program: str) -> Iterator[None]:
+    """Let another process run the program, which has the path of the active file in sys.argv[1], until it prints."""
+    words = ["unshare", "--mount", "--propagation=private", "python3", "-c", f"{program}\nprint(flush=True); input()"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*words, journal / ID / "system.journal"], stdin=pipe, stdout=pipe, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline()
+        yield
+        child.communicate("\n")
+
+
+OTHER_NAME = """
+import subprocess
+subprocess.run(["touch", "/run/other"], check=True)
+subprocess.run(["mount", "--bind", sys.argv[1], "/run/other"], check=True)
+kept = open("/run/other", "r+b")
+subprocess.run(["umount", "--lazy", "/run/other"], check=True)
+"""
+"""A mount elsewhere, which is gone, gave the file another name in /proc."""
+
+MAPPED = "import mmap, os; kept = mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 0); os.closerange(3, 9)"
+MOUNTED = "import os, subprocess; top = os.path.dirname(sys.argv[1]); subprocess.run(['mount', '--bind', top, top])"
+"""ReadWritePaths= of a service that has no file open."""
+
+SOMEBODY = "a program that fuser(1) may show"
+
+
+@contextmanager
+def used(program: str, who: str, journal: Path) -> Iterator[str]:
+    with holding(journal, f"import sys; {program}"):
+        yield f"^journalkeeper: {who} can write to {re.escape(str(journal))}.*: end it"
+
+
+@contextmanager
+def in_flight(journal: Path) -> Iterator[str]:
+    """A descriptor that lies in a socket's queue."""
+    here, there = socket.socketpair()
+    with here, there:
+        with (journal / ID / "system.journal").open("r+b") as file:
+            socket.send_fds(here, [b"x"], [file.fileno()])
+        yield re.escape(f"{SOMEBODY} can write to {journal}/{ID}/system.journal")
+
+
+@contextmanager
+def mounted_elsewhere(journal: Path) -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as place:
+        run("mount", "--bind", journal, place)
+        try:
+            yield f"a program at the mount {place} can write to "
+        finally:
+            run("umount", place)
+
+
+@contextmanager
+def hard_link(journal: Path) -> Iterator[str]:
+    os.link(journal / ID / "system.journal", journal / ID / "second")
+    yield "has 2 names"
+
+
+@contextmanager
+def immutable(journal: Path) -> Iterator[str]:
+    path = journal / ID / "system.journal"
+    subprocess.run(["chattr", "+i", path], check=True)
+    yield "immutable"
+    subprocess.run(["chattr", "-i", path], check=True)
+
+
+@contextmanager
+def fifo(journal: Path) -> Iterator[str]:
+    os.mkfifo(journal / "pipe")
+    yield "no file, directory or link"
+
+
+@contextmanager
+def nested(journal: Path) -> Iterator[str]:
+    subprocess.run(["btrfs", "subvolume", "create", journal / "nested"], check=True, capture_output=True)
+    yield "subvolume of its own"
+
+
+@contextmanager
+def mounted(journal: Path) -> Iterator[str]:
+    subprocess.run(["mount", "--bind", "/usr", journal / "remote"], check=True)
+    yield "mount point"
+    subprocess.run(["umount", journal / "remote"], check=True)
+
+
+def test_only_a_journal_on_btrfs_can_move(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The top of an ext4 has the inode number of a directory that a rollback left."""
+    (tmp_path / "mnt").mkdir()
+    run("truncate", "--size=8M", tmp_path / "ext4")
+    run("mkfs.ext4", "-q", tmp_path / "ext4")
+    run("mount", tmp_path / "ext4", tmp_path / "mnt")
+    try:
+        assert call("-D", tmp_path / "mnt") == 1
+        assert "is a mount point" in capsys.readouterr().err
+        (tmp_path / "mnt/journal").mkdir()
+        assert call("--apply", "-D", tmp_path / "mnt/journal") == 1
+        assert "not on btrfs" in capsys.readouterr().err
+        assert call("--apply", "-D", tmp_path / "mnt/none") == 1
+        assert "does not exist: there is no journal to move" in capsys.readouterr().err
+    finally:
+        run("umount", tmp_path / "mnt")
+    assert call("-D", "/proc/none") == 1
+
+
+OBSTACLES = {
+    "written": partial(used, "kept = open(sys.argv[1], 'r+b')", r"\S+ \(\d+\)"),
+    "another-name": partial(used, OTHER_NAME, re.escape(SOMEBODY)),
+    "mapped": partial(used, MAPPED, re.escape(SOMEBODY)),
+    "idle-service": partial(used, MOUNTED, rf"\S+ \(\d+\) at its mount \S+/{ID}"),
+}
+
+
+@pytest.mark.parametrize(
+    "obstacle", [*OBSTACLES.values(), in_flight, mounted_elsewhere, hard_link, immutable, fifo, nested, mounted]
+)
+def test_an_obstacle_is_named_and_nothing_is_changed(
+    journal: Path, capsys: pytest.CaptureFixture[str], obstacle: Callable[[Path], AbstractContextManager[str]]
+) -> None:
+    with obstacle(journal) as words:
+        number = journal.stat().st_ino
+        assert call("--apply", "-D", journal) == 1
+        assert re.search(words, capsys.readouterr().err)
+        assert journal.stat().st_ino == number
+        assert os.listdir(journal.parent) == [journal.name]
+
+
+def test_a_change_during_the_copy_is_found(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = isolate._copy_below
+
+    def change_after(old: int, new: int) -> None:
+        real(old, new)
+        with (journal / ID / "system.journal").open("ab") as file:
+            file.write(b"one more")
+
+    monkeypatch.setattr(isolate, "_copy_below", change_after)
+    assert call("--apply", "-D", journal) == 1
+    assert (journal / ID / "system.journal").read_bytes().endswith(b"one more")
+    assert journal.stat().st_ino != 256
+
+
+def fails_at(number: int, work: Callable[[], object]) -> bool:
+    """Do `work` with an error of the disk at its call of this number. Return whether it came that far."""
+    count = 0
+
+    def event() -> None:
+        nonlocal count
+        count += 1
+        if count == number + 1:
+            raise OSError(errno.ENOSPC, "no room")
+
+    with pytest.MonkeyPatch.context() as patch:
+        before_each_call(patch, event)
+        work()
+    return count > number
+
+
+SWEEP = pytest.mark.parametrize(
+    "step", [pytest.param(31, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)]
+)
+
+
+@SWEEP
+@pytest.mark.parametrize("word", ["--apply", "--undo"])
+@pytest.mark.parametrize("happens", [killed_before, fails_at])
+def test_a_kill_or_an_error_leaves_a_whole_journal_and_a_second_call_ends_the_work(
+    journal: Path, happens: Callable[..., bool], word: str, step: int
+) -> None:
+    before = describe(journal)
+    back = "--undo" if word == "--apply" else "--apply"
+    number = 0
+    assert call(back, "-D", journal) == 0
+    while happens(number, lambda: call(word, "-D", journal)):
+        assert {**describe(journal), ".": before["."]} == before, number  # the mark of a move is left until the end
+        assert call(word, "-D", journal) == 0
+        assert describe(journal) == before, number
+        assert os.listdir(journal.parent) == [journal.name]
+        assert call(back, "-D", journal) == 0
+        number += step
+    assert number > 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", ["--apply", "--undo"])
+def test_after_a_power_cut_the_name_leads_to_a_whole_journal(
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, tmp_path: Path, word: str
+) -> None:
+    """The image is copied before each call, mounted afterwards, its log replayed. What was in memory is lost."""
+    volume = make_volume("256M")
+    journal = make_journal(volume.mountpoint, journal_bytes)
+    assert call("--undo" if word == "--apply" else "--apply", "-D", journal) == 0
+    os.sync()
+    before = describe(journal)
+    with images_before_each_call(volume, tmp_path) as images:
+        assert call(word, "-D", journal) == 0
+    let_go(volume)
+    assert len(images) >= 3
+    for image in images:
+        shutil.copyfile(image, volume.images[0])
+        volume.mount()
+        assert {**describe(journal), ".": before["."]} == before
+        assert call(word, "-D", journal) == 0
+        assert describe(journal) == before
+        assert os.listdir(journal.parent) == [journal.name]
+        let_go(volume)
+        run("btrfs", "check", "--force", "--readonly", volume.device)
+    volume.mount()
+
+
+@pytest.mark.parametrize("name", [f"{ID}/system.journal", "remote/new.journal"])
+def test_messages_that_reach_the_old_files_after_a_killed_move_are_not_removed(
+    journal: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isolate, "finish", lambda path: None)
+        assert call("--apply", "-D", journal) == 0
+    late = journal.parent / STAGING / name
+    with late.open("ab") as file:
+        file.write(b"one more")
+        file.flush()
+        assert call("--apply", "-D", journal) == 1
+        assert "can write to" in capsys.readouterr().err
+    os.utime(late, ns=(1_000_000_000, 2_000_000_123))
+    for _ in range(2):
+        assert call("--apply", "-D", journal) == 1
+        assert f"{STAGING} was written to after the move" in capsys.readouterr().err
+    assert late.read_bytes().endswith(b"one more")
+    late.parents[1].rename(journal.parent / "aside")
+    assert call("--apply", "-D", journal) == 0
+    assert sorted(os.listdir(journal.parent)) == ["aside", journal.name]
+
+
+def test_messages_that_reach_the_copy_of_a_move_that_fails_are_not_removed(
+    journal: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old tree changes during the exchange, so it gets its name back, but a program has written to the copy."""
+    real, active = kernel.exchange, f"{ID}/system.journal"
+
+    def change_after(*args: Any) -> None:
+        real(*args)
+        if journal.stat().st_ino == 256:
+            for top in (journal, journal.parent / STAGING):
+                with (top / active).open("ab") as file:
+                    file.write(b"one more")
+
+    monkeypatch.setattr(kernel, "exchange", change_after)
+    assert call("--apply", "-D", journal) == 1
+    assert journal.stat().st_ino != 256
+    for top in (journal, journal.parent / STAGING):
+        assert (top / active).read_bytes().endswith(b"one more")
+    assert call("--apply", "-D", journal) == 1
+    assert f"{STAGING} was written to after the move" in capsys.readouterr().err
+
+
+@pytest.fixture
+def rolled_back(volume: ScratchVolume, journal_bytes: bytes) -> tuple[Path, dict[str, object]]:
+    """The journal's directory after a rollback of "@", whose old root is "before", and what the journal was.
+
+    Strangers' subvolumes have the journal's place in other roots: one that anybody can make, and one in a snapshot.
+    """
+    top = volume.mountpoint
+    run("btrfs", "subvolume", "create", top / "@")
+    journal = make_journal(top / "@", journal_bytes)
+    before = describe(journal)
+    assert call("--apply", "-D", journal) == 0
+    (journal.parent / "other").mkdir()
+    assert call("--apply", "-D", journal.parent / "other") == 0  # another journal
+    run("btrfs", "subvolume", "create", journal.parent / STAGING)  # of another move
+    for name in ("kin", "later"):
+        run("btrfs", "subvolume", "snapshot", top / "@", top / name)
+    (top / "@").rename(top / "before")
+    (top / "later").rename(top / "@")
+    (top / "kin/journal").rmdir()
+    run("btrfs", "subvolume", "snapshot", top / "before/journal", top / "kin/journal")
+    (top / "home").mkdir()
+    run("btrfs", "subvolume", "create", top / "home/journal")
+    os.chown(top / "home/journal", 1234, 1234)
+    return journal, before
+
+
+def test_a_directory_that_a_rollback_left_gets_its_subvolume_back(
+    rolled_back: tuple[Path, dict[str, object]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal, before = rolled_back
+    assert program.run(["isolate", "-j", "-D", str(journal)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    check("isolate", document)
+    assert document["lost"] == "before/journal"
+    for _ in range(2):
+        assert call("--apply", "-D", journal) == 0
+        assert describe(journal) == before
+        assert program.run(["isolate", "-j", "-D", str(journal)]) == 0
+        document = json.loads(capsys.readouterr().out)
+        check("isolate", document)
+        assert (document["isolated"], document["files"]) == (True, 3)
+    assert call("--undo", "-D", journal) == 0
+    assert describe(journal) == before
+    assert isolate.ISOLATED.format("journal") not in os.listxattr(journal.parent)
+    assert STAGING not in os.listdir(journal.parent)
+
+
+def test_a_strangers_subvolume_is_not_taken_for_the_journal(
+    rolled_back: tuple[Path, dict[str, object]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal, _ = rolled_back
+    run("btrfs", "subvolume", "delete", journal.parents[1] / "before/journal")
+    for words in ([], ["--apply"], ["--undo"]):
+        assert call(*words, "-D", journal) == 1
+        assert "no other root has its subvolume" in capsys.readouterr().err
+    assert not os.listdir(journal)
