@@ -35,7 +35,7 @@ from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.intake import ENTRIES_PER_FLUSH, IntakeMeter, list_journald_files
 from journalkeeper.observe.observer import Observer, Seen, resolve_path
 from journalkeeper.policy.deferral import find_rest, remember
-from journalkeeper.policy.plan import Idle, plan, with_now
+from journalkeeper.policy.plan import plan, with_now
 from journalkeeper.policy.window import compose_margin_us, next_flush_us, windows
 
 DAEMON: Final = "daemon"
@@ -63,8 +63,8 @@ class RecordsMemory:
 class Memory:
     """The state that outlives a run. A new engine takes it over as a whole when the configuration is read again.
 
-    `seen` is the last look. `failures` are the last failed actions by (device, inode), and `idle` are decisions of the
-    service's last plan. `healthy` is the service's last verdict, and `began_us` its start.
+    `seen` is the last look. `failures` are the last failed actions by (device, inode). `healthy` is the service's last
+    verdict, and `began_us` its start.
     """
 
     observer: Observer
@@ -74,7 +74,6 @@ class Memory:
     records: RecordsMemory = field(default_factory=RecordsMemory)
     seen: Seen = field(default=Seen((), (), (), ()))
     failures: dict[tuple[int, int], Refusal] = field(default_factory=dict)
-    idle: Idle = field(default_factory=Idle)
     healthy: bool | None = None
     began_us: int | None = None
 
@@ -172,16 +171,15 @@ class Engine:
     def _plan(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
         """Return the plan for `host`, and `host` with the load of its disks if an action depends on the load.
 
-        `marked` also shows whether --now would make a skip an action, and leaves `memory.idle` alone.
+        `marked` also shows whether --now would make a skip an action.
         """
-        idle = Idle() if marked else self.memory.idle
-        chosen = plan(host, request, self.config, idle)
+        chosen = plan(host, request, self.config)
         if chosen.actions and not request.hurries and self.config.window.pressure_max_percent < 100:
             busy = load.measure_busy_percent({volume.uuid for volume in host.volumes}, load.LOOK_S)
             host = host._replace(
                 volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
             )
-            chosen = plan(host, request, self.config, idle)
+            chosen = plan(host, request, self.config)
         return host, with_now(chosen, host, request, self.config) if marked and not request.hurries else chosen
 
     def run(

@@ -8,14 +8,13 @@ that it is made for, and the other files that it ends are not rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Final, TypeAlias
 
 from journalkeeper.config import Config
-from journalkeeper.model import Action, Host, JournalFile, Kind, Past, Plan, Reason, Request, Skip, Verb, Volume
+from journalkeeper.model import Action, Host, JournalFile, Plan, Reason, Request, Skip, Verb, Volume
 from journalkeeper.model.errors import InternalError, catch_errors
 from journalkeeper.model.units import spell_size
 from journalkeeper.model.waiting import LEFT
@@ -42,28 +41,13 @@ FOR_WORK: Final = frozenset({Reason.SHARED, Reason.WINDOW_CLOSED})
 """Vetoes that are reported only if an action would pay."""
 
 
-@dataclass
-class Idle:
-    """The decisions of the last plan that neither time nor a retry ends: to leave an archive alone.
-
-    They hold while `basis` is the same: the request, the configuration and the options of the volumes. The decision on
-    one file, by its path, also holds no longer than the file's row and its past.
-    """
-
-    basis: object = None
-    decisions: dict[str, tuple[JournalFile, Past | None, Decision]] = field(default_factory=dict)
-
-
-def plan(host: Host, request: Request, config: Config, idle: Idle | None = None) -> Plan:
+def plan(host: Host, request: Request, config: Config) -> Plan:
     """Return the plan for `host`: an action or a skip for each file, the most rewarding actions first.
 
-    Actions on directories come before those on files, and skips are sorted by path. Decisions in `idle` are used again
-    while they hold; afterwards `idle` contains the lasting decisions of this plan only.
+    Actions on directories come before those on files, and skips are sorted by path.
     """
-    cases, idle = Cases(host, request, config), idle or Idle()
-    basis = request, config, tuple((volume.device, volume.options) for volume in host.volumes)
-    before, idle.basis, idle.decisions = idle.decisions if idle.basis == basis else {}, basis, {}
-    judged = [_judge_file(file, cases, before, idle) for file in host.files]
+    cases = Cases(host, request, config)
+    judged = [_judge_file(file, cases) for file in host.files]
     proposed = [action for _, action in judged if action is not None]
     ready = [action for skip, action in judged if action is not None and skip is None]
     answers = _decide_on_directories(proposed, cases) if request.takes_directories else []
@@ -119,24 +103,15 @@ def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) 
     return [answer for answer in (attribute, rotation) if answer is not None]
 
 
-def _judge_file(
-    file: JournalFile, cases: Cases, before: Mapping[str, tuple[JournalFile, Past | None, Decision]], idle: Idle
-) -> Decision:
-    """Return the decision in `before` if it still holds, else a new one. An error of a rule gives a Skip."""
-    past, known = cases.find_past(file), before.get(file.path)
-    if known is not None and known[0] is file and known[1] == past:
-        idle.decisions[file.path] = known
-        return known[2]
+def _judge_file(file: JournalFile, cases: Cases) -> Decision:
+    """Return the decision on one file. An error of a rule gives a Skip."""
     answer = catch_errors(partial(_judge, cases.build(file)))
     if isinstance(answer, InternalError):
         return Skip(file.path, Reason.INTERNAL_ERROR, answer.detail, instance=file.instance), None
     skip, action = answer
     if skip is not None:
         skip = skip._replace(instance=file.instance, extents=file.extents.total)
-    answer = skip, action
-    if action is None and skip is not None and skip.until_us is None and file.kind is not Kind.ACTIVE:
-        idle.decisions[file.path] = file, past, answer
-    return answer
+    return skip, action
 
 
 def _judge(case: Case) -> Decision:

@@ -5,8 +5,7 @@ A single veto is enough, and the first rule's answer is the one that is reported
 cannot be judged (broken, gone, not requested). Rules against harm follow (file still in use, data shared with a
 snapshot), then rules about worth. cost.py decides whether the gain pays, for the files that pass.
 
-A new rule is a function here and its place in RULES. A new reason is a word and a sentence in model/words.py. A Skip
-of an archive without `until_us` is repeated by later plans until the file changes (plan.Idle).
+A new rule is a function here and its place in RULES. A new reason is a word and a sentence in model/words.py.
 """
 
 from __future__ import annotations

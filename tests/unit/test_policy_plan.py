@@ -12,7 +12,7 @@ from journalkeeper.config import Config
 from journalkeeper.model import GIB, MIB, Action, Host, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Volume
 from journalkeeper.model.units import DAY_US, MINUTE_US, SECOND_US
 from journalkeeper.policy.deferral import AGAIN_US
-from journalkeeper.policy.plan import Idle, count_available_bytes, plan, with_now
+from journalkeeper.policy.plan import count_available_bytes, plan, with_now
 from tests.hosts import DEVICE, DIRECTORY, NOW_US, configured, extents, file, host, instance, known, past, volume
 
 KEEP_FREE = Config().budget.keep_free_bytes
@@ -314,41 +314,6 @@ def test_the_order_of_the_files_does_not_matter(seed: int) -> None:
     shuffled = list(given.files)
     random.Random(seed + 1).shuffle(shuffled)  # noqa: S311 - repeatable
     assert plan(given, request, config) == plan(given._replace(files=tuple(shuffled)), request, config)
-
-
-@pytest.mark.parametrize("seed", range(100))
-def test_repeated_decisions_are_those_of_a_new_plan(seed: int) -> None:
-    given, request, config = any_host(seed)
-    dice, idle = random.Random(-seed), Idle()  # noqa: S311 - repeatable
-    plan(given, request, config, idle)
-    files = [one._replace(links=3 - one.links) if dice.random() < 0.3 else one for one in given.files]
-    rewritten = {key: one for key, one in given.past.items() if dice.random() < 0.7}
-    rewritten |= {(one.device, one.inode): past(one, extents=0) for one in files if dice.random() < 0.2}
-    later = given._replace(
-        files=tuple(files),
-        past=rewritten,
-        now_us=NOW_US + dice.randrange(2 * DAY_US),
-        refused={(one.device, one.inode): REFUSED[DEVICE, 300] for one in files if dice.random() < 0.2},
-    )
-    changed = dice.choice(["nothing", "volumes", "request", "config"])
-    if changed == "volumes":
-        later = later._replace(volumes=tuple(one._replace(options=("ro",)) for one in later.volumes))
-    elif changed == "request":
-        request = request._replace(archived=not request.archived)
-    elif changed == "config":
-        config = configured("defrag", archived=False)
-    assert plan(later, request, config, idle) == plan(later, request, config)
-
-
-def test_only_decisions_that_neither_time_nor_a_retry_ends_are_repeated() -> None:
-    whole, active, idle = file(stem="whole"), file(Kind.ACTIVE, stem="active"), Idle()
-    given = host(whole._replace(extents=extents(256, encoded_bytes=32 * MIB)), active, SETTLING)
-    first = plan(given, Request(), Config(), idle)
-    assert list(idle.decisions) == [whole.path]
-    again = plan(given, Request(), Config(), idle)
-    assert [one.path for one in again.skipped if any(one is other for other in first.skipped)] == [whole.path]
-    plan(given._replace(files=()), Request(), Config(), idle)
-    assert idle.decisions == {}
 
 
 JUST_NOW: dict[str, Any] = {"ctime_ns": (NOW_US - SECOND_US) * 1000}
