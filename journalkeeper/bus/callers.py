@@ -23,9 +23,7 @@ from weakref import WeakValueDictionary
 from jeepney import Message
 
 from journalkeeper.bus.connection import make_call
-from journalkeeper.bus.names import BUS, BUS_PATH, LIMITS_EXCEEDED, USER_PREFIX, CallError
-
-STATS: Final = f"{BUS}.Debug.Stats"
+from journalkeeper.bus.names import BUS, BUS_PATH, LIMITS_EXCEEDED, STATS, USER_PREFIX, CallError
 
 READERS: Final = ("systemd-journal", "adm", "wheel")
 """Groups that may read every journal. Source: journalctl(1)."""

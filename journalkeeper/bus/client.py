@@ -18,7 +18,7 @@ from jeepney import HeaderFields, Message, MessageFlag, MessageType
 from journalkeeper import __version__
 from journalkeeper.bus import names, options
 from journalkeeper.bus.connection import SENT_MOST, Connection, Received, bus_call, make_call
-from journalkeeper.bus.names import BUS, CallError
+from journalkeeper.bus.names import BUS, BUS_PATH, STATS, CallError
 from journalkeeper.health.evidence import Hung
 from journalkeeper.health.service_rules import RESTART
 from journalkeeper.model import Plan, Request
@@ -35,6 +35,10 @@ BUSY_S: Final = 0.1
 TRIES: Final = 3
 """A bus that takes longer for its own answers, each time, is busy: a quiet one takes 1 ms. A user's flood of calls on
 200 connections makes it 0.6 s, and the service's answer then takes up to 8 times as long (dbus-daemon 1.14).
+"""
+
+KEPT_MOST: Final = 1 << 16
+"""Bytes for the service that the bus keeps when it is not busy: the kernel takes more before for a service that hangs.
 """
 
 ANSWER_S: Final = 1.5
@@ -232,21 +236,29 @@ class Service:
         try:
             return self._runner.run(asyncio.wait_for(self._bus.call(call), patience_s))
         except CallError as error:
+            if error.name == names.LIMITS_EXCEEDED and self._runner.run(self._is_bus_busy()):
+                raise names.BusyBusError from None
             raise ERRORS.get(error.name, KeeperError)(str(error)) from None
         except TimeoutError:
-            if not self._runner.run(self._is_bus_quick()):
+            if self._runner.run(self._is_bus_busy()):
                 raise names.BusyBusError from None
             member = call.header.fields[HeaderFields.member]
             raise names.HungError(f"{Hung().why} {member} within {patience_s:g} s; try later, or {RESTART}") from None
         except ConnectionError:
             raise KeeperError(LOST) from None
 
-    async def _is_bus_quick(self) -> bool:
+    async def _is_bus_busy(self) -> bool:
+        """Return whether the bus answers late, or keeps calls that the service has not read; a user is not told."""
         for _ in range(TRIES):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._bus.call(bus_call("GetId")), BUSY_S)
-                return True
-        return False
+            try:
+                call = make_call(BUS, BUS_PATH, STATS, "GetConnectionStats", "s", self._owner)
+                (stats,) = await asyncio.wait_for(self._bus.call(call), BUSY_S)
+                return bool(stats["OutgoingBytes"][1] > KEPT_MOST)
+            except TimeoutError:
+                continue
+            except (CallError, KeyError):  # the caller is not root, or the bus is a dbus-broker
+                return False
+        return True
 
 
 def _drop_signatures(value: Any) -> Any:

@@ -30,6 +30,9 @@ PEER: Final = f"{BUS}.Peer"
 ACTION_DEFRAGMENT: Final = f"{BUS_NAME}.defragment"
 ACTION_MANAGE: Final = f"{BUS_NAME}.manage"
 
+STATS: Final = f"{BUS}.Debug.Stats"
+"""dbus-daemon's interface for root."""
+
 USER_PREFIX: Final = "user:"
 """Before a uid, the owner of a user's journal."""
 
