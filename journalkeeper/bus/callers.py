@@ -43,6 +43,9 @@ hung. Further calls are not answered. A caller that waits for each answer gets t
 LONG_COST: Final = 10.0
 """A ListFiles, Plan or Result counts as so many calls: its answer may have 1 MiB."""
 
+COST_BYTES: Final = 1 << 12
+"""A call counts as one more for so many bytes: to read 128 KiB of empty texts takes as long as 30 calls."""
+
 CALLS_MOST: Final = 128
 """Calls of a connection under way: as many as a bus lets a caller wait for (max_replies_per_connection)."""
 

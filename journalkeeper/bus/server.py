@@ -19,7 +19,7 @@ from typing import Final
 from jeepney import Message, MessageFlag, MessageType, new_error, new_method_return
 
 from journalkeeper.bus import contract, names
-from journalkeeper.bus.callers import LONG_COST, Caller, Callers
+from journalkeeper.bus.callers import COST_BYTES, LONG_COST, Caller, Callers
 from journalkeeper.bus.connection import Connection, Received, bus_call, make_signal
 from journalkeeper.bus.contract import Signal, Values, join_signatures
 from journalkeeper.bus.names import INVALID_ARGS, CallError
@@ -135,7 +135,7 @@ class Server:
             async with caller.turn:
                 if caller.uid is None:
                     await self._callers.identify(caller)
-            cost = LONG_COST if call.member in LONG else 1.0
+            cost = (LONG_COST if call.member in LONG else 1.0) + call.length / COST_BYTES
             wait_s = None if caller.uid is None else self._callers.admit(caller.user, cost)
             if wait_s is not None:
                 await asyncio.sleep(wait_s)

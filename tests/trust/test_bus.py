@@ -10,6 +10,7 @@ from __future__ import annotations
 import grp
 import json
 import os
+import pwd
 import selectors
 import signal
 import subprocess
@@ -64,14 +65,14 @@ def serve(bus: PrivateBus, tmp_path: Path) -> Iterator[Callable[..., Served]]:
 
 
 @contextmanager
-def hostile(attack: Callable[[], None]) -> Iterator[None]:
-    """A process that is nobody's and does `attack`, until it is killed."""
+def hostile(attack: Callable[[], None], uid: int = NOBODY) -> Iterator[None]:
+    """A process of a user that does `attack`, until it is killed."""
     child = os.fork()
     if child == 0:
         try:
             os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+            os.setgid(uid)
+            os.setuid(uid)
             attack()
         finally:
             os._exit(0)
@@ -245,6 +246,22 @@ def test_calls_that_the_bus_keeps_for_the_service_are_a_busy_bus(
         end = time.monotonic() + 10
         while time.monotonic() < end:
             find_service()
+
+
+@pytest.mark.slow
+def test_long_calls_take_little_memory_and_time(bus: PrivateBus, serve: Callable[..., Served]) -> None:
+    """Of all users who are known here. Each call has 15,000 empty paths."""
+    served = serve()
+    resident = served.rss_kib()
+    call = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Defragment", "asst", [""] * 15_000, "", 0)
+    users = [user.pw_uid for user in pwd.getpwall() if user.pw_uid]
+    with ExitStack() as crowd:
+        for uid in users:
+            crowd.enter_context(hostile(never_reads(bus, [STATE, call], 9, 60), uid))
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            assert served.rss_kib() - resident < 96 << 10
+            time.sleep(0.1)
 
 
 def wait_for(client: RawClient, question: bytes) -> float:
