@@ -197,9 +197,7 @@ class Callers:
             caller.user.unread_bytes = unread[caller.user]
 
     async def _count_kept(self, name: str, counter: str) -> int:
-        """Return how many bytes the bus keeps that `name` sent (IncomingBytes) or has not read (OutgoingBytes), 0 if
-        unknown.
-        """
+        """Return how many bytes the bus keeps from (IncomingBytes) or for (OutgoingBytes) `name`, 0 if unknown."""
         said = await self._ask_about(STATS, "GetConnectionStats", name)
         return 0 if said is None or counter not in said else int(said[counter][1])
 

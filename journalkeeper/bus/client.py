@@ -262,7 +262,6 @@ class Service:
 
 
 def _drop_signatures(value: Any) -> Any:
-    """Return a value without the signatures of the variants in it."""
     if isinstance(value, dict):
         return {name: _drop_signatures(one) for name, (_, one) in value.items()}
     return [_drop_signatures(one) for one in value] if isinstance(value, list) else value

@@ -95,7 +95,6 @@ def _describe(finding: Finding, *, colours: bool) -> Block:
 
 
 def _summarize(verdict: Verdict, evidence: Evidence) -> Block:
-    """Return the counts of the checks, the reasons why some could not be made, and how far the journal was read."""
     by_reason: dict[str, list[str]] = {}
     for rule, part in verdict.unknown:
         if not part.needs_root:

@@ -147,7 +147,6 @@ def _collect(context: Context, ask: Ask) -> Evidence:
 
 
 def _describe_ok(evidence: Evidence) -> str:
-    """Return the sentence that follows "OK: "."""
     live, look = evidence.service, evidence.look
     if isinstance(live, Manager) and live.state == "idle" and live.state_reason:
         return f"{live.state_reason}."

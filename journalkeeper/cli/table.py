@@ -108,7 +108,6 @@ def wrap_sentence(text: str, width: int | None, head: str = "") -> list[str]:
 
 
 def _excess(widths: list[int], width: int | None) -> int:
-    """Return by how many columns a table with columns of `widths` exceeds `width`; 0 if it fits."""
     return 0 if width is None else max(0, sum(widths) + len(_GAP) * (len(widths) - 1) - width)
 
 

@@ -113,10 +113,7 @@ class Runner:
         return done
 
     def _choose_piece_us(self, action: Action) -> int | None:
-        """Return how many microseconds a piece of `action` should take, or None for no limit.
-
-        Short pieces of an archive that is not compressed would make short extents.
-        """
+        """Return None for no limit: short pieces of an archive without compression would make short extents."""
         if action.is_on_active_file:
             return self.config.defrag.chunk_us
         return None if self.hurry or action.compress == "no" else self.config.window.margin_us

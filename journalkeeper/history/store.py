@@ -196,9 +196,7 @@ class Record(Database):
         return self._parse(Counters, "ever", known) or Counters()
 
     def _moments(self) -> dict[str, int]:
-        """Return the stored times in microseconds, by name: "installed", "clock", "confirmed". Impossible ones are
-        missing.
-        """
+        """Return the stored times by name: "installed", "clock", "confirmed". Impossible ones are missing."""
         rows = self._rows("SELECT * FROM moments WHERE when_us BETWEEN 0 AND ?", (TIME_LIMIT_US,))
         return {row["what"]: row["when_us"] for row in rows}
 

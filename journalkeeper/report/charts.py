@@ -220,7 +220,6 @@ def _describe_time(time_s: float | None) -> str:
 
 
 def _describe_boots(times_s: Sequence[float | None], first: int) -> str:
-    """Return a sentence with the median before and since the boot number `first`."""
     before, since = _describe_median(times_s[:first]), _describe_median(times_s[first:])
     if before and since:
         return f"Before journalkeeper a boot took {before}, since then {since}."

@@ -70,7 +70,6 @@ def _environment() -> Environment:
 
 
 def _make_overview(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
-    """Return the template's values for all of the page but the host and the actions, by name."""
     record = evidence.record
     unknown = tuple((rule, part.why) for rule, part in verdict.unknown)
     counters = None if isinstance(record, Unknown) else record.counters
@@ -106,7 +105,6 @@ def _describe_files(evidence: Evidence) -> str:
 
 
 def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
-    """Return the template's values for at most `most` past actions, the newest first."""
     if isinstance(evidence.record, Unknown):
         return {"done": (), "undone": f"Unknown: {evidence.record.why}."}
     entries = sorted(evidence.record.entries, key=lambda entry: entry.when_us, reverse=True)
@@ -123,7 +121,6 @@ def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
 
 
 def _tabulate_plan(plan: Plan | Unknown) -> dict[str, Any]:
-    """Return the template's values for the plan: its actions, then the files left alone."""
     if isinstance(plan, Unknown):
         return {"decided": (), "undecided": f"Unknown: {plan.why}."}
     tables = [_tabulate_actions(plan)] if plan.actions else []
