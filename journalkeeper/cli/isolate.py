@@ -18,8 +18,8 @@ examples:
   sudo journalkeeper isolate --undo    make it a plain directory again
 
 exit status:
-  0 done, or nothing to do; 1 the journal cannot be moved, and is as it was;
-  2 wrong usage
+  0 done, or nothing to do; 1 the journal cannot be moved, or journald does not
+  write to it since the move; 2 wrong usage
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     with Lock(context.state_directory):
         if lost:
             _bring_back(top, lost)
-        isolate.finish(top)
         found = isolate.survey(top)
+        isolate.finish(top)
         if moves := found.is_subvolume is not args.apply:
             _move(found)
             found = isolate.survey(top)

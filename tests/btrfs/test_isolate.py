@@ -10,7 +10,6 @@ import re
 import shutil
 import socket
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -22,6 +21,7 @@ import pytest
 from journalkeeper.btrfs import inode, kernel
 from journalkeeper.cli import program
 from journalkeeper.execute import isolate
+from journalkeeper.journald import opening
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.answers import check
 from tests.btrfs.faults import before_each_call, images_before_each_call, killed_before, let_go
@@ -41,11 +41,11 @@ def make_journal(place: Path, journal_bytes: bytes) -> Path:
     """Make a directory with an active NOCOW file, a sparse compressed archive, an ACL, a label, a note and a link."""
     top = place / "journal"
     (top / ID).mkdir(parents=True)
-    subprocess.run(["chattr", "+C", top / ID], check=True)
+    run("chattr", "+C", top / ID)
     (top / ID / "system.journal").write_bytes(journal_bytes)
-    subprocess.run(["chattr", "-C", top / ID], check=True)
+    run("chattr", "-C", top / ID)
     archive = top / ID / f"system@{ID}-1-2.journal"
-    subprocess.run(["chattr", "+c", top / ID], check=True)
+    run("chattr", "+c", top / ID)
     archive.write_bytes(journal_bytes)
     os.truncate(archive, len(journal_bytes) + (1 << 20))
     os.setxattr(archive, "user.crtime_usec", b"12345678")
@@ -55,7 +55,7 @@ def make_journal(place: Path, journal_bytes: bytes) -> Path:
     (top / "remote" / "note").chmod(0o4711)
     (top / "0").symlink_to("/nowhere")
     os.setxattr(top / "0", "trusted.note", b"kept", follow_symlinks=False)
-    subprocess.run(["setfacl", "-m", "u:1234:rx,d:u:1234:r", top], check=True)
+    run("setfacl", "-m", "u:1234:rx,d:u:1234:r", top)
     os.setxattr(top, "security.selinux", b"system_u:object_r:var_log_t:s0")
     for path in top.rglob("*"):
         os.utime(path, ns=(1_000_000_000, 2_000_000_123), follow_symlinks=False)
@@ -66,29 +66,18 @@ def describe(top: Path) -> dict[str, object]:
     """Return all that must stay the same: content, attributes, flags, times."""
     found: dict[str, object] = {}
     for path in sorted([top, *top.rglob("*")]):
-        status = path.lstat()
-        attributes = {name: os.getxattr(path, name, follow_symlinks=False)
-                      for name in os.listxattr(path, follow_symlinks=False)}  # fmt: skip
-        flags = 0 if path.is_symlink() else _read_flags(path)
-        times = (status.st_atime_ns, status.st_mtime_ns) if path.is_file() else status.st_mtime_ns
-        content = _read(path) if path.is_file() else path.readlink() if path.is_symlink() else None
-        blocks = status.st_blocks if path.is_file() else 0
-        key = str(path.relative_to(top))
-        found[key] = (status.st_mode, status.st_uid, status.st_gid, times, attributes, flags, content, blocks)
+        status, names = path.lstat(), os.listxattr(path, follow_symlinks=False)
+        attributes = {name: os.getxattr(path, name, follow_symlinks=False) for name in names}
+        seen = [status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns, attributes]
+        if path.is_symlink():
+            seen.append(path.readlink())
+        else:
+            with opening.open_path(str(path)) as fd:
+                seen.append(inode.get_flags(fd))
+                if path.is_file():
+                    seen += [status.st_atime_ns, status.st_blocks, os.pread(fd, status.st_size, 0)]
+        found[str(path.relative_to(top))] = seen
     return found
-
-
-def _read_flags(path: Path) -> int:
-    fd = os.open(path, os.O_RDONLY | os.O_NOATIME)
-    try:
-        return inode.get_flags(fd)
-    finally:
-        os.close(fd)
-
-
-def _read(path: Path) -> bytes:
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOATIME)) as file:
-        return file.read()
 
 
 def call(*words: str | Path) -> int:
@@ -117,8 +106,8 @@ def test_a_file_moves_between_different_checksums(journal: Path) -> None:
     """A file with NOCOW that was cleared later has no checksums: its extents cannot be shared, so it is copied."""
     odd = journal / "remote" / "odd.journal"
     odd.touch()
-    subprocess.run(["chattr", "+C", odd], check=True)
-    subprocess.run(["chattr", "-C", odd], check=True)
+    run("chattr", "+C", odd)
+    run("chattr", "-C", odd)
     odd.write_bytes(b"x" * 70_000)
     before = describe(journal)
     assert call("--apply", "-D", journal) == 0
@@ -138,11 +127,10 @@ def holding(journal: Path, program: str) -> Iterator[None]:
 
 
 OTHER_NAME = """
-import subprocess
-subprocess.run(["touch", "/run/other"], check=True)
-subprocess.run(["mount", "--bind", sys.argv[1], "/run/other"], check=True)
-kept = open("/run/other", "r+b")
-subprocess.run(["umount", "--lazy", "/run/other"], check=True)
+import os, subprocess
+subprocess.run(["mount", "--bind", sys.argv[1], "/proc/version"], check=True)
+kept = open("/proc/version", "r+b")
+os.system("umount --lazy /proc/version")
 """
 """A mount elsewhere, which is gone, gave the file another name in /proc."""
 
@@ -170,50 +158,17 @@ def in_flight(journal: Path) -> Iterator[str]:
 
 
 @contextmanager
-def mounted_elsewhere(journal: Path) -> Iterator[str]:
-    with tempfile.TemporaryDirectory() as place:
-        run("mount", "--bind", journal, place)
-        try:
-            yield f"a program at the mount {place} can write to "
-        finally:
-            run("umount", place)
-
-
-@contextmanager
-def hard_link(journal: Path) -> Iterator[str]:
-    os.link(journal / ID / "system.journal", journal / ID / "second")
-    yield "has 2 names"
-
-
-@contextmanager
-def immutable(journal: Path) -> Iterator[str]:
-    path = journal / ID / "system.journal"
-    subprocess.run(["chattr", "+i", path], check=True)
-    yield "immutable"
-    subprocess.run(["chattr", "-i", path], check=True)
-
-
-@contextmanager
-def fifo(journal: Path) -> Iterator[str]:
-    os.mkfifo(journal / "pipe")
-    yield "no file, directory or link"
-
-
-@contextmanager
-def nested(journal: Path) -> Iterator[str]:
-    subprocess.run(["btrfs", "subvolume", "create", journal / "nested"], check=True, capture_output=True)
-    yield "subvolume of its own"
-
-
-@contextmanager
-def mounted(journal: Path) -> Iterator[str]:
-    subprocess.run(["mount", "--bind", "/usr", journal / "remote"], check=True)
-    yield "mount point"
-    subprocess.run(["umount", journal / "remote"], check=True)
+def made(command: str, words: str, undo: str, journal: Path) -> Iterator[str]:
+    """Run the shell's command, in the journal's directory."""
+    run("sh", "-ec", f"cd $0; {command}", journal)
+    try:
+        yield words
+    finally:
+        run("sh", "-ec", f"cd $0; {undo}", journal)
 
 
 def test_only_a_journal_on_btrfs_can_move(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The top of an ext4 has the inode number of a directory that a rollback left."""
+    """On ext4, the top has the inode number of a directory that a rollback left, and any other that of a subvolume."""
     (tmp_path / "mnt").mkdir()
     run("truncate", "--size=8M", tmp_path / "ext4")
     run("mkfs.ext4", "-q", tmp_path / "ext4")
@@ -221,8 +176,9 @@ def test_only_a_journal_on_btrfs_can_move(tmp_path: Path, capsys: pytest.Capture
     try:
         assert call("-D", tmp_path / "mnt") == 1
         assert "is a mount point" in capsys.readouterr().err
-        (tmp_path / "mnt/journal").mkdir()
-        assert call("--apply", "-D", tmp_path / "mnt/journal") == 1
+        run("mkdir", *(tmp_path / f"mnt/{number}" for number in range(300)))
+        journal = next(path for path in (tmp_path / "mnt").iterdir() if path.stat().st_ino == 256)
+        assert call("--apply", "-D", journal) == 1
         assert "not on btrfs" in capsys.readouterr().err
         assert call("--apply", "-D", tmp_path / "mnt/none") == 1
         assert "does not exist: there is no journal to move" in capsys.readouterr().err
@@ -231,17 +187,23 @@ def test_only_a_journal_on_btrfs_can_move(tmp_path: Path, capsys: pytest.Capture
     assert call("-D", "/proc/none") == 1
 
 
-OBSTACLES = {
+PLACE = "/run/journalkeeper-elsewhere"
+OBSTACLES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
     "written": partial(used, "kept = open(sys.argv[1], 'r+b')", r"\S+ \(\d+\)"),
     "another-name": partial(used, OTHER_NAME, re.escape(SOMEBODY)),
     "mapped": partial(used, MAPPED, re.escape(SOMEBODY)),
     "idle-service": partial(used, MOUNTED, rf"\S+ \(\d+\) at its mount \S+/{ID}"),
+    "in-flight": in_flight,
+    "elsewhere": partial(made, f"mkdir {PLACE}; mount --bind . {PLACE}", PLACE, f"umount {PLACE}; rmdir {PLACE}"),
+    "hard-link": partial(made, f"ln {ID}/system.journal second", "has 2 names", ":"),
+    "immutable": partial(made, f"chattr +i {ID}/system.journal", "immutable", f"chattr -i {ID}/system.journal"),
+    "fifo": partial(made, "mkfifo $(printf 'pipe\\377')", "no file, directory or link", ":"),
+    "nested": partial(made, "btrfs subvolume create nested", "subvolume of its own", ":"),
+    "mounted": partial(made, "mount --bind /usr remote", "mount point", "umount remote"),
 }
 
 
-@pytest.mark.parametrize(
-    "obstacle", [*OBSTACLES.values(), in_flight, mounted_elsewhere, hard_link, immutable, fifo, nested, mounted]
-)
+@pytest.mark.parametrize("obstacle", OBSTACLES.values(), ids=OBSTACLES)
 def test_an_obstacle_is_named_and_nothing_is_changed(
     journal: Path, capsys: pytest.CaptureFixture[str], obstacle: Callable[[Path], AbstractContextManager[str]]
 ) -> None:
@@ -406,10 +368,13 @@ def rolled_back(volume: ScratchVolume, journal_bytes: bytes) -> tuple[Path, dict
     return journal, before
 
 
+@pytest.mark.parametrize("killed", [False, True])
 def test_a_directory_that_a_rollback_left_gets_its_subvolume_back(
-    rolled_back: tuple[Path, dict[str, object]], capsys: pytest.CaptureFixture[str]
+    rolled_back: tuple[Path, dict[str, object]], capsys: pytest.CaptureFixture[str], *, killed: bool
 ) -> None:
     journal, before = rolled_back
+    if killed:  # before the subvolume was moved
+        journal.rmdir()
     assert program.run(["isolate", "-j", "-D", str(journal)]) == 0
     document = json.loads(capsys.readouterr().out)
     check("isolate", document)
@@ -434,5 +399,8 @@ def test_a_strangers_subvolume_is_not_taken_for_the_journal(
     run("btrfs", "subvolume", "delete", journal.parents[1] / "before/journal")
     for words in ([], ["--apply"], ["--undo"]):
         assert call(*words, "-D", journal) == 1
-        assert "no other root has its subvolume" in capsys.readouterr().err
+        assert "no other root has its subvolume: rmdir and mkdir it" in capsys.readouterr().err
+    journal.rmdir()
+    journal.mkdir()
+    assert call("--apply", "-D", journal) == 0
     assert not os.listdir(journal)
