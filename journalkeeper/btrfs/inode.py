@@ -24,6 +24,8 @@ FS_NODUMP_FL = 0x00000040
 FS_NOATIME_FL = 0x00000080
 FS_NOCOMP_FL = 0x00000400
 FS_NOCOW_FL = 0x00800000
+FIXED = FS_IMMUTABLE_FL | FS_APPEND_FL
+"""Flags with which the kernel refuses changes to a file or its name, or to the names in a directory."""
 
 FLAGS = struct.Struct("=I4x")
 

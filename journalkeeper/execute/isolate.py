@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.btrfs import fiemap, inode, kernel, volume
 from journalkeeper.execute import rewrite
-from journalkeeper.execute.verified_file import FIXED, Refused
+from journalkeeper.execute.verified_file import Refused
 from journalkeeper.health.evidence import SERVICE
 from journalkeeper.journald import opening
 from journalkeeper.model.errors import FileError, KeeperError
@@ -108,7 +108,7 @@ def _survey_below(dir_fd: int, top: str, way: str, written: list[str] | None) ->
                 yield f"{way}{name}", found
                 continue
             with opening.hold_open(name, dir_fd) as fd:
-                if inode.get_flags(fd) & FIXED:
+                if inode.get_flags(fd) & inode.FIXED:
                     raise KeeperError(f"{path} is immutable or append-only: chattr -i -a first")
                 if written is not None and stat.S_ISREG(found.st_mode) and opening.is_being_written(fd):
                     written.append(path)

@@ -20,9 +20,6 @@ from journalkeeper.journald import header, opening
 from journalkeeper.journald.opening import is_being_written
 from journalkeeper.model import JournalFile, Kind, Reason, Result, State
 
-FIXED: Final = inode.FS_IMMUTABLE_FL | inode.FS_APPEND_FL
-"""Flags with which the kernel refuses changes to a file or its name."""
-
 BLOCK_DEVICES: Final = "/sys/block"
 
 
@@ -86,8 +83,8 @@ def look_again(held: VerifiedFile, *, replacing: bool, moving: bool = False) -> 
     if status.st_nlink != 1:
         reason = Reason.VANISHED if status.st_nlink == 0 else Reason.HARD_LINKED
         raise Refused(reason, f"the file has {status.st_nlink} names")
-    if inode.get_flags(fd) & FIXED:
-        raise Refused(Reason.READ_ONLY, "the file is immutable or append-only (chattr +i, +a)")
+    if (inode.get_flags(fd) | (inode.get_flags(held.dir_fd) if replacing else 0)) & inode.FIXED:
+        raise Refused(Reason.READ_ONLY, "the file or its directory is immutable or append-only (chattr +i, +a)")
     if moving and not file.extents.shared_bytes and fiemap.is_shared_at(fd, 0):
         # Neither a snapshot nor its deletion shows in a file's stat.
         raise Refused(Reason.SHARED, "a snapshot or reflink has shared the file since the look")

@@ -122,6 +122,8 @@ class JournalFile(NamedTuple):
     mtime_noted: Hidden[bool] = False
     refuses_compression: Hidden[bool] = False
     """Whether the admin set chattr +m or compression=none on the file or on its directory."""
+    fixed: Hidden[bool] = False
+    """Whether the file is immutable or append-only."""
 
     @property
     def extent_count(self) -> Annotated[Count, Key("extents", metric="Extents of all journal files.")]:

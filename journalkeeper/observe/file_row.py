@@ -99,7 +99,7 @@ def _read_header(place: Directory, name: str, kind: Name, fd: int) -> JournalFil
         raise FileNotFoundError(errno.ENOENT, "removed during the look")
     if describe_impossible_stat(status):
         raise OSError(errno.ESTALE, "changed during the look")  # the next look reads the new state
-    note = mtime_note.read(fd)
+    flags, note = inode.get_flags(fd), mtime_note.read(fd)
     trouble, detail, head = None, "", Header()
     try:
         head = header.read(fd, status.st_size)
@@ -115,7 +115,8 @@ def _read_header(place: Directory, name: str, kind: Name, fd: int) -> JournalFil
         instance=place.name,
         size_bytes=status.st_size,
         allocated_bytes=status.st_blocks * 512,
-        nocow=inode.is_nocow(fd),
+        nocow=bool(flags & inode.FS_NOCOW_FL),
+        fixed=bool(flags & inode.FIXED),
         links=status.st_nlink,
         uid=status.st_uid,
         mtime_ns=mtime_note.find_mtime_ns(note, status),

@@ -52,8 +52,9 @@ def veto_other_filesystem(case: Case) -> Skip | None:
 
 
 def veto_read_only(case: Case) -> Skip | None:
-    """Veto a file whose subvolume, filesystem or mount is read-only. Return None if the volume is unknown."""
+    """Veto a file that is immutable or append-only, or whose subvolume, filesystem or mount is read-only."""
     obstacle = "" if case.volume is None else find_read_only(case.volume)
+    obstacle = obstacle or ("the file is immutable or append-only (chattr +i, +a)" if case.file.fixed else "")
     return _skip(case, Reason.READ_ONLY, obstacle) if obstacle else None
 
 

@@ -209,11 +209,13 @@ def test_a_file_that_is_fixed_is_skipped_before_it_is_copied(
 ) -> None:
     path = put(place, journal_bytes, nocow=nocow)
     what = action(path)
-    run("chattr", f"+{flag}", path)
-    try:
-        expect(do(what), Result.SKIPPED, Reason.READ_ONLY)
-    finally:
-        run("chattr", f"-{flag}", path)
+    for fixed in (path, place) if nocow else (path,):
+        run("chattr", f"+{flag}", fixed)
+        try:
+            expect(do(what), Result.SKIPPED, Reason.READ_ONLY)
+            assert [skip.reason for skip in planned(path).skipped] == ([Reason.READ_ONLY] if fixed == path else [])
+        finally:
+            run("chattr", f"-{flag}", fixed)
 
 
 @FORMS

@@ -74,6 +74,7 @@ def shares(kind: Kind = Kind.ARCHIVED, config: Config | None = None, **words: An
         (rules.veto_read_only, case(file(), volumes=(volume(options=("rw", "ro")),)), Reason.READ_ONLY),
         (rules.veto_read_only, case(file(), volumes=(volume(options=("rw", "errors=remount-ro")),)), None),
         (rules.veto_read_only, case(file(), volumes=(volume(options=()),)), None),
+        (rules.veto_read_only, case(file(fixed=True)), Reason.READ_ONLY),
         (rules.veto_hard_links, case(file(links=1)), None),
         (rules.veto_hard_links, case(file(links=2)), Reason.HARD_LINKED),
         (rules.veto_hard_links, case(file(links=3)), Reason.HARD_LINKED),
