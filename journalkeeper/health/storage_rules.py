@@ -12,7 +12,7 @@ from typing import Final
 from journalkeeper.config import Config
 from journalkeeper.health.evidence import Evidence, Look, Storage, Unknown, is_up
 from journalkeeper.health.finding import Answers, advice, list_names
-from journalkeeper.model import MIB, Instance, JournalFile, Reason, Request, Sums, Volume
+from journalkeeper.model import MIB, Instance, JournalFile, Kind, Reason, Request, Sums, Volume
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import pluralize, spell_size
 from journalkeeper.policy import nocow
@@ -124,16 +124,19 @@ def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> 
         yield advice(sentence, *remedy, files=paths, extents=every.extents, ideal_extents=every.ideal_extents)
 
 
-def damaged(files: Files) -> Answers:
+def damaged(files: Files, look: Look) -> Answers:
     """A file has an invalid header, or an impossible name, size or time: readers may leave out its entries.
 
-    Advice with the number of files and the first names.
+    Advice with the number of files and the first names. A file that journald may write is not moved away from it.
     """
-    if paths := [file.path for file in files if file.problem in {Reason.BAD_HEADER, Reason.NOT_JOURNAL}]:
-        number = pluralize(len(paths), "damaged journal file")
-        moved = (f"mv --backup=numbered -t {ASIDE} {quote(path)}" for path in paths)
-        sentence = f"{number}: {list_names(paths)}. Some entries are unreadable."
-        yield advice(sentence, f"mkdir -p {ASIDE}", *moved, files=list(paths))
+    if found := [file for file in files if file.problem in {Reason.BAD_HEADER, Reason.NOT_JOURNAL}]:
+        paths, own = [file.path for file in found], {one.directory: one for one in look.host.instances if one.rotatable}
+        held = [one for one in found if one.kind is Kind.ACTIVE and one.owner != "remote" and one.directory in own]
+        names = dict.fromkeys(own[file.directory].namespace for file in held)
+        rotated = (f"journalctl {f'--namespace={name} ' if name else ''}--rotate" for name in names)
+        moved = [f"mv --backup=numbered -t {ASIDE} {quote(one.path)}" for one in found if one not in held]
+        sentence = f"{pluralize(len(paths), 'damaged journal file')}: {list_names(paths)}. Some entries are unreadable."
+        yield advice(sentence, *rotated, *([f"mkdir -p {ASIDE}", *moved] if moved else ()), files=paths)
 
 
 def _is_due(file: JournalFile, cases: Cases) -> bool:

@@ -20,7 +20,9 @@ from journalkeeper.health.verdict import judge_present
 from journalkeeper.journald import layout
 from journalkeeper.model import MIB
 from journalkeeper.observe.obstacles import find_unwritable, list_places, read_mounts
+from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
+from tests.daemon import journalkeeper
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put
 
@@ -117,6 +119,26 @@ def test_the_commands_that_doctor_prints_end_the_finding(
         run("sh", "-c", command)
     run("sync", "-f", where)
     assert rule not in doctor(where)["findings"]
+
+
+@pytest.mark.parametrize("name", ["system.journal", "user-1000.journal"])
+def test_the_remedy_of_a_damaged_active_file_does_not_take_it_from_journald(
+    bed: Bed, tmp_path: Path, name: str
+) -> None:
+    with (bed.journald.journal / name).open("r+b" if name == "system.journal" else "wb") as file:
+        file.write(bytes(8))
+    inside = bed.journald.inside
+
+    def find_remedies() -> list[list[str]]:
+        said = json.loads(journalkeeper("doctor", "-j", state=tmp_path, inside=inside).stdout)
+        return [one["remedy"] for one in said["findings"] if one["rule"] == "damaged"]
+
+    assert find_remedies() == [["journalctl --rotate"]]
+    run(*inside, "journalctl", "--rotate")
+    assert f"/{name}" not in str(find_remedies())
+    bed.journald.log("after it")
+    run(*inside, "journalctl", "--sync")
+    assert "after it" in run("journalctl", "--quiet", "--output=cat", f"--directory={bed.directory}")
 
 
 @pytest.mark.parametrize(
