@@ -159,7 +159,8 @@ def _show_directories(host: Host, path: str, context: Context) -> int:
     plan = _try_plan(Request(upkeep=True), context, unknown)
     places = []
     for one in host.instances:
-        files = [file for file in host.files if file.directory == one.directory and file.problem is None]
+        below = [file for file in host.files if file.directory == one.directory]
+        files = [file for file in below if file.problem is None]
         places.append(
             DirectoryAnswer(
                 instance=one,
@@ -167,6 +168,7 @@ def _show_directories(host: Host, path: str, context: Context) -> int:
                 retention=summarize_history(one, host.files),
                 decision=_explain(one.directory, plan, None, host.now_us, context),
                 files=Sums.of(files),
+                unexamined=len(below) - len(files),
             )
         )
     blocks = [block for place in places for block in story.explain_directory(place, unknown)]

@@ -71,6 +71,8 @@ class HistorySpan(NamedTuple):
     """Archives more than full files of the same bytes would be, because of rotations and boots."""
     early_bytes: Count = 0
     """The room that their tables and repeated values take."""
+    covered_us: Span = 0
+    """The time that entries cover, without the gaps of more than a day that clocks and copied files leave."""
 
 
 class Manager(NamedTuple):

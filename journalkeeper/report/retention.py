@@ -122,21 +122,26 @@ def bytes_per_day(instance: Instance, files: Sequence[JournalFile]) -> float | U
     Only archives count, because an active file is allocated ahead of its entries. journald ends a file after
     MaxFileSec=, so a file that covers more contains a step of the clock and does not count.
     """
-    most_us = instance.max_file_us or INFINITY_US
-    archives = [
-        file
-        for file in files
-        if file.kind is not Kind.ACTIVE and file.head_time_us and 0 <= file.tail_time_us - file.head_time_us <= most_us
-    ]
-    covered_us = end_us = 0
-    for head_us, tail_us in sorted((file.head_time_us, file.tail_time_us) for file in archives):
-        begin_us = max(head_us, end_us) if head_us - end_us > GAP_US else end_us
-        covered_us += max(0, tail_us - begin_us)
-        end_us = max(end_us, tail_us)
+    archives = [file for file in files if file.kind is not Kind.ACTIVE and _has_span(file, instance)]
+    covered_us = _measure_coverage(archives)
     if covered_us < LEAST_SPAN_US:
         held = format_span(covered_us) if covered_us else "nothing"
         return Unknown(f"the archives must cover {format_span(LEAST_SPAN_US)} (so far: {held}): try again tomorrow")
     return sum(file.allocated_bytes for file in archives) * DAY_US / covered_us
+
+
+def _has_span(file: JournalFile, instance: Instance) -> bool:
+    longest_us = instance.max_file_us or INFINITY_US
+    return file.head_time_us > 0 and 0 <= file.tail_time_us - file.head_time_us <= longest_us
+
+
+def _measure_coverage(files: Sequence[JournalFile]) -> int:
+    covered_us, end_us = 0, -GAP_US
+    for head_us, tail_us in sorted((file.head_time_us, file.tail_time_us) for file in files):
+        begin_us = max(head_us, end_us) if head_us - end_us > GAP_US else end_us
+        covered_us += max(0, tail_us - begin_us)
+        end_us = max(end_us, tail_us)
+    return covered_us
 
 
 def _mean_bytes(files: Sequence[JournalFile]) -> float:
@@ -249,6 +254,7 @@ def summarize_history(instance: Instance, files: Iterable[JournalFile]) -> Histo
         disk_bytes=every.disk_bytes,
         oldest_us=min((file.head_time_us for file in files if file.head_time_us), default=None),
         newest_us=max((file.tail_time_us for file in files if file.tail_time_us), default=None),
+        covered_us=_measure_coverage([file for file in files if _has_span(file, instance)]),
         max_use_bytes=min(use, room) if use else use,
         max_files=instance.system_max_files,
         max_retention_us=instance.max_retention_us,

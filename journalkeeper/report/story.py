@@ -245,7 +245,7 @@ def describe_window(window: Window, *, named: bool = False) -> str:
 class DirectoryAnswer(NamedTuple):
     """The answer of `explain` about the directory of one journald; `files` are its files without a problem.
 
-    `window` is None if no plan has one.
+    `window` is None if no plan has one. `unexamined` is the number of the other files.
     """
 
     instance: Inline[Instance]
@@ -253,6 +253,7 @@ class DirectoryAnswer(NamedTuple):
     retention: HistorySpan
     decision: ExplainedDecision | None
     files: Hidden[Sums]
+    unexamined: Hidden[int] = 0
 
 
 class DirectoriesAnswer(NamedTuple):
@@ -269,6 +270,7 @@ def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str]) -> lis
     who = f"that of namespace {escape(one.namespace)}" if one.namespace else "this host's own writes here"
     who = f"{who}; it can be asked to rotate files" if one.rotatable else "none here can be asked to rotate"
     extents = f"{pluralize(every.extents, 'extent')}, where {every.ideal_extents:,} would be ideal"
+    extents += f"; {place.unexamined:,} more not examined: see `journalkeeper scan`" if place.unexamined else ""
     rows = [
         ("Journald", who),
         ("Settings", _describe_settings(one)),
@@ -290,7 +292,7 @@ def _describe_settings(instance: Instance) -> str:
 def _describe_history(kept: HistorySpan) -> str:
     if kept.oldest_us is None or kept.newest_us is None:
         return "no entries"
-    span = format_span(max(0, kept.newest_us - kept.oldest_us))
+    span = format_span(kept.covered_us)
     disk = UNKNOWN if kept.disk_bytes is None else spell_size(kept.disk_bytes)
     said = f"{span}, {moment(kept.oldest_us)} to {moment(kept.newest_us)}"
     return f"{said}; {spell_size(kept.allocated_bytes)} by journald's count, {disk} on disk"

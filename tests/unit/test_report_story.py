@@ -128,7 +128,9 @@ def place(
 ) -> DirectoryAnswer:
     one = limits(name="4f3a", directory="/var/log/journal/4f3a")
     decision = story.explain_decision([decided] if decided else [], None, NOW_US)
-    return DirectoryAnswer(one, window, summarize_history(limits(), files), decision, Sums.of(files))
+    fit = [one for one in files if one.problem is None]
+    unexamined = len(files) - len(fit)
+    return DirectoryAnswer(one, window, summarize_history(limits(), files), decision, Sums.of(fit), unexamined)
 
 
 def told(some: DirectoryAnswer) -> str:
@@ -154,6 +156,18 @@ def test_clocks_that_ran_backwards_make_no_negative_span() -> None:
     backwards = place((file(head_time_us=NOW_US, tail_time_us=NOW_US - DAY_US),))
     assert backwards.retention.full_span_us is None
     assert "Covers: 0, 20" in told(backwards)
+
+
+def test_a_boot_with_an_unset_clock_adds_no_years_to_what_is_covered() -> None:
+    early = file(head_time_us=HOUR_US, tail_time_us=2 * HOUR_US)
+    assert "Covers: 1w 23h," in told(place(ARCHIVES))
+    assert "Covers: 1w 1d, 1970-" in told(place((early, *ARCHIVES)))
+
+
+def test_files_that_are_not_examined_are_counted() -> None:
+    damaged = file(path="/var/log/journal/4f3a/x.journal", problem=Reason.BAD_HEADER)
+    assert "not examined" not in told(place())
+    assert "2 files, 11,984 extents, where 2 would be ideal; 1 more not examined" in told(place((*ARCHIVES, damaged)))
 
 
 def test_a_directory_tells_instance_window_and_decision() -> None:
