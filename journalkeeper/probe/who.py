@@ -18,36 +18,29 @@ from typing import Final
 
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.escape import escape
-from journalkeeper.model.units import pluralize
 from journalkeeper.probe.base import Measurement, Steps, read_lines
 from journalkeeper.probe.distribution import Series
 from journalkeeper.probe.scratch_volume import OWN_MOUNTS, undo_at_end
 
 TRACEFS: Final = "/sys/kernel/tracing"
-INITIAL_PID_NAMESPACE: Final = "pid:[4026531836]"
-"""Source: PROC_PID_INIT_INO, linux/proc_ns.h."""
-
-BUFFER_KIB: Final = 1024
-"""The buffer of each processor holds some 10,000 events."""
-
 PREPARE: Final = """
-set -e
-fail() { echo "$1" >&2; exit 1; }
+fail() { echo "cannot trace (\\`strace -f -T -y -e fsync,fdatasync -p PID\\` may work): $1" >&2; exit 1; }
 ! grep -qs '\\[confidentiality\\]' /sys/kernel/security/lockdown || fail "the kernel forbids it: see kernel_lockdown(7)"
-[ -d "$1/instances" ] || mount -t tracefs tracefs "$1"
+[ -d "$1/instances" ] || said=$(mount -t tracefs tracefs "$1" 2>&1) || fail "$said"
 [ -d "$1/events/syscalls" ] || fail "the kernel has no events of system calls (CONFIG_FTRACE_SYSCALLS)"
 ours=$1/instances/journalkeeper-$$
 mkdir "$ours"
-# it is busy for as long as a reader has it open
 trap 'cd /; echo 0 >"$ours/tracing_on"; while [ -d "$ours" ] && ! rmdir "$ours" 2>&-; do sleep 0.1; done' EXIT
 trap exit TERM
 cd "$ours"
-echo mono >trace_clock; echo "$2" >buffer_size_kb; echo 0 >buffer_percent
+echo mono >trace_clock; echo 1024 >buffer_size_kb; echo 0 >buffer_percent
 for call in fsync fdatasync msync; do echo 1 | tee events/syscalls/sys_*_$call/enable >/dev/null; done
 echo $$
 read -r _ || :
 """
-"""Make a trace instance, and print the process id that its name contains. Remove it when stdin ends."""
+"""Make a trace instance, and print the process id that its name contains. Remove it when stdin ends; it is busy for as
+long as a reader has it open. The buffer of each processor holds some 10,000 events.
+"""
 
 JOURNALD: Final = "systemd-journal: "
 
@@ -83,14 +76,10 @@ class Tally:
 @contextmanager
 def trace() -> Iterator[Path]:
     """Yield the directory of a trace instance of our own. Raises: KeeperError with the reason if there can be none."""
-    if os.readlink("/proc/self/ns/pid") != INITIAL_PID_NAMESPACE:
+    if os.readlink("/proc/self/ns/pid") != "pid:[4026531836]":  # PROC_PID_INIT_INO of linux/proc_ns.h
         raise KeeperError("cannot trace in a container, where processes have other ids: run it on the host")
-    alone = () if os.path.isdir(f"{TRACEFS}/instances") else OWN_MOUNTS
-    try:
-        with undo_at_end(*alone, "sh", "-c", PREPARE, "sh", TRACEFS, str(BUFFER_KIB)) as child:
-            yield Path(f"/proc/{child}/root{TRACEFS}/instances/journalkeeper-{child}")
-    except KeeperError as error:
-        raise KeeperError(f"cannot trace: {error}; `strace -f -T -y -e fsync,fdatasync -p PID` may work") from error
+    with undo_at_end(*OWN_MOUNTS, "sh", "-ec", PREPARE, "sh", TRACEFS) as child:
+        yield Path(f"/proc/{child}/root{TRACEFS}/instances/journalkeeper-{child}")
 
 
 def measure(asked: Namespace, pid: int | None = None) -> Steps:
@@ -98,13 +87,12 @@ def measure(asked: Namespace, pid: int | None = None) -> Steps:
 
     Raises: as `trace`.
     """
-    found, tally = Measurement([]), Tally()
+    found, tally = Measurement([], causes=["All loggers wait for the calls of journald's main thread."]), Tally()
     with trace() as place, open(place / "trace_pipe", "rb", buffering=0) as pipe:
         if pid is not None:
             (place / "options/event-fork").write_text("1")
             (place / "set_event_pid").write_text(" ".join(os.listdir(f"/proc/{pid}/task")))
-        began_ns = time.monotonic_ns()
-        until_ns = began_ns + int(asked.seconds * 1e9)
+        until_ns = time.monotonic_ns() + int(asked.seconds * 1e9)
         yield found
         try:
             for lines in read_lines(pipe.fileno()):
@@ -119,20 +107,19 @@ def measure(asked: Namespace, pid: int | None = None) -> Steps:
             ended_ns = min(until_ns, time.monotonic_ns())
             for row, call_ns in tally.running.values():
                 row.add(call_ns, max(0, ended_ns - call_ns))
-            found.length_s = (ended_ns - began_ns) / 1e9
+            found.length_s = asked.seconds - (until_ns - ended_ns) / 1e9
             found.series += sorted(tally.rows.values(), key=lambda row: -sum(row.took_ns))
             found.judged += [row for row in found.series if row.name.startswith(JOURNALD)] or [Series("none")]
-            found.causes.append("All loggers wait for the calls of journald's main thread.")
             stats = "".join(path.read_text() for path in place.glob("per_cpu/cpu*/stats"))
             if lost := tally.unread + sum(map(int, re.findall(r"^(?:overrun|dropped events): (\d+)$", stats, re.M))):
-                found.faults.append(f"{pluralize(lost, 'event')} lost: the counts are too low")
+                found.faults.append(f"events lost: {lost:,}; the counts are too low")
 
 
 def _find_process(tid: int) -> str:
     """Return the name of a thread's process, and that of the thread if it has one of its own."""
     with suppress(OSError):
-        status = Path(f"/proc/{tid}/status").read_text()
-        names = [Path(f"/proc/{one}/comm").read_text()[:-1] for one in (*re.findall(r"Tgid:\t(\d+)", status), tid)]
+        threads = os.listdir(f"/proc/{tid}/task")  # the main one is the first
+        names = [Path(f"/proc/{one}/comm").read_text()[:-1] for one in (threads[0], tid)]
         return escape("/".join(dict.fromkeys(names)))
     return f"process {tid}, which ended"
 
@@ -143,9 +130,8 @@ def _find_file(tid: int, call: bytes, number: int) -> str:
         if call != b"msync":
             path = os.readlink(f"/proc/{tid}/fd/{number}")
             return escape(path) if path.startswith("/") else "?"  # another file has the number by now
-        for line in Path(f"/proc/{tid}/maps").read_text().splitlines():
-            words = line.split(maxsplit=5)
-            begin, end = (int(address, 16) for address in words[0].split("-"))
+        for mapped in Path(f"/proc/{tid}/map_files").iterdir():
+            begin, end = (int(address, 16) for address in mapped.name.split("-"))
             if begin <= number < end:
-                return escape("".join(words[5:]))
+                return escape(os.readlink(mapped))
     return "?"
