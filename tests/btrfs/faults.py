@@ -162,14 +162,18 @@ def fill(path: Path) -> None:
 
 
 def spoil(volume: ScratchVolume, mark: bytes) -> None:
-    """Change a byte of these wherever they are on the volume, while nobody looks."""
+    """Change a byte of this block wherever it is on the volume, while nobody looks.
+
+    UML kills a program with 256 MiB in memory: each page can be a mapping, and vm.max_map_count of them are allowed.
+    """
     let_go(volume)
-    image = volume.images[0].read_bytes()
-    with open(volume.images[0], "r+b") as file:
-        at = image.find(mark)
-        assert at >= 0
-        while at >= 0:
-            os.pwrite(file.fileno(), bytes([mark[0] ^ 1]), at)
-            at = image.find(mark, at + 1)
+    found = False
+    with open(volume.images[0], "r+b", buffering=0) as file:
+        while piece := file.read(MIB):
+            if mark in piece:
+                found = True
+                file.seek(-len(piece), os.SEEK_CUR)
+                file.write(piece.replace(mark, bytes([mark[0] ^ 1]) + mark[1:]))
+    assert found
     volume.mount()
     drop_caches()
