@@ -91,6 +91,8 @@ class Relay:
             except OSError as error:
                 raise KeeperError(f"journald ended meanwhile ({error.strerror})") from error
         self._add([rest], last_ns)
+        with suppress(OSError):
+            channel.shutdown(socket.SHUT_WR)  # at the end, journald stores a line that has no newline
 
     def _add(self, lines: list[bytes], now_ns: int) -> None:
         self.lines += [(now_ns, line) for line in lines if line.strip()]
@@ -107,10 +109,15 @@ class Relay:
         return None
 
 
-def name_cause(name: str, relay: Relay, taken: Series, read: Series) -> str:
-    """Return a sentence that names where lines wait the longest: in a buffer, the program, journald, or the reader."""
+def name_cause(name: str, relay: Relay, taken: Series, read: Series, status: int | None) -> str:
+    """Return a sentence that names where lines wait the longest: in a buffer, the program, journald, or the reader.
+
+    `status` is the exit status of the program, negative after a signal, None while it runs.
+    """
     if not relay.writes:
-        return f"{name} wrote nothing: its buffer holds its lines, or it had none. {REMEDY}"
+        has_buffer = status is None or status < 0
+        buffer = f"{name} wrote nothing: its buffer holds its lines, or it had none. {REMEDY}"
+        return buffer if has_buffer else f"{name} ended and wrote nothing."
     longest_line = max((len(line) for _, line in relay.lines), default=0)
     blocks = [one for one in relay.writes if one.lines > 1 and -one.size_bytes % BLOCK <= longest_line]
     is_buffer = 2 * sum(one.size_bytes for one in blocks) > sum(one.size_bytes for one in relay.writes)
@@ -178,9 +185,12 @@ def at(where: Target, asked: Namespace) -> Steps:
             else:
                 raise KeeperError("`journalctl --follow` has ended")
         finally:
-            found.causes.append(name_cause(name, relay, taken, read))
+            status = program.poll()
+            found.causes.append(name_cause(name, relay, taken, read, status))
     if (program.returncode or 0) > 0:
         found.notes.append(f"{name} ended with exit status {program.returncode}.")
+    elif status and status != -signal.SIGTERM:
+        found.notes.append(f"Signal {-status} ended {name}.")
     if reader and (lost := len(relay.lines) - len(read.took_ns)):
         found.losses.append(f"{lost} of {len(relay.lines)} lines did not arrive.")
 

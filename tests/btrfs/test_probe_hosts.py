@@ -277,6 +277,8 @@ READER = r"Only the reader delays lines, as .*: {} wrote at least every [\d.]+ m
         (["sh", "-c", BURSTS], r"sh itself pauses: it wrote nothing for 1\.\d+ s, then \d lines? at once, which fill"),
         (["sh", "-c", "sleep 1; seq 20"], r"sh wrote 20 lines at once after 1\.\d+ s: its buffer held them, or it had"),
         (["sh", "-c", "sleep 9"], "sh wrote nothing: its buffer holds its lines, or it had none"),
+        (["sh", "-c", "kill -9 $$"], "sh wrote nothing: its buffer holds its lines, or it had none"),
+        (["false"], r"false ended and wrote nothing\."),
         (["sh", "-c", "for n in $(seq 60); do echo $n; sleep .02; [ $n != 9 ] || kill -STOP JOURNALD; done & "
           "sleep 1.5; kill -CONT JOURNALD; wait"], r"journald delays lines: it took one 1\.\d+ s after sh wrote it\."),
     ],
@@ -295,6 +297,20 @@ def test_the_part_that_delays_the_lines_of_a_command_is_named(
         return not found.losses and bool(re.match(cause, said[-1]))
 
     assert any(is_named() for _ in TRIES), said  # other work can delay a line, too
+
+
+@pytest.mark.parametrize(
+    ("script", "notes"),
+    [
+        ("printf '{}'; exit 3", ["sh ended with exit status 3."]),
+        ("printf '{}'; kill -SEGV $$", ["Signal 11 ended sh."]),
+    ],
+)
+def test_a_line_without_a_newline_arrives_and_the_end_of_the_command_is_a_note(
+    bed: Bed, script: str, notes: list[str]
+) -> None:
+    found = run_probe(stream.at(Target.of(bed.journald), options(argv=["sh", "-c", script])))
+    assert (found.losses, found.notes) == ([], notes)
 
 
 def test_a_command_that_ignores_sigterm_ends_with_the_measurement(
