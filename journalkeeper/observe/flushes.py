@@ -61,6 +61,11 @@ class Flushes:
         if directory in self._timers:
             self._timers[directory].note_append(heard_us)
 
+    @property
+    def awaiting(self) -> frozenset[str]:
+        """The directories in which an append would be news."""
+        return frozenset(directory for directory, timer in self._timers.items() if timer.awaits_append)
+
     def note_rewrite(self, directory: str) -> None:
         """Record that journalkeeper rewrote an active file in `directory`, so that no look takes its moved block for a
         flush.

@@ -158,6 +158,11 @@ class FlushTimer:
         """True if this journald flushes by a timer: its interval is neither 0 nor infinite."""
         return self.interval_us not in {0, INFINITY_US}
 
+    @property
+    def awaits_append(self) -> bool:
+        """False if `note_append` has no effect before the next other call."""
+        return Clue.APPEND in TRANSITIONS[self.phase] if self.has_timer else self._untimed_look_us is None
+
     def _enter(self, clue: Clue, since: Span | None = None, flush: Span | None = None) -> bool:
         """Enter the phase that follows by `clue`, and return True; or return False if the clue means nothing."""
         after = TRANSITIONS[self.phase].get(clue)
@@ -179,7 +184,7 @@ class FlushTimer:
             return
         bounds = self.since or Span(self._looked.at_us, heard_us)
         # A look that found nothing unsynced has seen earlier appends flushed.
-        if Clue.APPEND in TRANSITIONS[self.phase] and bounds.earliest_us <= bounds.latest_us:
+        if self.awaits_append and bounds.earliest_us <= bounds.latest_us:
             earliest_us = min(max(bounds.earliest_us, heard_us - COALESCED_US), bounds.latest_us)
             self._begin(Clue.APPEND, Span(earliest_us, bounds.latest_us))
 

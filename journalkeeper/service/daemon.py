@@ -90,6 +90,7 @@ class Daemon:
         self._woken, self._hung_up = asyncio.Event(), asyncio.Event()
         self._look_at_s, self._free_at_s, self._flush_look_at_s = 0.0, 0.0, inf
         self._watches_are_due, self._resume_at_us = True, inf
+        self._awaiting: frozenset[str] = frozenset()
         self._alive_s: float | None = None
         self._checking: asyncio.Future[None] | None = None
         self._checked_s = 0.0
@@ -193,9 +194,9 @@ class Daemon:
     async def _heed_change(self) -> None:
         """Wait for the next change that inotify or the mount table reports, and request the work that it needs."""
         change = await self._watch.wait()
-        if change.appended:
+        if news := change.appended & self._awaiting if self._worker.is_idle else change.appended:
             heard_us = time.monotonic_ns() // 1000
-            self._worker.run_between_pieces(partial(self._worker.note_appends, change.appended, heard_us))
+            self._worker.run_between_pieces(partial(self._worker.note_appends, news, heard_us))
         self._watches_are_due |= change.everything
         if change.rescan:
             self._look_at_s = 0.0
@@ -233,8 +234,8 @@ class Daemon:
         match message:
             case Began():
                 self._alive_s = time.monotonic()
-            case WorkEnded(_, _, look_at_s):
-                self._flush_look_at_s, self._alive_s = look_at_s, None
+            case WorkEnded(_, _, look_at_s, awaiting):
+                self._flush_look_at_s, self._alive_s, self._awaiting = look_at_s, None, awaiting
                 self._woken.set()
             case FileDone():
                 self._tell(message)

@@ -177,12 +177,14 @@ class Began(NamedTuple):
 class WorkEnded(NamedTuple):
     """A call of the worker ended; `windows` and `next_flush_us` are those of Snapshot.
 
-    `look_at_s` is the monotonic time of the next look at the flush timers, infinite before the next append.
+    `look_at_s` is the monotonic time of the next look at the flush timers, infinite before the next append. Until the
+    next call, an append is news only in the directories `awaiting` one.
     """
 
     windows: tuple[Window, ...]
     next_flush_us: int
     look_at_s: float
+    awaiting: frozenset[str] = frozenset()
 
 
 class Checked(NamedTuple):

@@ -88,6 +88,7 @@ class Worker:
         self.engine.memory.began_us = now_us()
         self._urgent: deque[Callable[[], None]] = deque()
         self._will_drain = False
+        self._calls = 0
         self._looks, self._flush_looks = (CpuShare(LOOK_SHARE, LOOK_BURST_S) for _ in range(2))
         self.cycles = 0
         self._work_began_cpu_s: float | None = None
@@ -95,7 +96,18 @@ class Worker:
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Call `work` in the worker thread, after all earlier calls, and return a future of the running event loop."""
-        return asyncio.get_running_loop().run_in_executor(self._executor, self._do, work)
+        self._calls += 1
+        future = asyncio.get_running_loop().run_in_executor(self._executor, self._do, work)
+        future.add_done_callback(self._count_end)
+        return asyncio.shield(future)  # a caller that goes away does not end the call
+
+    def _count_end(self, _: object) -> None:
+        self._calls -= 1
+
+    @property
+    def is_idle(self) -> bool:
+        """True if each call has ended, and so has the delivery of its messages."""
+        return not self._calls
 
     def run_between_pieces(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """As `run`, but before all other calls, and a run under way calls `work` before it begins its next piece."""
@@ -193,7 +205,7 @@ class Worker:
     def _describe_end(self) -> snapshot.WorkEnded:
         look_us = self.engine.next_flush_look_us()
         look_at_s = inf if look_us is None else max(look_us / 1e6, self._flush_looks.free_at_s)
-        return snapshot.WorkEnded(*self.engine.windows(), look_at_s)
+        return snapshot.WorkEnded(*self.engine.windows(), look_at_s, self.engine.memory.flushes.awaiting)
 
     def look(
         self, renew: Callable[[], None]

@@ -22,6 +22,7 @@ import pytest
 
 from journalkeeper import __version__
 from journalkeeper.bus import names, server
+from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests import bus as beds
 from tests.btrfs.journals import QUICK, extents
@@ -211,6 +212,25 @@ COMMANDS: Final = {
 PLACE: Final = (
     'mount -t tmpfs none /var/log && mkdir /var/log/journal && mount --bind "$0" /var/log/journal && exec "$@"'
 )
+
+
+def test_the_first_append_after_a_flush_tells_when_the_next_is_due(
+    bus: PrivateBus, make_bed: Callable[..., Bed], tmp_path: Path
+) -> None:
+    """It rests before it asks, because a question keeps the worker busy, and a busy worker gets every append."""
+    journald = make_bed().journald
+    journald.sync()
+    with Daemon(tmp_path, "/var/log/journal", bus, WATCH_ONLY, wrapper=journald.inside):
+        assert eventually(lambda: looked(bus, 1))
+        for _ in range(2):
+            journald.sync()
+            call(bus, "Rescan")
+            assert eventually(lambda: not read(bus, "NextFlushUSec"))
+            time.sleep(1)
+            before_us = time.time_ns() // 1000
+            journald.log("one message")
+            time.sleep(1)
+            assert eventually(lambda: before_us < read(bus, "NextFlushUSec"))
 
 
 @pytest.mark.parametrize("shown", COMMANDS)

@@ -84,6 +84,17 @@ def test_an_append_that_was_heard_before_the_look_began_was_flushed(heard_us: in
     assert made.state is state
 
 
+def test_a_timer_says_whether_an_append_is_news() -> None:
+    """Each of these gets two appends."""
+    untimed, unheard = timer(INFINITY_US), flushed()
+    note_unsynced(unheard, 1001 * S, 5)
+    for made in (timer(), flushed(), begun(), unheard, untimed):
+        for _ in range(2):
+            awaited, before = made.awaits_append, vars(made).copy()
+            made.note_append(1002 * S)
+            assert awaited == (vars(made) != before)
+
+
 def test_a_look_that_is_quicker_than_inotify_is_mended_by_it() -> None:
     made = flushed(at_us=1000 * S)
     note_unsynced(made, 2000 * S, block=1)
