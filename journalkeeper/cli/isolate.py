@@ -41,8 +41,11 @@ from journalkeeper.model.units import format_size, pluralize
 from journalkeeper.probe import scratch_volume
 from journalkeeper.whole_file import require_root_only
 
-IN_RUN: Final = ("sh", "-c", 'trap "" TERM; journalctl --relinquish-var && echo ready && read -r _; journalctl --flush')
-"""The command that lets journald write to /run until its stdin ends, also when this process is killed."""
+IN_RUN: Final = (
+    *("systemd-run", "--quiet", "--collect", "--pipe", "--wait", "sh", "-c"),
+    'trap "" TERM; journalctl --relinquish-var && echo ready && read -r _; journalctl --flush',
+)
+"""The command that lets journald write to /run until its stdin ends, also when all processes of our unit are killed."""
 
 BRING_BACK: Final = """\
 mount -t btrfs -o subvolid=5 -- "$(findmnt -nvo SOURCE -T "$1")" /tmp

@@ -221,8 +221,7 @@ def move(tree: Tree, *, into_subvolume: bool) -> None:
 
 def name_staging(path: str) -> str:
     """Return the path of STAGING for the journal directory at `path`."""
-    parent, name = os.path.split(path)
-    return f"{parent}/{STAGING.format(name)}"
+    return os.path.join(os.path.dirname(path), STAGING.format(os.path.basename(path)))
 
 
 def _require_same(before: Tree, after: Tree) -> None:

@@ -51,6 +51,10 @@ def is_isolated(guest: Guest) -> bool:
     return guest.shell("stat -c %i /var/log/journal").strip() == "256"
 
 
+def is_flushed(guest: Guest) -> bool:
+    return guest.run("test", "-e", "/run/systemd/journal/flushed", check=False).returncode == 0
+
+
 def isolate(guest: Guest, word: str) -> None:
     """Move the journal when the service has ended its run."""
 
@@ -93,10 +97,15 @@ def test_nothing_is_lost_while_the_journal_moves_and_moves_back(guest: Guest) ->
 def test_a_killed_move_ends_with_journald_in_var(guest: Guest) -> None:
     """journald leaves /run also when the command is killed while journald waits there."""
     guest.shell("systemctl stop journalkeeper.timer journalkeeper; journalkeeper isolate --undo -q || :")
+    holder = "sh -c 'exec sleep 60 >>/var/log/journal/held'"
+    guest.shell(f"systemd-run -q --unit=holder {holder}; systemd-run -q --unit=mover journalkeeper isolate --apply")
+    assert eventually(lambda: not is_flushed(guest))
+    guest.shell("systemctl kill --signal=KILL mover; systemctl stop holder")  # with its children
+    assert eventually(lambda: is_flushed(guest))
     script = "journalkeeper isolate --apply -q & sleep 0.$((RANDOM % 5 + 1)); kill -KILL $! || :; wait $! || :"
     for _ in range(4):
         guest.shell(script)
-        assert eventually(lambda: guest.shell("ls /run/systemd/journal/flushed", check=False).strip() != "")
+        assert eventually(lambda: is_flushed(guest))
         guest.shell("journalkeeper isolate --apply -q && journalkeeper isolate --undo -q")
         guest.shell("logger -t killed here; journalctl --sync; journalctl -t killed -o cat | grep -q here")
 
