@@ -207,13 +207,13 @@ class Observer:
             self._kept[place.path], self._subvolumes[place.path] = {}, subvolume
         flags = inode.get_flags(fd)
         nocow, space = bool(flags & inode.FS_NOCOW_FL), os.fstatvfs(fd)
-        gathered.instances[place.path] = layout.describe_instance(
-            place, device=device, nocow=nocow, space=space, root=self._root
-        )._replace(
+        found = layout.describe_instance(place, device=device, nocow=nocow, space=space, root=self._root)
+        stores = self._root == "/" and found.storage in {"auto", "persistent"}
+        gathered.instances[place.path] = found._replace(
             inode=status.st_ino,
             compressed=bool(flags & inode.FS_COMPR_FL),
             refuses_compression=bool(flags & inode.FS_NOCOMP_FL),
-            rotatable=self._root == "/" and control.can_be_asked(place.path, place.namespace),
+            rotatable=stores and control.can_be_asked(place.path, place.namespace),
         )
         listing = layout.list_directory(fd)
         gathered.leftovers += [f"{place.path}/{name}" for name in listing.leftovers]

@@ -35,7 +35,7 @@ from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import FORMS, do, how, is_nocow
 from tests.daemon import journalkeeper
 from tests.hosts import instance
-from tests.journal_files import archive_name
+from tests.journal_files import archive_name, put
 from tests.patience import eventually
 
 pytestmark = pytest.mark.root
@@ -215,6 +215,17 @@ def test_a_file_that_journald_rotated_meanwhile_is_left_alone(bed: Bed) -> None:
     action = the_action(bed, Verb.ROTATE)
     bed.journald.rotate()
     assert how(do(action)) == (Result.SKIPPED, Reason.CHANGED)
+
+
+def test_a_journald_that_stores_in_memory_is_not_asked_to_rotate(
+    make_bed: Callable[..., Bed], keep: Run, journal_bytes: bytes
+) -> None:
+    """The mark of a flush in an earlier time of this boot stays in /run."""
+    journald = make_bed("Storage=volatile").journald
+    put(journald.journal, journal_bytes, "system.journal")
+    found = keep(journald, "--now", conf="[Nocow]\nNocow=yes\n")
+    assert [row[1:3] for row in what(found)] == [("set-nocow", "done")]
+    assert Reason.NO_JOURNALD in reasons(found, journald.journal)
 
 
 @pytest.fixture
