@@ -39,7 +39,7 @@ def volatile(storage: Storage) -> Answers:
     if storage.storage in {"volatile", "none"}:
         where = "in memory only" if storage.storage == "volatile" else "nowhere"
         sentence = f"Storage={storage.storage} keeps messages {where}: none of them outlives the boot."
-        drop_in = r"printf '[Journal]\nStorage=persistent\n' > /etc/systemd/journald.conf.d/storage.conf"
+        drop_in = r"printf '[Journal]\nStorage=persistent\n' > /etc/systemd/journald.conf.d/zz-storage.conf"
         remedy = ["mkdir -p /etc/systemd/journald.conf.d", drop_in, "systemctl restart systemd-journald"]
     elif storage.storage == "auto" and not storage.persistent_directory:
         sentence = "There is no /var/log/journal, so Storage=auto keeps messages in memory and none outlives the boot."

@@ -379,7 +379,7 @@ ADVICE = {
     "nocow-redundant": "chattr +C /var/log/journal/$(cat /etc/machine-id); btrfs -q balance start -dconvert=dup /",
     "pinned-by-snapshots": "true",
     "volatile": "mkdir -p /etc/systemd/journald.conf.d; cd /etc/systemd/journald.conf.d"
-    f"; printf '[Journal]\\nStorage=volatile\\n' >00-test.conf; systemctl restart {JOURNALD}",
+    f"; printf '[Journal]\\nStorage=volatile\\n' >volatile.conf; systemctl restart {JOURNALD}",
 }
 """What causes each finding, beside fragmented archives and, for two of the rules, a snapshot."""
 
@@ -411,7 +411,7 @@ def test_the_commands_that_doctor_prints_end_the_finding(guest: Guest, rule: str
     assert rule != "fragmented" or extents(guest)[made[0]] < AGED
     if rule == "volatile":
         verify(guest)  # its messages are in order
-        guest.shell(f"rm /etc/systemd/journald.conf.d/{{00-test,storage}}.conf; systemctl restart {JOURNALD}")
+        guest.shell(f"rm /etc/systemd/journald.conf.d/{{volatile,zz-storage}}.conf; systemctl restart {JOURNALD}")
 
 
 def test_a_unit_drops_no_more_messages_after_its_remedy(guest: Guest) -> None:
