@@ -150,8 +150,8 @@ def list_names(names: Iterable[str]) -> str:
 
 
 def shorten(text: str, longest: int = NAME_CHARACTERS) -> str:
-    """Return `text` in at most `longest` characters (2 or more). The ends stay, because they distinguish files."""
+    """Return `text` in at most `longest` characters (3 or more). The ends stay, because they distinguish files."""
     if len(text) <= longest:
         return text
     head = longest // 2
-    return f"{text[: longest - 1 - head]}…{text[-head:]}"
+    return f"{text[: longest - 3 - head]}...{text[-head:]}"  # D-Bus escapes all but ASCII

@@ -360,7 +360,7 @@ def test_a_hostile_name_is_cut_and_quoted() -> None:
     assert len(found.sentence) < 300
     assert f"'{name}'" in found.remedy[0]
     assert list_names(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
-    assert [shorten(text, 5) for text in ("12345", "123456")] == ["12345", "12…56"]
+    assert [shorten(text, 5) for text in ("12345", "123456")] == ["12345", "...56"]
 
 
 def test_directories_are_quoted_in_remedies() -> None:
