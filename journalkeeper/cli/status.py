@@ -107,7 +107,7 @@ def _show(context: Context, ask: Ask) -> int:
     """Show the present status, and return the exit status. About another journal `ask` is not called. Raises: as
     `_collect`.
     """
-    evidence = _collect(context, ask)
+    evidence, running = _check_last_run(context, _collect(context, ask))
     verdict = judge(evidence, HEALTH) if context.means_service() else None
     headline = verdict and verdict.headline(_describe_ok(evidence))
     record = evidence.record if isinstance(evidence.record, Recorded) else None
@@ -128,9 +128,19 @@ def _show(context: Context, ask: Ask) -> int:
         findings=verdict and verdict.findings,
     )
     said = [headline, *(finding.line for finding in verdict.problems[1:])] if verdict and headline else []
-    rows = [(name, escape(text)) for name, text in _list_facts(answer, evidence) if text]
+    rows = [(name, escape(text)) for name, text in _list_facts(answer, evidence, running=running) if text]
     context.output.show(answer, [escape(text) for text in said], name_facts(rows), paged=False)
     return int(verdict is not None and verdict.health != "ok")
+
+
+def _check_last_run(context: Context, evidence: Evidence) -> tuple[Evidence, bool | None]:
+    """Return the evidence, and whether its last run works now; the history is read again if that run seems killed."""
+    running, record = is_locked(context.state_directory), evidence.record
+    last = record.last_run if isinstance(record, Recorded) else None
+    if running is False and last is not None and not last.ended_us:
+        record = context.read_history(evidence.now_us - RECENT_US)
+        running = isinstance(record, Recorded) and record.last_run != last
+    return evidence._replace(record=record), running
 
 
 def _collect(context: Context, ask: Ask) -> Evidence:
@@ -159,7 +169,7 @@ def _describe_ok(evidence: Evidence) -> str:
     return f"{ago or 'there was no run yet'}; {describe_next_run(evidence.units)}."
 
 
-def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str]]:
+def _list_facts(answer: StatusAnswer, evidence: Evidence, *, running: bool | None) -> list[tuple[str, str]]:
     """Return the (name, text) rows below the verdict; a text is "" if its fact is not known."""
     record, live = evidence.record, answer.service
     counters = answer.saving or Counters(bytes_reclaimed=live and live.bytes_reclaimed_total)
@@ -174,7 +184,7 @@ def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str
         rows.append(("Last run", "none yet; `journalkeeper plan` shows what there is to do"))
     else:
         written = f"{spell_size(answer.written_day_bytes or 0)} in the last 24 hours"
-        rows += [("Last run", _run(record.last_run, running=is_locked(answer.state_directory))), ("Rewrote", written)]
+        rows += [("Last run", _run(record.last_run, running=running)), ("Rewrote", written)]
     return rows
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.cli import check_config
+from journalkeeper.cli import check_config, status
 from journalkeeper.cli.context import Context
 from journalkeeper.engine import Engine
 from journalkeeper.history.state import Lock
@@ -599,6 +599,24 @@ def test_status_tells_a_run_that_works_from_one_that_was_killed(typed: Typed, st
     with Lock(state):
         assert ", running: no action finished" in typed("status").words
     assert ", killed: no action finished" in typed("status").words
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["ended", "another began"])
+def test_status_calls_no_run_killed_that_changed_since_it_read_the_history(
+    typed: Typed, state: Path, monkeypatch: pytest.MonkeyPatch, *, begins: bool
+) -> None:
+    with Record(state) as record:
+        run = record.begin_run(1_795_255_300_000_000, "defrag")
+
+    def end(_: object) -> bool:
+        with Record(state) as record:
+            record.end_run(run, 1_795_255_300_100_000)
+            if begins:
+                record.begin_run(1_795_255_300_200_000, "defrag")
+        return False
+
+    monkeypatch.setattr(status, "is_locked", end)
+    assert f", {'running: no action finished' if begins else 'took 100ms: nothing done'}" in typed("status").words
 
 
 def test_status_with_a_locked_history_shows_what_else_is_known(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
