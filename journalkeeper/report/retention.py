@@ -32,6 +32,9 @@ LEAST_SPAN_US: Final = DAY_US
 GAP_US: Final = DAY_US
 """A shorter time between two files is a night and belongs to the days that they cover; a longer one does not."""
 
+MONTH_US: Final = 31 * DAY_US
+"""A file of before a lower MaxFileSec= can be as long as the default."""
+
 WORTH: Final = 1.5
 """A gain below this factor is not worth a change of settings."""
 
@@ -120,7 +123,7 @@ def bytes_per_day(instance: Instance, files: Sequence[JournalFile]) -> float | U
     """Return the number of bytes that journald writes per day, as journald counts, over the time that files cover.
 
     Only archives count, because an active file is allocated ahead of its entries. journald ends a file after
-    MaxFileSec=, so a file that covers more contains a step of the clock and does not count.
+    MaxFileSec=, so a file that covers more, and more than a month, contains a step of the clock and does not count.
     """
     archives = [file for file in files if file.kind is not Kind.ACTIVE and _has_span(file, instance)]
     covered_us = _measure_coverage(archives)
@@ -131,7 +134,7 @@ def bytes_per_day(instance: Instance, files: Sequence[JournalFile]) -> float | U
 
 
 def _has_span(file: JournalFile, instance: Instance) -> bool:
-    longest_us = instance.max_file_us or INFINITY_US
+    longest_us = max(instance.max_file_us, MONTH_US) if instance.max_file_us else INFINITY_US
     return file.head_time_us > 0 and 0 <= file.tail_time_us - file.head_time_us <= longest_us
 
 

@@ -124,13 +124,16 @@ ARCHIVES = tuple(file(kind=Kind.ARCHIVED, head_time_us=NOW_US - days * DAY_US) f
 
 
 def place(
-    files: tuple[JournalFile, ...] = ARCHIVES, decided: Decision | None = None, window: Window | None = None
+    files: tuple[JournalFile, ...] = ARCHIVES,
+    decided: Decision | None = None,
+    window: Window | None = None,
+    **words: object,
 ) -> DirectoryAnswer:
     one = limits(name="4f3a", directory="/var/log/journal/4f3a")
     decision = story.explain_decision([decided] if decided else [], None, NOW_US)
     fit = [one for one in files if one.problem is None]
     unexamined = len(files) - len(fit)
-    return DirectoryAnswer(one, window, summarize_history(limits(), files), decision, Sums.of(fit), unexamined)
+    return DirectoryAnswer(one, window, summarize_history(limits(**words), files), decision, Sums.of(fit), unexamined)
 
 
 def told(some: DirectoryAnswer) -> str:
@@ -161,6 +164,7 @@ def test_clocks_that_ran_backwards_make_no_negative_span() -> None:
 def test_a_boot_with_an_unset_clock_adds_no_years_to_what_is_covered() -> None:
     early = file(head_time_us=HOUR_US, tail_time_us=2 * HOUR_US)
     assert "Covers: 1w 23h," in told(place(ARCHIVES))
+    assert "Covers: 1w 23h," in told(place(ARCHIVES, max_file_us=HOUR_US))
     assert "Covers: 1w 1d, 1970-" in told(place((early, *ARCHIVES)))
 
 
