@@ -8,7 +8,7 @@
     sudo python -m tests.bench.boots --snapshots 24 --boots 20 --release trixie
 
 `service` is a host on which configs/install was run; `service-datacow` has Nocow=no, and the journal of `service-nocow`
-is NOCOW, as on a stock host. `all` has every row.
+is NOCOW, as on a stock host. That of `own` and `own-service` is in a NOCOW subvolume of its own. `all` has every row.
 
 Each strategy starts from an equal host on its own disk, and only the boots are throttled. One round is: flushes of
 messages; a rest, because flushes are minutes apart on a host; `before`; the poweroff; a boot from a cold, throttled
@@ -53,6 +53,18 @@ class Strategy(NamedTuple):
     options: str = ""
 
 
+OWN = """
+mv /var/log/journal /var/log/journal.old
+btrfs subvolume create /var/log/journal
+chown --reference=/var/log/journal.old /var/log/journal
+chmod --reference=/var/log/journal.old /var/log/journal
+chattr +C /var/log/journal
+rm -r /var/log/journal.old
+mkdir -p "/var/log/journal/$(cat /etc/machine-id)"
+systemctl restart systemd-journald
+journalctl --flush
+"""
+
 DATACOW = "[Nocow]\nNocow=no\n"
 STRATEGIES = {
     one.name: one
@@ -67,10 +79,12 @@ STRATEGIES = {
         Strategy("service", config=""),
         Strategy("service-datacow", config=DATACOW),
         Strategy("service-nocow", nocow=True, config=""),
+        Strategy("own", setup=OWN),
+        Strategy("own-service", setup=OWN, config=""),
     )
 }
 DEFAULT = ("untouched", "nocow", "rotate", "defrag")
-WITH_SNAPSHOTS = ("untouched", "nocow", "rotate", "service", "service-datacow")
+WITH_SNAPSHOTS = ("untouched", "nocow", "rotate", "service", "service-datacow", "own", "own-service")
 MESSAGES = 40
 INTERVAL = "5s"
 """SyncIntervalSec=: a service that was just started knows no timer before it has seen a flush."""

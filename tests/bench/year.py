@@ -45,7 +45,7 @@ from typing import Any, NamedTuple
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe.scratch_volume import run
 from journalkeeper.report.charts import ROWS, Chart, Layer
-from tests.bench.boots import MESSAGES, Strategy, boot_cold, prepare, read_outcomes
+from tests.bench.boots import MESSAGES, OWN, Strategy, boot_cold, prepare, read_outcomes
 from tests.bench.figures import MIB, Figure, Option, at_least, at_most, count_is, mib, parser, show, side_by_side, start
 from tests.guest.host import Guest, missing
 from tests.volumes import disk_bytes
@@ -85,18 +85,6 @@ from journalkeeper.report import retention
 retention.LEAST_SPAN_US = 1  # the year lasts minutes
 sys.exit(main(["retention", "--apply"]))'
 systemctl reload-or-restart systemd-journald
-"""
-
-OWN = """
-mv /var/log/journal /var/log/journal.old
-btrfs subvolume create /var/log/journal
-chown --reference=/var/log/journal.old /var/log/journal
-chmod --reference=/var/log/journal.old /var/log/journal
-chattr +C /var/log/journal
-rm -r /var/log/journal.old
-mkdir -p "/var/log/journal/$(cat /etc/machine-id)"
-systemctl restart systemd-journald
-journalctl --flush
 """
 
 TOOLS = """
@@ -157,9 +145,8 @@ def live(name: str, asked: Namespace, looks: list[Look], outcomes: list[dict[str
     The hosts wait for each other before each measured boot. When `together` is broken, all end there or at once.
     """
     serves = name in {"service", "tuned", "own-service"}
-    strategy = Strategy(
-        name, name == "nocow", OWN + TOOLS if "own" in name else TOOLS, config=HURRIED if serves else None
-    )
+    setup = OWN + TOOLS if "own" in name else TOOLS
+    strategy = Strategy(name, name == "nocow", setup, config=HURRIED if serves else None)
     file_kib = round(max(300, asked.days) / 10 * asked.flushes * FLUSH_KIB / FILES)
     with Guest(asked.release, nocow=strategy.nocow, size="64G") as guest:
         prepare(guest, strategy, f"SystemMaxUse={FILES * file_kib}K\nSystemMaxFileSize={file_kib}K\n")
