@@ -28,6 +28,7 @@ REASONS: Final = {
     **dict.fromkeys((errno.EACCES, errno.EPERM), Reason.UNREADABLE),
     **dict.fromkeys((errno.ELOOP, errno.ENXIO), Reason.NOT_REGULAR),
     **dict.fromkeys((errno.EIO, errno.EUCLEAN), Reason.IO_ERROR),
+    errno.EAGAIN: Reason.IN_USE,  # a program has a lease on the file, as a file server takes for its clients
 }
 """The reason for which an errno ends the look at a file; any other is REFUSED."""
 

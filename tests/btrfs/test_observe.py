@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ from typing import TypeVar
 import pytest
 
 from journalkeeper.btrfs import inode, placement
+from journalkeeper.health.verdict import present_after_run
 from journalkeeper.journald import control, opening
 from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.model import MIB, Extents, JournalFile, Kind, Reason, State
@@ -263,6 +266,18 @@ def test_each_bad_path_has_its_reason_and_the_others_go_on(place: Path, journal_
     assert [skip.reason for skip in planned(*paths).skipped] == [
         reason for _, (reason, _) in sorted(bad.items(), key=lambda each: str(each[1][1]))
     ]
+
+
+def test_a_lease_on_a_file_is_no_failure_and_ends(place: Path, journal_bytes: bytes) -> None:
+    """A file server takes one for a client, and an owner in remote/ can."""
+    path = put(place, journal_bytes)
+    with path.open("r+b") as file:
+        fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        (found,) = look_at(str(path))
+        assert (found.problem, present_after_run(planned(path), ()).failures) == (Reason.IN_USE, ())
+    (found,) = look_at(str(path))
+    assert found.problem is None
 
 
 def test_names_that_are_no_files_are_rows_without_measurements(place: Path, journal_bytes: bytes) -> None:
