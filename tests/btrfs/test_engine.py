@@ -34,6 +34,7 @@ from tests.daemon import journalkeeper
 from tests.hosts import MACHINE, configured, done, outcome
 from tests.journal_files import OFFLINE, OFFSETS, ONLINE, PAGE, archive_name, put, scatter, unclean_name, write_out
 from tests.nobody import as_nobody
+from tests.volumes import disk_bytes
 
 pytestmark = pytest.mark.root
 
@@ -370,6 +371,22 @@ def test_the_service_rewrites_an_active_file_by_its_present_map(
     (action,) = service.look_and_plan(Request(allow_unshare=True))[1].actions
     assert mapped
     assert 0 < action.unshared_bytes < action.bytes_to_write
+
+
+@pytest.mark.parametrize("changed", [0.25, 0.75])
+def test_the_disk_then_stores_twice_what_the_plan_of_an_active_file_says(
+    top: Path, keep: Keep, journal_bytes: bytes, changed: float
+) -> None:
+    active, copy = put(top / MACHINE, journal_bytes, "system.journal"), top / "copy"
+    run("cp", "--reflink=always", active, copy)
+    scatter(active, end_bytes=round(changed * len(journal_bytes)))
+    engine, asked = keep(), NOW._replace(active=True, allow_unshare=True)
+    (action,) = engine.look_and_plan(asked)[1].actions
+    before = disk_bytes(active, copy)
+    (outcome,) = go(engine, asked).outcomes
+    grown = disk_bytes(active, copy) - before
+    assert outcome.result is Result.DONE
+    assert grown / 1.5 < action.unshared_bytes < grown * 1.5
 
 
 def test_the_history_has_the_counts_before_and_after_an_action(
