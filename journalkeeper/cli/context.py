@@ -145,7 +145,8 @@ class Context:
         Raises: as `config`.
         """
         tops = self.config().watch.directories
-        return any(os.path.realpath(path) == os.path.realpath(top) or _is_below(path, top) for top in tops)
+        places = {*tops, *map(os.path.realpath, tops)}
+        return os.path.realpath(path) in places or any(_is_below(path, place) for place in places)
 
     @contextmanager
     def record(self) -> Iterator[Record]:

@@ -79,10 +79,15 @@ def test_nothing_is_promised_of_a_directory_that_the_service_does_not_watch(comm
         assert "The service works only in Directories= and follows no link; root's `defrag -D` can." in said
         assert "The next run" not in said
     watching = commands.state / "watching.conf"
-    watching.write_text(f"[Watch]\nDirectories={commands.directory}\n")
-    for path in (commands.directory, active(commands).parent, active(commands)):
-        said = " ".join(commands("explain", path, "--config", watching).stdout.split())
-        assert "follows no link" not in said
+    link = commands.state / "link"  # as /var/log may be one
+    link.symlink_to(commands.directory)
+    below = active(commands).relative_to(commands.directory)
+    for top in (commands.directory, link):
+        watching.write_text(f"[Watch]\nDirectories={top}\n")
+        for path in (top, top / below.parent, top / below, active(commands)):
+            said = " ".join(commands("explain", path, "--config", watching).stdout.split())
+            assert "follows no link" not in said, path
+    link.unlink()
     watching.unlink()
 
 
