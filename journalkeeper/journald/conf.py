@@ -56,8 +56,8 @@ class RateLimit(NamedTuple):
 T = TypeVar("T", Settings, RateLimit)
 Reader: TypeAlias = Callable[[str], Any]
 
-REMOTE = Settings(storage="persistent", sync_interval_us=0)
-"""systemd-journal-remote, which writes remote/, has its own limits and no sync timer."""
+REMOTE = Settings(storage="persistent", sync_interval_us=0, system_max_files=0)
+"""systemd-journal-remote, which writes remote/, has no sync timer. Its own limits are in journal-remote.conf(5)."""
 
 
 def read_settings(namespace: str = "", *, root: str = "/") -> Settings:

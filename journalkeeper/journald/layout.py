@@ -173,7 +173,7 @@ def describe_instance(
         found = conf.read_settings(directory.namespace, root=root)
     else:
         found = conf.Settings(storage="persistent")
-    if space is not None:
+    if space is not None and found is not conf.REMOTE:
         found = conf.fill_defaults(found, space.f_frsize * space.f_blocks)
     return Instance(
         name=directory.name,

@@ -22,6 +22,9 @@ from journalkeeper.journald.layout import (
 )
 from journalkeeper.model import MIB, Kind
 from journalkeeper.model.errors import FileError
+from journalkeeper.report.retention import summarize_history
+from journalkeeper.report.story import describe_limits
+from journalkeeper.report.text import UNKNOWN
 from tests.nobody import being_nobody
 
 ID = "0123456789abcdef0123456789abcdef"
@@ -152,6 +155,16 @@ def test_an_instance_runs_by_its_own_configuration(root: Path, name: str, expect
     found = describe_instance(directory, device=5, nocow=True, root=str(root))
     assert (found.name, found.directory, found.device, found.nocow) == (name, directory.path, 5, True)
     assert {field: getattr(found, field) for field in expected} == expected
+
+
+def test_journald_limits_no_journal_of_remote_hosts(root: Path) -> None:
+    """systemd-journal-remote has limits of its own since 253."""
+    (root / "var/log/journal/remote").mkdir(parents=True)
+    (directory,) = find_directories(str(root / "var/log/journal"))
+    found = describe_instance(directory, device=5, nocow=True, space=os.statvfs(root), root=str(root))
+    kept = summarize_history(found, ())
+    assert (kept.binding, kept.max_use_bytes, kept.max_files) == (None, None, 0)
+    assert describe_limits(kept) == [("Limit", UNKNOWN)]
 
 
 def test_a_host_without_a_machine_id_has_no_instance_of_its_own(tmp_path: Path) -> None:
