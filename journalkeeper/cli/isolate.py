@@ -55,10 +55,7 @@ mv -T -- "/tmp/$3" "/tmp/$2"
 """The commands that move the subvolume $3 to $2, both from the top of the volume of $1, in an own mount namespace."""
 
 READERS: Final = "Restart programs that follow the journal, as journalctl -f does: they keep the old files."
-ROLLBACK: Final = (
-    "After a rollback of the root, journald writes to /run only: run `journalkeeper isolate --apply` in the new root"
-    " before the next reboot."
-)
+ROLLBACK: Final = "Run `journalkeeper isolate --apply` after each rollback of the root: a reboot would lose messages."
 
 
 class IsolateAnswer(NamedTuple):
