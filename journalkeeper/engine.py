@@ -106,9 +106,7 @@ class Engine:
             self._publisher = Publisher(config, judges=not follows)
 
     def take_over(self, before: Engine) -> None:
-        """Continue with the memory and the metrics of `before`, the engine of the configuration that was valid until
-        now.
-        """
+        """Continue with the memory and the published metrics of `before`, the engine until a reload."""
         self.memory = before.memory
         if self._publisher is not None:
             self._publisher.take_over(before._publisher, healthy=self.memory.healthy)
@@ -139,7 +137,7 @@ class Engine:
         Raises: FileError for a directory or a configuration file of journald; without named files also
             NotBtrfsError, and NeedsRootError if none of the files may be read.
         """
-        seen = self._see(request)
+        seen = self._look_and_remember(request)
         return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
 
     def plan(self, request: Request) -> Plan:
@@ -158,17 +156,17 @@ class Engine:
 
     def _see_and_plan(self, request: Request, record: Record, *, marked: bool) -> tuple[Seen, Host, Plan]:
         """Return a look, its host and its plan. A plan for active files is made again from maps that are read now."""
-        seen = self._see(request)
-        host, chosen = self._plan(self._make_host(seen, record), request, marked=marked)
+        seen = self._look_and_remember(request)
+        host, chosen = self._plan_with_load(self._make_host(seen, record), request, marked=marked)
         on_active = (one for one in chosen.actions if one.is_on_active_file or one.action is Verb.ROTATE)
         paths = [action.path for action in on_active]
         if paths and self._follows:
             self.memory.observer.forget(paths)
-            seen = self._see(request)
-            host, chosen = self._plan(self._make_host(seen, record), request, marked=marked)
+            seen = self._look_and_remember(request)
+            host, chosen = self._plan_with_load(self._make_host(seen, record), request, marked=marked)
         return seen, host, chosen
 
-    def _plan(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
+    def _plan_with_load(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
         """Return the plan for `host`, and `host` with the load of its disks if an action depends on the load.
 
         `marked` also shows whether --now would make a skip an action.
@@ -190,7 +188,7 @@ class Engine:
         stop: Callable[[], bool],
         origin: str = "defrag",
         on_outcome: Callable[[Outcome], None] = lambda _: None,
-        on_plan: Callable[[Host, Plan], None] = lambda _host, _plan: None,
+        on_plan: Callable[[Host, Plan], None] = lambda _host, _plan_with_load: None,
     ) -> Report:
         """Look, plan, and carry out the plan to its end, or until a rest or a stop between two pieces of a file.
 
@@ -203,13 +201,13 @@ class Engine:
         with ExitStack() as stack:
             if publisher is not None:
                 stack.push(publisher.publish_failure)
-            ends = self._end_on_any(stop, stack.enter_context(state.Lock(self.state_directory)), request)
+            ends = self._make_stop(stop, stack.enter_context(state.Lock(self.state_directory)), request)
             record = self._open_history(stack, request)
             seen, host, chosen = self._see_and_plan(request, record, marked=not watching)
             worker = Runner(self.config, self.memory.flushes, self.memory.piece_times, hurry=request.hurries, stop=ends)
             notices = [*remove_leftovers(seen.leftovers), *worker.synchronize(chosen.syncs)]
             if watching or chosen.actions:
-                self._store_counts(record, host, request, at_once=bool(chosen.actions))
+                self._store_counts_if_due(record, host, request, at_once=bool(chosen.actions))
             outcomes, unrecorded = list[Outcome](), list[str]()
             on_plan(host, chosen)
             if chosen.actions or not watching:
@@ -239,11 +237,11 @@ class Engine:
 
         If other processes added runs, the next look opens the files of these runs.
 
-        Raises: as `_see` if there is no history, such as NotBtrfsError; KeeperError if the history cannot be opened.
+        Raises: as `_look_and_remember` without a history, such as NotBtrfsError; KeeperError if it cannot be opened.
         """
         memory, exists = self.memory.records, os.path.lexists(os.path.join(self.state_directory, NAME))
         if not exists:
-            self._see(request)
+            self._look_and_remember(request)
         record = stack.enter_context(Record(self.state_directory))
         stack.callback(lambda: memory.notices.extend(record.replacement))
         known, newest = memory.newest_run, record.find_newest_run()
@@ -257,7 +255,7 @@ class Engine:
             self.memory.observer.forget(record.list_paths_since_run(known if known < newest else 0))
         return record
 
-    def _store_counts(self, record: Record, host: Host, request: Request, *, at_once: bool) -> None:
+    def _store_counts_if_due(self, record: Record, host: Host, request: Request, *, at_once: bool) -> None:
         """Without `at_once`, store them once an hour: a commit costs 14 I/Os. Raises: KeeperError."""
         due = at_once or time.monotonic() - self.memory.records.observed_s >= HOUR_S
         if due and (self._follows or not request.paths):
@@ -274,8 +272,8 @@ class Engine:
         Raises: KeeperError if the history cannot be read or written.
         """
         if outcomes and not request.before_shutdown:
-            self._see(request)
-            self._store_counts(record, host, request, at_once=True)
+            self._look_and_remember(request)
+            self._store_counts_if_due(record, host, request, at_once=True)
         now, memory = now_us(), self.memory.records
         before = self._read_waits(record)
         if not request.paths:
@@ -294,7 +292,7 @@ class Engine:
             self.memory.failures = {key: last for key, last in self.memory.failures.items() if key in there}
         record.prune(now, self.config.history.keep_us, host, max_rows=self.config.history.max_rows)
 
-    def _see(self, request: Request) -> Seen:
+    def _look_and_remember(self, request: Request) -> Seen:
         """Look at the files that `request` names, or at all files, and store this look in `memory.seen`.
 
         Links in paths that the service is given are not followed, because any user can send such paths over the bus.
@@ -331,9 +329,7 @@ class Engine:
         return self.memory.flushes.needs_plan()
 
     def windows(self) -> tuple[tuple[Window, ...], int]:
-        """Return each instance's flush window, none before the first look, and the next flush (CLOCK_REALTIME us, 0
-        unknown).
-        """
+        """Return each instance's flush window, () before a look, and the next flush (CLOCK_REALTIME us, 0 unknown)."""
         instances, files = self.memory.flushes.renew()
         found = windows(instances, files, now_us(), margin_us=self.config.window.margin_us)
         return tuple(found.values()), next_flush_us(instances)
@@ -373,7 +369,7 @@ class Engine:
     def _is_on_battery(self) -> bool:
         return not self.config.window.on_battery and load.is_on_battery()
 
-    def _end_on_any(self, stop: Callable[[], bool], lock: state.Lock, request: Request) -> Callable[[], bool]:
+    def _make_stop(self, stop: Callable[[], bool], lock: state.Lock, request: Request) -> Callable[[], bool]:
         def rests() -> bool:
             return find_rest(now_us(), request, self.config, on_battery=self._is_on_battery()) is not None
 

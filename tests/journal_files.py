@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from journalkeeper.btrfs import fiemap
-from journalkeeper.btrfs.kernel import _declare
+from journalkeeper.btrfs.kernel import _declare_function
 from journalkeeper.journald.entries import ARRAY, COMPACT, COMPACT_DATA_BYTES, DATA_BYTES, ENTRY_BYTES, OBJECT, SOURCE
 from journalkeeper.probe.scratch_volume import run
 
 PAGE: Final = 4096
 FALLOC_FL_KEEP_SIZE: Final = 1
 FALLOC_FL_PUNCH_HOLE: Final = 2
-fallocate = _declare("fallocate64", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+fallocate = _declare_function("fallocate64", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 MAGIC: Final = b"LPKSHHRH"
 SEQNUM_ID: Final = "0123456789abcdef" * 2
 OLD_NS: Final = 1_600_000_000_123_456_789

@@ -35,20 +35,20 @@ def _raise_error(result: int, _function: object, _arguments: object) -> int:
     return result
 
 
-def _declare(name: str, *types: Any) -> Callable[..., int]:
+def _declare_function(name: str, *types: Any) -> Callable[..., int]:
     function: Any = _libc[name]
     function.argtypes = types
     function.errcheck = _raise_error
     return cast("Callable[..., int]", function)
 
 
-_ioctl = _declare("ioctl", ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
-_syscall = _declare("syscall", ctypes.c_long, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
+_ioctl = _declare_function("ioctl", ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
+_syscall = _declare_function("syscall", ctypes.c_long, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
 
-sync_file_range = _declare("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+sync_file_range = _declare_function("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 """sync_file_range(fd, offset, length, flags): sync_file_range(2)."""
 
-renameat2 = _declare("renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+renameat2 = _declare_function("renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 """renameat2(old_dir_fd, old, new_dir_fd, new, flags): renameat2(2), with names as bytes."""
 
 

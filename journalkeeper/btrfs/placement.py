@@ -70,7 +70,7 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
                 begun[logical // MIB] += 1
                 left[logical // MIB] += bool(unwritten or was_unwritten)
             if per_mib and flags & fiemap.FIEMAP_EXTENT_SHARED:
-                for mib, part in _divide(logical, min(logical + length, size)):
+                for mib, part in _split_by_mib(logical, min(logical + length, size)):
                     shared[mib] += part
         was_unwritten = unwritten
     mibs = range(max(begun) + 1) if begun and per_mib and size <= MAX_FILE_BYTES else ()
@@ -87,7 +87,7 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
     )
 
 
-def _divide(at: int, end: int) -> Iterator[tuple[int, int]]:
+def _split_by_mib(at: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield (number, bytes) for each MiB of the bytes from `at` to `end`."""
     while at < end:
         upto = min(end, (at | MIB - 1) + 1)
@@ -114,7 +114,7 @@ def list_stretches(fd: int, *, sync: bool) -> tuple[Stretch, ...]:
         at, end = logical, min(logical + length, size)
         if begins and at < end:
             begun[at // MIB] += 1
-        for mib, part in _divide(at, end):
+        for mib, part in _split_by_mib(at, end):
             held[mib][_choose_column(flags)] += part
     lengths = [min(MIB, size - start) for start in starts]
     return tuple(

@@ -87,8 +87,8 @@ class User:
 
     @contextmanager
     def count_long_call(self) -> Iterator[None]:
-        """Count one more long call of this user during the block. Raises: CallError (LIMITS_EXCEEDED) if AT_ONCE are
-        under way.
+        """Count a long call of this user during the block. Raises: CallError (LIMITS_EXCEEDED) if AT_ONCE are under
+        way.
         """
         if self.busy >= AT_ONCE:
             raise CallError(LIMITS_EXCEEDED, f"{AT_ONCE} calls are under way already; try again later")
@@ -133,12 +133,10 @@ class Callers:
         self._users: WeakValueDictionary[int, User] = WeakValueDictionary()
         self._checked_s = 0.0
         self._check: asyncio.Task[None] | None = None
-        self._gids = frozenset(_gids(READERS))
+        self._find_gids = frozenset(_find_gids(READERS))
 
     def find(self, name: str) -> Caller:
-        """Return the Caller with this connection name, without a `uid` if the name is new. At most CALLERS_MOST are
-        stored.
-        """
+        """Return the Caller with this connection name, without a `uid` if new. At most CALLERS_MOST are stored."""
         caller = self._known.pop(name, None) or Caller(name)
         self._known[name] = caller
         if len(self._known) > CALLERS_MOST:
@@ -157,8 +155,7 @@ class Callers:
         return fits
 
     async def identify(self, caller: Caller) -> None:
-        """Ask the bus for the user and groups of `caller`, and store them. If the bus does not know the user, change
-        nothing.
+        """Ask the bus for the user and groups of `caller`, and store them, unless the bus does not know the user.
 
         All connections of one user have the same User, but each connection of root has its own.
         """
@@ -170,12 +167,10 @@ class Callers:
         caller.uid = uid
         caller.user = self._users.setdefault(uid, caller.user) if uid else caller.user
         groups = said["UnixGroupIDs"][1] if "UnixGroupIDs" in said else ()
-        caller.reads_all = uid == 0 or not self._gids.isdisjoint(groups)
+        caller.reads_all = uid == 0 or not self._find_gids.isdisjoint(groups)
 
     def admit(self, user: User, cost: float) -> float | None:
-        """Charge `user` for a call of `cost`, and return the delay in seconds before it is served, or None for no
-        answer.
-        """
+        """Charge `user` for a call, and return its delay in seconds; or None, uncharged, if too much is unanswered."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._checked_s >= CHECK_S:
             self._checked_s = now_s
@@ -210,7 +205,7 @@ class Callers:
         return dict(found)
 
 
-def _gids(groups: Iterable[str]) -> Iterator[int]:
+def _find_gids(groups: Iterable[str]) -> Iterator[int]:
     for group in groups:
         try:
             yield grp.getgrnam(group).gr_gid

@@ -78,7 +78,7 @@ class Service:
         with ExitStack() as undo:
             runner = undo.enter_context(asyncio.Runner())
             try:
-                service = cls(runner, *runner.run(asyncio.wait_for(_connect(), CONNECT_S)))
+                service = cls(runner, *runner.run(asyncio.wait_for(_connect_to_service(), CONNECT_S)))
             except TimeoutError:
                 raise names.BusyBusError from None
             except (OSError, ValueError, CallError):
@@ -143,7 +143,7 @@ class Service:
                 canceling = True
                 with suppress(NoSuchJobError):  # it has just ended
                     self._call("Cancel", "o", job)
-            message = self._next(POLL_S)
+            message = self._await_signal(POLL_S)
             if message is not None and message.member == "JobRemoved" and message.read()[1] == job:
                 break
             if message is not None and message.path == job:
@@ -172,7 +172,7 @@ class Service:
 
         Raises: KeeperError if the service or the connection to the bus has ended and no other signal came before.
         """
-        self._next(None)
+        self._await_signal(None)
         while not self._received.empty():  # what came together is shown together
             self._received.get_nowait()
 
@@ -183,9 +183,7 @@ class Service:
             raise KeeperError(f"{what}; {RESTART}")
 
     def _show_progress(self, job: str, on_progress: Callable[[Progress], None]) -> None:
-        """Pass the progress of `job` to `on_progress`. Ignore errors: the job has probably ended, and JobRemoved comes
-        next.
-        """
+        """Pass the progress of `job` to `on_progress`. Ignore errors: the job has probably ended."""
         try:
             now = self._read_properties(job, names.JOB, CALL_S)
         except KeeperError:
@@ -200,10 +198,8 @@ class Service:
         if message.kind is MessageType.signal and message.sender in {BUS, self._owner}:
             self._received.put_nowait(message)
 
-    def _next(self, patience_s: float | None) -> Received | None:
-        """Return the next signal, or None after `patience_s`. Raises: KeeperError if the service or the connection has
-        ended.
-        """
+    def _await_signal(self, patience_s: float | None) -> Received | None:
+        """Return the next signal, or None after `patience_s`. Raises: KeeperError if service or bus has ended."""
         try:
             message = self._runner.run(asyncio.wait_for(self._received.get(), patience_s))
         except TimeoutError:
@@ -267,7 +263,7 @@ def _drop_signatures(value: Any) -> Any:
     return [_drop_signatures(one) for one in value] if isinstance(value, list) else value
 
 
-async def _connect() -> tuple[Connection, str]:
+async def _connect_to_service() -> tuple[Connection, str]:
     """Return a connection that gets the service's signals and changes of its name's owner, and the owner's name.
 
     Calls go to the unique name, because a call to the well-known name could start a service.

@@ -87,7 +87,7 @@ class Connection:
         self._reader, self._writer = reader, writer
         self._serial = 0
         self._answers: dict[int, asyncio.Future[Received]] = {}
-        self.ended = asyncio.get_running_loop().create_task(self._read(read_most))
+        self.ended = asyncio.get_running_loop().create_task(self._read_until_end(read_most))
 
     @classmethod
     async def open(cls, address: str, read_most: int = CALL_MOST) -> Self:
@@ -159,14 +159,14 @@ class Connection:
         while self._writer.transport.get_write_buffer_size():
             await self._writer.drain()
 
-    async def _read(self, most: int) -> Exception:
-        """Pass each message to `_receive` until the connection ends, close it, and return the error that ended it."""
+    async def _read_until_end(self, most: int) -> Exception:
+        """Pass each message to `_hand_over` until the connection ends, close it, and return the error that ended it."""
         try:
             while True:
                 head = await self._reader.readexactly(FIXED)
                 fields, left = measure_message(head)
                 if left + FIXED <= most and fields <= FIELDS_MOST:
-                    self._receive(head + await self._reader.readexactly(left))
+                    self._hand_over(head + await self._reader.readexactly(left))
                     await asyncio.sleep(0)  # other tasks have their turns, however many messages there are
                     continue
                 while left:
@@ -176,7 +176,7 @@ class Connection:
         finally:
             self._writer.transport.abort()
 
-    def _receive(self, data: bytes) -> None:
+    def _hand_over(self, data: bytes) -> None:
         try:
             message = Received(data)
         except Exception:  # noqa: BLE001 - whatever a stranger sends, the next message is read

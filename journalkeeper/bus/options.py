@@ -54,7 +54,7 @@ def make_request(paths: Sequence[str], compress: str, flags: int, directories: t
 
 
 def check_path(path: str, directories: tuple[str, ...]) -> str:
-    """Return `path` if it is absolute, in normal form and below one of `directories`, else raise UsageError."""
+    """Return `path` if it is absolute, in normal form and inside one of `directories`, else raise UsageError."""
     plain = len(path) < LONGEST and path.startswith("/") and posixpath.normpath(path) == path
     if not plain or path.startswith("//"):
         raise UsageError(f"{shorten(path)} is not an absolute path without . and ..")

@@ -123,14 +123,12 @@ class Server:
         """Start a task that serves a method call, if there is room. Ignore any other message."""
         caller = self._callers.find(call.sender) if call.kind is MessageType.method_call else None
         if caller is not None and self._callers.begin(caller, call.length):
-            task = asyncio.get_running_loop().create_task(self._serve(call, caller))
+            task = asyncio.get_running_loop().create_task(self._serve_call(call, caller))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, call: Received, caller: Caller) -> None:
-        """Identify the caller, wait as long as the rate of its user demands, and answer the call. Raise only
-        CancelledError.
-        """
+    async def _serve_call(self, call: Received, caller: Caller) -> None:
+        """Identify the caller, wait as its rate demands, and answer the call. Raises only CancelledError."""
         try:
             async with caller.turn:
                 if caller.uid is None:
@@ -141,13 +139,13 @@ class Server:
                 await asyncio.sleep(wait_s)
                 if caller.uid:
                     await self._bus.drain()  # the answers to a crowd do not stand before those to root
-                await self._answer(call, caller)
+                await self._run_and_reply(call, caller)
         except Exception as error:  # noqa: BLE001 - every error is answered, and logged if it is unexpected
-            self._refuse(call, error)
+            self._reply_error(call, error)
         finally:
             caller.calls -= 1
 
-    async def _answer(self, call: Received, caller: Caller) -> None:
+    async def _run_and_reply(self, call: Received, caller: Caller) -> None:
         method = self._objects.find_method(call.path, call.interface, call.member)
         takes, gives = map(join_signatures, (method.takes, method.gives))
         if takes != call.signature:
@@ -164,8 +162,8 @@ class Server:
         if MessageFlag.no_reply_expected not in call.header.flags:
             self._bus.send(answer)
 
-    def _refuse(self, call: Received, error: Exception) -> None:
-        """Answer with the error, unless the caller wants no answer. Log an unexpected exception in any case."""
+    def _reply_error(self, call: Received, error: Exception) -> None:
+        """Answer with the error if the caller wants one. Log any exception but CallError and KeeperError as a bug."""
         name, text = names.error_name(error), str(error)
         if not isinstance(error, CallError | KeeperError):
             said = error.strerror if isinstance(error, OSError) else None
@@ -177,11 +175,11 @@ class Server:
 
     def follow(self, notification: Notification) -> None:
         """Send the signal for a notification of the service. Changed properties are sent together, COALESCE_S later."""
-        with self._guard():
+        with self._log_errors():
             match notification:
                 case Changed():
                     if self._timer is None:
-                        self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._tell)
+                        self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._send_changes)
                 case JobAdded(job):
                     path = names.job_path(job.number)
                     self._sent[path] = job_values(job)
@@ -196,9 +194,9 @@ class Server:
     def _read(self) -> dict[str, Values]:
         return {path: values() for path, (_, values) in self._objects.tree().items()}
 
-    def _tell(self) -> None:
+    def _send_changes(self) -> None:
         self._timer = None
-        with self._guard():
+        with self._log_errors():
             before, self._sent = self._sent, self._read()
             for path, (interface, _) in self._objects.tree().items():
                 now = self._sent[path]
@@ -207,7 +205,7 @@ class Server:
                     self._say(contract.PROPERTIES_CHANGED, interface.name, changed, [], path=path)
 
     @contextmanager
-    def _guard(self) -> Iterator[None]:
+    def _log_errors(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged

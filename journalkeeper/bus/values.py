@@ -81,15 +81,15 @@ def job_values(job: Job) -> Values:
     return to_values(JobState(job.number, job.state, job.progress.fraction), job.progress)
 
 
-def list_files(found: Findings, offset: int, reads: Reads) -> list[Values]:
+def list_files(found: Findings, offset: int, may_read: Reads) -> list[Values]:
     """Return the properties of at most LISTED_MOST files, sorted by path in ASCII, without the first `offset`.
 
-    Private values of a file are left out if `reads(owner)` is False.
+    Private values of a file are left out if `may_read(owner)` is False.
     """
     listed: list[Values] = []
     text = 0
     for path in sorted(found.files, key=names.to_ascii)[offset : offset + LISTED_MOST]:
-        one = _make_file_values(found.files[path], found.decided.get(path), reads)
+        one = _make_file_values(found.files[path], found.decided.get(path), may_read)
         text += sum(len(value) for signature, value in one.values() if signature == "s")
         if text > TEXT_MOST and listed:
             break
@@ -97,22 +97,22 @@ def list_files(found: Findings, offset: int, reads: Reads) -> list[Values]:
     return listed
 
 
-def _make_file_values(row: JournalFile, doing: Doing | None, reads: Reads) -> Values:
-    """Return the D-Bus properties of a file and of its decision or outcome `doing`: (signature, value) by name."""
+def _make_file_values(row: JournalFile, doing: Doing | None, may_read: Reads) -> Values:
+    """Return the D-Bus properties of a file and of `doing`, without the private ones unless `may_read(owner)`."""
     known = to_values(row, Treatment(*(getattr(doing, name, None) for name in Treatment._fields)))
     if isinstance(doing, Outcome) and doing.result is Result.DONE:
         known["Extents"] = known["Extents"][0], doing.extents_after
-    return known if reads(row.owner) else {name: value for name, value in known.items() if name not in PRIVATE}
+    return known if may_read(row.owner) else {name: value for name, value in known.items() if name not in PRIVATE}
 
 
-def write_document(answer: Plan | Report, reads: Reads) -> str:
+def write_document(answer: Plan | Report, may_read: Reads) -> str:
     """Return the JSON of `answer` in at most DOCUMENT_MOST characters.
 
-    Details about files of an owner are hidden if `reads(owner)` is False.
+    Details about files of an owner are hidden if `may_read(owner)` is False.
     """
     document = to_json(answer)
     for name in {"outcomes", "skipped"} & document.keys():
-        document[name] = [row if reads(_owner(row["path"])) else _hide(row) for row in document[name]]
+        document[name] = [row if may_read(_name_owner(row["path"])) else _hide(row) for row in document[name]]
     text = write_json(document)
     return text if len(text) <= DOCUMENT_MOST else write_json(_leave_out_rows(document))
 
@@ -133,7 +133,7 @@ def _hide(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"detail": "", **({"until_us": None} if "until_us" in row else {})}
 
 
-def _owner(path: str) -> str:
+def _name_owner(path: str) -> str:
     """Return the owner of the journal file at `path`, from its name alone: "system", "user:UID", "remote" or "user:?".
 
     "user:?" is an unknown user, so that only callers with the right to read all users' files get its details.

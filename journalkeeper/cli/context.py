@@ -76,9 +76,7 @@ class Context:
         return Service.find() if self._engine is None and self.means_service() else None
 
     def read_service(self) -> Manager | Hung | Unknown | None:
-        """Return the running service's own report, Hung or Unknown with the reason, or None where `running` returns
-        None.
-        """
+        """Return the running service's report, Hung or Unknown with the reason, or None where `running` does."""
         try:
             with self.running() or nullcontext() as service:
                 return service and service.found
@@ -108,8 +106,7 @@ class Context:
         return args.directory is None and args.config is None and self.state_directory == state.DEFAULT
 
     def service(self, asked: Request) -> Service | None:
-        """Return a connection to the running service, which the caller closes, if the service can carry out `asked`,
-        else None.
+        """Return a connection to the running service, which the caller closes, or None if it cannot carry out `asked`.
 
         It cannot if it watches other directories, if the paths are too long or not ASCII, or before a shutdown, because
         the bus may be gone. Nor can it, for root, if the bus does not answer.

@@ -41,10 +41,10 @@ def run(_args: argparse.Namespace, context: Context) -> int:
     Raises: KeeperError if the service cannot run.
     """
     with closing(Log(to_journald())) as log:
-        return asyncio.run(_serve(context, log))
+        return asyncio.run(_serve_until_stopped(context, log))
 
 
-async def _serve(context: Context, log: Log) -> int:
+async def _serve_until_stopped(context: Context, log: Log) -> int:
     from journalkeeper.bus.server import serve_bus  # noqa: PLC0415 - pages are made without pyinotify
     from journalkeeper.service.daemon import Daemon  # noqa: PLC0415
     from journalkeeper.service.worker import ReplacedError  # noqa: PLC0415

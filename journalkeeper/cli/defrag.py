@@ -66,13 +66,13 @@ def run(args: argparse.Namespace, context: Context) -> int:
         skipped,
         everything=bool(asked.paths),
         others=odd,
-        footer=[[_summarize(report)]],
+        footer=[[_sum_up_outcomes(report)]],
         paged=False,
     )
     return int(bool(status or report.is_interrupted or failed))
 
 
-def _summarize(report: Report) -> str:
+def _sum_up_outcomes(report: Report) -> str:
     outcomes, skipped = report.outcomes, report.skipped
     if not outcomes:
         return wording.describe_no_actions(skipped)

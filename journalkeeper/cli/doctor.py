@@ -55,8 +55,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """
     evidence = gather(context, Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US))
     verdict = judge(evidence, DOCTOR_RULES)
-    found = [_describe(finding, colours=context.output.colours) for finding in verdict.findings]
-    context.output.show(make_answer(verdict, evidence.journal), *found, legend=[_summarize(verdict, evidence)])
+    found = [_describe_finding(finding, colours=context.output.colours) for finding in verdict.findings]
+    context.output.show(make_answer(verdict, evidence.journal), *found, legend=[_sum_up_checks(verdict, evidence)])
     health = judge(evidence, HEALTH).health if context.means_service() else "ok"
     return int(args.check and (health != "ok" or bool(verdict.problems)))
 
@@ -87,14 +87,14 @@ def make_answer(verdict: Verdict, journal: Journal | Unknown) -> DoctorAnswer:
     return DoctorAnswer(verdict.findings, verdict.passed, unknown, None if isinstance(journal, Unknown) else journal)
 
 
-def _describe(finding: Finding, *, colours: bool) -> Block:
+def _describe_finding(finding: Finding, *, colours: bool) -> Block:
     head = paint(f"{finding.severity.upper()}: {finding.word}", _COLOURS[finding.severity], enabled=colours)
     # commands are whole lines, to be copied: a backslash stays one
     remedy = [f"    {one if one.isprintable() else escape(one)}" for one in finding.remedy]
     return [head, ("  ", escape(finding.sentence)), *remedy]
 
 
-def _summarize(verdict: Verdict, evidence: Evidence) -> Block:
+def _sum_up_checks(verdict: Verdict, evidence: Evidence) -> Block:
     by_reason: dict[str, list[str]] = {}
     for rule, part in verdict.unknown:
         if not part.needs_root:

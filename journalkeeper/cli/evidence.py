@@ -55,7 +55,7 @@ def gather(context: Context, wanted: Wanted, ask: Ask | None = None) -> Evidence
     look: Look | Unknown = UNASKED
     plan: Plan | Unknown = UNASKED
     if wanted.files or not isinstance(service, Manager):
-        look, plan = _look(engine, wanted, record, now_us)
+        look, plan = _look_and_plan(engine, wanted, record, now_us)
     instances = () if isinstance(look, Unknown) else look.host.instances
     ours = wanted.directory is None or any(one.rotatable for one in instances)
     namespaces = tuple(one.namespace for one in instances if one.namespace)
@@ -97,7 +97,7 @@ def _read_history(context: Context, wanted: Wanted) -> Recorded | Unknown:
         return Unknown(str(error))
 
 
-def _look(
+def _look_and_plan(
     engine: Engine, wanted: Wanted, record: Recorded | Unknown, now_us: int
 ) -> tuple[Look | Unknown, Plan | Unknown]:
     """Look at the files, and return the look and, if wanted, the plan. Either is Unknown with the reason of a failure.

@@ -78,8 +78,7 @@ def _show_file(path: str, context: Context) -> int:
 
 
 def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
-    """Collect everything that `explain` shows about a file. `unknown` of the Story has the reason for each part that is
-    None.
+    """Collect all that `explain` shows about a file. `unknown` of the Story has the reason for each part that is None.
 
     Raises: OSError if the file cannot be opened.
     """

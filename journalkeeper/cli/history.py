@@ -55,7 +55,7 @@ _SAMPLES: Final[tuple[Column[Sample], ...]] = (
 )
 
 
-def _columns(width: int | None) -> tuple[Column[HistoryEntry], ...]:
+def _make_columns(width: int | None) -> tuple[Column[HistoryEntry], ...]:
     return (
         Column("TIME", lambda entry: moment(entry.when_us)),
         Column("RUN BY", lambda entry: escape(BY.get(entry.origin, entry.origin))),
@@ -84,10 +84,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
     output = context.output
     wrong = [Skip(path, why, "nothing is recorded of it") for path in unknown if (why := _find_problem(path))]
     status = report_problems(wrong, len(paths), paths, context)
-    outcomes = Table(_columns(output.width), entries, lambda entry: COLOURS[entry.outcome.result])
+    outcomes = Table(_make_columns(output.width), entries, lambda entry: COLOURS[entry.outcome.result])
     title = ["Extents of the active files over time:"] if samples and output.legend else []
     blocks = (outcomes, title, Table(_SAMPLES, samples))
-    output.show(HistoryAnswer(entries, samples), *blocks, legend=[[_summarize(entries, samples)]])
+    output.show(HistoryAnswer(entries, samples), *blocks, legend=[[_sum_up_actions(entries, samples)]])
     return status
 
 
@@ -105,7 +105,7 @@ def _find_problem(path: str) -> Reason | None:
     return Reason.NOT_JOURNAL if classify(os.path.basename(path)) is None else None
 
 
-def _summarize(entries: list[HistoryEntry], samples: list[Sample]) -> str:
+def _sum_up_actions(entries: list[HistoryEntry], samples: list[Sample]) -> str:
     if not entries:
         return "Nothing was rewritten." if samples else "Nothing is recorded."
     done = [entry.outcome for entry in entries if entry.outcome.result is Result.DONE]

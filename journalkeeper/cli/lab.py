@@ -90,7 +90,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     Raises: UsageError for -D or --config; NeedsRootError; KeeperError if DIR is unsuitable or a tool fails; as
         `compare.compare`.
     """
-    _check(args)
+    _require_fit_place(args)
     if not context.privileged:
         raise NeedsRootError("it mounts a scratch volume")
     isolate()
@@ -98,11 +98,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
     with on_terminal(context.output) as line:
         interrupt_on_signals()
         compared = compare.compare(place, args.extents, args.iops, line.update)
-    context.output.show(compared, Table(_COLUMNS, compared.strategies), legend=[[_summarize(compared)]])
+    context.output.show(compared, Table(_COLUMNS, compared.strategies), legend=[[_sum_up_lab(compared)]])
     return 0
 
 
-def _check(args: argparse.Namespace) -> None:
+def _require_fit_place(args: argparse.Namespace) -> None:
     if args.directory is not None or args.config is not None:
         raise UsageError("lab makes a journal and a configuration of its own: leave out -D and --config")
     if not os.path.isdir(args.place):
@@ -117,7 +117,7 @@ def _check(args: argparse.Namespace) -> None:
         raise KeeperError(f"{args.place}: {format_size(free)} are free, {format_size(FREE_BYTES)} are needed")
 
 
-def _summarize(compared: compare.LabAnswer) -> str:
+def _sum_up_lab(compared: compare.LabAnswer) -> str:
     speed = f"{compared.iops} IOPS" if compared.iops else "as fast as the disk is"
     facts = f"{compared.flushes} flushes of {compare.MESSAGES} messages each in {compare.DAYS} days"
     each = ", ".join(f"{row.strategy} {row.written_bytes / compared.logged_bytes:.3g}" for row in compared.strategies)

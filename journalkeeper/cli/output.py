@@ -49,9 +49,7 @@ class Output:
         write(write_json(value, indent=2 if self.json == "pretty" else None))
 
     def lines(self, lines: Sequence[str], *, paged: bool = True) -> None:
-        """Write lines to stdout, through a pager if `paged` and they do not fit; nothing with --quiet. Raises: as
-        `write`.
-        """
+        """Write lines to stdout, through a pager if `paged` and too long; none with --quiet. Raises: as `write`."""
         if self.quiet:
             return
         height = shutil.get_terminal_size().lines
@@ -61,9 +59,7 @@ class Output:
             write("\n".join(lines))
 
     def show(self, document: object, *blocks: Block, legend: Sequence[Block] = (), paged: bool = True) -> None:
-        """Write a command's answer to stdout: with --json only `document`, else `blocks` and then `legend`. Raises: as
-        `write`.
-        """
+        """Write an answer to stdout: with --json only `document`, else `blocks`, then `legend`. Raises: as `write`."""
         if self.json != "off":
             self.document(document)
             return

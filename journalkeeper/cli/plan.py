@@ -90,7 +90,7 @@ def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
         plan.skipped,
         everything=verbose or bool(asked.paths),
         others=[reason for reason in Reason if reason in acted_on],
-        footer=[[describe_window(one, named=named) for one in relevant], [_summarize(plan)]],
+        footer=[[describe_window(one, named=named) for one in relevant], [_sum_up_plan(plan)]],
     )
     return status
 
@@ -103,7 +103,7 @@ def make_plan(asked: Request, context: Context) -> Plan:
     return plan
 
 
-def _summarize(plan: Plan) -> str:
+def _sum_up_plan(plan: Plan) -> str:
     if not plan.actions:
         return wording.describe_no_actions(plan.skipped)
     verdict = f"{wording.count_subjects([one.action for one in plan.actions])} to do"

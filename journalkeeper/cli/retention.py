@@ -63,12 +63,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
     With --apply, also write the drop-in for journald; with --undo, only remove it. journald applies neither by itself.
 
     Raises: UsageError for -D with --apply or --undo; KeeperError if the retention is unknown; FileError if the
-        drop-in cannot be written or removed; as `_apply`; without --undo as `Context.config` and `gather`.
+        drop-in cannot be written or removed; as `_write_dropin`; without --undo as `Context.config` and `gather`.
     """
     if args.directory is not None and (args.apply or args.undo):
         raise UsageError("--apply and --undo change the settings of this host's journald; leave out -D")
     if args.undo:
-        changed = _remove()
+        changed = _remove_dropin()
         said = f"Removed {RETENTION}; {ACTIVATION}" if changed else f"There is no {RETENTION}; nothing is undone."
         context.output.show(RetentionAnswer(RETENTION, changed), [said])
         return 0
@@ -79,17 +79,17 @@ def run(args: argparse.Namespace, context: Context) -> int:
         raise KeeperError(f"the retention is unknown: {found.why}")
     changed, sentences = False, [describe_retention(found)]
     if args.apply:
-        changed = _apply(found, evidence)
+        changed = _write_dropin(found, evidence)
         sentences.append(f"Wrote {RETENTION}; {ACTIVATION}" if changed else f"{RETENTION} has this setting already.")
     context.output.show(RetentionAnswer(RETENTION, changed, found), sentences)
     return 0
 
 
-def _apply(found: Retention, evidence: Evidence) -> bool:
+def _write_dropin(found: Retention, evidence: Evidence) -> bool:
     """Write the drop-in for journald, and return True, or False if it already has this content.
 
-    Raises: KeeperError if no unit of ours is known to be active, or if another file overrides the drop-in, which then
-        stays; FileError.
+    Raises: KeeperError if no unit of journalkeeper is known to be active, or if another file overrides the drop-in,
+    which then stays; FileError.
     """
     if isinstance(evidence.units, Unknown):
         raise KeeperError(
@@ -112,7 +112,7 @@ def _apply(found: Retention, evidence: Evidence) -> bool:
     return changes
 
 
-def _remove() -> bool:
+def _remove_dropin() -> bool:
     try:
         os.unlink(RETENTION)
     except FileNotFoundError:

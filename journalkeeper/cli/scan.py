@@ -42,7 +42,7 @@ def _kind(file: JournalFile) -> str:
     return "-" if file.problem and classify(os.path.basename(file.path)) is None else file.kind
 
 
-def _flags(file: JournalFile) -> str:
+def _join_flags(file: JournalFile) -> str:
     state = file.state if file.state in {State.ONLINE, State.OFFLINE} else ""
     shared = "shared" if file.extents.shared_bytes else ""
     flags = (file.problem, state, "compressed" if file.compressed else "", "nocow" if file.nocow else "", shared)
@@ -55,7 +55,7 @@ _COLUMNS: Final[tuple[Column[JournalFile], ...]] = (
     Column("IDEAL", lambda file: str(file.ideal_extents), right=True),
     Column("SIZE", lambda file: format_size(file.size_bytes), right=True),
     Column("DISK", lambda file: "-" if file.disk_bytes is None else format_size(file.disk_bytes), right=True),
-    Column("FLAGS", _flags),
+    Column("FLAGS", _join_flags),
     Column("PATH", lambda file: escape(file.path), gives="path"),
 )
 
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     table = Table(_COLUMNS, sorted(host.files, key=_worst), lambda file: RED if file.problem else "")
     config = context.config()
     fragmented = sum(file.problem is None and is_fragmented(file, None, config) for file in host.files)
-    context.output.show(host.files, table, legend=[[_summarize(host.files, fragmented)], [KEY] if host.files else []])
+    context.output.show(host.files, table, legend=[[_sum_up(host.files, fragmented)], [KEY] if host.files else []])
     return status
 
 
@@ -84,7 +84,7 @@ def _worst(file: JournalFile) -> tuple[bool, int, str]:
     return (not file.problem, file.ideal_extents - file.extents.total, file.path)
 
 
-def _summarize(files: tuple[JournalFile, ...], fragmented: int) -> str:
+def _sum_up(files: tuple[JournalFile, ...], fragmented: int) -> str:
     if not files:
         return "No journal files found."
     left_out = sum(file.problem is not None for file in files)

@@ -42,7 +42,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compress",
         metavar="HOW",
-        type=_compression,
+        type=_parse_compression,
         help="zstd[:LEVEL], zlib[:LEVEL], lzo or no, in place of Compress= in the configuration",
     )
     parser.add_argument(
@@ -58,7 +58,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _compression(text: str) -> str:
+def _parse_compression(text: str) -> str:
     try:
         parse_compression(text)
     except ValueError as error:

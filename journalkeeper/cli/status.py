@@ -79,35 +79,33 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show the status, and return the exit status: 1 if the verdict is not OK, else 0. Another journal has no verdict.
 
-    Raises: as `_collect`; with --watch as `_watch`.
+    Raises: as `_collect_evidence`; with --watch as `_show_each_change`.
     """
     if args.watch:
-        return _watch(context)
-    return _show(context, context.read_service)
+        return _show_each_change(context)
+    return _show_once(context, context.read_service)
 
 
-def _watch(context: Context) -> int:
+def _show_each_change(context: Context) -> int:
     """Show the status now and after each change that the service reports. Return 0 on Ctrl-C.
 
-    Raises: as `Context.require_service`; KeeperError when the service ends; as `_collect`.
+    Raises: as `Context.require_service`; KeeperError when the service ends; as `_collect_evidence`.
     """
     with context.require_service() as service:
-        _show(context, service.manager)
+        _show_once(context, service.manager)
         try:
             while True:
                 service.wait()
                 if context.output.json == "off":
                     context.output.lines([_CLEAR if context.output.colours else ""], paged=False)
-                _show(context, service.manager)
+                _show_once(context, service.manager)
         except KeyboardInterrupt:
             return 0  # seen enough
 
 
-def _show(context: Context, ask: Ask) -> int:
-    """Show the present status, and return the exit status. About another journal `ask` is not called. Raises: as
-    `_collect`.
-    """
-    evidence, running = _check_last_run(context, _collect(context, ask))
+def _show_once(context: Context, ask: Ask) -> int:
+    """Show the status, and return the exit status. Another journal needs no `ask`. Raises: as `_collect_evidence`."""
+    evidence, running = _check_last_run(context, _collect_evidence(context, ask))
     verdict = judge(evidence, HEALTH) if context.means_service() else None
     headline = verdict and verdict.headline(_describe_ok(evidence))
     record = evidence.record if isinstance(evidence.record, Recorded) else None
@@ -143,7 +141,7 @@ def _check_last_run(context: Context, evidence: Evidence) -> tuple[Evidence, boo
     return evidence._replace(record=record), running
 
 
-def _collect(context: Context, ask: Ask) -> Evidence:
+def _collect_evidence(context: Context, ask: Ask) -> Evidence:
     """Collect the evidence for the status, without the journal's entries; about another journal only the history.
 
     Raises: KeeperError if the history is damaged, or for a -D that is no directory; OSError for a -D that cannot be
@@ -184,7 +182,7 @@ def _list_facts(answer: StatusAnswer, evidence: Evidence, *, running: bool | Non
         rows.append(("Last run", "none yet; `journalkeeper plan` shows what there is to do"))
     else:
         written = f"{spell_size(answer.written_day_bytes or 0)} in the last 24 hours"
-        rows += [("Last run", _run(record.last_run, running=running)), ("Rewrote", written)]
+        rows += [("Last run", _describe_run(record.last_run, running=running)), ("Rewrote", written)]
     return rows
 
 
@@ -209,20 +207,20 @@ def _list_service_facts(evidence: Evidence, verdict: str) -> list[tuple[str, str
         ("Service", ", ".join(filter(None, [live.state, "" if reason in verdict else reason]))),
         ("Journal", journal),
         *(row for one in live.history or () if one.binding for row in describe_limits(one)),
-        ("Window", _window(live)),
+        ("Window", _describe_window(live)),
         ("Budget", "no limit" if left is None else f"{spell_size(left)} may still be rewritten today (BytesPerDay=)"),
         ("Intake", f"99% of new messages wait at most {format_span(delay_us, 1000)} for journald" if delay_us else ""),
     ]
 
 
-def _window(live: Manager) -> str:
+def _describe_window(live: Manager) -> str:
     flush = moment(live.next_flush_us) if live.next_flush_us else ""
     if live.window_open:
         return f"open: active files can be rewritten{f' until just before the flush at {flush}' if flush else ''}"
     return f"closed: no rewrite of active files before journald's next flush{f' at {flush}' if flush else ''}"
 
 
-def _run(run: Run, *, running: bool | None) -> str:
+def _describe_run(run: Run, *, running: bool | None) -> str:
     took = f"took {format_span(run.ended_us - run.began_us, 1000)}" if run.ended_us else ""
     state = {True: "running", False: "killed", None: "running or killed"}[running]
     number = run.done + run.skipped + run.failed

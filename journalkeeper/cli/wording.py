@@ -39,8 +39,9 @@ def show_decisions(
     footer: Sequence[Block],
     paged: bool = True,
 ) -> None:
-    """Write the answer of `plan` or `defrag`: `document` as JSON, or the table `done`, the skipped files, a glossary of
-    the reasons in it and of `others`, and the `footer`. Files with nothing to do are only counted unless `everything`.
+    """Write the answer of `plan` or `defrag`: `document` as JSON, or the table `done`, the skipped files (without
+    echoes), a glossary of the reasons in it and of `others`, and the `footer`. Files with nothing to do are only
+    counted unless `everything`.
     """
     listed = skipped if everything else [skip for skip in drop_echoes(skipped) if skip.reason not in FINE]
     tally = Counter(FINE[skip.reason] for skip in skipped if skip.reason in FINE and not everything)
@@ -56,7 +57,7 @@ def describe_rest(skipped: Sequence[Skip]) -> str:
 
     The first sentence counts the files and directories; without `skipped` it is "0 files left alone.". If some wait,
     the next sentence is "Of these, " and `describe_waits`; if all wait, this is a part of the first sentence. If --now
-    would help, the last sentence has the command. It names the files that the command helps, unless these are all that
+    would help, the last sentence has the command. The sentence names the files that it helps, unless these are all that
     wait. The rows that `drop_echoes` removes do not count.
     """
     skipped = drop_echoes(skipped)

@@ -58,7 +58,7 @@ def assignments(name: str, *, root: str = "/", subdir: str = "systemd") -> list[
     Raises: FileError with the file or directory that exists and cannot be read (EACCES, EIO, ELOOP).
     """
     places = [os.path.join(root, directory, subdir, name) for directory in PROJECT_DIRS]
-    main = [place for place in places if _exists(place)][:1]
+    main = [place for place in places if _may_exist(place)][:1]
     dropins: dict[str, str] = {}
     for place in places:
         for entry in _conf_names(place + ".d"):
@@ -67,7 +67,7 @@ def assignments(name: str, *, root: str = "/", subdir: str = "systemd") -> list[
     return [row for file in (*main, *ordered) for row in parse_file(file, missing_ok=True)]
 
 
-def _exists(file: str) -> bool:
+def _may_exist(file: str) -> bool:
     """Return whether the file exists. After ELOOP or EACCES return True: opening the file then gives the reason."""
     try:
         os.stat(file)
@@ -118,10 +118,10 @@ def parse(data: bytes, file: str) -> list[Assignment]:
     """Return the assignments and wrong lines in `data`, the content of `file`, up to the first fatal problem."""
     found: list[Assignment] = []
     section = ""
-    for line, raw in _logical_lines(data):
-        text, problem = _decode(raw)
+    for line, raw in _join_lines(data):
+        text, problem = _decode_line(raw)
         if not problem and text.startswith("["):
-            section, problem = _section(text, section)
+            section, problem = _parse_section(text, section)
             if not problem:
                 continue
         if problem:
@@ -140,7 +140,7 @@ def parse(data: bytes, file: str) -> list[Assignment]:
     return found
 
 
-def _decode(raw: bytes) -> tuple[str, str]:
+def _decode_line(raw: bytes) -> tuple[str, str]:
     """Return a line's text without surrounding blanks, and the rule that the line breaks, or ""."""
     if len(raw) >= MAX_LINE_BYTES:
         return "", f"a line is shorter than {MAX_LINE_BYTES} bytes"
@@ -150,7 +150,7 @@ def _decode(raw: bytes) -> tuple[str, str]:
         return raw.strip(_BLANK).decode(errors="backslashreplace"), "a line is UTF-8"
 
 
-def _section(text: str, before: str) -> tuple[str, str]:
+def _parse_section(text: str, before: str) -> tuple[str, str]:
     """Return the section's name in a header line, or the section `before`, and the problem or ""."""
     if not text.endswith("]"):
         return before, "a section header is [NAME]"
@@ -159,7 +159,7 @@ def _section(text: str, before: str) -> tuple[str, str]:
     return text[1:-1], ""
 
 
-def _logical_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+def _join_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the number of the last part and the text of each line except comments, with continued lines joined.
 
     A comment between two parts does not end the line. A blank line or the end of the file ends it.

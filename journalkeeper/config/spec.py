@@ -98,14 +98,14 @@ class Spec(NamedTuple):
         return core_schema.no_info_before_validator_function(value, handler.generate_schema(bounded))
 
     def read(self, text: str | list[str]) -> object:
-        """Return the value of a directive's text, or of the list of its texts for a directive with paths.
+        """Return the value of a directive's text, or of the list of its texts for paths, each once. Infinity is None.
 
         pydantic later checks the range and the permitted words.
 
         Raises: ValueError with the reason, if the text does not have the directive's form.
         """
         if isinstance(text, list):
-            return tuple(dict.fromkeys(path for line in text for path in map(_absolute, split(line))))
+            return tuple(dict.fromkeys(path for line in text for path in map(_parse_absolute, split(line))))
         if self.endless and text == "infinity":
             return None
         if {"yes", "no"} <= set(self.words) and text not in self.words:
@@ -114,13 +114,13 @@ class Spec(NamedTuple):
         return READERS[self.form](text)
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise ValueError(Form.COUNT)
     return int(text)
 
 
-def _absolute(text: str) -> str:
+def _parse_absolute(text: str) -> str:
     if not text.startswith("/") or ".." in text.split("/"):
         raise ValueError(Form.PATH)
     return "/" + "/".join(name for name in text.split("/") if name not in ("", "."))
@@ -129,9 +129,9 @@ def _absolute(text: str) -> str:
 READERS: dict[Form, Callable[[str], object]] = {
     Form.BOOL: parse_bool,
     Form.COMPRESSION: lambda text: str(compression.parse_compression(text) or "no"),
-    Form.COUNT: _count,
-    Form.PATH: _absolute,
-    Form.PERCENT: lambda text: _count(text.removesuffix("%")),
+    Form.COUNT: _parse_count,
+    Form.PATH: _parse_absolute,
+    Form.PERCENT: lambda text: _parse_count(text.removesuffix("%")),
     Form.SIZE: parse_size,
     Form.SPAN: parse_span_us,
     Form.WEEKLY: lambda text: parse_weekly(text) and text,

@@ -52,7 +52,7 @@ def from_assignments(assignments: Iterable[Assignment]) -> Config:
 
     An overridden value is not checked, so a drop-in can correct an earlier file.
 
-    Raises: ConfigError with every problem, in the order of the lines.
+    Raises: ConfigError with every problem, also unknown names and contradictions, in the order of the lines.
     """
     lines: dict[Directive, list[Assignment]] = {}
     problems: list[Problem] = []
@@ -63,14 +63,14 @@ def from_assignments(assignments: Iterable[Assignment]) -> Config:
         if line.problem:
             problems.append((line.file, line.line, line.key or line.value, line.problem))
         elif directive is None:
-            problems.append((line.file, line.line, line.key, _unknown(line)))
+            problems.append((line.file, line.line, line.key, _explain_unknown(line)))
         elif not line.value.strip():
             lines.pop(directive, None)
         elif directive.spec.form is Form.PATHS:
             lines.setdefault(directive, []).append(line)
         else:
             lines[directive] = [line]
-    config, wrong = _validate(lines) if lines else (Config(), [])
+    config, wrong = _validate_lines(lines) if lines else (Config(), [])
     problems += wrong + _contradictions(config, lines, wrong)
     if problems:
         raise ConfigError(tuple(sorted(problems, key=lambda problem: order[problem[:2]])))
@@ -86,7 +86,7 @@ def _value(config: Config, directive: Directive) -> Any:
     return getattr(getattr(config, directive.section.lower()), directive.field)
 
 
-def _unknown(line: Assignment) -> str:
+def _explain_unknown(line: Assignment) -> str:
     sections = list(dict.fromkeys(one.section for one in directives()))
     if line.section not in sections:
         what = f"unknown section [{line.section}]" if line.section else "stands before the first section"
@@ -98,10 +98,10 @@ def _unknown(line: Assignment) -> str:
     return f"unknown in [{line.section}]; allowed are {allowed}"
 
 
-def _validate(lines: dict[Directive, list[Assignment]]) -> tuple[Config, list[Problem]]:
+def _validate_lines(lines: dict[Directive, list[Assignment]]) -> tuple[Config, list[Problem]]:
     """Return the configuration that the valid lines give together, and a problem for each other line.
 
-    Each line is first validated alone, because only some lines of a list of paths may be wrong.
+    Each line is first validated alone, as only some lines of a list of paths may be wrong. Pairs are not compared.
     """
     problems: list[Problem] = []
     good: dict[Directive, list[Assignment]] = {}

@@ -110,7 +110,7 @@ def _compute_extra_bytes(action: Action, written_bytes: int, after: Found, *, wh
     return round(after.disk_bytes * min(1, file.extents.shared_bytes / file.extents.data_bytes))
 
 
-def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFile, turn: Turn, pace: Pace) -> None:
+def _rewrite_held(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFile, turn: Turn, pace: Pace) -> None:
     """Call `work` to rewrite the file's data, and store the states before and after in `turn`, also after an error.
 
     `work` returns the expected number of extents. After NO_GAIN the data stays rewritten.
@@ -118,12 +118,12 @@ def _rewrite(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFil
     Raises: as `hold` and `work`; OSError ENOENT or Refused: VANISHED, the reason of `pace`, or NO_GAIN.
     """
     with hold(file, replacing=turn.action.action is Verb.REWRITE) as held:
-        turn.before = turn.after = _measure(held, mapped=not turn.action.is_on_active_file)
+        turn.before = turn.after = _read_found(held, mapped=not turn.action.is_on_active_file)
         try:
             turn.expected = work(held, turn.action, pace)
         finally:
             _make_durable(held, pace)
-            turn.after = _measure(held, mapped=pace.ended is not Reason.WINDOW_CLOSED)
+            turn.after = _read_found(held, mapped=pace.ended is not Reason.WINDOW_CLOSED)
             named = _has_its_name(held)
         shape = file if turn.action.is_on_active_file else file._replace(extents=placement.survey(held.fd, sync=False))
         if not named:
@@ -168,9 +168,9 @@ def _rotate(target: Rotation, turn: Turn, _pace: Pace) -> None:
 WORK: Final[dict[Verb, Callable[[Any, Turn, Pace], None]]] = {
     Verb.SET_NOCOW: lambda instance, turn, _pace: upkeep.set_nocow(instance, turn.action.reason),
     Verb.ROTATE: _rotate,
-    Verb.DEFRAGMENT: partial(_rewrite, _defragment),
-    Verb.COMPRESS: partial(_rewrite, _compact),
-    Verb.REWRITE: partial(_rewrite, rewrite.rewrite),
+    Verb.DEFRAGMENT: partial(_rewrite_held, _defragment),
+    Verb.COMPRESS: partial(_rewrite_held, _compact),
+    Verb.REWRITE: partial(_rewrite_held, rewrite.rewrite),
 }
 """The function that executes each verb on the action's target.
 
@@ -203,7 +203,7 @@ def _has_its_name(held: VerifiedFile) -> bool:
     return os.path.samestat(os.lstat(path), status)
 
 
-def _measure(held: VerifiedFile, *, mapped: bool) -> Found:
+def _read_found(held: VerifiedFile, *, mapped: bool) -> Found:
     """Return inode, size, mtime, extents and disk bytes; the disk bytes are None if they cannot be measured.
 
     If the file is not `mapped`, its extents are those of the look, or the rows of its map if they are fewer: journald

@@ -85,7 +85,7 @@ def defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
 
 
 def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
-    """Free the unwritten space of an archive, and rewrite all its data in place until `pace` ends.
+    """Free the unwritten space of an archive, and rewrite its data in place, in several passes, until `pace` ends.
 
     Return the expected number of extents, and whether all data moved that should (`_find_left`). The inode flags and
     the mtime are restored, also after an error; the ctime changes.

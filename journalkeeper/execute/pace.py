@@ -60,9 +60,7 @@ class Pace:
             self.tell(length)
 
     def iterate_reads(self, ranges: Iterable[Range], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
-        """Yield (offset, length) of each piece to read, until `ask` returns a reason to end. No piece counts as
-        written.
-        """
+        """Yield (offset, length) of each piece to read, until `ask` returns a reason to end. None counts as written."""
         for part in ranges:
             offset, end = part.offset, part.offset + part.length
             while offset < end:
@@ -88,7 +86,7 @@ class PieceTimes:
         self._pieces: dict[str, tuple[int, float]] = {}
 
     def get_longest_us(self, directory: str | None = None) -> int:
-        """Return the longest time of a recent piece in microseconds, in `directory` or in any, or 0 without one."""
+        """Return the longest time of a piece (us), halved each HALVED_S, in `directory` or in any, or 0 without one."""
         now_s = time.monotonic()
         pieces = [piece for where, piece in self._pieces.items() if directory in {None, where}]
         return max((took_us >> int((now_s - at_s) / HALVED_S) for took_us, at_s in pieces), default=0)

@@ -45,25 +45,25 @@ def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
 
     Raises: Refused if the original changed meanwhile, or its owner cannot be given to the copy; Failed if the copy
     differs from an original that did not change; OSError. The original then keeps its name, except after an OSError
-    that follows the exchange: see `_replace`.
+    that follows the exchange: see `_exchange_names`.
     """
     os.fsync(held.fd)
     copy = os.open(".", COPY_FLAGS, 0o600, dir_fd=held.dir_fd)
     try:
         _give_owner(copy, held.status)
-        _strip(held.fd, copy)
+        _strip_attributes(held.fd, copy)
         _copy_xattrs(held.fd, copy)  # also before the data, which would be written in vain without the right to do so
         expected = max(action.extents_expected, _copy_data(held, copy, action, pace))
         if pace.ended is None:
             copy_attributes(held.fd, copy, held.status)
             os.fsync(copy)
             try:
-                _verify(held.fd, copy, pace)
+                _verify_copy(held.fd, copy, pace)
             except Failed:
                 _require_no_change(held, exchanged=False)
                 raise
         if pace.ended is None:
-            _replace(held, copy)
+            _exchange_names(held, copy)
     finally:
         os.close(copy)
     return expected
@@ -84,7 +84,7 @@ def _give_owner(copy: int, status: os.stat_result) -> None:
         raise Refused(Reason.FOREIGN_OWNER, f"a copy cannot be given to {owner} without CAP_CHOWN") from error
 
 
-def _strip(original: int, copy: int) -> None:
+def _strip_attributes(original: int, copy: int) -> None:
     """Remove from `copy` the attributes that its directory or mount gave it, such as a default ACL.
 
     Setting NOCOW and clearing it again enables checksums on a mount with nodatasum (fs/btrfs/ioctl.c,
@@ -119,15 +119,15 @@ def _copy_data(held: VerifiedFile, copy: int, action: Action, pace: Pace) -> int
     os.ftruncate(copy, held.status.st_size)
     runs = fiemap.find_data(held.fd, sync=True)
     for offset, length in pace.iterate_pieces(Range(offset, length, 0) for offset, length in runs):
-        for at, data in _read(held.fd, offset, length):
-            _write(copy, data, at)
+        for at, data in _read_parts(held.fd, offset, length):
+            _write_all(copy, data, at)
         writeback.sync_file_range(copy, offset, length)
     if compression is not None:
         os.removexattr(copy, COMPRESSION_PROPERTY)
     return least_extents(fiemap.find_data(held.fd, sync=False), compressed=compression is not None)
 
 
-def _read(fd: int, offset: int, length: int) -> Iterator[tuple[int, bytes]]:
+def _read_parts(fd: int, offset: int, length: int) -> Iterator[tuple[int, bytes]]:
     end = offset + length
     while offset < end:
         data = os.pread(fd, min(READ_BYTES, end - offset), offset)
@@ -137,7 +137,7 @@ def _read(fd: int, offset: int, length: int) -> Iterator[tuple[int, bytes]]:
         offset += len(data)
 
 
-def _write(fd: int, data: bytes, offset: int) -> None:
+def _write_all(fd: int, data: bytes, offset: int) -> None:
     view = memoryview(data)
     while view:
         done = os.pwrite(fd, view, offset)
@@ -174,7 +174,7 @@ def _read_xattrs(fd: int) -> dict[str, bytes]:
     return {name: os.getxattr(fd, name) for name in os.listxattr(fd) if name != mtime_note.NAME}
 
 
-def _verify(original: int, copy: int, pace: Pace) -> None:
+def _verify_copy(original: int, copy: int, pace: Pace) -> None:
     """Compare attributes, holes and content of the copy with the original, until `pace` ends.
 
     Drop the copy's cached pages first, so that the copy is read from the disk and its checksums are checked.
@@ -191,7 +191,7 @@ def _verify(original: int, copy: int, pace: Pace) -> None:
 
 def require_equal_attributes(original: int, copy: int) -> None:
     """Raise Failed if xattrs, FLAGS_KEPT, owner, mode, size or mtime differ."""
-    wanted, found = _describe(original), _describe(copy)
+    wanted, found = _read_attributes(original), _read_attributes(copy)
     for what in wanted:
         if wanted[what] != found[what]:
             raise Failed(Reason.MISMATCH, f"the copy's {what} differ from the original's")
@@ -200,12 +200,12 @@ def require_equal_attributes(original: int, copy: int) -> None:
 def require_equal_data(original: int, copy: int, runs: Iterable[tuple[int, int]]) -> None:
     """Raise Failed if the content of `runs`, (offset, length), differs; Refused if a file ends before. OSError."""
     for offset, length in runs:
-        for theirs, ours in zip(_read(original, offset, length), _read(copy, offset, length), strict=True):
+        for theirs, ours in zip(_read_parts(original, offset, length), _read_parts(copy, offset, length), strict=True):
             if theirs != ours:
                 raise Failed(Reason.MISMATCH, "the copy's content differs from the original's")
 
 
-def _describe(fd: int) -> dict[str, object]:
+def _read_attributes(fd: int) -> dict[str, object]:
     status = os.fstat(fd)
     return {
         "attributes": _read_xattrs(fd),
@@ -215,7 +215,7 @@ def _describe(fd: int) -> dict[str, object]:
     }
 
 
-def _replace(held: VerifiedFile, copy: int) -> None:
+def _exchange_names(held: VerifiedFile, copy: int) -> None:
     """Exchange the names of copy and original, and delete the original. At the end `held.fd` is the copy.
 
     After the exchange the original has the temporary name, so no program can open it by its own name any more. Check it

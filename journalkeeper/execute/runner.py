@@ -57,8 +57,7 @@ class Runner:
     stop: Callable[[], bool]
 
     def synchronize(self, instances: Sequence[Instance]) -> list[str]:
-        """Ask the journald of each instance for a sync, to learn when its next flush is due; this can take seconds
-        each.
+        """Ask the journald of each instance for a sync, to learn when its next flush is due: seconds each.
 
         Return an error sentence for each journald that failed to answer or refused.
         """
@@ -87,7 +86,7 @@ class Runner:
                 continue
             meter.begin(action)
             begun_bytes = meter.done_bytes
-            done = catch_errors(partial(self._execute, action, seen, meter))
+            done = catch_errors(partial(self._execute_throttled, action, seen, meter))
             if isinstance(done, InternalError):  # the file is as it was, or better
                 written_bytes = meter.done_bytes - begun_bytes
                 done = Turn(action).make_done(
@@ -97,7 +96,7 @@ class Runner:
                 self.flushes.note_rewrite(action.target.directory)
             yield action, done
 
-    def _execute(self, action: Action, seen: Seen, meter: Meter) -> Done:
+    def _execute_throttled(self, action: Action, seen: Seen, meter: Meter) -> Done:
         """Execute one action with a new throttle, and pause if another program just synced the active file."""
         throttle = Throttle(self, action, seen)
         pace = Pace(
@@ -140,8 +139,7 @@ class Throttle:
         self._rested_s = self._entries_s = time.monotonic()
 
     def __call__(self, piece_us: int) -> Reason | None:
-        """Wait until the next piece, of `piece_us` microseconds, may begin. Return a reason if the action must end
-        instead.
+        """Wait until the next piece, of `piece_us` microseconds, may begin, or return a reason to end the action.
 
         The reason is INTERRUPTED, WINDOW_CLOSED or PRESSURE. The waits also measure the load of other programs.
         """
@@ -152,7 +150,7 @@ class Throttle:
             ended = self._find_end(piece_us)
             if ended is not None or self._runner.hurry:
                 return ended
-            match advise(self._measure(), self._runner.config.window):
+            match advise(self._read_load(), self._runner.config.window):
                 case Advice.GO_ON:
                     return None
                 case Advice.SLOW_DOWN:
@@ -194,7 +192,7 @@ class Throttle:
         closes_us = self._runner.flushes.get_closing_us(directory, self._margin_us)
         return closes_us is not None and time.monotonic_ns() // 1000 + piece_us > closes_us
 
-    def _measure(self) -> Reading:
+    def _read_load(self) -> Reading:
         now_s = time.monotonic()
         next_look_us = self._runner.flushes.get_next_look_us(self._margin_us)
         if next_look_us is not None and now_s * 1e6 >= next_look_us:
@@ -218,8 +216,7 @@ class Throttle:
 
 
 def remove_leftovers(paths: Iterable[str]) -> list[str]:
-    """Delete temporary files of a killed run, and restore the mtimes that the run noted in journal files. Hold the
-    lock.
+    """Delete temporary files of a killed run, and restore the mtimes that it noted in journal files. Hold the lock.
 
     Return one sentence per existing path for the report, also for a failure. A temporary file is a copy before its
     exchange, or an original after it: the journal's name leads to a whole file (execute.rewrite), so nothing is lost.

@@ -110,7 +110,7 @@ def keeper_down(evidence: Evidence) -> Answers:
         return
     service, timer = find_unit(units, SERVICE), find_unit(units, TIMER)
     if service.is_starting:
-        yield from _judge_start(service)
+        yield from _judge_unready(service)
         return
     if isinstance(evidence.service, Hung) and not evidence.service.is_bus_busy:
         return
@@ -144,7 +144,7 @@ def _describe_down(service: Unit, timer: Unit) -> tuple[str, ...]:
     return "is not installed", "journalkeeper defrag"
 
 
-def _judge_start(service: Unit) -> Answers:
+def _judge_unready(service: Unit) -> Answers:
     if service.age_us < START_US:
         yield Unknown(service.start_sentence)
     else:
@@ -179,7 +179,8 @@ def keeper_old(service: Manager | Hung | None) -> Answers:
 def no_room(full: tuple[tuple[str, Volume], ...]) -> Answers:
     """A volume has no room for a new chunk and little room in its chunks, even if df(1) shows free space.
 
-    One problem, for the first directory. Below 64 MiB for data or metadata, journald may not be able to store an entry.
+    One problem, for the first directory. Another problem if the subvolume's quota is used up. Below 64 MiB for data or
+    metadata, journald may not be able to store an entry.
     """
     for directory, volume in full[:1]:
         if lacks_quota(volume):
@@ -304,7 +305,7 @@ def keeper_starved(present: Present, now_us: int) -> Answers:
 def window_closed(present: Present) -> Answers:
     """A file waits for a flush window that can never open, because the flush interval is too short.
 
-    One problem for all instances (`present.closed`).
+    One problem for all instances, with the command `journalkeeper plan`.
     """
     if present.closed:
         short = f"SyncIntervalSec= of {list_names(present.closed)} leaves too little time for work between two flushes"

@@ -19,7 +19,7 @@ from journalkeeper.policy import nocow
 from journalkeeper.policy.case import Cases
 from journalkeeper.policy.cost import is_fragmented
 from journalkeeper.policy.rules import vetoes
-from journalkeeper.policy.saving import READ_IOPS, count_shared_disk_bytes
+from journalkeeper.policy.saving import READ_IOPS, estimate_shared_disk_bytes
 
 PINNED_BYTES: Final = 16 * MIB
 """Snapshots that keep less than two of journald's 8 MiB steps are not reported."""
@@ -91,7 +91,7 @@ def pinned_by_snapshots(files: Files, look: Look) -> Answers:
     """
     snapshots = {volume.device: volume.snapshots for volume in look.host.volumes}
     shared = [file for file in files if file.extents.shared_bytes and snapshots.get(file.device) != 0]
-    total = sum(map(count_shared_disk_bytes, shared))
+    total = sum(map(estimate_shared_disk_bytes, shared))
     if total >= PINNED_BYTES:
         numbers = [snapshots.get(device) for device in {file.device for file in shared}]
         number = sum(filter(None, numbers)) if all(numbers) else None
@@ -127,7 +127,7 @@ def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> 
 def damaged(files: Files, look: Look) -> Answers:
     """A file has an invalid header, or an impossible name, size or time: readers may leave out its entries.
 
-    Advice with the number of files and the first names. A file that journald may write is not moved away from it.
+    Advice to move them aside, with their number and the first names. A file that journald may write stays.
     """
     if found := [file for file in files if file.problem in {Reason.BAD_HEADER, Reason.NOT_JOURNAL}]:
         paths, own = [file.path for file in found], {one.directory: one for one in look.host.instances if one.rotatable}

@@ -95,7 +95,7 @@ class Database:
         KeeperError for a read-only file that is damaged, foreign or newer, and for a number beyond 63 bits.
         """
         with _show_reader(self.path) if self._read_only else nullcontext():
-            return self._run("read the history", work)
+            return self._run_or_replace("read the history", work)
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """Call `work` in a transaction, commit it and return its result. `work` may run several times.
@@ -110,9 +110,9 @@ class Database:
                 connection.execute("BEGIN IMMEDIATE")
                 return work(connection)
 
-        return self._run("write the history", transaction)
+        return self._run_or_replace("write the history", transaction)
 
-    def _run(self, doing: str, work: Callable[[Connection], T]) -> T:
+    def _run_or_replace(self, doing: str, work: Callable[[Connection], T]) -> T:
         """Run `work`, on a file opened anew, or at last on a new file while the old one is "PATH.WHY-TIME" (UTC).
 
         Raises: _UnusableError; others as `_translate_error`.
@@ -169,10 +169,10 @@ class Database:
                 state.make_directory(os.path.dirname(self.path))
                 # SQLite gives its journal the same mode.
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE))
-        connection = self._connection = _open(uri)
-        version = self._version(connection)
+        connection = self._connection = _open_uri(uri)
+        version = self._read_version(connection)
         if self._read_only and version < VERSION:
-            self._connection = _open("file::memory:")
+            self._connection = _open_uri("file::memory:")
             with closing(connection):
                 connection.backup(self._connection)
             connection = self._connection
@@ -183,10 +183,8 @@ class Database:
         connection.execute(f"PRAGMA query_only = {self._read_only:d}")
         return connection
 
-    def _version(self, connection: Connection) -> int:
-        """Return the schema version of an open database, 0 if it is empty. Raises: _UnusableError;
-        sqlite3.DatabaseError.
-        """
+    def _read_version(self, connection: Connection) -> int:
+        """Return the schema version of an open database, 0 if empty. Raises: _UnusableError; sqlite3.DatabaseError."""
         # One statement, so that no other process's migration falls between.
         application, version, schema = connection.execute(
             "SELECT application_id, user_version, (SELECT group_concat(sql, char(1)) FROM sqlite_schema"
@@ -206,7 +204,7 @@ class Database:
         """Bring the database to the newest version in one transaction. Another process may do so meanwhile."""
         with connection:
             connection.execute("BEGIN IMMEDIATE")
-            for statement in MIGRATIONS.get(self._version(connection), ()):
+            for statement in MIGRATIONS.get(self._read_version(connection), ()):
                 try:
                     connection.execute(statement)
                 except sqlite3.OperationalError as error:
@@ -217,7 +215,7 @@ class Database:
             connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def _open(uri: str) -> Connection:
+def _open_uri(uri: str) -> Connection:
     """Return a connection to the database that `uri` names. Bytes that are not UTF-8 are read as surrogates."""
     connection = sqlite3.connect(uri, timeout=BUSY_S, isolation_level=None, uri=True)
     connection.text_factory = lambda data: data.decode(errors="surrogateescape")  # twice as fast as os.fsdecode

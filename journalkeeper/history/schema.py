@@ -101,7 +101,7 @@ OLD: Final = ("rewrites", "runs", "outcomes", "totals", "samples", "waiting", "e
 
 
 def _make_copy_statement(table: str) -> str:
-    """Return the SQL that copies the valid rows of the renamed table "old_TABLE" of 0.1.0 to the new table."""
+    """Return the SQL that copies the correctly typed rows of "old_TABLE", a renamed table of 0.1.0, to the new one."""
     typed = [column.split()[:2] for column in TABLES[table].split(",")]
     names = ", ".join(name for name, _ in typed)
     right = " AND ".join(f"typeof({name}) IN ('{kind.lower()}', 'null')" for name, kind in typed)

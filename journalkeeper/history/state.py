@@ -65,7 +65,7 @@ class Lock:
         self._descriptor: int | None = None
 
     def __enter__(self) -> Self:
-        self._descriptor = _acquire(self._directory, self._path)
+        self._descriptor = _acquire_lock(self._directory, self._path)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -74,9 +74,7 @@ class Lock:
             self._descriptor = None
 
     def is_held(self) -> bool:
-        """Return whether the lock is still valid: in the `with` block, until its file or directory is removed or
-        replaced.
-        """
+        """Return whether the lock is still valid: in the block, until its file or directory is removed or replaced."""
         return self._descriptor is not None and _leads_to(self._path, self._descriptor)
 
     def renew(self) -> None:
@@ -86,9 +84,8 @@ class Lock:
             self.__enter__()
 
 
-def _acquire(directory: str | os.PathLike[str], path: str) -> int:
-    """Return a descriptor that holds the lock on the file at `path`. Raises: as Lock; FileError also for a link at
-    `path`.
+def _acquire_lock(directory: str | os.PathLike[str], path: str) -> int:
+    """Return a descriptor that holds the lock on the file at `path`. Raises: as Lock; FileError for a link, too.
 
     The file can be replaced or removed before it is locked.
     """
@@ -137,7 +134,7 @@ def require_regular(path: str) -> None:
 
 
 def is_locked(directory: str | os.PathLike[str]) -> bool | None:
-    """Return whether a run holds the lock, None if this process may not read it.
+    """Return whether /proc/locks shows that a run holds the lock, None if this process may not read it.
 
     Taking the lock to find that out could refuse it to the service. /proc/locks has another device number than stat(2).
     """

@@ -89,7 +89,7 @@ class Record(Database):
 
     def begin_run(self, now_us: int, origin: str) -> int:
         """Store a new run that began at `now_us`, with its `origin` ("defrag", "daemon", ...), and return its id."""
-        return self._execute([_insert("runs", {"origin": origin, "began_us": now_us})])
+        return self._execute([_make_insert("runs", {"origin": origin, "began_us": now_us})])
 
     def end_run(self, run: int, now_us: int) -> None:
         """Store `now_us` as the end of the run with the id `run`. A run that was killed keeps no end."""
@@ -111,9 +111,9 @@ class Record(Database):
             done.kind,
         )
         file = {"uuid": volume[0], "subvolume": volume[1], "inode": done.after.inode, "seen_us": when_us}
-        statements = [_insert("outcomes", {"run": run, "when_us": when_us, **to_columns(outcome)})]
+        statements = [_make_insert("outcomes", {"run": run, "when_us": when_us, **to_columns(outcome)})]
         if outcome.action in REWRITES and (outcome.result is Result.DONE or outcome.reason is Reason.NO_GAIN):
-            statements.append(_insert("rewrites", {**file, **past._asdict()}))
+            statements.append(_make_insert("rewrites", {**file, **past._asdict()}))
         self._execute(statements)
 
     def past(self, files: Mapping[int, tuple[VolumeKey, list[int]]]) -> dict[tuple[int, int], Past]:
@@ -124,19 +124,19 @@ class Record(Database):
         columns, found = f"inode, {', '.join(Past._fields)}", dict[tuple[int, int], Past]()
         wanted = "uuid = ? AND subvolume = ? AND inode IN (SELECT value FROM json_each(?))"
         for device, (volume, inodes) in files.items():
-            rows = self._rows(f"SELECT {columns} FROM rewrites WHERE {wanted}", (*volume, json.dumps(inodes)))  # noqa: S608 - our words
+            rows = self._query(f"SELECT {columns} FROM rewrites WHERE {wanted}", (*volume, json.dumps(inodes)))  # noqa: S608 - our words
             found |= {(device, row["inode"]): past for row in rows if (past := self._parse(Past, "rewrites", row))}
         return found
 
     def observe(self, now_us: int, host: Host) -> None:
         """Store the totals of each instance, and the extents and sizes of each active file, if they changed."""
         fresh = []
-        for table, key, counts in _list_rows(now_us, host):
+        for table, key, counts in _make_rows(now_us, host):
             row = counts._asdict()
             newest = f"SELECT * FROM {table} WHERE {key} = ? ORDER BY id DESC LIMIT 1"  # noqa: S608 - our words
-            last = self._rows(newest, (_encode(key, row[key]),))
+            last = self._query(newest, (_encode_value(key, row[key]),))
             if not last or any(last[0][name] != value for name, value in row.items() if name != "when_us"):
-                fresh.append(_insert(table, row))
+                fresh.append(_make_insert(table, row))
         if fresh:
             self._execute(fresh)
 
@@ -160,16 +160,16 @@ class Record(Database):
     def list_nocow_directories(self, now_us: int) -> frozenset[str]:
         """Return the directories on which +C was set in the last LATELY_US."""
         wanted = "SELECT DISTINCT path FROM outcomes WHERE action = 'set-nocow' AND result = 'done' AND when_us > ?"
-        rows = self._rows(wanted, (now_us - LATELY_US,))
+        rows = self._query(wanted, (now_us - LATELY_US,))
         return frozenset(row["path"] for row in rows if isinstance(row["path"], str))
 
     def waiting(self) -> dict[str, Wait]:
         """Return the stored waits of files, by path, the longest first. Damaged rows are left out."""
-        rows = self._rows("SELECT * FROM waiting ORDER BY since_us, path")
+        rows = self._query("SELECT * FROM waiting ORDER BY since_us, path")
         return {wait.path: wait for wait in self._parse_all(Wait, "waiting", rows)}
 
     def store_waits(self, waits: Iterable[Wait], *, now_us: int) -> None:
-        """Replace the stored waits with `waits`, if paths, beginnings or the reasons of long waits differ."""
+        """Replace the stored waits with `waits`, if paths, beginnings, or reasons (of long waits or in LEFT) differ."""
 
         def key(wait: Wait) -> tuple[str, int, str]:
             return wait.path, wait.since_us, wait.reason if is_long(wait, now_us) or wait.reason in LEFT else ""
@@ -177,12 +177,12 @@ class Record(Database):
         kept = {one.path: one for one in waits}
         if set(map(key, kept.values())) == set(map(key, self.waiting().values())):
             return
-        rows = (_insert("waiting", one._asdict()) for one in kept.values())
+        rows = (_make_insert("waiting", one._asdict()) for one in kept.values())
         self._execute([("DELETE FROM waiting", ()), *rows])
 
     def counters(self) -> Counters:
         """Return the totals since the history began, which pruning does not change; zeros if they are damaged."""
-        rows = self._rows("SELECT * FROM ever")
+        rows = self._query("SELECT * FROM ever")
         times = {row["what"]: row["times"] for row in rows}
         sums = {name: sum(row[name] for row in rows) for name in ("bytes_written", "extents_removed", "unmeasured")}
         known = {
@@ -197,12 +197,12 @@ class Record(Database):
 
     def _moments(self) -> dict[str, int]:
         """Return the stored times by name: "installed", "clock", "confirmed". Impossible ones are missing."""
-        rows = self._rows("SELECT * FROM moments WHERE when_us BETWEEN 0 AND ?", (TIME_LIMIT_US,))
+        rows = self._query("SELECT * FROM moments WHERE when_us BETWEEN 0 AND ?", (TIME_LIMIT_US,))
         return {row["what"]: row["when_us"] for row in rows}
 
     def last_run(self) -> Run | None:
         """Return the run that began last, with its outcomes by result and its written bytes, or None."""
-        rows = self._rows(
+        rows = self._query(
             f"""SELECT runs.*, count(*) FILTER (WHERE result = 'done') AS done,
                 count(*) FILTER (WHERE result = 'skipped') AS skipped,
                 count(*) FILTER (WHERE result = 'failed') AS failed, {WRITTEN} AS bytes_written
@@ -217,7 +217,7 @@ class Record(Database):
 
     def list_paths_since_run(self, run: int) -> list[str]:
         """Return the paths that have an outcome of a run with a higher id than `run`, each once."""
-        return [row["path"] for row in self._rows("SELECT DISTINCT path FROM outcomes WHERE run > ?", (run,))]
+        return [row["path"] for row in self._query("SELECT DISTINCT path FROM outcomes WHERE run > ?", (run,))]
 
     def history(self, paths: Sequence[str] = (), since_us: int = 0, until_us: int | None = None) -> list[HistoryEntry]:
         """Return the outcomes from `since_us` until before `until_us` (None: no limit), the oldest first.
@@ -242,7 +242,7 @@ class Record(Database):
         Ages count from the confirmed clock. The past of a file that `host` had within `keep_us` stays, so that no
         archive is rewritten twice.
         """
-        moments = _confirm_clock(self._moments(), now_us)
+        moments = _compute_moments(self._moments(), now_us)
         oldest_us = moments.get("confirmed", -FOREVER_US + keep_us) - keep_us
         files, volumes = ((), ()) if host is None else (host.files, host.volumes)
         rules = [("rewrites", "seen_us < ?", oldest_us), ("runs", "began_us < ?", oldest_us)]
@@ -265,7 +265,9 @@ class Record(Database):
         return self.write(lambda connection: [connection.execute(*one).lastrowid for one in statements][-1] or 0)
 
     def _parse(self, kind: type[T], table: str, row: Mapping[str, Any]) -> T | None:
-        """Return the record of class `kind` for a row of `table`, or None if a value is impossible or missing."""
+        """Return the record of class `kind` for a row of `table`; or count it in `ignored` and return None if it is
+        invalid.
+        """
         try:
             return parse_record(kind, row)
         except ValueError as error:
@@ -277,7 +279,7 @@ class Record(Database):
         """Return the readable records; count the others as ignored rows of `table`."""
         return [one for row in rows if (one := self._parse(kind, table, row)) is not None]
 
-    def _rows(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
+    def _query(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
         def fetch(connection: Connection) -> list[dict[str, Any]]:
             cursor = connection.execute(statement, values)
             names = [column[0] for column in cursor.description]
@@ -301,7 +303,7 @@ class Record(Database):
             below.append("path = ? OR substr(path, 1, ?) = ?")
             values += [name, len(directory), directory]
         where = f"when_us >= ? AND when_us < ? AND ({' OR '.join(below) or 'true'})"
-        return self._rows(f"SELECT * FROM {source} WHERE {where} ORDER BY when_us, id", values)  # noqa: S608 - our words
+        return self._query(f"SELECT * FROM {source} WHERE {where} ORDER BY when_us, id", values)  # noqa: S608 - our words
 
     def _number(self, statement: str, values: Sequence[object] = ()) -> int:
         return self.read(lambda connection: int(connection.execute(statement, values).fetchone()[0]))
@@ -319,21 +321,21 @@ def store_outcome(record: Record, run: int, volumes: Sequence[Volume], device: i
     return run_bookkeeping(store, f"{done.outcome.path}: not recorded: ")
 
 
-def _insert(table: str, row: Mapping[str, object]) -> Statement:
+def _make_insert(table: str, row: Mapping[str, object]) -> Statement:
     """Return the statement that stores `row`, in place of one with the same key."""
     names, places = ", ".join(row), ", ".join("?" * len(row))
-    values = [_encode(*item) for item in row.items()]
+    values = [_encode_value(*item) for item in row.items()]
     return f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({places})", values  # noqa: S608 - our tables
 
 
-def _encode(column: str, value: object) -> object:
+def _encode_value(column: str, value: object) -> object:
     """Return a value as SQLite stores it in the column `column`: paths as bytes, other texts as valid UTF-8."""
     if not isinstance(value, str):
         return value
     return os.fsencode(value) if column == "path" else value.encode(errors="backslashreplace").decode()
 
 
-def _confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
+def _compute_moments(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
     """Return the moments "clock" and "confirmed" for the present time `now_us`. `moments` stays unchanged.
 
     "confirmed" is a time that the clock showed at least CONFIRM_US before a later call. No moment exceeds `now_us`.
@@ -345,7 +347,7 @@ def _confirm_clock(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
     return {"clock": clock_us} | ({} if confirmed_us is None else {"confirmed": min(confirmed_us, now_us)})
 
 
-def _list_rows(now_us: int, host: Host) -> list[tuple[str, str, Totals | Sample]]:
+def _make_rows(now_us: int, host: Host) -> list[tuple[str, str, Totals | Sample]]:
     """Return the rows to store about files without a problem, each as (table, column of the subject, row)."""
     below: dict[str, list[JournalFile]] = {}
     rows: list[tuple[str, str, Totals | Sample]] = []

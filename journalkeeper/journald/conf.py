@@ -73,15 +73,15 @@ def read_settings(namespace: str = "", *, root: str = "/") -> Settings:
 
 def from_assignments(rows: list[files.Assignment], namespace: str = "") -> Settings:
     """Return journald's defaults, changed by the valid assignments in `rows` up to the first fatal row."""
-    return _apply(rows, _KEYS, Settings(storage="persistent" if namespace else "auto"))
+    return _apply_assignments(rows, _KEYS, Settings(storage="persistent" if namespace else "auto"))
 
 
 def read_rate_limit() -> RateLimit:
     """Return the rate limit of this host's main journald. Raises: as `read_settings`."""
-    return _apply(files.assignments("journald.conf"), _RATE_KEYS, RateLimit())
+    return _apply_assignments(files.assignments("journald.conf"), _RATE_KEYS, RateLimit())
 
 
-def _apply(rows: list[files.Assignment], keys: Mapping[str, tuple[str, Reader]], found: T) -> T:
+def _apply_assignments(rows: list[files.Assignment], keys: Mapping[str, tuple[str, Reader]], found: T) -> T:
     for row in rows:
         if row.fatal:
             break

@@ -55,7 +55,7 @@ def can_be_asked(directory: str, namespace: str = "") -> bool:
 
 
 def has_journald(place: layout.Directory, root: str = "/") -> bool:
-    """Return whether a journald of this machine can write `place`. A copy of this machine's directory has none."""
+    """Return whether a journald of this machine can write `place`: not in a copy, nor without a namespace's socket."""
     if not place.machine_id or place.machine_id != layout.read_machine_id(root):
         return False
     try:
@@ -74,7 +74,7 @@ def rotate(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
     Raises: FileError: ENOENT no such journald, ECONNREFUSED it is not running, EACCES not root; KeeperError if journald
     answers with an error or not within `timeout_s` (it may still rotate), or is not of this machine or container.
     """
-    _call("rotate", "Rotate", namespace, timeout_s)
+    _require_done("rotate", "Rotate", namespace, timeout_s)
 
 
 def synchronize(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
@@ -82,7 +82,7 @@ def synchronize(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
 
     The request stops journald's sync timer until the next message. Raises: as `rotate`.
     """
-    _call("sync", "Synchronize", namespace, timeout_s)
+    _require_done("sync", "Synchronize", namespace, timeout_s)
 
 
 def answers(namespace: str, timeout_s: float) -> bool | None:
@@ -99,7 +99,7 @@ def answers(namespace: str, timeout_s: float) -> bool | None:
     return True
 
 
-def _call(what: str, method: str, namespace: str, timeout_s: float) -> None:
+def _require_done(what: str, method: str, namespace: str, timeout_s: float) -> None:
     path = get_socket_path(namespace)
     answer = _exchange(what, f"io.systemd.Journal.{method}", namespace, timeout_s)
     if not isinstance(answer, dict) or "error" in answer:

@@ -75,8 +75,8 @@ class WallClock:
         self._boots: dict[str, tuple[int, int, int]] = {}
         """The difference and the monotonic time at the last entry of a boot, and since when the clock was not set."""
 
-    def can_have_waited(self, boot_id: str, taken_us: int, monotonic_us: int, wait_us: int = 0) -> bool:
-        """Return whether the message of the next entry can have waited for `wait_us`.
+    def take_entry(self, boot_id: str, taken_us: int, monotonic_us: int, wait_us: int = 0) -> bool:
+        """Store the times of the next entry, and return whether its message can have waited for `wait_us`.
 
         The two times of a message that was sent before the clock was set, or before the first entry, are of two clocks.
         """
@@ -94,7 +94,7 @@ def read_newest(fd: int, after_seqnum: int, most: int) -> list[Entry]:
 
     Raises: ValueError: the file is not a valid journal; OSError as pread(2).
     """
-    magic, _, flags, count, first = HEADER.unpack(_read(fd, HEADER.size, 0))
+    magic, _, flags, count, first = HEADER.unpack(_read_bytes(fd, HEADER.size, 0))
     if magic != MAGIC:
         raise ValueError("not a journal file: wrong magic number")
     compact = bool(flags & COMPACT)
@@ -120,7 +120,7 @@ def _find_newest_offsets(fd: int, first: int, count: int, most: int, *, compact:
     arrays: list[tuple[int, int]] = []
     at, left = first, count
     while at and left > 0 and len(arrays) < MOST_ARRAYS:
-        kind, _, size, following = ARRAY.unpack(_read(fd, ARRAY.size, at))
+        kind, _, size, following = ARRAY.unpack(_read_bytes(fd, ARRAY.size, at))
         if kind != ENTRY_ARRAY or size < ARRAY.size or (following and following <= at):
             raise ValueError(f"no entry array at {at}")
         used = min(left, (size - ARRAY.size) // width)
@@ -128,7 +128,7 @@ def _find_newest_offsets(fd: int, first: int, count: int, most: int, *, compact:
         at, left = following, left - used
     for items, used in reversed(arrays):
         taken = min(used, most)
-        data = _read(fd, taken * width, items + (used - taken) * width)
+        data = _read_bytes(fd, taken * width, items + (used - taken) * width)
         yield from reversed(struct.unpack(f"<{taken}{'I' if compact else 'Q'}", data))
         most -= taken
 
@@ -138,14 +138,14 @@ def _read_entry(fd: int, offset: int, times: dict[int, int | None], *, compact: 
 
     Raises: ValueError if no entry is at `offset`, or the file is too short; OSError as pread(2).
     """
-    head = _read(fd, ENTRY_BYTES, offset)
+    head = _read_bytes(fd, ENTRY_BYTES, offset)
     kind, _, size = OBJECT.unpack_from(head)
     if kind != ENTRY or size < ENTRY_BYTES:
         raise ValueError(f"no entry at {offset}")
     seqnum, realtime_us, monotonic_us, boot = TIMES.unpack_from(head, OBJECT.size)
     item = COMPACT_ITEM if compact else ITEM
     length = (min(size, MOST_ENTRY_BYTES) - ENTRY_BYTES) // item.size * item.size
-    for (data,) in item.iter_unpack(_read(fd, length, offset + ENTRY_BYTES)):
+    for (data,) in item.iter_unpack(_read_bytes(fd, length, offset + ENTRY_BYTES)):
         if data not in times:
             times[data] = _read_source_us(fd, data, compact=compact)
         if (source_us := times[data]) is not None:
@@ -161,7 +161,7 @@ def _read_source_us(fd: int, offset: int, *, compact: bool) -> int | None:
     Raises: ValueError if the file is too short; OSError as pread(2).
     """
     before = COMPACT_DATA_BYTES if compact else DATA_BYTES
-    data = _read(fd, before + SOURCE_BYTES, offset, least=OBJECT.size)
+    data = _read_bytes(fd, before + SOURCE_BYTES, offset, least=OBJECT.size)
     kind, compressed, size = OBJECT.unpack_from(data)
     payload = data[before:size]
     digits = payload.removeprefix(SOURCE)
@@ -169,7 +169,7 @@ def _read_source_us(fd: int, offset: int, *, compact: bool) -> int | None:
     return int(digits) if whole and digits.isdigit() else None
 
 
-def _read(fd: int, length: int, offset: int, *, least: int | None = None) -> bytes:
+def _read_bytes(fd: int, length: int, offset: int, *, least: int | None = None) -> bytes:
     """Return `length` bytes at `offset`. With `least`, the file may end after `least` of them."""
     if offset >= 1 << 63:
         raise ValueError(f"impossible offset {offset}")

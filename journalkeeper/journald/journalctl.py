@@ -123,7 +123,7 @@ def _make_env() -> dict[str, str]:
 def _find_denial(messages: str) -> NeedsRootError | None:
     """Return NeedsRootError if journalctl's stderr shows that the caller may not read the journal at all, else None.
 
-    For root, EACCES has another cause.
+    For root, only EACCES has another cause.
     """
     if "insufficient permissions" in messages:
         return NeedsRootError("journalctl: only root and the group systemd-journal may read the journal")

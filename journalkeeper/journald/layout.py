@@ -121,7 +121,8 @@ def _parse_directory(path: str, name: str) -> Directory | None:
 
 
 def list_directory(directory: str | int) -> Listing:
-    """Return the journals and leftovers in a directory, unsorted, at most MOST_FILES of each; empty if it vanished.
+    """Return the journals and leftovers in a directory, unsorted; of each, the MOST_FILES of the highest rank. Empty if
+    it vanished.
 
     Only names are read: the caller checks whether each is a regular file.
 
@@ -163,7 +164,7 @@ def describe_instance(
     """Return the journald that writes `directory`, with its settings from below `root`.
 
     The caller gives `device` (st_dev) and `nocow` (the directory's flag). Without `space`, missing limits stay None.
-    Other machines' journals get systemd's defaults, because their configuration is elsewhere.
+    `remote` has its own settings. Other machines' journals get systemd's defaults.
 
     Raises: FileError for a configuration file that the caller may not read; OSError if the machine id is unreadable.
     """

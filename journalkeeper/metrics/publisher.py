@@ -65,7 +65,7 @@ class Publisher:
         self._path = target(config.metrics.textfile)
         self.directory = os.path.dirname(self._path)
         self._facts = Facts(succeeded=True, by_service=not judges)
-        self._since_us = _read_since(self._path)
+        self._since_us = _read_unhealthy_since_us(self._path)
         self._text = ""
 
     def publish_success(
@@ -93,7 +93,7 @@ class Publisher:
             last_run_us=None if run is None else run.ended_us or run.began_us,
             intake_delay_us=intake_delay_us,
         )
-        self._write()
+        self._write_if_changed()
 
     def publish_failure(
         self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
@@ -109,13 +109,11 @@ class Publisher:
             return
         healthy = False if self._judges else self._facts.healthy
         self._facts = self._facts._replace(succeeded=False, intake_delay_us=None, healthy=healthy)
-        for notice in run_bookkeeping(self._write):
+        for notice in run_bookkeeping(self._write_if_changed):
             error.add_note(notice)  # the run's own error matters more
 
     def take_over(self, before: Publisher | None, *, healthy: bool | None) -> None:
-        """Continue with this verdict and the facts of `before`, the publisher until a reload. Raises: as
-        `publish_health`.
-        """
+        """Continue with this verdict and the facts of `before`, the one until a reload. Raises: as `publish_health`."""
         if before is not None:
             self._facts, self._text, self._since_us = before._facts, before._text, before._since_us
         self.publish_health(healthy=healthy)
@@ -128,18 +126,16 @@ class Publisher:
         if healthy is not self._facts.healthy:
             self._facts = self._facts._replace(healthy=healthy)
             if self._text or self._facts.status:
-                self._write()
+                self._write_if_changed()
 
     def confirm_health(self, *, healthy: bool | None) -> None:
-        """Renew the mtime of a file that is CONFIRM_S old if it has this verdict and the present numbers. Any thread
-        may call.
-        """
+        """Renew the mtime, if CONFIRM_S old, of a file with this verdict and present numbers. Any thread may call."""
         with suppress(OSError):
             age_s = abs(time.time() - os.lstat(self._path).st_mtime)  # also after a suspend, or a clock set back
             if age_s >= CONFIRM_S and healthy is self._facts.healthy and prometheus.render(self._facts) == self._text:
                 os.utime(self._path, follow_symlinks=False)
 
-    def _write(self) -> None:
+    def _write_if_changed(self) -> None:
         """Raises: KeeperError, with the remedy if there is one."""
         healthy = self._facts.healthy
         if healthy is not None:
@@ -157,7 +153,7 @@ class Publisher:
         self._text = text
 
 
-def _read_since(path: str) -> int:
+def _read_unhealthy_since_us(path: str) -> int:
     """Return the time (us) since which the verdict in the metrics file is not OK, 0 if it is or nothing can be read."""
     with suppress(OSError), open(path, "rb", opener=lambda name, _: os.open(name, FLAGS)) as file:
         found = SINCE.search(file.read(1 << 16))

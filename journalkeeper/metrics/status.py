@@ -46,7 +46,7 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
     """
     became = {one.path: one for one in outcomes if one.result is Result.DONE and one.action is not Verb.ROTATE}
     known = [file for file in host.files if file.problem is None]
-    now = [_after(file, became[file.path], config) if file.path in became else file for file in known]
+    now = [_apply_outcome(file, became[file.path], config) if file.path in became else file for file in known]
     here = {file.path for file in host.files}
     reasons = Counter(skip.reason for skip in plan.skipped if skip.path in here)
     budget = config.budget.bytes_per_day
@@ -64,7 +64,7 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
     )
 
 
-def _after(file: JournalFile, outcome: Outcome, config: Config) -> JournalFile:
+def _apply_outcome(file: JournalFile, outcome: Outcome, config: Config) -> JournalFile:
     """Return `file` with the extents and disk bytes of `outcome`, a finished rewrite of it.
 
     A compression that only the request named is not considered.

@@ -101,7 +101,7 @@ def split_hint(hint: Any) -> tuple[Any, bool, list[Any]]:
 
 @cache
 def rows(kind: Any) -> tuple[Row, ...]:
-    """Return a description of each published value of the record class `kind`: the fields, then the properties."""
+    """Return a description of each published value of a record class: its fields, then its properties with a Key."""
     hints = get_type_hints(kind, include_extras=True)
     for name, member in vars(kind).items():
         if isinstance(member, property):
@@ -178,9 +178,7 @@ def bus_rows(kind: type) -> tuple[Row, ...]:
 
 
 def to_properties(value: object) -> dict[str, object]:
-    """Return the D-Bus properties of a record, by their names. None becomes the `none` of the value's Key, or an empty
-    value.
-    """
+    """Return the D-Bus properties of a record, by name. None becomes the `none` of the Key, or an empty value."""
     found: dict[str, object] = {}
     for row in bus_rows(type(value)):
         one = getattr(value, row.attribute)

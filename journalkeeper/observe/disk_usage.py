@@ -30,15 +30,15 @@ def measure_disk_bytes(fd: int, path: str = SOCKET) -> int | None:
     """Return the disk usage of `fd` in bytes as compsize(8), or None without CAP_SYS_ADMIN and an answering unit at
     `path`.
     """
-    return _measure(b"?", fd, path)
+    return _measure_or_ask(b"?", fd, path)
 
 
 def count_snapshots(fd: int, path: str = SOCKET) -> int | None:
     """Return the number of snapshots of the subvolume of `fd`, or None if it is unknown, as in `measure_disk_bytes`."""
-    return _measure(b"s", fd, path)
+    return _measure_or_ask(b"s", fd, path)
 
 
-def _measure(question: bytes, fd: int, path: str) -> int | None:
+def _measure_or_ask(question: bytes, fd: int, path: str) -> int | None:
     found = QUESTIONS[question](fd)
     if found is not None:
         return found

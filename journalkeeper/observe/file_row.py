@@ -137,7 +137,7 @@ def build_problem(place: Directory, name: str | None, kind: Name | None, why: Re
 
 
 def explain_error(error: Exception) -> tuple[Reason, str]:
-    """Return the reason and the detail for a row's problem, from the error that ended the look at the file."""
+    """Return the reason and the detail for a row's problem, from the error that ended the look, by default REFUSED."""
     match error:
         case UnfitFileError():
             return error.why, str(error)

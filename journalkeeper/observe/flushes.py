@@ -74,8 +74,7 @@ class Flushes:
             self._timers[directory].forget_blocks()
 
     def look(self, instances: Iterable[Instance], files: Iterable[JournalFile]) -> tuple[Instance, ...]:
-        """Replace the known instances and active files, look at the files as `look_again`, and return renewed
-        `instances`.
+        """Replace the known instances and active files, `look_again`, and return renewed `instances`.
 
         A known instance keeps its flush timer. `files` must contain the files of all instances.
         """
@@ -113,7 +112,7 @@ class Flushes:
         This can block until the data of a flush is on the disk.
         """
         for one in list(self._timers):
-            if directory in {None, one} and self._look(one):
+            if directory in {None, one} and self._update_timer(one):
                 self._news = True
 
     def needs_plan(self) -> bool:
@@ -123,7 +122,7 @@ class Flushes:
         news, self._news = self._news, False
         return news or any(map(self._needs_sync, self._instances))
 
-    def _look(self, directory: str) -> bool:
+    def _update_timer(self, directory: str) -> bool:
         """Update the flush timer of `directory` from its active files, and return whether a plan is due.
 
         A file is unsynced if its state is ONLINE and a journald will still flush it (`may_be_live`).
@@ -158,8 +157,7 @@ class Flushes:
         return over or due
 
     def learn(self, directory: str, synchronize: Callable[[], None]) -> None:
-        """Learn when the next flush of `directory` is due, by a sync that `synchronize` requests; this can take 10 s or
-        longer.
+        """Learn when the next flush of `directory` is due, by a sync that `synchronize` requests, in 10 s or longer.
 
         Not even after an error does `renew` recommend another sync within ASK_EVERY_US.
 
@@ -171,7 +169,7 @@ class Flushes:
         self._news = True
         for _ in range(ASKED_LOOKS):
             self._wait_for_writeback(directory)
-            if self._look(directory):
+            if self._update_timer(directory):
                 return
             time.sleep(ASKED_S)
         if timer.since is None:
@@ -185,7 +183,7 @@ class Flushes:
                 with opening.open_path(file.path) as fd:
                     writeback.wait_writeback(fd, 0, 0)
             except OSError:
-                continue  # as in _look
+                continue  # as in _update_timer
         time.sleep(min(max(COMMIT_S, (self._clock() - began_us) / 1e6), COMMIT_MOST_S))
 
     def get_closing_us(self, directory: str, margin_us: int) -> int | None:

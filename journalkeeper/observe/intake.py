@@ -49,7 +49,7 @@ class IntakeMeter:
         found_us = []
         for is_known, one in sorted(came, key=lambda pair: pair[1].monotonic_us):
             wait_us = 0 if one.source_us is None else one.realtime_us - one.source_us
-            waited = self._clock.can_have_waited(one.boot_id, one.realtime_us, one.monotonic_us, wait_us)
+            waited = self._clock.take_entry(one.boot_id, one.realtime_us, one.monotonic_us, wait_us)
             if is_known and waited and one.source_us is not None:
                 found_us.append(wait_us)
         del found_us[: -self._entries]

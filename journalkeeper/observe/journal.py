@@ -53,7 +53,7 @@ def read_journal(directory: str | None, most: int, namespaces: Sequence[str]) ->
     try:
         if not can_see_all(directory):
             return Unknown("the whole journal may be read by root and the group systemd-journal only", needs_root=True)
-        events = list(read_entries(EVENT_FIELDS, _event_matches(namespaces), most=most, directory=directory))
+        events = list(read_entries(EVENT_FIELDS, _match_boots_and_failures(namespaces), most=most, directory=directory))
         entries, oldest_us, intake = _read_newest(read_entries(ENTRY_FIELDS, (), most=most, directory=directory))
     except NeedsRootError as error:
         if directory is not None:
@@ -73,7 +73,7 @@ def read_journal(directory: str | None, most: int, namespaces: Sequence[str]) ->
     )
 
 
-def _event_matches(namespaces: Sequence[str]) -> list[str]:
+def _match_boots_and_failures(namespaces: Sequence[str]) -> list[str]:
     journalds = [JOURNALD, *(f"systemd-journald@{name}.service" for name in namespaces)]
     return [
         *("_PID=1", f"MESSAGE_ID={STARTUP_FINISHED}", f"MESSAGE_ID={STARTUP_IN_CONTAINER}", "+"),
@@ -118,7 +118,7 @@ def _read_newest(found: Iterable[Entry]) -> tuple[int, int | None, tuple[Intake,
     intake = tuple(
         Intake(when_us, wait_us, unit)
         for boot_id, when_us, monotonic_us, wait_us, unit in reversed(taken)
-        if clock.can_have_waited(boot_id, when_us, monotonic_us, wait_us or 0) and wait_us is not None
+        if clock.take_entry(boot_id, when_us, monotonic_us, wait_us or 0) and wait_us is not None
     )
     return len(taken), taken[-1][1] if taken else None, intake
 

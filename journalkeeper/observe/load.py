@@ -30,14 +30,14 @@ def is_on_battery(supplies: str = SUPPLIES) -> bool:
     Source: Documentation/ABI/testing/sysfs-class-power; systemd, battery-util.c.
     """
     found = [
-        [_read(f"{one}/{name}") for name in ("type", "scope", "status", "online")] for one in glob(f"{supplies}/*")
+        [_read_text(f"{one}/{name}") for name in ("type", "scope", "status", "online")] for one in glob(f"{supplies}/*")
     ]
     if any(kind == "Mains" and online not in {"", "0"} for kind, _, _, online in found):
         return False
     return any(one[0] == "Battery" and one[1] != "Device" and one[2] == "Discharging" for one in found)
 
 
-def _read(path: str) -> str:
+def _read_text(path: str) -> str:
     with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
         return file.read(64).strip()
     return ""

@@ -89,7 +89,7 @@ def _find_obstacle(path: str, mounts: Mounts) -> dict[str, Obstacle]:
     if os.access(path, os.W_OK, effective_ids=True):
         return {}
     top = _find_read_only_subvolume(path)
-    return {top: Obstacle.SUBVOLUME} if top else {path: _find_own_obstacle(path)}
+    return {top: Obstacle.SUBVOLUME} if top else {path: _guess_obstacle(path)}
 
 
 def _find_read_only_subvolume(path: str) -> str:
@@ -101,7 +101,7 @@ def _find_read_only_subvolume(path: str) -> str:
     return ""
 
 
-def _find_own_obstacle(path: str) -> Obstacle:
+def _guess_obstacle(path: str) -> Obstacle:
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         fields = (find_mount_line(fd) or "").rstrip("\n").split(" ")
@@ -149,7 +149,7 @@ def find_silent(places: Places, timeout_s: float) -> tuple[tuple[str, Silence], 
     """
     namespaces = sorted(_find_namespaces(places)) if os.path.isdir(BOOTED) else []
     units = [(one, f"systemd-journald{one and '@'}{one}.service") for one in namespaces]
-    return tuple((unit, why) for one, unit in units if (why := _judge(one, unit, timeout_s)))
+    return tuple((unit, why) for one, unit in units if (why := _find_silence(one, unit, timeout_s)))
 
 
 def _find_namespaces(places: Places) -> set[str]:
@@ -162,17 +162,17 @@ def _find_namespaces(places: Places) -> set[str]:
     return found
 
 
-def _judge(namespace: str, unit: str, timeout_s: float) -> Silence | None:
+def _find_silence(namespace: str, unit: str, timeout_s: float) -> Silence | None:
     if os.path.lexists(f"{RUNNING}{unit}"):
         if control.answers(namespace, timeout_s) is False:
             return Silence.HUNG
         return Silence.ROLLED_BACK if not namespace and is_left_by_rollback(layout.TOP) else None
     if any(os.path.realpath(f"{place}/{unit}") == os.devnull for place in MASKING):
         return Silence.MASKED
-    return None if namespace or _is_listening() else Silence.STOPPED
+    return None if namespace or _can_connect() else Silence.STOPPED
 
 
-def _is_listening() -> bool:
+def _can_connect() -> bool:
     """Return whether the host's journald, or PID 1 in its place, takes messages."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, suppress(OSError):
         sender.connect(SOCKET)

@@ -72,7 +72,7 @@ def estimate_cold_read_s(fd: int) -> float | str:
         if not units or units < least:
             offered = sum(units for _, _, units in chosen)
             return "most of the data is not yet on the disk" if offered <= least else "a program has the data mapped"
-        spent_s = _read(fd, sample)
+        spent_s = _time_read_s(fd, sample)
         taken = set(chosen)
         clean = [one for one in clean if one not in taken]
         if goal > FIRST_UNITS or sum(units for _, _, units in clean) < FIRST_UNITS:
@@ -116,7 +116,7 @@ def _drop_pages(fd: int, pieces: Sequence[Piece]) -> list[Piece]:
     return [one for one in pieces if kernel.cachestat(fd, one[0], one[1])[0] * PAGESIZE <= one[1] / 2]
 
 
-def _read(fd: int, pieces: Sequence[Piece]) -> float:
+def _time_read_s(fd: int, pieces: Sequence[Piece]) -> float:
     """Return the elapsed seconds. All pieces are read ahead first, so that all requests are under way at once.
 
     Raises: OSError: EIO.

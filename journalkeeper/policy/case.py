@@ -44,7 +44,7 @@ class Case(NamedTuple):
 
     @property
     def other_compression(self) -> bool:
-        """True if the request asks for another compression than the last rewrite of this archive used, and it is
+        """True if the request asks for a compression that the last rewrite of this archive did not use, and that is
         possible.
         """
         past = self.past

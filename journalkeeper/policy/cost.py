@@ -52,7 +52,7 @@ def _judge_archive(case: Case) -> Action | Skip:
         ideal = ideal_extents(file.size_bytes, compressed=compression is not None)
         verb = Verb.REWRITE if compression is None else verb
         return _plan_whole_file(case, verb, Reason.ASKED)._replace(extents_expected=max(1, ideal))
-    reason = _archive_reason(case, compression)
+    reason = _find_archive_gain(case, compression)
     if reason is not None:
         return _plan_whole_file(case, verb, reason)
     count = f"{pluralize(file.extents.total, 'extent')}, where {file.ideal_extents:,} would be ideal"
@@ -62,7 +62,8 @@ def _judge_archive(case: Case) -> Action | Skip:
     return Skip(file.path, Reason.NO_GAIN, f"{count}; a rewrite saves less than MinExtents= and MinReclaim=")
 
 
-def _archive_reason(case: Case, compression: Compression | None) -> Reason | None:
+def _find_archive_gain(case: Case, compression: Compression | None) -> Reason | None:
+    """Return the first that pays: FRAGMENTED, PINNED (unused bytes), UNCOMPRESSED; or None."""
     file, defrag = case.file, case.config.defrag
     after = _count_extents_after(file, compression)
     if file.extents.total - after >= defrag.min_extents and file.extents.total > after * NEAR_IDEAL:
@@ -137,7 +138,8 @@ def _judge_active(case: Case) -> Action | Skip:
 
 
 def find_costly_mibs(file: JournalFile, config: Config, unshares: str = "yes") -> list[int]:
-    """Return the indexes of the MiBs of an active file in which ExtentsPerMiB= or more removable extents begin.
+    """Return the indexes of the MiBs of an active file in which ExtentsPerMiB= or more removable extents begin, and
+    more than a rewrite leaves.
 
     `unshares` is AllowUnshare=: with auto, a MiB needs more extents if it shares data; with no, it must share none.
     MiBs behind the end of the file are left out: the file may have been truncated after its extents were counted.

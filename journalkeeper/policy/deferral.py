@@ -56,8 +56,7 @@ def ignores_budget(request: Request, budget: int) -> bool:
 
 
 def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: Outcome, now_us: int) -> None:
-    """Store a failed or skipped action in `refused` by (device, inode), so that the next plan does not retry it at
-    once.
+    """Store a failed or skipped action in `refused` by (device, inode), so that no plan retries it at once.
 
     A success removes the entry.
     """
@@ -132,7 +131,7 @@ def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config)
 def postpone(case: Case) -> Skip | None:
     """Return a Skip if the rewrite of a file has to wait after a failure or for its volume, else None.
 
-    The Skip has no time of retry if the failure lasts until the file changes.
+    A change of a file at rest ends its failure. The Skip has no time if the failure lasts until then.
     """
     file, last = case.file, case.refused
     changed = last is not None and (last.size_bytes, last.mtime_ns) != (file.size_bytes, file.mtime_ns)

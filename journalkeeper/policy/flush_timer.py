@@ -163,7 +163,7 @@ class FlushTimer:
         """False if `note_append` has no effect before the next other call."""
         return Clue.APPEND in TRANSITIONS[self.phase] if self.has_timer else self._untimed_look_us is None
 
-    def _enter(self, clue: Clue, since: Span | None = None, flush: Span | None = None) -> bool:
+    def _try_enter(self, clue: Clue, since: Span | None = None, flush: Span | None = None) -> bool:
         """Enter the phase that follows by `clue`, and return True; or return False if the clue means nothing."""
         after = TRANSITIONS[self.phase].get(clue)
         if after is None:
@@ -175,7 +175,7 @@ class FlushTimer:
     def _begin(self, clue: Clue, since: Span) -> None:
         """Enter the phase that follows by `clue`. A rotation does not stop a timer, so an older one may still run."""
         is_armed = since.latest_us < self._armed.latest_us + self.interval_us + LATE_US
-        self._enter(clue, Span(self._armed.earliest_us, since.latest_us) if is_armed else since)
+        self._try_enter(clue, Span(self._armed.earliest_us, since.latest_us) if is_armed else since)
 
     def note_append(self, heard_us: int) -> None:
         """Record an append that inotify reported at `heard_us`, up to COALESCED_US late."""
@@ -196,7 +196,7 @@ class FlushTimer:
         news = self.state is not State.OFFLINE
         if self._looked.online:  # synced, or rotated away, which does not stop the timer
             self._armed = self.since if self.since and not self._looked.online & present else NEVER
-        self._enter(Clue.QUIET)
+        self._try_enter(Clue.QUIET)
         self._looked, self._moved_us = LastLook(now_us), -INFINITY_US
         return news
 
@@ -211,7 +211,7 @@ class FlushTimer:
         moved = any(before.blocks.get(number, block) != block for number, block in blocks.items())
         synced, seen = volumes.after != before.generation, Span(before.at_us, now_us)
         if self.since is not None:
-            return self._follow(self.since, seen, moved=moved, synced=synced)
+            return self._note_known_timer(self.since, seen, moved=moved, synced=synced)
         if self.phase is Phase.FLUSHED:
             self._begin(Clue.UNSYNCED, seen)
             return False
@@ -221,14 +221,14 @@ class FlushTimer:
             soon = min(now_us - self._moved_us, self.interval_us) < KERNEL_EXPIRES_US
             self._moved_us = now_us
             if soon and not synced:
-                self._enter(Clue.MOVE, Span(seen.earliest_us - self.interval_us, now_us - self.interval_us), seen)
+                self._try_enter(Clue.MOVE, Span(seen.earliest_us - self.interval_us, now_us - self.interval_us), seen)
         return False
 
-    def _follow(self, since: Span, seen: Span, *, moved: bool, synced: bool) -> bool:
+    def _note_known_timer(self, since: Span, seen: Span, *, moved: bool, synced: bool) -> bool:
         """Record a look at unsynced files with a known timer, which was in `seen`. Return as `note_unsynced`."""
         now_us = seen.latest_us
         due_us, end_us = since.earliest_us + self.interval_us, since.latest_us + self.interval_us
-        if synced and self._enter(Clue.COMMIT):  # sync(2) writes first and ends the transaction last
+        if synced and self._try_enter(Clue.COMMIT):  # sync(2) writes first and ends the transaction last
             return False
         if now_us < due_us:
             if moved and not synced and self.interval_us < KERNEL_EXPIRES_US:
@@ -236,16 +236,16 @@ class FlushTimer:
                 self.since = Span(since.earliest_us, now_us)
             return False
         if moved:
-            self._enter(Clue.MOVE, since, Span((self._flush or seen).earliest_us, now_us))
+            self._try_enter(Clue.MOVE, since, Span((self._flush or seen).earliest_us, now_us))
             return False
         if now_us < end_us + self._patience_us:
             return False
         start = self._flush or Span(due_us, end_us + SLACK_US)
         is_vague = 2 * (start.latest_us - start.earliest_us) > self.interval_us
         if is_vague or now_us >= start.earliest_us + self.interval_us:
-            self._enter(Clue.VAGUE)
+            self._try_enter(Clue.VAGUE)
             return False
-        return self._enter(Clue.OVER, start)
+        return self._try_enter(Clue.OVER, start)
 
     @property
     def _patience_us(self) -> int:
@@ -274,10 +274,8 @@ class FlushTimer:
         self._asked_us = now_us
 
     def note_sync(self, before_us: int, now_us: int) -> None:
-        """Record a sync that was requested at `before_us`, with an unknown timer, and is over at `now_us`: the timer
-        started between the two times.
-        """
-        self._enter(Clue.SYNC, Span(before_us, now_us))
+        """Record a requested sync with an unknown timer, which started between `before_us` and `now_us`, the end."""
+        self._try_enter(Clue.SYNC, Span(before_us, now_us))
         self._armed = NEVER
         self._looked = self._looked._replace(at_us=now_us, blocks={})
 
@@ -297,9 +295,7 @@ class FlushTimer:
         return awaited and inode_number in self._looked.online
 
     def closes_us(self, margin_us: int) -> int | None:
-        """Return until when (CLOCK_MONOTONIC) work on the active files may continue: None for no limit, 0 for not at
-        all.
-        """
+        """Return until when (CLOCK_MONOTONIC) work on active files may continue: None without limit, 0 not at all."""
         if self.phase is Phase.FLUSHED or not self.has_timer:
             return None
         return 0 if self.since is None else closing_us(self.since.earliest_us, self.interval_us, margin_us) or 0

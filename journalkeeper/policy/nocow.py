@@ -42,13 +42,11 @@ def find_snapshots(instance: Instance, volume: Volume, host: Host) -> str:
 
 
 def decide(instance: Instance, volume: Volume | None, host: Host, config: Config) -> Action | Skip | None:
-    """Return the action that makes the directory NOCOW, a Skip with the reason against it, or None if NOCOW is not
-    wanted.
-    """
+    """Return the action that makes the directory NOCOW, a Skip with the reason against it, or None if unwanted."""
     wanted = config.nocow.nocow
     if wanted == "no" or volume is None:
         return None
-    doubt = None if wanted == "yes" else _doubt(instance, volume, host)
+    doubt = None if wanted == "yes" else _find_doubt(instance, volume, host)
     if instance.nocow:
         if doubt is None:
             return None
@@ -58,13 +56,13 @@ def decide(instance: Instance, volume: Volume | None, host: Host, config: Config
     if wanted == "auto" and any(file.directory == instance.directory for file in formats):
         return Skip(instance.directory, Reason.UNKNOWN_FORMAT, "whether +C (NOCOW) is good for its files is unknown")
     return (
-        _obstacle(instance, volume, doubt)
+        _find_obstacle(instance, volume, doubt)
         or postpone_failed_change(instance, host)
-        or _action(instance, volume, wanted)
+        or _make_action(instance, volume, wanted)
     )
 
 
-def _doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str] | None:
+def _find_doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str] | None:
     """Return (reason, detail) why NOCOW=auto leaves this directory datacow; None if auto makes it NOCOW."""
     if volume.redundant:
         return Reason.REDUNDANT, f"the volume stores data as {volume.data_profile}"
@@ -74,7 +72,7 @@ def _doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str]
     return None
 
 
-def _obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | None) -> Skip | None:
+def _find_obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | None) -> Skip | None:
     where = instance.directory
     if "nodatacow" in volume.options:
         return Skip(where, Reason.IDEAL, "mounted with nodatacow: new files are NOCOW without an attribute")
@@ -110,7 +108,7 @@ def postpone_at_start(instance: Instance, host: Host, request: Request, config: 
     return Skip(instance.directory, Reason.STARTING, detail, until_us=host.began_us + wait_us, puts_off=True)
 
 
-def _action(instance: Instance, volume: Volume, wanted: str) -> Action:
+def _make_action(instance: Instance, volume: Volume, wanted: str) -> Action:
     asked = "no snapshots" if volume.snapshots is not None else "none of the files is shared"
     return Action(
         path=instance.directory,

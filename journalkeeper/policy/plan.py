@@ -32,7 +32,7 @@ PUTTING_OFF = frozenset({Reason.SETTLING, Reason.IN_USE, Reason.WINDOW_CLOSED})
 """Vetoes that end without a change by a user. An action that pays is done after that."""
 
 Decision: TypeAlias = tuple[Skip | None, Action | None]
-"""The result of `_judge` for one file."""
+"""The result of `_judge_case` for one file."""
 
 UNLESS_IDLE: Final = PUTTING_OFF | {Reason.SHARED}
 """Vetoes whose meaning depends on whether an action would pay. Others are reported without asking that."""
@@ -48,9 +48,9 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
     """
     cases = Cases(host, request, config)
     judged = [_judge_file(file, cases) for file in host.files]
-    proposed = [action for _, action in judged if action is not None]
+    file_actions = [action for _, action in judged if action is not None]
     ready = [action for skip, action in judged if action is not None and skip is None]
-    answers = _decide_on_directories(proposed, cases) if request.takes_directories else []
+    answers = _decide_by_instance(file_actions, cases) if request.takes_directories else []
     if rest := deferral.find_rest(host.now_us, request, config, on_battery=host.on_battery):
         held = (_put_off(one, *rest) if isinstance(one, Action) else one for one in (*answers, *ready))
         answers, ready = list(dict.fromkeys(held)), []
@@ -64,7 +64,7 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
         for action in ready
         if ends.get(action.path, action.path) != action.path
     ]
-    worthy = sorted((action for action in ready if action.path not in ends), key=partial(_rank, host))
+    worthy = sorted((action for action in ready if action.path not in ends), key=partial(_make_sort_key, host))
     affordable, too_much = _afford(worthy, host, request, config)
     return Plan(
         windows=tuple(cases.windows.values()),
@@ -79,16 +79,16 @@ def _put_off(action: Action, reason: Reason, detail: str, until_us: int) -> Skip
     return skip._replace(path=action.target.directory, extents=0) if action.action is Verb.ROTATE else skip
 
 
-def _decide_on_directories(proposed: Sequence[Action], cases: Cases) -> list[Action | Skip]:
+def _decide_by_instance(file_actions: Sequence[Action], cases: Cases) -> list[Action | Skip]:
     answers: list[Action | Skip] = []
     for instance in cases.host.instances:
         planned = sum(isinstance(answer, Action) and answer.action is Verb.ROTATE for answer in answers)
-        found = _decide_on_directory(rotate.Question(instance, cases, planned), proposed)
+        found = _decide_on_directory(rotate.Question(instance, cases, planned), file_actions)
         answers += [one._replace(instance=instance.name) if isinstance(one, Skip) else one for one in found]
     return answers
 
 
-def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) -> list[Action | Skip]:
+def _decide_on_directory(question: rotate.Question, file_actions: Sequence[Action]) -> list[Action | Skip]:
     instance, cases = question.instance, question.cases
     volume = cases.volumes.get(instance.device)
     attribute = nocow.decide(instance, volume, cases.host, cases.config)
@@ -99,13 +99,13 @@ def _decide_on_directory(question: rotate.Question, proposed: Sequence[Action]) 
     mounted_so = volume is not None and "nodatacow" in volume.options
     will_be = instance.nocow or mounted_so or isinstance(attribute, Action)
     unwanted = isinstance(attribute, Skip) and attribute.reason in nocow.UNWANTED
-    rotation = rotate.decide_rotation(question, proposed, nocow=will_be and not unwanted)
+    rotation = rotate.decide_rotation(question, file_actions, nocow=will_be and not unwanted)
     return [answer for answer in (attribute, rotation) if answer is not None]
 
 
 def _judge_file(file: JournalFile, cases: Cases) -> Decision:
     """Return the decision on one file. An error of a rule gives a Skip."""
-    answer = catch_errors(partial(_judge, cases.build(file)))
+    answer = catch_errors(partial(_judge_case, cases.build(file)))
     if isinstance(answer, InternalError):
         return Skip(file.path, Reason.INTERNAL_ERROR, answer.detail, instance=file.instance), None
     skip, action = answer
@@ -114,7 +114,7 @@ def _judge_file(file: JournalFile, cases: Cases) -> Decision:
     return skip, action
 
 
-def _judge(case: Case) -> Decision:
+def _judge_case(case: Case) -> Decision:
     """Return (skip, action) for one file: the reason not to work on it now, and the rewrite that pays."""
     against = vetoes(case)
     veto = next(against, None)
@@ -145,7 +145,7 @@ def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
     return made._replace(skipped=tuple(helped))
 
 
-def _rank(host: Host, action: Action) -> tuple[int, float, str]:
+def _make_sort_key(host: Host, action: Action) -> tuple[int, float, str]:
     saved = action.extents_before - action.extents_expected
     left = LEFT.get(host.waiting.get(action.path, ""), len(LEFT))
     return left, -saved / max(1, action.bytes_to_write), action.path

@@ -232,9 +232,7 @@ def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action 
 
 
 def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
-    """Postpone a rotation until `file` is as old as a day divided by RotationsPerDay=, so that each rotation gains
-    much.
-    """
+    """Postpone a rotation until `file` is as old as a day divided by RotationsPerDay=, so that each gains much."""
     apart_us = DAY_US // max(1, question.cases.config.budget.rotations_per_day)
     age_us = question.cases.host.now_us - file.head_time_us
     if not 0 <= age_us < apart_us:

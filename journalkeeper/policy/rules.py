@@ -72,8 +72,7 @@ def veto_foreign_owner(case: Case) -> Skip | None:
 
 
 def veto_settling(case: Case) -> Skip | None:
-    """Veto an archive whose ctime is within its settle time. A ctime far in the future shows that the clock was set
-    back.
+    """Veto an archive whose ctime is within its settle time, unless the request hurries.
 
     journald renames a file first, sets its state to ARCHIVED later, and copies a NOCOW file last.
     """

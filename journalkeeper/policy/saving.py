@@ -26,7 +26,7 @@ meanwhile. Useless rewrites saved nothing at all (measured).
 
 
 def add_savings(action: Action) -> Action:
-    """Return `action` with estimates of the disk bytes that it frees and the seconds that it saves a cold reader."""
+    """Return `action` of any verb with estimates of the disk bytes freed and the seconds that a cold reader saves."""
     removed_extents = max(0, action.extents_before - action.extents_expected)
     return action._replace(
         disk_bytes_saved=estimate_freed_bytes(action), read_seconds_saved=removed_extents / READ_IOPS
@@ -51,8 +51,8 @@ def estimate_freed_bytes(action: Action) -> int:
     return max(0, round(held - kept - left))
 
 
-def count_shared_disk_bytes(file: JournalFile) -> int:
-    """Return the bytes on the disk that other files share with `file`; the least number if it was not measured."""
+def estimate_shared_disk_bytes(file: JournalFile) -> int:
+    """Return an estimate of the disk bytes that other files share with `file`, low if its disk usage is unknown."""
     lies = file.extents
     if file.disk_bytes is None:
         return max(0, lies.shared_bytes - lies.encoded_bytes)

@@ -77,9 +77,9 @@ def schedule(rate: float, count: int) -> Iterator[int]:
         yield planned_ns
 
 
-def sample(series: Series, planned_ns: Iterable[int], call: Callable[[], object]) -> Iterator[None]:
-    """Run `call` at each time that `planned_ns` yields, add its start and duration to `series`, and yield."""
-    for planned in planned_ns:
+def sample(series: Series, waited_ns: Iterable[int], call: Callable[[], object]) -> Iterator[None]:
+    """Run `call` after each item of `waited_ns`, which waits for that time, add both to `series`, and yield."""
+    for planned in waited_ns:
         began_ns = time.monotonic_ns()
         call()
         series.add(began_ns, time.monotonic_ns() - began_ns, planned)

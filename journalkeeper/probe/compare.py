@@ -121,7 +121,8 @@ class LabAnswer(NamedTuple):
 
 
 def compare(directory: str, wanted: int, iops: int | None, report: Report) -> LabAnswer:
-    """Simulate days of a host's journal under each strategy, each on a volume of its own below `directory`.
+    """Let a private journald write days of a journal under each strategy, each on a volume of its own below
+    `directory`.
 
     "untouched" is flushed until its active file has `wanted` extents, and the others get as many flushes. `iops` limits
     the device in timed steps: 0 is no limit, None DEFAULT_IOPS where the kernel can limit. `report` gets a text for
@@ -151,7 +152,7 @@ def compare(directory: str, wanted: int, iops: int | None, report: Report) -> La
                 logged = count_logged(directory=str(place.journald.journal))
             else:
                 _simulate_days(place, strategy, flushes, report_step)
-            rows.append(_measure(place, strategy, iops or 0, report_step))
+            rows.append(_measure_strategy(place, strategy, iops or 0, report_step))
     return LabAnswer(directory, iops or None, flushes, logged, tuple(rows))
 
 
@@ -178,7 +179,7 @@ def age_until(place: Bed, wanted: int, report: Report) -> int:
     """
     flushes = count = 0
     while count < wanted:
-        _flush(place, FLUSHES_A_STEP, STRATEGIES[0])
+        _log_and_commit(place, FLUSHES_A_STEP, STRATEGIES[0])
         flushes += FLUSHES_A_STEP
         count = _count_extents(place.journald.active, sync=False)
         report(f"{flushes} flushes, {count} of {wanted} extents")
@@ -191,27 +192,27 @@ def _simulate_days(place: Bed, strategy: Strategy, flushes: int, report: Report)
     for number in range(2 * DAYS):
         if number:
             report("acting")
-            _act(place, strategy.at_noon if number % 2 else strategy.at_night)
+            _run_act(place, strategy.at_noon if number % 2 else strategy.at_night)
         for done in range(0, half, FLUSHES_A_STEP):
             report(f"{number * half + done} of {flushes} flushes")
-            _flush(place, min(FLUSHES_A_STEP, half - done), strategy)
-            _act(place, strategy.by_day)
+            _log_and_commit(place, min(FLUSHES_A_STEP, half - done), strategy)
+            _run_act(place, strategy.by_day)
 
 
-def _act(place: Bed, command: str) -> None:
+def _run_act(place: Bed, command: str) -> None:
     """Run a shell command inside; $STATE_DIRECTORY is the image's directory, and Python finds this journalkeeper."""
     if command:
         environment = ("env", f"STATE_DIRECTORY={place.volume.base}", f"PYTHONPATH={PACKAGE}")
         run(*place.journald.inside, *DIE_WITH_US, *environment, "sh", "-c", command)
 
 
-def _flush(place: Bed, flushes: int, strategy: Strategy) -> None:
+def _log_and_commit(place: Bed, flushes: int, strategy: Strategy) -> None:
     syncs = max(1, flushes // strategy.every)
     place.journald.age(syncs, MESSAGES * flushes // syncs, syncs=strategy.syncs)
     run("btrfs", "filesystem", "sync", place.volume.mountpoint)
 
 
-def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Measured:
+def _measure_strategy(place: Bed, strategy: Strategy, iops: int, report: Report) -> Measured:
     """Measure the journal that one strategy left. Each step changes the files that the steps before it measure."""
     volume, journald = place.volume, place.journald
     journald.stop()
@@ -225,7 +226,7 @@ def _measure(place: Bed, strategy: Strategy, iops: int, report: Report) -> Measu
     report("reading all entries")
     read_s = _read_cold_s(place, iops, "all")
     journald.start()
-    _act(place, strategy.at_night)
+    _run_act(place, strategy.at_night)
     journald.stop()
     found = _count_extents(journald.active)
     volume.remount()
@@ -268,7 +269,7 @@ def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
         if strategy.syncs:
             os.kill(journald.pid, SIGNAL_SYNC)
         for command in (strategy.by_day, strategy.at_noon, strategy.at_night):
-            _act(place, command)
+            _run_act(place, command)
         time.sleep(2)
 
     asked = Namespace(rate=LOAD_RATE, size=LOAD_BYTES)

@@ -58,9 +58,7 @@ class Series:
 
 
 def draw(waits_ns: Iterable[int]) -> list[str]:
-    """Return the lines of a histogram, one for each power of two from the shortest to the longest wait; [] without
-    waits.
-    """
+    """Return the lines of a histogram, one per power of two from the shortest to the longest wait; [] without waits."""
     counts = Counter(map(bucket, waits_ns))
     most = max(counts.values(), default=0)
     return [
@@ -146,9 +144,7 @@ def make_answer(series: Series) -> SeriesAnswer:
 
 
 def compute_statistics(waits_ns: Iterable[int]) -> Statistics:
-    """Return the statistics in seconds. A percentile is None if fewer than ABOVE waits are longer; all are without
-    waits.
-    """
+    """Return the statistics in seconds: None without waits, and for a percentile that fewer than ABOVE waits exceed."""
     ordered = [wait_ns / 1e9 for wait_ns in sorted(waits_ns)]
     count, total_s = len(ordered), sum(ordered)
     percentiles = (

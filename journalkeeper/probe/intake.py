@@ -61,7 +61,7 @@ class IntakeTally:
         """
         taken_us, wait = int(entry["__REALTIME_TIMESTAMP"]), compute_wait_us(entry)
         monotonic_us = int(entry["__MONOTONIC_TIMESTAMP"])
-        waited = self.clock.can_have_waited(entry["_BOOT_ID"], taken_us, monotonic_us, wait or 0)
+        waited = self.clock.take_entry(entry["_BOOT_ID"], taken_us, monotonic_us, wait or 0)
         if entry.get("PRIORITY", "6") <= str(CRIT):
             self.crits_us.append(taken_us)
         if entry.get("_TRANSPORT") == "driver":

@@ -203,7 +203,7 @@ def _run(words: list[str], where: Target, tag: str, relay: Relay) -> Iterator[tu
     """
     ours, theirs = socket.socketpair()
     env = {name: value for name, value in os.environ.items() if name != "JOURNAL_STREAM"}
-    with ours, _connect(where, tag) as channel, ThreadPoolExecutor(1) as pool:
+    with ours, _connect_stream(where, tag) as channel, ThreadPoolExecutor(1) as pool:
         with theirs:
             out = theirs.fileno()
             try:
@@ -238,7 +238,7 @@ def _follow(where: Target, *, needed: bool) -> Iterator[tuple[str, Iterator[list
     journalctl has shown a test line by then. Unless it is `needed`, yield None for the lines if it shows none.
     """
     tag = f"journalkeeper-probe-{token_hex(4)}"
-    with _connect(where, tag) as channel:
+    with _connect_stream(where, tag) as channel:
         channel.send(b"ready\n")
     wanted = f"--identifier={tag}"
 
@@ -259,7 +259,7 @@ def _follow(where: Target, *, needed: bool) -> Iterator[tuple[str, Iterator[list
         yield tag, reader
 
 
-def _connect(where: Target, identifier: str) -> socket.socket:
+def _connect_stream(where: Target, identifier: str) -> socket.socket:
     """Return a socket for lines of `identifier`, as sd_journal_stream_fd(3) makes it, with priority 6."""
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     channel.connect(os.fspath(where.sockets / "stdout"))

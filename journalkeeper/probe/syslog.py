@@ -55,9 +55,7 @@ def count_messages(asked: Namespace) -> int:
 
 
 def measure(asked: Namespace) -> Steps:
-    """Measure at the journald that --host and the directory choose. Raises: as `count_messages`, `base.target` and
-    `at`.
-    """
+    """Measure at the journald that --host and the directory choose. Raises: as `count_messages`, `target` and `at`."""
     count = count_messages(asked)
     with target(host=asked.host, directory=asked.directory) as where:
         yield from at(where, asked, count)

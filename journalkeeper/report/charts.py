@@ -165,7 +165,7 @@ def _divide(low_us: int, high_us: int, most: int) -> range:
     return range(low_us, high_us + 1, ceil((high_us - low_us + 1) / most))
 
 
-def _group(times: range, rows: Iterable[T]) -> list[list[T]]:
+def _group_by_time(times: range, rows: Iterable[T]) -> list[list[T]]:
     found: list[list[T]] = [[] for _ in times]
     for row in rows:
         if times.start <= row.when_us < times.stop:
@@ -259,12 +259,12 @@ def draw_extents(evidence: Evidence) -> Figure:
         moments.append(Totals.of(now_us, "", files))
     last = moments[-1]
     times = _divide(moments[0].when_us, last.when_us, MOST_SPANS)
-    spans = _group(times, moments)
+    spans = _group_by_time(times, moments)
     for place in range(1, len(spans)):
         spans[place] = spans[place] or spans[place - 1][-1:]  # without a note, nothing changed
     levels = _choose_levels(max(one.extents for one in moments))
     done = [entry for entry in record.entries if entry.outcome.result is Result.DONE]
-    ticks = tuple(levels[-1][0] / 16 if some else None for some in _group(times, done))
+    ticks = tuple(levels[-1][0] / 16 if some else None for some in _group_by_time(times, done))
     layers = (
         Layer("ideal", "ideal", tuple(max(one.ideal_extents for one in some) for some in spans)),
         Layer("active", "in active files", tuple(max(one.active_extents for one in some) for some in spans)),
@@ -317,7 +317,7 @@ def draw_intake(evidence: Evidence) -> Figure:
         notes.append(f"The journal was read back to {when(journal.oldest_us)} only; older messages are not counted.")
     notes += _describe_omission(len(journal.intake) - len(kept), "message")
     times = _divide(kept[0].when_us, kept[-1].when_us, min(MOST_SPANS, max(MOST_ROWS, len(kept) // SPAN_MESSAGES)))
-    spans = [sorted(entry.wait_us for entry in some) for some in _group(times, kept)]
+    spans = [sorted(entry.wait_us for entry in some) for some in _group_by_time(times, kept)]
     lines = tuple(
         Layer(css, label, tuple(_scale_wait(quantile(some, per_mille)) if some else None for some in spans))
         for css, label, per_mille in (("worst", "longest", 1000), ("p99", "p99", 990), ("p50", "median", 500))
@@ -326,16 +326,16 @@ def draw_intake(evidence: Evidence) -> Figure:
     table = ChartTable(
         caption="Waits by the time of the message, the newest first",
         heads=("From", "Messages", "Median", "p99", "Longest", "The unit that waited longest"),
-        rows=tuple(_tabulate_waits(kept)),
+        rows=tuple(_tabulate_spans(kept)),
         words_last=True,
     )
     return Figure(name, title, said, Chart(times, levels, lines), table, tuple(notes))
 
 
-def _tabulate_waits(kept: Sequence[Intake]) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of the table of waits, the newest first. `kept` must be sorted by time and not be empty."""
+def _tabulate_spans(kept: Sequence[Intake]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each of MOST_ROWS equal spans with waits, the newest first. `kept` must be sorted, not empty."""
     times = _divide(kept[0].when_us, kept[-1].when_us, MOST_ROWS)
-    for at, some in reversed([*zip(times, _group(times, kept), strict=True)]):
+    for at, some in reversed([*zip(times, _group_by_time(times, kept), strict=True)]):
         if some:
             waits = sorted((entry.wait_us, entry.unit) for entry in some)
             spans = (format_wait(quantile([wait_us for wait_us, _ in waits], part)) for part in (500, 990, 1000))

@@ -40,7 +40,7 @@ LONG: Final = 600
 
 def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
     """Return the HTML page of `host`, with as many past actions as fit into MOST_BYTES of UTF-8."""
-    template = _environment().get_template("page.html")
+    template = _make_environment().get_template("page.html")
     content = {**_make_overview(evidence, verdict), **_tabulate_plan(evidence.plan), "host": host}
     rows = MOST_ACTIONS
     while True:
@@ -50,7 +50,7 @@ def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
         rows //= 2
 
 
-def _environment() -> Environment:
+def _make_environment() -> Environment:
     """Return the template environment. It escapes markup and control characters, and shortens long values."""
 
     def show(value: object, longest: int = LONGEST) -> object:

@@ -113,10 +113,10 @@ def retention(look: Look, storage: Storage) -> Retention | Unknown:
     if not main:
         return Unknown("this machine's main journald writes to none of the configured directories")
     files = [file for file in look.host.files if file.directory == main[0].directory and not file.problem]
-    ratio, rate = _ratio(files), bytes_per_day(main[0], files)
+    ratio, rate = _compute_ratio(files), bytes_per_day(main[0], files)
     if isinstance(ratio, Unknown):
         return ratio
-    return rate if isinstance(rate, Unknown) else _propose(main[0], files, ratio, rate, storage.retention)
+    return rate if isinstance(rate, Unknown) else _make_retention(main[0], files, ratio, rate, storage.retention)
 
 
 def bytes_per_day(instance: Instance, files: Sequence[JournalFile]) -> float | Unknown:
@@ -152,7 +152,7 @@ def _mean_bytes(files: Sequence[JournalFile]) -> float:
     return sum(sizes) / len(sizes) if sizes else 0.0
 
 
-def _ratio(files: list[JournalFile]) -> float | Unknown:
+def _compute_ratio(files: list[JournalFile]) -> float | Unknown:
     """Return how many times smaller the archives are on the disk, or Unknown if too few are measured or compressed."""
     archives = [file for file in files if file.kind is not Kind.ACTIVE]
     if any(file.disk_bytes is None for file in archives):
@@ -163,7 +163,7 @@ def _ratio(files: list[JournalFile]) -> float | Unknown:
     return sum(file.allocated_bytes for file in archives) / max(1, sum(file.disk_bytes or 0 for file in archives))
 
 
-def _propose(
+def _make_retention(
     instance: Instance, files: list[JournalFile], ratio: float, rate: float, before: tuple[int, int] | None
 ) -> Retention | Unknown:
     """Return the present and the proposed retention for the compression `ratio` and the `rate` in bytes per day.
@@ -236,8 +236,7 @@ def find_limit(instance: Instance, use: int, room: float, by_files: float, rate:
 
 
 def summarize_history(instance: Instance, files: Iterable[JournalFile]) -> HistorySpan:
-    """Return the present history of the directory of `instance`, whose files are among `files`, and the limit that will
-    end its growth.
+    """Return the history in the readable `files` of the instance, its limit and its next deletion.
 
     journald counts allocated bytes, and deletes the oldest archive beyond the first limit that is reached.
     `max_use_bytes` is SystemMaxUse=, or the space that SystemKeepFree= leaves if that is less.

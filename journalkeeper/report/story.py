@@ -111,8 +111,8 @@ def explain_file(story: Story, width: int) -> list[Lines]:
     file = story.file
     chart = [("  ", line) for line in picture.draw_lines(story.picture, width - 2)] if story.picture else []
     extents = f"{file.extents.total:,}, where {file.ideal_extents:,} would be ideal"
-    known = [("File", _describe_kind(file)), ("Size", _size(file)), ("Extents", extents)]
-    rows = [("Reading", _price(story)), ("Unused", _describe_pinned(story))]
+    known = [("File", _describe_kind(file)), ("Size", _describe_size(file)), ("Extents", extents)]
+    rows = [("Reading", _describe_read_cost(story)), ("Unused", _describe_pinned(story))]
     rows += [("History", text) for text in describe_past(story)]
     rows += [("Plan", text) for text in _list_sentences(story.decision, story.unknown)]
     return [[("", escape(file.path))], name_facts(known), chart, name_facts(rows)]
@@ -133,7 +133,7 @@ def _describe_kind(file: JournalFile) -> str:
     return said
 
 
-def _size(file: JournalFile) -> str:
+def _describe_size(file: JournalFile) -> str:
     disk = UNKNOWN if file.disk_bytes is None else spell_size(file.disk_bytes)
     size, allocated = spell_size(file.size_bytes), spell_size(file.allocated_bytes)
     said = f"{size}{f', {allocated} allocated' if allocated != size else ''}, {disk} on disk"
@@ -143,7 +143,7 @@ def _size(file: JournalFile) -> str:
     return said
 
 
-def _price(story: Story) -> str:
+def _describe_read_cost(story: Story) -> str:
     price = story.price
     if price.disk_read_seconds is None:
         return f"time unknown: {escape(story.unknown['disk'])}"
@@ -185,12 +185,12 @@ def explain_decision(
 
     If the path is not `watched`, nothing is promised of the service.
     """
-    said = [line for one in decisions for line in _explain(one, window, now_us, watched=watched)]
+    said = [line for one in decisions for line in _explain_one(one, window, now_us, watched=watched)]
     said += [] if watched else [Reason.NOT_WATCHED.sentence]
     return ExplainedDecision(decisions[-1], said) if decisions else None
 
 
-def _explain(decided: Decision, window: Window | None, now_us: int, *, watched: bool) -> list[str]:
+def _explain_one(decided: Decision, window: Window | None, now_us: int, *, watched: bool) -> list[str]:
     if decided.action:
         said = [f"{decided.action} ({decided.reason})"]
         if decided.extents_before or decided.bytes_to_write:
@@ -273,7 +273,7 @@ def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str]) -> lis
     extents += f"; {place.unexamined:,} more not examined: see `journalkeeper scan`" if place.unexamined else ""
     rows = [
         ("Journald", who),
-        ("Settings", _describe_settings(one)),
+        ("Settings", _describe_storage_and_sync(one)),
         ("Window", UNKNOWN if place.window is None else describe_window(place.window)),
         ("Files", f"{pluralize(every.files, 'file')}, {extents}"),
         ("Covers", _describe_history(place.retention)),
@@ -283,7 +283,7 @@ def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str]) -> lis
     return [[("", escape(one.directory))], name_facts(rows)]
 
 
-def _describe_settings(instance: Instance) -> str:
+def _describe_storage_and_sync(instance: Instance) -> str:
     synced = "never" if instance.sync_interval_us == INFINITY_US else format_span(instance.sync_interval_us, 1000)
     form = "new files are NOCOW" if instance.nocow else "new files are copy on write"
     return f"Storage={escape(instance.storage)}, SyncIntervalSec={synced}, {form}"

@@ -14,32 +14,33 @@ UNKNOWN: Final = "unknown"
 
 def when(time_us: int) -> str:
     """Return a local time to the minute: "2026-11-21 10:00". Return "unknown" before 1970 or after the year 9999."""
-    return _time(time_us, "%Y-%m-%d %H:%M")
+    return _format_local_time(time_us, "%Y-%m-%d %H:%M")
 
 
 def moment(time_us: int) -> str:
     """Return a local time to the second: "2026-11-21 10:00:00"; "unknown" as for `when`."""
-    return _time(time_us, "%Y-%m-%d %H:%M:%S")
+    return _format_local_time(time_us, "%Y-%m-%d %H:%M:%S")
 
 
 def day(time_us: int) -> str:
     """Return the local day: "2026-11-21". Return "unknown" before 1970 or after the year 9999."""
-    return _time(time_us, "%Y-%m-%d")
+    return _format_local_time(time_us, "%Y-%m-%d")
 
 
 def hour(time_us: int) -> str:
     """Return local day and time without the year, for an axis: "11-21 10:00"; "unknown" as for `day`."""
-    return _time(time_us, "%m-%d %H:%M")
+    return _format_local_time(time_us, "%m-%d %H:%M")
 
 
-def _time(time_us: int, form: str) -> str:
+def _format_local_time(time_us: int, form: str) -> str:
+    """Return the local time by strftime(3), or UNKNOWN outside of 1970 to TIME_LIMIT_US."""
     if not 0 <= time_us < TIME_LIMIT_US:
         return UNKNOWN
     return datetime.fromtimestamp(time_us // SECOND_US).strftime(form)
 
 
 def seconds(number: float) -> str:
-    """Return seconds as a text for people: 0.004s, 0.5s, 3min 12s."""
+    """Return seconds as a text for people: 0.004s, 0.5s, 12.0s, 3min 12s."""
     if number >= 60:
         return format_span(round(number) * SECOND_US)
     return f"{number:.3f}s" if number < 0.0995 else f"{number:.1f}s"

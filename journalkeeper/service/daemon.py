@@ -81,7 +81,7 @@ class Daemon:
         self._loop = asyncio.get_running_loop()
         self.log = RunLog(say)
         self.followers: list[Callable[[Notification], None]] = []
-        self.jobs = Jobs(self._do, self._tell, self.log.log_bug)
+        self.jobs = Jobs(self._run_job, self._tell, self.log.log_bug)
         self._notify = Notify()
         self._stopping = False
         self._worker = Worker(load, self._post, self._gives_way, lambda: self._stopping)
@@ -131,14 +131,14 @@ class Daemon:
         await self._renew_watches()
         self._notify.send("READY=1")
         while True:
-            await self._sleep()
+            await self._sleep_once()
             if self._stopping:
                 return
             if time.monotonic() >= self._next_look_s:
                 self._look_at_s = inf
                 if self._watches_are_due:
                     await self._renew_watches()
-                await self._look(lock)
+                await self._look_and_schedule(lock)
             elif time.monotonic() >= self._flush_look_at_s:
                 passed = await self._worker.run(self._worker.look_at_flushes)
                 self._look_at_s = 0.0 if passed else self._look_at_s
@@ -148,8 +148,8 @@ class Daemon:
         """The monotonic time of the next look at everything, infinite during a pause."""
         return inf if self._state.present.paused else max(self._look_at_s, self._free_at_s)
 
-    async def _sleep(self) -> None:
-        """Sleep until work is due. A pause whose end came while the machine slept ends at the next event after that."""
+    async def _sleep_once(self) -> None:
+        """Sleep until an event or until work is due. Then end a pause whose time is over."""
         wait_s = min(self._next_look_s, self._flush_look_at_s) - time.monotonic()
         wait_s = min(wait_s, (self._resume_at_us - now_us()) / 1e6)
         with suppress(TimeoutError):
@@ -165,8 +165,10 @@ class Daemon:
         self._watches_are_due |= bool(watches.problem)
         self._change(unwatched=watches.problem)
 
-    async def _look(self, lock: state.Lock) -> None:
-        """Make one complete run in the worker. Raises: as Worker.look; KeeperError if `lock` is lost."""
+    async def _look_and_schedule(self, lock: state.Lock) -> None:
+        """Make one complete run in the worker, and set the next time. Raises: as Worker.look; KeeperError without
+        `lock`.
+        """
         message, self._free_at_s = await self._worker.run(partial(self._worker.look, lock.renew))
         now_s, wait_s = time.monotonic(), inf
         match message:
@@ -180,7 +182,7 @@ class Daemon:
         if self._watch.watches.problem:
             wait_s = min(wait_s, FAILED_S)
         self._look_at_s = min(self._look_at_s, now_s + wait_s)
-        self._take(message)
+        self._apply(message)
 
     async def _repeat(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         """Repeat `work` until it is canceled. `work` waits for an event or a time before it can fail."""
@@ -209,14 +211,12 @@ class Daemon:
             await self.reload()
 
     async def _feed_watchdog(self) -> None:
-        """Check as for a caller, and feed the watchdog. Publish a run without progress for STUCK_S as failed, until it
-        ends.
-        """
+        """Check as for a caller, and feed the watchdog. A run without progress for STUCK_S is published as failed."""
         await self.refresh()
         await asyncio.sleep(self._notify.watchdog_s or CHECK_EVERY_S)
         self._notify.send("WATCHDOG=1")
         if self._alive_s is not None and time.monotonic() - self._alive_s > STUCK_S:
-            self._take(RunFailed(f"The run has waited for the disk for more than {STUCK_S:.0f} s", now_us()))
+            self._apply(RunFailed(f"The run has waited for the disk for more than {STUCK_S:.0f} s", now_us()))
 
     def _gives_way(self) -> bool:
         """Return whether the service's own run must end between two pieces. Any thread may call this."""
@@ -227,10 +227,11 @@ class Daemon:
         self._woken.set()
 
     def _post(self, message: Message) -> None:
-        """Pass a message of the worker to `_take` in the event loop. Any thread may call this."""
-        self._loop.call_soon_threadsafe(self._take, message)
+        """Pass a message of the worker to `_apply` in the event loop. Any thread may call this."""
+        self._loop.call_soon_threadsafe(self._apply, message)
 
-    def _take(self, message: Message) -> None:
+    def _apply(self, message: Message) -> None:
+        """Apply a message of the worker to the state, and publish the state if it changed."""
         match message:
             case Began():
                 self._alive_s = time.monotonic()
@@ -253,9 +254,7 @@ class Daemon:
         self._publish(self._state._replace(present=self._state.present._replace(**facts)))
 
     def _publish(self, state: Snapshot) -> None:
-        """Judge and store the new `state`, and report each change of its verdict to followers, status line, log and
-        metrics.
-        """
+        """Judge and store `state`, and report each change of its verdict to followers, status line, log and metrics."""
         before, self._state = self._state, state._replace(verdict=judge_present(state.present, now_us()))
         state, health = self._state, self._state.verdict.health
         if health != "unknown" and not state.working:
@@ -277,10 +276,10 @@ class Daemon:
         """Check what no event reports, at most every CHECK_S, and wait at most CHECK_WAIT_S for it."""
         now_s = time.monotonic()
         if self._checking is None or (self._checking.done() and now_s - self._checked_s >= CHECK_S):
-            self._checking, self._checked_s = self._loop.create_task(self._check()), now_s
+            self._checking, self._checked_s = self._loop.create_task(self._check_and_ask_journalds()), now_s
         await asyncio.wait({self._checking}, timeout=CHECK_WAIT_S)
 
-    async def _check(self) -> None:
+    async def _check_and_ask_journalds(self) -> None:
         """Have the worker check, and ask the journalds in another thread, which shares nothing: one that hangs does not
         answer for control.TIMEOUT_S.
         """
@@ -311,7 +310,7 @@ class Daemon:
             rest_s = min(REST_MOST_S, REST * (time.monotonic() - began_s))
             self._loop.call_later(rest_s, self._turn.release)
 
-    async def _do(self, job: Job) -> JobEnded:
+    async def _run_job(self, job: Job) -> JobEnded:
         try:
             ended = await self._worker.run(partial(self._worker.do, job))
         finally:

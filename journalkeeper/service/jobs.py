@@ -84,16 +84,14 @@ class Jobs:
         self._task: asyncio.Task[None] | None = None
 
     def add(self, request: Request) -> Job:
-        """Add a job for `request` to the queue, and return the job. Raises: BusyError if QUEUE_MOST jobs are
-        unfinished.
-        """
+        """Add a job for `request` to the queue, and return it. Raises: BusyError if QUEUE_MOST jobs are unfinished."""
         if len(self.queue) >= QUEUE_MOST:
             raise BusyError(f"{QUEUE_MOST} jobs are queued already; wait for one to end, or cancel some")
         job = Job(next(self._numbers), request)
         self.queue.append(job)
         self._tell(JobAdded(job))
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._work())
+            self._task = asyncio.get_running_loop().create_task(self._work_off_queue())
         return job
 
     def find(self, number: int) -> Job:
@@ -130,7 +128,7 @@ class Jobs:
         if self._task is not None:
             await self._task
 
-    async def _work(self) -> None:
+    async def _work_off_queue(self) -> None:
         while self.queue:
             job = self.queue[0]
             job.state = "running"

@@ -109,7 +109,7 @@ class Log:
         """
         about = {} if outcome is None else make_fields(outcome)
         kind = event if outcome is None else Event[outcome.result.name]
-        if not self._report_lost() or not self._send(priority, sentence, kind, about):
+        if not self._report_lost() or not self._try_send(priority, sentence, kind, about):
             self.lost += 1
 
     def close(self) -> None:
@@ -119,11 +119,11 @@ class Log:
     def _report_lost(self) -> bool:
         """Log the number of lost messages. Return False if that message is lost, too."""
         text = f"{self.lost:,} log messages were lost: journald did not accept them"
-        if self.lost and self._send(WARNING, text, Event.LOST, {"JOURNALKEEPER_LOST": str(self.lost)}):
+        if self.lost and self._try_send(WARNING, text, Event.LOST, {"JOURNALKEEPER_LOST": str(self.lost)}):
             self.lost = 0
         return not self.lost
 
-    def _send(self, priority: int, sentence: str, event: Event, about: Mapping[str, str]) -> bool:
+    def _try_send(self, priority: int, sentence: str, event: Event, about: Mapping[str, str]) -> bool:
         try:
             if self._path is None:
                 prefix = "" if sys.stderr.isatty() else f"<{priority}>"  # sd-daemon(3)'s, for programs
@@ -158,8 +158,8 @@ class RunLog:
     def log(
         self, about: str, priority: int, sentence: str, *, same: str | None = None, outcome: Outcome | None = None
     ) -> None:
-        """Log `sentence`, unless the last sentence (or key `same`) about the topic `about` was equal and less than a
-        day old.
+        """Log `sentence`, unless the last sentence (or key `same`) on the topic `about` was equal and less than a day
+        old.
         """
         last, when_s = self._said.get(about, ("", 0.0))
         if last != (same or sentence) or time.monotonic() - when_s >= SAY_AGAIN_S:
@@ -172,9 +172,7 @@ class RunLog:
             self.say(INFO, sentence, Event.RECOVERED)
 
     def log_bug(self, what: str, error: Exception) -> None:
-        """Log an unexpected exception, whose effect is `what`, with its traceback. A place in the code is logged once a
-        day.
-        """
+        """Log an unexpected exception, whose effect is `what`, with its traceback, once a day for its place."""
         place = f"{type(error).__name__} {traceback.extract_tb(error.__traceback__)[-1:]}"
         trace = "".join(traceback.format_exception(error)).rstrip()
         self.log(f"{BUG}{place}", ERROR, f"{what}: bug in journalkeeper, please report it:\n{trace}", same=place)

@@ -62,7 +62,7 @@ class Snapshot(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """The verdict in one line: "Act: ..." with the first problem, "Unknown: ..." with the reason, or "OK: ..."."""
+        """The verdict in one line: "Act: ...", "Unknown: ..." or "OK: ...", with the service's state before a look."""
         if self.findings is None:
             return self.verdict.headline(f"{describe_state(self._replace(working=False))[1]}.")
         return self.verdict.headline(describe_files(self.findings.status.files, self.findings.waits_for))

@@ -112,7 +112,7 @@ def watch_directories(tops: tuple[str, ...]) -> Watches:
     try:
         manager = pyinotify.WatchManager()
     except OSError as error:
-        problem = f"cannot watch directories: {_explain(error, 'max_user_instances')}"
+        problem = f"cannot watch directories: {_explain_kernel_error(error, 'max_user_instances')}"
         return Watches(places=places, mounts=lines, problem=problem)
     os.set_blocking(manager.get_fd(), False)
     os.set_inheritable(manager.get_fd(), False)  # noqa: FBT003 - its only argument
@@ -120,7 +120,7 @@ def watch_directories(tops: tuple[str, ...]) -> Watches:
     problem = ""
     try:
         for path, interest in _find_wanted(tops):
-            problem = _add(manager, interests, path, interest) or problem
+            problem = _add_watch(manager, interests, path, interest) or problem
     except KeeperError as error:
         problem = str(error)
     return Watches(manager.get_fd(), interests, places, lines, problem)
@@ -158,7 +158,7 @@ def _find_nearest(path: str) -> Iterator[tuple[str, Interest]]:
         yield above, Interest(names=frozenset({name}))
 
 
-def _add(manager: pyinotify.WatchManager, interests: dict[int, Interest], path: str, interest: Interest) -> str:
+def _add_watch(manager: pyinotify.WatchManager, interests: dict[int, Interest], path: str, interest: Interest) -> str:
     """Watch the directory at `path` for `interest`, too. Return the reason if that is not possible, else ""."""
     try:
         handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -171,7 +171,7 @@ def _add(manager: pyinotify.WatchManager, interests: dict[int, Interest], path: 
         # By its descriptor: pyinotify takes no names that are not UTF-8.
         (number,) = manager.add_watch(f"/proc/self/fd/{handle}", mask, quiet=False).values()
     except pyinotify.WatchManagerError as error:
-        return f"{path}: cannot watch it: {_explain(error, 'max_user_watches')}"
+        return f"{path}: cannot watch it: {_explain_kernel_error(error, 'max_user_watches')}"
     finally:
         os.close(handle)
     interests[number] = interests.get(number, Interest()) | interest  # one directory may have two paths
@@ -198,7 +198,7 @@ class DirectoryWatch:
         The mount table is compared at once, because a mount can change after `watches` was made.
         """
         if watches.fd >= 0:
-            self._drop()
+            self._close_watches()
             self.watches = watches
         else:
             self.watches = watches._replace(fd=self.watches.fd, interests=self.watches.interests)
@@ -207,7 +207,7 @@ class DirectoryWatch:
 
     def close(self) -> None:
         """Drop all watches and stop reading the mount table. A second call raises an error."""
-        self._drop()
+        self._close_watches()
         self._loop.remove_reader(self._mount_events.fileno())
         self._mount_events.close()
         os.close(self._mountinfo)
@@ -229,11 +229,11 @@ class DirectoryWatch:
         while offset < len(data):
             number, mask, _, length = EVENT.unpack_from(data, offset)
             offset += EVENT.size + length
-            change |= self._judge(number, mask, data[offset - length : offset])
+            change |= self._judge_event(number, mask, data[offset - length : offset])
         self._listen()
         return change
 
-    def _drop(self) -> None:
+    def _close_watches(self) -> None:
         if self.watches.fd >= 0:
             self._loop.remove_reader(self.watches.fd)
             os.close(self.watches.fd)
@@ -247,7 +247,7 @@ class DirectoryWatch:
         self._loop.remove_reader(self.watches.fd)  # until the events are read
         self._woken.set()
 
-    def _judge(self, number: int, mask: int, padded_name: bytes) -> Change:
+    def _judge_event(self, number: int, mask: int, padded_name: bytes) -> Change:
         """Return the change that one inotify event reports. Raises: KeyError if no watch has this `number`."""
         if mask & pyinotify.IN_Q_OVERFLOW:
             appended = frozenset(one.journals for one in self.watches.interests.values() if one.journals)
@@ -273,7 +273,7 @@ class DirectoryWatch:
             self._woken.set()
 
 
-def _explain(error: Exception, limit: str) -> str:
+def _explain_kernel_error(error: Exception, limit: str) -> str:
     """Return the kernel's error in an exception of pyinotify, with the remedy if the inotify `limit` is reached."""
     text = str(error).rpartition("Errno=")[2]  # "... Errno=No space left on device (ENOSPC)"
     if not text.endswith(("(ENOSPC)", "(EMFILE)")):

@@ -97,7 +97,7 @@ class Worker:
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Call `work` in the worker thread, after all earlier calls, and return a future of the running event loop."""
         self._calls += 1
-        future = asyncio.get_running_loop().run_in_executor(self._executor, self._do, work)
+        future = asyncio.get_running_loop().run_in_executor(self._executor, self._work_and_post_end, work)
         future.add_done_callback(self._count_end)
         return asyncio.shield(future)  # a caller that goes away does not end the call
 
@@ -126,7 +126,7 @@ class Worker:
             self.run(self._drain)
         return asyncio.wrap_future(future)
 
-    def _do(self, work: Callable[[], T]) -> T:
+    def _work_and_post_end(self, work: Callable[[], T]) -> T:
         self._do_urgent()
         try:
             return work()
@@ -224,23 +224,26 @@ class Worker:
         for path in self.check()[0]:
             again = "the service ends now, and systemd starts it again"
             raise ReplacedError(f"{path} is new or was replaced, and this run of the unit may not write there; {again}")
-        message = self._look(self.engine)
+        message = self._run_for_service(self.engine)
         # Only the time of looking counts: the budget bounds rewrites. No event causes the first look.
         ended_s = time.thread_time() if self._work_began_cpu_s is None else self._work_began_cpu_s
         if self.cycles > 1:
             self._looks.spend(ended_s - began_s, time.monotonic())
         return message, self._looks.free_at_s
 
-    def _look(self, engine: Engine) -> snapshot.Looked | snapshot.RunFailed | snapshot.NotOnBtrfs:
+    def _run_for_service(self, engine: Engine) -> snapshot.Looked | snapshot.RunFailed | snapshot.NotOnBtrfs:
         try:
-            return self._summarize(engine, self._run(engine, 0, Request(upkeep=True), self._gives_way, DAEMON))
+            return self._make_looked(engine, self._post_run(engine, 0, Request(upkeep=True), self._gives_way, DAEMON))
         except (KeeperError, OSError) as error:
             if isinstance(error, NotBtrfsError) and not engine.memory.seen.instances:  # else it is no longer mounted
                 return snapshot.NotOnBtrfs(error.path)
             return snapshot.RunFailed(str(error), now_us(), BUSY_US.get(type(error), 0))
 
-    def _run(self, engine: Engine, job: int, request: Request, stop: Callable[[], bool], origin: str) -> Report:
-        """Run `engine` for the job with this number, or with 0 for the service itself. Raises: as Engine.run."""
+    def _post_run(self, engine: Engine, job: int, request: Request, stop: Callable[[], bool], origin: str) -> Report:
+        """Run `engine` for job `job`, or for the service (0). Post progress, files and the service's plan.
+
+        Raises: as Engine.run.
+        """
 
         def note_progress(progress: Progress) -> None:
             if self._work_began_cpu_s is None:
@@ -261,8 +264,8 @@ class Worker:
         run = partial(engine.run, request, on_progress=note_progress, stop=must_stop, origin=origin)
         return run(on_outcome=note_outcome, on_plan=note_plan)
 
-    def _summarize(self, engine: Engine, report: Report) -> snapshot.Looked:
-        """Return the result of a complete run for the event loop. Raises: KeeperError if `report` has no host."""
+    def _make_looked(self, engine: Engine, report: Report) -> snapshot.Looked:
+        """Return the findings, present and next time after a run. Raises: KeeperError if `report` has no host."""
         host, plan, outcomes = report.host, report.plan, report.outcomes
         if host is None:
             raise KeeperError("the run did not look at the host")
@@ -282,11 +285,12 @@ class Worker:
         """
         engine = self.engine  # a reload between two pieces may replace it
         request = resolve(job.request, engine.directories)._replace(asked=True)
-        report = self._run(engine, job.number, request, lambda: job.state == "canceling" or self._stops(), ORIGIN)
+        report = self._post_run(engine, job.number, request, lambda: job.state == "canceling" or self._stops(), ORIGIN)
         return JobEnded(name_result(report, job.request), report)
 
 
 def _make_findings(engine: Engine, host: Host, plan: Plan, outcomes: Sequence[Outcome]) -> snapshot.Findings:
+    """Return the files and decisions after a run, and what the bus shows of the host."""
     files = {file.path: file for file in host.files}
     doings: tuple[snapshot.Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
     return snapshot.Findings(
@@ -321,10 +325,11 @@ def resolve(request: Request, directories: tuple[str, ...]) -> Request:
 
     Raises: UsageError if a path is below none of `directories` as configured.
     """
-    return request._replace(paths=tuple(dict.fromkeys(_place(path, directories) for path in request.paths)))
+    return request._replace(paths=tuple(dict.fromkeys(_resolve_top(path, directories) for path in request.paths)))
 
 
-def _place(path: str, directories: tuple[str, ...]) -> str:
+def _resolve_top(path: str, directories: tuple[str, ...]) -> str:
+    """Resolve the links of the one of `directories` that `path` is below, not those of the rest. Raises: UsageError."""
     for top in (directory.rstrip("/") for directory in directories):
         if path.startswith(f"{top}/"):
             return f"{os.path.realpath(f'{top}/').rstrip('/')}{path[len(top) :]}"

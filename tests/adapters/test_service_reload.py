@@ -117,7 +117,7 @@ async def test_a_pause_ends_by_the_clock_although_the_machine_slept(
     for slept_us, paused in ((0, True), (HOUR_US - SECOND_US, True), (HOUR_US + SECOND_US, False)):
         monkeypatch.setattr(daemon_module, "now_us", lambda: began_us + slept_us)  # noqa: B023
         daemon._woken.set()
-        await daemon._sleep()
+        await daemon._sleep_once()
         assert bool(daemon.snapshot().present.paused) is paused, slept_us
 
 
@@ -130,7 +130,7 @@ async def test_the_look_after_a_failure_comes_sooner_if_another_process_was_in_t
     monkeypatch.setattr(daemon, "_look_at_s", inf)
     with state.Lock(str(tmp_path)) as lock:
         before_s = time.monotonic()
-        await daemon._look(lock)
+        await daemon._look_and_schedule(lock)
     assert before_s + delay_s <= daemon._look_at_s <= time.monotonic() + delay_s
 
 

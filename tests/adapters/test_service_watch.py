@@ -17,7 +17,14 @@ import pytest
 from journalkeeper.btrfs.volume import find_mount_lines
 from journalkeeper.journald import layout
 from journalkeeper.probe.scratch_volume import run
-from journalkeeper.service.watch import COALESCE_S, READ_BYTES, Change, DirectoryWatch, _explain, watch_directories
+from journalkeeper.service.watch import (
+    COALESCE_S,
+    READ_BYTES,
+    Change,
+    DirectoryWatch,
+    _explain_kernel_error,
+    watch_directories,
+)
 from tests.hosts import MACHINE
 
 Watching = Callable[..., "Scene"]
@@ -392,7 +399,7 @@ def test_an_instance_keeps_its_events_where_another_path_leads_to_it(tmp_path: P
 
 def test_an_error_that_is_no_limit_has_no_advice_on_a_limit() -> None:
     denied = Exception("/Errno=1 Errno=Permission denied (EACCES)")
-    assert _explain(denied, "max_user_watches") == "Permission denied (EACCES)"
+    assert _explain_kernel_error(denied, "max_user_watches") == "Permission denied (EACCES)"
 
 
 def test_no_event_of_a_burst_is_missed_and_no_call_takes_more_than_a_buffer(
@@ -401,7 +408,7 @@ def test_no_event_of_a_burst_is_missed_and_no_call_takes_more_than_a_buffer(
     scene = watching(top, top.with_name("second"))
     scene.calm_s = 0.6
     calls = [0]
-    listen, judge = scene.watch._listen, scene.watch._judge
+    listen, judge = scene.watch._listen, scene.watch._judge_event
 
     def count_call() -> None:
         calls.append(0)
@@ -412,7 +419,7 @@ def test_no_event_of_a_burst_is_missed_and_no_call_takes_more_than_a_buffer(
         return judge(number, mask, name)
 
     monkeypatch.setattr(scene.watch, "_listen", count_call)
-    monkeypatch.setattr(scene.watch, "_judge", count_event)
+    monkeypatch.setattr(scene.watch, "_judge_event", count_event)
 
     def burst() -> None:
         active, other = top / MACHINE / "system.journal", top / MACHINE / "user-1.journal"

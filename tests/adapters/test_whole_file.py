@@ -189,4 +189,4 @@ def test_root_measures_only_where_no_user_can_exchange_its_files(
     if says:
         args = Namespace(place=str(place), extents=3000, iops=0, directory=None, config=None)
         with pytest.raises(KeeperError, match=says):
-            lab._check(args)
+            lab._require_fit_place(args)

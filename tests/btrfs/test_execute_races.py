@@ -128,7 +128,7 @@ def test_a_file_that_is_gone_before_it_is_measured_is_not_called_done(
     place = volume.mountpoint / "journal"
     run("btrfs", "subvolume", "create", place)
     path = put(place, journal_bytes, name)
-    what, real = action(path), executor._measure
+    what, real = action(path), executor._read_found
     looks = iter(range(9))
 
     def found(held: VerifiedFile, *, mapped: bool) -> Found:
@@ -136,7 +136,7 @@ def test_a_file_that_is_gone_before_it_is_measured_is_not_called_done(
             remove(path)
         return real(held, mapped=mapped)
 
-    monkeypatch.setattr(executor, "_measure", found)
+    monkeypatch.setattr(executor, "_read_found", found)
     renamed = name == "system.journal" and remove is move
     assert how(do(what)) == ((Result.DONE, what.reason) if renamed else (Result.SKIPPED, Reason.VANISHED))
 

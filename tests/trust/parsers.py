@@ -266,13 +266,13 @@ async def _receive(parts: list[bytes]) -> list[bytes]:
     reader = asyncio.StreamReader()
     connection = Connection(reader, Mock(), SMALL_MOST)
     received: list[bytes] = []
-    parse = connection._receive
+    parse = connection._hand_over
 
     def receive(data: bytes) -> None:
         received.append(data)
         parse(data)
 
-    with patch.object(connection, "_receive", receive):
+    with patch.object(connection, "_hand_over", receive):
         for part in parts:
             reader.feed_data(part)
             await asyncio.sleep(0)

@@ -184,14 +184,14 @@ async def test_an_event_that_raises_anything_has_everything_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said, errors = list[str](), [ZeroDivisionError("ours")]
-    judge = DirectoryWatch._judge
+    judge = DirectoryWatch._judge_event
 
     def judge_once(*words: Any) -> Change:
         if errors:
             raise errors.pop()
         return judge(*words)
 
-    monkeypatch.setattr(DirectoryWatch, "_judge", judge_once)
+    monkeypatch.setattr(DirectoryWatch, "_judge_event", judge_once)
     top = tmp_path / "journal"
     engine = partial(Engine, Config(), directories=(str(top),), state_directory=str(tmp_path), follows=True)
     daemon = Daemon(engine, lambda _, sentence, *__, **___: said.append(sentence))

@@ -117,7 +117,7 @@ def test_a_callers_text_is_cut_after_100_characters() -> None:
 
 
 def test_a_group_that_a_host_does_not_have_leaves_the_others() -> None:
-    assert list(callers._gids(("no-such-group", "root", "nor-this-one"))) == [0]
+    assert list(callers._find_gids(("no-such-group", "root", "nor-this-one"))) == [0]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_group_that_a_host_does_not_have_leaves_the_others() -> None:
 async def test_root_and_the_groups_that_read_journals_read_all(
     bus: Bus, monkeypatch: pytest.MonkeyPatch, name: str, groups: list[int] | None, *, reads: bool
 ) -> None:
-    monkeypatch.setattr(callers, "_gids", lambda _: iter((7,)))
+    monkeypatch.setattr(callers, "_find_gids", lambda _: iter((7,)))
     bus.groups = groups
     caller = await identify(Callers(bus.ask, OURS), name)
     assert caller.reads("user:2000") == reads

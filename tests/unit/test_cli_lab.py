@@ -63,7 +63,7 @@ def test_the_table_fits_80_columns() -> None:
     output = Output(Namespace(json="off", no_legend=False, no_pager=True, quiet=False))
     rows[3] = rows[3]._replace(written_bytes=45 << 29)
     assert max(map(len, output.format(Table(lab._COLUMNS, rows)))) <= 80
-    said = lab._summarize(LabAnswer("/srv", 150, 250, 1 << 30, tuple(rows)))
+    said = lab._sum_up_lab(LabAnswer("/srv", 150, 250, 1 << 30, tuple(rows)))
     assert "logged: untouched 1.02e+03, no fsync 1.02e+03, NOCOW 1.02e+03, fewer flushes 22.5, small" in said
     assert "250 flushes of 40 messages each in 4 days, on /srv, 150 IOPS." in said
 

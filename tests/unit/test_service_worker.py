@@ -72,7 +72,7 @@ def test_the_reason_that_files_wait_for_is_counted_without_directories(tmp_path:
     plan = Plan((), (), (waits, waits._replace(path=file.directory)))
     engine = Engine(Config(), directories=(f"{tmp_path}",), state_directory=f"{tmp_path}")
     made = worker.Worker(lambda: engine, Mock(), Mock(), Mock())
-    found = made._summarize(engine, Report(plan, (), 0, 0.0, (), hosts.host(file))).findings
+    found = made._make_looked(engine, Report(plan, (), 0, 0.0, (), hosts.host(file))).findings
     made.close()
     assert found._replace(decided={}).waits_for == "1 file waits for journald's next flush"
 
