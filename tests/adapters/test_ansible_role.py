@@ -159,8 +159,9 @@ def test_check_config_accepts_the_drop_in_and_a_wrong_one_does_not_replace_it(co
     done = write_dropin(control, {**values, "journalkeeper_defrag_compress": "brotli"})
     assert "Compress: 'brotli' is not allowed; allowed: no, lzo" in done.said
     assert done.failed == {"localhost": 1}
-    second_line = {**values, "journalkeeper_watch_settle_sec": "1s\n[Defrag]\nArchived=no"}
-    assert "a value has one line" in write_dropin(control, second_line).said
+    for text in ("1s\n[Defrag]\nArchived=no", "1s\\"):
+        second_line = {**values, "journalkeeper_watch_settle_sec": text}
+        assert "a value has one line" in write_dropin(control, second_line).said
     assert (control.home / "dropin.conf").read_text() == written
 
 

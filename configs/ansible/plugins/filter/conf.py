@@ -12,7 +12,8 @@ import shlex
 def format_value(value: object) -> str:
     """Return a variable's value as journalkeeper.conf has it; "" if the variable is not set.
 
-    Raises: ValueError if it has more than one line, because the next line would be a directive or a section of its own.
+    Raises: ValueError if it has more than one line, because the next line would be a directive or a section of its own,
+    or ends with a backslash, because the next directive would be a part of it.
     """
     if value is None:
         return ""
@@ -21,8 +22,8 @@ def format_value(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return shlex.join(map(format_value, value))
     text = str(value).strip()
-    if not text.isprintable():
-        raise ValueError(f"{text!r}: a value has one line, without control characters")
+    if not text.isprintable() or text.endswith("\\"):
+        raise ValueError(f"{text!r}: a value has one line, without control characters or a backslash at its end")
     return text
 
 
