@@ -259,7 +259,7 @@ class Engine:
         """Without `at_once`, store them once an hour: a commit costs 14 I/Os. Raises: KeeperError."""
         due = at_once or time.monotonic() - self.memory.records.observed_s >= HOUR_S
         if due and (self._follows or not request.paths):
-            record.observe(now_us(), host._replace(files=self.memory.seen.files))
+            record.store_counts(now_us(), host._replace(files=self.memory.seen.files))
             self.memory.records.observed_s = time.monotonic()
 
     def _update_history(
@@ -326,11 +326,11 @@ class Engine:
     def look_for_due_plan(self) -> bool:
         """Look at the flush timers, which can wait for a flush, and return whether a new plan is due."""
         self.memory.flushes.look_again()
-        return self.memory.flushes.needs_plan()
+        return self.memory.flushes.take_plan_need()
 
     def windows(self) -> tuple[tuple[Window, ...], int]:
         """Return each instance's flush window, () before a look, and the next flush (CLOCK_REALTIME us, 0 unknown)."""
-        instances, files = self.memory.flushes.renew()
+        instances, files = self.memory.flushes.get_current()
         found = windows(instances, files, now_us(), margin_us=self.config.window.margin_us)
         return tuple(found.values()), next_flush_us(instances)
 

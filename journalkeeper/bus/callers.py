@@ -135,8 +135,8 @@ class Callers:
         self._check: asyncio.Task[None] | None = None
         self._find_gids = frozenset(_find_gids(READERS))
 
-    def find(self, name: str) -> Caller:
-        """Return the Caller with this connection name, without a `uid` if new. At most CALLERS_MOST are stored."""
+    def find_or_add(self, name: str) -> Caller:
+        """Return the Caller with this connection name, a new one without a `uid`. At most CALLERS_MOST are stored."""
         caller = self._known.pop(name, None) or Caller(name)
         self._known[name] = caller
         if len(self._known) > CALLERS_MOST:

@@ -121,7 +121,7 @@ class Server:
 
     def handle(self, call: Received) -> None:
         """Start a task that serves a method call, if there is room. Ignore any other message."""
-        caller = self._callers.find(call.sender) if call.kind is MessageType.method_call else None
+        caller = self._callers.find_or_add(call.sender) if call.kind is MessageType.method_call else None
         if caller is not None and self._callers.begin(caller, call.length):
             task = asyncio.get_running_loop().create_task(self._serve_call(call, caller))
             self._tasks.add(task)
@@ -146,6 +146,7 @@ class Server:
             caller.calls -= 1
 
     async def _run_and_reply(self, call: Received, caller: Caller) -> None:
+        """Authorize and run the method, and send its result. Raises: CallError if refused; as the method."""
         method = self._objects.find_method(call.path, call.interface, call.member)
         takes, gives = map(join_signatures, (method.takes, method.gives))
         if takes != call.signature:

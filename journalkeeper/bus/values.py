@@ -48,7 +48,7 @@ CARRIED: Final[dict[str, Callable[[Any], object]]] = {
     "s": names.to_ascii,
     "as": lambda texts: [names.to_ascii(text) for text in texts],
     "aa{sv}": lambda records: [to_values(one) for one in records],
-    "a{sv}": lambda facts: {name: _carry_fact(fact) for name, fact in facts.items() if fact is not None},
+    "a{sv}": lambda facts: {name: _encode_fact(fact) for name, fact in facts.items() if fact is not None},
 }
 """Functions that make values of these signatures safe for all clients."""
 
@@ -67,7 +67,7 @@ def to_values(*records: object) -> Values:
     return found
 
 
-def _carry_fact(fact: int | float | str | list[str]) -> tuple[str, Any]:
+def _encode_fact(fact: int | float | str | list[str]) -> tuple[str, Any]:
     kind = "x" if isinstance(fact, int) else SIGNATURES.get(type(fact), "s")
     value = CARRIED[kind](fact) if kind in CARRIED else fact
     if isinstance(value, list):

@@ -95,6 +95,7 @@ def _describe_finding(finding: Finding, *, colours: bool) -> Block:
 
 
 def _sum_up_checks(verdict: Verdict, evidence: Evidence) -> Block:
+    """Return the counts, the reasons other than a lack of root rights for unknown checks, and the reach."""
     by_reason: dict[str, list[str]] = {}
     for rule, part in verdict.unknown:
         if not part.needs_root:

@@ -168,16 +168,16 @@ class Throttle:
         A commit of the history would share the filesystem's log and the I/O with the sync (measured at 500 IOPS: 100
         ms).
         """
-        if not self._runner.hurry and self._action.is_on_active_file and self._syncs.has_foreign_sync():
+        if not self._runner.hurry and self._action.is_on_active_file and self._syncs.detect_foreign_sync():
             self._rest(COMMIT_S)
 
     def _find_end(self, piece_us: int) -> Reason | None:
         if self._runner.stop():
             return Reason.INTERRUPTED
-        return Reason.WINDOW_CLOSED if not self._runner.hurry and self._is_closed(piece_us) else None
+        return Reason.WINDOW_CLOSED if not self._runner.hurry and self._look_if_closed(piece_us) else None
 
-    def _is_closed(self, piece_us: int) -> bool:
-        """Return whether the flush window of an active file closes before a piece of `piece_us` would end.
+    def _look_if_closed(self, piece_us: int) -> bool:
+        """Look at the flush timer of an active file, and return whether its window closes within `piece_us`.
 
         `note_rewrite` comes first, so that the look takes no block that this rewrite moved for a flush.
         """

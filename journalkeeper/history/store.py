@@ -128,7 +128,7 @@ class Record(Database):
             found |= {(device, row["inode"]): past for row in rows if (past := self._parse(Past, "rewrites", row))}
         return found
 
-    def observe(self, now_us: int, host: Host) -> None:
+    def store_counts(self, now_us: int, host: Host) -> None:
         """Store the totals of each instance, and the extents and sizes of each active file, if they changed."""
         fresh = []
         for table, key, counts in _make_rows(now_us, host):

@@ -96,6 +96,7 @@ def find_links(top: str) -> list[tuple[str, str]]:
 
 
 def _scan(directory: str | int) -> Iterator[os.DirEntry[str]]:
+    """Yield the entries; none if the directory vanished. Raises: FileError for other errors."""
     try:
         with os.scandir(directory) as entries:
             yield from entries

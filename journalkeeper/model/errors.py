@@ -97,7 +97,7 @@ def catch_errors(turn: Callable[[], T]) -> T | InternalError:
     try:
         return turn()
     except Exception as error:  # noqa: BLE001 - one file's failure never ends a run, and no input ends the service
-        return InternalError(_describe_place(error))
+        return InternalError(_describe_with_calls(error))
 
 
 def run_bookkeeping(task: Callable[[], object], prefix: str = "") -> list[str]:
@@ -109,7 +109,7 @@ def run_bookkeeping(task: Callable[[], object], prefix: str = "") -> list[str]:
     return []
 
 
-def _describe_place(error: Exception) -> str:
+def _describe_with_calls(error: Exception) -> str:
     words = " ".join(f"{type(error).__name__}: {error}".split())
     calls = [
         f"{frame.f_code.co_name} ({'/'.join(frame.f_code.co_filename.split('/')[-2:])}:{line})"

@@ -39,6 +39,7 @@ def count_snapshots(fd: int, path: str = SOCKET) -> int | None:
 
 
 def _measure_or_ask(question: bytes, fd: int, path: str) -> int | None:
+    """Measure, or ask the unit at `path` without the capability; None without an answer."""
     found = QUESTIONS[question](fd)
     if found is not None:
         return found

@@ -87,9 +87,9 @@ class Flushes:
         for one in self._instances:
             self._timers[one.directory].interval_us = one.sync_interval_us
         self.look_again()
-        return self.renew()[0]
+        return self.get_current()[0]
 
-    def renew(self) -> tuple[tuple[Instance, ...], tuple[JournalFile, ...]]:
+    def get_current(self) -> tuple[tuple[Instance, ...], tuple[JournalFile, ...]]:
         """Return the known instances and readable active files, with the results of the last look."""
         offset_us = round(self._wall() - self._clock(), -5)  # so that each look shows a moment as the same one
         spans = {directory: timer.since for directory, timer in self._timers.items()}
@@ -115,10 +115,8 @@ class Flushes:
             if directory in {None, one} and self._update_timer(one):
                 self._news = True
 
-    def needs_plan(self) -> bool:
-        """Return whether a look or `learn` made a plan due since the last call, or a journald should be asked for a
-        sync.
-        """
+    def take_plan_need(self) -> bool:
+        """Return whether a plan became due since the last call, or a journald should be asked for a sync."""
         news, self._news = self._news, False
         return news or any(map(self._needs_sync, self._instances))
 
@@ -159,7 +157,7 @@ class Flushes:
     def learn(self, directory: str, synchronize: Callable[[], None]) -> None:
         """Learn when the next flush of `directory` is due, by a sync that `synchronize` requests, in 10 s or longer.
 
-        Not even after an error does `renew` recommend another sync within ASK_EVERY_US.
+        Not even after an error does `get_current` recommend another sync within ASK_EVERY_US.
 
         Raises: KeyError for an unknown directory; the errors of `synchronize`, after which the timer stays unknown.
         """

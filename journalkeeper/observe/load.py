@@ -79,8 +79,8 @@ class Syncs:
         self._blocks: list[int | None] = []
         self._state = State.UNKNOWN
 
-    def has_foreign_sync(self) -> bool:
-        """Return whether the file was synced since the last call. False if the file cannot be read.
+    def detect_foreign_sync(self) -> bool:
+        """Read the file, and return whether it was synced since the last call. False if the file cannot be read.
 
         The cause of a sync is not visible: call this while no flush by the timer is due, and after our own pages are on
         the disk. The call waits for pages in write-back; the commit of their sync may still follow.

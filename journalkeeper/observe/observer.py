@@ -178,7 +178,7 @@ class Observer:
                 for name in kept.keys() - listing.journals.keys() if only is None else ():
                     del kept[name]
                 for name in sorted(listing.journals) if only is None else [only]:
-                    row = self._find_orphan(
+                    row = self._mark_orphan(
                         place, self._look_at_file(place, name, fd, gathered.now_us), gathered.now_us
                     )
                     if only is not None or row.problem is not Reason.VANISHED:
@@ -278,7 +278,7 @@ class Observer:
         self._maps[key] = size, rows, extents
         return extents
 
-    def _find_orphan(self, place: Directory, row: JournalFile, now_us: int) -> JournalFile:
+    def _mark_orphan(self, place: Directory, row: JournalFile, now_us: int) -> JournalFile:
         """Only the kernel knows of a writer in a container, which keeps its file open."""
         old = row.kind is Kind.ACTIVE and row.problem is None and now_us - row.ctime_ns // 1000 >= DAY_US
         if not old or control.has_journald(place, self._root):

@@ -80,6 +80,7 @@ def _put_off(action: Action, reason: Reason, detail: str, until_us: int) -> Skip
 
 
 def _decide_by_instance(file_actions: Sequence[Action], cases: Cases) -> list[Action | Skip]:
+    """Return the decisions on +C and rotation of each instance; each counts the rotations before it."""
     answers: list[Action | Skip] = []
     for instance in cases.host.instances:
         planned = sum(isinstance(answer, Action) and answer.action is Verb.ROTATE for answer in answers)

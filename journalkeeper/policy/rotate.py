@@ -161,7 +161,7 @@ def veto_by_retention(question: Question) -> Skip | None:
     loss, most = question.loss, question.cases.config.budget.history_loss_percent
     if loss is None:
         return question.skip(Reason.RETENTION, "journald's limits are not known")
-    cause = loss.exceeds(most)
+    cause = loss.explain_excess(most)
     deletes = f"; journald would delete {spell_size(loss.deleted_bytes)} at once" if loss.deleted_bytes else ""
     return question.skip(Reason.RETENTION, f"{cause}, HistoryLoss={most}%{deletes}") if cause else None
 
@@ -180,14 +180,14 @@ def _find_veto(question: Question) -> Skip | None:
     return next((skip for rule in RULES if (skip := rule(question)) is not None), None)
 
 
-def decide_rotation(question: Question, proposed: Sequence[Action], *, nocow: bool) -> Action | Skip | None:
+def decide_rotation(question: Question, file_actions: Sequence[Action], *, nocow: bool) -> Action | Skip | None:
     """Return the rotation of the instance, a Skip with the reason against it, or None if no rotation is wanted.
 
-    `nocow` is True if new files become NOCOW, as the configuration demands. `proposed` are the actions on files.
+    `nocow` is True if new files become NOCOW, as the configuration demands. `file_actions` are the actions on files.
     """
     answer = _rotate_into_nocow(question) if nocow else None
     if not isinstance(answer, Action):
-        other = _rotate_if_cheaper(question, proposed)
+        other = _rotate_if_cheaper(question, file_actions)
         answer = other if answer is None or isinstance(other, Action) else answer
     if isinstance(answer, Skip):
         ends = answer.reason in {Reason.WINDOW_CLOSED, Reason.BUDGET, Reason.TOO_YOUNG, Reason.PRESSURE}

@@ -273,7 +273,7 @@ def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
         time.sleep(2)
 
     asked = Namespace(rate=LOAD_RATE, size=LOAD_BYTES)
-    load = syslog.at(Target.of(journald), asked, sys.maxsize)
+    load = syslog.measure_at(Target.of(journald), asked, sys.maxsize)
     with closing(load), ThreadPoolExecutor(1) as pool:
         found, acting = next(load), pool.submit(time_limited_s, place.volume, iops, act)
         while not acting.done():

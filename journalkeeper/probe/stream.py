@@ -140,13 +140,13 @@ def name_cause(name: str, relay: Relay, taken: Series, read: Series, status: int
 def measure(asked: Namespace) -> Steps:
     """Measure at the journald that --host and the directory choose; a command without a directory at the host's.
 
-    Raises: as `base.target` and `at`.
+    Raises: as `base.target` and `measure_at`.
     """
     with target(host=asked.host or bool(asked.argv and not asked.directory), directory=asked.directory) as where:
-        yield from at(where, asked)
+        yield from measure_at(where, asked)
 
 
-def at(where: Target, asked: Namespace) -> Steps:
+def measure_at(where: Target, asked: Namespace) -> Steps:
     """Run a program that writes lines to the journald `where`, and measure each line's way to it and on to a reader.
 
     The program is the command `asked.argv`, which runs for at most --seconds, or one that writes for --seconds, with

@@ -55,13 +55,13 @@ def count_messages(asked: Namespace) -> int:
 
 
 def measure(asked: Namespace) -> Steps:
-    """Measure at the journald that --host and the directory choose. Raises: as `count_messages`, `target` and `at`."""
+    """Measure at the journald that the options choose. Raises: as `count_messages`, `target`, `measure_at`."""
     count = count_messages(asked)
     with target(host=asked.host, directory=asked.directory) as where:
-        yield from at(where, asked, count)
+        yield from measure_at(where, asked, count)
 
 
-def at(where: Target, asked: Namespace, count: int) -> Steps:
+def measure_at(where: Target, asked: Namespace, count: int) -> Steps:
     """Send `count` messages at --rate to the journald `where`, and time each one.
 
     One series has the time in send(2), the other that until journald's own timestamp. The second is filled at the end,

@@ -35,14 +35,14 @@ SAVING: Final = "`journalkeeper lab compare DIR` measures what SyncIntervalSec=,
 
 
 def measure(asked: Namespace) -> Steps:
-    """Measure at the host's journald. Raises: KeeperError if none runs; as `at`."""
+    """Measure at the host's journald. Raises: KeeperError if none runs; as `measure_at`."""
     pid = int(run("systemctl", "show", "--property=MainPID", "--value", "systemd-journald.service"))
     if not pid:
         raise KeeperError("no systemd-journald runs here")
-    yield from at(HOST._replace(pid=pid), journal_directory(asked), asked)
+    yield from measure_at(HOST._replace(pid=pid), journal_directory(asked), asked)
 
 
-def at(where: Target, directory: str, asked: Namespace) -> Steps:
+def measure_at(where: Target, directory: str, asked: Namespace) -> Steps:
     """Count for --seconds what the journald `where` logs, dirties and flushes, and what the disks of `directory` write.
 
     Raises: KeeperError as `who.measure`, or if journald or journalctl fails; OSError if `directory` is not on btrfs,

@@ -207,7 +207,7 @@ def draw_boots(evidence: Evidence) -> Figure:
     )
     part = f"The newest {len(rows)} of {len(known):,} boots" if len(rows) < len(shown) else "Boots, the newest first"
     table = ChartTable(part, ("Boot of", "Userspace", "Flush"), rows)
-    return Figure(name, title, _describe_boots(userspace.heights, first), chart, table, _note_gaps(userspace))
+    return Figure(name, title, _describe_boots(userspace.heights, first), chart, table, _describe_gaps(userspace))
 
 
 def _make_bars(css: str, name: str, spans_us: list[int | None]) -> Layer:
@@ -234,7 +234,7 @@ def _describe_median(times_s: Sequence[float | None]) -> str:
     return f"{seconds(median(known))} in the median of {pluralize(len(known), 'boot')}" if known else ""
 
 
-def _note_gaps(userspace: Layer) -> tuple[str, ...]:
+def _describe_gaps(userspace: Layer) -> tuple[str, ...]:
     without = userspace.heights.count(None)
     has = "has" if without == 1 else "have"
     note = f"{pluralize(without, 'boot')} {has} no “Startup finished” message: it was deleted, or the boot interrupted."

@@ -105,6 +105,7 @@ def _describe_files(evidence: Evidence) -> str:
 
 
 def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
+    """Return the template's values for the newest `most` past actions, or why they are unknown."""
     if isinstance(evidence.record, Unknown):
         return {"done": (), "undone": f"Unknown: {evidence.record.why}."}
     entries = sorted(evidence.record.entries, key=lambda entry: entry.when_us, reverse=True)

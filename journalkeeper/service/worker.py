@@ -232,6 +232,7 @@ class Worker:
         return message, self._looks.free_at_s
 
     def _run_for_service(self, engine: Engine) -> snapshot.Looked | snapshot.RunFailed | snapshot.NotOnBtrfs:
+        """Make the service's own run. A KeeperError or OSError of it is an answer."""
         try:
             return self._make_looked(engine, self._post_run(engine, 0, Request(upkeep=True), self._gives_way, DAEMON))
         except (KeeperError, OSError) as error:

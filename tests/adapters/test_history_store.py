@@ -284,7 +284,7 @@ def test_history_has_since_and_has_not_until(record: Record) -> None:
 def test_totals_are_of_each_instance_and_samples_of_active_files(record: Record) -> None:
     archive = journal("system@1.journal", kind=Kind.ARCHIVED, total=90)
     other = journal("remote-\udcff.journal", total=5, instance="remote")
-    record.observe(1, host(journal(), archive, other, journal("user-1.journal", problem=Reason.BAD_HEADER)))
+    record.store_counts(1, host(journal(), archive, other, journal("user-1.journal", problem=Reason.BAD_HEADER)))
     assert record.totals() == [
         Totals(1, "m", files=2, extents=100, ideal_extents=2, active_extents=10, size_bytes=16 << 20,
                allocated_bytes=16 << 20),
@@ -300,13 +300,13 @@ def test_totals_are_of_each_instance_and_samples_of_active_files(record: Record)
 
 
 def test_nothing_is_written_while_nothing_changes(record: Record) -> None:
-    record.observe(1, host(journal()))
+    record.store_counts(1, host(journal()))
     before = writes(record)
-    record.observe(2, host(journal()))
+    record.store_counts(2, host(journal()))
     assert writes(record) == before
-    record.observe(3, host(journal(total=11)))
+    record.store_counts(3, host(journal(total=11)))
     assert writes(record) == before + 1
-    record.observe(4, host(journal(total=10)))
+    record.store_counts(4, host(journal(total=10)))
     assert [(row.when_us, row.extents) for row in record.samples()] == [(1, 10), (3, 11), (4, 10)]
 
 
@@ -317,7 +317,7 @@ def test_prune_forgets_what_is_older(record: Record) -> None:
     for when_us in (99, 100):
         run = record.begin_run(when_us, "defrag")
         keep(record, outcome(), when_us=when_us, run=run, inode=when_us)
-        record.observe(when_us, host(journal(total=when_us, inode=1)))
+        record.store_counts(when_us, host(journal(total=when_us, inode=1)))
     forget(record, 1100, 1000)
     assert [entry.when_us for entry in record.history()] == [100]
     assert [row.when_us for row in record.samples()] == [row.when_us for row in record.totals()] == [100]
@@ -355,7 +355,7 @@ def test_a_clock_that_jumped_ahead_prunes_nothing_before_a_later_look_confirms_i
 def test_prune_keeps_the_newest_rows(record: Record) -> None:
     for when_us in range(10):
         keep(record, outcome(), when_us=when_us)
-        record.observe(when_us, host(journal(total=when_us)))
+        record.store_counts(when_us, host(journal(total=when_us)))
     record.prune(now_us=10, keep_us=1000, max_rows=10)
     assert len(record.history()) == len(record.samples()) == 10
     record.prune(now_us=10, keep_us=1000, max_rows=3)

@@ -69,7 +69,7 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
 
 def test_an_interval_begins_with_the_reported_append_and_ends_with_the_flush(journal: Journal) -> None:
     assert journal.look(OFFLINE).online_since_us is None
-    assert journal.flushes.needs_plan()
+    assert journal.flushes.take_plan_need()
     assert journal.closes_us() is None
     journal.now_us += SECOND_US
     heard_us = journal.now_us
@@ -78,17 +78,17 @@ def test_an_interval_begins_with_the_reported_append_and_ends_with_the_flush(jou
     assert journal.flushes.get_next_look_us(0) == heard_us
     found = journal.look(ONLINE)
     assert found.online_since_us == heard_us - COALESCED_US + SKEW_US
-    assert not journal.flushes.needs_plan()
+    assert not journal.flushes.take_plan_need()
     assert journal.closes_us() == heard_us - COALESCED_US + 300 * SECOND_US
     assert journal.waited == []
     journal.flushes.note_append(journal.directory, journal.now_us)  # is flushed, too, as it came before the next look
     journal.write(OFFLINE)
     journal.flushes.look_again("/elsewhere")
-    assert not journal.flushes.needs_plan()
+    assert not journal.flushes.take_plan_need()
     journal.flushes.look_again(journal.directory)
     assert len(journal.waited) == 1, "what the flush has begun to write is waited for"
     assert journal.slept_s == [COMMIT_S]
-    assert [journal.flushes.needs_plan(), journal.flushes.needs_plan()] == [True, False]
+    assert [journal.flushes.take_plan_need(), journal.flushes.take_plan_need()] == [True, False]
     assert journal.closes_us() is None
 
 
@@ -121,11 +121,11 @@ def test_an_unknown_timer_is_learned_by_a_sync_after_its_interval(journal: Journ
     journal.look(ONLINE)
     assert not journal.look(ONLINE, 300 * SECOND_US + LATE_US).sync_tells
     assert journal.look(ONLINE, 1).sync_tells
-    assert journal.flushes.needs_plan()
+    assert journal.flushes.take_plan_need()
     asked_us = journal.now_us
     journal.flushes.learn(journal.directory, lambda: journal.write(OFFLINE))
     assert len(journal.waited) == 1, "the data of the sync is waited for"
-    assert journal.flushes.needs_plan()
+    assert journal.flushes.take_plan_need()
     assert not journal.look(ONLINE).sync_tells
     assert journal.closes_us() == asked_us + 300 * SECOND_US
 
@@ -150,7 +150,7 @@ def test_the_shown_time_moves_only_with_a_clock_that_was_set(journal: Journal, s
 def test_a_renewed_file_has_the_state_and_the_time_of_the_last_look(journal: Journal) -> None:
     journal.look(OFFLINE)
     journal.look(ONLINE)
-    (instance,), (file,) = journal.flushes.renew()
+    (instance,), (file,) = journal.flushes.get_current()
     assert instance.online_since_us is not None
     assert (file.state, file.mtime_ns) == (State.ONLINE, journal.path.stat().st_mtime_ns)
 
@@ -167,9 +167,9 @@ def test_without_a_timer_the_look_that_an_append_planned_makes_a_plan_due(quick:
     """systemd-journal-remote may have closed the file again: it is OFFLINE before and after."""
     quick.instance = quick.instance._replace(sync_interval_us=0)
     quick.look(OFFLINE)
-    assert quick.flushes.needs_plan()
+    assert quick.flushes.take_plan_need()
     quick.flushes.note_append(quick.directory, quick.now_us)
     assert quick.flushes.get_next_look_us(0) == quick.now_us + RARELY_US
     quick.look(OFFLINE, RARELY_US)
-    assert quick.flushes.needs_plan()
+    assert quick.flushes.take_plan_need()
     assert quick.flushes.get_next_look_us(0) is None

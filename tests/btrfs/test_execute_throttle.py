@@ -197,7 +197,7 @@ def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed) -> None:
         while not (is_due := one.flushes.is_flush_due(500_000)) and short.journald.state() == ONLINE:
             time.sleep(0.02)
         assert one.throttle(0) is None
-        return is_due and short.journald.state() != ONLINE and one.flushes.needs_plan()
+        return is_due and short.journald.state() != ONLINE and one.flushes.take_plan_need()
 
     assert any(map(waits, TRIES))
 
@@ -247,18 +247,18 @@ def test_a_sync_that_no_timer_foretold_is_seen(bed: Bed) -> None:
     """
 
     def is_calm() -> bool:
-        return not any(syncs.has_foreign_sync() for _ in range(4))
+        return not any(syncs.detect_foreign_sync() for _ in range(4))
 
     log_until_online(bed.journald, "one")
     bed.journald.sync()
     syncs = Syncs(str(bed.journald.active))
     assert eventually(is_calm)
     bed.journald.log("a disk fails", PRIORITY="2")
-    assert eventually(syncs.has_foreign_sync)
+    assert eventually(syncs.detect_foreign_sync)
     assert eventually(lambda: bed.journald.state() != ONLINE)
     assert eventually(is_calm), "it is over"
     bed.journald.log("an append")
-    assert eventually(syncs.has_foreign_sync)
+    assert eventually(syncs.detect_foreign_sync)
     assert eventually(is_calm)
 
 
@@ -274,11 +274,11 @@ def test_a_block_that_our_piece_moved_is_no_sync(volume: ScratchVolume, monkeypa
 
     write()
     syncs = Syncs(str(path))
-    assert not syncs.has_foreign_sync()
+    assert not syncs.detect_foreign_sync()
     write()
-    assert not syncs.has_foreign_sync(), "by the first piece, which may be the file's beginning"
+    assert not syncs.detect_foreign_sync(), "by the first piece, which may be the file's beginning"
     write()
-    assert syncs.has_foreign_sync(), "a later piece lies behind it"
+    assert syncs.detect_foreign_sync(), "a later piece lies behind it"
 
 
 def test_pages_that_another_program_writes_back_are_a_sync(volume: ScratchVolume) -> None:
@@ -297,10 +297,10 @@ def test_pages_that_another_program_writes_back_are_a_sync(volume: ScratchVolume
             written = pool.submit(os.fsync, file.fileno())
             found = False
             while not written.done():
-                found |= syncs.has_foreign_sync()
+                found |= syncs.detect_foreign_sync()
         return found
 
-    assert eventually(lambda: not any(syncs.has_foreign_sync() for _ in range(3)))
+    assert eventually(lambda: not any(syncs.detect_foreign_sync() for _ in range(3)))
     limit(volume, 50)
     found = eventually(sees_a_sync)
     volume.throttle(0)

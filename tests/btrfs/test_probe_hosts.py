@@ -64,7 +64,7 @@ def test_ctrl_c_shows_the_values_so_far(tmp_path: Path) -> None:
 
 
 def test_a_journald_that_dies_is_a_fault_and_earlier_messages_are_shown(bed: Bed) -> None:
-    steps = syslog.at(Target.of(bed.journald), Namespace(size=200, rate=200, seconds=5), 1000)
+    steps = syslog.measure_at(Target.of(bed.journald), Namespace(size=200, rate=200, seconds=5), 1000)
     found = next(steps)
     for number, _ in enumerate(steps):
         if number == 50:
@@ -108,7 +108,7 @@ print(time.monotonic() - began_s)
 def test_the_longest_waits_are_as_long_as_journald_was_stopped(make_bed: Callable[..., Bed]) -> None:
     def agree(_: int) -> bool:
         bed = make_bed()
-        steps = syslog.at(Target.of(bed.journald), options(rate=1000), 2000)
+        steps = syslog.measure_at(Target.of(bed.journald), options(rate=1000), 2000)
         sent, taken = next(steps).series
         with ExitStack() as stack:
             for number, _found in enumerate(steps):
@@ -230,7 +230,9 @@ def test_a_change_of_the_clock_makes_no_wait_longer(
 ) -> None:
     replace_journalctl(sys.executable, STEPPED)
     where = Target.of(bed.journald)
-    found = run_probe(syslog.at(where, options(), 50) if probe == "syslog" else stream.at(where, options()))
+    found = run_probe(
+        syslog.measure_at(where, options(), 50) if probe == "syslog" else stream.measure_at(where, options())
+    )
     assert all(series.took_ns for series in found.series)
     assert max(max(series.took_ns) for series in found.series) < 60 * 10**9
     assert found.losses == []
@@ -239,14 +241,14 @@ def test_a_change_of_the_clock_makes_no_wait_longer(
 def test_lost_lines_are_counted(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "PATIENCE_S", 2)
     monkeypatch.setattr(stream, "_follow", lambda *_, **__: quiet_pipe())
-    found = run_probe(stream.at(Target.of(bed.journald), options()))
+    found = run_probe(stream.measure_at(Target.of(bed.journald), options()))
     assert found.losses == ["50 of 50 lines did not arrive."]
 
 
 def test_a_reader_that_ends_fails_the_probe(bed: Bed, replace_journalctl: Callable[[str, str], None]) -> None:
     replace_journalctl("/bin/sh", 'case $* in *--follow*) ;; *) exec {journalctl} "$@" ;; esac')
     with pytest.raises(KeeperError, match="`journalctl --follow` has ended"):
-        run_probe(stream.at(Target.of(bed.journald), options()))
+        run_probe(stream.measure_at(Target.of(bed.journald), options()))
 
 
 PYTHON = """
@@ -292,7 +294,7 @@ def test_the_part_that_delays_the_lines_of_a_command_is_named(
     said: list[str] = []
 
     def is_named() -> bool:
-        found = run_probe(stream.at(Target.of(bed.journald), options(argv=words, seconds=4)))
+        found = run_probe(stream.measure_at(Target.of(bed.journald), options(argv=words, seconds=4)))
         said.append(found.verdict(Limit(60 * 10**9, "X=")))
         return not found.losses and bool(re.match(cause, said[-1]))
 
@@ -309,7 +311,7 @@ def test_the_part_that_delays_the_lines_of_a_command_is_named(
 def test_a_line_without_a_newline_arrives_and_the_end_of_the_command_is_a_note(
     bed: Bed, script: str, notes: list[str]
 ) -> None:
-    found = run_probe(stream.at(Target.of(bed.journald), options(argv=["sh", "-c", script])))
+    found = run_probe(stream.measure_at(Target.of(bed.journald), options(argv=["sh", "-c", script])))
     assert (found.losses, found.notes) == ([], notes)
 
 
@@ -318,7 +320,7 @@ def test_a_command_that_ignores_sigterm_ends_with_the_measurement(
 ) -> None:
     monkeypatch.setattr(stream, "PATIENCE_S", 2)
     endless = ["sh", "-c", f"trap '' TERM; echo $$ >{tmp_path}/pid; echo; while :; do sleep 1; done"]
-    run_probe(stream.at(Target.of(bed.journald), options(argv=endless, seconds=0.5)))
+    run_probe(stream.measure_at(Target.of(bed.journald), options(argv=endless, seconds=0.5)))
     assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
 
 
@@ -341,7 +343,7 @@ def test_lost_messages_are_counted_in_the_verdict(
     make_bed: Callable[..., Bed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(syslog, "PATIENCE_S", 1)
-    found = run_probe(syslog.at(Target.of(make_bed("MaxLevelStore=warning").journald), options(), 50))
+    found = run_probe(syslog.measure_at(Target.of(make_bed("MaxLevelStore=warning").journald), options(), 50))
     assert [len(series.took_ns) for series in found.series] == [50, 0]
     assert found.losses == ["50 of 50 messages did not arrive in the journal."]
     assert found.verdict(Limit(60 * 10**9, "X=")).startswith(found.losses[0])

@@ -42,7 +42,7 @@ def test_the_figures_are_those_of_a_volume_that_only_journald_writes(
         run_command("btrfs", "filesystem", "sync", bed.volume.mountpoint)
 
     asked = Namespace(seconds=6)
-    steps = writes.at(Target.of(bed.journald), str(bed.journald.journal), asked)
+    steps = writes.measure_at(Target.of(bed.journald), str(bed.journald.journal), asked)
     with ThreadPoolExecutor(1) as pool:
         found, before = next(steps), bed.volume.count_written_bytes()
         logging = pool.submit(log)
@@ -57,7 +57,9 @@ def test_the_figures_are_those_of_a_volume_that_only_journald_writes(
     assert 900 * FLUSHES * 100 < logged < 1300 * FLUSHES * 100
     assert flushes == FLUSHES
     monkeypatch.setattr(
-        writes, "measure", lambda _: writes.at(Target.of(bed.journald), str(bed.directory), Namespace(seconds=1))
+        writes,
+        "measure",
+        lambda _: writes.measure_at(Target.of(bed.journald), str(bed.directory), Namespace(seconds=1)),
     )
     assert run(["probe", "writes", "-j"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -67,7 +69,7 @@ def test_the_figures_are_those_of_a_volume_that_only_journald_writes(
 
 
 def test_a_journald_that_ends_is_one_sentence(bed: Bed) -> None:
-    steps = writes.at(Target.of(bed.journald), str(bed.directory), Namespace(seconds=1))
+    steps = writes.measure_at(Target.of(bed.journald), str(bed.directory), Namespace(seconds=1))
     next(steps)
     bed.journald.stop()
     with pytest.raises(KeeperError, match="journald ended meanwhile: measure again"):

@@ -126,7 +126,7 @@ def test_a_value_of_another_type_does_not_get_into_a_table(state: Path, column: 
     table, _, name = column.partition(".")
     with Record(state) as record:
         record.begin_run(1, "defrag")
-        record.observe(1, hosts.host(hosts.file(Kind.ACTIVE)))
+        record.store_counts(1, hosts.host(hosts.file(Kind.ACTIVE)))
     with pytest.raises(sqlite3.IntegrityError):
         damage(state, f"UPDATE {table} SET {name} = 'many'")  # noqa: S608
 

@@ -88,7 +88,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 async def identify(known: Callers, name: str) -> Caller:
-    caller = known.find(name)
+    caller = known.find_or_add(name)
     await known.identify(caller)
     assert caller.uid is not None
     return caller
@@ -134,7 +134,7 @@ async def test_root_and_the_groups_that_read_journals_read_all(
 
 
 async def test_a_caller_whom_the_bus_does_not_know_is_not_identified(known: Callers) -> None:
-    caller = known.find(":1.99")
+    caller = known.find_or_add(":1.99")
     await known.identify(caller)
     assert caller.uid is None
 
@@ -232,10 +232,10 @@ async def test_a_user_who_does_not_read_gets_no_answer_until_all_is_read(
 
 
 async def test_only_so_many_callers_are_remembered(known: Callers) -> None:
-    first = known.find(":1.1")
+    first = known.find_or_add(":1.1")
     for number in range(2 * CALLERS_MOST):
-        known.find(f":2.{number}")
-    assert known.find(":1.1") is not first
+        known.find_or_add(f":2.{number}")
+    assert known.find_or_add(":1.1") is not first
     assert len(known._known) == CALLERS_MOST
 
 
@@ -249,7 +249,7 @@ async def test_few_calls_wait_until_the_bus_has_named_their_callers() -> None:
         server.handle(Mock(sender=name, kind=MessageType.method_call, length=length))
         return len(server._tasks) > before
 
-    server._callers.find(":1.4").uid = 0
+    server._callers.find_or_add(":1.4").uid = 0
     long = EARLY_BYTES // EARLY_SHARE // 2
     assert [handle(":9.0", 100) for _ in range(EARLY_MOST + 1)] == [True] * EARLY_MOST + [False]
     assert sum(handle(f":8.{number}", long) for number in range(256)) == EARLY_SHARE
@@ -259,4 +259,4 @@ async def test_few_calls_wait_until_the_bus_has_named_their_callers() -> None:
     await asyncio.sleep(0)
     server.close()
     await asyncio.wait(tasks)
-    assert server._callers.find(":9.0").calls == 0
+    assert server._callers.find_or_add(":9.0").calls == 0
