@@ -270,9 +270,9 @@ def delete_subvolume(path: str) -> None:
     btrfsutil.delete_subvolume(path)
 
 
-def read_uuid(fd: int) -> bytes:
-    """Return the UUID of the subvolume that contains `fd`. A snapshot of it has another one. Raises: OSError."""
-    return bytes(btrfsutil.subvolume_info(fd).uuid)
+def read_uuid(top: int | str) -> bytes:
+    """Return the UUID of a subvolume. A snapshot of it has another one. Raises: OSError: also if it is none."""
+    return bytes(btrfsutil.subvolume_info(top).uuid)
 
 
 def find_subvolume(directory: str, uuid: bytes) -> str | None:

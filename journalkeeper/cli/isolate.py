@@ -95,20 +95,23 @@ def run(args: argparse.Namespace, context: Context) -> int:
         _show(context, found, _describe(found, lost), lost)
         return 0
     require_root_only(os.path.dirname(top))
-    with Lock(context.state_directory):
-        if lost:
-            _bring_back(top, lost)
-        found = isolate.survey(top)
-        isolate.finish(top)
-        if moves := found.is_subvolume is not args.apply:
-            _move(found)
+    changed = False
+    try:
+        with Lock(context.state_directory):
+            if lost:
+                _bring_back(top, lost)
             found = isolate.survey(top)
-        elif _has_journald(top):
-            scratch_volume.run("journalctl", "--flush")  # after a killed move or a rollback, journald is in /run
-    changed = moves or bool(lost)
-    if changed and top == os.path.realpath(layout.TOP):
-        # in the service's mount namespace, the old directory alone is writable (ReadWritePaths=)
-        subprocess.run(["systemctl", "try-restart", SERVICE], check=False, capture_output=True)
+            changed = isolate.finish(top)
+            if found.is_subvolume is not args.apply:
+                changed = True
+                _move(found)
+                found = isolate.survey(top)
+            elif _has_journald(top):
+                scratch_volume.run("journalctl", "--flush")  # after a killed move or a rollback, journald is in /run
+    finally:
+        if changed and top == os.path.realpath(layout.TOP):
+            # in the service's mount namespace, the old directory alone is writable (ReadWritePaths=)
+            subprocess.run(["systemctl", "try-restart", SERVICE], check=False, capture_output=True)
     kind = "a subvolume of its own" if args.apply else "a plain directory"
     said = [f"{top} is {kind}{'' if changed else ' already'}: {_count(found)}."]
     _show(context, found, said + [READERS] * changed + [ROLLBACK] * (changed and args.apply), None, changed=changed)
@@ -124,6 +127,7 @@ def _bring_back(top: str, lost: str) -> None:
     parent, name = os.path.split(top)
     own = f"{isolate.locate(parent)[1]}/{name}"
     scratch_volume.run(*scratch_volume.OWN_MOUNTS, "sh", "-ec", BRING_BACK, "sh", parent, own, lost)
+    os.setxattr(top, isolate.MARK, b"")  # it contains all of an old tree that a snapshot during the move contains
 
 
 def _describe(found: isolate.Tree, lost: str | None) -> list[str]:

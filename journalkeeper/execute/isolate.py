@@ -23,7 +23,7 @@ from journalkeeper.btrfs import fiemap, inode, kernel, volume
 from journalkeeper.execute import rewrite
 from journalkeeper.execute.verified_file import Refused
 from journalkeeper.health.evidence import SERVICE
-from journalkeeper.journald import opening
+from journalkeeper.journald import layout, opening
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.observe.obstacles import is_left_by_rollback
 
@@ -33,7 +33,8 @@ STAGING: Final = ".{}-isolate"
 MARK: Final = "user.journalkeeper.moved"
 """An attribute of both trees of a move, set before the exchange: the tree's fingerprint.
 
-A tree with another fingerprint was written to after the copy, and is never removed. Only a part of a tree has none.
+A tree with another fingerprint was written to after the copy, and is never removed, nor is one whose copy is gone. Only
+a part of a tree has none.
 """
 
 ISOLATED: Final = "trusted.journalkeeper.isolated.{}"
@@ -49,6 +50,15 @@ ANEW: Final = (
 
 CLOSING_S: Final = 10.0
 """journald closes the files that it gives up in threads, which sync them first."""
+
+LONGEST_S: Final = 30.0
+"""journald deletes its oldest messages in /run when they fill a tenth of it. 20,000 files took 20 s (measured)."""
+
+DEEPEST: Final = 64
+"""Each level takes descriptors and a part of Python's stack, and the owner of one directory can make thousands."""
+
+HOST: Final = f"/proc/1/root{layout.TOP}"
+"""The journal of the running host, also in a chroot."""
 
 FLAGS: Final = rewrite.FLAGS_KEPT | inode.FS_NOCOW_FL | inode.FS_COMPR_FL
 
@@ -123,6 +133,7 @@ def _require_movable(path: str, status: os.stat_result) -> None:
         (kind not in {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK}, "is no file, directory or link"),
         (kind == stat.S_IFDIR and status.st_ino <= volume.FIRST_FREE_OBJECTID, "is a subvolume of its own"),
         (kind == stat.S_IFREG and status.st_nlink > 1, f"has {status.st_nlink} names"),
+        (path.count("/") > DEEPEST, f"is below {DEEPEST} directories"),
     ):
         if is_so:
             raise KeeperError(f"{path} {words}: move it away first")
@@ -199,11 +210,12 @@ def move(tree: Tree, *, into_subvolume: bool) -> None:
         (volume.create_subvolume if into_subvolume else os.mkdir)(staging)
         with opening.open_directory(tree.path) as old, opening.open_directory(staging) as new:
             os.fchmod(new, 0o700)
-            _copy_below(old, new)
+            _copy_below(old, new, time.monotonic() + LONGEST_S)
             _finish(old, new, os.fstat(old))
             os.setxattr(old, MARK, tree.fingerprint)
             os.setxattr(new, MARK, survey(staging).fingerprint)
-            _remember(tree.path, new)
+            if into_subvolume:
+                _remember(tree.path, new)
             volume.commit_transaction(new)
             _require_same(tree, survey(tree.path))
             kernel.exchange(new, staging, tree.path)  # both are absolute
@@ -242,21 +254,27 @@ def _remember(path: str, top: int) -> None:
 def find_lost(path: str) -> str | None:
     """Return the path, from the volume's top, of the subvolume that a rollback left in another root.
 
-    None if there is a directory at `path`. Raises: KeeperError if neither is there; OSError: EPERM without
-    CAP_SYS_ADMIN.
+    None if there is a directory at `path`. Raises: KeeperError if neither is there, or the running host's journald uses
+    the subvolume; OSError: EPERM without CAP_SYS_ADMIN.
     """
     if (exists := os.path.lexists(path)) and not is_left_by_rollback(path):
         return None
-    parent, name = os.path.split(path)
+    (parent, name), of_host = os.path.split(path), b""
+    with suppress(OSError):  # it is no subvolume
+        of_host = volume.read_uuid(HOST)
     with suppress(OSError):  # ENODATA; or the filesystem has no attributes
-        if place := volume.find_subvolume(parent, os.getxattr(parent, ISOLATED.format(name))):
+        if (uuid := os.getxattr(parent, ISOLATED.format(name))) == of_host:
+            raise KeeperError(f"{path}: its subvolume is the journal of the running host, and stays there")
+        if place := volume.find_subvolume(parent, uuid):
             return place
     raise KeeperError(f"{path} {ANEW if exists else 'does not exist: there is no journal to move'}")
 
 
-def _copy_below(old: int, new: int) -> None:
+def _copy_below(old: int, new: int, until_s: float) -> None:
     """Copy all in the directory `old` to the empty directory `new`, files by reflink."""
     for name in os.listdir(old):
+        if time.monotonic() > until_s:
+            raise KeeperError(f"the copy takes longer than {LONGEST_S:g} s; nothing was moved: move other files away")
         status = os.stat(name, dir_fd=old, follow_symlinks=False)
         if stat.S_ISLNK(status.st_mode):
             os.symlink(os.readlink(name, dir_fd=old), name, dir_fd=new)
@@ -271,7 +289,7 @@ def _copy_below(old: int, new: int) -> None:
         try:
             with opening.hold_open(name, old) as source:
                 if is_directory:
-                    _copy_below(source, copy)
+                    _copy_below(source, copy, until_s)
                 else:
                     _copy_file(source, copy, status.st_size)
                 _finish(source, copy, status)
@@ -301,10 +319,13 @@ def _finish(source: int, copy: int, status: os.stat_result) -> None:
         rewrite.require_equal_attributes(source, copy)
 
 
-def finish(path: str) -> None:
+def finish(path: str) -> bool:
     """Remove the tree that does not count next to the journal directory at `path`, and the marks of a finished move.
 
-    Raises: KeeperError if a process wrote to the tree after the copy, or still can; FileError.
+    Return whether there was a move to finish.
+
+    Raises: KeeperError if a process wrote to the tree after the copy, or still can, or `path` is not the other tree of
+    the move; FileError.
     """
     staging = name_staging(path)
     try:
@@ -315,11 +336,16 @@ def finish(path: str) -> None:
             if MARK in os.listxattr(staging):
                 if os.getxattr(staging, MARK) != left.fingerprint:
                     raise KeeperError(f"{staging} was written to after the move, so {path} lacks entries: move it away")
+                if MARK not in os.listxattr(path):
+                    raise KeeperError(
+                        f"{staging} is an old journal, and {path} is no copy of it: move one of them away"
+                    )
                 os.removexattr(staging, MARK)  # what a killed removal leaves is a part of a tree
             (volume.delete_subvolume if left.is_subvolume else shutil.rmtree)(staging)
-        if MARK in os.listxattr(path):
+        if is_unfinished := MARK in os.listxattr(path):
             os.removexattr(path, MARK)
         with opening.open_directory(path) as top:
             _remember(path, top)
+        return is_unfinished
     except OSError as error:
         raise FileError.wrap("end the move", path, error) from error

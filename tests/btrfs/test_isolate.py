@@ -199,6 +199,7 @@ OBSTACLES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
     "immutable": partial(made, f"chattr +i {ID}/system.journal", "immutable", f"chattr -i {ID}/system.journal"),
     "fifo": partial(made, "mkfifo $(printf 'pipe\\377')", "no file, directory or link", ":"),
     "nested": partial(made, "btrfs subvolume create nested", "subvolume of its own", ":"),
+    "deep": partial(made, f"mkdir -p remote/{'d/' * isolate.DEEPEST}", "is below 64 directories", ":"),
     "mounted": partial(made, "mount --bind /usr remote", "mount point", "umount remote"),
 }
 
@@ -218,8 +219,8 @@ def test_an_obstacle_is_named_and_nothing_is_changed(
 def test_a_change_during_the_copy_is_found(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = isolate._copy_below
 
-    def change_after(old: int, new: int) -> None:
-        real(old, new)
+    def change_after(*args: Any) -> None:
+        real(*args)
         with (journal / ID / "system.journal").open("ab") as file:
             file.write(b"one more")
 
@@ -227,6 +228,16 @@ def test_a_change_during_the_copy_is_found(journal: Path, monkeypatch: pytest.Mo
     assert call("--apply", "-D", journal) == 1
     assert (journal / ID / "system.journal").read_bytes().endswith(b"one more")
     assert journal.stat().st_ino != 256
+
+
+def test_a_long_copy_ends_before_journald_deletes_messages_in_run(
+    journal: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolate, "LONGEST_S", 0)
+    assert call("--apply", "-D", journal) == 1
+    assert "longer than 0 s; nothing was moved: move other files away" in capsys.readouterr().err
+    assert journal.stat().st_ino != 256
+    assert os.listdir(journal.parent) == [journal.name]
 
 
 def fails_at(number: int, work: Callable[[], object]) -> bool:
@@ -262,6 +273,8 @@ def test_a_kill_or_an_error_leaves_a_whole_journal_and_a_second_call_ends_the_wo
     assert call(back, "-D", journal) == 0
     while happens(number, lambda: call(word, "-D", journal)):
         assert {**describe(journal), ".": before["."]} == before, number  # the mark of a move is left until the end
+        known = isolate.ISOLATED.format("journal") in os.listxattr(journal.parent)
+        assert known or journal.stat().st_ino != 256, "a snapshot now would not contain which subvolume the journal is"
         assert call(word, "-D", journal) == 0
         assert describe(journal) == before, number
         assert os.listdir(journal.parent) == [journal.name]
@@ -404,3 +417,44 @@ def test_a_strangers_subvolume_is_not_taken_for_the_journal(
     journal.mkdir()
     assert call("--apply", "-D", journal) == 0
     assert not os.listdir(journal)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_an_old_tree_in_a_snapshot_of_the_middle_is_removed_only_next_to_its_copy(
+    volume: ScratchVolume, journal_bytes: bytes, capsys: pytest.CaptureFixture[str], *, is_lost: bool
+) -> None:
+    top = volume.mountpoint
+    run("btrfs", "subvolume", "create", top / "@")
+    journal = make_journal(top / "@", journal_bytes)
+    before = describe(journal)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isolate, "finish", lambda path: None)
+        assert call("--apply", "-D", journal) == 0
+    run("btrfs", "subvolume", "snapshot", top / "@", top / "middle")
+    assert program.run(["isolate", "--apply", "-j", "-D", str(journal)]) == 0
+    assert json.loads(capsys.readouterr().out)["changed"], "the service has to follow the killed move"
+    (top / "@").rename(top / "before")
+    (top / "middle").rename(top / "@")
+    if is_lost:
+        run("btrfs", "subvolume", "delete", top / "before/journal")
+        journal.rmdir()
+        journal.mkdir()
+        assert call("--apply", "-D", journal) == 1
+        assert "is no copy of it: move one of them away" in capsys.readouterr().err
+        journal.rmdir()
+        (journal.parent / STAGING).rename(journal)
+    assert call("--apply", "-D", journal) == 0
+    assert describe(journal) == before
+    assert os.listdir(journal.parent) == [journal.name]
+
+
+def test_the_journal_of_the_running_host_is_not_taken_away(
+    rolled_back: tuple[Path, dict[str, object]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other root is mounted, or chroot(8) runs the command there."""
+    journal, before = rolled_back
+    running = journal.parents[1] / "before/journal"
+    monkeypatch.setattr(isolate, "HOST", f"/proc/self/root{running}")
+    assert call("--apply", "-D", journal) == 1
+    assert "its subvolume is the journal of the running host" in capsys.readouterr().err
+    assert describe(running) == before
