@@ -370,6 +370,8 @@ class Engine:
         return not self.config.window.on_battery and load.is_on_battery()
 
     def _make_stop(self, stop: Callable[[], bool], lock: state.Lock, request: Request) -> Callable[[], bool]:
+        """Return a function that is True after `stop` or the loss of the lock, and during a rest."""
+
         def rests() -> bool:
             return find_rest(now_us(), request, self.config, on_battery=self._is_on_battery()) is not None
 

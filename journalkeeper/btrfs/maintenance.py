@@ -56,6 +56,7 @@ def list_disks(uuid: str, *, sysfs: str = SYSFS) -> list[str]:
 
 
 def _find_layers(device: str) -> set[str]:
+    """Return the names of the device, of its partition's disk, and of all devices below them."""
     found = {os.path.basename(device)}
     if os.path.exists(f"{device}/partition"):
         found |= _find_layers(os.path.dirname(device))

@@ -68,6 +68,7 @@ def to_values(*records: object) -> Values:
 
 
 def _encode_fact(fact: int | float | str | list[str]) -> tuple[str, Any]:
+    """Return (signature, value). A list ends before the text that exceeds FACT_MOST characters in all."""
     kind = "x" if isinstance(fact, int) else SIGNATURES.get(type(fact), "s")
     value = CARRIED[kind](fact) if kind in CARRIED else fact
     if isinstance(value, list):

@@ -133,6 +133,7 @@ def _read_past(
 
 
 def _try_plan(asked: Request, context: Context, unknown: dict[str, str]) -> Plan:
+    """Return the plan, or after a KeeperError an empty one, with the reason in `unknown`."""
     try:
         return make_plan(asked, context)
     except KeeperError as error:

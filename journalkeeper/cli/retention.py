@@ -113,6 +113,7 @@ def _write_dropin(found: Retention, evidence: Evidence) -> bool:
 
 
 def _remove_dropin() -> bool:
+    """Remove the drop-in, and its directory if empty. Return False if there was none. Raises: FileError."""
     try:
         os.unlink(RETENTION)
     except FileNotFoundError:

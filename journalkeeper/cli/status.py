@@ -155,6 +155,7 @@ def _collect_evidence(context: Context, ask: Ask) -> Evidence:
 
 
 def _describe_ok(evidence: Evidence) -> str:
+    """Return the text after "OK: ": the service's state, or that nothing is on btrfs, or the last and next run."""
     live, look = evidence.service, evidence.look
     if isinstance(live, Manager) and live.state == "idle" and live.state_reason:
         return f"{live.state_reason}."

@@ -176,6 +176,7 @@ def read_through(fd: int, ranges: tuple[Range, ...], pace: Pace) -> None:
 
 
 def _wait_for_extents(fd: int, before: int) -> None:
+    """Wait at most PLACED_TRIES times until the map has fewer than `before` rows."""
     for _ in range(PLACED_TRIES):
         time.sleep(PLACED_S)
         if fiemap.count_rows(fd) < before:

@@ -193,6 +193,7 @@ class Throttle:
         return closes_us is not None and time.monotonic_ns() // 1000 + piece_us > closes_us
 
     def _read_load(self) -> Reading:
+        """Return the load. Look at flushes that are due, and read new entries each ENTRIES_EVERY_S."""
         now_s = time.monotonic()
         next_look_us = self._runner.flushes.get_next_look_us(self._margin_us)
         if next_look_us is not None and now_s * 1e6 >= next_look_us:

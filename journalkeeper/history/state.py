@@ -112,6 +112,7 @@ def _leads_to(path: str, descriptor: int) -> bool:
 
 
 def _lock_file(descriptor: int, path: str) -> None:
+    """Lock the file at once, and store this process's id in it. Raises: BusyError; as `wrap_error`."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         holder = b"%d\n" % os.getpid()

@@ -280,6 +280,8 @@ class Record(Database):
         return [one for row in rows if (one := self._parse(kind, table, row)) is not None]
 
     def _query(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
+        """Return the rows by column name, with paths as texts. Raises: as Database.read."""
+
         def fetch(connection: Connection) -> list[dict[str, Any]]:
             cursor = connection.execute(statement, values)
             names = [column[0] for column in cursor.description]

@@ -82,6 +82,7 @@ def read_rate_limit() -> RateLimit:
 
 
 def _apply_assignments(rows: list[files.Assignment], keys: Mapping[str, tuple[str, Reader]], found: T) -> T:
+    """Return `found` with the valid values of `rows`, up to the first fatal one. Ignore the others."""
     for row in rows:
         if row.fatal:
             break

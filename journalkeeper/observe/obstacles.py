@@ -102,6 +102,7 @@ def _find_read_only_subvolume(path: str) -> str:
 
 
 def _guess_obstacle(path: str) -> Obstacle:
+    """Return the likely reason why `path` cannot be written: filesystem, mount, owner, mode or attribute."""
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         fields = (find_mount_line(fd) or "").rstrip("\n").split(" ")
@@ -163,6 +164,7 @@ def _find_namespaces(places: Places) -> set[str]:
 
 
 def _find_silence(namespace: str, unit: str, timeout_s: float) -> Silence | None:
+    """Return why the unit takes no messages, or None; a namespace's unit that is off is not silent."""
     if os.path.lexists(f"{RUNNING}{unit}"):
         if control.answers(namespace, timeout_s) is False:
             return Silence.HUNG
