@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from journalkeeper.btrfs import inode, placement
+from journalkeeper.btrfs import mtime_note, placement
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.execute import inplace
@@ -142,7 +142,7 @@ def test_a_look_that_raises_anything_costs_one_file(top: Path, monkeypatch: pyte
 def test_a_row_that_raises_anything_costs_one_file_and_no_descriptor(
     top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inode, "is_nocow", mistake)
+    monkeypatch.setattr(mtime_note, "read", mistake)
     open_before = len(os.listdir("/proc/self/fd"))
     files = Observer().look([str(top)], now_us=0).files
     assert [file.problem for file in files] == [Reason.INTERNAL_ERROR] * 3
