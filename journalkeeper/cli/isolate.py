@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 from contextlib import nullcontext
 from typing import Final, NamedTuple
@@ -46,6 +47,9 @@ IN_RUN: Final = (
     'trap "" TERM; journalctl --relinquish-var && echo ready && read -r _; journalctl --flush',
 )
 """The command that lets journald write to /run until its stdin ends, also when all processes of our unit are killed."""
+
+RUN: Final = "/run"
+"""journald keeps 15% of it free, and otherwise deletes there what it has just stored: journald.conf(5)."""
 
 BRING_BACK: Final = """\
 mount -t btrfs -o subvolid=5 -- "$(findmnt -nvo SOURCE -T "$1")" /tmp
@@ -159,9 +163,11 @@ def _has_journald(top: str) -> bool:
 def _move(tree: isolate.Tree) -> None:
     """Move the tree while journald writes to /run, let journald write to the new tree, and remove the old one."""
     top = tree.path
-    was_open = any(isolate.find_writers(top))
+    was_open, room = any(isolate.find_writers(top)), shutil.disk_usage(RUN)
+    if (has_journald := _has_journald(top)) and room.free < room.total / 4:
+        raise KeeperError(f"{RUN} is too full for journald to write there during the move: free a quarter of it first")
     try:
-        with scratch_volume.undo_at_end(*IN_RUN) if _has_journald(top) else nullcontext():
+        with scratch_volume.undo_at_end(*IN_RUN) if has_journald else nullcontext():
             isolate.move(isolate.survey_unwritten(top), into_subvolume=not tree.is_subvolume)
     except BaseException:
         isolate.finish(top)

@@ -240,6 +240,23 @@ def test_a_long_copy_ends_before_journald_deletes_messages_in_run(
     assert os.listdir(journal.parent) == [journal.name]
 
 
+def test_a_full_run_is_named_before_journald_writes_there(
+    journal: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """journald in a full /run lost 644 of 777 messages, and did not come back."""
+    remote = journal / "remote"
+    run("mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", remote)
+    try:
+        (remote / "fill").write_bytes(bytes(800_000))
+        monkeypatch.setattr("journalkeeper.cli.isolate.RUN", str(remote))
+        monkeypatch.setattr("journalkeeper.cli.isolate._has_journald", lambda top: True)
+        monkeypatch.setattr(isolate, "survey", lambda path: isolate.Tree(path, is_subvolume=False, entries={}))
+        assert call("--apply", "-D", journal) == 1
+        assert "is too full for journald to write there during the move: free a quarter" in capsys.readouterr().err
+    finally:
+        run("umount", remote)
+
+
 def fails_at(number: int, work: Callable[[], object]) -> bool:
     """Do `work` with an error of the disk at its call of this number. Return whether it came that far."""
     count = 0
