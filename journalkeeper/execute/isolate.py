@@ -52,7 +52,10 @@ CLOSING_S: Final = 10.0
 """journald closes the files that it gives up in threads, which sync them first."""
 
 LONGEST_S: Final = 30.0
-"""journald deletes its oldest messages in /run when they fill a tenth of it. 20,000 files took 20 s (measured)."""
+"""20,000 files took 20 s (measured)."""
+
+IN_MEMORY: Final = "/run/log/journal/{}/system@*"
+"""The archives of the host's journald in /run. When its files there are too many or too large, it deletes archives."""
 
 DEEPEST: Final = 64
 """Each level takes descriptors and a part of Python's stack, and the owner of one directory can make thousands."""
@@ -198,6 +201,24 @@ def _name_process(path: str) -> str:
     return f"{[command.strip(), *units][-1]} ({pid})"
 
 
+class _Limits(NamedTuple):
+    """journald keeps all messages in memory until this time, and while it has no more archives there than these."""
+
+    until_s: float
+    archives: set[str]
+
+    def require(self) -> None:
+        """Raises: KeeperError."""
+        if time.monotonic() > self.until_s:
+            raise KeeperError(f"the copy takes longer than {LONGEST_S:g} s; nothing was moved: move other files away")
+        if _list_in_memory() - self.archives:
+            raise KeeperError("too much is logged during the copy; nothing was moved: try again later")
+
+
+def _list_in_memory() -> set[str]:
+    return set(glob.iglob(IN_MEMORY.format(layout.read_machine_id())))
+
+
 def move(tree: Tree, *, into_subvolume: bool) -> None:
     """Replace `tree` by a verified copy, a subvolume or a plain directory. The old tree gets the name STAGING.
 
@@ -205,12 +226,12 @@ def move(tree: Tree, *, into_subvolume: bool) -> None:
 
     Raises: KeeperError if the tree changed meanwhile, or a copy differs; FileError (ENOSPC, EROFS).
     """
-    staging = name_staging(tree.path)
+    staging, limits = name_staging(tree.path), _Limits(time.monotonic() + LONGEST_S, _list_in_memory())
     try:
         (volume.create_subvolume if into_subvolume else os.mkdir)(staging)
         with opening.open_directory(tree.path) as old, opening.open_directory(staging) as new:
             os.fchmod(new, 0o700)
-            _copy_below(old, new, time.monotonic() + LONGEST_S)
+            _copy_below(old, new, limits)
             _finish(old, new, os.fstat(old))
             os.setxattr(old, MARK, tree.fingerprint)
             os.setxattr(new, MARK, survey(staging).fingerprint)
@@ -218,6 +239,7 @@ def move(tree: Tree, *, into_subvolume: bool) -> None:
                 _remember(tree.path, new)
             volume.commit_transaction(new)
             _require_same(tree, survey(tree.path))
+            limits.require()
             kernel.exchange(new, staging, tree.path)  # both are absolute
             try:
                 _require_same(tree, survey_unwritten(staging))
@@ -270,11 +292,10 @@ def find_lost(path: str) -> str | None:
     raise KeeperError(f"{path} {ANEW if exists else 'does not exist: there is no journal to move'}")
 
 
-def _copy_below(old: int, new: int, until_s: float) -> None:
+def _copy_below(old: int, new: int, limits: _Limits) -> None:
     """Copy all in the directory `old` to the empty directory `new`, files by reflink."""
     for name in os.listdir(old):
-        if time.monotonic() > until_s:
-            raise KeeperError(f"the copy takes longer than {LONGEST_S:g} s; nothing was moved: move other files away")
+        limits.require()
         status = os.stat(name, dir_fd=old, follow_symlinks=False)
         if stat.S_ISLNK(status.st_mode):
             os.symlink(os.readlink(name, dir_fd=old), name, dir_fd=new)
@@ -289,7 +310,7 @@ def _copy_below(old: int, new: int, until_s: float) -> None:
         try:
             with opening.hold_open(name, old) as source:
                 if is_directory:
-                    _copy_below(source, copy, until_s)
+                    _copy_below(source, copy, limits)
                 else:
                     _copy_file(source, copy, status.st_size)
                 _finish(source, copy, status)
