@@ -186,9 +186,13 @@ def find_writers(path: str) -> Iterator[tuple[str, str]]:
 
 
 def locate(path: str) -> tuple[str, str]:
-    """Return the number of the volume of the directory `path` in mountinfo, and the path from the volume's top."""
+    """Return the number of the volume of the directory `path` in mountinfo, and the path from the volume's top.
+
+    Raises: KeeperError if mountinfo does not have it, as in some chroots.
+    """
     with opening.open_directory(path) as fd:
-        line = volume.find_mount_line(fd) or ""
+        if (line := volume.find_mount_line(fd)) is None:
+            raise KeeperError(f"{path} is on a mount that /proc/self/mountinfo lacks: run this outside of the chroot")
     root, below = volume.get_mount_point(line, 3), os.path.relpath(path, volume.get_mount_point(line))
     return line.split(" ")[2], os.path.normpath(os.path.join(root, below))
 

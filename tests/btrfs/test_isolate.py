@@ -230,6 +230,15 @@ def test_a_change_during_the_copy_is_found(journal: Path, monkeypatch: pytest.Mo
     assert journal.stat().st_ino != 256
 
 
+def test_a_chroot_whose_root_is_no_mount_is_named(
+    journal: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("journalkeeper.btrfs.volume.find_mount_line", lambda fd: None)
+    assert call("--apply", "-D", journal) == 1
+    assert "run this outside of the chroot" in capsys.readouterr().err
+    assert journal.stat().st_ino != 256
+
+
 @pytest.mark.parametrize("limit", ["time", "room"])
 def test_a_long_copy_ends_before_journald_deletes_messages_in_run(
     journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, limit: str
