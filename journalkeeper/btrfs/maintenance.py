@@ -55,11 +55,11 @@ def list_disks(uuid: str, *, sysfs: str = SYSFS) -> list[str]:
     return sorted({layer for device in devices for layer in _find_layers(device)})
 
 
-def _find_layers(device: str) -> set[str]:
-    """Return the names of the device, of its partition's disk, and of all devices below them."""
-    found = {os.path.basename(device)}
-    if os.path.exists(f"{device}/partition"):
-        found |= _find_layers(os.path.dirname(device))
-    for slave in glob(f"{device}/slaves/*"):
+def _find_layers(sys_path: str) -> set[str]:
+    """Return the names of the device at the real path `sys_path`, of its partition's disk, and of all below them."""
+    found = {os.path.basename(sys_path)}
+    if os.path.exists(f"{sys_path}/partition"):
+        found |= _find_layers(os.path.dirname(sys_path))
+    for slave in glob(f"{sys_path}/slaves/*"):
         found |= _find_layers(os.path.realpath(slave))
     return found

@@ -221,7 +221,7 @@ def _read_quota_bytes(uuid: str, subvolume: int) -> int | None:
 
 
 def describe_quota_group(path: str) -> str:
-    """Return a clause on the quota group of the subvolume that contains `path`, with the command that shows its limit.
+    """Return a clause: the quota group of the subvolume of `path`, or one above, is full; and the command to see it.
 
     Raises: OSError: ENOENT; ENOTTY not on btrfs.
     """
@@ -276,7 +276,7 @@ def read_uuid(top: int | str) -> bytes:
 
 
 def find_subvolume(directory: str, uuid: bytes) -> str | None:
-    """Return the path, from the volume's top, of the subvolume with this UUID. `directory` is on the same volume.
+    """Return the path, from the top of the volume of `directory`, of the subvolume with this UUID; None without one.
 
     Raises: OSError: EPERM without CAP_SYS_ADMIN; ENOTTY not on btrfs.
     """
@@ -299,7 +299,7 @@ def read_mount_options(fd: int) -> tuple[str, ...]:
 
 
 def read_mount_lines(table: str = "") -> list[str]:
-    """Return the lines of mountinfo for this process, or those of `table`, which only a line feed ends."""
+    """Return the lines, which only a line feed ends, of this process's mountinfo or of the mountinfo file `table`."""
     # Any user's mount point may contain a carriage return, which the kernel does not escape: it ends no line.
     with open(table or MOUNTINFO, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         return list(file)

@@ -87,9 +87,7 @@ class User:
 
     @contextmanager
     def count_long_call(self) -> Iterator[None]:
-        """Count a long call of this user during the block. Raises: CallError (LIMITS_EXCEEDED) if AT_ONCE are under
-        way.
-        """
+        """Count a long call of this user during the block. Raises: CallError (LIMITS_EXCEEDED) beyond AT_ONCE."""
         if self.busy >= AT_ONCE:
             raise CallError(LIMITS_EXCEEDED, f"{AT_ONCE} calls are under way already; try again later")
         self.busy += 1
@@ -116,7 +114,7 @@ class Caller:
         self.turn = asyncio.Lock()
 
     def reads(self, owner: str) -> bool:
-        """Return whether the caller may see the contents of a journal file of `owner`."""
+        """Return whether the caller may see the contents of a journal file of `owner`: "system", "user:1000", ..."""
         return self.reads_all or not owner.startswith(USER_PREFIX) or owner == f"{USER_PREFIX}{self.uid}"
 
 
@@ -170,7 +168,7 @@ class Callers:
         caller.reads_all = uid == 0 or not self._find_gids.isdisjoint(groups)
 
     def admit(self, user: User, cost: float) -> float | None:
-        """Charge `user` for a call, and return its delay in seconds; or None, uncharged, if too much is unanswered."""
+        """Charge `user` for a call. Return its delay in seconds; None, uncharged, if that or the unread is too much."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._checked_s >= CHECK_S:
             self._checked_s = now_s

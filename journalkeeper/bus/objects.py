@@ -71,7 +71,10 @@ class Objects:
         return {names.MANAGER_PATH: manager, **jobs}
 
     def interfaces(self, path: str) -> tuple[Interface, ...]:
-        """Return the interfaces of the object at `path`: those of the D-Bus standard, then its own."""
+        """Return the interfaces of the object at `path`: those of the D-Bus standard, then its own.
+
+        Without an object: the first two if objects are below `path`, else the first.
+        """
         tree = self.tree()
         if path in tree:
             return *STANDARD, tree[path][0]

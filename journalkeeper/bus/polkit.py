@@ -26,7 +26,9 @@ ALLOW_USER_INTERACTION: Final = 1
 
 
 async def authorize(ask: Ask, caller: Caller, method: Method, values: Sequence[Any], *, interactive: bool) -> None:
-    """Ask polkit whether `caller` may do the action that `method` requires with these values. Wait at most PERSON_S.
+    """Ask polkit whether `caller` may do the action that `method` requires with these values, except for root.
+
+    Wait at most PERSON_S for a user if `interactive`, else ANSWER_S.
 
     Raises: CallError (ACCESS_DENIED) if polkit refuses or does not answer.
     """

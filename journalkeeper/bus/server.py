@@ -176,7 +176,7 @@ class Server:
 
     def follow(self, notification: Notification) -> None:
         """Send the signal for a notification of the service. Changed properties are sent together, COALESCE_S later."""
-        with self._log_errors():
+        with self._log_exceptions():
             match notification:
                 case Changed():
                     if self._timer is None:
@@ -197,7 +197,7 @@ class Server:
 
     def _send_changes(self) -> None:
         self._timer = None
-        with self._log_errors():
+        with self._log_exceptions():
             before, self._sent = self._sent, self._read()
             for path, (interface, _) in self._objects.tree().items():
                 now = self._sent[path]
@@ -206,7 +206,7 @@ class Server:
                     self._say(contract.PROPERTIES_CHANGED, interface.name, changed, [], path=path)
 
     @contextmanager
-    def _log_errors(self) -> Iterator[None]:
+    def _log_exceptions(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged

@@ -83,7 +83,7 @@ def job_values(job: Job) -> Values:
 
 
 def list_files(found: Findings, offset: int, may_read: Reads) -> list[Values]:
-    """Return the properties of at most LISTED_MOST files, sorted by path in ASCII, without the first `offset`.
+    """Return the properties of files by path, from index `offset`: at most LISTED_MOST, in about TEXT_MOST characters.
 
     Private values of a file are left out if `may_read(owner)` is False.
     """

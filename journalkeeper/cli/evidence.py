@@ -35,8 +35,8 @@ Ask = Callable[[], Manager | Hung | Unknown | None]
 
 
 def gather(context: Context, wanted: Wanted, ask: Ask | None = None) -> Evidence:
-    """Collect the evidence for a command. A part that cannot be read is Unknown with the reason; what `wanted` does not
-    ask for is UNASKED, and so is the look if the service answers and has looked.
+    """Collect the evidence for a command. A part that cannot be read is Unknown with the reason. The journal's entries
+    and the plan are UNASKED unless `wanted`; so is the look without `wanted.files`, if the service answers.
 
     An error of the configuration is in `config_error`. `ask` returns the service's report. With -D, facts of this host
     are ELSEWHERE unless its journald writes there.
@@ -83,7 +83,7 @@ def gather(context: Context, wanted: Wanted, ask: Ask | None = None) -> Evidence
 
 
 def _find_unwritable(places: Places, wanted: Wanted) -> tuple[tuple[str, Obstacle], ...]:
-    """Only a mount is a problem for each user, and for a directory that -D names, which may be a snapshot."""
+    """Only READ_ONLY is a problem for each user, and for a directory that -D names, which may be a snapshot."""
     mounts = obstacles.read_mounts(MOUNTINFO)
     found = chain.from_iterable(obstacles.find_unwritable(*one, mounts).items() for one in places.items())
     ours = wanted.directory is None and os.geteuid() == 0
@@ -91,6 +91,7 @@ def _find_unwritable(places: Places, wanted: Wanted) -> tuple[tuple[str, Obstacl
 
 
 def _read_history(context: Context, wanted: Wanted) -> Recorded | Unknown:
+    """Return the history, which every command reads, with the actions since `wanted.since_us`."""
     try:
         return context.read_history(wanted.since_us, wanted.directory)
     except KeeperError as error:

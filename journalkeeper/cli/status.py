@@ -70,7 +70,7 @@ class StatusAnswer(NamedTuple):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add --watch."""
+    """Add the flag --watch."""
     parser.add_argument(
         "--watch", action="store_true", help="show the status again whenever the service's state changes, until Ctrl-C"
     )

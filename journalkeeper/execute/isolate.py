@@ -226,7 +226,7 @@ def _list_in_memory() -> set[str]:
 def move(tree: Tree, *, into_subvolume: bool) -> None:
     """Replace `tree` by a verified copy, a subvolume or a plain directory. The old tree gets the name STAGING.
 
-    Nothing is changed after an error.
+    After an error the old tree is in its place, and `finish` removes the copy, which stays at STAGING.
 
     Raises: KeeperError if the tree changed meanwhile, or a copy differs; FileError (ENOSPC, EROFS).
     """

@@ -97,7 +97,7 @@ class Runner:
             yield action, done
 
     def _execute_throttled(self, action: Action, seen: Seen, meter: Meter) -> Done:
-        """Execute one action with a new throttle, and pause if another program just synced the active file."""
+        """Execute one action with a new throttle. Then pause if another program just synced the active file."""
         throttle = Throttle(self, action, seen)
         pace = Pace(
             most_bytes=self.config.defrag.chunk_bytes,
@@ -178,6 +178,8 @@ class Throttle:
 
     def _look_if_closed(self, piece_us: int) -> bool:
         """Look at the flush timer of an active file, and return whether its window closes within `piece_us`.
+
+        True also past the action's `not_after_us`; False for other files, and if no closing is known.
 
         `note_rewrite` comes first, so that the look takes no block that this rewrite moved for a flush.
         """

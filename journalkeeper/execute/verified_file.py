@@ -70,7 +70,7 @@ def hold(file: JournalFile, *, replacing: bool = False, moving: bool = True) -> 
 
 
 def look_again(held: VerifiedFile, *, replacing: bool, moving: bool = False) -> VerifiedFile:
-    """Check that the open file is still as the plan saw it. Return `held` with its present stat.
+    """Check that the open file is still as in `held.file`. Return `held` with its present stat. No name is looked up.
 
     `replacing` means that another inode will take the file's place. `moving` means that its data will move on the disk.
 

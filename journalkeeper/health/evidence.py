@@ -72,13 +72,13 @@ own reserve for it on a small volume, is tens of MiB."""
 
 
 def lacks_room(volume: Volume) -> bool:
-    """Return whether the volume, or the quota of the subvolume, is about to run out of space."""
+    """Return whether the volume, or the quota of the subvolume, has less than ROOM_BYTES left."""
     room_bytes = min(volume.free_bytes, volume.metadata_free_bytes) + volume.unallocated_bytes
     return lacks_quota(volume) or room_bytes < ROOM_BYTES
 
 
 def lacks_quota(volume: Volume) -> bool:
-    """Return whether the quota of the subvolume is about to be used up."""
+    """Return whether the quota of the subvolume leaves less than ROOM_BYTES. False without a limit."""
     return volume.quota_bytes is not None and volume.quota_bytes < ROOM_BYTES
 
 

@@ -132,7 +132,7 @@ def _find_unseen(rule: Rule, look: Look | Unknown) -> Unknown | None:
 
 
 def judge(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:
-    """Apply each of `rules` to the evidence as `answer`, and return a verdict with the problems first."""
+    """Apply `answer` to each of `rules`. Return the findings, problems first, and the passed and the unknown rules."""
     answers = {word(rule): answer(rule, evidence) for rule in rules}
     findings = [one for one in answers.values() if isinstance(one, Finding)]
     return Verdict(

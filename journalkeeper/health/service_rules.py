@@ -179,8 +179,8 @@ def keeper_old(service: Manager | Hung | None) -> Answers:
 def no_room(full: tuple[tuple[str, Volume], ...]) -> Answers:
     """A volume has no room for a new chunk and little room in its chunks, even if df(1) shows free space.
 
-    One problem, for the first directory. Another problem if the subvolume's quota is used up. Below 64 MiB for data or
-    metadata, journald may not be able to store an entry.
+    `full` has the directories whose volume `lacks_room`. One problem, for the first: the quota of its subvolume if
+    that is almost used up, else the room. journald may soon not be able to store an entry.
     """
     for directory, volume in full[:1]:
         if lacks_quota(volume):
@@ -213,7 +213,7 @@ def directory_unwritable(unwritable: tuple[tuple[str, Obstacle], ...]) -> Answer
 
 
 def record_locked(present: Present, now_us: int) -> Answers:
-    """Another process has locked the history for over a minute, or has held the lock of a run for over an hour."""
+    """Another process has held the history, or the lock of a run, for longer than `busy_limit_us`. One problem."""
     held_us = now_us - present.busy_since_us
     if present.busy and held_us > present.busy_limit_us:
         yield problem(f"{present.busy}.", "lslocks --output=COMMAND,PID,TYPE,PATH", held_us=held_us)

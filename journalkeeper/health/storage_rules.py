@@ -127,7 +127,7 @@ def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> 
 def damaged(files: Files, look: Look) -> Answers:
     """A file has an invalid header, or an impossible name, size or time: readers may leave out its entries.
 
-    Advice to move them aside, with their number and the first names. A file that journald may write stays.
+    Advice to move them aside, with their number and the first names, but to rotate those that journald may write.
     """
     if found := [file for file in files if file.problem in {Reason.BAD_HEADER, Reason.NOT_JOURNAL}]:
         paths, own = [file.path for file in found], {one.directory: one for one in look.host.instances if one.rotatable}

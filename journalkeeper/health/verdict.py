@@ -145,7 +145,7 @@ def describe_absence(units: tuple[Unit, ...] | Unknown) -> str:
 
 
 def describe_next_run(units: tuple[Unit, ...] | Unknown) -> str:
-    """Return what starts the next run on a host without the service, as a part of a sentence."""
+    """Return what starts the next run on a host without the service, in words. Unknown units start none."""
     if not isinstance(units, Unknown) and find_unit(units, DEFRAG_TIMER).active == "active":
         return f"{DEFRAG_TIMER} starts the next"
     return "no further run starts by itself (to enable the service: systemctl enable --now journalkeeper.service)"

@@ -201,7 +201,10 @@ class Database:
         raise _UnusableError(self.path, "newer" if newer else "foreign")
 
     def _migrate(self, connection: Connection) -> None:
-        """Bring the database to the newest version in one transaction. Another process may do so meanwhile."""
+        """Bring the database to the newest version in one transaction. Another process may do so meanwhile.
+
+        Raises: _UnusableError if the tables are not those of its version; sqlite3.Error.
+        """
         with connection:
             connection.execute("BEGIN IMMEDIATE")
             for statement in MIGRATIONS.get(self._read_version(connection), ()):

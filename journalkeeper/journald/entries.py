@@ -76,7 +76,7 @@ class WallClock:
         """The difference and the monotonic time at the last entry of a boot, and since when the clock was not set."""
 
     def take_entry(self, boot_id: str, taken_us: int, monotonic_us: int, wait_us: int = 0) -> bool:
-        """Store the times of the next entry, and return whether its message can have waited for `wait_us`.
+        """Store the next entry's real and monotonic time, and return whether its message can have waited `wait_us`.
 
         The two times of a message that was sent before the clock was set, or before the first entry, are of two clocks.
         """

@@ -85,7 +85,8 @@ def find_directories(top: str = TOP) -> list[Directory]:
 
 
 def find_links(top: str) -> list[tuple[str, str]]:
-    """Return the links in `top` with an instance's name, as nspawn makes for --link-journal, and where each leads.
+    """Return the path of each link in `top` with an instance's name, and the real path to which it leads, which need
+    not exist. nspawn makes such links for --link-journal.
 
     Raises: FileError if `top` cannot be listed.
     """

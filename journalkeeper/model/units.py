@@ -196,9 +196,5 @@ def pluralize(number: int, singular: str) -> str:
 
 
 def quantile(ordered: Sequence[Number], per_mille: int) -> Number | int:
-    """Return the smallest value that at least `per_mille` (1 to 1000) of a thousand values do not exceed; 0 without
-    values.
-
-    `ordered` is sorted, the smallest first.
-    """
+    """Return the least value that `per_mille` (1 to 1000) in a thousand `ordered` values do not exceed; 0 for none."""
     return ordered[-(-len(ordered) * per_mille // 1000) - 1] if ordered else 0

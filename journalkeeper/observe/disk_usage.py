@@ -27,9 +27,7 @@ QUESTIONS: Final = {b"?": disk.read_disk_bytes, b"s": volume.count_snapshots}
 
 
 def measure_disk_bytes(fd: int, path: str = SOCKET) -> int | None:
-    """Return the disk usage of `fd` in bytes as compsize(8), or None without CAP_SYS_ADMIN and an answering unit at
-    `path`.
-    """
+    """Return the disk usage of `fd` in bytes as compsize(8), None without CAP_SYS_ADMIN and an answer at `path`."""
     return _measure_or_ask(b"?", fd, path)
 
 

@@ -67,9 +67,7 @@ class Flushes:
         return frozenset(directory for directory, timer in self._timers.items() if timer.awaits_append)
 
     def note_rewrite(self, directory: str) -> None:
-        """Record that journalkeeper rewrote an active file in `directory`, so that no look takes its moved block for a
-        flush.
-        """
+        """Record a rewrite by us of an active file in `directory`: no look takes its moved block for a flush."""
         if directory in self._timers:
             self._timers[directory].forget_blocks()
 
@@ -185,10 +183,9 @@ class Flushes:
         time.sleep(min(max(COMMIT_S, (self._clock() - began_us) / 1e6), COMMIT_MOST_S))
 
     def get_closing_us(self, directory: str, margin_us: int) -> int | None:
-        """Return until when (CLOCK_MONOTONIC, us) work on the active files of `directory` may continue; None for no
-        limit.
+        """Return until when (CLOCK_MONOTONIC, us) work on the active files of `directory` may continue.
 
-        The time is 0 if the next flush is unknown or too soon for any work.
+        It is None without a limit or for an unknown directory, 0 if the next flush is unknown or too soon for any work.
         """
         timer = self._timers.get(directory)
         return None if timer is None else timer.closes_us(margin_us)
@@ -198,8 +195,6 @@ class Flushes:
         return any(timer.is_due(margin_us, self._clock()) for timer in self._timers.values())
 
     def get_next_look_us(self, margin_us: int) -> int | None:
-        """Return the earliest time (CLOCK_MONOTONIC) at which a timer needs `look_again`, or None before the next
-        append.
-        """
+        """Return when (CLOCK_MONOTONIC, us) a timer next needs `look_again`, None if not before the next append."""
         moments = [timer.next_look_us(margin_us) for timer in self._timers.values()]
         return min((moment for moment in moments if moment is not None), default=None)

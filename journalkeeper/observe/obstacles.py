@@ -51,7 +51,7 @@ Mounts = Mapping[str, Sequence[str]]
 
 
 def list_places(tops: Iterable[str]) -> Places:
-    """List the journal directories of `tops`, for the other functions of this module."""
+    """Return the journal directories at each of `tops`, () where they cannot be listed."""
     found: dict[str, Sequence[Directory]] = {}
     for top in tops:
         found[top] = ()
@@ -102,7 +102,7 @@ def _find_read_only_subvolume(path: str) -> str:
 
 
 def _guess_obstacle(path: str) -> Obstacle:
-    """Return the likely reason why `path` cannot be written: filesystem, mount, owner, mode or attribute."""
+    """Return the likely reason why `path` cannot be written, by elimination, at last ATTRIBUTE. Raises: OSError."""
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         fields = (find_mount_line(fd) or "").rstrip("\n").split(" ")
@@ -118,14 +118,14 @@ def _guess_obstacle(path: str) -> Obstacle:
 
 
 def find_unwritable(top: str, places: Iterable[Directory], mounts: Mounts) -> dict[str, Obstacle]:
-    """Return `find_obstacles` of `top` and of the journal directories at and below it."""
+    """Return `find_obstacles` of the directories `top` and `places`, without remote/, where journald does not write."""
     paths = (top, *(one.path for one in places))
     paths = tuple(one for one in paths if os.path.isdir(one) and os.path.basename(one) != layout.REMOTE)
     return find_obstacles(mounts, *paths)
 
 
 def find_full(places: Places) -> tuple[tuple[str, Volume], ...]:
-    """Return each journal directory on a volume that `lacks_room`, with it; one for each volume."""
+    """Return the first readable directory of each subvolume whose volume or quota `lacks_room`, and the Volume."""
     found = dict[int, tuple[str, Volume]]()
     paths = ([one.path for one in below] or [os.path.realpath(top)] for top, below in places.items())
     for path in chain.from_iterable(paths):
@@ -136,7 +136,7 @@ def find_full(places: Places) -> tuple[tuple[str, Volume], ...]:
 
 
 def is_left_by_rollback(path: str) -> bool:
-    """Return whether `path` is a directory in place of a subvolume that its snapshot does not contain."""
+    """Return whether `path` can be opened and is what a snapshot contains in place of a subvolume."""
     with suppress(OSError), opening.open_directory(os.path.realpath(path)) as fd:
         # it knows no ioctl of btrfs, and other filesystems use this number, too
         return os.fstat(fd).st_ino == EMPTY_SUBVOL_DIR_OBJECTID and " - btrfs " in (find_mount_line(fd) or "")
@@ -154,6 +154,7 @@ def find_silent(places: Places, timeout_s: float) -> tuple[tuple[str, Silence], 
 
 
 def _find_namespaces(places: Places) -> set[str]:
+    """Return the namespaces of this host's own journals in `places`, "" for the default one."""
     host = os.path.realpath(layout.TOP)
     found = {"" for top in places if os.path.realpath(top) == host}
     with suppress(OSError):

@@ -28,6 +28,7 @@ def find_tool(device: int, root: str = "/") -> str:
 
 
 def _list_subvolumes(etc: str) -> Iterator[tuple[str, str]]:
+    """Yield ("snapper", "timeshift" or "btrbk", path) of each subvolume that the tool is configured to snapshot."""
     for path in glob.glob(f"{etc}/snapper/configs/*"):
         yield from (("snapper", found) for found in SNAPPER.findall(_read(path)))
     if any(TIMESHIFT.search(_read(path)) for path in (f"{etc}/timeshift/timeshift.json", f"{etc}/timeshift.json")):

@@ -26,9 +26,7 @@ GROWTH: Final = 2
 
 
 def adapt_amount(amount: int, done: int, took_us: int, allowed_us: int, least: int, most: int) -> int:  # noqa: PLR0917
-    """Return the next step's amount, from `least` to `most`, so that it takes AIM of `allowed_us` at the last step's
-    speed.
-    """
+    """Return an amount from `least` to `most`, at most GROWTH times the last, for AIM of `allowed_us` at that speed."""
     return max(least, min(most, amount * GROWTH, int(done * allowed_us * AIM) // max(1, took_us)))
 
 

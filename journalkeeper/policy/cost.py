@@ -158,7 +158,7 @@ def find_costly_mibs(file: JournalFile, config: Config, unshares: str = "yes") -
 def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> bool:
     """Return whether a rewrite would pay because of the number of extents, if no rule forbade it.
 
-    `after` is the outcome of an action on the file since the look, or None.
+    `after` is the outcome of an action on the file since the look, or None. An active file with one is not fragmented.
     """
     if file.kind is Kind.ACTIVE:
         return after is None and bool(find_costly_mibs(file, config))

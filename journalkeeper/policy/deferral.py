@@ -58,7 +58,7 @@ def ignores_budget(request: Request, budget: int) -> bool:
 def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: Outcome, now_us: int) -> None:
     """Store a failed or skipped action in `refused` by (device, inode), so that no plan retries it at once.
 
-    A success removes the entry.
+    An outcome with NO_GAIN or a reason in PASSING changes nothing; a success removes the entry.
     """
     target = action.target
     key = target.device, target.inode
@@ -116,7 +116,7 @@ def wait_for_window(path: str, window: Window) -> Skip | None:
 
 
 def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config) -> Skip | None:
-    """Postpone work during a balance or scrub, and while other programs keep the disk busy."""
+    """Postpone work during a balance or scrub, and while other programs keep the disk busy, else return None."""
     if volume is None:
         return None
     if volume.maintenance:

@@ -225,7 +225,11 @@ class FlushTimer:
         return False
 
     def _note_known_timer(self, since: Span, seen: Span, *, moved: bool, synced: bool) -> bool:
-        """Record a look at unsynced files with a known timer, which was in `seen`. Return as `note_unsynced`."""
+        """Record a look, made within `seen`, at unsynced files with a timer that started within `since`.
+
+        `moved`: a first block has moved since the last look. Before the timer is due, another sync or a restart of the
+        timer moves it; after that, the flush. `synced`: the volume was committed. Return as `note_unsynced`.
+        """
         now_us = seen.latest_us
         due_us, end_us = since.earliest_us + self.interval_us, since.latest_us + self.interval_us
         if synced and self._try_enter(Clue.COMMIT):  # sync(2) writes first and ends the transaction last
@@ -274,7 +278,7 @@ class FlushTimer:
         self._asked_us = now_us
 
     def note_sync(self, before_us: int, now_us: int) -> None:
-        """Record a requested sync with an unknown timer, which started between `before_us` and `now_us`, the end."""
+        """Record that a requested sync is over, and that the unknown timer started between `before_us` and `now_us`."""
         self._try_enter(Clue.SYNC, Span(before_us, now_us))
         self._armed = NEVER
         self._looked = self._looked._replace(at_us=now_us, blocks={})

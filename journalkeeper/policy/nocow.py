@@ -32,7 +32,7 @@ UNWANTED: Final = {
 
 
 def find_snapshots(instance: Instance, volume: Volume, host: Host) -> str:
-    """Return a clause on the snapshots that are taken of this journal, or "" if there are none."""
+    """Return a clause on the snapshots of this journal or the evidence for them, or "" if none are known."""
     if volume.snapshots is not None:
         return f"its subvolume has {pluralize(volume.snapshots, 'snapshot')}" if volume.snapshots else ""
     if volume.snapshot_tool:

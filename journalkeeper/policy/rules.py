@@ -112,7 +112,7 @@ def veto_repeated_rewrite(case: Case) -> Skip | None:
     judged_anew = changed if case.at_rest else not in_vain
     if judged_anew:
         return None
-    missing = past.extents + _count_worthwhile_extents(case, past) - file.extents.total
+    missing = past.extents + _find_least_growth(case, past) - file.extents.total
     if missing <= 0:
         return None  # a power cut or a restored backup undid the rewrite of this archive
     if not in_vain:
@@ -124,7 +124,8 @@ def veto_repeated_rewrite(case: Case) -> Skip | None:
     return _skip(case, Reason.NO_GAIN, f"{what}; tried again with {missing:,} more")
 
 
-def _count_worthwhile_extents(case: Case, past: Past) -> int:
+def _find_least_growth(case: Case, past: Past) -> int:
+    """Return how many extents the file must have gained since the rewrite `past` for another one."""
     defrag = case.config.defrag
     if case.at_rest:
         return defrag.min_extents
@@ -134,8 +135,8 @@ def _count_worthwhile_extents(case: Case, past: Past) -> int:
 def veto_shared_data(case: Case) -> Skip | None:
     """Veto a rewrite of a file that shares data with a snapshot or another file, as it would store a second copy.
 
-    Ranges of an active file that pay nevertheless are rewritten. The veto expires after a day, because no event reports
-    that a snapshot was made or deleted.
+    AllowUnshare= permits it: "yes" always, "auto" if compression makes the file small. Ranges of an active file that
+    pay nevertheless are rewritten. The veto ends after a day, because no event reports a snapshot or its deletion.
     """
     file, kept_bytes = case.file, case.file.extents.shared_bytes
     becomes_small = case.compression is not None and not file.compressed

@@ -36,8 +36,8 @@ def add_savings(action: Action) -> Action:
 def estimate_freed_bytes(action: Action) -> int:
     """Return an estimate of the bytes that the action frees on the disk, at least 0.
 
-    It is 0 for a directory and an active file. Without a measured disk usage the estimate is low: a fragmented file
-    often occupies twice as much.
+    It is 0 for a directory, a rotation and an active file. Without a measured disk usage the estimate is low: a
+    fragmented file often occupies twice as much.
     """
     file = action.target
     if not isinstance(file, JournalFile) or file.kind is Kind.ACTIVE:

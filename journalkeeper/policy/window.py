@@ -27,7 +27,7 @@ from journalkeeper.model.units import INFINITY_US
 
 
 def compose_margin_us(configured_us: int, pieces_us: Iterable[int]) -> int:
-    """Return how long before a flush work stops: the configured margin and the slowest recent piece of any instance."""
+    """Return how long before a flush work stops: the configured margin plus the slowest recent piece."""
     return configured_us + max(pieces_us, default=0)
 
 

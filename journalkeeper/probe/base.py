@@ -64,7 +64,10 @@ class Measurement:
 
 
 Steps: TypeAlias = Generator[Measurement, None, None]
-"""The generator of a probe: it yields the same Measurement again after each sample or moment."""
+"""The generator of a probe: it yields one Measurement again after each sample or moment.
+
+The Measurement gets its sums and causes at the end, also if the caller closes the generator early.
+"""
 
 
 def schedule(rate: float, count: int) -> Iterator[int]:

@@ -81,7 +81,7 @@ def _write_and_sync(fd: int) -> None:
 
 @contextmanager
 def writer(path: str, share: float) -> Iterator[list[float]]:
-    """Write and sync the new file `path` in a thread during the block, for `share` of the time (0: never).
+    """Write and sync the new or emptied file `path` in a thread for `share` of the block (0: never, and no file).
 
     Yield the list to which the thread adds each write's seconds.
 

@@ -105,7 +105,7 @@ class IntakeTally:
 
 
 def rotations_us(directory: str) -> list[int]:
-    """Return the times of rotations in ascending order: the first entries of all system journals but the oldest.
+    """Return the rotations' times, ascending: the first entries of all system journals below `directory` but the first.
 
     Raises: OSError if a journal cannot be read, such as EACCES.
     """
@@ -122,7 +122,7 @@ def rotations_us(directory: str) -> list[int]:
 
 
 def measure(asked: Namespace) -> Steps:
-    """Measure the intake delay of the entries that --since, --boot and --follow select.
+    """Measure the intake delay, in all and by unit, of the entries that --since, --boot and --follow select.
 
     Raises: KeeperError if journalctl fails; OSError if it cannot be started, or as `rotations_us`.
     """

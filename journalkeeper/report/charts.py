@@ -302,7 +302,7 @@ def sum_instances(rows: Sequence[Totals]) -> list[Totals]:
 
 
 def draw_intake(evidence: Evidence) -> Figure:
-    """Return the chart of the waits for journald over time, with a table of their parts."""
+    """Return the chart of the waits for journald over time, and a table of them by spans of time."""
     name, title, journal = "intake", "Intake delay", evidence.journal
     if isinstance(journal, Unknown):
         return Figure(name, title, f"Unknown: {journal.why}.")

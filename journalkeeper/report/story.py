@@ -229,7 +229,7 @@ WINDOWS: dict[str, str] = {
 
 
 def describe_window(window: Window, *, named: bool = False) -> str:
-    """Return a sentence: whether the active files of an instance can be rewritten now, why, and until when."""
+    """Return a sentence, with the instance if `named`: whether active files can be rewritten now, why, until when."""
     whose = f"{escape(window.instance)}: active files" if named else "Active files"
     reason = escape(WINDOWS.get(window.reason, f"must wait ({window.reason})"))
     if window.open:

@@ -129,6 +129,7 @@ class Jobs:
             await self._task
 
     async def _work_off_queue(self) -> None:
+        """Do the jobs one by one. An Exception ends only its job; a cancellation ends the loop."""
         while self.queue:
             job = self.queue[0]
             job.state = "running"

@@ -159,7 +159,7 @@ def _find_nearest(path: str) -> Iterator[tuple[str, Interest]]:
 
 
 def _add_watch(manager: pyinotify.WatchManager, interests: dict[int, Interest], path: str, interest: Interest) -> str:
-    """Watch the directory at `path` for `interest`, too. Return the reason if that is not possible, else ""."""
+    """Watch the directory at `path` for `interest`, too, unless it vanished. Return "", or why that is impossible."""
     try:
         handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

@@ -127,6 +127,7 @@ class Worker:
         return asyncio.wrap_future(future)
 
     def _work_and_post_end(self, work: Callable[[], T]) -> T:
+        """Do what is urgent, then `work`. Post the end, also after an error."""
         self._do_urgent()
         try:
             return work()
@@ -306,7 +307,10 @@ def _make_findings(engine: Engine, host: Host, plan: Plan, outcomes: Sequence[Ou
 
 
 def get_next_plan_s(report: Report, whole_us: int) -> float:
-    """Return the seconds until the next plan is due even without an event: at most DAY_S, negative if it is overdue."""
+    """Return the seconds until the next plan is due even without an event: at most DAY_S, negative if it is overdue.
+
+    It is due at `whole_us` (CLOCK_REALTIME) at the latest.
+    """
     wakes_us = [whole_us] if report.plan.wake_at_us is None else [report.plan.wake_at_us, whole_us]
     undone = {outcome.reason for outcome in report.outcomes if outcome.result is not Result.DONE}
     again_s = CHANGED_S if Reason.CHANGED in undone else RETRY_S if undone or report.is_interrupted else DAY_S
