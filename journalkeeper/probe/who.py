@@ -117,7 +117,7 @@ def measure(asked: Namespace, pid: int | None = None) -> Steps:
 
 def _find_process(tid: int) -> str:
     """Return the name of a thread's process, and that of the thread if it has one of its own."""
-    with suppress(OSError):
+    with suppress(OSError, IndexError):  # the directory of a process that just ended can be empty
         threads = os.listdir(f"/proc/{tid}/task")  # the main one is the first
         names = [Path(f"/proc/{one}/comm").read_text()[:-1] for one in (threads[0], tid)]
         return escape("/".join(dict.fromkeys(names)))

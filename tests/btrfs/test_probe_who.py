@@ -171,3 +171,11 @@ def test_the_reason_why_it_cannot_trace_is_one_line(setting: list[str], says: st
     done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert done.stderr.startswith(f"journalkeeper: {says}")
+
+
+def test_a_process_that_ends_between_two_reads_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the whole suite the directory of its threads was seen empty."""
+    monkeypatch.setattr(os, "listdir", lambda path: [])
+    tally = who.Tally()
+    tally.take(b"x-12 [000] ..... 1.000001: sys_fsync(fd: 3)")
+    assert next(iter(tally.rows)).startswith("process 12, which ended: fsync ")
