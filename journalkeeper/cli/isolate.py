@@ -59,7 +59,7 @@ mv -T -- "/tmp/$3" "/tmp/$2"
 """The commands that move the subvolume $3 to $2, both from the top of the volume of $1, in an own mount namespace."""
 
 READERS: Final = "Restart programs that follow the journal, as journalctl -f does: they keep the old files."
-ROLLBACK: Final = "Run `journalkeeper isolate --apply` after each rollback of the root: a reboot would lose messages."
+ROLLBACK: Final = "After a rollback of the root, boot it and run `journalkeeper isolate --apply`: a reboot loses logs."
 
 
 class IsolateAnswer(NamedTuple):
