@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.btrfs import fiemap, inode, volume, writeback
-from journalkeeper.model import Instance, Kind, State
+from journalkeeper.model import Instance, Kind
 from journalkeeper.model.units import SECOND_US
 from journalkeeper.observe.flushes import COMMIT_S, Flushes
-from journalkeeper.policy.flush_timer import COALESCED_US, LATE_US, RARELY_US
+from journalkeeper.policy.flush_timer import COALESCED_US, LATE_US
 from tests import hosts
 from tests.journal_files import put_empty
 
@@ -92,17 +92,6 @@ def test_an_interval_begins_with_the_reported_append_and_ends_with_the_flush(jou
     assert journal.closes_us() is None
 
 
-@pytest.mark.parametrize("rotated", [False, True])
-def test_a_flush_ends_the_timer_and_a_rotation_does_not(journal: Journal, rotated: bool) -> None:
-    journal.look(OFFLINE)
-    first = journal.look(ONLINE)
-    if rotated:
-        journal.path.rename(journal.path.with_name("archive"))
-    journal.look(OFFLINE)
-    again = journal.look(ONLINE)
-    assert (again.online_since_us == first.online_since_us) is rotated
-
-
 @pytest.mark.parametrize(("ours", "committed", "found"), [(False, 0, True), (True, 0, False), (False, 1, False)])
 def test_a_block_that_moved_shows_a_flush_unless_we_or_a_sync_moved_it(
     quick: Journal, ours: bool, committed: int, found: bool
@@ -117,26 +106,19 @@ def test_a_block_that_moved_shows_a_flush_unless_we_or_a_sync_moved_it(
     assert (quick.look().online_since_us is not None) is found
 
 
-def test_an_unknown_timer_is_learned_by_a_sync_after_its_interval(journal: Journal) -> None:
+@pytest.mark.parametrize("after", [OFFLINE, ONLINE])
+def test_an_unknown_timer_is_learned_by_a_sync_after_its_interval(journal: Journal, after: int) -> None:
+    """A busy journal is ONLINE again at once."""
     journal.look(ONLINE)
     assert not journal.look(ONLINE, 300 * SECOND_US + LATE_US).sync_tells
     assert journal.look(ONLINE, 1).sync_tells
     assert journal.flushes.take_plan_need()
     asked_us = journal.now_us
-    journal.flushes.learn(journal.directory, lambda: journal.write(OFFLINE))
-    assert len(journal.waited) == 1, "the data of the sync is waited for"
+    journal.flushes.learn(journal.directory, lambda: journal.write(after))
+    assert journal.waited, "the data of the sync is waited for"
     assert journal.flushes.take_plan_need()
-    assert not journal.look(ONLINE).sync_tells
+    assert not journal.look(ONLINE, SECOND_US).sync_tells, "it is asked for once in an hour at most"
     assert journal.closes_us() == asked_us + 300 * SECOND_US
-
-
-def test_a_busy_journal_that_was_online_again_at_once_has_its_timer_from_the_sync(journal: Journal) -> None:
-    journal.look(ONLINE)
-    journal.look(ONLINE, 300 * SECOND_US + LATE_US + 1)
-    asked_us = journal.now_us
-    journal.flushes.learn(journal.directory, lambda: None)
-    assert journal.closes_us() == asked_us + 300 * SECOND_US
-    assert not journal.look(ONLINE, 400 * SECOND_US).sync_tells, "it is asked for once in an hour at most"
 
 
 @pytest.mark.parametrize(("set_by_us", "moved"), [(49_000, False), (51_000, True)])
@@ -145,31 +127,3 @@ def test_the_shown_time_moves_only_with_a_clock_that_was_set(journal: Journal, s
     before = journal.look(ONLINE).online_since_us
     journal.skew_us += set_by_us
     assert (journal.look(ONLINE).online_since_us != before) is moved
-
-
-def test_a_renewed_file_has_the_state_and_the_time_of_the_last_look(journal: Journal) -> None:
-    journal.look(OFFLINE)
-    journal.look(ONLINE)
-    (instance,), (file,) = journal.flushes.get_current()
-    assert instance.online_since_us is not None
-    assert (file.state, file.mtime_ns) == (State.ONLINE, journal.path.stat().st_mtime_ns)
-
-
-def test_a_file_that_vanished_leaves_nothing_to_wait_for(journal: Journal) -> None:
-    journal.look(OFFLINE)
-    journal.look(ONLINE)
-    journal.path.unlink()
-    assert journal.look().online_since_us is None
-    assert journal.closes_us() is None
-
-
-def test_without_a_timer_the_look_that_an_append_planned_makes_a_plan_due(quick: Journal) -> None:
-    """systemd-journal-remote may have closed the file again: it is OFFLINE before and after."""
-    quick.instance = quick.instance._replace(sync_interval_us=0)
-    quick.look(OFFLINE)
-    assert quick.flushes.take_plan_need()
-    quick.flushes.note_append(quick.directory, quick.now_us)
-    assert quick.flushes.get_next_look_us(0) == quick.now_us + RARELY_US
-    quick.look(OFFLINE, RARELY_US)
-    assert quick.flushes.take_plan_need()
-    assert quick.flushes.get_next_look_us(0) is None

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 from jeepney import HeaderFields, Message, MessageType
 
-from journalkeeper.bus import callers, client
+from journalkeeper.bus import client
 from journalkeeper.bus.callers import (
     AT_ONCE,
     BURST,
@@ -26,7 +26,7 @@ from journalkeeper.bus.callers import (
     Caller,
     Callers,
 )
-from journalkeeper.bus.names import CallError, shorten
+from journalkeeper.bus.names import CallError
 from journalkeeper.bus.server import Server
 from journalkeeper.service.snapshot import Snapshot
 
@@ -38,7 +38,6 @@ class Bus:
 
     def __init__(self) -> None:
         self.uids = {":1.1": 1000, ":1.2": 1000, ":1.3": 1001, ":1.4": 0, ":1.5": 0}
-        self.groups: list[int] | None = None
         self.kept: dict[str, int] | None = {}
         self.asked: list[tuple[str, str]] = []
 
@@ -48,9 +47,7 @@ class Bus:
         self.asked.append((member, name))
         await asyncio.sleep(0)
         if member == "GetConnectionCredentials" and name in self.uids:
-            known = {"UnixUserID": ("u", self.uids[name])}
-            groups = {} if self.groups is None else {"UnixGroupIDs": ("au", self.groups)}
-            return ({**known, **groups},)
+            return ({"UnixUserID": ("u", self.uids[name])},)
         if member == "GetConnectionStats" and self.kept is not None:
             kept = "u", self.kept.get(name, 0)
             return ({"IncomingBytes": kept, "OutgoingBytes": kept},)
@@ -102,35 +99,6 @@ async def settle() -> None:
     """Let a check of the bus end."""
     for _ in range(100):
         await asyncio.sleep(0)
-
-
-async def test_a_user_may_know_what_is_in_the_users_own_journals(known: Callers) -> None:
-    caller = await identify(known, ":1.1")
-    assert caller.uid == 1000
-    assert [caller.reads(owner) for owner in ("system", "remote", "user:1000", "user:1001", "user:100")] == [
-        True, True, True, False, False,
-    ]  # fmt: skip
-
-
-def test_a_callers_text_is_cut_after_100_characters() -> None:
-    assert [shorten("x" * 100), shorten("x" * 101)] == [f"'{'x' * 100}'", f"'{'x' * 100}...'"]
-
-
-def test_a_group_that_a_host_does_not_have_leaves_the_others() -> None:
-    assert list(callers._find_gids(("no-such-group", "root", "nor-this-one"))) == [0]
-
-
-@pytest.mark.parametrize(
-    ("name", "groups", "reads"),
-    [(":1.1", None, False), (":1.1", [5], False), (":1.1", [5, 7], True), (":1.4", None, True), (":1.4", [5], True)],
-)
-async def test_root_and_the_groups_that_read_journals_read_all(
-    bus: Bus, monkeypatch: pytest.MonkeyPatch, name: str, groups: list[int] | None, *, reads: bool
-) -> None:
-    monkeypatch.setattr(callers, "_find_gids", lambda _: iter((7,)))
-    bus.groups = groups
-    caller = await identify(Callers(bus.ask, OURS), name)
-    assert caller.reads("user:2000") == reads
 
 
 async def test_a_caller_whom_the_bus_does_not_know_is_not_identified(known: Callers) -> None:

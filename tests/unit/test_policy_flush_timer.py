@@ -53,10 +53,6 @@ def begun(interval_us: int = MINUTES_5, at_us: int = 1000 * S) -> FlushTimer:
 # The first append
 
 
-def test_an_instance_whose_interval_nobody_read_has_no_timer() -> None:
-    assert not FlushTimer().has_timer
-
-
 def test_finding_nothing_unsynced_is_news_once() -> None:
     made = timer()
     assert note_offline(made, 10 * S)
@@ -64,24 +60,18 @@ def test_finding_nothing_unsynced_is_news_once() -> None:
     assert made.closes_us(MARGIN) is None
 
 
-def test_an_append_begins_an_interval_up_to_the_coalescing_earlier() -> None:
-    made = flushed(at_us=1000 * S)
-    made.note_append(1010 * S)
-    assert made.since == Span(1010 * S - COALESCED_US, 1010 * S)
-
-
-def test_an_append_did_not_come_before_the_look_that_saw_nothing() -> None:
-    made = flushed(at_us=1000 * S)
-    made.note_append(1000 * S + 1)
-    assert made.since == Span(1000 * S, 1000 * S + 1)
-
-
-@pytest.mark.parametrize(("heard_us", "state"), [(1000 * S - 1, State.OFFLINE), (1000 * S, State.ONLINE)])
-def test_an_append_that_was_heard_before_the_look_began_was_flushed(heard_us: int, state: State) -> None:
-    """The event can wait for the thread that looks."""
+@pytest.mark.parametrize(
+    ("heard_us", "since"),
+    [
+        (1010 * S, Span(1010 * S - COALESCED_US, 1010 * S)),
+        (1000 * S + 1, Span(1000 * S, 1000 * S + 1)),  # it did not come before the look that saw nothing
+        (1000 * S - 1, None),  # it was flushed: the event can wait for the thread that looks
+    ],
+)
+def test_an_append_begins_an_interval_up_to_the_coalescing_earlier(heard_us: int, since: Span | None) -> None:
     made = flushed(at_us=1000 * S)
     made.note_append(heard_us)
-    assert made.state is state
+    assert made.since == since
 
 
 def test_a_timer_says_whether_an_append_is_news() -> None:
@@ -113,16 +103,11 @@ def test_looks_are_named_before_the_flush_when_it_is_due_and_until_it_was_seen()
     assert made.next_look_us(MARGIN) == 1000 * S, "which file it is shows a rotation later"
     note_unsynced(made, 1000 * S, block=1)
     assert made.next_look_us(MARGIN) == 1300 * S - MARGIN
+    assert [made.is_due(MARGIN, 1300 * S - MARGIN - early_us) for early_us in (1, 0)] == [False, True]
     note_unsynced(made, 1300 * S - MARGIN, block=1)
     assert made.next_look_us(MARGIN) == 1300 * S
     note_unsynced(made, 1300 * S, block=1)
     assert made.next_look_us(MARGIN) == 1300 * S + LOOK_EVERY_US
-
-
-def test_a_flush_is_near_from_the_margin_on() -> None:
-    made = begun(at_us=1000 * S)
-    assert not made.is_due(MARGIN, 1300 * S - MARGIN - 1)
-    assert made.is_due(MARGIN, 1300 * S - MARGIN)
 
 
 def test_a_due_flush_shows_by_a_moved_block_once_the_timers_slack_is_over() -> None:
@@ -142,13 +127,6 @@ def test_the_kernel_moved_it_first_and_the_flush_came_after() -> None:
     assert not note_unsynced(made, 1300 * S + SLACK_US, block=3), "it may go on just now"
     assert note_unsynced(made, 1300 * S + SLACK_US + LOOK_EVERY_US, block=3)
     assert made.since == Span(1299 * S, 1300 * S + SLACK_US)
-
-
-def test_a_flush_that_leaves_it_offline_is_news() -> None:
-    made = begun(at_us=1000 * S)
-    assert note_offline(made, 1300 * S + 50_000)
-    assert made.since is None
-    assert made.next_look_us(MARGIN) is None
 
 
 def test_a_late_flush_was_taken_back_and_the_timer_began_anew_about_then() -> None:

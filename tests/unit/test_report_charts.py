@@ -16,7 +16,7 @@ from journalkeeper.report import charts
 from journalkeeper.report.charts import FIRST_US, LEAST_BARS, MOST_ROWS, ROWS, Chart, Figure, Layer
 from tests.evidence import look
 from tests.hosts import NOW_US
-from tests.report_data import entry, file, journal
+from tests.report_data import entry, file
 
 MS = 1000
 LATER_US = NOW_US + 30 * DAY_US
@@ -106,29 +106,25 @@ def test_an_axis_has_few_labels_with_the_day_or_the_hour(times: Sequence[int], l
     assert all(found[column].endswith(label) for column, label in labels.items())
 
 
-def test_a_single_boot_is_no_giant_bar() -> None:
-    chart = boots([boot(0)]).chart
-    assert chart is not None
-    assert (chart.columns, [css for _, css, _ in chart.labels]) == (LEAST_BARS, ["label first"])
-    chart = boots([boot(number) for number in range(LEAST_BARS + 1)]).chart
-    assert chart is not None
-    assert (chart.columns, [css.split()[1] for _, css, _ in chart.labels]) == (13, ["first", "inner", "inner", "last"])
+@pytest.mark.parametrize(
+    ("number", "columns", "classes"),
+    [(1, LEAST_BARS, ["first"]), (LEAST_BARS + 1, 13, ["first", "inner", "inner", "last"])],
+)
+def test_a_single_boot_is_no_giant_bar(number: int, columns: int, classes: list[str]) -> None:
+    chart = drawn(boots([boot(day) for day in range(number)]))
+    assert (chart.columns, [css.split()[1] for _, css, _ in chart.labels]) == (columns, classes)
 
 
 # boots
 
 
-def test_each_boot_has_its_seconds() -> None:
-    figure = boots([boot(1), boot(0, userspace_us=41_500_000, flush_us=25_000_000)])
+def test_each_boot_has_its_seconds_and_one_without_its_finish_message_is_a_gap() -> None:
+    figure = boots(
+        [boot(2, userspace_us=None, flush_us=None), boot(1), boot(0, userspace_us=41_500_000, flush_us=25_000_000)]
+    )
     assert heights(figure, "userspace") == [41.5, 2.0]
     assert heights(figure, "flush") == [25.0, 0.5]
-    assert [row[1:] for row in cells(figure)] == [("2.0s", "0.5s"), ("41.5s", "25.0s")]
-
-
-def test_a_boot_without_its_finish_message_is_a_gap_and_said() -> None:
-    figure = boots([boot(0), boot(1, userspace_us=None, flush_us=None)])
-    assert len(heights(figure, "userspace")) == 1
-    assert cells(figure)[0][1:] == ("unknown", "unknown")
+    assert [row[1:] for row in cells(figure)] == [("unknown", "unknown"), ("2.0s", "0.5s"), ("41.5s", "25.0s")]
     assert figure.notes[0].startswith("1 boot has no “Startup finished” message")
 
 
@@ -218,8 +214,8 @@ def test_notes_of_a_clock_that_was_wrong_do_not_stretch_the_axis_and_are_said(wr
 # intake
 
 
-def intake(taken: list[Intake], *, oldest_us: int | None = None, complete: bool = True) -> Figure:
-    return charts.draw_intake(Evidence(NOW_US, journal=Journal(len(taken), oldest_us, complete, tuple(taken))))
+def intake(taken: list[Intake], *, complete: bool = True) -> Figure:
+    return charts.draw_intake(Evidence(NOW_US, journal=Journal(len(taken), NOW_US, complete, tuple(taken))))
 
 
 def test_the_lines_are_the_median_the_p99_and_the_longest_wait_of_each_span() -> None:
@@ -243,13 +239,7 @@ def test_a_span_without_a_message_is_a_gap_and_the_axis_ends_with_the_data() -> 
     assert reach(figure) == (NOW_US - 5 * HOUR_US, pytest.approx(NOW_US - HOUR_US, abs=HOUR_US))
     assert heights(figure, "p50") == [0.0, pytest.approx(2.7, abs=0.1)]
     assert len(cells(figure)) == 2
-
-
-def test_where_the_journal_was_not_read_to_its_beginning_is_said() -> None:
-    known = journal()
-    assert "read back to" in " ".join(charts.draw_intake(Evidence(NOW_US, journal=known)).notes)
-    whole = known._replace(complete=True)
-    assert "read back to" not in " ".join(charts.draw_intake(Evidence(NOW_US, journal=whole)).notes)
+    assert ["read back to" in " ".join(intake(taken, complete=whole).notes) for whole in (False, True)] == [True, False]
 
 
 @pytest.mark.parametrize(
