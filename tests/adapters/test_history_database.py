@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import re
 import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -26,7 +24,7 @@ from journalkeeper.history import database
 from journalkeeper.history.store import Record
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
-from tests.hosts import done, read_past
+from tests.hosts import done
 from tests.nobody import being_nobody
 
 VOLUME = ("uuid-a", 256)
@@ -77,33 +75,6 @@ def tmpfs(where: Path, options: str) -> Iterator[Path]:
 
 
 # Killed writers
-
-
-def test_a_killed_run_has_recorded_all_that_it_finished(tmp_path: Path) -> None:
-    """kill -9 at a random moment, four times: nothing that was reported as kept is lost."""
-    known = 0
-    for _ in range(4):
-        code = """
-record, number = Record(sys.argv[2]), int(sys.argv[3])
-while True:
-    keep(record, number)
-    print(number, flush=True)
-    number += 1
-"""
-        with child(code, tmp_path, str(known)) as process:
-            assert process.stdout is not None
-            numbers = [int(process.stdout.readline())]
-            time.sleep(random.random() / 20)  # noqa: S311 - any moment will do
-            process.send_signal(signal.SIGKILL)
-            numbers += [int(line) for line in process.stdout.read().split()]
-        found = kept(tmp_path)
-        assert found in (list(range(numbers[-1] + 1)), list(range(numbers[-1] + 2)))
-        known = found[-1] + 1
-    with Record(tmp_path) as record:
-        assert record.set_aside is None
-        assert len(read_past(record, VOLUME, range(known + 1))) == known
-    with closing(sqlite3.connect(tmp_path / "history.db")) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 def half_done(directory: Path) -> None:

@@ -181,7 +181,6 @@ def test_damaged_numbers_of_0_1_0_do_not_keep_its_history_from_being_opened(
         (outcome(result=Result.SKIPPED, reason=Reason.NO_GAIN, extents_after=4999), True),
         (outcome(result=Result.SKIPPED), False),
         (outcome(result=Result.FAILED), False),
-        (outcome(action=Verb.ROTATE, result=Result.FAILED), False),
         (outcome(action=Verb.SET_NOCOW), False),
     ],
 )
@@ -203,15 +202,6 @@ def test_rotations_that_were_asked_for_count_within_their_time(record: Record) -
     keep(record, outcome(action=Verb.ROTATE, result=Result.SKIPPED), when_us=150)
     keep(record, outcome(action=Verb.COMPRESS), when_us=150)
     assert record.count_rotations(100, 200) == 3
-
-
-def test_the_last_rewrite_counts(record: Record) -> None:
-    keep(record, outcome(), when_us=100)
-    keep(record, outcome(action=Verb.DEFRAGMENT), when_us=200)
-    keep(record, outcome(result=Result.FAILED), when_us=300)
-    assert {inode: (past.verb, past.when_us) for inode, past in read_past(record, VOLUME, range(200)).items()} == {
-        7: (Verb.DEFRAGMENT, 200)
-    }
 
 
 # Runs
@@ -267,15 +257,6 @@ def test_history_is_of_files_and_of_what_is_below_directories(record: Record, mo
     assert len(found("/")) == len(found()) == 4
     monkeypatch.chdir("/")
     assert found("j/m") == found("/j/m")
-
-
-def test_history_has_since_and_has_not_until(record: Record) -> None:
-    for when_us in (30, 10, 20):
-        keep(record, outcome(), when_us=when_us)
-    assert [entry.when_us for entry in record.history()] == [10, 20, 30]
-    assert [entry.when_us for entry in record.history(since_us=20)] == [20, 30]
-    assert [entry.when_us for entry in record.history(until_us=20)] == [10]
-    assert [entry.when_us for entry in record.history(since_us=11, until_us=30)] == [20]
 
 
 # Extent counts
@@ -447,7 +428,6 @@ def test_the_ledger_counts_every_outcome_and_only_grows_when_rows_are_forgotten(
         (outcome(result=Result.FAILED), 0, 800, 0),
         (outcome(disk_bytes_before=100, disk_bytes_after=900), 4960, -800, 0),
         (outcome(disk_bytes_after=None), 4960, None, 1),
-        (outcome(**UNKNOWN), 4960, None, 1),
         (outcome(unshared_bytes=5), 4960, None, 1),  # a snapshot keeps the old data
         (outcome(action=Verb.ROTATE, **UNKNOWN), 0, None, 0),
         (outcome(action=Verb.SET_NOCOW, extents_before=0, extents_after=0, **UNKNOWN), 0, None, 0),

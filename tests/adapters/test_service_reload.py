@@ -22,7 +22,6 @@ from journalkeeper.model.units import HOUR_US, SECOND_US
 from journalkeeper.service import daemon as daemon_module
 from journalkeeper.service import worker
 from journalkeeper.service.daemon import Daemon
-from journalkeeper.service.jobs import Changed, Notification
 from journalkeeper.service.snapshot import Checked, Message, RunFailed
 from journalkeeper.service.watch import Watches
 from tests.hosts import configured
@@ -132,23 +131,6 @@ async def test_the_look_after_a_failure_comes_sooner_if_another_process_was_in_t
         before_s = time.monotonic()
         await daemon._look_and_schedule(lock)
     assert before_s + delay_s <= daemon._look_at_s <= time.monotonic() + delay_s
-
-
-async def test_followers_are_told_of_each_change(tmp_path: Path) -> None:
-    daemon, heard = make_daemon(tmp_path), list[Notification]()
-    daemon.followers.append(heard.append)
-    daemon.pause(0)
-    assert heard == [Changed()]
-    daemon.resume()
-    assert heard == [Changed(), Changed()]
-
-
-async def test_a_reload_ends_the_problems_of_the_configuration_before(tmp_path: Path) -> None:
-    daemon = make_daemon(tmp_path)
-    daemon._change(configuration="it is wrong", unwritable=((str(tmp_path), Obstacle.OWNER),))
-    await daemon.reload()
-    present = daemon.snapshot().present
-    assert (present.configuration, present.unwritable) == ("", ())
 
 
 async def test_a_look_that_waits_for_a_job_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

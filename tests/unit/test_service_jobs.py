@@ -76,15 +76,6 @@ async def test_jobs_run_one_at_a_time_in_the_order_in_which_they_came(bench: Ben
     assert not bench.jobs.queue
 
 
-async def test_the_same_request_is_another_job(bench: Bench) -> None:
-    first, second = bench.jobs.add(request(1)), bench.jobs.add(request(1))
-    await asyncio.sleep(0)
-    bench.jobs.cancel(first.number)
-    assert first.state == "canceling"
-    await bench.finish(2)
-    assert bench.heard == [("new", 1), ("new", 2), ("canceled", 1), ("done", second.number)]
-
-
 async def test_a_queued_job_that_is_canceled_never_begins(bench: Bench) -> None:
     bench.jobs.add(request(1))
     queued = bench.jobs.add(request(2))

@@ -42,8 +42,7 @@ def put_off(until_us: int | None) -> Skip:
     ("skipped", "outcomes", "whole_us", "wait_s"),
     [
         ((), (), NOW_US + DAY_US, 86_400),
-        ((), (), NOW_US + HOUR_US, 3600),  # the last look at everything was 23 hours ago
-        ((put_off(None),), (), NOW_US + HOUR_US, 3600),
+        ((put_off(None),), (), NOW_US + HOUR_US, 3600),  # the last look at everything was 23 hours ago
         ((put_off(NOW_US + SECOND_US),), (), NOW_US + HOUR_US, 1),
         ((put_off(NOW_US + 2 * HOUR_US),), (), NOW_US + HOUR_US, 3600),
         ((), (), NOW_US + 365 * DAY_US, 86_400),  # the clock was set back
@@ -87,15 +86,6 @@ def test_a_directory_that_cannot_be_examined_ends_no_look(tmp_path: Path, monkey
 def test_the_rights_of_the_effective_user_count() -> None:
     with being_nobody():
         assert obstacles.find_unwritable("/usr", (), obstacles.read_mounts()).keys() == {"/usr"}
-
-
-async def test_after_its_end_a_worker_takes_no_work(tmp_path: Path) -> None:
-    engine = Engine(Config(), directories=(f"{tmp_path}",), state_directory=f"{tmp_path}")
-    made = worker.Worker(lambda: engine, Mock(), Mock(), Mock())
-    assert await made.run(lambda: 7) == 7
-    made.close()
-    with pytest.raises(RuntimeError):
-        made.run(lambda: 7)
 
 
 async def test_an_append_during_a_run_closes_the_window_before_the_next_piece(
