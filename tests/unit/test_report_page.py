@@ -92,6 +92,15 @@ def test_every_chart_has_a_table_below_it_and_a_label_for_screen_readers() -> No
     assert re.findall("figure,table", ",".join(order)) == ["figure,table"] * 3
 
 
+def test_findings_reasons_and_actions_are_shown() -> None:
+    finding = Finding("no-room", Severity.PROBLEM, {"left": None}, "It is full.", ("a & b", "c"))
+    verdict = Verdict((finding,), ("a", "b"), (("units", Unknown("no D-Bus")),))
+    said = " ".join(made(verdict=verdict).words)
+    reasons = [reason.sentence for reason in (Reason.RECORDED, Reason.WINDOW_CLOSED, Reason.FRAGMENTED)]
+    wanted = ["no-room", "It is full.", "a & b\nc", "2 checks passed, 1 could", "32.0M 38.2s", *reasons]
+    assert [words for words in wanted if words not in said] == []
+
+
 def test_each_missing_part_is_unknown_with_the_reason() -> None:
     said = " ".join(made(nothing()).words)
     assert said.count("Unknown: only root may read it.") == 6
@@ -131,19 +140,6 @@ def test_five_years_of_a_busy_host_fit() -> None:
     some = evidence(record=record._replace(entries=entries[::-1]), journal=journal()._replace(boots=boots))
     said = " ".join(made(some).words)
     assert "of 43,800 actions" in said
-
-
-def test_every_reason_that_occurs_is_explained() -> None:
-    said = " ".join(made().words)
-    for reason in (Reason.RECORDED, Reason.WINDOW_CLOSED, Reason.FRAGMENTED):
-        assert reason.sentence in said
-    assert "32.0M 38.2s" in said
-
-
-def test_a_finding_is_shown_with_its_commands() -> None:
-    finding = Finding("no-room", Severity.PROBLEM, {"left": None}, "It is full.", ("a & b", "c"))
-    said = " ".join(made(verdict=Verdict((finding,), ("a", "b"), (("units", Unknown("no D-Bus")),))).words)
-    assert [words in said for words in ("no-room", "It is full.", "a & b\nc", "2 checks passed, 1 could")] == [True] * 4
 
 
 # the head

@@ -68,15 +68,6 @@ def test_the_past_is_told_newest_first_and_its_end_is_said() -> None:
     assert "20 older actions" in lines[10]
     assert "300 extents at" in lines[11]
     assert "at most 300" in lines[11]
-    assert re.fullmatch(
-        r"300 extents at [-0-9]{10} [:0-9]{8}", story.describe_past(a_story(past=(), samples=samples[:1]))[0]
-    )
-
-
-def test_a_failure_is_told_with_its_words() -> None:
-    failed = entry(NOW_US, result=Result.FAILED, reason=Reason.IO_ERROR, detail="Input/output error\x1b[2J")
-    text = said(a_story(past=(failed,)))
-    assert r"failed to compress it (io-error): Input/output error\x1b[2J" in text
 
 
 @pytest.mark.parametrize(
@@ -88,6 +79,7 @@ def test_a_failure_is_told_with_its_words() -> None:
         (WAITING, None, ". `journalkeeper defrag --now` does not wait."),
         (WAITING._replace(until_us=NOW_US - 5), None, "This can change in 1s"),
         (Decision(None, Reason.RECORDED), None, "an archive is rewritten once, unless it changes."),
+        (Decision(Verb.ROTATE, Reason.CHEAPER), None, "The next run of the service does it; `journalkeeper defrag` do"),
         (None, None, "Plan: nothing to do"),
     ],
 )
@@ -112,9 +104,10 @@ def test_a_closed_window_says_when_it_opens() -> None:
 def test_hostile_names_cannot_steer_the_terminal() -> None:
     bad = "\x1b]0;owned\x07\n\udcff"
     row = file(path=f"/var/{bad}", owner=bad, instance=bad, problem=Reason.BAD_HEADER, problem_detail=bad)
-    assert said(
-        a_story(file=row, decided=Decision(None, Reason.IN_USE, bad), past=None, unknown={"past": bad})
-    ).isprintable()
+    failed = entry(NOW_US, result=Result.FAILED, reason=Reason.IO_ERROR, detail="Input/output error\x1b[2J")
+    decided = Decision(None, Reason.IN_USE, bad)
+    assert said(a_story(file=row, decided=decided, past=None, unknown={"past": bad})).isprintable()
+    assert r"failed to compress it (io-error): Input/output error\x1b[2J" in said(a_story(past=(failed,)))
 
 
 # directories
@@ -149,16 +142,14 @@ def test_a_history_is_from_the_oldest_entry_to_the_newest_and_what_would_fit() -
     assert kept.binding == "SystemMaxUse="
 
 
-def test_an_empty_directory_has_no_history_and_divides_by_nothing() -> None:
-    empty = place(())
-    assert empty.retention.full_span_us is None
-    assert "no entries" in told(empty)
-
-
-def test_clocks_that_ran_backwards_make_no_negative_span() -> None:
-    backwards = place((file(head_time_us=NOW_US, tail_time_us=NOW_US - DAY_US),))
-    assert backwards.retention.full_span_us is None
-    assert "Covers: 0, 20" in told(backwards)
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [((), "Covers: no entries"), ((file(head_time_us=NOW_US, tail_time_us=NOW_US - DAY_US),), "Covers: 0, 20")],
+    ids=["empty", "a clock that ran backwards"],
+)
+def test_without_a_span_there_is_no_rate(files: tuple[JournalFile, ...], words: str) -> None:
+    assert place(files).retention.full_span_us is None
+    assert words in told(place(files))
 
 
 def test_a_boot_with_an_unset_clock_adds_no_years_to_what_is_covered() -> None:
@@ -186,11 +177,3 @@ def test_a_directory_tells_instance_window_and_decision() -> None:
         assert words in text
     assert "Window: unknown" in told(place())
     assert "0 to about" not in text
-
-
-@pytest.mark.parametrize("action", [Verb.SET_NOCOW, Verb.ROTATE])
-@pytest.mark.parametrize("window", [None, Window("a", open=True, closes_at_us=NOW_US, reason="online")])
-def test_work_that_only_the_service_does_names_its_command(action: Verb, window: Window | None) -> None:
-    assert story.describe_change(Decision(action, Reason.NO_REDUNDANCY), window, NOW_US) == (
-        "The next run of the service does it; `journalkeeper defrag` does it now."
-    )
