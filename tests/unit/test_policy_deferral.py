@@ -81,8 +81,8 @@ OUTAGES = ((Reason.IO_ERROR, 1, 1), (Reason.READ_ONLY, 2, 2), (Reason.IO_ERROR, 
         (ACTIVE, {}, None),
         (ACTIVE, {"refused": refusal(0, ACTIVE, mtime_ns=1)}, (Reason.IN_USE, NOW_US + AGAIN_US)),
         # other programs keep the disk busy
-        *((FRAGMENTED, {"volumes": (volume(busy_percent=percent),)}, None) for percent in (None, 0, MOST)),
-        *((FRAGMENTED, {"volumes": (volume(busy_percent=percent),)}, BUSY) for percent in (MOST + 1, 100)),
+        *((FRAGMENTED, {"volumes": (volume(busy_percent=percent),)}, None) for percent in (None, MOST)),
+        (FRAGMENTED, {"volumes": (volume(busy_percent=MOST + 1),)}, BUSY),
     ],
 )
 def test_an_action_is_postponed(
@@ -140,11 +140,6 @@ def test_beside_a_balance_or_scrub_nothing_is_begun(doing: str) -> None:
     assert doing in found.skipped[0].detail
 
 
-def test_full_pressure_is_allowed_where_the_configuration_says_so() -> None:
-    config = configured("window", pressure_max_percent=100)
-    assert plan(host(FRAGMENTED, volumes=(volume(busy_percent=100),)), Request(), config).actions
-
-
 def test_another_volumes_disk_may_be_busy() -> None:
     volumes = (volume(), volume(device=41, uuid="other", busy_percent=100))
     found = plan(
@@ -168,14 +163,13 @@ QUIET = (Reason.QUIET_HOURS, 1_700_002_800 * SECOND_US)  # NOW_US is 22:13:20 UT
     [
         (Request(upkeep=True), True, {}, BATTERY),
         (Request(upkeep=True), True, {"on_battery": True}, None),
-        (Request(upkeep=True), False, {}, None),
         (Request(upkeep=True), False, {"quiet_hours": "Mon..Fri 20:00..23:00"}, QUIET),
         (Request(upkeep=True), False, {"quiet_hours": "Wed 20:00..23:00"}, None),
         (Request(upkeep=True, asked=True), True, {"quiet_hours": "20:00..23:00"}, None),
         (Request(upkeep=True, now=True), True, {"quiet_hours": "20:00..23:00"}, None),
         (Request(before_shutdown=True, upkeep=True, archived=True), True, {"quiet_hours": "20:00..23:00"}, None),
     ],
-    ids=["battery", "OnBattery=yes", "mains", "quiet", "another day", "defrag", "--now", "shutdown"],
+    ids=["battery", "OnBattery=yes", "quiet", "another day", "defrag", "--now", "shutdown"],
 )
 def test_the_services_own_work_rests_on_battery_and_in_quiet_hours(
     local: Callable[[str], None],
@@ -218,11 +212,8 @@ CHANGE = "02:30..04:30"
     [
         (DAYTIME, "2026-11-27 07:59:59", None),  # a Friday
         (DAYTIME, "2026-11-27 08:00:00", "2026-11-27 18:00:00"),
-        (DAYTIME, "2026-11-27 17:59:59", "2026-11-27 18:00:00"),
         (DAYTIME, "2026-11-27 18:00:00", None),
         (DAYTIME, "2026-11-28 12:00:00", None),
-        (NIGHTS, "2026-11-27 21:59:59", None),
-        (NIGHTS, "2026-11-27 22:00:00", "2026-11-28 06:30:00"),
         (NIGHTS, "2026-11-29 23:00:00", "2026-11-30 06:30:00"),  # the end of a week
         (NIGHTS, "2026-11-28 06:30:00", None),
         ("Fri 22:00..06:00", "2026-11-28 05:59:59", "2026-11-28 06:00:00"),

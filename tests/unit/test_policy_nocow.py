@@ -8,16 +8,12 @@ from typing import Any
 import pytest
 
 from journalkeeper.config.directives import Config, Nocow
-from journalkeeper.journald.names import classify
 from journalkeeper.model import Action, Host, Kind, Reason, Refusal, Request, Skip, Verb
 from journalkeeper.model.units import MINUTE_US, format_span
 from journalkeeper.policy.nocow import decide
 from journalkeeper.policy.plan import plan
 from tests.hosts import DEVICE, DIRECTORY, NOW_US, extents, file, host, instance, volume
-from tests.journal_files import archive_name
 
-COPIES = ("raid1", "raid10", "raid5", "raid6", "raid1c3", "raid1c4", "dup")
-SINGLES = ("single", "raid0")
 DONE, BOTH = {"auto": Reason.NO_REDUNDANCY, "yes": Reason.CONFIGURED}, (False, True)
 
 
@@ -33,16 +29,10 @@ def answer(word: str, **words: object) -> Action | Skip | None:
     return decide(instance(inode=256, **words), volume(**of_volume), host(), config(word))
 
 
-def skip(word: str, **words: object) -> Skip:
-    found = answer(word, **words)
-    assert isinstance(found, Skip)
-    return found
-
-
 @pytest.mark.parametrize(
     ("word", "words", "reason"),
     [
-        *((word, {"data_profile": profile}, reason) for profile in SINGLES for word, reason in DONE.items()),
+        *((word, {}, reason) for word, reason in DONE.items()),
         *(("no", {"nocow": nocow, "redundant": redundant}, None) for nocow in BOTH for redundant in BOTH),
         ("auto", {"nocow": True}, None),
         *(("yes", {"nocow": True, "redundant": redundant}, None) for redundant in BOTH),
@@ -53,6 +43,7 @@ def skip(word: str, **words: object) -> Skip:
         ("auto", {"compressed": True}, Reason.COMPRESSION),
         ("auto", {"refuses_compression": True}, Reason.COMPRESSION),
         ("auto", {"options": ("ro",), "redundant": True}, Reason.REDUNDANT),
+        ("auto", {"nocow": True, "redundant": True}, Reason.REDUNDANT),
     ],
 )
 def test_a_directory_becomes_nocow_or_not(word: str, words: dict[str, object], reason: Reason | None) -> None:
@@ -60,13 +51,6 @@ def test_a_directory_becomes_nocow_or_not(word: str, words: dict[str, object], r
     assert (found and (found.path, found.reason)) == (reason and (DIRECTORY, reason))
     assert isinstance(found, Action) == (reason in DONE.values())
     assert not isinstance(found, Action) or found.action is Verb.SET_NOCOW
-
-
-@pytest.mark.parametrize("profile", COPIES)
-def test_auto_leaves_data_with_copies_datacow_and_says_of_what_profile_it_is(profile: str) -> None:
-    found = skip("auto", data_profile=profile, redundant=True)
-    assert (found.path, found.reason) == (DIRECTORY, Reason.REDUNDANT)
-    assert f"the volume stores data as {profile}" in found.detail
 
 
 @pytest.mark.parametrize(
@@ -97,12 +81,6 @@ def test_a_directory_on_another_filesystem_is_not_spoken_of() -> None:
     assert decide(instance(), None, host(), config("yes")) is None
 
 
-def test_auto_warns_of_what_somebody_else_made_nocow_on_data_with_copies() -> None:
-    found = skip("auto", nocow=True, redundant=True, data_profile="raid1")
-    assert found.reason is Reason.REDUNDANT
-    assert "no checksum shows which copy is good" in found.detail
-
-
 @pytest.mark.parametrize(("minutes", "again"), [(0, False), (59, False), (60, True), (-1, True)])
 def test_a_failed_change_of_nocow_is_tried_again_after_an_hour(minutes: int, again: bool) -> None:
     when_us = NOW_US - minutes * MINUTE_US
@@ -114,6 +92,16 @@ def test_a_failed_change_of_nocow_is_tried_again_after_an_hour(minutes: int, aga
         assert isinstance(found, Skip)
         assert (found.reason, found.until_us) == (Reason.NOT_TAKEN, when_us + 60 * MINUTE_US)
         assert found.detail.endswith("ago: it is not there")
+
+
+@pytest.mark.parametrize(
+    ("nocow", "words"),
+    [(False, "the volume stores data as raid1"), (True, "no checksum shows which copy is good")],
+)
+def test_data_with_copies_stays_datacow_and_a_nocow_directory_is_warned_of(words: str, *, nocow: bool) -> None:
+    found = answer("auto", nocow=nocow, data_profile="raid1", redundant=True)
+    assert isinstance(found, Skip)
+    assert words in found.detail
 
 
 SHARED = file(extents=extents(shared_bytes=4096))
@@ -143,12 +131,6 @@ def test_auto_leaves_a_journal_of_which_snapshots_are_taken_datacow_and_yes_does
     assert "doctor" in warned.detail
 
 
-def test_snapshots_of_another_journal_are_no_evidence() -> None:
-    there = "/var/log/journal/b.web"
-    given = host(SHARED._replace(path=f"{there}/system.journal"))
-    assert isinstance(decide(instance(), volume(), given, config("auto")), Action)
-
-
 @pytest.mark.parametrize(
     ("snapshots", "detail"), [(0, "no snapshots"), (None, "none of the files is shared")], ids=["asked", "unknown"]
 )
@@ -168,14 +150,12 @@ def test_no_advice_undoes_what_was_done_lately() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["user-1000.journal", archive_name(stem="user-1000"), f"user-65534@{1:016x}-{1:016x}.journal~"]
+    "words",
+    [{"owner": "user:1000"}, {"path": "/var/log/journal/b.web/system.journal"}],
+    ids=["a user may reflink an own journal", "another directory"],
 )
-def test_a_shared_journal_of_a_user_is_no_evidence_as_its_user_may_reflink_it(name: str) -> None:
-    path = f"{DIRECTORY}/{name}"
-    kind = classify(name)
-    assert kind is not None
-    given = host(SHARED._replace(path=path, owner=kind.owner, kind=kind.kind))
-    assert isinstance(decide(instance(), volume(), given, config("auto")), Action)
+def test_a_shared_file_of_somebody_else_is_no_evidence(words: dict[str, Any]) -> None:
+    assert isinstance(decide(instance(), volume(), host(SHARED._replace(**words)), config("auto")), Action)
 
 
 @pytest.mark.parametrize(
@@ -185,9 +165,3 @@ def test_a_shared_journal_of_a_user_is_no_evidence_as_its_user_may_reflink_it(na
 def test_directories_are_for_who_asks_for_upkeep_of_everything(request_: Request, number: int) -> None:
     found = plan(host(file()), request_, Config())
     assert [action.action for action in found.actions].count(Verb.SET_NOCOW) == number
-
-
-def test_every_directory_has_its_own_action() -> None:
-    other = instance(name="b.web", directory="/var/log/journal/b.web", namespace="web")
-    found = plan(host(instances=(instance(), other)), Request(upkeep=True), Config())
-    assert [action.path for action in found.actions] == [DIRECTORY, "/var/log/journal/b.web"]
