@@ -25,7 +25,6 @@ def test_a_namespace_stores_persistently_unless_told_otherwise() -> None:
 @pytest.mark.parametrize(
     ("line", "changes"),
     [
-        ("Storage=persistent", {"storage": "persistent"}),
         ("Storage=none", {"storage": "none"}),
         ("SyncIntervalSec=1min 30s", {"sync_interval_us": 90_000_000}),
         ("SyncIntervalSec=0", {"sync_interval_us": 0}),
@@ -33,7 +32,6 @@ def test_a_namespace_stores_persistently_unless_told_otherwise() -> None:
         ("SystemMaxUse=1G", {"system_max_use_bytes": GIB}),
         ("SystemKeepFree=15", {"system_keep_free_bytes": 15}),
         ("SystemMaxFileSize=16M", {"system_max_file_size_bytes": 16 * MIB}),
-        ("SystemMaxFiles=10", {"system_max_files": 10}),
         ("SystemMaxFiles=0x10", {"system_max_files": 16}),
         ("SystemMaxFiles=18446744073709551614", {"system_max_files": 2**64 - 2}),
         ("SystemMaxFiles=18446744073709551615", {}),  # journald's mark for "not set"
@@ -70,7 +68,6 @@ def test_nothing_counts_after_what_stops_journald(stop: str) -> None:
     ("filesystem_bytes", "use", "free", "size"),
     [
         (0, MIB, MIB, 512 * KIB),
-        (10 * GIB, GIB, 512 * MIB, 128 * MIB),
         (40 * GIB, 4 * GIB, 2 * GIB, 128 * MIB),
         (400 * GIB, 4 * GIB, 4 * GIB, 128 * MIB),
     ],
@@ -89,12 +86,10 @@ def test_limits_follow_the_size_of_the_file_system(filesystem_bytes: int, use: i
         (1, None, MIB, 512 * KIB),
         (MIB + 1, None, MIB + 4096, 512 * KIB),
         (800 * MIB, None, 800 * MIB, 100 * MIB),
-        (2048 * MIB, None, 2048 * MIB, 128 * MIB),
         (800 * MIB, 1, 800 * MIB, 512 * KIB),
         (800 * MIB, 400 * MIB, 800 * MIB, 400 * MIB),
         (800 * MIB, 400 * MIB + 4096, 800 * MIB + 8192, 400 * MIB + 4096),
         (100 * GIB, 8 * GIB, 100 * GIB, 4 * GIB - 1),
-        (0, None, 0, 0),
         (0, 64 * MIB, 0, 64 * MIB),
     ],
 )

@@ -56,8 +56,6 @@ def test_a_format_that_is_unknown_is_not_judged_by_its_other_fields(flags: int, 
         {"tail_object": SIZE - 16},
         {"tail_object": HEADER_SIZE, "data_table": 0, "data_table_size": 0, "field_table": 0, "field_table_size": 0,
          "entry_array": 0, "entries": 0, "objects": 0},
-        {"tail_object": 0, "data_table": 0, "data_table_size": 0, "field_table": 0, "field_table_size": 0,
-         "entry_array": 0},
         {"entry_array": 0},
         {"data_table": 4_000_016},  # a new file's last object, its items behind its header
         {"data_table_size": SIZE - 5632},
@@ -80,13 +78,10 @@ def test_header_fields_at_the_limit_are_accepted(changes: dict[str, int]) -> Non
         {"tail_object": SIZE - 8},
         {"tail_object": 4_000_001},
         {"entry_array": 4_000_008},
-        {"entry_array": 3_999_001},
         {"data_table": 4_000_024},
         {"data_table": 5633},
-        {"data_table": 200},
         {"data_table_size": SIZE - 5632 + 1},
         {"field_table_size": 2**64 - 1},
-        {"head_time": (1 << 55) + 1},
         {"tail_time": (1 << 55) + 1},
     ],
 )
@@ -95,17 +90,12 @@ def test_header_fields_beyond_the_limit_are_refused(changes: dict[str, int]) -> 
         parse(made(**changes), SIZE)
 
 
-def test_wrong_magic_is_no_journal() -> None:
-    with pytest.raises(HeaderError, match="magic"):
-        parse(b"KSHHRHLP" + made()[8:], SIZE)  # the magic of journald's sealing keys
-
-
 def test_a_short_file_is_no_journal() -> None:
     assert parse(made(header_size=208, arena=SIZE - 208)[:HEADER_BYTES], SIZE).entries == 83
     with pytest.raises(HeaderError, match="207 bytes"):
         parse(made()[: HEADER_BYTES - 1], SIZE)
-    with pytest.raises(HeaderError, match="only 0 bytes"):
-        parse(b"", 0)
+    with pytest.raises(HeaderError, match="magic"):
+        parse(b"KSHHRHLP" + made()[8:], SIZE)  # the magic of journald's sealing keys
 
 
 def test_a_file_that_grew_since_its_stat_is_looked_at_again(tmp_path: Path) -> None:

@@ -13,8 +13,6 @@ from journalkeeper.model.compression import Compression, parse_compression
     [
         ("no", None),
         ("lzo", Compression("lzo")),
-        ("zlib", Compression("zlib")),
-        ("zlib:1", Compression("zlib", 1)),
         ("zlib:9", Compression("zlib", 9)),
         ("zstd", Compression("zstd")),
         ("zstd:1", Compression("zstd", 1)),

@@ -87,14 +87,6 @@ def rotations(found: Plan) -> list[tuple[str, Reason]]:
 # To make an active file NOCOW
 
 
-def test_it_is_rotated_in_the_plan_that_makes_the_directory_nocow() -> None:
-    found = decided(host(active(), instances=(young(nocow=False),)))
-    assert [(action.action, action.path) for action in found.actions] == [
-        (Verb.SET_NOCOW, DIRECTORY),
-        (Verb.ROTATE, SYSTEM),
-    ]
-
-
 def test_the_archive_of_a_rotation_is_compacted() -> None:
     one = file(extents=extents(3000))
     found = decided(host(one, instances=(young(),), past=known(one, verb=Verb.ROTATE)))
@@ -122,7 +114,7 @@ def obstacle(**words: Any) -> list[tuple[str, Reason]] | list[Reason]:
 
 ROTATED = [(SYSTEM, Reason.BORN_DATACOW)]
 HALF = active(size_mib=64)
-SIXTEEN = (active(), *archives(16, 123))
+SIXTEEN = (active(size_mib=1), *archives(16, 123))
 TEN = {"system_max_use_bytes": 0, "system_max_files": 10}
 FEW = {"system_max_use_bytes": 200 * MIB, "system_max_file_size_bytes": 25 * MIB}
 
@@ -132,13 +124,13 @@ FEW = {"system_max_use_bytes": 200 * MIB, "system_max_file_size_bytes": 25 * MIB
     [
         ({}, ROTATED),
         ({"instance": {"nocow": False}, "volumes": (volume(options=("rw", "nodatacow")),)}, ROTATED),
+        ({"instance": {"nocow": False}}, ROTATED),  # in the plan that makes the directory NOCOW
         ({"instance": {"nocow": False}, "volumes": (volume(redundant=True),)}, [Reason.REDUNDANT]),
         ({"config": Config(nocow=Nocow(rotate_to_apply=False))}, [Reason.NOT_ASKED]),
         ({"past": known(active(), verb=Verb.ROTATE)}, [Reason.NOT_TAKEN]),  # it came of a rotation
         ({"files": (active(extents=extents(32, 32 * MIB, shared_bytes=MIB)),)}, [Reason.SNAPSHOTS]),
         # Nothing becomes NOCOW by a rotation
         ({"files": (active(nocow=True),)}, []),
-        ({"files": archives(2, 32)}, []),
         ({"files": (active(owner="remote"),)}, []),
         ({"files": (active(links=2),)}, []),
         ({"files": (active(problem=Reason.BAD_HEADER),)}, []),
@@ -153,20 +145,17 @@ FEW = {"system_max_use_bytes": 200 * MIB, "system_max_file_size_bytes": 25 * MIB
         ({"files": (active(state=State.ONLINE, mtime_ns=NOW_US * 1000),)}, [Reason.WINDOW_CLOSED]),
         # Retention: the active file has 32 MiB, a full one 128, the limit is 4096. journald itself keeps 4,032 MiB in
         # the mean: 31 full files beside a new one of 8, and half a file
-        ({"files": (active(), *archives(1, 0))}, ROTATED),
         ({"files": (active(), *archives(32, 128))}, ROTATED),  # 128 MiB go
-        ({"files": (active(), *archives(31, 128))}, ROTATED),  # nothing goes
         ({"files": (active(), *archives(1, 5000))}, [Reason.RETENTION]),  # the only archive
         # What is not available is not kept: 16 files of 123 MiB are there
-        ({"files": SIXTEEN, "instance": {"available_bytes": GIB + 100 * MIB}}, ROTATED),
-        ({"files": SIXTEEN, "instance": {"available_bytes": 0}}, ROTATED),  # one goes: 91 of 1,984 too soon
+        ({"files": SIXTEEN}, ROTATED),
+        ({"files": SIXTEEN, "instance": {"available_bytes": 0}}, [Reason.RETENTION]),  # one goes: 122 of 1,984 too soon
         # 39 archives, a new file, and 12 full ones fill the bytes: SystemMaxFiles= may delete two of 64 MiB before that
         ({"files": (HALF, *archives(38, 64)), "instance": {"system_max_files": 50}}, ROTATED),
         ({"files": (HALF, *archives(38, 64)), "instance": {"system_max_files": 49}}, [Reason.RETENTION]),
         ({"files": (HALF, *archives(38, 64)), "instance": {"system_max_files": 0}}, ROTATED),
         # Without limits nothing is deleted, and with unknown ones anything
         ({"instance": {"system_max_use_bytes": 0, "system_max_files": 0}}, ROTATED),
-        ({"instance": {"system_max_use_bytes": 0, "system_max_files": 100}}, ROTATED),
         ({"files": (active(), *archives(99, 128)), "instance": {"system_max_use_bytes": 0}}, ROTATED),
         ({"files": (active(), *archives(9, 128)), "instance": TEN}, [Reason.RETENTION]),
         ({"instance": {"system_max_use_bytes": None}}, [Reason.RETENTION]),
@@ -178,11 +167,8 @@ FEW = {"system_max_use_bytes": 200 * MIB, "system_max_file_size_bytes": 25 * MIB
         ({"instance": {"max_retention_us": 30 * DAY_US - 1, "max_file_us": 30 * DAY_US}}, [Reason.RETENTION]),
         ({"instance": {"max_retention_us": 30 * DAY_US, "max_file_us": 0}}, [Reason.RETENTION]),
         # 7 full files of 25 MiB beside a new one of 8, 187.5 in the mean
-        ({"files": (active(size_mib=5),), "instance": FEW}, ROTATED),
-        ({"files": (active(size_mib=5), *archives(7, 25)), "instance": FEW}, ROTATED),
         ({"files": (active(size_mib=5), *archives(8, 25)), "instance": FEW}, ROTATED),  # one goes: 5 too soon
         ({"files": (active(size_mib=1), *archives(8, 25)), "instance": FEW}, [Reason.RETENTION]),  # 11
-        ({"files": (active(size_mib=24), *archives(8, 25)), "instance": FEW}, ROTATED),
     ],
 )
 def test_journald_is_asked_only_when_nothing_speaks_against_it(words: dict[str, Any], expected: object) -> None:
@@ -218,7 +204,6 @@ def test_two_instances_share_the_days_rotations(*, nocow: bool) -> None:
     ("size_mib", "dense_mib", "dense", "rest", "tool"),
     [
         (32, 32, 187, 0, Verb.ROTATE),  # measured: 5,992 extents in 32 MiB. Ranges 32 + 2, rotation 8 + 3.6 + 1.25
-        (128, 128, 100, 0, Verb.ROTATE),
         (8, 8, 100, 0, Verb.ROTATE),  # 8 + 0.5 against 2 + 3.6 + 1.25
         (4, 4, 100, 0, Verb.DEFRAGMENT),  # 4 + 0.25 against 1 + 3.6 + 1.25: the hash tables decide
         (128, 8, 100, 0, Verb.DEFRAGMENT),  # 8 + 0.5 against 32 + 3.6 + 1.25
@@ -261,7 +246,6 @@ def test_no_rotations_a_day_are_none_before_a_shutdown_either() -> None:
         (8, 0, 0, True, True, 0),  # which tear no NOCOW file
         (8, 0, 1, True, True, 1),  # but one that a snapshot shares: 18.75 against 8 + 2 + 3.6 + 1.25
         (8, 0, 1, True, False, 0),
-        (8, 40, 1, True, False, 1),
     ],
 )
 def test_a_rotation_is_judged_by_what_the_next_reader_pays(
@@ -358,7 +342,6 @@ def test_where_a_rotation_may_not_be_ranges_are_the_tool(words: dict[str, Any], 
         # then 166 MiB: 43 more than the 31 full files, each of 53 MiB
         (20, 53, Verb.ROTATE),
         (20, 52, Verb.DEFRAGMENT),
-        (58, 60, Verb.ROTATE),
         (59, 60, Verb.DEFRAGMENT),  # 224 MiB are spent
     ],
 )
@@ -390,13 +373,6 @@ def test_the_days_rotations_are_spread_over_it(a_day: int, age_us: int, *, now: 
         says = f"the file is {old} old; a file is rotated to save writes after {every}"
         (detail,) = (skip.detail for skip in found.skipped if skip.reason is Reason.TOO_YOUNG)
         assert detail == f"journald is not asked to rotate yet: {says}"
-
-
-def test_redundant_data_says_both_why_it_stays_datacow_and_what_is_done_instead() -> None:
-    raid1 = (volume(redundant=True, data_profile="raid1"),)
-    found = decided(host(active(per_mib=100), instances=(young(nocow=False),), volumes=raid1))
-    assert rotations(found) == [(SYSTEM, Reason.CHEAPER)]
-    assert [reason for reason, _ in said(found)] == [Reason.REDUNDANT]
 
 
 def test_many_instances_do_not_make_all_files_be_gone_through_for_each() -> None:
