@@ -24,7 +24,7 @@ from typing import Final
 from journalkeeper.btrfs import inode, placement
 from journalkeeper.btrfs.volume import read_mount_options
 from journalkeeper.execute.verified_file import Failed, Refused, hold
-from journalkeeper.journald import control, header, opening
+from journalkeeper.journald import control, header, layout, opening
 from journalkeeper.model import Instance, JournalFile, Reason, Rotation, State
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.model.run import Found
@@ -74,7 +74,7 @@ def rotate(target: Rotation, reason: Reason) -> Found:
             with opening.open_directory(target.directory) as fd:
                 if not inode.is_nocow(fd) and "nodatacow" not in read_mount_options(fd):
                     raise Refused(Reason.CHANGED, "the directory is not NOCOW: a new file would be datacow, too")
-        if not control.can_be_asked(target.directory, target.namespace):
+        if not control.can_be_asked(layout.describe_directory(target.directory)):
             raise Refused(Reason.NO_JOURNALD, "no journald writes this directory any more")
         try:
             control.rotate(target.namespace)

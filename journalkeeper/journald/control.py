@@ -35,21 +35,17 @@ def get_socket_path(namespace: str = "") -> str:
     return f"{runtime}/io.systemd.journal"
 
 
-def can_be_asked(directory: str, namespace: str = "") -> bool:
-    """Return whether a journald that accepts our requests seems to write `directory`. No request is sent.
+def can_be_asked(place: layout.Directory) -> bool:
+    """Return whether a journald that accepts our requests seems to write `place`. No request is sent.
 
     The main journald writes to /run early and late in a boot.
 
     Source: system_journal_open(), server_flushed_flag_is_set(), server_relinquish_var().
     """
     try:
-        name = f"{layout.read_machine_id()}.{namespace}" if namespace else layout.read_machine_id()
-        own = os.stat(f"{layout.TOP}/{name}")
-        if not name or not os.path.samestat(os.stat(directory, follow_symlinks=False), own):
-            return False
-        if not namespace:
+        if not place.namespace:
             os.stat(f"{RUNTIME}/flushed")
-        return stat.S_ISSOCK(os.stat(get_socket_path(namespace)).st_mode)
+        return has_journald(place) and stat.S_ISSOCK(os.stat(get_socket_path(place.namespace)).st_mode)
     except OSError:
         return False  # without access to these places, the call would fail, too
 
@@ -58,8 +54,9 @@ def has_journald(place: layout.Directory, root: str = "/") -> bool:
     """Return whether a journald of this machine can write `place`: not in a copy, nor without a namespace's socket."""
     if not place.machine_id or place.machine_id != layout.read_machine_id(root):
         return False
+    own = f"{layout.TOP}/{'.'.join(filter(None, (place.machine_id, place.namespace)))}"
     try:
-        if root == "/" and not os.path.samefile(place.path, f"{layout.TOP}/{place.name}"):
+        if root == "/" and not os.path.samefile(place.path, own):
             return False
         return not place.namespace or stat.S_ISSOCK(os.stat(get_socket_path(place.namespace)).st_mode)
     except FileNotFoundError:

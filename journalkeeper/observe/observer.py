@@ -214,7 +214,7 @@ class Observer:
             inode=status.st_ino,
             compressed=bool(flags & inode.FS_COMPR_FL),
             refuses_compression=bool(flags & inode.FS_NOCOMP_FL),
-            rotatable=stores and control.can_be_asked(place.path, place.namespace),
+            rotatable=stores and control.can_be_asked(place),
         )
         listing = layout.list_directory(fd)
         gathered.leftovers += [f"{place.path}/{name}" for name in listing.leftovers]

@@ -10,16 +10,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import Final
 
-from journalkeeper.btrfs.volume import (
-    FIRST_FREE_OBJECTID,
-    find_mount_line,
-    get_mount_point,
-    is_in_read_only_subvolume,
-    parse_options,
-    read_mount_lines,
-    read_volume,
-    require_btrfs,
-)
+from journalkeeper.btrfs import volume
 from journalkeeper.health.evidence import Obstacle, Silence, lacks_room
 from journalkeeper.journald import control, layout, opening
 from journalkeeper.journald.layout import Directory
@@ -63,7 +54,7 @@ def list_places(tops: Iterable[str]) -> Places:
 def read_mounts(table: str = HOST) -> Mounts:
     """Return the options of each mount point; {} where they cannot be read."""
     with suppress(OSError):
-        return {get_mount_point(line): parse_options(line) for line in read_mount_lines(table)}
+        return {volume.get_mount_point(line): volume.parse_options(line) for line in volume.read_mount_lines(table)}
     return {}
 
 
@@ -94,8 +85,8 @@ def _find_obstacle(path: str, mounts: Mounts) -> dict[str, Obstacle]:
 
 def _find_read_only_subvolume(path: str) -> str:
     with suppress(OSError), opening.open_directory(os.path.realpath(path)) as fd:
-        if is_in_read_only_subvolume(fd):
-            while os.stat(path).st_ino != FIRST_FREE_OBJECTID:
+        if volume.is_in_read_only_subvolume(fd):
+            while os.stat(path).st_ino != volume.FIRST_FREE_OBJECTID:
                 path = os.path.dirname(path)
             return path
     return ""
@@ -105,7 +96,7 @@ def _guess_obstacle(path: str) -> Obstacle:
     """Return the likely reason why `path` cannot be written, by elimination, at last ATTRIBUTE. Raises: OSError."""
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        fields = (find_mount_line(fd) or "").rstrip("\n").split(" ")
+        fields = (volume.find_mount_line(fd) or "").rstrip("\n").split(" ")
         seen = os.fstat(fd)
     finally:
         os.close(fd)
@@ -130,8 +121,8 @@ def find_full(places: Places) -> tuple[tuple[str, Volume], ...]:
     paths = ([one.path for one in below] or [os.path.realpath(top)] for top, below in places.items())
     for path in chain.from_iterable(paths):
         with suppress(KeeperError, OSError), opening.open_directory(path) as fd:
-            require_btrfs(fd, path)
-            found.setdefault(os.fstat(fd).st_dev, (path, read_volume(fd)))
+            volume.require_btrfs(fd, path)
+            found.setdefault(os.fstat(fd).st_dev, (path, volume.read_volume(fd)))
     return tuple(one for one in found.values() if lacks_room(one[1]))
 
 
@@ -139,7 +130,7 @@ def is_left_by_rollback(path: str) -> bool:
     """Return whether `path` can be opened and is what a snapshot contains in place of a subvolume."""
     with suppress(OSError), opening.open_directory(os.path.realpath(path)) as fd:
         # it knows no ioctl of btrfs, and other filesystems use this number, too
-        return os.fstat(fd).st_ino == EMPTY_SUBVOL_DIR_OBJECTID and " - btrfs " in (find_mount_line(fd) or "")
+        return os.fstat(fd).st_ino == EMPTY_SUBVOL_DIR_OBJECTID and " - btrfs " in (volume.find_mount_line(fd) or "")
     return False
 
 
@@ -148,20 +139,13 @@ def find_silent(places: Places, timeout_s: float) -> tuple[tuple[str, Silence], 
 
     A journald of a namespace is asked only while it runs, because a question would start it.
     """
-    namespaces = sorted(_find_namespaces(places)) if os.path.isdir(BOOTED) else []
-    units = [(one, f"systemd-journald{one and '@'}{one}.service") for one in namespaces]
-    return tuple((unit, why) for one, unit in units if (why := _find_silence(one, unit, timeout_s)))
-
-
-def _find_namespaces(places: Places) -> set[str]:
-    """Return the namespaces of this host's own journals in `places`, "" for the default one."""
-    host = os.path.realpath(layout.TOP)
-    found = {"" for top in places if os.path.realpath(top) == host}
+    if not os.path.isdir(BOOTED):
+        return ()
+    namespaces = {"" for top in places if os.path.realpath(top) == os.path.realpath(layout.TOP)}
     with suppress(OSError):
-        machine = layout.read_machine_id()
-        all_places = (one for below in places.values() for one in below)
-        found |= {one.namespace for one in all_places if (os.path.dirname(one.path), one.machine_id) == (host, machine)}
-    return found
+        namespaces |= {one.namespace for one in chain.from_iterable(places.values()) if control.has_journald(one)}
+    units = [(one, f"systemd-journald{one and '@'}{one}.service") for one in sorted(namespaces)]
+    return tuple((unit, why) for one, unit in units if (why := _find_silence(one, unit, timeout_s)))
 
 
 def _find_silence(namespace: str, unit: str, timeout_s: float) -> Silence | None:

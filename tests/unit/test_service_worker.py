@@ -15,6 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from journalkeeper.btrfs import volume
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.model import Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb
@@ -78,7 +79,7 @@ def test_the_reason_that_files_wait_for_is_counted_without_directories(tmp_path:
 
 def test_a_directory_that_cannot_be_examined_ends_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda *_, **__: False)
-    monkeypatch.setattr(obstacles, "find_mount_line", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
+    monkeypatch.setattr(volume, "find_mount_line", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
     assert obstacles.find_unwritable(f"{tmp_path}", (), obstacles.read_mounts()) == {}
 
 
