@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 from journalkeeper.config import files
 from journalkeeper.model import GIB, KIB, MIB
@@ -30,7 +30,8 @@ class Settings(NamedTuple):
     """The settings of one journald that journalkeeper uses. None stands for a limit that journald computes.
 
     `fill_defaults` replaces each None. With `sync_interval_us` 0 or units.INFINITY_US journald never syncs by time. 0
-    means no limit for `system_max_files`, `max_retention_us` and `max_file_us`.
+    means no limit for `system_max_files`, `max_retention_us`, `max_file_us`, and either part of the rate limit, which
+    journald raises when much disk space is free.
     """
 
     storage: str = "auto"
@@ -41,20 +42,9 @@ class Settings(NamedTuple):
     system_max_files: int = 100
     max_retention_us: int = 0
     max_file_us: int = MAX_FILE_US
+    rate_limit_burst: int = 10_000
+    rate_limit_interval_us: int = 30 * SECOND_US
 
-
-class RateLimit(NamedTuple):
-    """The number of messages of one unit that journald accepts in an interval. If either is 0, there is no limit.
-
-    journald raises the number when much disk space is free.
-    """
-
-    burst: int = 10_000
-    interval_us: int = 30 * SECOND_US
-
-
-T = TypeVar("T", Settings, RateLimit)
-Reader: TypeAlias = Callable[[str], Any]
 
 REMOTE = Settings(storage="persistent", sync_interval_us=0, system_max_files=0)
 """systemd-journal-remote, which writes remote/, has no sync timer. Its own limits are in journal-remote.conf(5)."""
@@ -73,20 +63,11 @@ def read_settings(namespace: str = "", *, root: str = "/") -> Settings:
 
 def from_assignments(rows: list[files.Assignment], namespace: str = "") -> Settings:
     """Return journald's defaults, changed by the valid assignments in `rows` up to the first fatal row."""
-    return _apply_assignments(rows, _KEYS, Settings(storage="persistent" if namespace else "auto"))
-
-
-def read_rate_limit() -> RateLimit:
-    """Return the rate limit of this host's main journald. Raises: as `read_settings`."""
-    return _apply_assignments(files.assignments("journald.conf"), _RATE_KEYS, RateLimit())
-
-
-def _apply_assignments(rows: list[files.Assignment], keys: Mapping[str, tuple[str, Reader]], found: T) -> T:
-    """Return `found` with the valid values of `rows`, up to the first fatal one. Ignore the others."""
+    found = Settings(storage="persistent" if namespace else "auto")
     for row in rows:
         if row.fatal:
             break
-        known = keys.get(row.key) if row.section == "Journal" else None
+        known = _KEYS.get(row.key) if row.section == "Journal" else None
         if known is None:
             continue
         field, read = known
@@ -114,7 +95,7 @@ def _parse_count(text: str) -> int:
     return count
 
 
-_KEYS: dict[str, tuple[str, Reader]] = {
+_KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "Storage": ("storage", _parse_storage),
     "SyncIntervalSec": ("sync_interval_us", parse_span_us),
     "SystemMaxUse": ("system_max_use_bytes", parse_size),
@@ -123,11 +104,9 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "SystemMaxFiles": ("system_max_files", _parse_count),
     "MaxRetentionSec": ("max_retention_us", parse_span_us),
     "MaxFileSec": ("max_file_us", parse_span_us),
-}
-_RATE_KEYS: dict[str, tuple[str, Reader]] = {
-    "RateLimitIntervalSec": ("interval_us", parse_span_us),
-    "RateLimitInterval": ("interval_us", parse_span_us),
-    "RateLimitBurst": ("burst", _parse_count),
+    "RateLimitIntervalSec": ("rate_limit_interval_us", parse_span_us),
+    "RateLimitInterval": ("rate_limit_interval_us", parse_span_us),
+    "RateLimitBurst": ("rate_limit_burst", _parse_count),
 }
 
 

@@ -185,7 +185,7 @@ def describe_instance(
         namespace=directory.namespace,
         nocow=nocow,
         available_bytes=None if space is None else space.f_frsize * space.f_bavail,
-        **found._asdict(),
+        **{name: value for name, value in found._asdict().items() if name in Instance._fields},
     )
 
 

@@ -44,12 +44,13 @@ def count_messages(asked: Namespace) -> int:
     FileError if journald.conf cannot be read.
     """
     count: int = max(1, round(asked.rate * asked.seconds))
-    limit = conf.read_rate_limit()
-    if not (asked.host and limit.burst and limit.interval_us):
+    found = conf.read_settings()
+    interval_us = found.rate_limit_interval_us
+    if not (asked.host and found.rate_limit_burst and interval_us):
         return count
-    half = limit.burst // 2
-    if min(count, asked.rate * limit.interval_us / 1e6) > half:
-        most = f"at most {half} messages in {format_span(limit.interval_us)}, half of RateLimitBurst="
+    half = found.rate_limit_burst // 2
+    if min(count, asked.rate * interval_us / 1e6) > half:
+        most = f"at most {half} messages in {format_span(interval_us)}, half of RateLimitBurst="
         raise UsageError(f"--host: {most}, so that no program loses messages; lower --rate or --seconds")
     return count
 
