@@ -41,16 +41,12 @@ class Journalctl:
     output: IO[bytes]
     said: IO[bytes]
 
-    def wait(self) -> int:
-        """Wait for journalctl to end. Return its exit status, or the negative number of the signal that killed it."""
-        return self.child.wait()
-
     def make_error(self) -> KeeperError:
         """Wait for journalctl to end, and return a NeedsRootError or KeeperError for the caller to raise.
 
         The caller must have read the output: a full pipe would block journalctl.
         """
-        status = self.wait()
+        status = self.child.wait()
         self.said.seek(0)
         said = self.said.read(SAID).decode(errors="replace").strip()
         how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
@@ -79,18 +75,18 @@ def run_journalctl(fields: Sequence[str], *options: str, directory: str | None) 
 
 
 def read_entries(fields: Sequence[str], matches: Sequence[str], *, most: int, directory: str | None) -> Iterator[Entry]:
-    """Yield the newest entries that match `matches`, the newest first, at most `most`. Any field can be missing.
+    """Yield the newest entries that match `matches`, the oldest first, at most `most`. Any field can be missing.
 
     Raises: KeeperError with journalctl's messages if journalctl fails or writes incomplete JSON; NeedsRootError if
     journalctl may not read the journal; OSError if it cannot be started.
     """
-    with run_journalctl(fields, f"--lines={most}", "--reverse", *matches, directory=directory) as journalctl:
+    with run_journalctl(fields, f"--lines={most}", *matches, directory=directory) as journalctl:
         try:
             yield from map(json.loads, journalctl.output)
         except ValueError as error:
             deque(journalctl.output, maxlen=0)  # it ends when all is read
             raise journalctl.make_error() from error
-        if journalctl.wait() != 0:
+        if journalctl.child.wait() != 0:
             raise journalctl.make_error()
 
 

@@ -11,19 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from journalkeeper.health.evidence import Boot, Dropped, Ended, Intake, Journal, Unknown
+from journalkeeper.journald import journalctl
 from journalkeeper.journald.entries import WallClock
-from journalkeeper.journald.journalctl import (
-    FLUSHED,
-    Entry,
-    can_see_all,
-    compute_wait_us,
-    decode_text,
-    parse_number,
-    read_entries,
-)
+from journalkeeper.journald.journalctl import Entry, compute_wait_us, decode_text, parse_number
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.units import parse_span_us
 
@@ -51,10 +45,11 @@ def read_journal(directory: str | None, most: int, namespaces: Sequence[str]) ->
     Raises: KeeperError if journalctl fails midway; NeedsRootError if nothing in `directory` may be read.
     """
     try:
-        if not can_see_all(directory):
+        if not journalctl.can_see_all(directory):
             return Unknown("the whole journal may be read by root and the group systemd-journal only", needs_root=True)
-        events = list(read_entries(EVENT_FIELDS, _match_boots_and_failures(namespaces), most=most, directory=directory))
-        entries, oldest_us, intake = _read_newest(read_entries(ENTRY_FIELDS, (), most=most, directory=directory))
+        read = partial(journalctl.read_entries, most=most, directory=directory)
+        events = list(read(EVENT_FIELDS, _match_boots_and_failures(namespaces)))
+        entries, oldest_us, intake = _read_newest(read(ENTRY_FIELDS, ()))
     except NeedsRootError as error:
         if directory is not None:
             raise
@@ -67,7 +62,7 @@ def read_journal(directory: str | None, most: int, namespaces: Sequence[str]) ->
         complete=entries < most,
         intake=intake,
         events=len(events),
-        events_oldest_us=_when_us(events[-1]) if events else None,
+        events_oldest_us=_when_us(events[0]) if events else None,
         events_complete=len(events) < most,
         **_interpret_events(events),
     )
@@ -83,18 +78,18 @@ def _match_boots_and_failures(namespaces: Sequence[str]) -> list[str]:
 
 
 def _interpret_events(events: Sequence[Entry]) -> dict[str, Any]:
-    """Return the fields `boots`, `dropped` and `ended` of a Journal. `events` begin with the newest entry."""
+    """Return the fields `boots`, `dropped` and `ended` of a Journal. `events` begin with the oldest entry."""
     boots: dict[str, dict[str, Any]] = {}
     dropped: list[Dropped] = []
     ended: list[Ended] = []
-    for entry in reversed(events):
+    for entry in events:
         when_us, boot_id = _when_us(entry), decode_text(entry.get("_BOOT_ID"))
         kind, message = decode_text(entry.get("MESSAGE_ID")), decode_text(entry.get("MESSAGE"))
         boot = boots.setdefault(boot_id, {"first_us": when_us})  # of each fact, the first message counts
         if decode_text(entry.get("_TRANSPORT")) == "driver":
             if said := LOST.match(message):
                 dropped.append(Dropped(when_us, (said[2] or "kernel").rpartition("/")[2], int(said[1])))
-            elif said := FLUSHED.match(message):
+            elif said := journalctl.FLUSHED.match(message):
                 with suppress(ValueError):  # another version's words
                     boot.setdefault("flush_us", parse_span_us(said[1]))
         elif kind in {STARTUP_FINISHED, STARTUP_IN_CONTAINER}:
@@ -107,20 +102,17 @@ def _interpret_events(events: Sequence[Entry]) -> dict[str, Any]:
 
 def _read_newest(found: Iterable[Entry]) -> tuple[int, int | None, tuple[Intake, ...]]:
     """Return the number of entries, the oldest time or None, and the intake delays that no clock change distorts."""
-    taken = []
+    entries, oldest_us, intake, clock = 0, None, list[Intake](), WallClock()
     for entry in found:
-        sent = decode_text(entry.get("_TRANSPORT")) in {"syslog", "journal"}
-        wait_us = compute_wait_us(entry) if sent else None
-        unit = decode_text(entry.get("_SYSTEMD_UNIT")) or decode_text(entry.get("SYSLOG_IDENTIFIER"))
-        clocks = _when_us(entry), parse_number(entry.get("__MONOTONIC_TIMESTAMP")) or 0
-        taken.append((decode_text(entry.get("_BOOT_ID")), *clocks, wait_us, unit))
-    clock = WallClock()
-    intake = tuple(
-        Intake(when_us, wait_us, unit)
-        for boot_id, when_us, monotonic_us, wait_us, unit in reversed(taken)
-        if clock.take_entry(boot_id, when_us, monotonic_us, wait_us or 0) and wait_us is not None
-    )
-    return len(taken), taken[-1][1] if taken else None, intake
+        when_us, monotonic_us = _when_us(entry), parse_number(entry.get("__MONOTONIC_TIMESTAMP")) or 0
+        entries, oldest_us = entries + 1, when_us if oldest_us is None else oldest_us
+        is_sent = decode_text(entry.get("_TRANSPORT")) in {"syslog", "journal"}
+        wait_us = compute_wait_us(entry) if is_sent else None
+        waited = clock.take_entry(decode_text(entry.get("_BOOT_ID")), when_us, monotonic_us, wait_us or 0)
+        if waited and wait_us is not None:
+            unit = decode_text(entry.get("_SYSTEMD_UNIT")) or decode_text(entry.get("SYSLOG_IDENTIFIER"))
+            intake.append(Intake(when_us, wait_us, unit))
+    return entries, oldest_us, tuple(intake)
 
 
 def _when_us(entry: Entry) -> int:

@@ -138,7 +138,7 @@ def measure(asked: Namespace) -> Steps:
                 for entry in map(parse_text_fields, lines):
                     intake.take(entry)
                 yield found
-            if journalctl.wait():
+            if journalctl.child.wait():
                 raise journalctl.make_error()
         finally:
             found.series += sorted(intake.units.values(), key=lambda one: (-max(one.waits_ns()), one.name))
