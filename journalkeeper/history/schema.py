@@ -36,7 +36,7 @@ TABLES: Final = {
 
 `ever` has totals that only grow, because rows of `outcomes` are pruned; `unmeasured` rewrites are missing in its
 bytes_reclaimed. `waiting` has the files that wait for an action, as of the last look. `moments` has "installed", when
-the record began; "clock", a time that a run saw; and "confirmed", a time that a later run saw pass by hours.
+the totals began; "clock", a time that a run saw; and "confirmed", a time that a later run saw pass by hours.
 """
 
 CREATE: Final = (
@@ -46,6 +46,7 @@ CREATE: Final = (
         for table, columns in TABLES.items()
     ),
     "INSERT INTO ever SELECT *, 0, 0, 0, 0, 0, 0 FROM (VALUES ('done'), ('skipped'), ('failed'))",
+    "INSERT INTO moments VALUES ('installed', strftime('%s', 'now') * 1000000)",
 )
 
 REST: Final = (
@@ -76,28 +77,8 @@ REST: Final = (
 SCHEMA: Final = {one for one in (*CREATE, *REST) if one.startswith("CREATE ")}
 """What SQLite stores of the schema. A file of this VERSION with any other is damaged: not even a space may change."""
 
-COUNTED: Final = """UPDATE ever SET times = old.times, bytes_written = old.bytes_written,
-        extents_removed = old.extents_removed, reclaims_known = old.reclaims_known,
-        bytes_reclaimed = old.bytes_reclaimed - (
-            SELECT coalesce(sum(max(0, iif(unshared_bytes > 0, 1, -1) * (disk_bytes_before - disk_bytes_after))), 0)
-            FROM outcomes WHERE result = old.what
-                AND disk_bytes_before BETWEEN 0 AND 1 << 50 AND disk_bytes_after BETWEEN 0 AND 1 << 50),
-        unmeasured = (SELECT count(*) FROM outcomes WHERE result = 'done' AND old.what = 'done'
-            AND action IN ('defragment', 'compress', 'rewrite')
-            AND (unshared_bytes > 0 OR disk_bytes_before - disk_bytes_after IS NULL))
-    FROM old_ever AS old WHERE old.what = ever.what
-        AND typeof(old.times + old.bytes_written + old.extents_removed + old.bytes_reclaimed + old.reclaims_known)
-            = 'integer'
-        AND min(old.times, old.bytes_written, old.extents_removed, old.bytes_reclaimed, old.reclaims_known) >= 0
-        AND max(old.times, old.bytes_written, old.extents_removed, old.bytes_reclaimed, old.reclaims_known) < 1 << 60
-"""
-"""SQL that takes over the counters of 0.1.0, which also count outcomes that were pruned. Damaged ones are zero.
-
-0.1.0 did not count what a rewrite stored more, and counted what a snapshot keeps as freed.
-"""
-
-OLD: Final = ("rewrites", "runs", "outcomes", "totals", "samples", "waiting", "ever")
-"""The tables of 0.1.0."""
+COPIED: Final = ("rewrites", "runs", "outcomes", "totals", "samples", "waiting")
+"""The tables of 0.1.0 whose rows are kept. Its totals in `ever` are not: they counted what snapshots keep as freed."""
 
 
 def _make_copy_statement(table: str) -> str:
@@ -109,18 +90,14 @@ def _make_copy_statement(table: str) -> str:
 
 
 MIGRATIONS: Final = {
-    0: (*CREATE, "INSERT INTO moments VALUES ('installed', strftime('%s', 'now') * 1000000)", *REST),
+    0: (*CREATE, *REST),
     5: (
         "DROP TRIGGER IF EXISTS outcomes_counted",
-        *(f"ALTER TABLE {table} RENAME TO old_{table}" for table in OLD),
+        "DROP TABLE ever",
+        *(f"ALTER TABLE {table} RENAME TO old_{table}" for table in COPIED),
         *CREATE,
-        *(_make_copy_statement(table) for table in OLD if table != "ever"),
-        COUNTED,
-        """INSERT INTO moments SELECT 'installed', coalesce(min(when_us), strftime('%s', 'now') * 1000000) FROM (
-            SELECT began_us AS when_us FROM runs
-            UNION ALL SELECT when_us FROM outcomes UNION ALL SELECT when_us FROM totals)
-            WHERE when_us BETWEEN 1293840000000000 AND strftime('%s', 'now') * 1000000""",
-        *(f"DROP TABLE old_{table}" for table in OLD),
+        *(_make_copy_statement(table) for table in COPIED),
+        *(f"DROP TABLE old_{table}" for table in COPIED),
         *REST,
     ),
 }
