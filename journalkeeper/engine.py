@@ -63,8 +63,8 @@ class RecordsMemory:
 class Memory:
     """The state that outlives a run. A new engine takes it over as a whole when the configuration is read again.
 
-    `seen` is the last look. `failures` are the last failed actions by (device, inode). `healthy` is the service's last
-    verdict, and `began_us` its start.
+    `seen` is the last look. `failures` are the last failed actions by (device, inode). `began_us` is the service's
+    start.
     """
 
     observer: Observer
@@ -74,7 +74,6 @@ class Memory:
     records: RecordsMemory = field(default_factory=RecordsMemory)
     seen: Seen = field(default=Seen((), (), (), ()))
     failures: dict[tuple[int, int], Refusal] = field(default_factory=dict)
-    healthy: bool | None = None
     began_us: int | None = None
 
 
@@ -101,35 +100,17 @@ class Engine:
         self.directories = config.watch.directories if directories is None else directories
         self.state_directory = state_directory or state.default_directory()
         self.memory = Memory(Observer(root, with_disk_bytes=disk_bytes))
-        self._publisher: Publisher | None = None
-        if config.metrics.textfile and self.directories == config.watch.directories:  # not of another directory, -D
-            self._publisher = Publisher(config, judges=not follows)
+        is_own = self.directories == config.watch.directories  # not another directory, -D
+        self.publisher = Publisher(config, config.metrics.textfile if is_own else "", judges=not follows)
 
     def take_over(self, before: Engine) -> None:
         """Continue with the memory and the published metrics of `before`, the engine until a reload."""
         self.memory = before.memory
-        if self._publisher is not None:
-            self._publisher.take_over(before._publisher, healthy=self.memory.healthy)
+        self.publisher.take_over(before.publisher)
 
     def has_configuration_of(self, other: Engine) -> bool:
         """Return whether both engines have the same configuration and directories."""
         return (self.config, self.directories) == (other.config, other.directories)
-
-    def publish_health(self, *, healthy: bool | None) -> None:
-        """Remember the service's verdict, and write it as Publisher.publish_health. The next run reports an error."""
-        self.memory.healthy = healthy
-        if self._publisher is not None:
-            run_bookkeeping(partial(self._publisher.publish_health, healthy=healthy))
-
-    def confirm_health(self, *, healthy: bool | None) -> None:
-        """Call Publisher.confirm_health if metrics are configured."""
-        if self._publisher is not None:
-            self._publisher.confirm_health(healthy=healthy)
-
-    @property
-    def metrics_directories(self) -> tuple[str, ...]:
-        """The directory of the metrics, or () if they are not configured."""
-        return () if self._publisher is None else (self._publisher.directory,)
 
     def look(self, request: Request) -> Host:
         """Look once at the files of `request`. Return the host with an empty history, which some users may not read.
@@ -197,10 +178,10 @@ class Engine:
         Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be used.
         """
         began, watching = time.monotonic(), origin == DAEMON
-        publisher = None if request.paths or request.before_shutdown else self._publisher
+        publishes = not request.paths and not request.before_shutdown
         with ExitStack() as stack:
-            if publisher is not None:
-                stack.push(publisher.publish_failure)
+            if publishes:
+                stack.push(self.publisher.publish_failure)
             ends = self._make_stop(stop, stack.enter_context(state.Lock(self.state_directory)), request)
             record = self._open_history(stack, request)
             seen, host, chosen = self._see_and_plan(request, record, marked=not watching)
@@ -222,8 +203,9 @@ class Engine:
                 unrecorded += run_bookkeeping(lambda: record.end_run(run, now_us()))
             notices += run_bookkeeping(lambda: self._update_history(record, host, chosen, outcomes, request))
             lag_us = self.memory.intake.find_worst_us(list_journald_files(host.files)) if watching else None
-            if publisher is not None:
-                notices += run_bookkeeping(partial(publisher.publish_success, (host, chosen), outcomes, record, lag_us))
+            if publishes:
+                publish = partial(self.publisher.publish_success, (host, chosen), outcomes, record, lag_us)
+                notices += run_bookkeeping(publish)
             counters = _read_counters(record)
         waiting = tuple(self.memory.records.waiting.values()) if self.memory.records.waiting and watching else ()
         said, self.memory.records.notices = (*self.memory.records.notices, *notices, *record.ignored, *unrecorded), []

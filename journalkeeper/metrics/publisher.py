@@ -53,17 +53,17 @@ def target(place: str) -> str:
 
 
 class Publisher:
-    """The writer of the file that `Textfile=` of `config` names.
+    """The writer of the file that `textfile`, the value of `Textfile=`, names. Without one, nothing is written.
 
     With `judges`, the publisher derives the verdict from each run. `judges` is False in the service, which calls
     `publish_health`: the service's verdict knows more than a run, such as a pause or a read-only directory.
     """
 
-    def __init__(self, config: Config, *, judges: bool) -> None:
+    def __init__(self, config: Config, textfile: str, *, judges: bool) -> None:
         self._config = config
         self._judges = judges
-        self._path = target(config.metrics.textfile)
-        self.directory = os.path.dirname(self._path)
+        self._path = target(textfile) if textfile else ""
+        self.directories = (os.path.dirname(self._path),) if textfile else ()
         self._facts = Facts(succeeded=True, by_service=not judges)
         self._since_us = _read_unhealthy_since_us(self._path)
         self._text = ""
@@ -78,6 +78,8 @@ class Publisher:
 
         Raises: KeeperError, with the remedy if there is one, if the file or the history fails.
         """
+        if not self._path:
+            return
         host, plan = seen
         run = record.last_run()
         healthy = self._facts.healthy
@@ -112,21 +114,19 @@ class Publisher:
         for notice in run_bookkeeping(self._write_if_changed):
             error.add_note(notice)  # the run's own error matters more
 
-    def take_over(self, before: Publisher | None, *, healthy: bool | None) -> None:
-        """Continue with this verdict and the facts of `before`, the one until a reload. Raises: as `publish_health`."""
-        if before is not None:
-            self._facts, self._text, self._since_us = before._facts, before._text, before._since_us
-        self.publish_health(healthy=healthy)
+    def take_over(self, before: Publisher) -> None:
+        """Continue with the verdict and the facts of `before`, the one until a reload."""
+        self._facts, self._text, self._since_us = before._facts, before._text, before._since_us
 
     def publish_health(self, *, healthy: bool | None) -> None:
         """Write the metrics if the service's verdict changed (None: unknown), but not before the first run.
 
-        Raises: as `publish_success`.
+        After an error the next run writes them.
         """
         if healthy is not self._facts.healthy:
             self._facts = self._facts._replace(healthy=healthy)
             if self._text or self._facts.status:
-                self._write_if_changed()
+                run_bookkeeping(self._write_if_changed)
 
     def confirm_health(self, *, healthy: bool | None) -> None:
         """Renew the mtime, if CONFIRM_S old, of a file with this verdict and present numbers. Any thread may call."""
@@ -142,13 +142,13 @@ class Publisher:
             self._since_us = 0 if healthy else self._since_us or time.time_ns() // 1000
         self._facts = self._facts._replace(unhealthy_since_us=self._since_us or (None if healthy is None else 0))
         text = prometheus.render(self._facts)
-        if text == self._text and os.path.lexists(self._path):
+        if not self._path or (text == self._text and os.path.lexists(self._path)):
             return
         try:
             # Not synced: after a power cut the next run writes it.
             write_whole("write the metrics", self._path, text, mode=MODE, sync=False)
         except FileError as error:
-            remedy = REMEDIES.get(error.number, "").format(self.directory)
+            remedy = REMEDIES.get(error.number, "").format(*self.directories)
             raise KeeperError(f"{error}; {remedy}" if remedy else str(error)) from error
         self._text = text
 

@@ -265,7 +265,7 @@ class Daemon:
         elif health == "ok":
             self.log.log_end("health", f"no problem is left. {state.headline}")
         if health != before.verdict.health and not self._stopping:
-            self._worker.run(lambda: self._worker.engine.publish_health(healthy=state.verdict.healthy))
+            self._worker.run(lambda: self._worker.engine.publisher.publish_health(healthy=state.verdict.healthy))
         self._tell(Changed())
 
     def _tell(self, notification: Notification) -> None:

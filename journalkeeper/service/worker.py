@@ -179,21 +179,21 @@ class Worker:
             configuration = f"{WRONG}: {error}"
         unwritable: dict[str, Obstacle] = {}
         replaced: set[str] = set()
-        for top in (*engine.directories, *engine.metrics_directories):
+        for top in (*engine.directories, *engine.publisher.directories):
             found = find_unwritable(top, places.get(top, ()), mounts)
             mounted = {path for path, obstacle in found.items() if obstacle is Obstacle.MOUNT}
             new = mounted - self._known_mounts.setdefault(top, mounted)
             replaced |= new
             unwritable |= found | dict.fromkeys(new, Obstacle.LATE)
         unwritable |= find_obstacles(mounts, engine.state_directory, f"{engine.state_directory}/{NAME}")
-        unwritable |= {path: Obstacle.MISSING for path in engine.metrics_directories if not os.path.isdir(path)}
+        unwritable |= {path: Obstacle.MISSING for path in engine.publisher.directories if not os.path.isdir(path)}
         self._post(snapshot.Checked(configuration, tuple(unwritable.items()), find_full(places)))
         return replaced, places
 
     def check_for_caller(self, *, healthy: bool | None) -> tuple[set[str], Places]:
         """Confirm `healthy` in metrics, and call `check`."""
         self._post(snapshot.Began())
-        self.engine.confirm_health(healthy=healthy)
+        self.engine.publisher.confirm_health(healthy=healthy)
         return self.check()
 
     def look_at_flushes(self) -> bool:

@@ -137,14 +137,14 @@ def test_a_first_run_without_a_record_says_no_more_than_that_it_failed(keep: Kee
 def test_the_verdict_of_the_service_outlives_its_jobs_and_a_reload(keep: Keep, out: Path, *, healthy: bool) -> None:
     engine = keep(follows=True)
     go(engine, origin=DAEMON)
-    engine.publish_health(healthy=healthy)
+    engine.publisher.publish_health(healthy=healthy)
     go(engine, origin="bus")
     assert found(out)["healthy"] == healthy
     reloaded = keep(follows=True)
     reloaded.take_over(engine)
-    reloaded.publish_health(healthy=not healthy)
+    reloaded.publisher.publish_health(healthy=not healthy)
     assert (found(out)["healthy"], found(out)["files"]) == (not healthy, 0)
-    reloaded.publish_health(healthy=healthy)
+    reloaded.publisher.publish_health(healthy=healthy)
     go(reloaded, origin=DAEMON)
     assert found(out)["healthy"] == healthy
 
@@ -164,19 +164,19 @@ def test_a_file_ages_unless_the_service_confirms_its_verdict(
     keep: Keep, out: Path, age_s: float, *, healthy: bool | None, renewed: bool
 ) -> None:
     engine = keep(follows=True)
-    engine.publish_health(healthy=True)
+    engine.publisher.publish_health(healthy=True)
     go(engine, origin=DAEMON)
     before = os.stat(out / NAME)
     then_s = time.time() - age_s
     os.utime(out / NAME, (then_s, then_s))
-    engine.confirm_health(healthy=healthy)
+    engine.publisher.confirm_health(healthy=healthy)
     after = os.stat(out / NAME)
     assert (abs(time.time() - after.st_mtime) < 60, after.st_ino) == (renewed, before.st_ino)
 
 
 def test_a_verdict_before_the_first_run_writes_no_file_without_numbers(keep: Keep, out: Path) -> None:
     engine = keep(follows=True)
-    engine.publish_health(healthy=False)
+    engine.publisher.publish_health(healthy=False)
     assert os.listdir(out) == []
     go(engine, origin=DAEMON)
     assert (found(out)["healthy"], found(out)["files"]) == (0, 0)
@@ -187,15 +187,15 @@ def test_the_file_says_since_when_the_verdict_is_not_ok_also_after_a_restart(kee
         engine = keep(follows=True)
         go(engine, origin=DAEMON)
         assert SINCE not in found(out), "no verdict yet"
-        engine.publish_health(healthy=healthy)
+        engine.publisher.publish_health(healthy=healthy)
         since_s = found(out)[SINCE]
         assert since_s == 0 if healthy else abs(since_s - time.time()) < 60
     for verdict in (None, False):
         engine = keep(follows=True)
         go(engine, origin=DAEMON)
-        engine.publish_health(healthy=verdict)
+        engine.publisher.publish_health(healthy=verdict)
         assert found(out)[SINCE] == since_s
-    engine.publish_health(healthy=True)
+    engine.publisher.publish_health(healthy=True)
     assert found(out)[SINCE] == 0
 
 
@@ -204,7 +204,7 @@ def test_a_time_that_a_stranger_wrote_is_not_later_than_now(keep: Keep, out: Pat
     (out / NAME).write_text(f"journalkeeper_{SINCE} {text}\n")
     engine = keep(follows=True)
     go(engine, origin=DAEMON)
-    engine.publish_health(healthy=False)
+    engine.publisher.publish_health(healthy=False)
     assert 1 <= found(out)[SINCE] <= time.time()
 
 
