@@ -143,7 +143,7 @@ class Service:
                 canceling = True
                 with suppress(NoSuchJobError):  # it has just ended
                     self._call("Cancel", "o", job)
-            message = self._await_signal(POLL_S)
+            message = self._await_signal()
             if message is not None and message.member == "JobRemoved" and message.read()[1] == job:
                 break
             if message is not None and message.path == job:
@@ -167,15 +167,6 @@ class Service:
         """End a pause, and let the service look at all files. Without a pause, do nothing. Raises: as `pause`."""
         self._call("Resume")
 
-    def wait(self) -> None:
-        """Wait, without a limit, until a signal has arrived since the last call. Read the state before the next call.
-
-        Raises: KeeperError if the service or the connection to the bus has ended and no other signal came before.
-        """
-        self._await_signal(None)
-        while not self._received.empty():  # what came together is shown together
-            self._received.get_nowait()
-
     def _require_same_version(self) -> None:
         """Raise KeeperError if the service is of another version, because its documents may differ."""
         if self.found.version != __version__:
@@ -198,10 +189,10 @@ class Service:
         if message.kind is MessageType.signal and message.sender in {BUS, self._owner}:
             self._received.put_nowait(message)
 
-    def _await_signal(self, patience_s: float | None) -> Received | None:
-        """Return the next signal, or None after `patience_s`. Raises: KeeperError if service or bus has ended."""
+    def _await_signal(self) -> Received | None:
+        """Return the next signal, or None after POLL_S. Raises: KeeperError if service or bus has ended."""
         try:
-            message = self._runner.run(asyncio.wait_for(self._received.get(), patience_s))
+            message = self._runner.run(asyncio.wait_for(self._received.get(), POLL_S))
         except TimeoutError:
             return None
         if message is None:

@@ -8,7 +8,6 @@ ends the whole, because half of its output looks like a complete one.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from itertools import chain
 from typing import Final
 
@@ -16,7 +15,7 @@ from journalkeeper.btrfs.volume import MOUNTINFO
 from journalkeeper.cli.context import Context
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
-from journalkeeper.health.evidence import UNASKED, Evidence, Hung, Look, Obstacle, Recorded, Unknown, Wanted
+from journalkeeper.health.evidence import UNASKED, Evidence, Look, Obstacle, Recorded, Unknown, Wanted
 from journalkeeper.health.verdict import present
 from journalkeeper.model import Host, Plan, Reason, Request
 from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsError
@@ -30,16 +29,13 @@ ASK_S: Final = 10.0
 
 ELSEWHERE: Final = Unknown("-D names a directory to which this host's journald does not write")
 
-Ask = Callable[[], Manager | Hung | Unknown | None]
-"""Returns the service's report, why it cannot be read, or None if no service runs."""
 
-
-def gather(context: Context, wanted: Wanted, ask: Ask | None = None) -> Evidence:
+def gather(context: Context, wanted: Wanted) -> Evidence:
     """Collect the evidence for a command. A part that cannot be read is Unknown with the reason. The journal's entries
     and the plan are UNASKED unless `wanted`; so is the look without `wanted.files`, if the service answers.
 
-    An error of the configuration is in `config_error`. `ask` returns the service's report. With -D, facts of this host
-    are ELSEWHERE unless its journald writes there.
+    An error of the configuration is in `config_error`. With -D, facts of this host are ELSEWHERE unless its journald
+    writes there.
 
     Raises: KeeperError if journalctl fails midway, or for a -D that is no directory; NeedsRootError if nothing in -D
         may be read; OSError for a -D that cannot be examined.
@@ -50,7 +46,7 @@ def gather(context: Context, wanted: Wanted, ask: Ask | None = None) -> Evidence
     except (KeeperError, OSError) as error:
         config, wrong = Config(), str(error)
     record = _read_history(context, wanted)
-    service = (ask or context.read_service)() if wanted.directory is None else UNASKED
+    service = context.read_service() if wanted.directory is None else UNASKED
     engine = context.engine(config)
     look: Look | Unknown = UNASKED
     plan: Plan | Unknown = UNASKED

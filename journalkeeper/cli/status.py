@@ -8,24 +8,22 @@ Root also sees the history: the last run, and the bytes rewritten in the last 24
 
 examples:
   journalkeeper status
-  journalkeeper status --watch              again at each change, until Ctrl-C
   sudo journalkeeper status -j | jq .health_reasons
 
 exit status:
   0 the verdict is OK, or there is none: -D or --config names a journal that
-  the service does not manage; 1 it is not OK, the history is damaged, or with
-  --watch the service does not run or has ended; 2 wrong usage
+  the service does not manage; 1 it is not OK, or the history is damaged;
+  2 wrong usage
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.evidence import Ask, gather
+from journalkeeper.cli.evidence import gather
 from journalkeeper.health.evidence import RECENT_US, UNASKED, Evidence, Look, Recorded, Unknown, Wanted
 from journalkeeper.health.finding import judge
 from journalkeeper.health.rules import HEALTH
@@ -40,9 +38,6 @@ from journalkeeper.model.units import format_span, pluralize, spell_size
 from journalkeeper.model.waiting import Wait, long
 from journalkeeper.report.story import describe_limits, name_facts
 from journalkeeper.report.text import describe_total_saving, moment
-
-_CLEAR: Final = "\x1b[H\x1b[J"
-"""Move the cursor to the top and clear the screen (ECMA-48)."""
 
 
 class StatusAnswer(NamedTuple):
@@ -69,43 +64,16 @@ class StatusAnswer(NamedTuple):
     """What the verdict was made of, as in `doctor -j`, the problems first."""
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add the flag --watch."""
-    parser.add_argument(
-        "--watch", action="store_true", help="show the status again whenever the service's state changes, until Ctrl-C"
-    )
+def options(_parser: argparse.ArgumentParser) -> None:
+    """Add nothing: there are no options."""
 
 
-def run(args: argparse.Namespace, context: Context) -> int:
+def run(_args: argparse.Namespace, context: Context) -> int:
     """Show the status, and return the exit status: 1 if the verdict is not OK, else 0. Another journal has no verdict.
 
-    Raises: as `_collect_evidence`; with --watch as `_show_each_change`.
+    Raises: as `_collect_evidence`.
     """
-    if args.watch:
-        return _show_each_change(context)
-    return _show_once(context, context.read_service)
-
-
-def _show_each_change(context: Context) -> int:
-    """Show the status now and after each change that the service reports. Return 0 on Ctrl-C.
-
-    Raises: as `Context.require_service`; KeeperError when the service ends; as `_collect_evidence`.
-    """
-    with context.require_service() as service:
-        _show_once(context, service.manager)
-        try:
-            while True:
-                service.wait()
-                if context.output.json == "off":
-                    context.output.lines([_CLEAR if context.output.colours else ""], paged=False)
-                _show_once(context, service.manager)
-        except KeyboardInterrupt:
-            return 0  # seen enough
-
-
-def _show_once(context: Context, ask: Ask) -> int:
-    """Show the status, and return the exit status. Another journal needs no `ask`. Raises: as `_collect_evidence`."""
-    evidence, running = _check_last_run(context, _collect_evidence(context, ask))
+    evidence, running = _check_last_run(context, _collect_evidence(context))
     verdict = judge(evidence, HEALTH) if context.means_service() else None
     headline = verdict and verdict.headline(_describe_ok(evidence))
     record = evidence.record if isinstance(evidence.record, Recorded) else None
@@ -141,17 +109,17 @@ def _check_last_run(context: Context, evidence: Evidence) -> tuple[Evidence, boo
     return evidence._replace(record=record), running
 
 
-def _collect_evidence(context: Context, ask: Ask) -> Evidence:
+def _collect_evidence(context: Context) -> Evidence:
     """Collect the evidence for the status, without the journal's entries; about another journal only the history.
 
     Raises: KeeperError if the history is damaged, or for a -D that is no directory; OSError for a -D that cannot be
         examined; FileError if a directory cannot be listed.
     """
-    now_us = context.now_us = time.time_ns() // 1000
+    now_us = context.now_us
     if not context.means_service():
         context.list_directories()
         return Evidence(now_us, record=context.read_history(now_us - RECENT_US))
-    return gather(context, Wanted(entries=0, since_us=now_us - RECENT_US, files=False), ask)
+    return gather(context, Wanted(entries=0, since_us=now_us - RECENT_US, files=False))
 
 
 def _describe_ok(evidence: Evidence) -> str:

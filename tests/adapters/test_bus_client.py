@@ -320,9 +320,7 @@ def test_a_service_that_does_not_answer_is_hung_and_the_record_is_shown(
     assert (document["health"], document["health_reasons"][0].split(":")[0]) == ("act", "keeper-hung")
 
 
-@pytest.mark.parametrize(
-    "words", [("plan",), ("defrag",), ("defrag", "-n"), ("pause",), ("resume",), ("status", "--watch")]
-)
+@pytest.mark.parametrize("words", [("plan",), ("defrag",), ("defrag", "-n"), ("pause",), ("resume",)])
 def test_every_command_for_a_service_that_does_not_answer_fails_soon(
     fake: FakeService, typed: Typed, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:

@@ -429,7 +429,7 @@ def test_a_directory_that_is_none_exits_1_and_is_named(
     assert f"{tmp_path / name}: {says}; -D takes" in said.err
 
 
-@pytest.mark.parametrize("words", [["pause", "2h"], ["resume"], ["status", "--watch"]])
+@pytest.mark.parametrize("words", [["pause", "2h"], ["resume"]])
 @pytest.mark.parametrize("options", [["-D", "/"], ["--config", "/"], []])
 @pytest.mark.usefixtures("state")
 def test_commands_of_the_service_refuse_another_journal(typed: Typed, words: list[str], options: list[str]) -> None:

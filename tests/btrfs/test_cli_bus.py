@@ -264,31 +264,6 @@ def test_ctrl_c_ends_the_job_at_a_chunk_border_and_says_what_was_done(host: Host
     assert " failed" not in again.stdout
 
 
-def test_watch_shows_each_change_and_ends_with_the_service(host: Host) -> None:
-    process = host.begun("status", "--watch", "-j")
-    assert process.stdout is not None
-    lines: list[dict[str, Any]] = [json.loads(process.stdout.readline())]
-    assert lines[0]["service"]["bytes_written"] == 0
-    assert host.does("defrag", "--now", "--archived").returncode == 0
-    # each status has its own time, and reads the history before it asks the service
-    while not 0 < lines[-1]["written_day_bytes"] == lines[-1]["service"]["bytes_written"]:
-        lines.append(json.loads(process.stdout.readline()))
-    other = host.begun("status", "--watch")
-    assert other.stdout is not None
-    other.stdout.readline()
-    time.sleep(1)  # it waits, and for nothing that would come
-    other.send_signal(signal.SIGINT)
-    assert (other.communicate(timeout=240)[1], other.returncode) == ("", 0)
-    host.stop()
-    assert process.communicate(timeout=240)[1] == (
-        "journalkeeper: the service has ended; `journalkeeper history` shows what it did\n"
-    )
-    assert process.returncode == 1
-    refused = host.does("status", "--watch")
-    assert (refused.returncode, refused.stdout) == (1, "")
-    assert "not on D-Bus" in refused.stderr
-
-
 def test_a_pause_and_its_end(host: Host) -> None:
 
     def state() -> str:
