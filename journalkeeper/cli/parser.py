@@ -13,9 +13,8 @@ import importlib
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from functools import partial
 from types import ModuleType
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from journalkeeper import __version__
 from journalkeeper.cli.output import write
@@ -38,12 +37,11 @@ exit status:
 
 
 class Command(NamedTuple):
-    """One command: its word, a summary, and the reason why it may need root."""
+    """One command: its word, a summary, and its module."""
 
     name: str
     summary: str
     module: str
-    needs_root: str
 
     def load(self) -> ModuleType:
         """Import the command's module: `options` adds its options to a parser, `run` returns the exit status, and its
@@ -52,33 +50,23 @@ class Command(NamedTuple):
         return importlib.import_module(f"journalkeeper.cli.{self.module}")
 
 
-_READS_FILES = "journal files are readable by root and their own users only"
-
-_REWRITES_FILES = "it rewrites files that belong to root"
-
-_SETS_JOURNALD = "journald's settings and what files occupy are for root"
-
-_READS_STATE = "the state directory is readable by root only"
-
-_NEEDS_POLKIT = "it needs polkit authorization (org.journalkeeper1.manage)"
-
 COMMANDS = (
-    Command("status", "show the verdict, the state of the service, and the last run", "status", _READS_STATE),
-    Command("scan", "show every journal file: kind, extents, size, disk space, flags", "scan", _READS_FILES),
-    Command("plan", "show what would be done to each file and why, or why not", "plan", _READS_FILES),
-    Command("defrag", "do what `plan` shows", "defrag", _REWRITES_FILES),
-    Command("history", "show past actions and extent counts", "history", _READS_STATE),
-    Command("explain", "describe one file: its placement, read time, history, and plan", "explain", _READS_FILES),
-    Command("report", "write one page with charts: boots, extents, waits, actions", "report", _READS_FILES),
-    Command("doctor", "show what is wrong or risky on this host, with remedies", "doctor", _READS_FILES),
-    Command("retention", "show how far back the journal reaches, or extend it", "retention", _SETS_JOURNALD),
-    Command("isolate", "move the journal out of the root's snapshots", "isolate", _REWRITES_FILES),
-    Command("pause", "stop the service's automatic work for a while", "pause", _NEEDS_POLKIT),
-    Command("resume", "end a pause", "pause", _NEEDS_POLKIT),
-    Command("probe", "measure how long logging, reading and an fsync take", "probe", "it starts a journald, or traces"),
-    Command("lab", "compare strategies against fragmentation, in a scratch file", "lab", "it mounts a scratch volume"),
-    Command("daemon", "run the service: watch the journals and keep them in order", "daemon", _REWRITES_FILES),
-    Command("check-config", "check the configuration, and show it", "check_config", "it is not readable"),
+    Command("status", "show the verdict, the state of the service, and the last run", "status"),
+    Command("scan", "show every journal file: kind, extents, size, disk space, flags", "scan"),
+    Command("plan", "show what would be done to each file and why, or why not", "plan"),
+    Command("defrag", "do what `plan` shows", "defrag"),
+    Command("history", "show past actions and extent counts", "history"),
+    Command("explain", "describe one file: its placement, read time, history, and plan", "explain"),
+    Command("report", "write one page with charts: boots, extents, waits, actions", "report"),
+    Command("doctor", "show what is wrong or risky on this host, with remedies", "doctor"),
+    Command("retention", "show how far back the journal reaches, or extend it", "retention"),
+    Command("isolate", "move the journal out of the root's snapshots", "isolate"),
+    Command("pause", "stop the service's automatic work for a while", "pause"),
+    Command("resume", "end a pause", "pause"),
+    Command("probe", "measure how long logging, reading and an fsync take", "probe"),
+    Command("lab", "compare strategies against fragmentation, in a scratch file", "lab"),
+    Command("daemon", "run the service: watch the journals and keep them in order", "daemon"),
+    Command("check-config", "check the configuration, and show it", "check_config"),
 )
 
 
@@ -139,7 +127,8 @@ def parser(words: Sequence[str] | None) -> Parser:
     """
     top = Parser(prog="journalkeeper", description=DESCRIPTION, epilog=EPILOG)
     top.add_argument("-V", "--version", action="version", version=f"journalkeeper {__version__}")
-    common(top)
+    common(top, default=None)
+    top.set_defaults(json="off")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for command in COMMANDS:
         if words is not None and command.name not in words:
@@ -158,49 +147,23 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
     Raises: UsageError for a wrong command line; SystemExit after --help and --version.
     """
-    args, extras = parser(words).parse_known_args(words, argparse.Namespace(**DEFAULTS))
+    args, extras = parser(words).parse_known_args(words)
     # argparse takes a command's PATHs in one piece only, getopt_long anywhere between options
-    unknown = [extra for extra in extras if extra.startswith("-")]
-    if unknown or (extras and not hasattr(args, "paths")):
-        command = f"journalkeeper {args.command or ''}".rstrip()
-        what = "unknown option" if unknown else "unexpected argument"
-        raise UsageError(f"{what}: {' '.join(unknown or extras)}; see {command} --help")
+    if any(extra.startswith("-") for extra in extras) or (extras and not hasattr(args, "paths")):
+        raise UsageError(f"unknown argument: {' '.join(extras)}; see --help")
     if args.command is None:
         raise UsageError("no command given; try `journalkeeper status`, or see journalkeeper --help")
     if extras:
         args.paths += extras
-    _refuse_empty_names(args)
     return args
 
 
-def _refuse_empty_names(args: argparse.Namespace) -> None:
-    """Refuse an empty argument, which an unset shell variable causes: as a file name it would be the current directory.
-
-    Raises: UsageError if an argument, or one of several, is empty.
-    """
-    for name, value in vars(args).items():
-        if value == "" or (isinstance(value, list) and "" in value):
-            raise UsageError(f"the argument {name} is empty (a variable that is not set?); see journalkeeper --help")
-
-
-DEFAULTS: Final[dict[str, Any]] = {
-    "directory": None,
-    "config": None,
-    "json": "off",
-    "no_legend": False,
-    "quiet": False,
-    "no_pager": False,
-}
-"""The values of the options of every command."""
-
-
-def common(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every command to `parser`.
+def common(parser: argparse.ArgumentParser, default: str | None = argparse.SUPPRESS) -> None:
+    """Add the options of every command to `parser`. With SUPPRESS, an option that is not given has no value.
 
     They may stand before or after the command's name. If an option is given twice, the later value wins.
     """
-    group = parser.add_argument_group("options of every command")
-    add = partial(group.add_argument, default=argparse.SUPPRESS)  # a default would replace a value before the command
+    add = parser.add_argument_group("options of every command", argument_default=default).add_argument
     where = "the journal directory (default: Directories= in the configuration, /var/log/journal)"
     add("-D", "--directory", metavar="DIR", help=where)
     add("--config", metavar="FILE", help="read this file in place of journalkeeper.conf")

@@ -59,5 +59,5 @@ def _describe_error(error: KeeperError | OSError, command: Command | None) -> Se
             what = f"{os.fsdecode(error.filename)}: {what}"
     denied = number in {errno.EACCES, errno.EPERM} and os.geteuid() != 0
     if command and (denied or isinstance(error, NeedsRootError)):
-        return [f"{command.name} needs root, try sudo: {f'{command.needs_root} ({what})' if denied else what}"]
+        return [f"{command.name} needs root, try sudo: {what}"]
     return [what]
