@@ -58,16 +58,13 @@ def run(args: argparse.Namespace, context: Context) -> int:
     failed = [outcome for outcome in outcomes if outcome.result is Result.FAILED]
     output.note(*report.notices, *(f"{one.path}: {one.detail or one.reason}" for one in failed))
     column = Column[Outcome]("", lambda outcome: wording.describe_outcome(outcome, output.width), gives="text")
-    odd = [outcome.reason for outcome in outcomes if outcome.result is not Result.DONE]
     wording.show_decisions(
         output,
         report,
         Table((column,), outcomes, lambda outcome: wording.COLOURS[outcome.result]),
         skipped,
         everything=bool(asked.paths),
-        others=odd,
         footer=[[_sum_up_outcomes(report)]],
-        paged=False,
     )
     return int(bool(status or report.is_interrupted or failed))
 

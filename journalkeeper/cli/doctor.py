@@ -26,15 +26,14 @@ from journalkeeper.cli.context import Context
 from journalkeeper.cli.evidence import gather
 from journalkeeper.cli.output import Block
 from journalkeeper.cli.table import RED, YELLOW, paint
-from journalkeeper.health.evidence import DOCTOR_ENTRIES, RECENT_US, Evidence, Journal, Unknown, Wanted
-from journalkeeper.health.finding import LISTED, Verdict, judge
+from journalkeeper.health.evidence import DOCTOR_ENTRIES, RECENT_US, Journal, Unknown, Wanted
+from journalkeeper.health.finding import Verdict, judge
 from journalkeeper.health.rules import HEALTH, RULES
 from journalkeeper.model.escape import escape
 from journalkeeper.model.manager import Finding, Severity
 from journalkeeper.model.schema import RuleWord
 from journalkeeper.model.units import pluralize
 from journalkeeper.report.retention import history
-from journalkeeper.report.text import moment
 
 DOCTOR_RULES: Final = (*RULES, history)
 """The rules of health, and the proposal of `retention`."""
@@ -56,7 +55,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     evidence = gather(context, Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US))
     verdict = judge(evidence, DOCTOR_RULES)
     found = [_describe_finding(finding, colours=context.output.colours) for finding in verdict.findings]
-    context.output.show(make_answer(verdict, evidence.journal), *found, legend=[_sum_up_checks(verdict, evidence)])
+    context.output.show(make_answer(verdict, evidence.journal), *found, legend=[_sum_up_checks(verdict)])
     health = judge(evidence, HEALTH).health if context.means_service() else "ok"
     return int(args.check and (health != "ok" or bool(verdict.problems)))
 
@@ -94,21 +93,10 @@ def _describe_finding(finding: Finding, *, colours: bool) -> Block:
     return [head, ("  ", escape(finding.sentence)), *remedy]
 
 
-def _sum_up_checks(verdict: Verdict, evidence: Evidence) -> Block:
-    """Return the counts, the reasons other than a lack of root rights for unknown checks, and the reach."""
-    by_reason: dict[str, list[str]] = {}
-    for rule, part in verdict.unknown:
-        if not part.needs_root:
-            by_reason.setdefault(part.why, []).append(rule)
-    unknown = [
-        ("  ", f"{', '.join(rules) if len(rules) <= LISTED else pluralize(len(rules), 'check')}: {escape(why)}")
-        for why, rules in by_reason.items()
-    ]
-    return [_count_checks(verdict), *unknown, *_describe_reach(evidence)]
-
-
-def _count_checks(verdict: Verdict) -> str:
+def _sum_up_checks(verdict: Verdict) -> Block:
+    """Return the counts, and a line for each check that could not be made, except those that need root."""
     advice, root = len(verdict.findings) - len(verdict.problems), sum(part.needs_root for _, part in verdict.unknown)
+    unknown = [("  ", f"{rule}: {escape(part.why)}") for rule, part in verdict.unknown if not part.needs_root]
     parts = [f"{pluralize(len(verdict.passed), 'check')} passed"]
     if verdict.problems:
         parts.append(pluralize(len(verdict.problems), "problem"))
@@ -116,14 +104,6 @@ def _count_checks(verdict: Verdict) -> str:
         parts.append(pluralize(advice, "suggestion"))
     if root:
         parts.append(f"{pluralize(root, 'check')} {'needs' if root == 1 else 'need'} root (sudo journalkeeper doctor)")
-    if other := len(verdict.unknown) - root:
-        parts.append(f"{pluralize(other, 'check')} could not be made:")
-    return ", ".join(parts)
-
-
-def _describe_reach(evidence: Evidence) -> list[str]:
-    """Return a sentence on how far back the journal was read, or none if it was read to its beginning."""
-    journal = evidence.journal
-    if isinstance(journal, Unknown) or journal.complete or journal.oldest_us is None:
-        return []
-    return [f"Only the newest {journal.entries:,} journal entries were read, back to {moment(journal.oldest_us)}."]
+    if unknown:
+        parts.append(f"{pluralize(len(unknown), 'check')} could not be made:")
+    return [", ".join(parts), *unknown]

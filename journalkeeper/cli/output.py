@@ -48,23 +48,19 @@ class Output:
         """Write `value` as `write_json`, indented with --json=pretty. Ignore --quiet. Raises: as `write`."""
         write(write_json(value, indent=2 if self.json == "pretty" else None))
 
-    def lines(self, lines: Sequence[str], *, paged: bool = True) -> None:
-        """Write lines to stdout, through a pager if `paged` and too long; none with --quiet. Raises: as `write`."""
-        if self.quiet:
-            return
-        height = shutil.get_terminal_size().lines
-        if paged and self._pager and len(lines) >= height and page(lines, os.environ):
-            return
-        if lines:
-            write("\n".join(lines))
+    def show(self, document: object, *blocks: Block, legend: Sequence[Block] = ()) -> None:
+        """Write an answer to stdout: with --json only `document`, else `blocks`, then `legend`. Raises: as `write`.
 
-    def show(self, document: object, *blocks: Block, legend: Sequence[Block] = (), paged: bool = True) -> None:
-        """Write an answer to stdout: with --json only `document`, else `blocks`, then `legend`. Raises: as `write`."""
+        Text that is longer than the terminal goes through a pager; there is none with --quiet.
+        """
         if self.json != "off":
             self.document(document)
             return
-        shown_blocks = (*blocks, *(legend if self.legend else ()))
-        self.lines(stack_blocks([self.format(block) for block in shown_blocks]), paged=paged)
+        lines = stack_blocks([self.format(block) for block in (*blocks, *(legend if self.legend else ()))])
+        is_long = len(lines) >= shutil.get_terminal_size().lines
+        if not lines or self.quiet or (self._pager and is_long and page(lines, os.environ)):
+            return
+        write("\n".join(lines))
 
     def format(self, block: Block) -> list[str]:
         """Return the lines of `block`: a table with aligned columns, or sentences that are wrapped to the width."""

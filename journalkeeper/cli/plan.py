@@ -57,9 +57,8 @@ _ACTIONS: Final[tuple[Column[Action], ...]] = (
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `add_selection`, and -v."""
+    """Add the arguments of `add_selection`."""
     add_selection(parser)
-    parser.add_argument("-v", "--verbose", action="store_true", help="also list the files that need no work")
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -67,13 +66,13 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
     Return the exit status of `show`. Raises: as `show`.
     """
-    return show(request(args), context, verbose=args.verbose)
+    return show(request(args), context)
 
 
-def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
+def show(asked: Request, context: Context) -> int:
     """Show the plan for `asked`, and return the exit status: 1 if a named path cannot be examined as a journal file.
 
-    Files that need no work are only counted, unless the user named paths or `verbose` is set.
+    Files that need no work are only counted, unless the user named paths.
 
     Raises: NeedsRootError if an unprivileged user can read none of the files; as `make_plan`.
     """
@@ -82,14 +81,12 @@ def show(asked: Request, context: Context, *, verbose: bool = False) -> int:
     waiting = {skip.instance for skip in plan.skipped if skip.reason is Reason.WINDOW_CLOSED}
     named = len(plan.window) > 1
     relevant = [one for one in plan.window.values() if one.open or one.instance in waiting]
-    acted_on = {action.reason for action in plan.actions}
     wording.show_decisions(
         context.output,
         plan,
         Table(_ACTIONS, plan.actions, lambda _: GREEN),
         plan.skipped,
-        everything=verbose or bool(asked.paths),
-        others=[reason for reason in Reason if reason in acted_on],
+        everything=bool(asked.paths),
         footer=[[describe_window(one, named=named) for one in relevant], [_sum_up_plan(plan)]],
     )
     return status

@@ -73,7 +73,8 @@ def run(_args: argparse.Namespace, context: Context) -> int:
 
     Raises: as `_collect_evidence`.
     """
-    evidence, running = _check_last_run(context, _collect_evidence(context))
+    evidence = _collect_evidence(context)
+    running = is_locked(context.state_directory)
     verdict = judge(evidence, HEALTH) if context.means_service() else None
     headline = verdict and verdict.headline(_describe_ok(evidence))
     record = evidence.record if isinstance(evidence.record, Recorded) else None
@@ -95,18 +96,8 @@ def run(_args: argparse.Namespace, context: Context) -> int:
     )
     said = [headline, *(finding.line for finding in verdict.problems[1:])] if verdict and headline else []
     rows = [(name, escape(text)) for name, text in _list_facts(answer, evidence, running=running) if text]
-    context.output.show(answer, [escape(text) for text in said], name_facts(rows), paged=False)
+    context.output.show(answer, [escape(text) for text in said], name_facts(rows))
     return int(verdict is not None and verdict.health != "ok")
-
-
-def _check_last_run(context: Context, evidence: Evidence) -> tuple[Evidence, bool | None]:
-    """Return the evidence, and whether its last run works now; the history is read again if that run seems killed."""
-    running, record = is_locked(context.state_directory), evidence.record
-    last = record.last_run if isinstance(record, Recorded) else None
-    if running is False and last is not None and not last.ended_us:
-        record = context.read_history(evidence.now_us - RECENT_US)
-        running = isinstance(record, Recorded) and record.last_run != last
-    return evidence._replace(record=record), running
 
 
 def _collect_evidence(context: Context) -> Evidence:
@@ -136,14 +127,13 @@ def _describe_ok(evidence: Evidence) -> str:
     return f"{ago or 'there was no run yet'}; {describe_next_run(evidence.units)}."
 
 
-def _list_facts(answer: StatusAnswer, evidence: Evidence, *, running: bool | None) -> list[tuple[str, str]]:
+def _list_facts(answer: StatusAnswer, evidence: Evidence, *, running: bool) -> list[tuple[str, str]]:
     """Return the (name, text) rows below the verdict; a text is "" if its fact is not known."""
     record, live = evidence.record, answer.service
     counters = answer.saving or Counters(bytes_reclaimed=live and live.bytes_reclaimed_total)
     rows = [
         ("Saved", describe_total_saving(counters)),
         *_list_service_facts(evidence, answer.verdict or ""),
-        ("StateDir", answer.state_directory),
     ]
     if isinstance(record, Unknown):
         rows.append(("Last run", record.why))
@@ -170,15 +160,12 @@ def _list_service_facts(evidence: Evidence, verdict: str) -> list[tuple[str, str
     journal = f"{pluralize(live.files or 0, 'file')} in {' and '.join(live.directories or ())}, "
     journal += f"{f'{live.fragmented_files:,}' if live.fragmented_files else 'none'} fragmented; "
     journal += f"{pluralize(live.extents or 0, 'extent')}, {live.active_extents or 0:,} in active files"
-    left, reason = live.budget_left_bytes, live.state_reason or ""
-    delay_us = live.intake_delay_p99_us
+    reason = live.state_reason or ""
     return [
         ("Service", ", ".join(filter(None, [live.state, "" if reason in verdict else reason]))),
         ("Journal", journal),
         *(row for one in live.history or () if one.binding for row in describe_limits(one)),
         ("Window", _describe_window(live)),
-        ("Budget", "no limit" if left is None else f"{spell_size(left)} may still be rewritten today (BytesPerDay=)"),
-        ("Intake", f"99% of new messages wait at most {format_span(delay_us, 1000)} for journald" if delay_us else ""),
     ]
 
 
@@ -189,9 +176,9 @@ def _describe_window(live: Manager) -> str:
     return f"closed: no rewrite of active files before journald's next flush{f' at {flush}' if flush else ''}"
 
 
-def _describe_run(run: Run, *, running: bool | None) -> str:
+def _describe_run(run: Run, *, running: bool) -> str:
     took = f"took {format_span(run.ended_us - run.began_us, 1000)}" if run.ended_us else ""
-    state = {True: "running", False: "killed", None: "running or killed"}[running]
+    state = "running" if running else "its end is not recorded"  # it was killed, or ended since
     number = run.done + run.skipped + run.failed
     nothing = "nothing done" if took else "no action finished"
     actions = f"{run.done} of {pluralize(number, 'action')} done, {run.failed} failed" if number else nothing

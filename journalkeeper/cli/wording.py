@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from journalkeeper.cli.output import Block, Output
 from journalkeeper.cli.table import GREEN, GREY, LEAST_PATH, RED, YELLOW, Column, Table, elide
-from journalkeeper.health.finding import list_names
 from journalkeeper.health.verdict import describe_waits, drop_echoes, find_noun
 from journalkeeper.model import Outcome, Reason, Result, Skip, Verb, sentences
 from journalkeeper.model.escape import escape
@@ -35,21 +34,18 @@ def show_decisions(
     skipped: Sequence[Skip],
     *,
     everything: bool,
-    others: Iterable[Reason] = (),
     footer: Sequence[Block],
-    paged: bool = True,
 ) -> None:
     """Write the answer of `plan` or `defrag`: `document` as JSON, or the table `done`, the skipped files (without
-    echoes), a glossary of the reasons in it and of `others`, and the `footer`. Files with nothing to do are only
-    counted unless `everything`.
+    echoes), a glossary of the reasons in both, and the `footer`. Files with nothing to do are only counted unless
+    `everything`.
     """
     listed = skipped if everything else [skip for skip in drop_echoes(skipped) if skip.reason not in FINE]
     tally = Counter(FINE[skip.reason] for skip in skipped if skip.reason in FINE and not everything)
     fine = ", ".join(f"{number:,} {words}" for words, number in sorted(tally.items()))
-    unlisted = f"Files that need no action: {fine}. `journalkeeper plan -v` lists them."
-    glossary = [f"{why}: {why.sentence}" for why in dict.fromkeys([*(skip.reason for skip in listed), *others])]
-    left_alone = Table(_SKIPPED, listed, lambda _: GREY)
-    output.show(document, done, left_alone, [unlisted] if tally else [], legend=[glossary, *footer], paged=paged)
+    unlisted = [f"Files that need no action: {fine}."] if tally else []
+    glossary = [f"{why}: {why.sentence}" for why in dict.fromkeys(row.reason for row in (*listed, *done.rows))]
+    output.show(document, done, Table(_SKIPPED, listed, lambda _: GREY), unlisted, legend=[glossary, *footer])
 
 
 def describe_rest(skipped: Sequence[Skip]) -> str:
@@ -57,15 +53,14 @@ def describe_rest(skipped: Sequence[Skip]) -> str:
 
     The first sentence counts the files and directories; without `skipped` it is "0 files left alone.". If some wait,
     the next sentence is "Of these, " and `describe_waits`; if all wait, this is a part of the first sentence. If --now
-    would help, the last sentence has the command. The sentence names the files that it helps, unless these are all that
-    wait. The rows that `drop_echoes` removes do not count.
+    would help, the last sentence has the command. The rows that `drop_echoes` removes do not count.
     """
     skipped = drop_echoes(skipped)
     waiting = [skip for skip in skipped if skip.puts_off]
     said = f"{_count_nouns({skip.path: find_noun(skip) for skip in skipped}.values()) or '0 files'} left alone"
     if waiting:
-        helped = dict.fromkeys(elide(short_name(skip.path), LEAST_PATH) for skip in waiting if skip.now)
-        what = "does not wait" if all(skip.now for skip in waiting) else f"works at once on {list_names(helped)}"
+        helped = sum(skip.now for skip in waiting)
+        what = "does not wait" if helped == len(waiting) else f"works at once on {helped:,} of these"
         said += f"{': ' if len(waiting) == len(skipped) else '. Of these, '}{describe_waits(waiting)}"
         said += f". `journalkeeper defrag --now` {what}" if helped else ""
     return f"{said}."

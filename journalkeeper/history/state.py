@@ -134,8 +134,8 @@ def require_regular(path: str) -> None:
             raise KeeperError(f"{path}: not a regular file; remove it")
 
 
-def is_locked(directory: str | os.PathLike[str]) -> bool | None:
-    """Return whether /proc/locks shows that a run holds the lock, None if this process may not read it.
+def is_locked(directory: str | os.PathLike[str]) -> bool:
+    """Return whether /proc/locks shows to this process that a run holds the lock.
 
     Taking the lock to find that out could refuse it to the service. /proc/locks has another device number than stat(2).
     """
@@ -145,7 +145,5 @@ def is_locked(directory: str | os.PathLike[str]) -> bool | None:
             holder, place = file.read(20).strip(), b":%d" % os.fstat(file.fileno()).st_ino
             rows = [line.split() for line in locks]
         return any(row[1] == b"FLOCK" and row[4] == holder and row[5].endswith(place) for row in rows)
-    except FileNotFoundError:
-        return False
     except (OSError, KeeperError):
-        return None
+        return False

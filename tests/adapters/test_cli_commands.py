@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.cli import check_config, status
+from journalkeeper.cli import check_config
 from journalkeeper.cli.context import Context
 from journalkeeper.engine import Engine
 from journalkeeper.history.state import Lock
@@ -204,14 +204,10 @@ def test_plan_folds_what_is_fine_unless_it_is_asked_for(typed: Typed) -> None:
     done = Skip("/j/abc/r.journal", Reason.RECORDED, "rewritten 1s ago")
     engine = FakeEngine(plan=Plan((), (), (*fine, done, SKIP)))
     folded = typed("plan", engine=engine).out
-    assert (
-        "Files that need no action: 1 already rewritten, 3 unfragmented. `journalkeeper plan -v` lists them.\n"
-        in folded
-    )
+    assert "Files that need no action: 1 already rewritten, 3 unfragmented.\n" in folded
     assert "/j/abc/1.journal" not in folded
     assert "settling" in folded
-    for word in ("-v", fine[1].path):
-        assert "/j/abc/1.journal" in typed("plan", word, engine=engine).out
+    assert "/j/abc/1.journal" in typed("plan", fine[1].path, engine=engine).out
 
 
 def test_scan_shows_the_worst_first(typed: Typed) -> None:
@@ -234,7 +230,8 @@ def test_a_dry_run_is_the_plan_and_asks_the_same(typed: Typed) -> None:
 def test_defrag_shows_what_became_of_every_file(typed: Typed) -> None:
     out = (
         "compressed abc/system.journal: 89 MiB to 10 MiB on disk, 9,447 to 360 extents\n"
-        f"{LEFT_ALONE}"
+        f"{LEFT_ALONE[:-1]}"
+        "fragmented: The file has far more extents than its data needs, and each costs a cold reader a seek.\n\n"
         "1 file done: 9,447 to 360 extents, 89 MiB to 10 MiB on disk, 45 MiB rewritten in 1s 500ms."
         " 1 file left alone.\n"
     )
@@ -555,7 +552,6 @@ def test_history_of_no_record_is_empty_and_of_no_time_wrong_usage(typed: Typed, 
 
 def test_status_tells_the_last_run(typed: Typed, state: Path) -> None:
     out = typed("status").out
-    assert f"\nStateDir: {state}\n" in out
     assert "Service" not in out, "a state directory of one's own is not the service's"
     assert "took 3s 500ms: 1 of 2 actions done, 1 failed, 90 MiB rewritten\n" in out
     document = typed("status", "-j").document
@@ -597,25 +593,7 @@ def test_status_tells_a_run_that_works_from_one_that_was_killed(typed: Typed, st
         record.begin_run(1_795_255_300_000_000, "defrag")
     with Lock(state):
         assert ", running: no action finished" in typed("status").words
-    assert ", killed: no action finished" in typed("status").words
-
-
-@pytest.mark.parametrize("begins", [False, True], ids=["ended", "another began"])
-def test_status_calls_no_run_killed_that_changed_since_it_read_the_history(
-    typed: Typed, state: Path, monkeypatch: pytest.MonkeyPatch, *, begins: bool
-) -> None:
-    with Record(state) as record:
-        run = record.begin_run(1_795_255_300_000_000, "defrag")
-
-    def end(_: object) -> bool:
-        with Record(state) as record:
-            record.end_run(run, 1_795_255_300_100_000)
-            if begins:
-                record.begin_run(1_795_255_300_200_000, "defrag")
-        return False
-
-    monkeypatch.setattr(status, "is_locked", end)
-    assert f", {'running: no action finished' if begins else 'took 100ms: nothing done'}" in typed("status").words
+    assert ", its end is not recorded: no action finished" in typed("status").words
 
 
 def test_status_with_a_locked_history_shows_what_else_is_known(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:

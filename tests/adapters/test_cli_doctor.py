@@ -81,11 +81,6 @@ def test_without_root_the_summary_is_one_line(given: Given, typed: Typed) -> Non
     assert last.endswith(" checks need root (sudo journalkeeper doctor)")
 
 
-def test_where_reading_the_journal_stopped_is_said(given: Given, typed: Typed) -> None:
-    given(evidence(journal=journal(entries=50_000, complete=False)))
-    assert "the newest 50,000 journal entries were read, back to 20" in typed("doctor").words
-
-
 @pytest.mark.parametrize(
     ("found", "words", "status"),
     [

@@ -150,4 +150,4 @@ def test_nobody_may_not_hold_the_lock(open_directory: Path) -> None:
     with being_nobody(), pytest.raises(NeedsRootError, match="cannot open the lock"), Lock(open_directory):
         pytest.fail("a stranger holds the lock")
     with being_nobody():
-        assert is_locked(open_directory) is None
+        assert is_locked(open_directory) is False

@@ -139,7 +139,7 @@ def columns_of_terminal(*words: str | Path, state: Path) -> tuple[int, list[str]
 
 
 ON_TERMINAL = [
-    *("scan", "plan", "plan -v", "plan --now", "defrag -n --now", "defrag --now", "history", "status"),
+    *("scan", "plan", "plan --now", "defrag -n --now", "defrag --now", "history", "status"),
     *("explain FILE", "explain DIR", "doctor", "report -o PAGE", "check-config --config /dev/null"),
     *("probe intake", "probe fsync --seconds=0.1"),
     *("probe syslog --seconds=0.2", "probe stream --seconds=0.3"),
