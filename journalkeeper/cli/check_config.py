@@ -5,9 +5,9 @@ Reads journalkeeper.conf and its drop-ins as the service does, and shows the val
 each mistake it shows the file, the line, the key, and what is allowed.
 
 examples:
-  journalkeeper check-config              what is in force?
-  journalkeeper check-config new.conf     is this file right?
-  journalkeeper check-config -j           problems and values for programs
+  journalkeeper check-config                    what is in force?
+  journalkeeper check-config --config new.conf  is this file right?
+  journalkeeper check-config -j                 problems and values as JSON
 
 exit status:
   0 the configuration is valid, 1 it is not, 2 wrong usage
@@ -50,10 +50,8 @@ class ConfigAnswer(NamedTuple):
     values: list[Shown]
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add the optional argument FILE, with the effect of --config FILE."""
-    text = "this file alone, as --config FILE"
-    parser.add_argument("config", nargs="?", metavar="FILE", default=argparse.SUPPRESS, help=text)
+def options(_parser: argparse.ArgumentParser) -> None:
+    """Add nothing: there are no options."""
 
 
 def run(_: argparse.Namespace, context: Context) -> int:
@@ -71,10 +69,7 @@ def run(_: argparse.Namespace, context: Context) -> int:
         return 1
     values = describe(config)
     table = Table(_COLUMNS, values, lambda value: GREY if value.default else "")
-    changed = ", ".join(f"{value.key}=" for value in values if not value.default)
-    legend = [
-        f"The configuration is valid; not the default: {changed or 'no key'}. journalkeeper.conf(5) explains each key."
-    ]
+    legend = ["The configuration is valid. journalkeeper.conf(5) explains each key."]
     asked = parse_compression(config.defrag.compress)
     if asked is not None and asked.level is not None and not HAS_LEVELS:
         legend.append(f"Compress= acts {explain_lost_level(asked, 'Linux before 6.15')}.")

@@ -9,7 +9,6 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Final
 
 from journalkeeper.bus import names
 from journalkeeper.bus.client import Service
@@ -22,12 +21,9 @@ from journalkeeper.history import state
 from journalkeeper.history.store import Record
 from journalkeeper.keeper import Keeper
 from journalkeeper.model import Request
-from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, UsageError
+from journalkeeper.model.errors import KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US
-
-ABSENT: Final = "not running or not on D-Bus: see systemctl status journalkeeper"
-"""The message for a service that is not on the bus."""
 
 
 class Context:
@@ -97,7 +93,7 @@ class Context:
             raise UsageError("only the host's service can do this: leave out -D, --config and STATE_DIRECTORY=")
         service = self.running()
         if service is None:
-            raise KeeperError(f"the service is {ABSENT}")
+            raise KeeperError("the service is not running or not on D-Bus: see systemctl status journalkeeper")
         return service
 
     def means_service(self) -> bool:
@@ -157,10 +153,9 @@ class Context:
             self.output.note(*record.ignored)
 
     def read_history(self, since_us: int, directory: str | None = None) -> Recorded | Unknown:
-        """Return the contents of the history, or Unknown if it is locked or the user may not read it.
+        """Return the contents of the history, or Unknown with the reason if it cannot be read.
 
-        `since_us` and `directory` restrict only the actions. The written bytes are those of the
-        last 24 hours. Raises: KeeperError if the history is damaged.
+        `since_us` and `directory` restrict only the actions. The written bytes are those of the last 24 hours.
         """
         try:
             with self.record() as record:
@@ -173,27 +168,22 @@ class Context:
                     made_nocow=record.list_nocow_directories(self.now_us),
                     counters=record.counters(),
                 )
-        except NeedsRootError:
-            return Unknown("only root may read the history", needs_root=True)
-        except BusyError as error:
-            return Unknown(str(error))
+        except KeeperError as error:
+            denied = isinstance(error, NeedsRootError)
+            return Unknown("only root may read the history" if denied else str(error), needs_root=denied)
 
     def list_directories(self, *, patient: bool = False) -> tuple[str, ...] | None:
         """Return a tuple with the absolute path of -D, or None without -D.
 
         With `patient` the path is not examined, because the directory may be created later.
 
-        Raises: KeeperError for a -D that is missing or no directory; OSError for a -D that cannot be examined (EACCES).
+        Raises: KeeperError for a -D that is no directory; OSError for a -D that is missing or cannot be examined.
         """
         given = self._args.directory
         if given is None:
             return None
-        try:
-            is_directory = patient or stat.S_ISDIR(os.stat(given).st_mode)
-        except (FileNotFoundError, NotADirectoryError):
-            is_directory = False
-        if not is_directory:
-            raise KeeperError(f"{given}: {explain_no_directory(given)}; -D takes a directory such as /var/log/journal")
+        if not patient and not stat.S_ISDIR(os.stat(given).st_mode):
+            raise KeeperError(f"{given}: is not a directory; -D takes a directory such as /var/log/journal")
         return (os.path.abspath(given),)
 
 
@@ -203,8 +193,3 @@ def _is_below(path: str, top: str) -> bool:
     if not path.startswith(f"{below}/"):
         return False
     return os.path.realpath(way) == f"{os.path.realpath(top).rstrip('/')}{way[len(below) :]}"
-
-
-def explain_no_directory(path: str) -> str:
-    """Return the words for a path that is not a directory, or does not exist."""
-    return "is not a directory" if os.path.lexists(path) else "no such directory"

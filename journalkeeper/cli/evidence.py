@@ -45,7 +45,7 @@ def gather(context: Context, wanted: Wanted) -> Evidence:
         config, wrong = context.config(), ""
     except (KeeperError, OSError) as error:
         config, wrong = Config(), str(error)
-    record = _read_history(context, wanted)
+    record = context.read_history(wanted.since_us, wanted.directory)
     service = context.read_service() if wanted.directory is None else UNASKED
     engine = context.engine(config)
     look: Look | Unknown = UNASKED
@@ -84,14 +84,6 @@ def _find_unwritable(places: Places, wanted: Wanted) -> tuple[tuple[str, Obstacl
     found = chain.from_iterable(obstacles.find_unwritable(*one, mounts).items() for one in places.items())
     ours = wanted.directory is None and os.geteuid() == 0
     return tuple(one for one in found if ours or one[1] is Obstacle.READ_ONLY)
-
-
-def _read_history(context: Context, wanted: Wanted) -> Recorded | Unknown:
-    """Return the history, which every command reads, with the actions since `wanted.since_us`."""
-    try:
-        return context.read_history(wanted.since_us, wanted.directory)
-    except KeeperError as error:
-        return Unknown(str(error))
 
 
 def _look_and_plan(

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import stat
 from typing import Final, NamedTuple
 
 from journalkeeper.cli.context import Context
@@ -73,7 +72,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show the recorded outcomes and extent counts of PATH, or below -D. Return 1 if a PATH was never a journal file.
 
-    Raises: as `Context.record` if the history cannot be read; OSError as `_find_problem`.
+    Raises: as `Context.record` if the history cannot be read.
     """
     # The history has the real paths.
     paths = tuple(map(os.path.realpath, args.paths or ([args.directory] if args.directory else [])))
@@ -92,17 +91,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _find_problem(path: str) -> Reason | None:
-    """Return why `path`, without links, is no journal file by its type and name; None for a directory.
-
-    Raises: OSError if the path cannot be examined: EACCES, ELOOP.
-    """
-    try:
-        mode = os.lstat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError):
+    """Return why `path`, without links, is no journal file by its name; None for a directory."""
+    if not os.path.exists(path):
         return Reason.VANISHED
-    if not stat.S_ISREG(mode):
-        return None if stat.S_ISDIR(mode) else Reason.NOT_REGULAR
-    return Reason.NOT_JOURNAL if classify(os.path.basename(path)) is None else None
+    return None if os.path.isdir(path) or classify(os.path.basename(path)) else Reason.NOT_JOURNAL
 
 
 def _sum_up_actions(entries: list[HistoryEntry], samples: list[Sample]) -> str:

@@ -45,7 +45,7 @@ import os
 import shutil
 from typing import Final
 
-from journalkeeper.cli.context import Context, explain_no_directory
+from journalkeeper.cli.context import Context
 from journalkeeper.cli.parser import between
 from journalkeeper.cli.progress import interrupt_on_signals, on_terminal
 from journalkeeper.cli.table import Column, Table
@@ -107,9 +107,7 @@ def _require_fit_place(args: argparse.Namespace) -> None:
     if args.directory is not None or args.config is not None:
         raise UsageError("lab makes a journal and a configuration of its own: leave out -D and --config")
     if not os.path.isdir(args.place):
-        raise KeeperError(
-            f"{args.place}: {explain_no_directory(args.place)}; DIR is a directory on the disk to measure"
-        )
+        raise KeeperError(f"{args.place}: is no directory; DIR is a directory on the disk to measure")
     if shutil.which("mkfs.btrfs") is None:
         raise KeeperError("mkfs.btrfs is not installed: install the package btrfs-progs")
     require_root_only(args.place)

@@ -12,8 +12,7 @@ examples:
 
 exit status:
   0 the verdict is OK, or there is none: -D or --config names a journal that
-  the service does not manage; 1 it is not OK, or the history is damaged;
-  2 wrong usage
+  the service does not manage; 1 it is not OK; 2 wrong usage
 """
 
 from __future__ import annotations
@@ -103,8 +102,8 @@ def run(_args: argparse.Namespace, context: Context) -> int:
 def _collect_evidence(context: Context) -> Evidence:
     """Collect the evidence for the status, without the journal's entries; about another journal only the history.
 
-    Raises: KeeperError if the history is damaged, or for a -D that is no directory; OSError for a -D that cannot be
-        examined; FileError if a directory cannot be listed.
+    Raises: KeeperError for a -D that is no directory; OSError for a -D that cannot be examined; FileError if a
+        directory cannot be listed.
     """
     now_us = context.now_us
     if not context.means_service():

@@ -86,7 +86,7 @@ def test_closed_standard_streams_are_no_accident() -> None:
 def test_text_that_the_terminals_encoding_lacks_is_escaped() -> None:
     done = process([*COMMAND, "scan", "-D", "/nonexistent/ü"], PYTHONIOENCODING="ascii")
     assert done.returncode == 1
-    assert r"/nonexistent/\xfc: no such directory" in done.stderr
+    assert r"/nonexistent/\xfc: No such file or directory" in done.stderr
 
 
 def make_less(place: Path, script: str) -> dict[str, str]:

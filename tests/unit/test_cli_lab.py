@@ -41,13 +41,11 @@ def test_an_option_of_the_hosts_own_journal_is_a_usage_error(
     assert "leave out -D and --config" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "says"), [("none", "no such directory"), ("file", "is not a directory")])
-def test_a_path_that_is_no_directory_is_named(
-    name: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("name", ["none", "file"])
+def test_a_path_that_is_no_directory_is_named(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert main(["lab", "compare", f"{tmp_path}/{name}"]) == 1
-    assert f"{tmp_path}/{name}: {says}" in capsys.readouterr().err
+    assert f"{tmp_path}/{name}: is no directory" in capsys.readouterr().err
 
 
 def test_a_missing_mkfs_is_named_with_its_package(
