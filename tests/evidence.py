@@ -80,7 +80,7 @@ def limits(**words: Any) -> Instance:
 def evidence(**words: Any) -> Evidence:
     """Return the evidence of a healthy host; `words` replace whole parts."""
     seen = look(*archives(ratio=1.05), instances=(limits(),))
-    parts = (seen, Plan((), (), ()), Config(), recorded(), journal(), UNITS, STORAGE)
+    parts = (seen, Plan({}, (), ()), Config(), recorded(), journal(), UNITS, STORAGE)
     live = Manager(state="idle", state_reason="", health="ok", health_reasons=[])
     plain = Evidence(NOW_US, *parts, live, Present(), unwritable=(), silent=(), full=())
     return plain._replace(**words)

@@ -54,7 +54,7 @@ def plan() -> Plan:
     numbers = (32 << 20, 5992, 256, "zstd")
     action = Action(ARCHIVE, Verb.COMPRESS, Reason.FRAGMENTED, target, (), *numbers, read_seconds_saved=38.2)
     fine = [Skip(f"{ARCHIVE}{number}", Reason.RECORDED, "rewritten before") for number in range(7)]
-    return Plan((), (action,), (*fine, Skip(ACTIVE, Reason.WINDOW_CLOSED, "", NOW_US + 60_000_000, now=True)))
+    return Plan({}, (action,), (*fine, Skip(ACTIVE, Reason.WINDOW_CLOSED, "", NOW_US + 60_000_000, now=True)))
 
 
 def evidence(**changes: Any) -> Evidence:

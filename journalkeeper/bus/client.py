@@ -25,7 +25,7 @@ from journalkeeper.model import Plan, Request
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NoSuchJobError, UsageError
 from journalkeeper.model.manager import Finding, HistorySpan, Manager
 from journalkeeper.model.progress import NONE_YET, Progress
-from journalkeeper.model.run import Report, decode_plan, decode_report
+from journalkeeper.model.run import Report, decode_report
 from journalkeeper.model.schema import from_properties, name_fields, parse_record
 
 CONNECT_S: Final = 5.0
@@ -118,7 +118,7 @@ class Service:
         """
         self._require_same_version()
         (text,) = self._call("Plan", "asst", *options.list_arguments(request), patience_s=CALL_S)
-        plan = decode_plan(json.loads(text))
+        plan = parse_record(Plan, json.loads(text))
         if plan.omitted is None:
             return plan
         missing = f"{plan.omitted:,} rows do not fit the service's answer; name a PATH to see its row"

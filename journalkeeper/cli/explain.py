@@ -138,7 +138,7 @@ def _try_plan(asked: Request, context: Context, unknown: dict[str, str]) -> Plan
         return make_plan(asked, context)
     except KeeperError as error:
         unknown["decision"] = str(error)
-        return Plan((), (), ())
+        return Plan({}, (), ())
 
 
 def _explain(path: str, plan: Plan, window: Window | None, now_us: int, context: Context) -> ExplainedDecision | None:

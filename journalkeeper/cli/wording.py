@@ -12,7 +12,6 @@ from journalkeeper.cli.table import GREEN, GREY, LEAST_PATH, RED, YELLOW, Column
 from journalkeeper.health.verdict import describe_waits, drop_echoes, find_noun
 from journalkeeper.model import Outcome, Reason, Result, Skip, Verb, sentences
 from journalkeeper.model.escape import escape
-from journalkeeper.model.run import disk_sums
 from journalkeeper.model.sentences import short_name
 from journalkeeper.model.units import SECOND_US, format_span, pluralize, spell_size
 
@@ -100,10 +99,12 @@ def describe_sums(outcomes: Sequence[Outcome]) -> str:
     """
     outcomes = [one for one in outcomes if one.action is not Verb.ROTATE]
     before, after = sum(one.extents_before for one in outcomes), sum(one.extents_after for one in outcomes)
-    disk_before, disk_after = disk_sums(outcomes)
+    measured = [one for one in outcomes if None not in {one.disk_bytes_before, one.disk_bytes_after}]
     text = f"{before:,} to {pluralize(after, 'extent')}"
-    if disk_before is None or disk_after is None:
+    if not measured:
         return text
+    disk_before = sum(one.disk_bytes_before or 0 for one in measured)
+    disk_after = sum(one.disk_bytes_after or 0 for one in measured)
     later = " once other files with the old data are deleted" if any(one.unshared_bytes for one in outcomes) else ""
     return f"{text}, {spell_size(disk_before)} to {spell_size(disk_after)} on disk{later}"
 

@@ -78,7 +78,7 @@ def present_after_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence
     failed = [*(skip for skip in plan.skipped if skip.reason in FAULTS), *find_failures(outcomes)]
     failures = {one.path: one for one in failed}
     wait = {skip.instance for skip in plan.skipped if skip.puts_off and skip.reason is Reason.WINDOW_CLOSED}
-    short = {window.instance for window in plan.windows if window.reason == "too-short"}
+    short = {window.instance for window in plan.window.values() if window.reason == "too-short"}
     return Present(failures=tuple(failures.values()), waiting=tuple(waiting), closed=tuple(sorted(short & wait)))
 
 

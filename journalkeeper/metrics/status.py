@@ -58,7 +58,7 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
         active_extents=sum(file.extents.total for file in now if file.kind is Kind.ACTIVE),
         sums={**Sums.of(now)._asdict(), "shared_bytes": sum(file.extents.shared_bytes for file in now)},
         skipped=tuple(sorted(reasons.items())),
-        window_open=any(window.open for window in plan.windows),
+        window_open=any(window.open for window in plan.window.values()),
         budget_bytes=budget,
         budget_left_bytes=None if budget is None else max(0, budget - written),
     )

@@ -111,8 +111,5 @@ def run_bookkeeping(task: Callable[[], object], prefix: str = "") -> list[str]:
 
 def _describe_with_calls(error: Exception) -> str:
     words = " ".join(f"{type(error).__name__}: {error}".split())
-    calls = [
-        f"{frame.f_code.co_name} ({'/'.join(frame.f_code.co_filename.split('/')[-2:])}:{line})"
-        for frame, line in walk_tb(error.__traceback__)
-    ]
+    calls = [f"{one.f_code.co_name} ({one.f_code.co_filename}:{line})" for one, line in walk_tb(error.__traceback__)]
     return f"{words[:WORDS]} in {', called from '.join(calls[: -FRAMES - 1 : -1])}"

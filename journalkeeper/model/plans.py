@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from journalkeeper.model.files import Instance, JournalFile, Volume
-from journalkeeper.model.schema import Count, Hidden, Key, Moment, PastMoment, Seconds, Sometimes
+from journalkeeper.model.schema import Count, Hidden, Moment, PastMoment, Seconds, Sometimes
 from journalkeeper.model.words import Kind, Reason, Result, Verb
 
 
@@ -228,7 +228,8 @@ class Plan(NamedTuple):
     `syncs` are asked for a sync first, so that the next plan knows when they flush.
     """
 
-    windows: Hidden[tuple[Window, ...]]
+    window: dict[str, Window]
+    """The flush windows, by the name of the instance."""
     actions: tuple[Action, ...]
     skipped: tuple[Skip, ...]
     notices: Hidden[tuple[str, ...]] = ()
@@ -241,11 +242,6 @@ class Plan(NamedTuple):
         ended = "the run ended before this action"
         left = (one.skip(Reason.NOT_BEGUN, ended, puts_off=True) for one in self.actions[begun:])
         return self._replace(actions=self.actions[:begun], skipped=(*self.skipped, *left))
-
-    @property
-    def window(self) -> Annotated[dict[str, Window], Key()]:
-        """The flush windows, by the name of the instance."""
-        return {window.instance: window for window in self.windows}
 
     @property
     def wake_at_us(self) -> int | None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
 from journalkeeper.model.history import Counters
@@ -72,20 +72,7 @@ class Report(NamedTuple):
         return not reasons.isdisjoint((Reason.INTERRUPTED, Reason.NOT_BEGUN))
 
 
-def decode_plan(written: Mapping[str, Any]) -> Plan:
-    """Return the plan that `to_json` made this of. Raises: KeyError, TypeError, ValueError for any other object."""
-    return parse_record(Plan, {**written, "windows": tuple(written["window"].values())})
-
-
 def decode_report(written: Mapping[str, Any]) -> Report:
     """Return the report that `to_json` made this of. Raises: KeyError, TypeError, ValueError for any other object."""
-    plan = {"windows": (), "actions": (), "skipped": written["skipped"], "omitted": written.get("omitted")}
+    plan = {"window": {}, "actions": (), "skipped": written["skipped"], "omitted": written.get("omitted")}
     return parse_record(Report, {**written, "plan": plan})
-
-
-def disk_sums(outcomes: Iterable[Outcome]) -> tuple[int | None, int | None]:
-    """Return the sums of the disk bytes before and after, over the outcomes that have both, or (None, None)."""
-    known = [one for one in outcomes if one.disk_bytes_before is not None and one.disk_bytes_after is not None]
-    if not known:
-        return None, None
-    return sum(one.disk_bytes_before or 0 for one in known), sum(one.disk_bytes_after or 0 for one in known)

@@ -67,7 +67,7 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
     worthy = sorted((action for action in ready if action.path not in ends), key=partial(_make_sort_key, host))
     affordable, too_much = _afford(worthy, host, request, config)
     return Plan(
-        windows=tuple(cases.windows.values()),
+        window={one.instance: one for one in cases.windows.values()},
         actions=tuple(map(add_savings, (*of_directories, *affordable))),
         skipped=tuple(sorted([*skipped, *too_much], key=attrgetter("path"))),
         syncs=() if rest else tuple(instance for instance in host.instances if instance.sync_tells),

@@ -43,8 +43,8 @@ from tests.patience import PATIENCE_S
 JOB = names.job_path(7)
 BUSY = str(names.BusyBusError())
 HUNG = "journalkeeper.service runs and does not answer"
-DOCUMENT = to_json(Report(Plan((), (), ()), (), 0, 0.0, ()))
-CANCELED = to_json(Report(Plan((), (), (Skip("/j/a", Reason.NOT_BEGUN, ""),)), (), 0, 0.0, ()))
+DOCUMENT = to_json(Report(Plan({}, (), ()), (), 0, 0.0, ()))
+CANCELED = to_json(Report(Plan({}, (), (Skip("/j/a", Reason.NOT_BEGUN, ""),)), (), 0, 0.0, ()))
 PLAN: dict[str, Any] = {"window": {}, "actions": [], "skipped": []}
 KINDS = {bool: "b", str: "s", int: "t", list: "as"}
 RUNNING = {"State": "running", "FileNumber": 1, "FileTotal": 2, "File": "/j/a", "BytesDone": 5, "BytesTotal": 10}

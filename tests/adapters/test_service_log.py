@@ -164,7 +164,7 @@ def test_a_failure_is_an_error_and_what_passes_is_not_logged(
     log: Log, journald: socket.socket, result: Result, reason: Reason, logged: list[tuple[str, Event]]
 ) -> None:
     outcome = OUTCOME._replace(result=result, reason=reason)
-    RunLog(log.say).log_job(Report(Plan((), (), ()), (outcome,), 0, 0.0, ()))
+    RunLog(log.say).log_job(Report(Plan({}, (), ()), (outcome,), 0, 0.0, ()))
     assert [(fields["PRIORITY"], fields["MESSAGE_ID"]) for fields in drain(journald)] == logged
 
 
@@ -175,11 +175,11 @@ def test_new_numbers_of_the_same_outcome_are_logged_for_a_job_only(
     kept = RunLog(log.say)
     done = [OUTCOME._replace(extents_after=40 + number) for number in (0, 0, 1)]
     for outcome in (*done, OUTCOME._replace(action=Verb.DEFRAGMENT, extents_after=50)):
-        report = Report(Plan((), (), ()), (outcome,), 0, 0.0, ())
+        report = Report(Plan({}, (), ()), (outcome,), 0, 0.0, ())
         if of_a_job:
             kept.log_job(report)
         else:
-            kept.log_run(report._replace(plan=Plan((), (), (Skip(outcome.path, Reason.RECORDED, ""),))), ("/j",), ())
+            kept.log_run(report._replace(plan=Plan({}, (), (Skip(outcome.path, Reason.RECORDED, ""),))), ("/j",), ())
     assert [int(fields["JOURNALKEEPER_EXTENTS_AFTER"]) for fields in drain(journald)] == extents
 
 
@@ -187,5 +187,5 @@ def test_a_lasting_reason_to_leave_something_alone_is_logged_once(log: Log, jour
     skips = (Skip("/j", Reason.SNAPSHOTS, "snapshots share data"), Skip("/j/a", Reason.SETTLING, "changed 1s ago"))
     kept = RunLog(log.say)
     for _ in range(2):
-        kept.log_run(Report(Plan((), (), skips), (), 0, 0.0, ()), ("/j",), ())
+        kept.log_run(Report(Plan({}, (), skips), (), 0, 0.0, ()), ("/j",), ())
     assert [fields["MESSAGE"] for fields in drain(journald)] == ["/j: snapshots share data"]

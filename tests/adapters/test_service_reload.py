@@ -73,7 +73,7 @@ async def test_a_run_that_makes_no_progress_is_a_reason_to_act_until_it_ends(
     def run(*_: object, **__: object) -> Report:
         runs.append(0)
         wait_in("run")
-        return Report(Plan((), (), ()), (), 0, 0.0, (), Host(0, (), (), (), {}, 0))
+        return Report(Plan({}, (), ()), (), 0, 0.0, (), Host(0, (), (), (), {}, 0))
 
     def find_unwritable(*_: object) -> dict[str, Obstacle]:
         wait_in("check")
@@ -139,7 +139,7 @@ async def test_a_look_that_waits_for_a_job_does_not_hang(tmp_path: Path, monkeyp
 
     def run(*_: object, **__: object) -> Report:
         looks.append(0)
-        return Report(Plan((), (), ()), (), 0, 0.0, (), Host(0, (), (), (), {}, 0))
+        return Report(Plan({}, (), ()), (), 0, 0.0, (), Host(0, (), (), (), {}, 0))
 
     def watch(_: object) -> Watches:
         watched.append(0)

@@ -194,8 +194,8 @@ def test_a_file_whose_flush_is_due_has_no_picture(
 
     def make(asked: Request, context: Context) -> Plan:
         plan = make_plan(asked, context)
-        due = (window._replace(open=False, reason="flush-due", closes_at_us=None) for window in plan.windows)
-        return plan._replace(windows=tuple(due))
+        due = [one._replace(open=False, reason="flush-due", closes_at_us=None) for one in plan.window.values()]
+        return plan._replace(window={one.instance: one for one in due})
 
     monkeypatch.setattr(explain, "make_plan", make)
     assert program.run(["explain", "-j", str(active(commands))]) == 0

@@ -77,7 +77,7 @@ def test_known_calls_are_counted_exactly_and_timed_as_their_program_does(bed: Be
         said: list[str] = []
         program = [sys.executable, "-c", CALLER, file]
         rows = watch(lambda: said.append(subprocess.check_output(program, text=True)))
-        ours = {call: rows[f"a-1 (2) [0]\\x0ab: {call} {file}"] for call in CALLS}
+        ours = {call: rows[f"a-1 (2) [0]\\nb: {call} {file}"] for call in CALLS}
         assert {call: len(row.took_ns) for call, row in ours.items()} == CALLS
         assert sum(file in name for name in rows) == len(CALLS)
         ratios = [sum(ours[call].took_ns) / 1e9 / took_s for call, took_s in json.loads(said[0]).items()]

@@ -68,7 +68,7 @@ class Made:
         self._say(f"{PRIVILEGED}job {job.number}")
         if any("mistake" in path for path in job.request.paths):
             raise RuntimeError("a secret of the inside")
-        return JobEnded("done", Report(Plan((), (), ()), (), 0, 0.0, ()))
+        return JobEnded("done", Report(Plan({}, (), ()), (), 0, 0.0, ()))
 
     def snapshot(self) -> Snapshot:
         return self._snapshot
@@ -80,7 +80,7 @@ class Made:
             raise RuntimeError("a secret of the inside")
         if not request.paths and not self._ends:
             await asyncio.Event().wait()
-        return Plan((), (), tuple(self._skips.values()))
+        return Plan({}, (), tuple(self._skips.values()))
 
     def pause(self, span_us: int) -> None:
         self._say(f"{PRIVILEGED}pause {span_us}")

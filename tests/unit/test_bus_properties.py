@@ -166,7 +166,7 @@ def plan(skipped: int) -> Plan:
     paths = [f"{TOP}/m/{archive_name(number, 'user-1000')}" for number in range(skipped)]
     skips = [Skip(path, Reason.IDEAL, "x" * 100, until_us=5) for path in paths]
     skips[-1] = skips[-1]._replace(puts_off=True)
-    return Plan((), (Action(PATH, Verb.DEFRAGMENT, Reason.FRAGMENTED),), tuple(skips))
+    return Plan({}, (Action(PATH, Verb.DEFRAGMENT, Reason.FRAGMENTED),), tuple(skips))
 
 
 def test_a_document_that_fits_is_whole_and_hides_details_of_others() -> None:
@@ -189,7 +189,7 @@ def test_a_jobs_document_hides_details_of_others_and_lacks_rows_where_it_is_too_
     paths = [f"{TOP}/m/{archive_name(number, 'user-1000')}" for number in range(5000)]
     outcomes = tuple(DONE._replace(path=path, detail="y" * 200) for path in paths)
     report = Report(
-        Plan((), (), tuple(Skip(path, Reason.IDEAL, "x" * 200) for path in paths)), outcomes, 7, 0.0, ("n",)
+        Plan({}, (), tuple(Skip(path, Reason.IDEAL, "x" * 200) for path in paths)), outcomes, 7, 0.0, ("n",)
     )
     text = write_document(report, lambda _: True)
     assert len(text) <= values.DOCUMENT_MOST
@@ -298,4 +298,4 @@ def test_a_jobs_result_is_that_of_its_worst_outcome(
     outcomes: tuple[Outcome, ...], reason: Reason | None, request_: Request, word: str
 ) -> None:
     skipped = () if reason is None else (Skip("/j/a", reason, ""),)
-    assert name_result(Report(Plan((), (), skipped), outcomes, 0, 0.0, ()), request_) == word
+    assert name_result(Report(Plan({}, (), skipped), outcomes, 0, 0.0, ()), request_) == word

@@ -118,16 +118,16 @@ TOO_SHORT = Window("m", open=False, closes_at_us=None, reason="too-short")
 @pytest.mark.parametrize(
     ("plan", "outcomes", "words"),
     [
-        (Plan((), (), ()), (), []),
-        (Plan((), (), ()), (BAD,), ["files-failing"]),
-        (Plan((), (), ()), (BAD._replace(reason=Reason.CHANGED),), []),
-        (Plan((), (), (FAULT,)), (), ["files-failing"]),
-        (Plan((), (), (Skip("/j/a", Reason.READ_ONLY, ""),)), (), []),
-        (Plan((), (), (Skip("/j/a", Reason.FREE_SPACE, "8 MiB are needed", puts_off=True),)), (), ["volume-full"]),
-        (Plan((), (), (Skip("/j", Reason.TOO_MANY, "9 more"),)), (), ["limit-reached"]),
-        (Plan((TOO_SHORT,), (), (SHUT,)), (), ["window-closed"]),
-        (Plan((TOO_SHORT,), (), ()), (), []),
-        (Plan((TOO_SHORT,), (), (SHUT._replace(path="/m/o/b", instance="o"),)), (), []),
+        (Plan({}, (), ()), (), []),
+        (Plan({}, (), ()), (BAD,), ["files-failing"]),
+        (Plan({}, (), ()), (BAD._replace(reason=Reason.CHANGED),), []),
+        (Plan({}, (), (FAULT,)), (), ["files-failing"]),
+        (Plan({}, (), (Skip("/j/a", Reason.READ_ONLY, ""),)), (), []),
+        (Plan({}, (), (Skip("/j/a", Reason.FREE_SPACE, "8 MiB are needed", puts_off=True),)), (), ["volume-full"]),
+        (Plan({}, (), (Skip("/j", Reason.TOO_MANY, "9 more"),)), (), ["limit-reached"]),
+        (Plan({"m": TOO_SHORT}, (), (SHUT,)), (), ["window-closed"]),
+        (Plan({"m": TOO_SHORT}, (), ()), (), []),
+        (Plan({"m": TOO_SHORT}, (), (SHUT._replace(path="/m/o/b", instance="o"),)), (), []),
     ],
 )
 def test_the_verdict_after_a_run(plan: Plan, outcomes: tuple[object, ...], words: list[str]) -> None:

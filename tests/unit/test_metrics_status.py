@@ -19,7 +19,7 @@ WHOLE_FILE = 256
 ARCHIVE = hosts.file(path="/j/m/archive", disk_bytes=90, extents=hosts.extents(5000, shared_bytes=7))
 ACTIVE = hosts.file(Kind.ACTIVE, path="/j/m/active", disk_bytes=10, extents=hosts.extents(40))
 BROKEN = hosts.file(path="/j/m/broken", problem=Reason.BAD_HEADER, extents=hosts.extents(0, 0), size_bytes=0)
-NOTHING = Plan((), (), ())
+NOTHING = Plan({}, (), ())
 
 
 def outcome(of: str = "/j/m/archive", **words: Any) -> Outcome:
@@ -75,13 +75,14 @@ def test_the_disk_is_known_where_every_files_part_of_it_is(
 def test_files_that_are_left_alone_are_counted_by_reason_and_directories_are_not() -> None:
     reasons = {"/j/m/archive": Reason.SHARED, "/j/m/active": Reason.SHARED, "/j/m/broken": Reason.BAD_HEADER}
     skipped = tuple(Skip(path, reason, "") for path, reason in {**reasons, "/j/m": Reason.BUDGET}.items())
-    found = status(host(), Plan((), (), skipped), (), Config())
+    found = status(host(), Plan({}, (), skipped), (), Config())
     assert found.skipped == ((Reason.BAD_HEADER, 1), (Reason.SHARED, 2))
 
 
 @pytest.mark.parametrize(("windows", "is_open"), [((), False), ((False,), False), ((False, True), True)])
 def test_the_window_is_open_where_any_is(windows: tuple[bool, ...], *, is_open: bool) -> None:
-    plan = Plan(tuple(Window("", open=one, closes_at_us=None, reason="") for one in windows), (), ())
+    shown = {f"{name}": Window("", open=one, closes_at_us=None, reason="") for name, one in enumerate(windows)}
+    plan = Plan(shown, (), ())
     assert status(host(), plan, (), Config()).window_open is is_open
 
 

@@ -14,7 +14,7 @@ from journalkeeper.bus import contract, objects
 from journalkeeper.model import Action, Outcome, Plan, Range, Reason, Result, Skip, Verb, Window
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.plans import NOWHERE
-from journalkeeper.model.run import Report, decode_plan, decode_report
+from journalkeeper.model.run import Report, decode_report
 from journalkeeper.model.schema import from_properties, parse_record, to_json, to_properties, write_json
 from tests import hosts
 from tests.unit.test_bus_contract import shapes
@@ -69,20 +69,21 @@ def test_a_key_that_an_older_version_did_not_write_has_its_default() -> None:
 def test_a_report_is_read_back_from_the_document_of_its_job() -> None:
     skipped = (Skip("/j/b", Reason.SETTLING, "1 s"), Skip("/j", Reason.IDEAL, ""))
     refused = OUTCOME._replace(path="/j", result=Result.SKIPPED, reason=Reason.NO_JOURNALD, detail="nobody answers")
-    report = Report(Plan((), (), skipped), (OUTCOME, refused), 14, 1.5, ("the record was damaged",))
+    report = Report(Plan({}, (), skipped), (OUTCOME, refused), 14, 1.5, ("the record was damaged",))
     assert decode_report(json.loads(write_json(report))) == report
 
 
 def test_a_plan_is_read_back_but_for_what_only_its_maker_needs() -> None:
     skip = Skip("/j/b", Reason.SETTLING, "1", until_us=7, now=True, puts_off=True, instance="m", extents=3)
     action = Action("/j/a", Verb.COMPRESS, Reason.ASKED, NOWHERE, (Range(0, 9, 3),), 9, 3, 1)
-    plan = Plan((Window("m", True, 5, "online"), Window("n", False, None, "x", 6)), (action,), (skip,), omitted=4)
+    windows = {"m": Window("m", True, 5, "online"), "n": Window("n", False, None, "x", 6)}
+    plan = Plan(windows, (action,), (skip,), omitted=4)
     written = json.loads(write_json(plan._replace(actions=(action._replace(target=hosts.file(), compress="lzo"),))))
-    assert decode_plan(written) == plan
+    assert parse_record(Plan, written) == plan
     older = {"window": {}, "actions": [], "skipped": [{"path": "/j/b", "reason": "ideal", "detail": "1"}]}
-    assert decode_plan(older).skipped == (Skip("/j/b", Reason.IDEAL, "1"),)
+    assert parse_record(Plan, older).skipped == (Skip("/j/b", Reason.IDEAL, "1"),)
     with pytest.raises(ValueError, match="not possible"):
-        decode_plan({**older, "skipped": [{"path": "/j/b", "reason": "moonlight", "detail": "1"}]})
+        parse_record(Plan, {**older, "skipped": [{"path": "/j/b", "reason": "moonlight", "detail": "1"}]})
 
 
 MANAGER = Manager("1", "ok", [], (), (), "idle", "", ["/j"], 3, 9, 4, 1, True, 5, 6, 7, 8, 9, 10, 11, False)

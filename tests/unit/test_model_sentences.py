@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from journalkeeper.cli.wording import describe_sums
 from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.model.history import Counters
-from journalkeeper.model.run import disk_sums
 from journalkeeper.model.sentences import describe_outcome, short_name
 from journalkeeper.report.text import describe_total_saving
 from tests import hosts
@@ -68,9 +68,9 @@ def test_an_outcome_is_one_sentence(outcome: Outcome, sentence: str) -> None:
 
 def test_disk_sums_count_only_files_with_both_numbers() -> None:
     known, half = (done(disk_bytes_before=10, disk_bytes_after=after) for after in (4, None))
-    assert disk_sums((known, half, known, half._replace(**UNMEASURED))) == (20, 8)
-    assert disk_sums((half,)) == (None, None)
-    assert disk_sums((known._replace(disk_bytes_before=0),)) == (0, 4)
+    assert describe_sums((known, half, known, half._replace(**UNMEASURED))).endswith(", 20 B to 8 B on disk")
+    assert "disk" not in describe_sums((half,))
+    assert describe_sums((known._replace(disk_bytes_before=0),)).endswith(", 0 B to 4 B on disk")
 
 
 @pytest.mark.parametrize(

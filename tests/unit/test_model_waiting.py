@@ -36,13 +36,13 @@ def test_a_wait_begins_once_has_the_newest_reason_and_ends_when_all_is_done(
 ) -> None:
     known = {"/a": Wait("/a", *before)} if before else {}
     skips, outcomes = ((given,), ()) if isinstance(given, Skip) else ((), (given,))
-    found = find_waits(known, Plan((), (), skips), outcomes, NOW_US)
+    found = find_waits(known, Plan({}, (), skips), outcomes, NOW_US)
     assert found == ({"/a": Wait("/a", *after)} if after else {})
 
 
 def test_an_action_that_did_not_begin_waits_and_is_no_outcome() -> None:
     begun, left = (Action(path, Verb.COMPRESS, Reason.FRAGMENTED, file()) for path in ("/a", "/b"))
-    ended = Plan((), (begun, left), (Skip("/c", Reason.SHARED, ""),)).end_after(1)
+    ended = Plan({}, (begun, left), (Skip("/c", Reason.SHARED, ""),)).end_after(1)
     assert ended.actions == (begun,)
     assert find_waits({}, ended, (outcome("/a"),), NOW_US) == {"/b": Wait("/b", NOW_US, "not-begun")}
 

@@ -34,7 +34,7 @@ class Bench:
             error, self.raises = self.raises, None
             raise error
         return JobEnded(
-            "canceled" if job.state == "canceling" else "done", Report(Plan((), (), ()), (), job.number, 0.0, ())
+            "canceled" if job.state == "canceling" else "done", Report(Plan({}, (), ()), (), job.number, 0.0, ())
         )
 
     def _hear(self, notification: Notification) -> None:

@@ -30,7 +30,7 @@ from tests.hosts import volume
 
 CALM = Snapshot(("/j",))
 PROGRESS = Progress(1, 2, "/j/a", 3, 4)
-REPORT = Report(Plan((), (), ()), (), 0, 0.0, ())
+REPORT = Report(Plan({}, (), ()), (), 0, 0.0, ())
 FOUND = Findings({}, {}, figures.STATUS)
 WINDOW = Window("m", open=True, closes_at_us=8, reason="online")
 DONE = Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 900, 400, 100, 1.0)

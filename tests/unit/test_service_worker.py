@@ -62,14 +62,14 @@ def test_the_first_moment_at_which_something_can_be_due(
     wait_s: float,
 ) -> None:
     monkeypatch.setattr(worker, "now_us", lambda: NOW_US)
-    report = Report(Plan((), (), skipped), outcomes, 0, 0.0, ())
+    report = Report(Plan({}, (), skipped), outcomes, 0, 0.0, ())
     assert worker.get_next_plan_s(report, whole_us) == wait_s
 
 
 def test_the_reason_that_files_wait_for_is_counted_without_directories(tmp_path: Path) -> None:
     file = hosts.file()
     waits = Skip(file.path, Reason.WINDOW_CLOSED, "soon", puts_off=True)
-    plan = Plan((), (), (waits, waits._replace(path=file.directory)))
+    plan = Plan({}, (), (waits, waits._replace(path=file.directory)))
     engine = Engine(Config(), directories=(f"{tmp_path}",), state_directory=f"{tmp_path}")
     made = worker.Worker(lambda: engine, Mock(), Mock(), Mock())
     found = made._make_looked(engine, Report(plan, (), 0, 0.0, (), hosts.host(file))).findings
@@ -105,7 +105,7 @@ async def test_an_append_during_a_run_closes_the_window_before_the_next_piece(
             closes_us.append(engine.memory.flushes.get_closing_us(directory, 0))
             begun.set()
             assert heard.wait(PATIENCE_S)
-        return Report(Plan((), (), ()), (), 0, 0.0, ())
+        return Report(Plan({}, (), ()), (), 0, 0.0, ())
 
     monkeypatch.setattr(engine, "run", run)
     made, heard_us = worker.Worker(lambda: engine, Mock(), bool, bool), time.monotonic_ns() // 1000 + SECOND_US
