@@ -54,10 +54,9 @@ def gather(context: Context, wanted: Wanted) -> Evidence:
         look, plan = _look_and_plan(engine, wanted, record, now_us)
     instances = () if isinstance(look, Unknown) else look.host.instances
     ours = wanted.directory is None or any(one.rotatable for one in instances)
-    namespaces = tuple(one.namespace for one in instances if one.namespace)
     if wanted.directory is not None:
         service = context.read_service() if ours else ELSEWHERE
-    found = read_journal(wanted.directory, wanted.entries, namespaces) if wanted.entries else UNASKED
+    found = read_journal(wanted.directory, wanted.entries) if wanted.entries else UNASKED
     answers = isinstance(service, Manager)  # the service has judged this itself
     places = obstacles.list_places(() if answers else engine.directories)
     evidence = Evidence(

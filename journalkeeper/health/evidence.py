@@ -185,27 +185,12 @@ class Intake(NamedTuple):
     unit: str
 
 
-class Dropped(NamedTuple):
-    """Messages that never reached the journal: of `unit` by its rate limit, or "kernel" for missed kernel messages."""
-
-    when_us: int
-    unit: str
-    messages: int
-
-
-class Ended(NamedTuple):
-    """A journald that crashed or was killed; `result` is systemd's word (watchdog, signal…)."""
-
-    when_us: int
-    result: str
-
-
 class Journal(NamedTuple):
     """The evidence from the journal's own entries, each part the oldest first.
 
     `intake` covers the newest `entries` entries, which begin at `oldest_us`. `complete` is True if these
-    are all the entries in the journal. The other parts cover the newest `events` entries of their kinds, and
-    `events_complete` means the same for them.
+    are all the entries in the journal. `boots` covers the newest `events` entries of its kinds, and `events_complete`
+    means the same for them.
     """
 
     entries: Count
@@ -214,12 +199,10 @@ class Journal(NamedTuple):
     """Whether these are all entries that are kept."""
     intake: Hidden[tuple[Intake, ...]] = ()
     events: Count = 0
-    """Entries of PID 1 and journald about boots, losses and deaths."""
+    """Entries of PID 1 and journald about boots."""
     events_oldest_us: PastMoment | None = None
     events_complete: bool = True
     boots: Hidden[tuple[Boot, ...]] = ()
-    dropped: Hidden[tuple[Dropped, ...]] = ()
-    ended: Hidden[tuple[Ended, ...]] = ()
 
 
 class Unit(NamedTuple):

@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Rules on journald and on the machine below it: every public function is a rule.
 
-They are about lost messages, a journald that crashed or was killed, waits for journald, and boots that wait for it.
-They judge the past, so they give advice only.
+They are about waits for journald, and boots that wait for it. They judge the past, so they give advice only.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from shlex import quote
 from typing import Final
 
 from journalkeeper.health.evidence import RECENT_US, Journal, Recorded, Unknown
-from journalkeeper.health.finding import CHANGE, Answers, advice, list_names
+from journalkeeper.health.finding import Answers, advice, list_names
 from journalkeeper.model.manager import Facts
 from journalkeeper.model.units import SECOND_US, format_span, pluralize, quantile
-
-KERNEL: Final = "kernel"
-"""The unit name for missed kernel messages."""
 
 ENOUGH: Final = 100
 """A smaller number of messages has no meaningful 99th percentile."""
@@ -37,53 +31,6 @@ SLOW_BOOTS: Final = 3
 SLOW_SHARE: Final = 0.2
 SLOW_US: Final = SECOND_US
 """A flush of less than a second does not delay a boot noticeably, whatever its share of the boot."""
-
-
-def dropped(journal: Journal, now_us: int) -> Answers:
-    """Messages of the last week never reached the journal, because of a unit's rate limit or a full kernel buffer.
-
-    One advice for all units. Unknown if the entries of journald that were read begin later than a week ago.
-    """
-    lost: Counter[str] = Counter()
-    for one in journal.dropped:
-        if one.when_us >= now_us - RECENT_US:
-            lost[one.unit] += one.messages
-    if lost:
-        worst = lost.most_common()
-        names = list_names(f"{unit} {number:,}" for unit, number in worst)
-        sentence = f"{pluralize(lost.total(), 'message')} of the last week never reached the journal: {names}."
-        remedy = [
-            CHANGE.format(quote(unit), f"LogRateLimitBurst={max(10_000, 2 * number)}")
-            for unit, number in worst[:3]
-            if unit != KERNEL
-        ]
-        if KERNEL in lost:
-            remedy.append("cat /proc/cmdline   # add log_buf_len=4M to the kernel's command line, and reboot")
-        units, numbers = [unit for unit, _ in worst], [str(number) for _, number in worst]
-        yield advice(sentence, *remedy, messages=lost.total(), units=units, by_unit=numbers)
-    yield from _find_unread_events(journal, now_us)
-
-
-def journald_ended(journal: Journal, now_us: int) -> Answers:
-    """journald crashed or was killed, for example by its watchdog: messages that it had not written are lost.
-
-    One advice for the last week. Unknown if the entries of journald that were read begin later.
-    """
-    recent = [one.result for one in journal.ended if one.when_us >= now_us - RECENT_US]
-    if recent:
-        number, results = len(recent), sorted(set(recent))
-        when = f"{'once' if number == 1 else f'{number} times'} in the last week ({list_names(results)})"
-        sentence = f"journald ended unexpectedly {when}: messages that it had not written are lost."
-        yield advice(sentence, "journalctl -u systemd-journald -p warning --since=-7d", ended=number, results=results)
-    yield from _find_unread_events(journal, now_us)
-
-
-def _find_unread_events(journal: Journal, now_us: int) -> Answers:
-    """Yield Unknown if too few of journald's own entries were read to judge RECENT_US before `now_us`."""
-    oldest_us = journal.events_oldest_us
-    if not journal.events_complete and oldest_us is not None and oldest_us > now_us - RECENT_US:
-        reach = format_span(now_us - oldest_us)
-        yield Unknown(f"only the last {journal.events:,} entries of journald itself were read, {reach}")
 
 
 def waits(journal: Journal, now_us: int) -> Answers:

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Read the evidence from the journal in two passes:
 
-its newest entries of all kinds, and the rarer events that findings are about, which reach further back.
+its newest entries of all kinds, and the rarer ones of boots, which reach further back.
 
 Only trusted entries count: fields that begin with an underscore, and messages of PID 1 and journald.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from journalkeeper.health.evidence import Boot, Dropped, Ended, Intake, Journal, Unknown
+from journalkeeper.health.evidence import Boot, Intake, Journal, Unknown
 from journalkeeper.journald import journalctl
 from journalkeeper.journald.entries import WallClock
 from journalkeeper.journald.journalctl import Entry, compute_wait_us, decode_text, parse_number
@@ -25,19 +24,17 @@ STARTUP_FINISHED: Final = "b07a249cd024414a82dd00cd181378ff"
 STARTUP_IN_CONTAINER: Final = "eed00a68ffd84e31882105fd973abdd1"
 """A user's manager logs it too, but only the system's manager has PID 1."""
 
-UNIT_FAILURE_RESULT: Final = "d9b373ed55a64feb8242e02dbe79a49c"
-"""Source: systemd/sd-messages.h."""
+BOOTS: Final = (
+    *("_PID=1", f"MESSAGE_ID={STARTUP_FINISHED}", f"MESSAGE_ID={STARTUP_IN_CONTAINER}", "+"),
+    "_TRANSPORT=driver",
+)
+"""What selects the entries about boots, for journalctl."""
 
-JOURNALD: Final = "systemd-journald.service"
-
-LOST: Final = re.compile(r"(?:Suppressed|Missed) (\d{1,18}) (?:kernel messages|messages from (.+))", re.DOTALL)
-"""Source: systemd 252 to 257, journald-rate-limit.c, journald-kmsg.c."""
-
-EVENT_FIELDS: Final = ("MESSAGE", "MESSAGE_ID", "UNIT", "UNIT_RESULT", "USERSPACE_USEC", "_TRANSPORT")
+EVENT_FIELDS: Final = ("MESSAGE", "MESSAGE_ID", "USERSPACE_USEC", "_TRANSPORT")
 ENTRY_FIELDS: Final = ("_TRANSPORT", "_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNIT", "SYSLOG_IDENTIFIER")
 
 
-def read_journal(directory: str | None, most: int, namespaces: Sequence[str]) -> Journal | Unknown:
+def read_journal(directory: str | None, most: int) -> Journal | Unknown:
     """Return evidence from the newest `most` entries of this host's journal, or of that in `directory`, and its events.
 
     Return Unknown if the caller may not read the whole journal, or journalctl cannot be run.
@@ -48,7 +45,7 @@ def read_journal(directory: str | None, most: int, namespaces: Sequence[str]) ->
         if not journalctl.can_see_all(directory):
             return Unknown("the whole journal may be read by root and the group systemd-journal only", needs_root=True)
         read = partial(journalctl.read_entries, most=most, directory=directory)
-        events = list(read(EVENT_FIELDS, _match_boots_and_failures(namespaces)))
+        events = list(read(EVENT_FIELDS, BOOTS))
         entries, oldest_us, intake = _read_newest(read(ENTRY_FIELDS, ()))
     except NeedsRootError as error:
         if directory is not None:
@@ -64,40 +61,23 @@ def read_journal(directory: str | None, most: int, namespaces: Sequence[str]) ->
         events=len(events),
         events_oldest_us=_when_us(events[0]) if events else None,
         events_complete=len(events) < most,
-        **_interpret_events(events),
+        boots=_list_boots(events),
     )
 
 
-def _match_boots_and_failures(namespaces: Sequence[str]) -> list[str]:
-    journalds = [JOURNALD, *(f"systemd-journald@{name}.service" for name in namespaces)]
-    return [
-        *("_PID=1", f"MESSAGE_ID={STARTUP_FINISHED}", f"MESSAGE_ID={STARTUP_IN_CONTAINER}", "+"),
-        *("_PID=1", f"MESSAGE_ID={UNIT_FAILURE_RESULT}", *(f"UNIT={name}" for name in journalds), "+"),
-        "_TRANSPORT=driver",
-    ]
-
-
-def _interpret_events(events: Sequence[Entry]) -> dict[str, Any]:
-    """Return the fields `boots`, `dropped` and `ended` of a Journal. `events` begin with the oldest entry."""
+def _list_boots(events: Sequence[Entry]) -> tuple[Boot, ...]:
+    """Return the boots, the oldest first. `events` begin with the oldest entry."""
     boots: dict[str, dict[str, Any]] = {}
-    dropped: list[Dropped] = []
-    ended: list[Ended] = []
     for entry in events:
-        when_us, boot_id = _when_us(entry), decode_text(entry.get("_BOOT_ID"))
-        kind, message = decode_text(entry.get("MESSAGE_ID")), decode_text(entry.get("MESSAGE"))
-        boot = boots.setdefault(boot_id, {"first_us": when_us})  # of each fact, the first message counts
+        boot_id, kind = decode_text(entry.get("_BOOT_ID")), decode_text(entry.get("MESSAGE_ID"))
+        boot = boots.setdefault(boot_id, {"first_us": _when_us(entry)})  # of each fact, the first message counts
         if decode_text(entry.get("_TRANSPORT")) == "driver":
-            if said := LOST.match(message):
-                dropped.append(Dropped(when_us, (said[2] or "kernel").rpartition("/")[2], int(said[1])))
-            elif said := journalctl.FLUSHED.match(message):
+            if said := journalctl.FLUSHED.match(decode_text(entry.get("MESSAGE"))):
                 with suppress(ValueError):  # another version's words
                     boot.setdefault("flush_us", parse_span_us(said[1]))
         elif kind in {STARTUP_FINISHED, STARTUP_IN_CONTAINER}:
             boot.setdefault("userspace_us", parse_number(entry.get("USERSPACE_USEC")))
-        elif kind == UNIT_FAILURE_RESULT:
-            ended.append(Ended(when_us, decode_text(entry.get("UNIT_RESULT"))))
-    known = tuple(Boot(boot_id, **facts) for boot_id, facts in boots.items())
-    return {"boots": known, "dropped": tuple(dropped), "ended": tuple(ended)}
+    return tuple(Boot(boot_id, **facts) for boot_id, facts in boots.items())
 
 
 def _read_newest(found: Iterable[Entry]) -> tuple[int, int | None, tuple[Intake, ...]]:

@@ -12,16 +12,16 @@ import pytest
 
 from journalkeeper.cli import doctor, retention
 from journalkeeper.config import files
-from journalkeeper.health.evidence import Dropped, Evidence, Silence, Storage, Unit, Unknown
+from journalkeeper.health.evidence import Evidence, Silence, Storage, Unit, Unknown
 from journalkeeper.journald import conf
 from journalkeeper.model import Reason
 from journalkeeper.observe import machine
 from tests.adapters.command import Typed
 from tests.answers import check
-from tests.evidence import archives, evidence, journal, limits, look, recorded
-from tests.hosts import NOW_US, file
+from tests.evidence import archives, evidence, intake, journal, limits, look, recorded
+from tests.hosts import file
 
-LOST = journal(dropped=(Dropped(NOW_US, "a.service", 7),))
+VOLATILE = Storage("volatile", persistent_directory=True, flushed=True)
 HOSTILE = "\x1b[31m</script>\n\udcff" + "a b" * 3000
 DAMAGED = look(file(problem=Reason.BAD_HEADER, path=f"/j/{HOSTILE}"))
 SILENT = (("systemd-journald.service", Silence.STOPPED),)
@@ -52,11 +52,14 @@ def test_a_finding_is_its_sentence_and_its_commands(
 ) -> None:
     """The command has more than 80 columns, and stays one line, to be copied."""
     monkeypatch.setenv("COLUMNS", "80")
-    given(evidence(journal=LOST, record=Unknown("no", needs_root=True), config=Unknown("not looked at")))
+    given(evidence(storage=VOLATILE, record=Unknown("no", needs_root=True), config=Unknown("not looked at")))
     out = (
-        "ADVICE: dropped\n"
-        "  7 messages of the last week never reached the journal: a.service 7.\n"
-        "    systemctl edit a.service && systemctl restart a.service   # [Service] LogRateLimitBurst=10000\n"
+        "ADVICE: volatile\n"
+        "  Storage=volatile keeps messages in memory only: none of them outlives the\n  boot.\n"
+        "    mkdir -p /etc/systemd/journald.conf.d\n"
+        "    printf '[Journal]\\nStorage=persistent\\n' > /etc/systemd/journald.conf.d/zz-storage.conf\n"
+        "    systemctl restart systemd-journald\n"
+        "    journalctl --flush\n"
         "\n"
         f"{len(doctor.DOCTOR_RULES) - 3} checks passed, 1 suggestion, 1 check needs root (sudo journalkeeper doctor),"
         "\n1 check could not be made:\n"
@@ -70,7 +73,7 @@ def test_a_wrong_configuration_is_a_finding_and_the_other_checks_are_made(typed:
     document = typed("doctor", "-j", "--config", str(tmp_path / "wrong.conf"), "-D", str(tmp_path)).document
     (found,) = [one for one in document["findings"] if one["rule"] == "bad-configuration"]
     assert found["sentence"].startswith(f"{tmp_path}/wrong.conf:2: ")
-    assert "dropped" in document["passed"]
+    assert "waits" in {one["rule"] for one in document["unknown"]}
 
 
 def test_without_root_the_summary_is_one_line(given: Given, typed: Typed) -> None:
@@ -88,7 +91,7 @@ def test_without_root_the_summary_is_one_line(given: Given, typed: Typed) -> Non
         (evidence(look=look(foreign=("/j",))), ["--check"], 0),
         (evidence(look=DAMAGED), [], 0),
         (evidence(look=DAMAGED), ["--check"], 0),
-        (evidence(storage=Storage("volatile", persistent_directory=True, flushed=True)), ["--check"], 0),
+        (evidence(storage=VOLATILE), ["--check"], 0),
         (evidence(look=Unknown("no")), ["--check"], 0),
         (evidence(silent=SILENT), [], 0),
         (evidence(silent=SILENT), ["--check"], 1),
@@ -122,7 +125,7 @@ def test_hostile_names_reach_no_terminal_and_no_line_is_too_long(
     "found",
     [
         evidence(),
-        evidence(look=DAMAGED, journal=journal(dropped=(Dropped(NOW_US, HOSTILE, 7),))),
+        evidence(look=DAMAGED, journal=journal(intake=intake(1000, 9_000_000, HOSTILE))),
         evidence(journal=Unknown("no"), look=Unknown("no"), units=Unknown("no")),
         evidence(look=look(*archives(ratio=9), instances=(limits(),))),
     ],

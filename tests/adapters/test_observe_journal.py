@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.health.evidence import Dropped, Ended, Intake, Journal, Unknown
+from journalkeeper.health.evidence import Intake, Journal, Unknown
 from journalkeeper.journald.journalctl import read_entries
 from journalkeeper.model.errors import KeeperError, NeedsRootError
 from journalkeeper.observe import journal as reading
@@ -38,7 +38,7 @@ def sent(back_s: float, wait_s: float, **fields: Any) -> dict[str, Any]:
 
 
 def read(*, most: int = 100) -> Journal:
-    found = read_journal(None, most, ())
+    found = read_journal(None, most)
     assert isinstance(found, Journal)
     return found
 
@@ -115,27 +115,6 @@ def test_a_boot_has_the_times_of_its_messages(says: Says) -> None:
     assert (older.userspace_us, older.flush_us) == (None, None)
 
 
-def test_lost_messages_and_ended_journalds_are_listed_the_oldest_first(says: Says) -> None:
-    ended = {"MESSAGE_ID": reading.UNIT_FAILURE_RESULT, "UNIT": "systemd-journald.service", "UNIT_RESULT": "watchdog"}
-    says(
-        events=[
-            entry(5, _TRANSPORT="journal", **ended),
-            entry(5, MESSAGE="Suppressed 5 messages from a.service", _TRANSPORT="journal"),  # not journald's
-            entry(4, MESSAGE="Suppressed many messages from a.service", _TRANSPORT="driver"),
-            entry(3, MESSAGE="Missed 9 kernel messages", _TRANSPORT="driver"),
-            entry(2, MESSAGE="Suppressed 7 messages from /system.slice/b.service", _TRANSPORT="driver"),
-            entry(1, MESSAGE="Suppressed 41 messages from a.service", _TRANSPORT="driver"),
-        ]
-    )
-    found = read()
-    assert [one._replace(when_us=0) for one in found.dropped] == [
-        Dropped(0, "kernel", 9),
-        Dropped(0, "b.service", 7),
-        Dropped(0, "a.service", 41),
-    ]
-    assert found.ended == (Ended(NOW_US - 5_000_000, "watchdog"),)
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -175,7 +154,7 @@ def test_a_part_of_the_journal_is_unknown(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     says(entry(1), stderr=stderr)
-    assert isinstance(read_journal(None, 10, ()), Journal) is whole
+    assert isinstance(read_journal(None, 10), Journal) is whole
 
 
 INSUFFICIENT = "No journal files were opened due to insufficient permissions.\n"
@@ -192,9 +171,9 @@ def test_a_reader_without_permission_gets_the_reason_or_an_error_for_a_named_dir
     says(end="exit 1", stderr=stderr)
     if directory is not None:
         with pytest.raises(NeedsRootError):
-            read_journal(directory, 10, ())
+            read_journal(directory, 10)
         return
-    found = read_journal(None, 10, ())
+    found = read_journal(None, 10)
     assert isinstance(found, Unknown)
     assert "systemd-journal" in found.why or "Permission denied" in found.why
 
@@ -209,6 +188,6 @@ def test_a_permission_error_of_root_does_not_ask_for_root(says: Says, monkeypatc
 
 def test_without_a_journalctl_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = read_journal(None, 10, ())
+    found = read_journal(None, 10)
     assert isinstance(found, Unknown)
     assert "cannot be run" in found.why
