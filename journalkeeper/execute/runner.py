@@ -26,9 +26,9 @@ from journalkeeper.model import Action, Instance, JournalFile, Plan, Reason, Res
 from journalkeeper.model.errors import InternalError, KeeperError, catch_errors
 from journalkeeper.model.progress import Meter, Progress
 from journalkeeper.model.run import Done
-from journalkeeper.observe.flushes import COMMIT_S, Flushes
+from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.intake import IntakeMeter, list_journald_files
-from journalkeeper.observe.load import Syncs, measure_busy_percent
+from journalkeeper.observe.load import measure_busy_percent
 from journalkeeper.observe.observer import Seen
 from journalkeeper.policy.backpressure import Advice, Reading, advise
 from journalkeeper.policy.window import compose_margin_us
@@ -97,16 +97,14 @@ class Runner:
             yield action, done
 
     def _execute_throttled(self, action: Action, seen: Seen, meter: Meter) -> Done:
-        """Execute one action with a new throttle. Then pause if another program just synced the active file."""
-        throttle = Throttle(self, action, seen)
+        """Execute one action with a new throttle."""
         pace = Pace(
             most_bytes=self.config.defrag.chunk_bytes,
             piece_us=self._choose_piece_us(action),
-            ask=throttle,
+            ask=Throttle(self, action, seen),
             tell=meter.add,
         )
         done = execute(action, pace)
-        throttle.wait_for_sync()
         if action.is_on_active_file:
             self.piece_times.add(action.target.directory, pace.slowest_us)
         return done
@@ -132,7 +130,6 @@ class Throttle:
         self._uuid = next(volume.uuid for volume in seen.volumes if volume.device == device)
         self._actives = list_journald_files(file for file in seen.files if file.device == device)
         self._margin_us = compose_margin_us(runner.config.window.margin_us, [runner.piece_times.get_longest_us()])
-        self._syncs = Syncs(action.path)
         self._intake = IntakeMeter()
         self._busy_percent: int | None = None
         self._paused_s = 0.0
@@ -145,7 +142,6 @@ class Throttle:
         """
         if not self._runner.hurry and time.monotonic() - self._rested_s > REST_EVERY_S:
             self._rest(REST_S)
-        self.wait_for_sync()
         while True:
             ended = self._find_end(piece_us)
             if ended is not None or self._runner.hurry:
@@ -161,15 +157,6 @@ class Throttle:
                     self._paused_s += PAUSE_S
                 case Advice.GIVE_UP:
                     return Reason.PRESSURE
-
-    def wait_for_sync(self) -> None:
-        """Pause for COMMIT_S if the active file was synced since the last call, but not by journald's timer.
-
-        A commit of the history would share the filesystem's log and the I/O with the sync (measured at 500 IOPS: 100
-        ms).
-        """
-        if not self._runner.hurry and self._action.is_on_active_file and self._syncs.detect_foreign_sync():
-            self._rest(COMMIT_S)
 
     def _find_end(self, piece_us: int) -> Reason | None:
         if self._runner.stop():

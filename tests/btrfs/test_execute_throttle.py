@@ -10,7 +10,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -23,16 +22,14 @@ from journalkeeper.execute import runner
 from journalkeeper.execute.pace import PieceTimes
 from journalkeeper.execute.runner import Runner, Throttle
 from journalkeeper.model import Action, Kind, Reason, Request, Verb
-from journalkeeper.observe import load
 from journalkeeper.observe.flushes import Flushes
-from journalkeeper.observe.load import Syncs
 from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.policy.backpressure import Advice
 from journalkeeper.policy.flush_timer import SLACK_US
 from journalkeeper.probe.bed import ONLINE, Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import ALWAYS, log_until_online
-from tests.journal_files import PAGE, count_entries, put, write_out
+from tests.journal_files import PAGE, count_entries, put
 from tests.patience import TRIES, eventually
 from tests.volumes import limit
 
@@ -230,7 +227,6 @@ def test_above_half_of_a_limit_it_rests_as_long_as_the_piece_takes(bed: Bed, mon
     """Within 50 and 250 ms."""
     log_until_online(bed.journald, "after all that it says of its start")
     bed.journald.sync()
-    monkeypatch.setattr(load, "SYNC_US", math.inf)
     monkeypatch.setattr(runner, "REST_EVERY_S", math.inf)
     one, rests = Asked(bed, Kind.ACTIVE), list[float]()
     monkeypatch.setattr(runner, "advise", lambda *_: Advice.SLOW_DOWN)
@@ -238,70 +234,3 @@ def test_above_half_of_a_limit_it_rests_as_long_as_the_piece_takes(bed: Bed, mon
     for piece_us in (10_000, 120_000, 900_000):
         assert one.throttle(piece_us) is None
     assert rests == [0.05, 0.12, 0.25]
-
-
-def test_a_sync_that_no_timer_foretold_is_seen(bed: Bed) -> None:
-    """journald syncs at once for priority crit; the append before it is to an OFFLINE file.
-
-    A sync goes on for a moment after the file became OFFLINE: that byte is written, too.
-    """
-
-    def is_calm() -> bool:
-        return not any(syncs.detect_foreign_sync() for _ in range(4))
-
-    log_until_online(bed.journald, "one")
-    bed.journald.sync()
-    syncs = Syncs(str(bed.journald.active))
-    assert eventually(is_calm)
-    bed.journald.log("a disk fails", PRIORITY="2")
-    assert eventually(syncs.detect_foreign_sync)
-    assert eventually(lambda: bed.journald.state() != ONLINE)
-    assert eventually(is_calm), "it is over"
-    bed.journald.log("an append")
-    assert eventually(syncs.detect_foreign_sync)
-    assert eventually(is_calm)
-
-
-def test_a_block_that_our_piece_moved_is_no_sync(volume: ScratchVolume, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "SYNC_US", math.inf)
-    path = volume.mountpoint / "system.journal"
-
-    def write() -> None:
-        with open(path, "wb" if not path.exists() else "r+b") as file:
-            file.write(bytes(4096))
-            file.flush()
-            write_out(file.fileno())
-
-    write()
-    syncs = Syncs(str(path))
-    assert not syncs.detect_foreign_sync()
-    write()
-    assert not syncs.detect_foreign_sync(), "by the first piece, which may be the file's beginning"
-    write()
-    assert syncs.detect_foreign_sync(), "a later piece lies behind it"
-
-
-def test_pages_that_another_program_writes_back_are_a_sync(volume: ScratchVolume) -> None:
-    """The first block stays where it is, so the wait for the write-back alone shows it.
-
-    A sync that begins during a call, after its wait, is not seen, so there are several tries.
-    """
-    path = volume.mountpoint / "system.journal"
-    path.write_bytes(bytes(8 << 20))
-    os.sync()
-    syncs = Syncs(str(path))
-
-    def sees_a_sync() -> bool:
-        with path.open("r+b", buffering=0) as file, ThreadPoolExecutor(1) as pool:
-            os.pwrite(file.fileno(), os.urandom(4 << 20), 4 << 20)
-            written = pool.submit(os.fsync, file.fileno())
-            found = False
-            while not written.done():
-                found |= syncs.detect_foreign_sync()
-        return found
-
-    assert eventually(lambda: not any(syncs.detect_foreign_sync() for _ in range(3)))
-    limit(volume, 50)
-    found = eventually(sees_a_sync)
-    volume.throttle(0)
-    assert found
