@@ -10,16 +10,14 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from journalkeeper.btrfs import disk, fiemap, placement, volume
 from journalkeeper.execute import inplace, rewrite, upkeep
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import Refused, VerifiedFile, hold, look_again
-from journalkeeper.model import Action, JournalFile, Kind, Outcome, Reason, Result, Rotation, Verb
+from journalkeeper.model import Action, Instance, JournalFile, Kind, Outcome, Reason, Result, Rotation, Verb
 from journalkeeper.model.compression import explain_lost_level, parse_compression
 from journalkeeper.model.run import Done, Found
 from journalkeeper.model.sentences import describe_gain
@@ -33,13 +31,14 @@ REASON_OF_ERRNO: Final = {
     errno.EROFS: Reason.READ_ONLY,
     errno.EACCES: Reason.UNREADABLE,
     errno.ETXTBSY: Reason.SWAPFILE,
+    errno.EAGAIN: Reason.INTERRUPTED,  # the kernel's freezer ended a call without a signal: the machine was suspended
     **dict.fromkeys((errno.EIO, errno.EUCLEAN), Reason.IO_ERROR),
     **dict.fromkeys((errno.ELOOP, errno.ENOTDIR, errno.ENXIO), Reason.CHANGED),
 }
 """The reason in the outcome for each errno that has one cause; that of all others is REFUSED."""
 
-SKIPPING: Final = frozenset({Reason.VANISHED, Reason.SWAPFILE, Reason.CHANGED})
-"""Reasons that are no failure: the file is gone, another file has its name, or it must not be touched."""
+SKIPPING: Final = frozenset({Reason.VANISHED, Reason.SWAPFILE, Reason.CHANGED, Reason.INTERRUPTED})
+"""Reasons that are no failure."""
 
 
 class Turn:
@@ -81,7 +80,7 @@ def execute(action: Action, pace: Pace) -> Done:
     turn = Turn(action)
     result, reason, detail = Result.DONE, action.reason, action.detail
     try:
-        WORK[action.action](action.target, turn, pace)
+        _work(turn, pace)
         detail = turn.action.detail
     except Refused as refused:
         result, reason, detail = refused.result, refused.reason, refused.detail
@@ -110,17 +109,28 @@ def _compute_extra_bytes(action: Action, written_bytes: int, after: Found, *, wh
     return round(after.disk_bytes * min(1, file.extents.shared_bytes / file.extents.data_bytes))
 
 
-def _rewrite_held(work: Callable[[VerifiedFile, Action, Pace], int], file: JournalFile, turn: Turn, pace: Pace) -> None:
-    """Call `work` to rewrite the file's data, and store the states before and after in `turn`, also after an error.
+def _work(turn: Turn, pace: Pace) -> None:
+    """Execute the action of `turn`, and store in `turn` what it found and did. Raises: Refused; OSError."""
+    match turn.action.target:
+        case Instance() as instance:
+            upkeep.set_nocow(instance, turn.action.reason)
+        case Rotation() as rotation:
+            turn.after = upkeep.rotate(rotation, turn.action.reason)
+        case JournalFile() as file:
+            _rewrite_held(file, turn, pace)
 
-    `work` returns the expected number of extents. After NO_GAIN the data stays rewritten.
 
-    Raises: as `hold` and `work`; OSError ENOENT or Refused: VANISHED, the reason of `pace`, or NO_GAIN.
+def _rewrite_held(file: JournalFile, turn: Turn, pace: Pace) -> None:
+    """Rewrite the file's data, and store the states before and after in `turn`, also after an error.
+
+    After NO_GAIN the data stays rewritten.
+
+    Raises: as `hold` and `_move_data`; OSError ENOENT or Refused: VANISHED, the reason of `pace`, or NO_GAIN.
     """
     with hold(file, replacing=turn.action.action is Verb.REWRITE) as held:
         turn.before = turn.after = _read_found(held, mapped=not turn.action.is_on_active_file)
         try:
-            turn.expected = work(held, turn.action, pace)
+            turn.expected = _move_data(held, turn.action, pace)
         finally:
             _make_durable(held, pace)
             turn.after = _read_found(held, mapped=pace.ended is not Reason.WINDOW_CLOSED)
@@ -144,38 +154,21 @@ def _rewrite_held(work: Callable[[VerifiedFile, Action, Pace], int], file: Journ
         raise Refused(Reason.NO_GAIN, "rewritten, but the kernel did not compress the data")
 
 
-def _compact(held: VerifiedFile, action: Action, pace: Pace) -> int:
-    """Move the data of an archive in place, or by a copy if data keeps its old place. Return the expected extents.
+def _move_data(held: VerifiedFile, action: Action, pace: Pace) -> int:
+    """Move the data of the file in place, or by a copy if data of an archive keeps its place. Return the expected
+    extents.
 
-    Raises: as inplace.compact, look_again and rewrite.rewrite.
+    Raises: as inplace.defragment, inplace.compact, look_again and rewrite.rewrite.
     """
+    if action.is_on_active_file:
+        return inplace.defragment(held, action, pace)
+    if action.action is Verb.REWRITE:
+        return rewrite.rewrite(held, action, pace)
     expected, moved = inplace.compact(held, action, pace)
     if moved or pace.ended is not None:
         return expected
     # The held stat is old: the work in place changed the ctime, which the exchange compares.
     return rewrite.rewrite(look_again(held, replacing=True), action, pace)
-
-
-def _defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
-    """Return the expected number of extents. Raises: as inplace.defragment and `_compact`."""
-    return (inplace.defragment if action.is_on_active_file else _compact)(held, action, pace)
-
-
-def _rotate(target: Rotation, turn: Turn, _pace: Pace) -> None:
-    turn.after = upkeep.rotate(target, turn.action.reason)
-
-
-WORK: Final[dict[Verb, Callable[[Any, Turn, Pace], None]]] = {
-    Verb.SET_NOCOW: lambda instance, turn, _pace: upkeep.set_nocow(instance, turn.action.reason),
-    Verb.ROTATE: _rotate,
-    Verb.DEFRAGMENT: partial(_rewrite_held, _defragment),
-    Verb.COMPRESS: partial(_rewrite_held, _compact),
-    Verb.REWRITE: partial(_rewrite_held, rewrite.rewrite),
-}
-"""The function that executes each verb on the action's target.
-
-Raises: Refused; OSError.
-"""
 
 
 def _make_durable(held: VerifiedFile, pace: Pace) -> None:

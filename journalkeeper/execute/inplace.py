@@ -10,7 +10,6 @@ The new extents are not yet durable: executor._make_durable.
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import time
@@ -28,11 +27,6 @@ from journalkeeper.model import MIB, Action, Range, Reason
 from journalkeeper.model.compression import Compression, parse_compression
 from journalkeeper.model.plans import join_ranges
 from journalkeeper.policy.saving import is_useless_rewrite, least_extents
-
-FREEZER_TRIES: Final = 3
-"""The number of attempts for a piece. When a machine suspends, the kernel's freezer ends a call with EAGAIN, without a
-signal.
-"""
 
 WORSE: Final = 1.1
 """If a file has more than this many times the expected extents, an error is likely."""
@@ -186,18 +180,10 @@ def _wait_for_extents(fd: int, before: int) -> None:
 def _defragment_piece(fd: int, offset: int, length: int, compression: Compression | None) -> None:
     """Defragment or compress one piece, and write back this piece alone: only journald may flush an active file.
 
-    The kernel can return EAGAIN for the freezer: repeat at once, at most FREEZER_TRIES times in all.
-
-    Raises: OSError as btrfs.defrag, with EAGAIN after the last try; as `sync_file_range`.
+    Raises: OSError as btrfs.defrag and `sync_file_range`.
     """
     with _block_signals():
-        for attempt in range(FREEZER_TRIES):
-            try:
-                defrag.defrag_range(fd, offset, length, compress=compression)
-                break
-            except OSError as error:
-                if error.errno != errno.EAGAIN or attempt == FREEZER_TRIES - 1:
-                    raise
+        defrag.defrag_range(fd, offset, length, compress=compression)
     writeback.sync_file_range(fd, offset, length)
 
 

@@ -13,7 +13,9 @@ from journalkeeper.btrfs import fiemap
 from journalkeeper.btrfs.fiemap import Extent
 from journalkeeper.execute import executor, inplace
 from journalkeeper.execute.inplace import NEAR_BYTES, find_same_places, join_near
-from journalkeeper.model import KIB, Range
+from journalkeeper.execute.pace import Pace
+from journalkeeper.model import KIB, Action, Range, Reason, Result, Verb
+from journalkeeper.policy.deferral import PASSING
 from journalkeeper.policy.saving import is_useless_rewrite, least_extents
 
 K4, K8, K12 = 4 * KIB, 8 * KIB, 12 * KIB
@@ -152,3 +154,12 @@ def test_each_run_of_data_has_extents_of_its_own() -> None:
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.EBUSY])
 def test_an_errno_of_many_causes_names_none_of_them(number: int) -> None:
     assert number not in executor.REASON_OF_ERRNO
+
+
+def test_a_call_that_ended_because_the_machine_was_suspended_is_made_again_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(executor, "_work", Mock(side_effect=OSError(errno.EAGAIN, "")))
+    pace = Pace(most_bytes=1, piece_us=None, ask=lambda _: None, tell=lambda _: None)
+    outcome = executor.execute(Action("/j/a.journal", Verb.COMPRESS, Reason.UNCOMPRESSED), pace).outcome
+    assert (outcome.result, outcome.reason in PASSING) == (Result.SKIPPED, True)
