@@ -165,7 +165,7 @@ def done(inode: int = 7, one: Outcome | None = None, **words: Any) -> Done:
 
 def case(one: JournalFile, request: Request | None = None, config: Config | None = None, **words: Any) -> Case:
     """Return the Case of one file as the plan makes it; `words` are the host's."""
-    return Cases(host(one, **words), request or Request(), config or Config()).build(one)
+    return Case(one, Cases(host(one, **words), request or Request(), config or Config()))
 
 
 def configured(section: str, **words: Any) -> Config:

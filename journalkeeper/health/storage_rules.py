@@ -16,7 +16,7 @@ from journalkeeper.model import MIB, Instance, JournalFile, Kind, Reason, Reques
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import pluralize, spell_size
 from journalkeeper.policy import nocow
-from journalkeeper.policy.case import Cases
+from journalkeeper.policy.case import Case, Cases
 from journalkeeper.policy.cost import is_fragmented
 from journalkeeper.policy.rules import vetoes
 from journalkeeper.policy.saving import READ_IOPS, estimate_shared_disk_bytes
@@ -140,7 +140,7 @@ def damaged(files: Files, look: Look) -> Answers:
 
 
 def _is_due(file: JournalFile, cases: Cases) -> bool:
-    return is_fragmented(file, None, cases.config) and next(vetoes(cases.build(file)), None) is None
+    return is_fragmented(file, None, cases.config) and next(vetoes(Case(file, cases)), None) is None
 
 
 def _select(places: list[Place], look: Look, reason: Reason) -> list[Place]:

@@ -56,7 +56,7 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
         answers, ready = list(dict.fromkeys(held)), []
     of_directories = [answer for answer in answers if isinstance(answer, Action)]
     rotated = {action.target.directory: action.path for action in of_directories if action.action is Verb.ROTATE}
-    ends = {file.path: last for directory, last in rotated.items() for file in cases.rotatable.get(directory, ())}
+    ends = {file.path: last for directory, last in rotated.items() for file in cases.list_rotatable(directory)}
     skipped = [skip for skip, _ in judged if skip is not None and ends.get(skip.path) != skip.path]
     skipped += [answer for answer in answers if isinstance(answer, Skip)]
     skipped += [
@@ -106,7 +106,7 @@ def _decide_on_directory(question: rotate.Question, file_actions: Sequence[Actio
 
 def _judge_file(file: JournalFile, cases: Cases) -> Decision:
     """Return the decision on one file. An error of a rule gives a Skip."""
-    answer = catch_errors(partial(_judge_case, cases.build(file)))
+    answer = catch_errors(partial(_judge_case, Case(file, cases)))
     if isinstance(answer, InternalError):
         return Skip(file.path, Reason.INTERNAL_ERROR, answer.detail, instance=file.instance), None
     skip, action = answer

@@ -19,7 +19,7 @@ from typing import Final
 from journalkeeper.model import MIB, Action, Instance, JournalFile, Kind, Reason, Rotation, Skip, Verb
 from journalkeeper.model.units import DAY_US, INFINITY_US, format_span, spell_size
 from journalkeeper.policy import deferral
-from journalkeeper.policy.case import Cases
+from journalkeeper.policy.case import Case, Cases
 from journalkeeper.policy.cost import TWICE
 from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
 from journalkeeper.policy.history_loss import TABLE_SHARE, Limits, Loss, compute_loss
@@ -71,7 +71,7 @@ class Question:
     @property
     def actives(self) -> Sequence[JournalFile]:
         """The active files, which a rotation turns into archives. Those of systemd-journal-remote are left out."""
-        return self.cases.rotatable.get(self.instance.directory, ())
+        return self.cases.list_rotatable(self.instance.directory)
 
     @property
     def allocated_bytes(self) -> int:
@@ -126,17 +126,6 @@ def veto_unknown_format(question: Question) -> Skip | None:
     return question.skip(Reason.UNKNOWN_FORMAT, f"{found[0]} has a format that is unknown") if found else None
 
 
-def postpone_retry(question: Question) -> Skip | None:
-    """Postpone a rotation until the retry delay after the last failure on its directory is over, else return None."""
-    return postpone_failed_change(question.instance, question.cases.host)
-
-
-def wait_for_window(question: Question) -> Skip | None:
-    """Postpone a rotation while the flush window is closed, because a rotation syncs the file."""
-    where = question.instance.directory
-    return deferral.wait_for_window(where, question.cases.windows[where])
-
-
 def veto_excess_rotations(question: Question) -> Skip | None:
     """Veto a rotation when RotationsPerDay= was reached in the last 24 hours. The rotations of this plan count."""
     allowed = question.cases.config.budget.rotations_per_day
@@ -166,18 +155,16 @@ def veto_by_retention(question: Question) -> Skip | None:
     return question.skip(Reason.RETENTION, f"{cause}, HistoryLoss={most}%{deletes}") if cause else None
 
 
-RULES: Final = (
-    veto_without_journald,
-    veto_unknown_format,
-    postpone_retry,
-    veto_by_retention,
-    veto_excess_rotations,
-    wait_for_window,
-)
-
-
 def _find_veto(question: Question) -> Skip | None:
-    return next((skip for rule in RULES if (skip := rule(question)) is not None), None)
+    instance, cases = question.instance, question.cases
+    return (
+        veto_without_journald(question)
+        or veto_unknown_format(question)
+        or postpone_failed_change(instance, cases.host)
+        or veto_by_retention(question)
+        or veto_excess_rotations(question)
+        or deferral.wait_for_window(instance.directory, cases.windows[instance.directory])  # a rotation syncs the file
+    )
 
 
 def decide_rotation(question: Question, file_actions: Sequence[Action], *, nocow: bool) -> Action | Skip | None:
@@ -215,7 +202,7 @@ def _rotate_into_nocow(question: Question) -> Action | Skip | None:
 
 def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action | Skip | None:
     """Return a rotation if it costs less than `actions` and the extents that they leave, a Skip, or None."""
-    judged = ((file, vetoes(question.cases.build(file))) for file in question.actives)
+    judged = ((file, vetoes(Case(file, question.cases))) for file in question.actives)
     files = [file for file, against in judged if all(skip.reason in DESPITE for skip in against)]
     paths = {file.path for file in files}
     actions = [action for action in actions if action.path in paths]

@@ -42,16 +42,14 @@ def windows(
     """Return the flush window of each instance at `now_us`, by its directory. With `now`, every window is open."""
     instances, files = tuple(instances), tuple(files)
     margin_us = compose_margin_us(margin_us, (one.slowest_piece_us for one in instances))
+    unknown = {file.directory for file in files if file.problem is Reason.UNKNOWN_FORMAT}
     online = [file for file in files if file.kind is Kind.ACTIVE and file.state is State.ONLINE]
-    found = {
-        one.directory: _find_window(
-            one, [file for file in online if file.directory == one.directory], now_us, margin_us=margin_us, now=now
-        )
-        for one in instances
-    }
-    for directory in {file.directory for file in files if file.problem is Reason.UNKNOWN_FORMAT} & found.keys():
-        if found[directory].reason == "flushed":
-            found[directory] = found[directory]._replace(reason="unknown-format")
+    found = {}
+    for one in instances:
+        seen = [file for file in online if file.directory == one.directory]
+        window = _find_window(one, seen, now_us, margin_us=margin_us, now=now)
+        is_unclear = window.reason == "flushed" and one.directory in unknown
+        found[one.directory] = window._replace(reason="unknown-format") if is_unclear else window
     return found
 
 

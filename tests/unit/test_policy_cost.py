@@ -214,7 +214,8 @@ def test_the_expected_extents(total: int, data_bytes: int, encoded_bytes: int, c
 
 def test_a_mib_of_an_active_file_is_rewritten_from_the_threshold_on() -> None:
     one = case(active(0, EXTENTS_PER_MIB, EXTENTS_PER_MIB - 1, 200))
-    found = propose(one._replace(window=one.window._replace(closes_at_us=77)))
+    one.window = one.window._replace(closes_at_us=77)
+    found = propose(one)
     assert isinstance(found, Action)
     assert found.not_after_us == 77, "it ends with its window"
     assert found.ranges == (Range(MIB, MIB, EXTENTS_PER_MIB), Range(3 * MIB, MIB, 200))

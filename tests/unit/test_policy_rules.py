@@ -165,7 +165,7 @@ def test_the_other_instances_unsynced_file_closes_no_window_of_ours() -> None:
     busy = file(Kind.ACTIVE, path=f"{other.directory}/system.journal", state=State.ONLINE, mtime_ns=NOW_US * 1000)
     quiet = file(Kind.ACTIVE)
     cases = Cases(host(busy, quiet, instances=(instance(), other)), Request(), Config())
-    assert [reason(rules.veto_closed_window, cases.build(one)) for one in (busy, quiet)] == [Reason.WINDOW_CLOSED, None]
+    assert [reason(rules.veto_closed_window, Case(one, cases)) for one in (busy, quiet)] == [Reason.WINDOW_CLOSED, None]
 
 
 @pytest.mark.parametrize(
