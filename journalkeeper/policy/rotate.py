@@ -13,7 +13,6 @@ a flush costs least, in an open window, best right after one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from journalkeeper.model import MIB, Action, Instance, JournalFile, Kind, Reason, Rotation, Skip, Verb
@@ -52,37 +51,21 @@ BOOT_EXTENTS: Final = 4
 IOPS, the slope over 84 boots)."""
 
 
-@dataclass(frozen=True)
 class Question:
     """Everything that bears on the rotation of `instance`. `cases` makes the Cases of its files.
 
-    `planned` is the number of rotations that this plan already contains.
+    `planned` is the number of rotations that this plan already contains. `actives` are the files that a rotation turns
+    into archives. `allocated_bytes` is the size of all files, which after it are archives. `full_file_bytes` is the
+    size at which journald ends a file, or an estimate if that is unknown or unlimited.
     """
 
-    instance: Instance
-    cases: Cases
-    planned: int
-
-    @property
-    def files(self) -> Sequence[JournalFile]:
-        """The files of the instance."""
-        return self.cases.below.get(self.instance.directory, ())
-
-    @property
-    def actives(self) -> Sequence[JournalFile]:
-        """The active files, which a rotation turns into archives. Those of systemd-journal-remote are left out."""
-        return self.cases.list_rotatable(self.instance.directory)
-
-    @property
-    def allocated_bytes(self) -> int:
-        """The bytes that all files of the instance occupy, which after the rotation are archives."""
-        return sum(file.allocated_bytes for file in self.files)
-
-    @property
-    def full_file_bytes(self) -> int:
-        """The size in bytes at which journald ends a file, or an estimate if that is unknown or unlimited."""
-        known = self.instance.system_max_file_size_bytes
-        return known or max(MIB, sum(file.allocated_bytes for file in self.actives))
+    def __init__(self, instance: Instance, cases: Cases, planned: int) -> None:
+        self.instance, self.cases, self.planned = instance, cases, planned
+        self.files = cases.below.get(instance.directory, [])
+        self.actives = cases.list_rotatable(instance.directory)
+        self.allocated_bytes = sum(file.allocated_bytes for file in self.files)
+        active_bytes = sum(file.allocated_bytes for file in self.actives)
+        self.full_file_bytes = instance.system_max_file_size_bytes or max(MIB, active_bytes)
 
     @property
     def loss(self) -> Loss | None:
