@@ -89,11 +89,7 @@ def _value(config: Config, directive: Directive) -> Any:
 def _explain_unknown(line: Assignment) -> str:
     sections = list(dict.fromkeys(one.section for one in directives()))
     if line.section not in sections:
-        what = f"unknown section [{line.section}]" if line.section else "stands before the first section"
-        return f"{what}; allowed are {', '.join(f'[{section}]' for section in sections)}"
-    elsewhere = [one.section for one in directives() if one.spec.name == line.key]
-    if elsewhere:
-        return f"does not belong in [{line.section}] but in [{elsewhere[0]}]"
+        return f"unknown section [{line.section}]; allowed are {', '.join(f'[{section}]' for section in sections)}"
     allowed = ", ".join(f"{one.spec.name}=" for one in directives() if one.section == line.section)
     return f"unknown in [{line.section}]; allowed are {allowed}"
 

@@ -157,10 +157,8 @@ def test_all_problems_are_reported_in_the_order_of_their_lines() -> None:
     ("text", "said"),
     [
         ("Watch.settlesec=1", "unknown in [Watch]; allowed are Directories=, SettleSec=, NocowSettleSec="),
-        ("Watch.Compress=zstd", "does not belong in [Watch] but in [Defrag]"),
         ("watch.SettleSec=1", "unknown section [watch]; allowed are [Watch], [Nocow]"),
         ("Zzz.SettleSec=1", "unknown section [Zzz]; allowed are [Watch], [Nocow]"),
-        (".SettleSec=1", "stands before the first section; allowed are [Watch]"),
     ],
 )
 def test_an_unknown_name_is_reported_with_those_that_are_allowed(text: str, said: str) -> None:
