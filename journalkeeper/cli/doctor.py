@@ -28,7 +28,7 @@ from journalkeeper.cli.output import Block
 from journalkeeper.cli.table import RED, YELLOW, paint
 from journalkeeper.health.evidence import DOCTOR_ENTRIES, RECENT_US, Journal, Unknown, Wanted
 from journalkeeper.health.finding import Verdict, judge
-from journalkeeper.health.rules import HEALTH, RULES
+from journalkeeper.health.verdict import HEALTH, RULES
 from journalkeeper.model.escape import escape
 from journalkeeper.model.manager import Finding, Severity
 from journalkeeper.model.schema import RuleWord

@@ -25,8 +25,7 @@ from journalkeeper.cli.context import Context
 from journalkeeper.cli.evidence import gather
 from journalkeeper.health.evidence import RECENT_US, UNASKED, Evidence, Look, Recorded, Unknown, Wanted
 from journalkeeper.health.finding import judge
-from journalkeeper.health.rules import HEALTH
-from journalkeeper.health.verdict import describe_absence, describe_files, describe_foreign, describe_next_run
+from journalkeeper.health.verdict import HEALTH, describe_absence, describe_files, describe_foreign, describe_next_run
 from journalkeeper.history.state import is_locked
 from journalkeeper.model.escape import escape
 from journalkeeper.model.history import Counters, Run, Totals

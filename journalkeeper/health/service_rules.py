@@ -192,13 +192,10 @@ def no_room(full: tuple[tuple[str, Volume], ...]) -> Answers:
         kind = "data" if volume.free_bytes < metadata else "metadata"
         sentence = f"The volume of {directory} has {spell_size(unallocated)} unallocated,"
         sentence += f" {spell_size(volume.free_bytes)} free for data and {spell_size(metadata)} for metadata:"
-        facts: Facts = {
-            "directory": directory,
-            "unallocated_bytes": unallocated,
-            "data_free_bytes": volume.free_bytes,
-            "metadata_free_bytes": metadata,
-        }
-        yield problem(f"{sentence} {kind} is about to run out.", *_list_space_commands(directory, volume), **facts)
+        sentence += f" {kind} is about to run out."
+        facts: Facts = {"unallocated_bytes": unallocated, "metadata_free_bytes": metadata}
+        facts |= {"directory": directory, "data_free_bytes": volume.free_bytes}
+        yield problem(sentence, *_list_space_commands(directory, volume), **facts)
 
 
 def directory_unwritable(unwritable: tuple[tuple[str, Obstacle], ...]) -> Answers:

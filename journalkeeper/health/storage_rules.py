@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Rules on the journal's storage, its volume, its directories and its files: every public function is a rule.
+"""Rules on the journal, its volume, its directories and its files: every public function is a rule.
 
-Most conditions of a directory are advice only, because the service works around them or mends them by itself.
+They give advice only, because the service works around most conditions or mends them by itself.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from shlex import quote
 from typing import Final
 
 from journalkeeper.config import Config
-from journalkeeper.health.evidence import Evidence, Look, Storage, Unknown, is_up
+from journalkeeper.health.evidence import RECENT_US, Evidence, Journal, Look, Storage, Unknown, is_up
 from journalkeeper.health.finding import Answers, advice, list_names
 from journalkeeper.model import MIB, Instance, JournalFile, Kind, Reason, Request, Sums, Volume
-from journalkeeper.model.manager import Manager
-from journalkeeper.model.units import pluralize, spell_size
+from journalkeeper.model.manager import Facts, Manager
+from journalkeeper.model.units import format_span, pluralize, quantile, spell_size
 from journalkeeper.policy import nocow
 from journalkeeper.policy.case import Case, Cases
 from journalkeeper.policy.cost import is_fragmented
@@ -29,6 +29,19 @@ MANY_EXTENTS: Final = 2 * READ_IOPS
 
 ASIDE: Final = "/var/log/damaged-journals"
 """Where the remedy of damaged files puts them."""
+
+ENOUGH: Final = 100
+"""A smaller number of messages has no meaningful 99th percentile."""
+
+LATE_US: Final = 500_000
+"""Programs that log notice a wait of this length at every hundredth message; one flush every five minutes does not
+cause it.
+"""
+
+STALLED_US: Final = 3_000_000
+"""A wait beyond that of an ordinary flush, which took 0.8 to 2.3 s at 500 IOPS (measured)."""
+
+WORST_UNITS: Final = 3
 
 Files = tuple[JournalFile, ...]
 Place = tuple[Instance, Volume]
@@ -137,6 +150,30 @@ def damaged(files: Files, look: Look) -> Answers:
         moved = [f"mv --backup=numbered -t {ASIDE} {quote(one.path)}" for one in found if one not in held]
         sentence = f"{pluralize(len(paths), 'damaged journal file')}: {list_names(paths)}. Some entries are unreadable."
         yield advice(sentence, *rotated, *([f"mkdir -p {ASIDE}", *moved] if moved else ()), files=paths)
+
+
+def waits(journal: Journal, now_us: int) -> Answers:
+    """Messages wait long for journald, and with them, once its queue is full, the programs that send them.
+
+    Advice from a 99th percentile of 0.5 s or a wait of 3 s. Unknown below 100 messages with a time of sending.
+    """
+    recent = sorted((one for one in journal.intake if one.when_us >= now_us - RECENT_US), key=lambda one: one.wait_us)
+    number = len(recent)
+    if number < ENOUGH:
+        span = format_span(RECENT_US)
+        yield Unknown(f"needs {ENOUGH} messages with the time when they were sent; the last {span} have {number}")
+        return
+    longest = {one.unit: one.wait_us for one in recent}
+    worst = sorted(longest.items(), key=lambda pair: (-pair[1], pair[0]))[:WORST_UNITS]
+    delays = [one.wait_us for one in recent]
+    p99_us, worst_us = quantile(delays, 990), delays[-1]
+    if p99_us >= LATE_US or worst_us >= STALLED_US:
+        names = list_names(f"{unit or 'no unit'} {format_span(wait_us, 1000)}" for unit, wait_us in worst)
+        spans = f"p99 {format_span(p99_us, 1000)}, worst {format_span(worst_us, 1000)}"
+        sentence = f"Messages wait long for journald: {spans}, of {number:,} messages; longest: {names}."
+        units, waits_us = [unit for unit, _ in worst], [str(wait_us) for _, wait_us in worst]
+        facts: Facts = {"messages": number, "p99_us": p99_us, "worst_us": worst_us, "units": units}
+        yield advice(sentence, "journalkeeper scan", "journalkeeper plan", **facts, units_worst_us=waits_us)
 
 
 def _is_due(file: JournalFile, cases: Cases) -> bool:

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The service's verdict on itself: the evidence that a run leaves, the judgement, and its wording."""
+"""All rules, and the service's verdict on itself: the evidence that a run leaves, the judgement, and its wording."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from posixpath import dirname
+from types import FunctionType, ModuleType
 from typing import Final
 
+from journalkeeper.health import service_rules, storage_rules
 from journalkeeper.health.evidence import DEFRAG_TIMER, SERVICE, Evidence, Hung, Present, Unit, Unknown, find_unit
-from journalkeeper.health.finding import Verdict, judge
-from journalkeeper.health.rules import HEALTH
+from journalkeeper.health.finding import Rule, Verdict, judge
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.sentences import NO_JOURNAL
@@ -41,6 +42,18 @@ WAITS: Final = {
     Reason.FOREIGN_OWNER: "for the rights in remote.conf (journalkeeper.service(8)), because another user owns it",
 }
 """What a file waits for, by reason; of other waits the reason itself is shown."""
+
+
+def _list_rules(module: ModuleType) -> tuple[Rule, ...]:
+    functions = [one for name, one in vars(module).items() if isinstance(one, FunctionType) and name[0] != "_"]
+    return tuple(one for one in functions if one.__module__ == module.__name__)
+
+
+HEALTH: Final = _list_rules(service_rules)
+"""The rules on the service. The first finding in this order is the headline of `status`."""
+
+RULES: Final = (*_list_rules(storage_rules), *HEALTH)
+"""Every rule of health, in the order of doctor's output: the public functions of the modules of rules."""
 
 
 def judge_present(present: Present, now_us: int) -> Verdict:

@@ -52,7 +52,7 @@ def test_a_finding_is_its_sentence_and_its_commands(
 ) -> None:
     """The command has more than 80 columns, and stays one line, to be copied."""
     monkeypatch.setenv("COLUMNS", "80")
-    given(evidence(storage=VOLATILE, record=Unknown("no", needs_root=True), config=Unknown("not looked at")))
+    given(evidence(storage=VOLATILE, journal=Unknown("no", needs_root=True), config=Unknown("not looked at")))
     out = (
         "ADVICE: volatile\n"
         "  Storage=volatile keeps messages in memory only: none of them outlives the\n  boot.\n"

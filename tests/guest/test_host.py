@@ -135,7 +135,7 @@ def test_doctor_finds_no_problem_and_makes_nearly_all_checks(guest: Guest) -> No
         return problems <= {"waits"}
 
     assert eventually(has_no_problem), document["findings"]
-    assert {one["rule"] for one in document["unknown"]} <= {"waits", "slow-boot", "history"}  # the host is young
+    assert {one["rule"] for one in document["unknown"]} <= {"waits", "history"}  # the host is young
     assert {"keeper-down", "keeper-failing", "volatile"} <= set(document["passed"])
     assert document["journal"]["complete"]
 

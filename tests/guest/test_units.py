@@ -23,7 +23,7 @@ import pytest
 from journalkeeper.bus import names
 from journalkeeper.cli.doctor import DOCTOR_RULES
 from journalkeeper.health.finding import word
-from journalkeeper.health.rules import HEALTH
+from journalkeeper.health.verdict import HEALTH
 from journalkeeper.model import MIB
 from journalkeeper.probe import scratch_volume
 from journalkeeper.service.log import Event
@@ -262,7 +262,7 @@ def test_every_view_agrees_during_a_trouble_which_the_named_remedy_ends(enabled:
 
 SHOWN = {
     *("directory-unwatched", "files-failing", "keeper-failing", "not-btrfs"),
-    *("record-locked", "record-unwritten", "slow-boot", "waits", "window-closed"),
+    *("record-locked", "record-unwritten", "waits", "window-closed"),
 }
 """The rules whose remedy shows the cause, and changes nothing."""
 

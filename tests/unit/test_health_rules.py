@@ -10,7 +10,6 @@ import pytest
 from journalkeeper.config import Config
 from journalkeeper.health import finding as findings
 from journalkeeper.health.evidence import (
-    Boot,
     Evidence,
     Hung,
     Obstacle,
@@ -23,13 +22,13 @@ from journalkeeper.health.evidence import (
     lacks_room,
 )
 from journalkeeper.health.finding import judge, list_names, shorten, word
-from journalkeeper.health.rules import HEALTH, RULES
+from journalkeeper.health.verdict import HEALTH, RULES
 from journalkeeper.model import MIB, JournalFile, Kind, Reason, Skip
-from journalkeeper.model.history import Counters, Run
+from journalkeeper.model.history import Run
 from journalkeeper.model.manager import Finding, Manager, Severity
 from journalkeeper.model.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from journalkeeper.model.waiting import Wait
-from tests.evidence import UNITS, boots, evidence, intake, journal, limits, look, recorded
+from tests.evidence import UNITS, evidence, intake, journal, limits, look, recorded
 from tests.hosts import DIRECTORY, NOW_US, configured, extents, file, instance, volume
 
 WORDS = [word(rule) for rule in RULES]
@@ -107,10 +106,6 @@ def torn(total: int, kind: Kind = Kind.ARCHIVED, problem: Reason | None = None, 
     return evidence(**{"look": look(one), **words, "config": config})
 
 
-def slow(slow_boots: int, others: int, flush_s: float = 3.0, userspace_s: float = 10.0) -> Evidence:
-    return read(boots=boots(slow_boots, userspace_s, flush_s) + boots(others))
-
-
 UNKEPT: dict[str, Any] = {
     "units": units(service="inactive/dead/disabled", timer="inactive/dead/disabled"),
     "service": None,
@@ -134,9 +129,6 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("damaged", ADVICE, seen(file(problem=Reason.NOT_JOURNAL))),
     ("waits", ADVICE, read(intake=intake(98) + intake(2, 500_000))),
     ("waits", ADVICE, read(intake=intake(999) + intake(1, 3_000_000))),
-    ("slow-boot", ADVICE, slow(3, 2)),
-    ("slow-boot", ADVICE, slow(3, 0)),
-    ("slow-boot", ADVICE, slow(3, 2, flush_s=1.0, userspace_s=4.9)),
     ("fragmented", ADVICE, torn(301, **UNKEPT)),
     ("fragmented", ADVICE, torn(301, units=UNSEEN, service=UNSEEN)),
     ("fragmented", ADVICE, torn(301, service=Manager(state="paused", paused=True))),
@@ -203,12 +195,6 @@ PASSED: list[tuple[str, Evidence]] = [
     ("damaged", seen(file(problem=Reason.VANISHED))),
     ("waits", read(intake=intake(99) + intake(1, 2_999_999))),
     ("waits", read(intake=intake(98, 0) + intake(2, 499_999))),
-    ("slow-boot", slow(2, 3)),
-    ("slow-boot", slow(0, 3)),
-    ("slow-boot", read(boots=boots(3, 10, 3) + boots(5))),
-    ("slow-boot", slow(5, 0, flush_s=2.0)),
-    ("slow-boot", slow(3, 3)._replace(record=recorded(counters=Counters(since_us=NOW_US - 3 * DAY_US)))),
-    ("slow-boot", slow(5, 0, flush_s=0.999, userspace_s=1)),
     ("keeper-down", down()._replace(units=BY_TIMER)),
     ("keeper-hung", starting(59)._replace(service=Hung())),
     ("keeper-down", down(service="inactive/dead/masked", timer="inactive/dead/disabled")._replace(record=ran(47.9))),
@@ -234,15 +220,9 @@ NOT_MADE: list[tuple[str, Evidence]] = [
     ("keeper-hung", evidence(service=BUSY)),
     ("keeper-down", starting(59)),
     ("keeper-down", starting(59)._replace(service=Hung())),
-    ("slow-boot", slow(4, 0)._replace(record=recorded(counters=Counters(since_us=NOW_US - 2 * DAY_US)))),
-    ("slow-boot", slow(4, 0)._replace(record=recorded(counters=Counters(since_us=None)))),
-    ("slow-boot", slow(4, 0)._replace(record=recorded(counters=None))),
     ("waits", read(intake=intake(99, 9_000_000))),
     ("waits", read(intake=tuple(one._replace(when_us=NOW_US - 8 * DAY_US) for one in intake(1000, 9_000_000)))),
     ("waits", read(intake=())),
-    ("slow-boot", read(boots=boots(2, 10, 3))),
-    ("slow-boot", read(boots=(Boot("1", 0),) * 5)),
-    ("slow-boot", read(boots=boots(5, 10, None))),
 ]
 
 
@@ -314,10 +294,6 @@ def test_problems_come_first() -> None:
 def test_a_journal_in_memory_shows_whether_it_was_flushed(*, flushed: bool, shown: str) -> None:
     found = finding("volatile", evidence(storage=Storage("none", persistent_directory=True, flushed=flushed)))
     assert found.facts["flushed"] == shown
-
-
-def test_the_longest_flush_of_a_boot_is_not_cut_to_a_second() -> None:
-    assert "up to 1s 900ms and" in finding("slow-boot", slow(3, 0, flush_s=1.9, userspace_s=5.0)).sentence
 
 
 def test_the_three_units_that_waited_longest_are_named_once_each() -> None:

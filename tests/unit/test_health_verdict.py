@@ -11,8 +11,14 @@ from journalkeeper import __version__
 from journalkeeper.cli.status import _describe_ok
 from journalkeeper.health.evidence import Evidence, Hung, Obstacle, Present, Silence, Unit, Unknown
 from journalkeeper.health.finding import judge
-from journalkeeper.health.rules import HEALTH
-from journalkeeper.health.verdict import describe_absence, judge_present, present, present_after_run, still_failing
+from journalkeeper.health.verdict import (
+    HEALTH,
+    describe_absence,
+    judge_present,
+    present,
+    present_after_run,
+    still_failing,
+)
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Window
 from journalkeeper.model.history import HistoryEntry, Run
 from journalkeeper.model.manager import Finding, Manager, Severity
