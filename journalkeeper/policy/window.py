@@ -47,9 +47,8 @@ def windows(
     found = {}
     for one in instances:
         seen = [file for file in online if file.directory == one.directory]
-        window = _find_window(one, seen, now_us, margin_us=margin_us, now=now)
-        is_unclear = window.reason == "flushed" and one.directory in unknown
-        found[one.directory] = window._replace(reason="unknown-format") if is_unclear else window
+        calm = "unknown-format" if one.directory in unknown else "flushed"
+        found[one.directory] = _find_window(one, seen, calm, now_us, margin_us=margin_us, now=now)
     return found
 
 
@@ -63,9 +62,9 @@ def at(seen: Window, now_us: int) -> Window:
 
 
 def _find_window(  # noqa: PLR0911 - one return for each row of the table above
-    instance: Instance, online: Sequence[JournalFile], now_us: int, *, margin_us: int, now: bool
+    instance: Instance, online: Sequence[JournalFile], calm: str, now_us: int, *, margin_us: int, now: bool
 ) -> Window:
-    """Return the flush window of `instance`, whose unsynced files are `online`.
+    """Return the flush window of `instance`, whose unsynced files are `online`; without any, its reason is `calm`.
 
     Only the reason "online" has a time to close, and only "unsynced" has a time to open.
     """
@@ -73,7 +72,7 @@ def _find_window(  # noqa: PLR0911 - one return for each row of the table above
     if now:
         return Window(name, open=True, closes_at_us=None, reason="now")
     if not online:
-        return Window(name, open=True, closes_at_us=None, reason="flushed")
+        return Window(name, open=True, closes_at_us=None, reason=calm)
     if interval_us in {0, INFINITY_US}:
         return Window(name, open=True, closes_at_us=None, reason="no-timer")
     since_us = instance.online_since_us
