@@ -166,15 +166,13 @@ class Throttle:
     def _look_if_closed(self, piece_us: int) -> bool:
         """Look at the flush timer of an active file, and return whether its window closes within `piece_us`.
 
-        True also past the action's `not_after_us`; False for other files, and if no closing is known.
+        False for other files, and if no closing is known.
 
         `note_rewrite` comes first, so that the look takes no block that this rewrite moved for a flush.
         """
         action = self._action
         if not action.is_on_active_file:
             return False
-        if action.not_after_us is not None and time.time_ns() // 1000 + piece_us > action.not_after_us:
-            return True
         directory = action.target.directory
         self._runner.flushes.note_rewrite(directory)
         self._runner.flushes.look_again(directory)

@@ -169,10 +169,9 @@ NOWHERE: Final = JournalFile("", 0, 0, Kind.ARCHIVED, "", "")
 class Action(NamedTuple):
     """A planned action and its reason; `target` is the file, the directory or the rotation as the plan saw it.
 
-    `path` is the file, the directory, or the active file that is rotated away. No piece of work is begun that would not
-    end by `not_after_us`; None means no limit. `unshared_bytes` is the number of bytes that the disk will store twice
-    until the snapshots of the file are deleted. `detail` is copied to the outcome. `read_seconds_saved` is for a cold
-    reader at 150 requests a second; policy.plan fills in both savings.
+    `path` is the file, the directory, or the active file that is rotated away. `unshared_bytes` is the number of bytes
+    that the disk will store twice until the snapshots of the file are deleted. `detail` is copied to the outcome.
+    `read_seconds_saved` is for a cold reader at 150 requests a second; policy.plan fills in both savings.
     """
 
     path: str
@@ -184,7 +183,6 @@ class Action(NamedTuple):
     extents_before: Count = 0
     extents_expected: Count = 0
     compress: Hidden[str] = "no"
-    not_after_us: Hidden[int | None] = None
     unshared_bytes: Count = 0
     detail: Hidden[str] = ""
     disk_bytes_saved: Count = 0

@@ -132,7 +132,6 @@ def _judge_active(case: Case) -> Action | Skip:
         bytes_to_write=bytes_to_write,
         extents_before=file.extents.total,
         extents_expected=min(file.extents.total, file.extents.total - sum(part.extents for part in ranges) + stay),
-        not_after_us=case.window.closes_at_us,
         unshared_bytes=sum(shared for mib, shared in enumerate(file.extents.shared_per_mib) if mib in costly),
     )
 

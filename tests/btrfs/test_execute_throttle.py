@@ -94,12 +94,12 @@ def test_a_plan_waits_for_who_uses_its_own_disk_and_not_for_another(
 class Asked:
     """A Throttle for one file of a bed, with what it was made of."""
 
-    def __init__(self, bed: Bed, kind: Kind, *, hurry: bool = False, not_after_us: int | None = None) -> None:
+    def __init__(self, bed: Bed, kind: Kind, *, hurry: bool = False) -> None:
         self.flushes = Flushes()
         self.stopped = False
         self.seen = self.look(bed)
         file = next(file for file in self.seen.files if file.kind is kind)
-        action = Action(file.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, file, not_after_us=not_after_us)
+        action = Action(file.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, file)
         config = Config(window=WindowSection(margin_us=500_000))
         made = Runner(config, self.flushes, PieceTimes(), hurry=hurry, stop=lambda: self.stopped)
         self.throttle = Throttle(made, action, self.seen)
@@ -178,13 +178,6 @@ def test_a_block_that_a_long_piece_moved_is_no_flush(short: Bed) -> None:
     assert any(map(stays_closed, TRIES))
 
 
-def test_the_plans_own_limit_holds_too(short: Bed) -> None:
-    soon_us = time.time_ns() // 1000 + 240_000_000
-    one = Asked(short, Kind.ACTIVE, not_after_us=soon_us)
-    assert one.throttle(0) is None
-    assert one.throttle(240_000_000) is Reason.WINDOW_CLOSED
-
-
 def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed) -> None:
     def waits(_: int) -> bool:
         if (one := begin_interval(short, Kind.ARCHIVED)) is None:
@@ -218,7 +211,7 @@ def test_a_stop_ends_a_pause(short: Bed) -> None:
 
 
 def test_a_hurried_request_waits_for_no_flush(short: Bed) -> None:
-    one = Asked(short, Kind.ACTIVE, hurry=True, not_after_us=0)
+    one = Asked(short, Kind.ACTIVE, hurry=True)
     short.journald.log("the timer starts")
     assert one.throttle(10_000_000) is None
 
