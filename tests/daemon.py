@@ -71,8 +71,8 @@ class Daemon:
 
     `said` contains its messages to the service manager, except those that feed the watchdog: `alive_s` has their times.
     Without a directory the service takes the directories of its configuration. `wrapper` is a command that runs another
-    one, as nsenter(1) and strace(1) do. `module` runs in place of journalkeeper. `state` is the state directory as the
-    service sees it, by default below `base`. It feeds its watchdog only with `watchdog_s`, at each half of that time.
+    one, as nsenter(1) and strace(1) do. `state` is the state directory as the service sees it, by default below `base`.
+    It feeds its watchdog only with `watchdog_s`, at each half of that time.
     """
 
     def __init__(
@@ -84,7 +84,6 @@ class Daemon:
         *,
         wait: bool = True,
         wrapper: Sequence[str] = (),
-        module: str = "journalkeeper",
         state: Path | None = None,
         watchdog_s: float | None = None,
     ) -> None:
@@ -103,7 +102,7 @@ class Daemon:
         surroundings["PYTHONFAULTHANDLER"] = "1"  # the log shows where the service was if the kernel ended it
         if watchdog_s is not None:
             surroundings["WATCHDOG_USEC"] = f"{watchdog_s * 1e6:.0f}"
-        words = [sys.executable, "-m", module, "daemon", "--config", f"{self.config}"]
+        words = [*PROGRAM, "daemon", "--config", f"{self.config}"]
         words += [] if directory is None else ["-D", os.fspath(directory)]
         self.process = subprocess.Popen([*wrapper, *words], env=surroundings, stderr=self._log, cwd=base)
         self._is_traced = "strace" in wrapper
@@ -158,10 +157,6 @@ class Daemon:
         """Have it read another configuration."""
         self.config.write_text(config)
         self.process.send_signal(signal.SIGHUP)
-
-    def rss_kib(self) -> int:
-        """Its resident size."""
-        return memory_kib(self.process.pid)
 
     def cpu_s(self) -> float:
         """Return the processor time that it has used, to the nanosecond (schedstat)."""

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -137,45 +136,13 @@ def test_a_wait_of_a_day_is_reported_after_a_restart_too(
         assert record.waiting() == {}
 
 
-REMOTE = Path("/lib/systemd/systemd-journal-remote")
-
-
-def test_a_file_that_journal_remote_closed_silently_needs_no_further_event(
-    copies: Copies, serve: Callable[..., Daemon]
-) -> None:
-    """It takes long because the service looks at such a file again after a minute."""
-    directory = copies.machine.parent / "remote"
-    directory.mkdir()
-    path = directory / "remote-here.journal"
-    service = serve(copies.machine.parent).ready()
-    words = (REMOTE, f"--output={path}", "--compress=no", "-")
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as remote:
-        assert remote.stdin is not None
-        for number in range(4000):
-            now_us = time.time_ns() // 1000
-            entry = f"__REALTIME_TIMESTAMP={now_us}\n__MONOTONIC_TIMESTAMP={now_us}\n_BOOT_ID={MACHINE}\n"
-            entry += f"MESSAGE=entry {number} {os.urandom(40).hex()}\n\n"
-            remote.stdin.write(entry.encode())
-            if number % 40 == 39:
-                remote.stdin.flush()
-                if number == 39:  # the file is new: the last event for which the service looks at once
-                    assert eventually(path.exists)
-                    time.sleep(2)
-                time.sleep(0.02)
-                run("sync", path)
-    before = extents(path)
-    assert before > 60
-    assert eventually(lambda: extents(path) < before / 2), service.log()
-    assert eventually(lambda: path.name in service.done())
-
-
 def test_nothing_happens_and_nothing_wakes(make_bed: Callable[..., Bed], serve: Callable[..., Daemon]) -> None:
     """It takes long because the service has to sleep for 3 s several times, and for 5 s."""
     bed = make_bed(sync_interval="2s")
     bed.journald.age(2)
     service = serve(INSIDE, wrapper=bed.journald.inside).ready()
     assert eventually(service.sleeps)
-    before = service.wakes()
+    before, open_before = service.wakes(), len(os.listdir(f"/proc/{service.pid}/fd"))
     bed.journald.log("one message wakes it for one interval")
     assert eventually(lambda: service.wakes() != before)
 
@@ -184,6 +151,7 @@ def test_nothing_happens_and_nothing_wakes(make_bed: Callable[..., Bed], serve: 
         return service.sleeps(5) and service.cpu_s() == used
 
     assert eventually(rests)  # journald's sync can be late
+    assert len(os.listdir(f"/proc/{service.pid}/fd")) == open_before
 
 
 def test_its_own_messages_in_the_watched_journal_cause_no_loop(
@@ -222,25 +190,6 @@ def test_sigterm_ends_it_between_two_pieces(copies: Copies, serve: Callable[...,
     assert (entry.outcome.result, entry.outcome.reason) == (Result.SKIPPED, Reason.INTERRUPTED)
     assert path.read_bytes() == copies.content
     assert {"STOPPING=1", "STATUS="} <= set(service.said)
-
-
-def test_a_reload_takes_new_values_and_keeps_the_old_ones_where_they_are_wrong(
-    copies: Copies, serve: Callable[..., Daemon], tmp_path: Path
-) -> None:
-    service = serve(copies.machine.parent, QUICK.replace("[Defrag]", "[Defrag]\nArchived=no")).ready()
-    path = copies.put()
-    service.reload("[Defrag]\nArchived=perhaps\n")
-    assert eventually(lambda: service.logged("configuration not reloaded, the old settings stay"))
-    assert service.logged("journalkeeper.conf:2: Archived")
-    service.config.unlink()
-    service.process.send_signal(signal.SIGHUP)
-    # the line on the bus that is not there has these words, too
-    assert eventually(lambda: re.search("not reloaded.*No such file", service.log()))
-    assert service.done() == set()
-    service.reload(QUICK)
-    assert eventually(lambda: path.name in service.done())
-    expected = ["READY=1", *["RELOADING=1", "READY=1"] * 3]
-    assert eventually(lambda: [line for line in service.said if line in expected] == expected)
 
 
 def test_an_idle_service_renews_the_time_of_its_metrics_until_it_hangs(copies: Copies, tmp_path: Path) -> None:
