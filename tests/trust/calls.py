@@ -40,13 +40,13 @@ from journalkeeper.model.errors import InternalError, catch_errors
 from journalkeeper.probe.bed import OFFLINE
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.bench.figures import Option
-from tests.btrfs.journals import Bearing, action, do
+from tests.btrfs.journals import Bearing, action, allocate_ahead, do
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, put
 from tests.trust import claims, faulty, table
 from tests.trust.scenarios import make_archive
 from tests.trust.table import Tally
-from tests.trust.wholeness import STATE, adorn, allocate_ahead, examine, read_rows, whole
+from tests.trust.wholeness import STATE, adorn, examine, read_rows, whole
 
 ERRNOS: Final = ("EIO", "ENOSPC", "EINTR", "EAGAIN", "EPERM", "EBUSY", "ENOMEM", "EMFILE", "EDQUOT", "EROFS")
 SIGNALS: Final = ("SIGKILL", "SIGTERM")

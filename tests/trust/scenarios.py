@@ -25,13 +25,13 @@ from journalkeeper.probe.bed import PrivateJournald, bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests import hosts
 from tests.btrfs.faults import before_each_call, let_go
-from tests.btrfs.journals import NOW, Bearing, go
+from tests.btrfs.journals import NOW, Bearing, allocate_ahead, go
 from tests.hosts import MACHINE
 from tests.journal_files import archive_name, count_entries, put
 from tests.patience import eventually
 from tests.repeat import repeat
 from tests.slowdisk import served
-from tests.trust.wholeness import CONFIG, STATE, adorn, allocate_ahead, whole
+from tests.trust.wholeness import CONFIG, STATE, adorn, whole
 
 SIZE: Final = 512 * MIB
 BTRFS_IOC_SYNC: Final = 0x9408

@@ -16,10 +16,9 @@ from journalkeeper.config.directives import Nocow
 from journalkeeper.engine import Engine
 from journalkeeper.history.store import Record
 from journalkeeper.journald.names import is_leftover
-from journalkeeper.model import MIB, Result
+from journalkeeper.model import Result
 from journalkeeper.model.errors import KeeperError
 from tests.btrfs.journals import ALWAYS, Bearing, bearing, go
-from tests.journal_files import FALLOC_FL_KEEP_SIZE, fallocate
 from tests.trust.claims import find_false_claims, read_claims
 
 NOBODY = 0xFFFFFFFF
@@ -37,17 +36,6 @@ def adorn(path: Path) -> None:
     os.chmod(path, 0o640)
     os.setxattr(path, "user.crtime_usec", b"12345678")
     os.setxattr(path, "system.posix_acl_access", ACL)
-
-
-def allocate_ahead(path: Path) -> None:
-    """Allocate space at two places of the file without writing it, as journald's fallocate does. The times stay."""
-    status = path.stat()
-    size = -(-status.st_size // MIB) * MIB
-    os.truncate(path, size + 16 * MIB)
-    with open(path, "r+b") as file:
-        for offset, length in ((size, 8 * MIB), (size + 16 * MIB, MIB)):
-            fallocate(file.fileno(), FALLOC_FL_KEEP_SIZE, offset, length)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def whole(path: Path) -> Bearing:
