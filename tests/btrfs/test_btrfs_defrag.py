@@ -7,7 +7,6 @@ import os
 import random
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,6 @@ from journalkeeper.btrfs.defrag import HAS_LEVELS, defrag_range
 from journalkeeper.btrfs.disk import read_disk_bytes
 from journalkeeper.model import MIB
 from journalkeeper.model.compression import Compression
-from journalkeeper.probe.scratch_volume import run
 from tests.journal_files import write_out
 from tests.patience import TRIES
 
@@ -46,14 +44,6 @@ def test_only_the_extents_of_the_range_are_joined(fragmented: MakeFile) -> None:
         return low <= 32
 
     assert any(map(joins, TRIES))
-
-
-@pytest.mark.parametrize("algorithm", ["zlib", "lzo", "zstd"])
-def test_compsize_shows_the_compression(make_file: MakeFile, place: Path, algorithm: str) -> None:
-    fd = make_file(make_prose(MIB))
-    defrag_range(fd, 0, MIB, compress=Compression(algorithm))
-    assert placement.survey(fd, sync=True).encoded_bytes == MIB
-    assert algorithm in run("compsize", place / "file")
 
 
 def test_a_level_is_used_if_the_kernel_has_levels(make_file: MakeFile) -> None:

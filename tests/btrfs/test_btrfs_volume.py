@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.btrfs.volume import read_mount_options, read_volume, require_btrfs
+from journalkeeper.btrfs.volume import read_volume, require_btrfs
 from journalkeeper.journald.opening import open_directory
 from journalkeeper.model import MIB, Volume
 from journalkeeper.model.errors import NotBtrfsError
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.nobody import as_nobody
 from tests.patience import eventually
-from tests.volumes import make_images
 
 pytestmark = pytest.mark.root
 
@@ -58,70 +57,26 @@ def test_a_profile_with_copies_is_redundant(make_volume: MakeVolume, profile: st
     assert (found.data_profile, found.redundant) == (profile, redundant)
 
 
-@pytest.mark.parametrize("is_known", [False, True])
-def test_a_missing_device_has_no_free_space(tmp_path: Path, is_known: bool) -> None:
-    """The kernel names the path of a device that it has seen before, also if the device is missing now.
-
-    And it claims whatever has this path now, so the loop device stays, with nothing on it.
-    """
-    images = make_images(tmp_path, "256M", "raid1")
-    with ScratchVolume(images=images) as scratch:
-        whole = seen(scratch.mountpoint)
-        scratch.unmount()
-        scratch.await_release()
-        if not is_known:
-            run("btrfs", "device", "scan", "--forget", scratch.devices[1])
-        os.truncate(images[1], 0)
-        os.truncate(images[1], images[0].stat().st_size)
-        scratch.options = "degraded"
-        scratch.mount()
-        found = seen(scratch.mountpoint)
-    assert found.uuid == whole.uuid
-    assert found.unallocated_bytes == whole.unallocated_bytes / 2
-
-
-def test_a_subvolume_has_its_own_number_and_device(volume: ScratchVolume) -> None:
-    sub = volume.mountpoint / "sub"
+def test_a_subvolume_has_its_own_number_device_and_mount(volume: ScratchVolume) -> None:
+    sub, again = volume.mountpoint / "sub", volume.base / "again"
     run("btrfs", "subvolume", "create", sub)
-    top, below = seen(volume.mountpoint), seen(sub)
-    assert top.subvolume == 5
-    assert below.subvolume == int(run("btrfs", "inspect-internal", "rootid", sub))
-    assert below.device == sub.stat().st_dev != top.device
-    assert below.uuid == top.uuid
-    assert below.options == top.options
-
-
-def test_a_directory_is_on_its_own_if_it_or_its_parent_is_a_subvolume(volume: ScratchVolume) -> None:
-    log = volume.mountpoint / "var/log"
-    log.mkdir(parents=True)
-    run("btrfs", "subvolume", "create", log / "journal")
-    (log / "journal/machine/deeper").mkdir(parents=True)
-    assert seen(log / "journal").own_subvolume
-    assert seen(log / "journal/machine").own_subvolume
-    assert not seen(log / "journal/machine/deeper").own_subvolume
-    assert not seen(log).own_subvolume
-
-
-def test_the_mount_that_the_descriptor_came_through_counts(volume: ScratchVolume) -> None:
-    run("btrfs", "subvolume", "create", volume.mountpoint / "sub")
-    again = volume.base / "again"
+    (sub / "machine/deeper").mkdir(parents=True)
     again.mkdir()
-    run("mount", "--bind", "-o", "ro", volume.mountpoint / "sub", again)
+    run("mount", "--bind", "-o", "ro", sub, again)
     try:
-        assert "ro" in seen(again).options
-        assert "rw" not in seen(again).options
-        assert "rw" in seen(volume.mountpoint / "sub").options
+        top, below, bound = map(seen, (volume.mountpoint, sub, again))
     finally:
         run("umount", again)
-
-
-def test_a_mount_that_is_gone_from_sight_has_no_options(volume: ScratchVolume) -> None:
-    again = volume.base / "again"
-    again.mkdir()
-    run("mount", "--bind", volume.mountpoint, again)
-    with open_directory(str(again)) as fd:
-        run("umount", "--lazy", again)
-        assert read_mount_options(fd) == ()
+    assert top.subvolume == 5
+    assert below.subvolume == bound.subvolume == int(run("btrfs", "inspect-internal", "rootid", sub))
+    assert below.device == sub.stat().st_dev != top.device
+    assert below.uuid == top.uuid
+    assert [("ro" in one.options, "rw" in one.options) for one in (top, below, bound)] == [
+        *[(False, True)] * 2,
+        (True, False),
+    ]
+    places = (volume.mountpoint, sub, sub / "machine", sub / "machine/deeper")
+    assert [seen(place).own_subvolume for place in places] == [True, True, True, False]
 
 
 def test_another_filesystem_is_named() -> None:

@@ -6,7 +6,6 @@ What the documentation shows of the bus is made here: JOURNALKEEPER_WRITE_DOCS=1
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -22,15 +21,12 @@ import pytest
 
 from journalkeeper import __version__
 from journalkeeper.bus import names, server
-from journalkeeper.probe.bed import Bed
-from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests import bus as beds
 from tests.btrfs.journals import QUICK, extents
 from tests.bus import REPOSITORY, PrivateBus
 from tests.daemon import Daemon
 from tests.journal_files import put
 from tests.patience import eventually
-from tests.volumes import drop_caches, limit
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -147,38 +143,6 @@ def test_the_signals_of_one_defragmentation_come_in_order(
     assert read(bus, "BytesWritten") == written
 
 
-def slow_job(bus: PrivateBus, machine: Path, volume: ScratchVolume, content: bytes) -> tuple[Path, str]:
-    """A job that takes its time, and is at work."""
-    path = put(machine, content)
-    assert eventually(lambda: looked(bus, 1))
-    drop_caches()
-    limit(volume, 60)
-    job = job_of(bus)
-    assert eventually(lambda: read(bus, "File", job, names.JOB) == f"{path}")
-    return path, job
-
-
-def test_jobs_wait_for_each_other_and_a_cancel_ends_between_two_chunks(
-    bus: PrivateBus, volume: ScratchVolume, machine: Path, tmp_path: Path, journal_bytes: bytes
-) -> None:
-    with Daemon(tmp_path, machine.parent, bus, f"{WATCH_ONLY}[Defrag]\nChunkBytes=256K\n"):
-        path, job = slow_job(bus, machine, volume, journal_bytes)
-        digest = hashlib.sha256(journal_bytes).hexdigest()
-        other = job_of(bus)
-        assert other != job
-        assert read(bus, "State", other, names.JOB) == "queued"
-        assert read(bus, "State") == "working"
-        with Ear(bus) as ear:
-            call(bus, "Cancel", "o", other)
-            call(bus, "Cancel", "o", job)
-            removed = [one for one in ear.until("JobRemoved", 2) if one["member"] == "JobRemoved"]
-        assert [one["payload"]["data"][2] for one in removed] == ["canceled", "canceled"]
-        volume.throttle(0)
-        outcomes = json.loads(call(bus, "Result", "o", job))["outcomes"]
-        assert [one["reason"] for one in outcomes] == ["interrupted"]
-        assert hashlib.sha256(path.read_bytes()).hexdigest() == digest
-
-
 def test_a_pause_holds_the_services_own_work_and_no_job(
     bus: PrivateBus, machine: Path, serve: Callable[..., Daemon], journal_bytes: bytes
 ) -> None:
@@ -212,24 +176,6 @@ COMMANDS: Final = {
 PLACE: Final = (
     'mount -t tmpfs none /var/log && mkdir /var/log/journal && mount --bind "$0" /var/log/journal && exec "$@"'
 )
-
-
-def test_the_first_append_after_a_flush_tells_when_the_next_is_due(
-    bus: PrivateBus, make_bed: Callable[..., Bed], tmp_path: Path
-) -> None:
-    """It rests before it asks, because a question keeps the worker busy, and a busy worker gets every append."""
-    journald = make_bed().journald
-    journald.sync()
-    with Daemon(tmp_path, "/var/log/journal", bus, WATCH_ONLY, wrapper=journald.inside):
-        assert eventually(lambda: looked(bus, 1))
-        for _ in range(2):
-            journald.sync()
-            call(bus, "Rescan")
-            assert eventually(lambda: not read(bus, "NextFlushUSec"))
-            time.sleep(1)
-            journald.log("one message")
-            time.sleep(1)
-            assert eventually(lambda: read(bus, "NextFlushUSec"))
 
 
 @pytest.mark.parametrize("shown", COMMANDS)

@@ -324,13 +324,6 @@ def test_shared_and_compressed_are_told_apart_and_together(make_file: MakeFile, 
     assert stretches(plain) == (Stretch(0, MIB, 1, shared_bytes=MIB),)
 
 
-@pytest.mark.parametrize("size", [0, 1, PAGE, MIB - 1, MIB, MIB + 1])
-def test_stretches_end_with_the_file(make_file: MakeFile, size: int) -> None:
-    found = stretches(make_file(b"x" * size))
-    assert sum(part.length for part in found) == size
-    assert len(found) == -(-size // MIB)
-
-
 def test_partly_overwritten_extents_are_pinned(make_file: MakeFile) -> None:
     fd = make_file(os.urandom(MIB))
     assert disk.read_pinned_bytes(fd) == 0

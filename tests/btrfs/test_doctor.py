@@ -24,7 +24,7 @@ from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.daemon import journalkeeper
 from tests.hosts import MACHINE
-from tests.journal_files import archive_name, put
+from tests.journal_files import archive_name
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -43,28 +43,6 @@ def doctor(capsys: Captured) -> Callable[..., dict[str, Any]]:
         return said
 
     return call
-
-
-def test_a_snapshot_beside_a_nocow_journal(
-    make_volume: MakeVolume, doctor: Callable[..., dict[str, Any]], journal_bytes: bytes
-) -> None:
-    volume = make_volume("1G")
-    where = volume.mountpoint / layout.read_machine_id()
-    where.mkdir()
-    run("chattr", "+C", where)
-    for number in range(-(-16 * MIB // len(journal_bytes)) + 1):
-        put(where, journal_bytes, archive_name(number + 1), nocow=True, torn=False)
-    rules = ("nocow-snapshots", "pinned-by-snapshots")
-    assert not doctor(volume.mountpoint)["findings"].keys() & set(rules)
-    run("btrfs", "subvolume", "snapshot", "-r", volume.mountpoint, volume.mountpoint / "snapshot")
-    said = doctor(volume.mountpoint)["findings"]
-    assert said["nocow-snapshots"]["facts"] == {"directories": [str(where)]}
-    assert said["pinned-by-snapshots"]["facts"]["shared_bytes"] >= 16 * MIB
-    assert said["pinned-by-snapshots"]["facts"]["snapshots"] == 1
-    (remedy,) = said["pinned-by-snapshots"]["remedy"]  # the volume's root is a subvolume already
-    assert "snapshot" in run(*remedy.split())
-    run("btrfs", "subvolume", "delete", "--commit-after", volume.mountpoint / "snapshot")
-    assert not doctor(volume.mountpoint)["findings"].keys() & set(rules)
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -98,30 +96,6 @@ def test_a_rewrite_loses_nothing_and_leaves_few_extents(
         return few
 
     assert any(map(leaves_few_extents, TRIES))
-
-
-def test_a_real_archive_that_its_journald_still_keeps_open(bed: Bed) -> None:
-    """journald closes an archive at its next rotation, which can be weeks away."""
-    bed.journald.age(60)
-    path = bed.journald.rotate()
-    # journald's timer that wakes readers sets the mtime once more, 250 ms after the last append at the earliest
-    assert eventually(lambda: time.time() - path.stat().st_mtime > 2)
-    run("chown", "root:systemd-journal", path)
-    before, entries, was = bearing(path), export(path), disk_bytes(path)
-    kept = [Path(f"/proc/{bed.journald.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{bed.journald.pid}/fd")]
-    assert path.name in {os.path.basename(os.readlink(fd)) for fd in kept if fd.is_symlink()}
-    os.utime(path, ns=before.times_ns)
-    outcome = do(action(path)).outcome
-    assert (outcome.action, outcome.result, outcome.detail) == (Verb.COMPRESS, Result.DONE, "")
-    assert outcome.extents_before >= 500
-    assert extents(path) <= 1.1 * look(path)[0].ideal_extents
-    assert disk_bytes(path) <= was / 5
-    assert bearing(path)._replace(data=before.data) == before
-    assert export(path) == entries
-    subprocess.run(["journalctl", "--verify", f"--file={path}"], check=True, capture_output=True)
-    bed.journald.age(2)
-    bed.journald.rotate()
-    assert export(path) == entries
 
 
 def test_a_real_unclean_file_in_a_nocow_directory(make_bed: Callable[..., Bed]) -> None:

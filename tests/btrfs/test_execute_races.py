@@ -198,15 +198,6 @@ def test_a_process_that_is_stopped_in_the_middle_of_a_file_goes_on(
 # others who change or replace it
 
 
-def test_journalds_own_copy_takes_the_name_meanwhile(place: Path, journal_bytes: bytes) -> None:
-    path = put(place, journal_bytes, nocow=True)
-    done = do(action(path), tell=at_first_piece(lambda: another_file(path)), chunk_bytes=MIB)
-    assert done.outcome.result is Result.SKIPPED
-    assert path.read_bytes() == journal_bytes
-    assert not is_nocow(path)
-    assert list(place.iterdir()) == [path]
-
-
 def another(path: Path) -> None:
     """Another file takes the name."""
     path.with_name("other").rename(path)

@@ -13,16 +13,31 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from journalkeeper.execute.verified_file import Refused, list_loop_files
+from journalkeeper.execute.verified_file import list_loop_files
+from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.journald.opening import is_being_written
 from journalkeeper.model import MIB, Reason, Request, Result
 from journalkeeper.model.run import Done
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
-from tests.btrfs.journals import FORMS, action, append, bearing, do, export, how, look, planned, touch, with_unwritten
+from tests.btrfs.journals import (
+    FORMS,
+    action,
+    append,
+    bearing,
+    do,
+    export,
+    how,
+    is_nocow,
+    look,
+    planned,
+    touch,
+    with_unwritten,
+)
 from tests.journal_files import archive_name, put, unclean_name
 from tests.nobody import as_nobody, in_child
 
@@ -37,10 +52,6 @@ def expect(done: Done, result: Result, reason: Reason) -> None:
     assert how(done) == (result, reason), done.outcome.detail
     assert done.outcome.detail
     assert done.outcome.bytes_written == 0
-
-
-def test_the_traceback_of_a_refusal_has_its_detail() -> None:
-    assert str(Refused(Reason.CHANGED, "it grew")) == "it grew"
 
 
 # the name leads to something else
@@ -74,21 +85,48 @@ def a_copy(path: Path) -> None:
     path.with_name("copy").rename(path)
 
 
+def hard_linked(path: Path) -> None:
+    os.link(path, path.with_name("second"))
+
+
+def shared(path: Path) -> None:
+    """As a snapshot shares it. A request that allows it does not know its price; the next plan names it."""
+    twin = path.with_name("twin")
+    twin.touch()
+    run("chattr", "+C" if is_nocow(path) else "-C", twin)
+    run("cp", "--reflink=always", path, twin)
+
+
+def set_state(path: Path, state: int) -> None:
+    times = path.stat()
+    with open(path, "r+b") as file:
+        os.pwrite(file.fileno(), bytes([state]), STATE_OFFSET)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], Reason]] = {
+    **{change.__name__: (change, Reason.CHANGED) for change in (another_file, a_link, a_fifo, a_socket, a_copy)},
+    "append": (append, Reason.CHANGED),
+    "touch": (touch, Reason.CHANGED),
+    "unlink": (Path.unlink, Reason.VANISHED),
+    "a second name": (hard_linked, Reason.HARD_LINKED),
+    "shared": (shared, Reason.SHARED),
+    **{f"state {state}": (partial(set_state, state=state), Reason.IN_USE) for state in (0, 1, 3)},
+}
+"""What happens to a file, and the reason for which it is then skipped."""
+
+
 @FORMS
-@pytest.mark.parametrize(
-    "becomes",
-    [another_file, a_link, a_fifo, a_socket, a_copy, append, touch, Path.unlink],
-    ids=lambda function: function.__name__,
-)
+@pytest.mark.parametrize(("change", "reason"), CHANGES.values(), ids=CHANGES)
 def test_a_file_that_changed_since_the_look_is_skipped(
-    place: Path, journal_bytes: bytes, becomes: Callable[[Path], None], nocow: bool
+    place: Path, journal_bytes: bytes, change: Callable[[Path], object], reason: Reason, nocow: bool
 ) -> None:
     path = put(place, journal_bytes, nocow=nocow)
-    what = action(path)
-    becomes(path)
+    what = action(path, Request(now=True, allow_unshare=True))
+    change(path)
     names = sorted(place.iterdir())
     contents = {each: bearing(each) for each in names if each.is_file() and not each.is_symlink()}
-    expect(do(what), Result.SKIPPED, Reason.VANISHED if becomes is Path.unlink else Reason.CHANGED)
+    expect(do(what), Result.SKIPPED, reason)
     assert sorted(place.iterdir()) == names
     assert {each: bearing(each) for each in contents} == contents
 
@@ -101,26 +139,6 @@ def test_a_directory_that_became_a_link_is_skipped(place: Path, journal_bytes: b
     (place / linked).rename(place / "moved")
     (place / linked).symlink_to(place / "moved")
     expect(do(what), Result.SKIPPED, Reason.CHANGED)
-
-
-@FORMS
-def test_a_file_with_a_second_name_is_skipped(place: Path, journal_bytes: bytes, nocow: bool) -> None:
-    path = put(place, journal_bytes, nocow=nocow)
-    what = action(path)
-    os.link(path, place / "second")
-    expect(do(what), Result.SKIPPED, Reason.HARD_LINKED)
-    assert (place / "second").samefile(path)
-
-
-@pytest.mark.parametrize("state", [0, 1, 3], ids=["offline", "online", "unknown"])
-def test_an_archive_that_is_none_any_more_is_in_use(place: Path, journal_bytes: bytes, state: int) -> None:
-    path = put(place, journal_bytes)
-    what = action(path)
-    times = path.stat()
-    with open(path, "r+b") as file:
-        os.pwrite(file.fileno(), bytes([state]), 16)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    expect(do(what), Result.SKIPPED, Reason.IN_USE)
 
 
 # somebody is at it
@@ -173,17 +191,14 @@ def test_a_file_behind_a_loop_device_is_in_use(place: Path, journal_bytes: bytes
     assert bearing(path) == before
 
 
-def test_the_lease_is_gone_at_once(place: Path, journal_bytes: bytes) -> None:
-    """A writer that does not wait (journald opens with O_NONBLOCK) would be refused while it is held."""
+def test_a_question_leaves_no_lease_and_without_the_right_to_ask_a_file_is_written(
+    place: Path, journal_bytes: bytes
+) -> None:
+    """A writer that does not wait (journald opens with O_NONBLOCK) would be refused while the lease is held."""
     path = put(place, journal_bytes)
     with open(path, "rb") as file:
         assert not is_being_written(file.fileno())
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
-
-
-def test_a_process_without_the_right_to_ask_takes_a_file_for_written(place: Path, journal_bytes: bytes) -> None:
-    with open(put(place, journal_bytes), "rb") as file:
-        assert not is_being_written(file.fileno())
         assert as_nobody(lambda: is_being_written(file.fileno()))
 
 
@@ -260,19 +275,6 @@ def test_shared_data_is_rewritten_if_the_copy_is_small_or_allowed(
     assert export(path) == entries
     assert look(path)[0].extents.shared_bytes == 0
     assert (place / "snapshot" / path.name).read_bytes() == journal_bytes
-
-
-@FORMS
-@pytest.mark.parametrize("allow", [False, True], ids=["not allowed", "allowed"])
-def test_a_snapshot_that_was_taken_since_the_look_is_respected(
-    place: Path, journal_bytes: bytes, nocow: bool, allow: bool
-) -> None:
-    """Whoever allowed it did not know its price; the next plan names it."""
-    run("btrfs", "subvolume", "create", place / "sub")
-    path = put(place / "sub", journal_bytes, nocow=nocow)
-    what = action(path, Request(now=True, allow_unshare=allow))
-    run("btrfs", "subvolume", "snapshot", place / "sub", place / "snapshot")
-    expect(do(what), Result.SKIPPED, Reason.SHARED)
 
 
 # rights that are missing

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 import pytest
 
 from journalkeeper.btrfs.maintenance import find_maintenance
-from journalkeeper.btrfs.writeback import sync_file_range
 from journalkeeper.config.directives import Config, WatchSection, WindowSection
 from journalkeeper.engine import Engine
 from journalkeeper.execute import runner
@@ -25,11 +24,10 @@ from journalkeeper.model import Action, Kind, Reason, Request, Verb
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen
 from journalkeeper.policy.backpressure import Advice
-from journalkeeper.policy.flush_timer import SLACK_US
 from journalkeeper.probe.bed import ONLINE, Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import ALWAYS, log_until_online
-from tests.journal_files import PAGE, count_entries, put
+from tests.journal_files import count_entries, put
 from tests.patience import TRIES, eventually
 from tests.volumes import limit
 
@@ -131,10 +129,6 @@ def begin_interval(short: Bed, kind: Kind) -> Asked | None:
     return one if eventually(lambda: short.journald.state() == ONLINE, 10) else None
 
 
-def test_with_nothing_unsynced_an_active_file_is_worked_on(short: Bed) -> None:
-    assert Asked(short, Kind.ACTIVE).throttle(0) is None
-
-
 def test_once_something_is_unsynced_the_window_closes_before_the_flush(short: Bed) -> None:
     """The plan saw it OFFLINE and knew no limit: what came after it does."""
 
@@ -148,34 +142,6 @@ def test_once_something_is_unsynced_the_window_closes_before_the_flush(short: Be
         return answers == [None, *[Reason.WINDOW_CLOSED] * 2] and short.journald.state() == ONLINE
 
     assert any(map(closes_before, TRIES))
-
-
-def test_a_block_that_a_long_piece_moved_is_no_flush(short: Bed) -> None:
-    """The piece begins before the window closes, and ends when the flush is due.
-
-    The first eight bytes of a journal file never change.
-    """
-
-    def stays_closed(_: int) -> bool:
-        if (one := begin_interval(short, Kind.ACTIVE)) is None:
-            return False
-        while one.throttle(0) is None and short.journald.state() == ONLINE:
-            time.sleep(0.02)
-        os.kill(short.journald.pid, signal.SIGSTOP)  # the flush is late
-        try:
-            if short.journald.state() != ONLINE:
-                return False
-            with short.journald.active.open("r+b", buffering=0) as file:
-                file.write(b"LPKSHHRH")
-                sync_file_range(file.fileno(), 0, PAGE)
-            assert eventually(lambda: one.flushes.is_flush_due(0))
-            answers = [one.throttle(0)]
-            time.sleep(2 * SLACK_US / 1e6)  # after a flush its next interval would have begun
-            return [*answers, one.throttle(0)] == [Reason.WINDOW_CLOSED] * 2
-        finally:
-            os.kill(short.journald.pid, signal.SIGCONT)
-
-    assert any(map(stays_closed, TRIES))
 
 
 def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.btrfs import fiemap, placement
+from journalkeeper.btrfs import placement
 from journalkeeper.model import MIB
 from journalkeeper.probe.scratch_volume import run
 from tests.btrfs.journals import look
@@ -55,11 +55,6 @@ def compressed(source: Path, target: Path, number: int) -> None:
         scatter(target, every=50)
 
 
-def shared(source: Path, target: Path, _number: int) -> None:
-    """The same extents, in two files."""
-    run("cp", "--reflink=always", source, target)
-
-
 def with_holes(source: Path, target: Path, number: int) -> None:
     """Holes of one block to seven, in extents and between them."""
     torn(source, target, number)
@@ -88,7 +83,6 @@ FORMS: dict[str, Make] = {
     "alternating datacow": lambda _, target, number: alternating(target, number, nocow=False),
     "alternating nocow": lambda _, target, number: alternating(target, number, nocow=True),
     "compressed": compressed,
-    "shared": shared,
     "holes": with_holes,
     "tail": with_tail,
     "inline": inline,
@@ -122,21 +116,6 @@ def test_a_compressed_file_with_holes_has_no_higher_ideal_than_extents(place: Pa
         return seen.ideal_extents == seen.extents.total == extents(path, sync=True) == 4 * 8
 
     assert any(map(is_ideal, TRIES))
-
-
-@pytest.mark.parametrize("nocow", [False, True])
-@pytest.mark.parametrize("number", [0, 3])
-def test_a_contiguous_run_is_one_extent_across_batches(place: Path, *, nocow: bool, number: int) -> None:
-    path = place / "system.journal"
-    alternating(path, number, nocow=nocow)
-    with open(path, "rb") as file:
-        listed = list(fiemap.iterate_extents(file.fileno(), sync=True))
-        survey = placement.survey(file.fileno(), sync=False, per_mib=True)
-        assert len(listed) > fiemap.BATCH_ROWS / 2
-        assert (survey.total, placement.count(file.fileno(), sync=False)) == (1, 1)
-    assert survey.per_mib == (1,)
-    assert survey.data_bytes + survey.unwritten_bytes == STEP
-    assert survey.unwritten_bytes >= STEP // 2 - PAGE
 
 
 # dirty files

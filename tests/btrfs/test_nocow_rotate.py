@@ -31,10 +31,9 @@ from journalkeeper.model import Action, Instance, Plan, Reason, Request, Result,
 from journalkeeper.observe.observer import Observer
 from journalkeeper.policy.plan import plan
 from journalkeeper.probe.bed import ARCHIVED, Bed, PrivateJournald
-from journalkeeper.probe.scratch_volume import ScratchVolume, run
+from journalkeeper.probe.scratch_volume import run
 from tests.btrfs.journals import FORMS, do, how, is_nocow
 from tests.daemon import journalkeeper
-from tests.hosts import instance
 from tests.journal_files import archive_name, put
 from tests.patience import eventually
 
@@ -109,19 +108,6 @@ def test_the_directory_becomes_nocow_and_the_file_of_the_first_boot_is_rotated_o
     assert journald.active.stat().st_ino == inode_now
     assert len(archives(journald)) == 1
     run("journalctl", "--verify", "-D", journald.journal)
-
-
-def test_as_many_rotations_as_are_allowed_take_no_entry_away(make_bed: Callable[..., Bed], keep: Run) -> None:
-    """Rotated whenever it pays, until it is refused: the entry that was the oldest still is."""
-    journald = make_bed("SystemMaxUse=64M", "SystemMaxFileSize=8M").journald
-    journald.age(1)
-    first, done = oldest(journald), 0
-    for _ in range(6):
-        journald.age(40, messages=10)
-        done += len(what(keep(journald, "--now", conf="[Nocow]\nNocow=no\n[Budget]\nRotationsPerDay=1000\n")))
-        assert oldest(journald) == first
-    assert done
-    assert sum(path.stat().st_blocks * 512 for path in archives(journald)) <= 56 << 20
 
 
 @FORMS
@@ -209,12 +195,6 @@ def test_another_directory_of_that_name_is_left_alone(bed: Bed) -> None:
     assert do(gone).outcome.reason is Reason.CHANGED
     away = action._replace(target=action.target._replace(directory="/nonexistent"))
     assert do(away).outcome.reason is Reason.VANISHED
-
-
-def test_a_file_that_journald_rotated_meanwhile_is_left_alone(bed: Bed) -> None:
-    action = the_action(bed, Verb.ROTATE)
-    bed.journald.rotate()
-    assert how(do(action)) == (Result.SKIPPED, Reason.CHANGED)
 
 
 def test_a_journald_that_stores_in_memory_is_not_asked_to_rotate(
@@ -328,11 +308,3 @@ def test_where_the_socket_is_dead_nobody_writes_and_nothing_has_failed(
     outcome = do(the_action(bed, Verb.ROTATE)._replace(reason=Reason.CHEAPER)).outcome
     assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.NO_JOURNALD)
     assert os.strerror(errno.ECONNREFUSED) in outcome.detail
-
-
-def test_a_directory_that_cannot_be_changed_is_an_error(make_volume: Callable[..., ScratchVolume]) -> None:
-    path = make_volume("256M").mountpoint
-    run("mount", "-o", "remount,ro", path)
-    status = path.stat()
-    with pytest.raises(OSError, match="Read-only file system"):
-        upkeep.set_nocow(instance(directory=str(path), device=status.st_dev, inode=status.st_ino), Reason.CONFIGURED)

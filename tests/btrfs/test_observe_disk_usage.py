@@ -21,7 +21,6 @@ from journalkeeper.observe import disk_usage
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.journal_files import put
 from tests.nobody import as_nobody
-from tests.volumes import disk_bytes
 
 pytestmark = pytest.mark.root
 
@@ -73,13 +72,6 @@ def archive(place: Path, journal_bytes: bytes) -> Iterator[int]:
 def ask(fd: int, path: str) -> int | None:
     """Ask the unit at `path` for the disk bytes of `fd`, without the right to ask the disk."""
     return as_nobody(lambda: disk_usage.measure_disk_bytes(fd, path))
-
-
-def test_a_process_without_the_right_gets_the_number_of_compsize(archive: int, unit: Unit) -> None:
-    assert as_nobody(lambda: read_disk_bytes(archive)) is None
-    answer, said = unit.serve(*PROGRAM, question=lambda: ask(archive, unit.path))
-    assert answer == read_disk_bytes(archive) == disk_bytes(os.readlink(f"/proc/self/fd/{archive}"))
-    assert said == ""
 
 
 def test_a_process_without_the_right_gets_the_number_of_snapshots(volume: ScratchVolume, unit: Unit) -> None:

@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe.bed import PrivateJournald
-from journalkeeper.probe.scratch_volume import OWN_MOUNTS, ScratchVolume, run
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.patience import eventually
 
 pytestmark = pytest.mark.root
@@ -62,15 +60,6 @@ def test_a_volume_that_is_mounted_elsewhere_too_is_not_taken_for_cold() -> None:
                 other.kill()
 
 
-def test_written_bytes_are_counted_from_the_first_mount() -> None:
-    with ScratchVolume() as volume:
-        before = volume.count_written_bytes()
-        (volume.mountpoint / "file").write_bytes(os.urandom(4 << 20))
-        os.sync()
-        assert before < 1 << 20
-        assert 4 << 20 <= volume.count_written_bytes() < 8 << 20
-
-
 def test_a_throttle_is_a_limit_and_ends_with_the_volume() -> None:
     with ScratchVolume() as volume:
         try:
@@ -110,32 +99,3 @@ def test_one_journald_does_not_hold_anothers_volume() -> None:
             device, image = inner.device, inner.images[0]
             inner.close()
             assert eventually(lambda: not holds(device, image))
-
-
-KILLED = """
-import os, signal, sys
-from journalkeeper.probe.bed import PrivateJournald
-from journalkeeper.probe.scratch_volume import ScratchVolume
-volume = ScratchVolume(parent=sys.argv[1])
-journald = PrivateJournald(volume.mountpoint)
-print(volume.device, journald.pid, volume.images[0], flush=True)
-signal.pause()
-"""
-
-
-@pytest.mark.parametrize("stopped", [False, True])
-def test_even_sigkill_leaves_neither_journald_nor_device_nor_file(tmp_path: Path, *, stopped: bool) -> None:
-    """In a mount namespace of its own, as tests/try and tests/run give it. `stopped` as systemctl stop does it."""
-    enter = [*OWN_MOUNTS, sys.executable, "-c", KILLED, str(tmp_path)]
-    with subprocess.Popen(enter, stdout=subprocess.PIPE, text=True) as child:
-        try:
-            assert child.stdout is not None
-            device, pid, image = child.stdout.readline().split()
-            assert holds(device, Path(image))
-            for one in Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split() if stopped else ():
-                os.kill(int(one), signal.SIGTERM)
-        finally:
-            child.kill()
-    assert eventually(lambda: not Path(f"/proc/{pid}").exists())
-    assert eventually(lambda: not holds(device, Path(image)))
-    assert eventually(lambda: list(tmp_path.iterdir()) == [])

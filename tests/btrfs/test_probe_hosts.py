@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -14,27 +13,24 @@ import sys
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from journalkeeper.cli.program import run
-from journalkeeper.model.errors import FileError, KeeperError
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe import bed as beds
 from journalkeeper.probe import fsync, intake, stream, syslog
-from journalkeeper.probe.base import Measurement, Steps, Target, read_lines
+from journalkeeper.probe.base import Measurement, Steps, Target
 from journalkeeper.probe.bed import Bed
-from journalkeeper.probe.compare import STRATEGIES, Strategy, measure_wait_s
+from journalkeeper.probe.compare import Strategy, measure_wait_s
 from journalkeeper.probe.distribution import Limit
-from journalkeeper.probe.scratch_volume import ScratchVolume
-from journalkeeper.probe.scratch_volume import run as run_command
 from tests.answers import check
 from tests.bench.figures import REPOSITORY
 from tests.patience import PATIENCE_S, TRIES, eventually
 from tests.slowdisk import GO, HOLD, on_slow_disk
-from tests.volumes import limit
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -72,27 +68,6 @@ def test_a_journald_that_dies_is_a_fault_and_earlier_messages_are_shown(bed: Bed
     (fault,) = found.faults
     assert re.fullmatch(r"journald ended meanwhile \(.+\): only the messages before that are shown", fault)
     assert len(found.series[0].began_ns) == 51
-
-
-def test_a_full_volume_ends_the_fsync_probe_with_its_reason_and_without_its_file(
-    make_volume: Callable[..., ScratchVolume],
-) -> None:
-    volume = make_volume("128M")
-
-    def fill_and_go_on() -> None:
-        steps = fsync.measure(Namespace(directory=str(volume.mountpoint), rate=100, seconds=1, who=False))
-        next(steps)
-        subprocess.run(
-            ["dd", "if=/dev/zero", f"of={volume.mountpoint}/rest", "bs=1M", "conv=fsync"],
-            check=False,
-            stderr=subprocess.DEVNULL,
-        )
-        run_probe(steps)
-
-    with pytest.raises(FileError) as caught:
-        fill_and_go_on()
-    assert caught.value.number == errno.ENOSPC
-    assert [path.name for path in volume.mountpoint.iterdir()] == ["rest"]
 
 
 STOPPER = """
@@ -154,16 +129,6 @@ def test_an_fsync_takes_as_long_as_the_disk_is_held() -> None:
         assert released_ns[0] - alone.began_ns[5] < alone.took_ns[5] < after_ns - before_ns
 
 
-def test_fsync_measures_alone_and_beside_a_writer(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["probe", "fsync", "--seconds=0.3", "--rate=20", "-D", str(bed.directory)]
-    assert run([*words, "-j"]) == 0
-    before = capsys.readouterr().out
-    check("probe", json.loads(before))
-    names = ["fsync alone", "fsync, 5% write load", "fsync, 20% write load"]
-    assert [(one["name"], one["count"]) for one in json.loads(before)["series"]] == [(name, 6) for name in names]
-    assert os.listdir(bed.journald.journal) == ["system.journal"]
-
-
 @pytest.mark.parametrize(
     ("words", "rows"),
     [
@@ -171,6 +136,7 @@ def test_fsync_measures_alone_and_beside_a_writer(bed: Bed, capsys: pytest.Captu
         ("stream --seconds=0.5 --size=4096", {"until journald took it", "from journald to reader"}),
         ("stream --seconds=5 -- echo a line", {"between the program's writes", "from journald to reader"}),
         ("intake", {"all"}),
+        ("fsync --seconds=0.3 --rate=20", {"fsync alone", "fsync, 5% write load", "fsync, 20% write load"}),
     ],
 )
 def test_the_document_of_each_probe_is_what_its_schema_says(
@@ -183,6 +149,7 @@ def test_the_document_of_each_probe_is_what_its_schema_says(
     document = json.loads(capsys.readouterr().out)
     check("probe", document)
     assert rows <= {series["name"] for series in document["series"] if series["count"]}
+    assert os.listdir(bed.journald.journal) == ["system.journal"]
 
 
 STEPPED = """\
@@ -210,15 +177,6 @@ def replace_journalctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
     return replace
 
 
-@contextmanager
-def quiet_pipe() -> Iterator[tuple[str, Iterator[list[bytes]]]]:
-    """Yield an identifier, and a reader of a pipe into which nothing is written."""
-    read, write = os.pipe()
-    yield "nobody", read_lines(read)
-    os.close(read)
-    os.close(write)
-
-
 def options(**more: object) -> Namespace:
     values: dict[str, object] = {"size": 200, "rate": 100, "seconds": 0.5, "host": False, "argv": []}
     return Namespace(**values | more)
@@ -236,13 +194,6 @@ def test_a_change_of_the_clock_makes_no_wait_longer(
     assert all(series.took_ns for series in found.series)
     assert max(max(series.took_ns) for series in found.series) < 60 * 10**9
     assert found.losses == []
-
-
-def test_lost_lines_are_counted(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "PATIENCE_S", 2)
-    monkeypatch.setattr(stream, "_follow", lambda *_, **__: quiet_pipe())
-    found = run_probe(stream.measure_at(Target.of(bed.journald), options()))
-    assert found.losses == ["50 of 50 lines did not arrive."]
 
 
 def test_a_reader_that_ends_fails_the_probe(bed: Bed, replace_journalctl: Callable[[str, str], None]) -> None:
@@ -365,30 +316,6 @@ def test_a_private_journald_that_fails_to_start_is_an_error_of_one_line(
     assert run(["probe", "syslog", "--seconds=0.1"]) == 1
     said = capsys.readouterr().err
     assert said == "journalkeeper: private journald: mount: permission denied\n"
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES[:2], ids=lambda one: one.name)
-def test_journald_syncs_its_file_in_the_load_of_a_comparison_unless_the_strategy_is_no_fsync(
-    make_bed: Callable[..., Bed], strategy: Strategy, tmp_path: Path
-) -> None:
-    place = make_bed(sync_interval="1d")
-    limit(place.volume, 150)
-    place.volume.throttle(0)
-    calls = tmp_path / "calls"
-    # the first append to an OFFLINE file syncs before it writes
-    assert eventually(lambda: "journald is up" in run_command("journalctl", "-o", "cat", "-D", place.journald.journal))
-    strace = ["strace", "-f", "-y", "-e", "trace=fsync", "-o", str(calls), "-p", str(place.journald.pid)]
-    with subprocess.Popen(strace, stderr=subprocess.PIPE, text=True) as tracer:
-        assert tracer.stderr is not None
-        assert "attached" in tracer.stderr.readline()
-        try:
-            for _ in range(5 if strategy.syncs else 1):  # a message can cancel a sync before it begins
-                measure_wait_s(place, strategy, 150)
-                if has_synced := "system.journal" in calls.read_text():
-                    break
-        finally:
-            tracer.terminate()
-    assert has_synced == strategy.syncs
 
 
 def test_the_wait_of_a_load_is_the_time_without_journald(bed: Bed) -> None:

@@ -63,13 +63,10 @@ def files(root: Path) -> set[str]:
     return {f"/{path.relative_to(root)}" for path in root.rglob("*") if not path.is_dir()}
 
 
-def test_purge_lists_the_files_that_stay(root: Path) -> None:
+def test_the_metrics_go_wherever_a_configuration_names_them_and_nothing_of_others(root: Path) -> None:
     before = files(root)
     assert purge("--list", root) == [f"kept: {root}{path}" for path in OWN]
     assert files(root) == before
-
-
-def test_the_metrics_go_wherever_a_configuration_names_them_and_nothing_of_others(root: Path) -> None:
     assert purge(root) == [f"removed: {root}{path}" for path in OWN]
     left = {"/metrics/first/node.prom", "/metrics/no/journalkeeper.prom", "/journalkeeper.prom"}
     assert files(root) == {*left, "/usr/lib/journalkeeper.conf.d/90-none.conf"}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -124,50 +124,12 @@ def test_dirty_pages_are_neither_read_nor_written_back(place: Path) -> None:
     assert any(map(stay_dirty, TRIES))
 
 
-def test_the_sample_leaves_out_what_is_dirty_and_nothing_else(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = place / "system.journal"
-    path.write_bytes(os.urandom(4 << 20))
-    offered: list[int] = []
-
-    def choose(pieces: Sequence[read_cost.Piece], goal: float) -> list[read_cost.Piece]:
-        offered.extend(offset for offset, _, _ in pieces)
-        return []
-
-    monkeypatch.setattr(read_cost, "_choose_sample", choose)
-
-    def leaves_it_out(_: int) -> bool:
-        run("sync", "-f", path)
-        offered.clear()
-        with open(path, "r+b", buffering=0) as file:
-            os.pwrite(file.fileno(), b"x", 1 << 20)
-            assert estimate_cold_read_s(file.fileno()) == "most of the data is not yet on the disk"
-        return offered == [offset for offset in range(0, 4 << 20, 512 << 10) if offset != 1 << 20]
-
-    assert any(map(leaves_it_out, TRIES))
-
-
-def test_a_request_reads_half_a_mib_and_a_seek_costs_as_much(fragmented: Callable[..., int], place: Path) -> None:
-    torn = fragmented(8)
-    assert read_cost._list_pieces(torn) == [(page * PAGE, PAGE, 1 + PAGE / (512 << 10)) for page in range(8)]
-    path = place / "whole"
-    path.write_bytes(os.urandom(1 << 20))
-    run("sync", "-f", path)
-    with open(path, "rb") as file:
-        assert [cost for _, _, cost in read_cost._list_pieces(file.fileno())] == [2.0, 1.0]
-
-
 def test_compressed_extents_that_follow_each_other_cost_no_seek(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has 128 KiB of the file in 40 KiB of the disk; the last lies elsewhere."""
     places = [(0, 1 << 20), (1, (1 << 20) + (40 << 10)), (2, (1 << 20) + (80 << 10)), (3, 9 << 20)]
     rows = [fiemap.Extent(n * (128 << 10), place, 128 << 10, fiemap.FIEMAP_EXTENT_ENCODED) for n, place in places]
     monkeypatch.setattr(fiemap, "iterate_extents", lambda *_, **__: iter(rows))
     assert [cost for _, _, cost in read_cost._list_pieces(0)] == [1.25, 0.25, 0.25, 1.25]
-
-
-def test_a_sample_has_its_price_from_each_part_of_the_file() -> None:
-    pieces = [(number, 1, 0.5) for number in range(40)]
-    chosen = read_cost._choose_sample(pieces, 4.0)
-    assert [offset for offset, _, _ in chosen] == [0, 1, 10, 11, 20, 21, 30, 31]
 
 
 @pytest.mark.parametrize("mapped", [400, 300])

@@ -641,16 +641,6 @@ def test_a_journal_directory_that_is_replaced_is_mended(guest: Guest, way: str) 
         guest.shell("rm -rf /var/log/away /var/away; systemctl restart systemd-journald journalkeeper")
 
 
-def test_it_works_without_the_unit_that_measures(guest: Guest) -> None:
-    guest.shell(f"systemctl stop {UNIT}; systemctl mask journalkeeper-measure.socket")
-    try:
-        made = archive(guest)
-        guest.run("systemctl", "start", UNIT)
-        assert eventually(lambda: extents(guest)[made] < AGED)
-    finally:
-        guest.run("systemctl", "unmask", "journalkeeper-measure.socket")
-
-
 def test_systemctl_reloads_it_and_fails_where_the_configuration_is_wrong(guest: Guest) -> None:
     guest.run("systemctl", "start", UNIT)
     pid = property_of(guest, UNIT, "MainPID")
