@@ -44,7 +44,7 @@ TESTS_OF = {
     "keeper": "",  # a Protocol, tested in both forms by cli_commands and cli_bus
     "report": "report_*",
     "probe": "probe_* lab_compare try",
-    "service": "service_* watch_limits late_directory log_injection purge host sid",
+    "service": "service_* watch_limits log_injection purge host sid",
     "bus": "bus*",
     "cli": "cli_* completions man man_examples",
     "units": "units",

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from journalkeeper.btrfs import mtime_note, placement
+from journalkeeper.btrfs import placement
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.execute import inplace
@@ -27,7 +27,6 @@ from journalkeeper.policy.case import Case
 from journalkeeper.policy.plan import plan as planned
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from journalkeeper.service.daemon import Daemon
-from journalkeeper.service.log import RunLog
 from journalkeeper.service.watch import Change, DirectoryWatch
 from tests import hosts
 from tests.btrfs.journals import go
@@ -125,8 +124,10 @@ def top() -> Iterator[Path]:
 
 
 @pytest.mark.root
-def test_a_look_that_raises_anything_costs_one_file(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    survey = placement.survey
+def test_a_look_that_raises_anything_costs_one_file_and_no_descriptor(
+    top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    survey, open_before = placement.survey, len(os.listdir("/proc/self/fd"))
 
     def fail(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
         bad = os.readlink(f"/proc/self/fd/{fd}").endswith(archive_name(2))
@@ -136,16 +137,6 @@ def test_a_look_that_raises_anything_costs_one_file(top: Path, monkeypatch: pyte
     files = Observer().look([str(top)], now_us=0).files
     assert [file.problem for file in files] == [None, Reason.INTERNAL_ERROR, None]
     assert files[1].problem_detail.startswith("ZeroDivisionError: ours in mistake")
-
-
-@pytest.mark.root
-def test_a_row_that_raises_anything_costs_one_file_and_no_descriptor(
-    top: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mtime_note, "read", mistake)
-    open_before = len(os.listdir("/proc/self/fd"))
-    files = Observer().look([str(top)], now_us=0).files
-    assert [file.problem for file in files] == [Reason.INTERNAL_ERROR] * 3
     assert len(os.listdir("/proc/self/fd")) == open_before
 
 
@@ -207,11 +198,3 @@ async def test_an_event_that_raises_anything_has_everything_looked_at(
     (bug,) = [line for line in said if "bug in journalkeeper" in line]
     assert bug.startswith("an event could not be handled, so all files are examined: ")
     assert "ZeroDivisionError: ours" in bug
-
-
-def test_a_mistake_is_said_once() -> None:
-    said: list[str] = []
-    log = RunLog(lambda _, sentence, *__, **___: said.append(sentence))
-    for sentence in ("the outcome's", "the next plan's"):
-        log.log("/j/a.journal", 3, sentence, same=Reason.INTERNAL_ERROR)
-    assert said == ["the outcome's"]

@@ -174,15 +174,30 @@ def test_a_user_who_reads_no_answer_keeps_neither_the_bus_nor_its_memory(
 
 
 CROWD: Final[list[tuple[str, list[str]]]] = [("as", [])] * 8000
+FIRST: Final = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Plan", "av", CROWD)
+LONG: Final = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Defragment", "asst", [""] * 15_000, "", 0)
+USERS: Final = [user.pw_uid for user in pwd.getpwall() if user.pw_uid]
 
 
 @pytest.mark.slow
-def test_a_crowd_of_first_calls_takes_little_memory(bus: PrivateBus, serve: Callable[..., Served]) -> None:
-    """Calls of 128 KiB, which wait until the bus has named their callers."""
+@pytest.mark.parametrize(
+    ("questions", "connections", "times", "users"),
+    [([FIRST], 240, 3, [NOBODY]), ([STATE, LONG], 9, 60, USERS)],
+    ids=["first calls, which wait until the bus has named their callers", "long calls of all users known here"],
+)
+def test_a_crowd_takes_little_memory(  # noqa: PLR0917 - a row of a table, and fixtures
+    bus: PrivateBus,
+    serve: Callable[..., Served],
+    questions: list[bytes],
+    connections: int,
+    times: int,
+    users: list[int],
+) -> None:
     served = serve()
     resident = served.rss_kib()
-    call = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Plan", "av", CROWD)
-    with hostile(never_reads(bus, [call], 240, 3)):
+    with ExitStack() as crowd:
+        for uid in users:
+            crowd.enter_context(hostile(never_reads(bus, questions, connections, times), uid))
         end = time.monotonic() + 10
         while time.monotonic() < end:
             ask_state(bus)
@@ -246,22 +261,6 @@ def test_calls_that_the_bus_keeps_for_the_service_are_a_busy_bus(
         end = time.monotonic() + 10
         while time.monotonic() < end:
             find_service()
-
-
-@pytest.mark.slow
-def test_long_calls_take_little_memory_and_time(bus: PrivateBus, serve: Callable[..., Served]) -> None:
-    """Of all users who are known here. Each call has 15,000 empty paths."""
-    served = serve()
-    resident = served.rss_kib()
-    call = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, "Defragment", "asst", [""] * 15_000, "", 0)
-    users = [user.pw_uid for user in pwd.getpwall() if user.pw_uid]
-    with ExitStack() as crowd:
-        for uid in users:
-            crowd.enter_context(hostile(never_reads(bus, [STATE, call], 9, 60), uid))
-        end = time.monotonic() + 10
-        while time.monotonic() < end:
-            assert served.rss_kib() - resident < 96 << 10
-            time.sleep(0.1)
 
 
 def wait_for(client: RawClient, question: bytes) -> float:

@@ -16,7 +16,6 @@ import pytest
 
 from journalkeeper.cli.program import run as command
 from journalkeeper.history.store import Record
-from journalkeeper.model import Kind
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.history import Counters
 from journalkeeper.model.run import Found
@@ -119,16 +118,6 @@ def test_one_row_that_says_nothing_is_ignored_with_a_message(state: Path, change
         about = [f"{record.path}: 1 row of {table} was ignored" for table in ("rewrites", "outcomes")]
         assert [said.startswith(start) for said, start in zip(record.ignored, about, strict=True)] == [True, True]
         assert record.set_aside is None
-
-
-@pytest.mark.parametrize("column", ["rewrites.extents", "outcomes.run", "runs.began_us", "totals.files", "ever.times"])
-def test_a_value_of_another_type_does_not_get_into_a_table(state: Path, column: str) -> None:
-    table, _, name = column.partition(".")
-    with Record(state) as record:
-        record.begin_run(1, "defrag")
-        record.store_counts(1, hosts.host(hosts.file(Kind.ACTIVE)))
-    with pytest.raises(sqlite3.IntegrityError):
-        damage(state, f"UPDATE {table} SET {name} = 'many'")  # noqa: S608
 
 
 def test_bytes_that_are_no_text_are_shown_as_far_as_they_go(state: Path) -> None:

@@ -7,9 +7,8 @@ import asyncio
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -68,62 +67,26 @@ def test_a_limit_is_named_with_its_value_and_watching_goes_on_when_it_is_raised(
     assert after == "5 True ", "its parent, the top and its three directories"
 
 
-class Refusing:
-    """watch_directories, which is refused as long as the test wants."""
+async def test_a_refused_watch_is_tried_again_and_the_service_looks_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, tries_s = list[str](), list[float]()
 
-    def __init__(self) -> None:
-        self.tries_s: list[float] = []
-        self.refuse = True
-        self.done = threading.Event()
+    def watch(_: tuple[str, ...]) -> Watches:
+        tries_s.append(time.monotonic())
+        refused = len(tries_s) <= 4
+        return Watches(problem="/j: cannot watch it: fs.inotify.max_user_watches is 2") if refused else Watches()
 
-    def __call__(self, _: tuple[str, ...]) -> Watches:
-        self.tries_s.append(time.monotonic())
-        if self.refuse:
-            return Watches(problem="/j: cannot watch it: no space; fs.inotify.max_user_watches is 2")
-        self.done.set()
-        return Watches()
-
-
-@pytest.fixture
-def refusing(monkeypatch: pytest.MonkeyPatch) -> Refusing:
-    refresh = Refusing()
-    monkeypatch.setattr(daemon, "watch_directories", refresh)
+    monkeypatch.setattr(daemon, "watch_directories", watch)
     monkeypatch.setattr(daemon, "FAILED_S", 0.2)
-    return refresh
-
-
-def serve(tmp_path: Path, said: list[str], until: Callable[[daemon.Daemon], bool]) -> None:
-    """A service over a directory that is not there, until that is so."""
-    state = tmp_path / "state"
-    state.mkdir()
-
-    def engine() -> Engine:
-        return Engine(Config(), directories=(str(tmp_path / "absent"),), state_directory=str(state), follows=True)
-
-    async def main() -> None:
-        service = daemon.Daemon(engine, lambda _, sentence, *__, **___: said.append(sentence))
-        running = asyncio.create_task(service.run())
-        end_s = time.monotonic() + PATIENCE_S
-        while not until(service) and time.monotonic() < end_s:
+    top = str(tmp_path / "absent")
+    engine = partial(Engine, Config(), directories=(top,), state_directory=str(tmp_path), follows=True)
+    service = daemon.Daemon(engine, lambda _, sentence, *__, **___: said.append(sentence))
+    running = asyncio.create_task(service.run())
+    async with asyncio.timeout(PATIENCE_S):
+        while len(tries_s) <= 4 or service._worker.cycles < 3 or not any("OK: " in line for line in said):
             await asyncio.sleep(0.05)
-        service._end()
-        await running
-
-    asyncio.run(main())
-
-
-def test_a_refused_watch_is_tried_again_and_the_service_looks_meanwhile(tmp_path: Path, refusing: Refusing) -> None:
-    said: list[str] = []
-
-    def until(service: daemon.Daemon) -> bool:
-        if len(refusing.tries_s) >= 4 and service._worker.cycles >= 3:
-            refusing.refuse = False
-        return refusing.done.is_set() and any("OK: " in line for line in said)
-
-    serve(tmp_path, said, until)
-    assert refusing.done.is_set(), "nobody tried again"
-    waits_s = [after - before for before, after in pairwise(refusing.tries_s)]
-    assert min(waits_s[1:]) > 0.2, "not at once"
-    refusals = [line for line in said if "max_user_watches" in line]
-    assert len(refusals) == 1, "once a day, whatever the number of tries"
-    assert [line for line in said if "OK: " in line]
+    service._end()
+    await running
+    assert min(after_s - before_s for before_s, after_s in pairwise(tries_s[1:])) > 0.2, "not at once"
+    assert len([line for line in said if "max_user_watches" in line]) == 1, "once a day, whatever the number of tries"
