@@ -28,12 +28,12 @@ STATUS = Status(
     budget_left_bytes=0,
 )
 FACTS = Facts(
-    succeeded=True,
+    last_run_success=True,
     counters=COUNTERS,
     status=STATUS,
-    last_run_us=1_700_000_000_000_001,
+    last_run_timestamp_us=1_700_000_000_000_001,
     intake_delay_us=250_000,
     healthy=True,
-    unhealthy_since_us=0,
+    unhealthy_since_timestamp_us=0,
     by_service=True,
 )

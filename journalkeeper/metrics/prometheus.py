@@ -9,8 +9,9 @@ formats".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Final, NamedTuple
 
 from journalkeeper import __version__
 from journalkeeper.metrics.status import Status
@@ -26,38 +27,25 @@ class Facts(NamedTuple):
     """The facts that are rendered.
 
     `status` is None until a run of this process has ended. `counters` is None if the history cannot be read, because a
-    counter that falls to 0 would look like a restart. `succeeded` is about the last run, even if it had no work;
-    `last_run_us` is the end of the last run with work. `intake_delay_us` is the longest wait of a message for journald.
+    counter that falls to 0 would look like a restart. `last_run_success` is about the last run, even if it had no work;
+    `last_run_timestamp_us` is the end of the last run with work. `intake_delay_us` is the longest wait of a message for
+    journald.
     """
 
-    succeeded: Annotated[
-        bool, Key(metric="1 if the last run succeeded, 0 if it failed.", metric_name="last_run_success")
-    ]
+    last_run_success: Annotated[bool, Key(metric="1 if the last run succeeded, 0 if it failed.")]
     counters: Counters | None = None
     status: Status | None = None
-    last_run_us: Annotated[
-        int | None,
-        Key(metric="The time at which the last run with work ended.", metric_name="last_run_timestamp_seconds"),
-    ] = None
-    intake_delay_us: Annotated[
-        int | None,
-        Key(metric="The longest time that one of the newest messages waited for journald since the last look."),
-    ] = None
-    healthy: Annotated[bool | None, Key(metric="1 if journalkeeper status says OK, 0 if it says what to act on.")] = (
-        None
-    )
-    unhealthy_since_us: Annotated[
-        int | None,
-        Key(
-            metric="The time since which journalkeeper status does not say OK, 0 if it does.",
-            metric_name="unhealthy_since_timestamp_seconds",
-        ),
+    last_run_timestamp_us: Annotated[int | None, Key(metric="The time at which the last run with work ended.")] = None
+    intake_delay_us: Annotated[int | None, Key(metric="The longest wait for journald since the last look.")] = None
+    healthy: Annotated[bool | None, Key(metric="1 if the verdict of journalkeeper status is OK, else 0.")] = None
+    unhealthy_since_timestamp_us: Annotated[
+        int | None, Key(metric="When the verdict changed from OK; 0: it is OK.")
     ] = None
     by_service: Annotated[bool, Key(metric="1 if the service keeps this file, 0 if a command wrote it.")] = False
 
 
-Sample = tuple[str, int | str | None]
-"""Labels in braces, or "", and the value. A sample with the value None is left out."""
+Sample = tuple[str, int | str]
+"""Labels in braces, or "", and the value."""
 
 
 class Family(NamedTuple):
@@ -65,7 +53,7 @@ class Family(NamedTuple):
 
     name: str
     help: str
-    samples: Callable[[Facts], Iterable[Sample]]
+    samples: Callable[[Facts], list[Sample]]
 
     @property
     def type(self) -> str:
@@ -78,23 +66,24 @@ def _make_families(kind: type, read: Callable[[Facts], object]) -> list[Family]:
 
     `read` returns the record, or a mapping from JSON keys to values, from the Facts. Microseconds become seconds.
     """
-    return [_make_family(row, read) for row in rows(kind) if row.about.metric]
+    return [
+        Family(row.about.metric_name or _name_metric(row), row.about.metric, partial(_read_sample, row, read))
+        for row in rows(kind)
+        if row.about.metric
+    ]
 
 
-def _make_family(row: Row, read: Callable[[Facts], object]) -> Family:
-    def make_samples(facts: Facts) -> list[Sample]:
-        part = read(facts)
-        value = part.get(row.key) if isinstance(part, Mapping) else getattr(part, row.attribute, None)
-        return [("", _format_value(row, value))]
-
-    name = f"{row.key.removesuffix('_us')}_seconds" if row.key.endswith("_us") else row.key
-    return Family(row.about.metric_name or name, row.about.metric, make_samples)
+def _name_metric(row: Row) -> str:
+    return f"{row.key.removesuffix('_us')}_seconds" if row.key.endswith("_us") else row.key
 
 
-def _format_value(row: Row, value: Any) -> int | str | None:
-    if value is None or not row.key.endswith("_us"):
-        return None if value is None else int(value)
-    return f"{value // SECOND_US}.{value % SECOND_US:06d}"
+def _read_sample(row: Row, read: Callable[[Facts], object], facts: Facts) -> list[Sample]:
+    """Return the sample of a value, or [] if the value is unknown."""
+    part = read(facts)
+    value = part.get(row.key) if isinstance(part, Mapping) else getattr(part, row.attribute, None)
+    if value is None:
+        return []
+    return [("", f"{value / SECOND_US:.6f}" if row.key.endswith("_us") else int(value))]
 
 
 def _count_actions(facts: Facts) -> list[Sample]:
@@ -121,8 +110,7 @@ def render(facts: Facts) -> str:
     """Return the whole text: HELP, TYPE and samples of each metric that has a sample."""
     lines: list[str] = []
     for family in FAMILIES:
-        samples = [(labels, value) for labels, value in family.samples(facts) if value is not None]
-        if samples:
+        if samples := family.samples(facts):
             name = f"{PREFIX}_{family.name}"
             lines += [f"# HELP {name} {family.help}", f"# TYPE {name} {family.type}"]
             lines += [f"{name}{labels} {value}" for labels, value in samples]

@@ -15,7 +15,6 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Final
 
 from journalkeeper.config import Config
@@ -33,9 +32,6 @@ CONFIRM_S: Final = 1800.0
 """How old the file of a healthy service may become, and 90 s more: JournalkeeperSilent waits for 45 min."""
 
 NAME: Final = "journalkeeper.prom"
-
-MODE: Final = 0o644
-"""Readable for all, because node_exporter runs as its own user."""
 
 REMEDIES: Final = {
     errno.ENOENT: 'make the directory and "systemctl restart journalkeeper", or name another by Textfile= in [Metrics]',
@@ -64,8 +60,8 @@ class Publisher:
         self._judges = judges
         self._path = target(textfile) if textfile else ""
         self.directories = (os.path.dirname(self._path),) if textfile else ()
-        self._facts = Facts(succeeded=True, by_service=not judges)
-        self._since_us = _read_unhealthy_since_us(self._path)
+        since_us = _read_unhealthy_since_us(self._path)
+        self._facts = Facts(last_run_success=True, by_service=not judges, unhealthy_since_timestamp_us=since_us)
         self._text = ""
 
     def publish_success(
@@ -86,20 +82,17 @@ class Publisher:
         if self._judges:
             waiting = tuple(record.waiting().values())
             healthy = judge_present(present_after_run(plan, outcomes, waiting), host.now_us).health == "ok"
-        self._facts = Facts(
+        self._facts = self._facts._replace(
             healthy=healthy,
-            by_service=not self._judges,
             counters=record.counters(),
-            succeeded=True,
+            last_run_success=True,
             status=status(host, plan, outcomes, self._config),
-            last_run_us=None if run is None else run.ended_us or run.began_us,
+            last_run_timestamp_us=None if run is None else run.ended_us or run.began_us,
             intake_delay_us=intake_delay_us,
         )
         self._write_if_changed()
 
-    def publish_failure(
-        self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def publish_failure(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Write the metrics after a failed run. The signature is that of an ExitStack callback.
 
         Only a KeeperError or OSError counts. A BusyError does not, because another run is active, nor a NotBtrfsError
@@ -110,13 +103,13 @@ class Publisher:
         if isinstance(error, NotBtrfsError) and self._facts.status is None:
             return
         healthy = False if self._judges else self._facts.healthy
-        self._facts = self._facts._replace(succeeded=False, intake_delay_us=None, healthy=healthy)
+        self._facts = self._facts._replace(last_run_success=False, intake_delay_us=None, healthy=healthy)
         for notice in run_bookkeeping(self._write_if_changed):
             error.add_note(notice)  # the run's own error matters more
 
     def take_over(self, before: Publisher) -> None:
         """Continue with the verdict and the facts of `before`, the one until a reload."""
-        self._facts, self._text, self._since_us = before._facts, before._text, before._since_us
+        self._facts, self._text = before._facts, before._text
 
     def publish_health(self, *, healthy: bool | None) -> None:
         """Write the metrics if the service's verdict changed (None: unknown), but not before the first run.
@@ -138,15 +131,16 @@ class Publisher:
     def _write_if_changed(self) -> None:
         """Raises: KeeperError, with the remedy if there is one."""
         healthy = self._facts.healthy
+        since_us = self._facts.unhealthy_since_timestamp_us or None
         if healthy is not None:
-            self._since_us = 0 if healthy else self._since_us or time.time_ns() // 1000
-        self._facts = self._facts._replace(unhealthy_since_us=self._since_us or (None if healthy is None else 0))
+            since_us = 0 if healthy else since_us or time.time_ns() // 1000
+        self._facts = self._facts._replace(unhealthy_since_timestamp_us=since_us)
         text = prometheus.render(self._facts)
         if not self._path or (text == self._text and os.path.lexists(self._path)):
             return
         try:
-            # Not synced: after a power cut the next run writes it.
-            write_whole("write the metrics", self._path, text, mode=MODE, sync=False)
+            # Readable for all, because node_exporter runs as its own user. After a power cut the next run writes it.
+            write_whole("write the metrics", self._path, text, mode=0o644, sync=False)
         except FileError as error:
             remedy = REMEDIES.get(error.number, "").format(*self.directories)
             raise KeeperError(f"{error}; {remedy}" if remedy else str(error)) from error

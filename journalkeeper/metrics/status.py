@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, NamedTuple
 
 from journalkeeper.config import Config
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Plan, Reason, Result, Sums, Verb
 from journalkeeper.model.schema import Key
 from journalkeeper.policy.cost import becomes_compressed, is_fragmented
-
-FRAGMENTED: Final = (
-    "Journal files for which the gain of a rewrite is worth its cost, also if a reason delays the rewrite."
-)
 
 
 class Status(NamedTuple):
@@ -30,7 +26,7 @@ class Status(NamedTuple):
 
     files: Annotated[int, Key(metric="Journal files.")]
     problem_files: Annotated[int, Key(metric="Journal files that could not be judged.")]
-    fragmented_files: Annotated[int, Key(metric=FRAGMENTED)]
+    fragmented_files: Annotated[int, Key(metric="Journal files that are worth a rewrite, also if a reason delays it.")]
     active_extents: Annotated[int, Key(metric="Extents of the files that journald writes.")]
     sums: Mapping[str, int | None]
     skipped: tuple[tuple[Reason, int], ...]

@@ -38,7 +38,9 @@ def metrics_in(text: str) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("facts", [figures.FACTS, Facts(succeeded=False), Facts(succeeded=False, counters=Counters())])
+@pytest.mark.parametrize(
+    "facts", [figures.FACTS, Facts(last_run_success=False), Facts(last_run_success=False, counters=Counters())]
+)
 def test_promtool_has_nothing_to_say_against_any_metric(facts: Facts) -> None:
     done = promtool("check", "metrics", said=render(facts))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -67,7 +67,7 @@ def test_every_number_has_its_sample() -> None:
             figures.FACTS._replace(status=figures.STATUS._replace(budget_left_bytes=None)),
             "journalkeeper_budget_left_bytes",
         ),
-        (figures.FACTS._replace(last_run_us=None), "journalkeeper_last_run_timestamp_seconds"),
+        (figures.FACTS._replace(last_run_timestamp_us=None), "journalkeeper_last_run_timestamp_seconds"),
         (figures.FACTS._replace(intake_delay_us=None), "journalkeeper_intake_delay_seconds"),
     ],
 )
@@ -78,7 +78,7 @@ def test_an_unknown_number_has_neither_sample_nor_help(facts: Facts, gone: str) 
 
 def test_counters_and_states_are_there_from_the_first_run_on() -> None:
     """Prometheus sees an increase only after a first value."""
-    found = samples(Facts(succeeded=False, counters=Counters()))
+    found = samples(Facts(last_run_success=False, counters=Counters()))
     assert found["journalkeeper_last_run_success"] == "0"
     assert [found[f'journalkeeper_actions_total{{result="{one}"}}'] for one in ("done", "failed", "skipped")] == [
         "0"
