@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The callers of the service: the user of each connection, and how much of the service that user may use.
+"""The callers of the service: the user of each connection, what that user may call, and how much.
+
+Root may call every method, and polkit decides about other users; any error means no. A caller is identified by its name
+on the bus, which the bus itself writes into each message and never reuses.
 
 A bus keeps every answer that a caller does not read. dbus-daemon stops reading from a service, for all callers, when
 127 MiB of the service's messages are kept (max_incoming_bytes). Two limits keep it far below: a user has a rate of
@@ -7,7 +10,8 @@ calls, and while UNREAD_MOST bytes of a user are unread, that user gets no answe
 together, except root's, which count one by one.
 
 Source: dbus-daemon(1), limits; dbus-daemon's interface org.freedesktop.DBus.Debug.Stats, for root. A dbus-broker does
-not have that interface; it ends a connection that does not read.
+not have that interface; it ends a connection that does not read. polkit's interface
+org.freedesktop.PolicyKit1.Authority; D-Bus specification, ALLOW_INTERACTIVE_AUTHORIZATION.
 """
 
 from __future__ import annotations
@@ -15,15 +19,13 @@ from __future__ import annotations
 import asyncio
 import grp
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from jeepney import Message
-
-from journalkeeper.bus.connection import make_call
-from journalkeeper.bus.names import BUS, BUS_PATH, LIMITS_EXCEEDED, STATS, USER_PREFIX, CallError
+from journalkeeper.bus.connection import Connection, make_call
+from journalkeeper.bus.names import ACCESS_DENIED, BUS, BUS_PATH, LIMITS_EXCEEDED, STATS, USER_PREFIX, CallError
 
 READERS: Final = ("systemd-journal", "adm", "wheel")
 """Groups that may read every journal. Source: journalctl(1)."""
@@ -46,9 +48,6 @@ LONG_COST: Final = 10.0
 COST_BYTES: Final = 1 << 12
 """A call counts as one more for so many bytes: to read 128 KiB of empty texts takes as long as 30 calls."""
 
-CALLS_MOST: Final = 128
-"""Calls of a connection under way: as many as a bus lets a caller wait for (max_replies_per_connection)."""
-
 EARLY_MOST: Final = 8
 """Calls of a connection that wait until the bus has reported its user."""
 
@@ -67,8 +66,11 @@ UNREAD_MOST: Final = 4 << 20
 CHECK_S: Final = 0.5
 """The least time between two questions about unread bytes."""
 
-Ask = Callable[[Message], Awaitable[tuple[Any, ...]]]
-"""Calls a method and returns the values of its answer. Raises: CallError if it is an error; OSError without a bus."""
+POLKIT: Final = "org.freedesktop.PolicyKit1"
+ANSWER_S: Final = 25.0
+PERSON_S: Final = 300.0
+ALLOW_USER_INTERACTION: Final = 1
+"""CheckAuthorization's flag: an agent may ask for a password."""
 
 
 class User:
@@ -100,8 +102,8 @@ class User:
 class Caller:
     """A connection of a program to the bus. `uid` is None until the bus has reported its user.
 
-    `calls` of its calls are under way; `early_bytes` is the length of those that came before the bus reported the user.
-    `turn` is the lock that lets them begin in their order.
+    `early_calls` of its calls wait for that, with a length of `early_bytes`. `turn` is the lock that lets them begin in
+    their order.
     """
 
     def __init__(self, name: str) -> None:
@@ -109,7 +111,7 @@ class Caller:
         self.uid: int | None = None
         self.user = User()
         self.reads_all = False
-        self.calls = 0
+        self.early_calls = 0
         self.early_bytes = 0
         self.turn = asyncio.Lock()
 
@@ -119,14 +121,10 @@ class Caller:
 
 
 class Callers:
-    """The users and programs that call the service.
+    """The users and programs that call the service over `bus`."""
 
-    `own` is the name of the service's connection. `ask` calls a method of the bus and returns the answer.
-    """
-
-    def __init__(self, ask: Ask, own: str) -> None:
-        self._ask = ask
-        self._own = own
+    def __init__(self, bus: Connection) -> None:
+        self._bus = bus
         self._known: OrderedDict[str, Caller] = OrderedDict()
         self._users: WeakValueDictionary[int, User] = WeakValueDictionary()
         self._checked_s = 0.0
@@ -141,15 +139,14 @@ class Callers:
             self._known.popitem(last=False)
         return caller
 
-    def begin(self, caller: Caller, length: int) -> bool:
-        """Count a call of `length` bytes as under way, and return True; or return False if there is no room for it."""
+    def accept(self, caller: Caller, length: int) -> bool:
+        """Return whether there is room for a call of `length` bytes. If its user is unknown, count it as waiting."""
         if caller.uid is not None:
-            fits = caller.calls < CALLS_MOST
-        else:
-            early_bytes = sum(one.early_bytes for one in self._known.values())
-            fits = caller.calls < EARLY_MOST and early_bytes + EARLY_SHARE * length <= EARLY_BYTES
-            caller.early_bytes += length * fits
-        caller.calls += fits
+            return True
+        early_bytes = sum(one.early_bytes for one in self._known.values())
+        fits = caller.early_calls < EARLY_MOST and early_bytes + EARLY_SHARE * length <= EARLY_BYTES
+        caller.early_calls += fits
+        caller.early_bytes += length * fits
         return fits
 
     async def identify(self, caller: Caller) -> None:
@@ -158,7 +155,7 @@ class Callers:
         All connections of one user have the same User, but each connection of root has its own.
         """
         said = await self._ask_about(BUS, "GetConnectionCredentials", caller.name)
-        caller.early_bytes = 0
+        caller.early_calls = caller.early_bytes = 0
         if said is None or "UnixUserID" not in said:
             return
         uid: int = said["UnixUserID"][1]
@@ -166,6 +163,29 @@ class Callers:
         caller.user = self._users.setdefault(uid, caller.user) if uid else caller.user
         groups = said["UnixGroupIDs"][1] if "UnixGroupIDs" in said else ()
         caller.reads_all = uid == 0 or not self._find_gids.isdisjoint(groups)
+
+    async def authorize(self, caller: Caller, action: str, *, interactive: bool) -> None:
+        """Ask polkit whether `caller` may do `action`, except for root.
+
+        Wait at most PERSON_S for a user if `interactive`, else ANSWER_S.
+
+        Raises: CallError (ACCESS_DENIED) if polkit refuses or does not answer; as User.count_long_call.
+        """
+        if caller.uid == 0:
+            return
+        subject = ("system-bus-name", {"name": ("s", caller.name)})
+        flags = ALLOW_USER_INTERACTION if interactive else 0
+        place = (POLKIT, "/org/freedesktop/PolicyKit1/Authority", f"{POLKIT}.Authority", "CheckAuthorization")
+        question = make_call(*place, "(sa{sv})sa{ss}us", subject, action, {}, flags, "")
+        with caller.user.count_long_call():
+            try:
+                ((authorized, *_),) = await asyncio.wait_for(
+                    self._bus.call(question), PERSON_S if interactive else ANSWER_S
+                )
+            except (CallError, OSError, TimeoutError):
+                raise CallError(ACCESS_DENIED, f"polkit does not answer ({action}): try as root") from None
+        if not authorized:
+            raise CallError(ACCESS_DENIED, f"polkit authorization is required ({action})")
 
     def admit(self, user: User, cost: float) -> float | None:
         """Charge `user` for a call. Return its delay in seconds; None, uncharged, if that or the unread is too much."""
@@ -183,7 +203,7 @@ class Callers:
         """Store in each known user's `unread_bytes` how many bytes of answers the user has not read."""
         unread: Counter[User] = Counter()
         callers = [caller for caller in self._known.values() if caller.uid is not None]
-        if await self._count_kept(self._own, "IncomingBytes") > UNREAD_MOST:
+        if await self._count_kept(self._bus.name, "IncomingBytes") > UNREAD_MOST:
             for caller in callers:
                 unread[caller.user] += await self._count_kept(caller.name, "OutgoingBytes")
         for caller in callers:
@@ -197,7 +217,7 @@ class Callers:
     async def _ask_about(self, interface: str, member: str, name: str) -> dict[str, Any] | None:
         """Call the bus's method `member` about the connection `name`. Return its answer, or None after an error."""
         try:
-            (found,) = await self._ask(make_call(BUS, BUS_PATH, interface, member, "s", name))
+            (found,) = await self._bus.call(make_call(BUS, BUS_PATH, interface, member, "s", name))
         except (CallError, OSError):
             return None
         return dict(found)

@@ -31,10 +31,9 @@ from journalkeeper.model.schema import from_properties, name_fields, parse_recor
 CONNECT_S: Final = 5.0
 """How long a bus may take until the client is connected and knows the service."""
 
-BUSY_S: Final = 0.1
-TRIES: Final = 3
-"""A bus that takes longer for its own answers, each time, is busy: a quiet one takes 1 ms. A user's flood of calls on
-200 connections makes it 0.6 s, and the service's answer then takes up to 8 times as long (dbus-daemon 1.14).
+BUSY_S: Final = 0.3
+"""A bus that takes longer for its own answer is busy: a quiet one takes 1 ms. A user's flood of calls on 200
+connections makes it 0.6 s, and the service's answer then takes up to 8 times as long (dbus-daemon 1.14).
 """
 
 KEPT_MOST: Final = 1 << 16
@@ -83,15 +82,13 @@ class Service:
                 raise names.BusyBusError from None
             except (OSError, ValueError, CallError):
                 return None
-            undo.callback(service._bus.close)
             service.found = service.manager()
             undo.pop_all()
             return service
 
     def close(self) -> None:
         """Close the connection. A job of the service continues."""
-        self._bus.close()
-        self._runner.close()
+        self._runner.close()  # ends the task that reads, which closes the socket
 
     def __enter__(self) -> Self:
         return self
@@ -119,10 +116,7 @@ class Service:
         self._require_same_version()
         (text,) = self._call("Plan", "asst", *options.list_arguments(request), patience_s=CALL_S)
         plan = parse_record(Plan, json.loads(text))
-        if plan.omitted is None:
-            return plan
-        missing = f"{plan.omitted:,} rows do not fit the service's answer; name a PATH to see its row"
-        return plan._replace(notices=(missing,))
+        return plan._replace(notices=_count_omitted(plan, "name a PATH to see its row"))
 
     def defragment(
         self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]
@@ -150,10 +144,8 @@ class Service:
                 self._show_progress(job, on_progress)
         (text,) = self._call("Result", "o", job, patience_s=CALL_S)
         report = decode_report(json.loads(text))
-        if report.plan.omitted is None:
-            return report
-        missing = f"{report.plan.omitted:,} rows do not fit the service's answer; `journalkeeper history` shows them"
-        return report._replace(notices=(*report.notices, missing))
+        omitted = _count_omitted(report.plan, "`journalkeeper history` shows them")
+        return report._replace(notices=(*report.notices, *omitted))
 
     def pause(self, span_us: int) -> None:
         """Make the service stop its own work for `span_us` microseconds; 0 means until `resume`.
@@ -236,16 +228,18 @@ class Service:
 
     async def _is_bus_busy(self) -> bool:
         """Return whether the bus answers late, or keeps calls that the service has not read; a user is not told."""
-        for _ in range(TRIES):
-            try:
-                call = make_call(BUS, BUS_PATH, STATS, "GetConnectionStats", "s", self._owner)
-                (stats,) = await asyncio.wait_for(self._bus.call(call), BUSY_S)
-                return bool(stats["OutgoingBytes"][1] > KEPT_MOST)
-            except TimeoutError:
-                continue
-            except (CallError, KeyError):  # the caller is not root, or the bus is a dbus-broker
-                return False
-        return True
+        call = make_call(BUS, BUS_PATH, STATS, "GetConnectionStats", "s", self._owner)
+        try:
+            (stats,) = await asyncio.wait_for(self._bus.call(call), BUSY_S)
+        except TimeoutError:
+            return True
+        except CallError:  # the caller is not root, or the bus is a dbus-broker
+            return False
+        return "OutgoingBytes" in stats and bool(stats["OutgoingBytes"][1] > KEPT_MOST)
+
+
+def _count_omitted(plan: Plan, remedy: str) -> tuple[str, ...]:
+    return () if plan.omitted is None else (f"{plan.omitted:,} rows do not fit the service's answer; {remedy}",)
 
 
 def _drop_signatures(value: Any) -> Any:
@@ -261,16 +255,12 @@ async def _connect_to_service() -> tuple[Connection, str]:
     Raises: as `Connection.open`; CallError if no service runs.
     """
     bus = await Connection.open(names.find_address(), SENT_MOST)
-    try:
-        for rule in (
-            f"type='signal',sender='{names.BUS_NAME}',path_namespace='{names.MANAGER_PATH}'",
-            f"type='signal',sender='{BUS}',member='NameOwnerChanged',arg0='{names.BUS_NAME}'",
-        ):
-            await bus.call(bus_call("AddMatch", "s", rule))
-        (owner,) = await bus.call(bus_call("GetNameOwner", "s", names.BUS_NAME))
-    except BaseException:
-        bus.close()
-        raise
+    for rule in (
+        f"type='signal',sender='{names.BUS_NAME}',path_namespace='{names.MANAGER_PATH}'",
+        f"type='signal',sender='{BUS}',member='NameOwnerChanged',arg0='{names.BUS_NAME}'",
+    ):
+        await bus.call(bus_call("AddMatch", "s", rule))
+    (owner,) = await bus.call(bus_call("GetNameOwner", "s", names.BUS_NAME))
     return bus, owner
 
 

@@ -31,7 +31,7 @@ def join_signatures(args: Args) -> str:
 class Method(NamedTuple):
     """A method. `action` is the polkit action that a call requires; None: every user may call it.
 
-    `run` answers a call. It takes an Objects, a Call, and the values that `takes` lists.
+    `run` answers a call. It takes an Objects, the path of the object, the Caller, and the values that `takes` lists.
     """
 
     name: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from journalkeeper.bus import contract, names, options
 from journalkeeper.bus.contract import JOB, REQUEST, Args, Interface, Method, Values
@@ -30,13 +30,6 @@ if TYPE_CHECKING:
 ERROR: Final = f"{names.BUS}.Error"
 
 T = TypeVar("T", bound=Callable[..., Any])
-
-
-class Call(NamedTuple):
-    """The object and the caller of a method call."""
-
-    path: str
-    caller: Caller
 
 
 _PUBLISHED: Final[defaultdict[str, list[Method]]] = defaultdict(list)
@@ -90,50 +83,49 @@ class Objects:
         Raises: CallError: UnknownObject if no object is at `path` or below, else UnknownMethod.
         """
         interfaces = self.interfaces(path)
-        for one in interfaces:
-            for method in one.methods:
-                if (one.name, method.name) == (interface, member):
-                    return method
+        methods = {(one.name, method.name): method for one in interfaces for method in one.methods}
+        if (interface, member) in methods:
+            return methods[interface, member]
         if interfaces == STANDARD[:1]:
             raise CallError(f"{ERROR}.UnknownObject", f"there is no object {shorten(path)}")
         raise CallError(f"{ERROR}.UnknownMethod", f"{shorten(path)} has no method {interface}.{member}")
 
     @publish(names.PEER)
-    async def ping(self, _: Call) -> None:
+    async def ping(self, _path: str, _caller: Caller) -> None:
         """Answer, and do nothing."""
 
     @publish(names.INTROSPECTABLE, gives=(("xml", "s"),))
-    async def introspect(self, call: Call) -> str:
+    async def introspect(self, path: str, _caller: Caller) -> str:
         """Return the interfaces of the object, and the objects below."""
-        return contract.introspection(self.interfaces(call.path), self._children(call.path))
+        return contract.introspection(self.interfaces(path), self._children(path))
 
     @publish(names.PROPERTIES, (("interface", "s"), ("property", "s")), (("value", "v"),))
-    async def get(self, call: Call, interface: str, name: str) -> tuple[str, Any]:
+    async def get(self, path: str, caller: Caller, interface: str, name: str) -> tuple[str, Any]:
         """Return one property. Error UnknownProperty: the interface has none of that name. Other errors: as GetAll.
 
         For the manager, the answer can take a moment, as that of GetAll.
         """
-        values = await self.get_all(call, interface)
+        values = await self.get_all(path, caller, interface)
         if name not in values:
             raise CallError(f"{ERROR}.UnknownProperty", f"{interface} has no property {shorten(name)}")
         return values[name]
 
     @publish(names.PROPERTIES, (("interface", "s"),), (("properties", "a{sv}"),))
-    async def get_all(self, call: Call, interface: str) -> Values:
+    async def get_all(self, path: str, _caller: Caller, interface: str) -> Values:
         """Return the properties of an interface; {} for an interface of the D-Bus standard.
 
         For the manager, the service first checks its configuration and directories for changes, so the answer can
         take a moment. Error UnknownInterface: the object has no such interface.
         """
-        if interface not in {one.name for one in self.interfaces(call.path)}:
-            raise CallError(f"{ERROR}.UnknownInterface", f"{shorten(call.path)} has no interface {shorten(interface)}")
+        if interface not in {one.name for one in self.interfaces(path)}:
+            raise CallError(f"{ERROR}.UnknownInterface", f"{shorten(path)} has no interface {shorten(interface)}")
         if interface == names.MANAGER:
             await self._service.refresh()
-        own, values = self.tree()[call.path]
+        own, values = self.tree()[path]
         return values() if own.name == interface else {}
 
     @publish(names.MANAGER, (("offset", "t"),), (("files", "aa{sv}"),))
-    async def list_files(self, call: Call, offset: int) -> list[Values]:
+    async def list_files(self, _path: str, caller: Caller, offset: int) -> list[Values]:
         """List journal files as they were at the last look, sorted by path, at most 500 in one answer.
 
         Leave out the first offset files. Call again with the number of files so far until an answer is empty. Error
@@ -142,10 +134,10 @@ class Objects:
         found = self._service.snapshot().findings
         if found is None:
             raise BusyError("the first look at the files is not over; try again later")
-        return list_files(found, offset, call.caller.reads)
+        return list_files(found, offset, caller.reads)
 
     @publish(names.MANAGER, REQUEST, (("plan", "s"),))
-    async def plan(self, call: Call, paths: list[str], compress: str, flags: int) -> str:
+    async def plan(self, _path: str, caller: Caller, paths: list[str], compress: str, flags: int) -> str:
         """Show what a job with these arguments would do now, as `journalkeeper plan -j` writes it: a JSON document.
 
         The arguments are those of Defragment, with one more flag: without 32 (asked) it is the service's own plan,
@@ -155,12 +147,12 @@ class Objects:
         LimitsExceeded: 8 long calls of the user are under way.
         """
         request = options.make_request(paths, compress, flags, self._service.snapshot().directories)
-        with call.caller.user.count_long_call():
-            async with call.caller.user.turn:
-                return write_document(await self._service.plan(request), call.caller.reads)
+        with caller.user.count_long_call():
+            async with caller.user.turn:
+                return write_document(await self._service.plan(request), caller.reads)
 
     @publish(names.MANAGER, REQUEST, (JOB,), names.ACTION_DEFRAGMENT)
-    async def defragment(self, _: Call, paths: list[str], compress: str, flags: int) -> str:
+    async def defragment(self, _path: str, _caller: Caller, paths: list[str], compress: str, flags: int) -> str:
         """Queue a job that defragments what needs it, as `journalkeeper defrag` does.
 
         paths: only these files, each absolute, without .. or links, and below one of Directories; none: all files.
@@ -174,7 +166,7 @@ class Objects:
         return names.job_path(job.number)
 
     @publish(names.MANAGER, (JOB,), action=names.ACTION_DEFRAGMENT)
-    async def cancel(self, _: Call, job: str) -> None:
+    async def cancel(self, _path: str, _caller: Caller, job: str) -> None:
         """Take a job out of the queue, or end it at the next chunk border.
 
         Error NoSuchJob: the job is not known or is over.
@@ -182,16 +174,16 @@ class Objects:
         self._service.jobs.cancel(names.job_number(job))
 
     @publish(names.MANAGER, (JOB,), (("document", "s"),))
-    async def result(self, call: Call, job: str) -> str:
+    async def result(self, _path: str, caller: Caller, job: str) -> str:
         """Show the outcome of the job that ended last as a JSON document, as `journalkeeper defrag -j` writes it.
 
         A document that would be too long lacks rows, as in Plan. A job that failed as a whole returns its error. Error
         NoSuchJob: the job is not known, is not over, or is not the last one that ended.
         """
-        return write_document(self._service.jobs.find_report(names.job_number(job)), call.caller.reads)
+        return write_document(self._service.jobs.find_report(names.job_number(job)), caller.reads)
 
     @publish(names.MANAGER, (("usec", "t"),), action=names.ACTION_MANAGE)
-    async def pause(self, _: Call, span_us: int) -> None:
+    async def pause(self, _path: str, _caller: Caller, span_us: int) -> None:
         """Do no work of the service's own for this time; 0: until Resume.
 
         Work under way ends at the next chunk border. Jobs are still done. A new pause replaces the one before. The
@@ -200,12 +192,12 @@ class Objects:
         self._service.pause(span_us % U64_MAX)  # "for ever" is 0
 
     @publish(names.MANAGER, action=names.ACTION_MANAGE)
-    async def resume(self, _: Call) -> None:
+    async def resume(self, _path: str, _caller: Caller) -> None:
         """End a pause, and look at all files. Without a pause, do nothing."""
         self._service.resume()
 
     @publish(names.MANAGER, action=names.ACTION_MANAGE)
-    async def rescan(self, _: Call) -> None:
+    async def rescan(self, _path: str, _caller: Caller) -> None:
         """Look at all files again, soon.
 
         During a pause, the look waits for the end of the pause.
@@ -213,7 +205,7 @@ class Objects:
         self._service.rescan()
 
     @publish(names.MANAGER, action=names.ACTION_MANAGE)
-    async def reload(self, _: Call) -> None:
+    async def reload(self, _path: str, _caller: Caller) -> None:
         """Read the configuration again; the answer comes when that is done.
 
         Then the service looks at all files, also after an error. Error BadConfiguration: it names each wrong line,

@@ -28,18 +28,13 @@ def list_arguments(request: Request) -> tuple[list[str], str, int]:
     return [to_ascii(path) for path in request.paths], request.compress or "", flags
 
 
-def list_flags(flags: int) -> list[str]:
-    """Return the names of the known bits in `flags`, as the command line writes them."""
-    return [name.replace("_", "-") for bit, name in enumerate(FLAGS) if flags >> bit & 1]
-
-
 def make_request(paths: Sequence[str], compress: str, flags: int, directories: tuple[str, ...]) -> Request:
     """Return the Request that these arguments describe. They mean the same as on the command line.
 
     Raises: UsageError with the permitted values, or if a path is not in normal form below one of `directories`.
     """
     if flags >> len(FLAGS):
-        known = ", ".join(f"{1 << bit} ({name})" for bit, name in enumerate(list_flags((1 << len(FLAGS)) - 1)))
+        known = ", ".join(f"{1 << bit} ({name.replace('_', '-')})" for bit, name in enumerate(FLAGS))
         raise UsageError(f"{flags} has unknown flags; known are {known}")
     if sum(map(len, paths)) > MOST_CHARACTERS:
         raise UsageError(f"paths may have {MOST_CHARACTERS} characters together; for all files give none")

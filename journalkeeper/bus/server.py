@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from jeepney import Message, MessageFlag, MessageType, new_error, new_method_return
@@ -23,9 +21,7 @@ from journalkeeper.bus.callers import COST_BYTES, LONG_COST, Caller, Callers
 from journalkeeper.bus.connection import Connection, Received, bus_call, make_signal
 from journalkeeper.bus.contract import Signal, Values, join_signatures
 from journalkeeper.bus.names import INVALID_ARGS, CallError
-from journalkeeper.bus.objects import Call, Objects
-from journalkeeper.bus.polkit import authorize
-from journalkeeper.bus.values import job_values
+from journalkeeper.bus.objects import Objects
 from journalkeeper.model import Result, Verb
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.service.daemon import Daemon
@@ -41,8 +37,9 @@ MOST_S: Final = 60.0
 
 CONNECT_S: Final = 30.0
 
-IN_QUEUE: Final = 2
-"""RequestName's answer if another connection has the name. Source: D-Bus specification, "org.freedesktop.DBus"."""
+DO_NOT_QUEUE: Final = 4
+IS_OWNER: Final = 1
+"""RequestName's flag and answer. Source: D-Bus specification, "org.freedesktop.DBus"."""
 
 ERROR_MOST: Final = 1 << 16
 """Characters of an error: a configuration may have many wrong lines."""
@@ -73,20 +70,18 @@ async def serve_bus(service: Daemon, address: str) -> None:
 
 
 async def _serve_connection(service: Daemon, address: str) -> None:
-    """Serve calls and send signals until the connection ends, also while the process waits for the bus name.
+    """Serve calls and send signals until the connection ends.
 
     Raises: the error that ended the connection; TimeoutError after CONNECT_S; the errors of `Connection.open`;
-    CallError if the bus refuses the name.
+    CallError if the bus refuses the name, or if another process has it.
     """
     async with asyncio.timeout(CONNECT_S):
         bus = await Connection.open(address)
     server = Server(service, bus)
     try:
-        if await bus.call(bus_call("RequestName", "su", names.BUS_NAME, 0)) == (IN_QUEUE,):
-            words = f"another process has the name {names.BUS_NAME} on the bus; it is ours when that one ends"
-            service.log.log("bus", WARNING, words)
-        else:
-            service.log.log_end("bus", "connected to the system bus again")
+        if await bus.call(bus_call("RequestName", "su", names.BUS_NAME, DO_NOT_QUEUE)) != (IS_OWNER,):
+            raise CallError(names.FAILED, f"another process has the name {names.BUS_NAME}")
+        service.log.log_end("bus", "connected to the system bus again")
         raise await bus.ended
     finally:
         server.close()
@@ -101,7 +96,7 @@ class Server:
         self._service = service
         self._bus = bus
         self._objects = Objects(service)
-        self._callers = Callers(bus.call, bus.name)
+        self._callers = Callers(bus)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._sent = self._read()
@@ -122,7 +117,7 @@ class Server:
     def handle(self, call: Received) -> None:
         """Start a task that serves a method call, if there is room. Ignore any other message."""
         caller = self._callers.find_or_add(call.sender) if call.kind is MessageType.method_call else None
-        if caller is not None and self._callers.begin(caller, call.length):
+        if caller is not None and self._callers.accept(caller, call.length):
             task = asyncio.get_running_loop().create_task(self._serve_call(call, caller))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -142,8 +137,6 @@ class Server:
                 await self._run_and_reply(call, caller)
         except Exception as error:  # noqa: BLE001 - every error is answered, and logged if it is unexpected
             self._reply_error(call, error)
-        finally:
-            caller.calls -= 1
 
     async def _run_and_reply(self, call: Received, caller: Caller) -> None:
         """Authorize and run the method, and send its result. Raises: CallError if refused; as the method."""
@@ -154,9 +147,8 @@ class Server:
         values = call.read()
         if method.action is not None:
             interactive = MessageFlag.allow_interactive_authorization in call.header.flags
-            with caller.user.count_long_call():
-                await authorize(self._bus.call, caller, method, values, interactive=interactive)
-        found = await method.run(self._objects, Call(call.path, caller), *values)
+            await self._callers.authorize(caller, method.action, interactive=interactive)
+        found = await method.run(self._objects, call.path, caller, *values)
         self._reply(call, new_method_return(call, gives, (found,)) if gives else new_method_return(call))
 
     def _reply(self, call: Received, answer: Message) -> None:
@@ -176,41 +168,30 @@ class Server:
 
     def follow(self, notification: Notification) -> None:
         """Send the signal for a notification of the service. Changed properties are sent together, COALESCE_S later."""
-        with self._log_exceptions():
-            match notification:
-                case Changed():
-                    if self._timer is None:
-                        self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._send_changes)
-                case JobAdded(job):
-                    path = names.job_path(job.number)
-                    self._sent[path] = job_values(job)
-                    self._say(contract.JOB_NEW, job.number, path)
-                case JobRemoved(job, result):
-                    self._say(contract.JOB_REMOVED, job.number, names.job_path(job.number), result)
-                case FileDone(outcome, _) if outcome.result is Result.DONE and outcome.action in REWRITES:
-                    numbers = (outcome.extents_before, outcome.extents_after, outcome.bytes_written)
-                    path, reclaimed_bytes = names.to_ascii(outcome.path), outcome.reclaimed_bytes
-                    self._say(contract.FILE_DEFRAGMENTED, path, *numbers, reclaimed_bytes)
+        match notification:
+            case Changed():
+                if self._timer is None:
+                    self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._send_changes)
+            case JobAdded(job):
+                self._say(contract.JOB_NEW, job.number, names.job_path(job.number))
+            case JobRemoved(job, result):
+                self._say(contract.JOB_REMOVED, job.number, names.job_path(job.number), result)
+            case FileDone(outcome, _) if outcome.result is Result.DONE and outcome.action in REWRITES:
+                numbers = (outcome.extents_before, outcome.extents_after, outcome.bytes_written)
+                path, reclaimed_bytes = names.to_ascii(outcome.path), outcome.reclaimed_bytes
+                self._say(contract.FILE_DEFRAGMENTED, path, *numbers, reclaimed_bytes)
 
     def _read(self) -> dict[str, Values]:
         return {path: values() for path, (_, values) in self._objects.tree().items()}
 
     def _send_changes(self) -> None:
         self._timer = None
-        with self._log_exceptions():
-            before, self._sent = self._sent, self._read()
-            for path, (interface, _) in self._objects.tree().items():
-                now = self._sent[path]
-                changed = {name: value for name, value in now.items() if value != before.get(path, {}).get(name)}
-                if changed:
-                    self._say(contract.PROPERTIES_CHANGED, interface.name, changed, [], path=path)
-
-    @contextmanager
-    def _log_exceptions(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged
-            self._service.log.log_bug("a signal was not sent", error)
+        before, self._sent = self._sent, self._read()
+        for path, (interface, _) in self._objects.tree().items():
+            now = self._sent[path]
+            changed = {name: value for name, value in now.items() if value != before.get(path, {}).get(name)}
+            if changed:
+                self._say(contract.PROPERTIES_CHANGED, interface.name, changed, [], path=path)
 
     def _say(self, signal: Signal, *values: object, path: str = names.MANAGER_PATH) -> None:
         self._bus.send(make_signal(path, signal.interface, signal.name, join_signatures(signal.takes), *values))

@@ -74,12 +74,13 @@ class Daemon:
     """Keeps journals in order until a signal ends it, and does what callers request meanwhile.
 
     `load` makes an engine from the present configuration. `say` logs a sentence with a syslog priority, without
-    blocking. Create it in the event loop. A follower is called with every notification, and raises nothing.
+    blocking. Create it in the event loop. A follower is called soon after every notification.
     """
 
     def __init__(self, load: Callable[[], Engine], say: Say) -> None:
         self._loop = asyncio.get_running_loop()
         self.log = RunLog(say)
+        self._loop.set_exception_handler(self._log_exception)
         self.followers: list[Callable[[Notification], None]] = []
         self.jobs = Jobs(self._run_job, self._tell, self.log.log_bug)
         self._notify = Notify()
@@ -268,9 +269,12 @@ class Daemon:
             self._worker.run(lambda: self._worker.engine.publisher.publish_health(healthy=state.verdict.healthy))
         self._tell(Changed())
 
+    def _log_exception(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.log.log_bug(context["message"], context.get("exception") or RuntimeError(context["message"]))
+
     def _tell(self, notification: Notification) -> None:
         for follow in self.followers:
-            follow(notification)
+            self._loop.call_soon(follow, notification)  # an exception of it goes to the loop's handler
 
     async def refresh(self) -> None:
         """Check what no event reports, at most every CHECK_S, and wait at most CHECK_WAIT_S for it."""

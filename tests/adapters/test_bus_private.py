@@ -45,15 +45,6 @@ polkit.addRule(function(action, subject) {
 });
 """
 
-ONE_FILE_FOR_NOBODY = """
-polkit.addRule(function(action, subject) {
-    if (action.id == "org.journalkeeper1.defragment" && subject.user == "nobody"
-        && action.lookup("method") == "Defragment" && action.lookup("flags") == "now"
-        && /\\/m\\/a\\.journal$/.test(action.lookup("paths")))
-        return polkit.Result.YES;
-});
-"""
-
 
 @pytest.fixture(scope="module", autouse=True)
 def polkit(bus: PrivateBus) -> None:
@@ -175,17 +166,6 @@ def test_polkit_is_asked_for_a_dialog_only_where_the_call_allows_it(bus: Private
     assert {flags for *_, flags, _ in asked[:-1]} == {1}
     assert {action for _, action, *_ in asked} == {names.ACTION_MANAGE}
     assert {subject[0] for subject, *_ in asked} == {"system-bus-name"}
-
-
-def test_polkit_is_told_what_is_to_be_done_and_its_rules_can_tell_by_it(bus: PrivateBus, daemon: Daemon) -> None:
-    """Nobody may have one file defragmented, with now, and no other."""
-    with ruled(bus, ONE_FILE_FOR_NOBODY):
-        top = property_(bus, "Directories")
-        assert isinstance(top, list)
-        allowed, other = f"{top[0]}/m/a.journal", f"{top[0]}/m/b.journal"
-        assert bus.gdbus("Defragment", f"['{allowed}']", "", "4", nobody=True).returncode == 0
-        for paths, flags in ((f"['{allowed}']", "0"), (f"['{allowed}']", "5"), (f"['{other}']", "4"), ("[]", "4")):
-            assert DENIED in bus.gdbus("Defragment", paths, "", flags, nobody=True).stderr
 
 
 # What is answered

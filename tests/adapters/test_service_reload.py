@@ -22,6 +22,7 @@ from journalkeeper.model.units import HOUR_US, SECOND_US
 from journalkeeper.service import daemon as daemon_module
 from journalkeeper.service import worker
 from journalkeeper.service.daemon import Daemon
+from journalkeeper.service.jobs import Changed, Notification
 from journalkeeper.service.snapshot import Checked, Message, RunFailed
 from journalkeeper.service.watch import Watches
 from tests.hosts import configured
@@ -218,3 +219,21 @@ def test_a_directory_that_was_writable_at_first_and_is_below_a_read_only_mount_w
         monkeypatch.setattr(worker, "find_unwritable", lambda *_, found=obstacles: found)
         found, _ = works.check()
     assert found == replaced
+
+
+async def test_an_exception_of_a_follower_is_logged_and_ends_nothing(tmp_path: Path) -> None:
+    said: list[str] = []
+    engine = Engine(RUNNING, directories=(str(tmp_path),), state_directory=str(tmp_path))
+    daemon = Daemon(lambda: engine, lambda _, sentence, *__, **___: said.append(sentence))
+    heard: list[Notification] = []
+
+    def refuse(_: Notification) -> None:
+        raise RuntimeError("no room")
+
+    daemon.followers += [refuse, heard.append]
+    daemon._tell(Changed())
+    await asyncio.sleep(0)
+    assert heard == [Changed()]
+    (sentence,) = said
+    assert "bug in journalkeeper" in sentence
+    assert "RuntimeError: no room" in sentence

@@ -29,7 +29,6 @@ class Bench:
         self.sent: list[tuple[str, tuple[Any, ...]]] = []
         self.jobs: list[Job] = []
         self.service = Mock(snapshot=lambda: self.state, jobs=Mock(queue=self.jobs))
-        self.service.log.log_bug = Mock(side_effect=AssertionError)
         self.server = Server(self.service, Mock(send=self._send))
 
     def _send(self, message: Message) -> None:
