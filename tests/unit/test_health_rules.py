@@ -113,19 +113,17 @@ UNKEPT: dict[str, Any] = {
 BY_TIMER = units(service="inactive/dead/disabled", defrag="active/waiting/enabled")
 NOCOW = instance(nocow=True)
 SHARED = file(extents=extents(shared_bytes=16 * MIB))
+READ_ONLY = (volume(read_only_subvolume=True),)
 
 FOUND: list[tuple[str, Severity, Evidence]] = [
     ("volatile", ADVICE, evidence(storage=Storage("volatile", persistent_directory=True, flushed=True))),
-    ("volatile", ADVICE, evidence(storage=Storage("none", persistent_directory=True, flushed=True))),
     ("volatile", ADVICE, evidence(storage=Storage("auto", persistent_directory=False, flushed=True))),
     ("volatile", ADVICE, evidence(storage=Storage("auto", persistent_directory=True, flushed=False))),
     ("not-btrfs", ADVICE, seen(foreign=("/var/log/journal",))),
     ("nocow-redundant", ADVICE, seen(instances=(NOCOW,), volumes=(volume(data_profile="raid1", redundant=True),))),
     ("nocow-snapshots", ADVICE, seen(SHARED, instances=(NOCOW,))),
     ("nocow-snapshots", ADVICE, seen(instances=(NOCOW,), volumes=(volume(snapshots=1),))),
-    ("pinned-by-snapshots", ADVICE, seen(SHARED)),
     ("pinned-by-snapshots", ADVICE, seen(SHARED._replace(disk_bytes=32 * MIB))),
-    ("damaged", ADVICE, seen(file(problem=Reason.BAD_HEADER))),
     ("damaged", ADVICE, seen(file(problem=Reason.NOT_JOURNAL))),
     ("waits", ADVICE, read(intake=intake(98) + intake(2, 500_000))),
     ("waits", ADVICE, read(intake=intake(999) + intake(1, 3_000_000))),
@@ -138,7 +136,6 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("journald-silent", PROBLEM, evidence(silent=(("systemd-journald.service", Silence.HUNG),))),
     ("journald-silent", PROBLEM, evidence(silent=(("systemd-journald.service", Silence.ROLLED_BACK),))),
     ("keeper-down", PROBLEM, down(service="failed/failed/enabled")),
-    ("keeper-down", PROBLEM, starting(60)),
     ("keeper-down", PROBLEM, starting(60)._replace(service=Hung())),
     ("keeper-down", PROBLEM, down(service="inactive/dead/masked")),
     ("keeper-down", PROBLEM, down(service="inactive/dead/masked")._replace(service=BUSY)),
@@ -152,7 +149,6 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("keeper-old", PROBLEM, evidence(service=Manager(version="0.0.1"))),
     ("bad-configuration", PROBLEM, evidence(config_error="a.conf:3: Compress: no")),
     ("bad-configuration", PROBLEM, now(configuration="It is another one")),
-    ("keeper-failing", PROBLEM, now(problem="no room")),
     ("keeper-failing", PROBLEM, now(problem="no room", looked=False)),
     ("record-locked", PROBLEM, now(busy="held", busy_since_us=NOW_US - MINUTE_US - 1, busy_limit_us=MINUTE_US)),
     ("record-unwritten", PROBLEM, now(unrecorded="No space left on device")),
@@ -177,7 +173,6 @@ PASSED: list[tuple[str, Evidence]] = [
     ("nocow-snapshots", seen(SHARED, instances=(NOCOW,), volumes=(volume(snapshots=0),))),
     ("nocow-snapshots", seen(file(), instances=(NOCOW,))),
     ("fragmented", torn(300, **UNKEPT)),
-    ("fragmented", torn(301)),
     ("fragmented", torn(301, units=UNSEEN)),
     ("fragmented", torn(301, units=BY_TIMER, service=None)),
     ("fragmented", torn(301, service=None)),
@@ -187,10 +182,7 @@ PASSED: list[tuple[str, Evidence]] = [
     ("fragmented", torn(0, look=look(file(extents=extents(301), uid=1000)), **UNKEPT)),
     ("fragmented", torn(0, look=look(file(extents=extents(301), links=2)), **UNKEPT)),
     ("fragmented", torn(0, look=look(file(extents=extents(301, shared_bytes=8 * MIB))), **UNKEPT)),
-    (
-        "fragmented",
-        torn(0, look=look(file(extents=extents(301)), volumes=(volume(read_only_subvolume=True),)), **UNKEPT),
-    ),
+    ("fragmented", torn(0, look=look(file(extents=extents(301)), volumes=READ_ONLY), **UNKEPT)),
     ("pinned-by-snapshots", seen(file(extents=extents(shared_bytes=16 * MIB - 1)))),
     ("damaged", seen(file(problem=Reason.VANISHED))),
     ("waits", read(intake=intake(99) + intake(1, 2_999_999))),
@@ -222,7 +214,6 @@ NOT_MADE: list[tuple[str, Evidence]] = [
     ("keeper-down", starting(59)._replace(service=Hung())),
     ("waits", read(intake=intake(99, 9_000_000))),
     ("waits", read(intake=tuple(one._replace(when_us=NOW_US - 8 * DAY_US) for one in intake(1000, 9_000_000)))),
-    ("waits", read(intake=())),
 ]
 
 
@@ -261,6 +252,7 @@ def test_no_check_passes_without_evidence() -> None:
 
 def test_every_rule_is_in_the_tables() -> None:
     assert {rule for rule, _, _ in FOUND} == set(WORDS)
+    assert {rule for rule, severity, _ in FOUND if severity is PROBLEM} == {word(rule) for rule in HEALTH}
     assert all((rule.__doc__ or "").splitlines()[0].endswith(".") for rule in RULES)
 
 
@@ -290,12 +282,6 @@ def test_problems_come_first() -> None:
     assert [finding.word for finding in verdict.findings] == ["bad-configuration", "not-btrfs"]
 
 
-@pytest.mark.parametrize(("flushed", "shown"), [(True, "yes"), (False, "no")])
-def test_a_journal_in_memory_shows_whether_it_was_flushed(*, flushed: bool, shown: str) -> None:
-    found = finding("volatile", evidence(storage=Storage("none", persistent_directory=True, flushed=flushed)))
-    assert found.facts["flushed"] == shown
-
-
 def test_the_three_units_that_waited_longest_are_named_once_each() -> None:
     waits = [intake(100, n * SECOND_US + 1000, unit) for n, unit in enumerate(["a", "b", "c", "d", "d"], 1)]
     found = finding("waits", read(intake=sum(waits, ())))
@@ -308,18 +294,12 @@ def test_a_hostile_name_is_cut_and_quoted() -> None:
     found = finding("damaged", seen(file(path=name, problem=Reason.BAD_HEADER)))
     assert len(found.sentence) < 300
     assert f"'{name}'" in found.remedy[-1]
+    raid1 = (volume(data_profile="raid1", redundant=True),)
+    found = finding("nocow-redundant", seen(instances=(NOCOW._replace(directory="/mnt/a b;c"),), volumes=raid1))
+    assert "chattr -C '/mnt/a b;c'" in found.remedy
+    assert found.facts == {"directories": ["/mnt/a b;c"], "data_profiles": ["raid1"]}
     assert list_names(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
     assert [shorten(text, 5) for text in ("12345", "123456")] == ["12345", "...56"]
-
-
-def test_directories_are_quoted_in_remedies() -> None:
-    where = "/mnt/a b;c/0123"
-    found = finding(
-        "nocow-redundant",
-        seen(instances=(NOCOW._replace(directory=where),), volumes=(volume(data_profile="raid1", redundant=True),)),
-    )
-    assert "chattr -C '/mnt/a b;c/0123'" in found.remedy
-    assert found.facts == {"directories": [where], "data_profiles": ["raid1"]}
 
 
 @pytest.mark.parametrize(
@@ -335,9 +315,7 @@ def test_only_the_hosts_journal_in_the_roots_subvolume_is_to_be_moved(path: str,
     assert ("journalkeeper isolate --apply" in found.remedy) is moved
 
 
-@pytest.mark.parametrize(
-    ("number", "words"), [(None, "snapshots or other files"), (1, "1 snapshot"), (2, "2 snapshots")]
-)
+@pytest.mark.parametrize(("number", "words"), [(None, "snapshots or other files"), (2, "2 snapshots")])
 def test_the_number_of_snapshots_that_contain_the_journal_is_shown(number: int | None, words: str) -> None:
     found = finding("pinned-by-snapshots", seen(SHARED, volumes=(volume(snapshots=number),)))
     assert found.sentence.startswith(f"16 MiB on the disk of 1 journal file belong to {words} as well:")
@@ -349,8 +327,7 @@ def test_the_number_of_snapshots_that_contain_the_journal_is_shown(number: int |
     [
         ({"free_bytes": 64 * MIB - 1, "unallocated_bytes": 0}, True),
         ({"metadata_free_bytes": 0, "unallocated_bytes": 64 * MIB - 1}, True),
-        ({"free_bytes": 64 * MIB, "unallocated_bytes": 0}, False),
-        ({"metadata_free_bytes": 64 * MIB, "unallocated_bytes": 0}, False),
+        ({"free_bytes": 64 * MIB, "metadata_free_bytes": 64 * MIB, "unallocated_bytes": 0}, False),
         ({"metadata_free_bytes": 0, "unallocated_bytes": 64 * MIB}, False),
         ({"quota_bytes": 64 * MIB - 1}, True),
         ({"quota_bytes": 64 * MIB}, False),
@@ -376,13 +353,6 @@ def test_the_remedy_of_a_full_volume_names_the_directory(words: dict[str, Any], 
 
 
 def test_a_masked_service_is_unmasked_before_it_is_started() -> None:
-    unmask, remedy = (
-        "systemctl unmask journalkeeper.service && ",
-        finding("keeper-down", down(service="inactive/dead/masked")).remedy[0],
-    )
-    assert remedy.startswith(unmask)
+    remedy = finding("keeper-down", down(service="inactive/dead/masked")).remedy[0]
+    assert remedy.startswith("systemctl unmask journalkeeper.service && ")
     assert remedy.endswith(" && systemctl enable --now journalkeeper.service")
-
-
-def test_only_the_rules_of_health_find_problems() -> None:
-    assert {rule for rule, severity, _ in FOUND if severity is PROBLEM} == {word(rule) for rule in HEALTH}

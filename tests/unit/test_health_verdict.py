@@ -60,7 +60,6 @@ def by_hand(when_us: int, outcome: Outcome) -> Evidence:
 @pytest.mark.parametrize(
     ("evidence", "headline"),
     [
-        (WELL, "OK: 12 journal files."),
         (WELL._replace(record=UNREAD), "OK: 12 journal files."),
         (live(state="waiting", state_reason="3 files wait"), "OK: 12 journal files. 3 files wait."),
         (live(health="act", findings=(NO_ROOM,)), "Act: no room. Try: df"),
@@ -72,7 +71,6 @@ def by_hand(when_us: int, outcome: Outcome) -> Evidence:
         (WELL._replace(config_error="/etc/a.conf:3: Compress: no"), "Act: /etc/a.conf:3: Compress: no. Try: "),
         (STOPPED, "Act: journalkeeper.service is enabled but does not run, so nothing defragments the journal. Try: "),
         (AGAIN, "Unknown: systemd starts journalkeeper.service again in a moment."),
-        (BEGUN, "Unknown: journalkeeper.service has been starting for 12s."),
         (BEGUN._replace(service=Hung()), "Unknown: journalkeeper.service has been starting for 12s."),
         (WELL._replace(silent=(("j.service", Silence.MASKED),)), "Act: j.service is masked and does not run: no mess"),
         (BROKEN, "Act: journalkeeper.service has failed (exit-code), so nothing defragments the journal. Try: "),
@@ -124,7 +122,6 @@ TOO_SHORT = Window("m", open=False, closes_at_us=None, reason="too-short")
 @pytest.mark.parametrize(
     ("plan", "outcomes", "words"),
     [
-        (Plan({}, (), ()), (), []),
         (Plan({}, (), ()), (BAD,), ["files-failing"]),
         (Plan({}, (), ()), (BAD._replace(reason=Reason.CHANGED),), []),
         (Plan({}, (), (FAULT,)), (), ["files-failing"]),

@@ -52,21 +52,19 @@ def test_every_number_has_its_sample() -> None:
     assert samples(figures.FACTS) == {f"journalkeeper_{name}": value for name, value in SAMPLES.items()}
 
 
+SUMS = {**figures.STATUS.sums, "disk_bytes": None}
+FEWER = figures.FACTS._replace(status=figures.STATUS._replace(skipped=(), sums=SUMS, budget_left_bytes=None))
+
+
 @pytest.mark.parametrize(
     ("facts", "gone"),
     [
         (figures.FACTS._replace(counters=None), "journalkeeper_actions_total"),
         (figures.FACTS._replace(counters=Counters()), "journalkeeper_reclaimed_bytes"),
         (figures.FACTS._replace(status=None), "journalkeeper_files"),
-        (figures.FACTS._replace(status=figures.STATUS._replace(skipped=())), "journalkeeper_skipped_files"),
-        (
-            figures.FACTS._replace(status=figures.STATUS._replace(sums={**figures.STATUS.sums, "disk_bytes": None})),
-            "journalkeeper_disk_bytes",
-        ),
-        (
-            figures.FACTS._replace(status=figures.STATUS._replace(budget_left_bytes=None)),
-            "journalkeeper_budget_left_bytes",
-        ),
+        (FEWER, "journalkeeper_skipped_files"),
+        (FEWER, "journalkeeper_disk_bytes"),
+        (FEWER, "journalkeeper_budget_left_bytes"),
         (figures.FACTS._replace(last_run_timestamp_us=None), "journalkeeper_last_run_timestamp_seconds"),
         (figures.FACTS._replace(intake_delay_us=None), "journalkeeper_intake_delay_seconds"),
     ],
