@@ -142,19 +142,11 @@ def test_progress_is_told_as_the_job_gets_on(fake: FakeService) -> None:
         asyncio.get_running_loop().call_later(0.2, move)
         asyncio.get_running_loop().call_later(0.6, service.removed, "done")
 
+    fake.job = {"State": "queued"}
     fake.on_defragment = work
     _, drawn = defragmented()
-    assert Progress(2, 2, "/j/a", 9, 10) in drawn
-
-
-def test_a_job_that_waits_for_others_says_so(fake: FakeService) -> None:
-    def wait(service: FakeService) -> None:
-        asyncio.get_running_loop().call_later(0.3, service.removed, "done")
-
-    fake.job = {"State": "queued"}
-    fake.on_defragment = wait
-    _, drawn = defragmented()
     assert drawn[0].path == client.QUEUED
+    assert Progress(2, 2, "/j/a", 9, 10) in drawn
 
 
 def test_a_wish_to_stop_cancels_the_job_once_and_waits_for_it(fake: FakeService) -> None:
@@ -272,18 +264,22 @@ def asked(*words: str) -> bool:
         ["/elsewhere/a.journal"],
         ["/var/log/journal/abc/a.journal", "/var/log/journals/a.journal"],
         [f"/var/log/journal/abc/{number:0120}.journal" for number in range(500)],
-        [os.fsdecode(b"/var/log/journal/abc/\xff.journal")],
         ["/var/log/journal/ü/a.journal"],  # on the bus, each byte of another character is escaped
     ],
 )
 def test_paths_that_the_service_does_not_watch_are_not_asked_of_it(fake: FakeService, words: list[str]) -> None:
     assert not asked(*words)
     assert asked("/var/log/journal/abc/a.journal")
+
+
+def test_only_the_service_of_this_state_and_these_directories_is_asked(
+    fake: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert asked()
-
-
-def test_a_service_with_other_directories_is_not_asked(fake: FakeService) -> None:
     fake.manager["Directories"] = ["/var/log/journal", "/srv/journal"]
+    assert not asked()
+    fake.manager["Directories"] = ["/var/log/journal"]
+    monkeypatch.setenv("STATE_DIRECTORY", os.fspath(tmp_path / "own"))
     assert not asked()
 
 
@@ -295,13 +291,6 @@ def test_a_finding_is_read_from_the_bus_as_the_service_made_it(fake: FakeService
     assert service is not None
     with service:
         assert service.manager().findings == (found, found)
-
-
-def test_a_state_directory_of_ones_own_is_not_the_services(
-    fake: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("STATE_DIRECTORY", os.fspath(tmp_path / "own"))
-    assert not asked()
 
 
 def test_a_service_that_does_not_answer_is_hung_and_the_record_is_shown(

@@ -135,68 +135,50 @@ NOTHING = Told(frozenset(), rescan=False)
 # appends
 
 
-def test_an_append_is_told_with_its_instance(top: Path, scene: Scene) -> None:
-    active = top / MACHINE / "system.journal"
-    assert scene.after(lambda: append(active)) == Told(frozenset({str(top / MACHINE)}), rescan=False)
-
-
-@pytest.mark.parametrize("name", [ARCHIVE, "system@0000000000000001-0000000000000001.journal~", "other"])
-def test_writes_to_other_files_are_not_reported(top: Path, watching: Watching, name: str) -> None:
-    (top / MACHINE / name).write_bytes(b"x")
-    assert watching(top).after(lambda: append(top / MACHINE / name)) == NOTHING
-
-
-def test_many_appends_are_one_change(top: Path, scene: Scene) -> None:
-    active = top / MACHINE / "system.journal"
-    scene.after(*[lambda: append(active)] * 500)
-    assert len(scene.changes) == 1
-
-
 def test_a_directory_that_becomes_an_instance_is_watched_as_one(tmp_path: Path, watching: Watching) -> None:
-    scene, active = watching(tmp_path), tmp_path / "system.journal"
+    top = os.fsdecode(os.fsencode(tmp_path) + b"/j\xff")
+    os.mkdir(top)
+    scene, active = watching(top), Path(top, "system.journal")
     assert scene.after(active.touch).rescan
-    assert scene.after(lambda: append(active)).appended == {str(tmp_path)}
+    assert scene.after(lambda: append(active)).appended == {top}
 
 
 # when a look is due
 
 
 ACTIVE = "system.journal"
+OLD = "system@0000000000000001-0000000000000001.journal~"
 STRANGE = "user-\udcff\udcfe.journal"
 
 
-@pytest.mark.parametrize(
-    ("doing", "rescan", "everything"),
-    [
-        (lambda instance: (instance / ARCHIVE).touch(), True, False),
-        (lambda instance: (instance / "user-1000.journal").touch(), True, False),
-        (lambda instance: (instance / STRANGE).touch(), True, False),
-        (lambda instance: (instance / ACTIVE).rename(instance / ARCHIVE), True, False),
-        (lambda instance: (instance / ACTIVE).unlink(), True, False),
-        (lambda instance: append(instance / ACTIVE), False, False),
-        (lambda instance: (instance / ACTIVE).chmod(0o600), False, False),
-        (lambda instance: (instance / ".journalkeeper-1.tmp").touch(), False, False),  # our work must not wake us
-        (lambda instance: (instance.parent / f"{MACHINE}.new").mkdir(), True, True),
-        (lambda instance: instance.rename(instance.parent / f"{MACHINE}.new"), True, True),
-    ],
-    ids=["new", "user", "not UTF-8", "renamed", "removed", "append", "chmod", "ours", "below", "moved"],
-)
+DOINGS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "new": (lambda instance: (instance / ARCHIVE).touch(), "rescan"),
+    "user": (lambda instance: (instance / "user-1000.journal").touch(), "rescan"),
+    "not UTF-8": (lambda instance: (instance / STRANGE).touch(), "rescan"),
+    "renamed": (lambda instance: (instance / ACTIVE).rename(instance / ARCHIVE), "rescan"),
+    "removed": (lambda instance: (instance / ACTIVE).unlink(), "rescan"),
+    "append": (lambda instance: append(instance / ACTIVE), "appended"),
+    "to an archive": (lambda instance: append(instance / OLD), ""),
+    "to another": (lambda instance: append(instance / "other"), ""),
+    "chmod": (lambda instance: (instance / ACTIVE).chmod(0o600), ""),
+    "ours": (lambda instance: (instance / ".journalkeeper-1.tmp").touch(), ""),  # our work must not wake us
+    "below": (lambda instance: (instance.parent / f"{MACHINE}.new").mkdir(), "rescan, everything"),
+    "moved": (lambda instance: instance.rename(instance.parent / f"{MACHINE}.new"), "rescan, everything"),
+}
+
+
+@pytest.mark.parametrize("name", DOINGS)
 def test_a_look_is_due_when_a_journal_file_or_a_directory_comes_or_goes(
-    top: Path, scene: Scene, doing: Callable[[Path], object], rescan: bool, everything: bool
+    top: Path, watching: Watching, name: str
 ) -> None:
     """`everything`: the directories to watch may be others."""
-    scene.after(lambda: doing(top / MACHINE))
-    assert any(change.rescan for change in scene.changes) is rescan
-    assert any(change.everything for change in scene.changes) is everything
-
-
-def test_a_directory_whose_own_name_is_not_utf8_is_watched(tmp_path: Path, watching: Watching) -> None:
-    top = os.fsdecode(os.fsencode(tmp_path) + b"/j\xff")
-    os.mkdir(top)
-    scene = watching(top)
-    Path(top, "remote").mkdir()
-    scene.after()
-    assert scene.after(lambda: Path(top, "remote", "remote-a.journal").touch()).rescan
+    for other in (OLD, "other"):
+        (top / MACHINE / other).write_bytes(b"x")
+    scene, (doing, expected) = watching(top), DOINGS[name]
+    told = scene.after(lambda: doing(top / MACHINE))
+    assert told.rescan is ("rescan" in expected)
+    assert any(change.everything for change in scene.changes) is ("everything" in expected)
+    assert told.appended == ({str(top / MACHINE)} if expected == "appended" else set())
 
 
 # directories
@@ -288,12 +270,6 @@ def test_an_instance_made_while_the_others_are_being_watched_is_not_missed(
     assert scene.watches(late)
 
 
-def test_two_tops_one_below_the_other_share_their_watches(top: Path, watching: Watching) -> None:
-    scene = watching(top, top / MACHINE)
-    assert scene.after(lambda: append(top / MACHINE / "system.journal")).appended == {str(top / MACHINE)}
-    assert scene.after((top / "remote").mkdir).rescan
-
-
 def test_a_directory_that_cannot_be_watched_is_said_and_the_others_are(
     tmp_path: Path, top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,8 +309,11 @@ def mountable(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
 
 @pytest.mark.root
 def test_a_mount_on_a_top_is_found_and_the_files_below_it_afterwards(
-    top: Path, mountable: Callable[[Path], None], scene: Scene
+    tmp_path: Path, top: Path, mountable: Callable[[Path], None], scene: Scene
 ) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    assert scene.after(lambda: mountable(elsewhere), lambda: run("umount", elsewhere)) == NOTHING
     assert scene.after(lambda: mountable(top)).rescan
     assert scene.count() == 2
     assert scene.after((top / "remote").mkdir).rescan
@@ -352,13 +331,6 @@ def test_the_mount_that_a_missing_top_lies_on_is_waited_for(
     scene = watching(point / "journal")
     assert scene.after(lambda: mountable(point)).rescan
     assert scene.after((point / "journal" / MACHINE).parent.mkdir).rescan
-
-
-@pytest.mark.root
-def test_mounts_elsewhere_are_not_told(tmp_path: Path, mountable: Callable[[Path], None], scene: Scene) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    assert scene.after(lambda: mountable(elsewhere), lambda: run("umount", elsewhere)) == NOTHING
 
 
 def test_a_carriage_return_in_a_mount_point_ends_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
