@@ -34,7 +34,7 @@ def newest(data: bytes, after_seqnum: int = 0, most: int = 100) -> list[Entry]:
 
 
 @pytest.mark.parametrize("compact", [False, True])
-@pytest.mark.parametrize("count", [0, 1, 4, 5, 12, 13, 100])
+@pytest.mark.parametrize("count", [0, 4, 5, 100])
 def test_the_newest_entries_come_first(count: int, compact: bool) -> None:
     data = journal([row(number) for number in range(1, count + 1)], compact=compact)
     wanted = [Entry(n, NOW_US + n, NOW_US + n - 100, NOW_US + n, BOOT) for n in range(count, 0, -1)]
@@ -46,14 +46,6 @@ def test_the_newest_entries_come_first(count: int, compact: bool) -> None:
 @pytest.mark.parametrize("source", [None, b"", b"-5", b"1e9", b"7 ", b"9" * 21, "\u0663".encode()])
 def test_a_damaged_time_of_sending_is_none(source: bytes | None) -> None:
     assert newest(journal([(1, 5, source)])) == [Entry(1, 5, None, 5, BOOT)]
-
-
-def test_a_chain_that_leads_back_is_refused() -> None:
-    data = bytearray(journal([row(number) for number in range(1, 30)]))
-    (first,) = struct.unpack_from("<Q", data, 176)
-    struct.pack_into("<Q", data, first + 16, first)
-    with pytest.raises(ValueError, match="no entry array"):
-        newest(bytes(data))
 
 
 @pytest.mark.parametrize(("empty", "found"), [(entries.MOST_ARRAYS - 1, 1), (entries.MOST_ARRAYS, 0)])
@@ -131,13 +123,6 @@ def test_a_link_in_the_path_is_not_followed(tmp_path: Path) -> None:
     assert intake.find_worst_us(paths) is None
 
 
-def test_files_of_remote_hosts_do_not_count_under_any_name() -> None:
-    own = hosts.file(Kind.ACTIVE)
-    theirs = own._replace(path="/var/log/journal/remote/system.journal", instance=layout.REMOTE)
-    bad = own._replace(path="/var/log/journal/x/system.journal", problem=Reason.BAD_HEADER)
-    assert list_journald_files([own, theirs, bad, hosts.file(Kind.ARCHIVED)]) == [own.path]
-
-
 def test_the_99th_percentile_is_that_of_the_newest_thousand(tmp_path: Path) -> None:
     active = tmp_path / "system.journal"
     intake, rows = IntakeMeter(entries=KEPT), [row(1)]
@@ -146,3 +131,18 @@ def test_the_99th_percentile_is_that_of_the_newest_thousand(tmp_path: Path) -> N
         active.write_bytes(journal(rows))
         intake.find_worst_us([f"{active}"])
         assert intake.p99_us == (wait_us or 0)
+
+
+def test_a_chain_that_leads_back_is_refused() -> None:
+    data = bytearray(journal([row(number) for number in range(1, 30)]))
+    (first,) = struct.unpack_from("<Q", data, 176)
+    struct.pack_into("<Q", data, first + 16, first)
+    with pytest.raises(ValueError, match="no entry array"):
+        newest(bytes(data))
+
+
+def test_files_of_remote_hosts_do_not_count_under_any_name() -> None:
+    own = hosts.file(Kind.ACTIVE)
+    theirs = own._replace(path="/var/log/journal/remote/system.journal", instance=layout.REMOTE)
+    bad = own._replace(path="/var/log/journal/x/system.journal", problem=Reason.BAD_HEADER)
+    assert list_journald_files([own, theirs, bad, hosts.file(Kind.ARCHIVED)]) == [own.path]

@@ -84,7 +84,6 @@ def test_a_request_is_one_call_and_one_answer(
     [
         ((b'{"error":"io.systemd.PermissionDenied"}\0',), "io.systemd.PermissionDenied"),
         ((b'"no"\0',), "refused to rotate: no"),
-        ((b"not json\0",), "answer is not a JSON object"),
         ((), "answer is not a JSON object"),
         ((b'{"parameters":',), "answer is not a JSON object"),
         ((b"x" * (control.ANSWER_BYTES + 1),), "answer is not a JSON object"),
@@ -161,11 +160,6 @@ def can_be_asked(path: Path) -> bool:
     return control.can_be_asked(layout.describe_directory(str(path)))
 
 
-def test_the_journalds_of_this_machine_can_be_asked(own: Path) -> None:
-    assert can_be_asked(own / ID)
-    assert can_be_asked(own / f"{ID}.web")
-
-
 def test_nobody_is_asked_for_another_directory(own: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "mnt" / ID
     elsewhere.mkdir(parents=True)
@@ -175,23 +169,21 @@ def test_nobody_is_asked_for_another_directory(own: Path, tmp_path: Path) -> Non
         assert not can_be_asked(path), path
 
 
-def test_without_a_readable_machine_id_nobody_is_asked(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "read_machine_id", Mock(side_effect=PermissionError))
-    assert not can_be_asked(own / ID)
+Undo = Callable[[Path, pytest.MonkeyPatch], object]
+OBSTACLES: dict[str, Undo] = {
+    "it writes to /run": lambda runtime, _: (runtime / "flushed").unlink(),
+    "no socket": lambda _runtime, _patch: os.unlink(control.get_socket_path()),
+    "no machine id": lambda _, patch: patch.setattr(layout, "read_machine_id", lambda *_: ""),
+    "an unreadable one": lambda _, patch: patch.setattr(layout, "read_machine_id", Mock(side_effect=PermissionError)),
+}
 
 
-def test_a_journald_that_writes_to_run_is_not_asked(own: Path, runtime: Path) -> None:
-    (runtime / "flushed").unlink()
-    assert not can_be_asked(own / ID)
-    assert can_be_asked(own / f"{ID}.web")
-
-
-def test_without_a_socket_or_a_machine_id_nobody_can_be_asked(
-    own: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", OBSTACLES)
+def test_a_journald_of_this_machine_can_be_asked_until_an_obstacle_comes(
+    own: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    os.unlink(control.get_socket_path())
+    assert can_be_asked(own / ID)
+    assert can_be_asked(own / f"{ID}.web")
+    OBSTACLES[name](runtime, monkeypatch)
     assert not can_be_asked(own / ID)
-    Path(control.get_socket_path()).touch()
-    assert not can_be_asked(own / ID)
-    monkeypatch.setattr(layout, "read_machine_id", lambda *_: "")
-    assert not can_be_asked(own)
+    assert can_be_asked(own / f"{ID}.web") is ("machine id" not in name and "unread" not in name)

@@ -28,7 +28,6 @@ SOON = f"1 directory waits until the service has run for SettleSec=. {NOW_HELPS}
     [
         ([], "Nothing to do: no journal file was found."),
         ([skip(Reason.SHARED, puts_off=False)], "Nothing to do: 1 file left alone."),  # --now would not help
-        ([skip(Reason.BAD_HEADER, puts_off=False)], "Nothing to do: 1 file left alone."),  # it was found
         ([WINDOW], f"1 file left alone: 1 file waits for journald's next flush. {NOW_HELPS}"),
         (
             [skip(Reason.QUIET_HOURS)._replace(detail="until Fri 18:00 (QuietHours=)")],

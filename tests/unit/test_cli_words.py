@@ -52,16 +52,12 @@ def test_common_options_stand_before_or_after_the_command_and_the_later_one_wins
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("defrag", Request()),
         ("defrag --upkeep", Request()),
-        ("defrag --active", Request(active=True)),
-        ("defrag --archived", Request(archived=True)),
         ("defrag --active --archived", Request(active=True, archived=True)),
         ("plan --now --allow-unshare", Request(now=True, allow_unshare=True)),
         ("defrag --before-shutdown", Request(before_shutdown=True)),
         ("defrag --compress=zstd:15", Request(compress="zstd:15")),
         ("defrag --compress lzo", Request(compress="lzo")),
-        ("defrag --compress=no", Request(compress="no")),
         ("defrag /j/a --now /j/b", Request(paths=("/j/a", "/j/b"), now=True)),
         ("defrag -n /j/../j/a", Request(paths=("/j/a",))),
         ("defrag -- -n", Request(paths=("/cwd/-n",))),
@@ -90,12 +86,9 @@ def test_a_pause_without_an_end_is_the_same_in_both_words(line: str, span_us: in
         ("scan --foo", "unknown argument: --foo; see --help"),
         ("status /j/a", "unknown argument: /j/a; see --help"),
         ("defrag --compress=zstd:16", "zstd:1 to zstd:15"),
-        ("defrag --compress=gzip", "allowed are no, lzo"),
         ("probe", "required: PROBE"),
-        ("probe syslog --rate 0", "from 0.01 to 20000"),
         ("probe syslog --rate nan", "from 0.01 to 20000"),
         ("probe syslog --size 1.5", "invalid number value: '1.5'"),
-        ("probe syslog --seconds 0", "from 0.1 to 86400"),
         ("lab compare", "required: DIR"),
         ("lab compare / --extents=15001", "from 100 to 15000"),
         ("lab compare / --iops=-1", "from 0 to 1e+06"),
@@ -154,7 +147,7 @@ def test_the_line_is_drawn_at_most_ten_times_a_second_and_erased_at_the_end(monk
     assert "\n" not in text
 
 
-@pytest.mark.parametrize("columns", [1, 10, 20, 40, 80, 300])
+@pytest.mark.parametrize("columns", [1, 20, 300])
 def test_the_line_leaves_the_last_column_free_and_escapes_the_path(
     monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
