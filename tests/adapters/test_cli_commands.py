@@ -172,7 +172,6 @@ NOCOW_SET = Outcome(DIRECTORY, Verb.SET_NOCOW, Result.DONE, Reason.NO_REDUNDANCY
 @pytest.mark.parametrize(
     ("word", "actions", "outcomes", "says"),
     [
-        ("plan", (SET_NOCOW, SET_NOCOW), (), "2 directories to do. 1 file left alone.\n"),
         ("plan", (SET_NOCOW, ACTION), (), "1 file and 1 directory to do: 45 MiB to rewrite, 9,447 to ~360 extents,"),
         ("defrag", (), (NOCOW_SET, DONE), "1 file and 1 directory done: 9,447 to 360 extents, "),
     ],
@@ -236,11 +235,8 @@ def test_defrag_shows_what_became_of_every_file(typed: Typed) -> None:
         " 1 file left alone.\n"
     )
     assert typed("defrag", engine=FakeEngine(DONE)) == (0, out, "")
-
-
-def test_a_rotation_alone_has_no_sum_of_extents(typed: Typed) -> None:
     rotated = DONE._replace(action=Verb.ROTATE, bytes_written=0)
-    assert "1 file done: 0 B rewritten in" in typed("defrag", engine=FakeEngine(rotated)).out
+    assert "1 file done: 0 B rewritten in" in typed("defrag", engine=FakeEngine(rotated)).out, "no sum of extents"
 
 
 def test_defrag_with_nothing_to_do_says_why_for_each_file_and_is_done(typed: Typed) -> None:
@@ -257,7 +253,6 @@ def test_defrag_with_nothing_to_do_says_why_for_each_file_and_is_done(typed: Typ
     ("reason", "says"),
     [
         (Reason.VANISHED, "as it is; `journalkeeper scan` lists"),
-        (Reason.NOT_JOURNAL, "as it is; `journalkeeper scan` lists"),
         (Reason.NOT_REGULAR, "as it is; name the files themselves, or a journal"),
         (Reason.BAD_HEADER, "as it is; `journalctl --verify"),
         (Reason.NOT_BTRFS, "as it is\n"),
@@ -305,7 +300,7 @@ def test_notices_of_a_run_go_to_stderr(typed: Typed) -> None:
     json.loads(said.out)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signals_only_ask_defrag_to_stop_and_it_says_what_was_done(number: signal.Signals, typed: Typed) -> None:
     engine = FakeEngine(DONE)
 
@@ -342,7 +337,6 @@ def test_ctrl_c_ends_a_reading_command_with_one_line(typed: Typed) -> None:
     ("error", "says"),
     [
         (NotBtrfsError("/j"), "/j: not on btrfs"),
-        (BusyError("another run is on; wait for it"), "another run is on"),
         (KeeperError("two\nlines"), r"two\nlines"),
         (FileError("list it", "/j/\x1b", errno.EIO), r"/j/\x1b: cannot list it: Input/output error"),
         (NeedsRootError("they may be read by root only"), "defrag needs root, try sudo: they may be read by root only"),
@@ -376,45 +370,31 @@ def test_a_user_who_may_read_no_file_is_told_to_be_root(words: list[str], typed:
     engine = FakeEngine(files=(CLOSED,), plan=Plan({}, (), (Skip("/j/a", Reason.UNREADABLE, ""),)))
     line = f"journalkeeper: {words[0]} needs root, try sudo: the file is not readable\n"
     assert typed(*words, engine=engine) == (1, "", line)
+    if words[0] == "defrag":
+        why = "/j: cannot open it: Permission denied"
+        refused = FakeEngine(error=FileError("open it", "/j", errno.EACCES))
+        assert typed(*words, engine=refused) == (1, "", f"journalkeeper: defrag needs root, try sudo: {why}\n")
 
 
 @pytest.mark.usefixtures("as_user")
 def test_a_user_who_may_read_some_files_sees_them_and_is_told_of_the_rest(typed: Typed) -> None:
     said = typed("scan", engine=FakeEngine(files=(FILE, CLOSED)))
-    line = "journalkeeper: 1 of 2 files cannot be read as this user: try sudo\n"
-    assert (said.status, said.err) == (1, line)
-    assert re.search(r"\n(1 of 1 journal file is|No file is) fragmented.* 1 not examined: see FLAGS", said.out), (
-        said.out
-    )
+    assert (said.status, said.err) == (1, "journalkeeper: 1 of 2 files cannot be read as this user: try sudo\n")
+    assert "\nNo file is fragmented: 1 journal file, " in said.out
 
 
 @pytest.mark.usefixtures("as_root")
-@pytest.mark.parametrize("problem", [Reason.UNREADABLE, Reason.VANISHED, Reason.NOT_WATCHED])
+@pytest.mark.parametrize("problem", [Reason.UNREADABLE, Reason.VANISHED])
 def test_a_scan_says_nothing_of_files_that_it_did_not_examine(problem: Reason, typed: Typed) -> None:
-    whole = FILE._replace(extents=hosts.extents(1, 45 << 20))
     odd = FILE._replace(path="/j/x.journal", problem=problem, extents=hosts.extents(0, 0), size_bytes=0)
-    said = typed("scan", engine=FakeEngine(files=(whole, odd)))
-    assert (
-        "No file is fragmented: 1 journal file, 1 extent (ideal 1), 45 MiB, 89 MiB on disk. 1 not examined" in said.out
-    )
+    said = typed("scan", engine=FakeEngine(files=(FILE, odd)))
+    assert "fragmented: 1 journal file, 9,447 extents (ideal 1), 45 MiB, 89 MiB on disk. 1 not examined" in said.out
     said = typed("scan", engine=FakeEngine(files=(odd,)))
     assert "No journal file was examined. 1 not examined: see FLAGS." in said.out
     assert "fragmented" not in said.out
 
 
-@pytest.mark.usefixtures("as_user")
-def test_a_user_whom_the_kernel_refuses_is_told_which_command_needs_root_and_why(typed: Typed) -> None:
-    said = typed("defrag", engine=FakeEngine(error=FileError("open it", "/j", errno.EACCES)))
-    assert (said.status, said.err) == (
-        1,
-        "journalkeeper: defrag needs root, try sudo: /j: cannot open it: Permission denied\n",
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [("missing", "No such file"), ("file", "is not a directory; -D takes"), ("file/below", "Not a directory")],
-)
+@pytest.mark.parametrize(("name", "says"), [("missing", "No such file"), ("file", "is not a directory; -D takes")])
 @pytest.mark.parametrize("command", ["scan", "status"])
 def test_a_directory_that_is_none_exits_1_and_is_named(
     command: str, name: str, says: str, typed: Typed, tmp_path: Path
@@ -488,12 +468,10 @@ def test_history_lists_what_was_done_the_oldest_first(typed: Typed) -> None:
     [
         ([], ["/j/abc/system.journal", "/j/\x1b/b"]),
         (["/j/abc/system.journal"], ["/j/abc/system.journal"]),
-        (["/j/abc"], ["/j/abc/system.journal"]),
         (["-D", "/j/abc"], ["/j/abc/system.journal"]),
         (["--since=@1795255201.000259"], ["/j/\x1b/b"]),
         (["--until=@1795255201.000259"], ["/j/abc/system.journal"]),
         (["--since", "2026-11-21 UTC", "--until", "2026-11-22 UTC"], ["/j/abc/system.journal", "/j/\x1b/b"]),
-        (["--until", "2026-11-21 UTC"], []),
     ],
 )
 def test_history_is_of_the_paths_and_times_that_were_asked_for(
@@ -513,15 +491,12 @@ def test_history_knows_a_file_by_a_link_to_its_directory(typed: Typed, tmp_path:
         assert {row["path"] for row in rows} == {"/j/abc/system.journal"}
 
 
-NOT_RECORDED = "nothing is recorded of it; "
-
-
 @pytest.mark.usefixtures("state")
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("missing.journal", f"{NOT_RECORDED}`journalkeeper scan` lists the journal files"),
-        ("notes.txt", f"{NOT_RECORDED}`journalkeeper scan` lists the journal files"),
+        ("missing.journal", "nothing is recorded of it; `journalkeeper scan` lists the journal files"),
+        ("notes.txt", "nothing is recorded of it; `journalkeeper scan` lists the journal files"),
         ("link.journal", ""),
         ("system.journal", ""),
         (".", ""),

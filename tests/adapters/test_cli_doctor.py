@@ -76,20 +76,11 @@ def test_a_wrong_configuration_is_a_finding_and_the_other_checks_are_made(typed:
     assert "waits" in {one["rule"] for one in document["unknown"]}
 
 
-def test_without_root_the_summary_is_one_line(given: Given, typed: Typed) -> None:
-    needed = dict.fromkeys(("look", "record", "journal", "plan", "present"), Unknown("no", needs_root=True))
-    given(evidence(**needed))
-    *rest, last = typed("doctor").words.split("passed, ")
-    assert len(rest) == 1
-    assert last.endswith(" checks need root (sudo journalkeeper doctor)")
-
-
 @pytest.mark.parametrize(
     ("found", "words", "status"),
     [
         (evidence(), ["--check"], 0),
         (evidence(look=look(foreign=("/j",))), ["--check"], 0),
-        (evidence(look=DAMAGED), [], 0),
         (evidence(look=DAMAGED), ["--check"], 0),
         (evidence(storage=VOLATILE), ["--check"], 0),
         (evidence(look=Unknown("no")), ["--check"], 0),
