@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.history.state import Lock, is_locked, make_directory
+from journalkeeper.history.store import Record
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
 from tests.nobody import being_nobody
 
@@ -96,17 +97,6 @@ def test_a_lock_in_which_nothing_can_be_written_is_an_error_and_not_held(tmp_pat
         pass
 
 
-def test_the_directory_is_made_for_root_and_its_group_and_the_lock_for_root(tmp_path: Path) -> None:
-    umask = os.umask(0)
-    try:
-        with Lock(tmp_path / "a" / "b"):
-            pass
-    finally:
-        os.umask(umask)
-    assert (tmp_path / "a" / "b").stat().st_mode & 0o7777 == 0o750
-    assert (tmp_path / "a" / "b" / "lock").stat().st_mode & 0o7777 == 0o600
-
-
 @pytest.mark.parametrize("put_there", [Path.touch, lambda path: path.symlink_to("other"), lambda path: None])
 def test_a_lock_is_held_as_long_as_its_path_leads_to_it(tmp_path: Path, put_there: Callable[[Path], None]) -> None:
     path = tmp_path / "lock"
@@ -122,32 +112,34 @@ def test_a_lock_is_held_as_long_as_its_path_leads_to_it(tmp_path: Path, put_ther
     assert not lock.is_held()
 
 
-def test_a_link_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_lock_and_a_file_in_place_of_the_directory_are_refused(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(FileError) as caught, Lock(tmp_path):
-        pytest.fail("followed")
-    assert caught.value.number == errno.ELOOP
+    (tmp_path / "state").touch()
+    for place, number in ((tmp_path, errno.ELOOP), (tmp_path / "state", errno.EEXIST)):
+        with pytest.raises(FileError) as caught, Lock(place):
+            pytest.fail("held")
+        assert caught.value.number == number
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "state").touch()
-    with pytest.raises(FileError, match="cannot make the state directory") as caught, Lock(tmp_path / "state"):
-        pytest.fail("locked a file")
-    assert caught.value.number == errno.EEXIST
+def test_the_directory_the_lock_and_the_history_are_closed_to_strangers(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        with Lock(tmp_path / "a" / "b"), Record(tmp_path / "a" / "b"):
+            pass
+    finally:
+        os.umask(umask)
+    made = (tmp_path / "a" / "b", tmp_path / "a" / "b" / "lock", tmp_path / "a" / "b" / "history.db")
+    assert [path.stat().st_mode & 0o7777 for path in made] == [0o750, 0o600, 0o640]
 
 
 @needs_root
-def test_nobody_may_not_make_the_directory(open_directory: Path) -> None:
-    with being_nobody(), pytest.raises(NeedsRootError, match=r"Permission denied$"):
-        make_directory(f"{open_directory}/state")
-
-
-@needs_root
-def test_nobody_may_not_hold_the_lock(open_directory: Path) -> None:
+def test_nobody_may_not_make_the_directory_nor_hold_the_lock(open_directory: Path) -> None:
     with Lock(open_directory):
         pass
-    with being_nobody(), pytest.raises(NeedsRootError, match="cannot open the lock"), Lock(open_directory):
-        pytest.fail("a stranger holds the lock")
     with being_nobody():
+        with pytest.raises(NeedsRootError, match="cannot open the lock"), Lock(open_directory):
+            pytest.fail("a stranger holds the lock")
         assert is_locked(open_directory) is False
+        with pytest.raises(NeedsRootError, match=r"Permission denied$"):
+            make_directory(f"{open_directory}/state")

@@ -235,7 +235,6 @@ def test_an_outcome_comes_back_as_it_was(record: Record) -> None:
     keep(record, given, when_us=1_700_000_000_000_000, run=run)
     ((when_us, origin, kept),) = record.history()
     assert (when_us, origin, kept) == (1_700_000_000_000_000, "defrag", given)
-    assert kept.path == "/j/\udcff\udcfe/\n'x.journal"
     keep(record, outcome(), run=99)  # a run that was lost
     assert [entry.origin for entry in record.history()] == ["", "defrag"]
 
@@ -247,7 +246,6 @@ def test_history_is_of_files_and_of_what_is_below_directories(record: Record, mo
     def found(*paths: str) -> list[str]:
         return [entry.outcome.path for entry in record.history(paths)]
 
-    assert found("/j/m/a.journal") == ["/j/m/a.journal"]
     assert found("/j/m") == found("/j/m/") == found("/j/../j/m") == ["/j/m/a.journal", "/j/m/b.journal"]
     assert found("/j/m%", "/j/m/b.journal") == ["/j/m/b.journal", "/j/m%/a.journal"]
     assert found("/j/m/a") == found("/j/_") == []
@@ -272,9 +270,8 @@ def test_totals_are_of_each_instance_and_samples_of_active_files(record: Record)
     assert [(row.path, row.extents) for row in record.samples()] == [
         ("/j/m/system.journal", 10), ("/j/m/remote-\udcff.journal", 5),
     ]  # fmt: skip
-    assert [row.extents for row in record.samples(["/j/m/remote-\udcff.journal"])] == [5]
-    assert not record.samples(since_us=2)
-    assert not record.samples(until_us=1)
+    assert [row.extents for row in record.samples(["/j/m/remote-\udcff.journal"], since_us=1, until_us=2)] == [5]
+    assert not [*record.samples(since_us=2), *record.samples(until_us=1)]
 
 
 def test_nothing_is_written_while_nothing_changes(record: Record) -> None:
@@ -316,7 +313,6 @@ DAYS_AHEAD = 90 * DAY_US
         ((0, DAYS_AHEAD, DAYS_AHEAD + CONFIRM_US - 1), 1),  # and stayed, for too short a time to be sure
         ((0, DAYS_AHEAD, DAYS_AHEAD + CONFIRM_US), 0),
         ((0, DAYS_AHEAD, 5, DAYS_AHEAD, DAYS_AHEAD + 1), 1),  # it was set back between, and jumped again
-        ((0, DAYS_AHEAD, 5, CONFIRM_US + 5), 1),
         ((DAYS_AHEAD, DAYS_AHEAD + 1), 1),  # the first look of this record
         ((0, CONFIRM_US, 2 * CONFIRM_US), 1),
     ],
@@ -382,16 +378,6 @@ def test_a_record_that_is_not_there_is_empty_for_a_reader(tmp_path: Path) -> Non
     with Record(tmp_path, read_only=True) as record:
         assert record.last_run() is None
     assert (tmp_path / "history.db").stat().st_size == 0
-
-
-def test_the_directory_and_the_file_are_closed_to_strangers(tmp_path: Path) -> None:
-    umask = os.umask(0)
-    try:
-        Record(tmp_path / "state").close()
-    finally:
-        os.umask(umask)
-    assert (tmp_path / "state").stat().st_mode & 0o7777 == 0o750
-    assert (tmp_path / "state" / "history.db").stat().st_mode & 0o7777 == 0o640
 
 
 def test_any_name_of_a_directory_will_do(tmp_path: Path) -> None:

@@ -37,9 +37,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def lengths(clock: Clock, us_per_mib: int, *, total: int = 64 * MIB, most: int = 16 * MIB) -> list[int]:
+def lengths(clock: Clock, us_per_mib: int, *, total: int) -> list[int]:
     """The pieces on a disk that takes so long for a MiB."""
-    pace = Pace(most_bytes=most, piece_us=PIECE_US, ask=lambda _: None, tell=lambda _: None)
+    pace = Pace(most_bytes=16 * MIB, piece_us=PIECE_US, ask=lambda _: None, tell=lambda _: None)
     found = []
     for _, length in pace.iterate_pieces((Range(0, total, 0),)):
         found.append(length)
@@ -48,19 +48,19 @@ def lengths(clock: Clock, us_per_mib: int, *, total: int = 64 * MIB, most: int =
     return found
 
 
-def test_pieces_begin_small_and_at_most_double(clock: Clock) -> None:
-    found = lengths(clock, 100)
-    assert found[:4] == [256 * KIB, 512 * KIB, MIB, 2 * MIB]
-    assert max(found) == 16 * MIB
-
-
-def test_pieces_are_sized_for_half_of_what_they_may_take(clock: Clock) -> None:
-    """25 ms for what may take 50: 5 MiB of 5 ms each."""
-    assert max(lengths(clock, 5_000)) == 5 * MIB
-
-
-def test_on_the_slowest_disk_pieces_are_what_the_kernel_works_on_at_a_time(clock: Clock) -> None:
-    assert set(lengths(clock, 1_000_000, total=2 * MIB)) == {LEAST_BYTES}
+@pytest.mark.parametrize(
+    ("us_per_mib", "total", "first", "longest"),
+    [
+        (100, 64 * MIB, [256 * KIB, 512 * KIB, MIB, 2 * MIB], 16 * MIB),  # at most double, up to the largest
+        (5_000, 64 * MIB, [256 * KIB, 512 * KIB], 5 * MIB),  # 25 ms for what may take 50: half of it
+        (1_000_000, 2 * MIB, [LEAST_BYTES] * 3, LEAST_BYTES),  # as long as what the kernel works on at a time
+    ],
+)
+def test_pieces_begin_small_and_grow_with_the_speed_of_the_disk(
+    clock: Clock, us_per_mib: int, total: int, first: list[int], longest: int
+) -> None:
+    found = lengths(clock, us_per_mib, total=total)
+    assert (found[: len(first)], max(found)) == (first, longest)
 
 
 def test_without_a_time_every_piece_is_as_long_as_it_may_be(clock: Clock) -> None:
@@ -96,10 +96,8 @@ def test_a_slow_piece_counts_half_as_much_every_ten_minutes(clock: Clock) -> Non
 @pytest.mark.parametrize(
     ("kind", "compress", "hurry", "piece_us"),
     [
-        (Kind.ACTIVE, "no", False, Defrag().chunk_us),
         (Kind.ACTIVE, "no", True, Defrag().chunk_us),
         (Kind.ARCHIVED, "no", False, None),
-        (Kind.ARCHIVED, "no", True, None),
         (Kind.ARCHIVED, "zstd", False, 7_000),
         (Kind.ARCHIVED, "zstd", True, None),
     ],

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Any bytes into a parser: a value within its bounds comes out, or the documented error, and nothing else.
 
-The checks are in tests/trust/parsers.py; here they are given what looks like the real thing and what does not.
+The checks are in tests/trust/parsers.py; here they are given any bytes and the fuzzer's seeds.
 JOURNALKEEPER_EXAMPLES says how many inputs each test makes; a failing one is printed with the line that replays it.
 """
 
