@@ -83,9 +83,6 @@ class FakeService(FakePeer):
         if message.member == "Defragment" and self.refusal is None:
             self.loop.call_soon(self.on_defragment, self)
             return reply(message, "o", JOB)
-        if message.member == "Cancel":
-            self.loop.call_soon(self.removed, "canceled")
-            return reply(message, "")
         answer = {"Result": self.result, "Plan": json.dumps(self.plan)}.get(message.member)
         if isinstance(answer, str):
             return reply(message, "s", answer)
@@ -122,12 +119,12 @@ def fake(bus: PrivateBus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
         yield service
 
 
-def defragmented(*, stop: Callable[[], bool] = lambda: False) -> tuple[Report, list[Progress]]:
+def defragmented() -> tuple[Report, list[Progress]]:
     drawn: list[Progress] = []
     service = Service.find()
     assert service is not None
     with service:
-        return service.defragment(Request(now=True), on_progress=drawn.append, stop=stop), drawn
+        return service.defragment(Request(now=True), on_progress=drawn.append, stop=lambda: False), drawn
 
 
 pytestmark = pytest.mark.root
@@ -147,13 +144,6 @@ def test_progress_is_told_as_the_job_gets_on(fake: FakeService) -> None:
     _, drawn = defragmented()
     assert drawn[0].path == client.QUEUED
     assert Progress(2, 2, "/j/a", 9, 10) in drawn
-
-
-def test_a_wish_to_stop_cancels_the_job_once_and_waits_for_it(fake: FakeService) -> None:
-    fake.on_defragment = lambda _: None
-    report, _ = defragmented(stop=lambda: True)
-    assert report.is_interrupted
-    assert fake.calls.count("Cancel") == 1
 
 
 @pytest.mark.parametrize(

@@ -112,9 +112,6 @@ def test_nobody_reads_everything(bus: PrivateBus, daemon: Daemon) -> None:
     ):
         done = bus.gdbus(member, *words, nobody=True)
         assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_plan_is_for_everybody_and_fails_with_a_name_and_a_sentence(bus: PrivateBus, daemon: Daemon) -> None:
     done = bus.gdbus("Plan", "[]", "", "0", nobody=True)
     assert "org.journalkeeper1.Error.NotBtrfs" in done.stderr
     assert "journalkeeper works only on btrfs" in done.stderr
@@ -212,17 +209,6 @@ def test_an_object_that_is_not_there_has_an_error(bus: PrivateBus, daemon: Daemo
     for path in ("/nothing", "/org/journalkeeper1/job/1", "/org/journalkeeper1/file/_2fx", "/org/journalkeeper1/file"):
         done = bus.gdbus(f"{names.PROPERTIES}.GetAll", names.JOB, path=path)
         assert f"{names.BUS}.Error.UnknownObject: there is no object" in done.stderr, done.stderr
-
-
-def test_a_wrong_configuration_is_refused_with_its_line_and_the_running_values_stay(
-    bus: PrivateBus, daemon: Daemon
-) -> None:
-    daemon.config.write_text("[Defrag]\nCompress=gzip\n")
-    done = bus.gdbus("Reload")
-    assert "org.journalkeeper1.Error.BadConfiguration" in done.stderr
-    assert f"{daemon.config}:2: Compress: " in done.stderr
-    daemon.config.write_text("")
-    assert bus.gdbus("Reload").returncode == 0
 
 
 def test_a_job_that_comes_to_nothing_has_its_error_as_result(bus: PrivateBus, daemon: Daemon) -> None:

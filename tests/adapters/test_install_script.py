@@ -120,27 +120,6 @@ def test_an_interrupted_upgrade_keeps_the_old_version_and_the_next_one_keeps_uni
 
 
 @pytest.mark.root
-@pytest.mark.slow
-def test_uninstall_leaves_the_admins_files_and_purge_leaves_nothing(image: Path) -> None:
-    """It is the last test of this image."""
-    own = image / "etc/journalkeeper.conf"
-    own.write_text("[Metrics]\nTextfile=/metrics\n")
-    metrics = image / "metrics/journalkeeper.prom"
-    metrics.parent.mkdir()
-    metrics.touch()
-    done = install("--root", image, "--uninstall")
-    assert done.returncode == 0
-    kept = [f"kept: {image}/metrics/journalkeeper.prom", f"kept: {image}/etc/journalkeeper.conf"]
-    said = done.stderr.splitlines()
-    assert (said[:-1], said[-1].startswith("removed")) == (kept, True), "and nothing of systemctl's"
-    assert files(image) == {"/etc/journalkeeper.conf", "/metrics/journalkeeper.prom"}
-    assert not (image / HOME).exists()
-    assert not (image / "usr/share").exists(), "directories that it made go, too"
-    assert install("--root", image, "--uninstall", "--purge").returncode == 0
-    assert files(image) == set()
-
-
-@pytest.mark.root
 @pytest.mark.parametrize("words", [[], ["--uninstall"]])
 def test_files_of_a_package_are_left_to_the_package(tmp_path: Path, words: list[str]) -> None:
     program = tmp_path / "usr/bin/journalkeeper"

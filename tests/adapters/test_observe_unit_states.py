@@ -77,7 +77,6 @@ def test_a_manager_that_does_not_answer_is_unknown_in_time(
 @pytest.mark.parametrize(
     ("state", "answers", "silence"),
     [
-        ("running", True, None),
         ("running", None, None),
         ("running", False, Silence.HUNG),
         ("masked", None, Silence.MASKED),

@@ -136,14 +136,6 @@ async def test_calls_above_the_rate_are_answered_late_and_then_not_at_all(known:
     assert known.admit(user, LONG_COST) == 1.0
 
 
-async def test_a_caller_that_waits_for_each_answer_gets_them_all(known: Callers, clock: Clock) -> None:
-    user = (await identify(known, ":1.1")).user
-    for _ in range(1000):
-        wait_s = known.admit(user, LONG_COST)
-        assert wait_s is not None
-        clock.now_s += wait_s
-
-
 async def test_a_user_has_few_long_calls_under_way(known: Callers) -> None:
     first, second, other = [await identify(known, name) for name in (":1.1", ":1.2", ":1.3")]
     places = [one.user.count_long_call() for one in [first, second] * (AT_ONCE // 2)]

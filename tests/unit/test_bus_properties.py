@@ -93,14 +93,9 @@ def test_every_property_of_the_contract_has_a_value_of_its_type() -> None:
         (objects.JOB_INTERFACE.properties, job),
     ):
         signatures = {row.bus: row.signature for row in rows}
-        assert shown.keys() == signatures.keys()
-        wrong = [
-            name
-            for name, value in shown.items()
-            if type(value) is not plain.get(signatures[name], dict)
-            or (signatures[name] == "t" and not 0 <= int(str(value)) < 1 << 64)
-        ]
-        assert wrong == []
+        types = {name: plain.get(signature, dict) for name, signature in signatures.items()}
+        assert {name: type(value) for name, value in shown.items()} == types
+        assert all(0 <= int(shown[name]) < 1 << 64 for name in shown if signatures[name] == "t")
 
 
 def test_unknown_numbers_are_0_and_no_budget_is_the_largest_number() -> None:
@@ -135,7 +130,7 @@ def many(*paths: str, owner: str = "system") -> Findings:
     return found()._replace(files=rows, decided={path: Skip(path, Reason.IDEAL, "secret") for path in paths})
 
 
-@pytest.mark.parametrize("count", [0, 1, 499, 500, 501, 1100])
+@pytest.mark.parametrize("count", [0, 500, 501, 1100])
 def test_files_are_listed_in_pages_until_an_answer_is_empty(count: int) -> None:
     findings = many(*(f"{TOP}/m/system@{number}.journal" for number in range(count)))
     paths: list[str] = []
@@ -188,15 +183,14 @@ def test_a_document_that_is_too_long_lacks_rows_without_work_and_counts_them() -
 def test_a_jobs_document_hides_details_of_others_and_lacks_rows_where_it_is_too_long() -> None:
     paths = [f"{TOP}/m/{archive_name(number, 'user-1000')}" for number in range(5000)]
     outcomes = tuple(DONE._replace(path=path, detail="y" * 200) for path in paths)
-    report = Report(
-        Plan({}, (), tuple(Skip(path, Reason.IDEAL, "x" * 200) for path in paths)), outcomes, 7, 0.0, ("n",)
-    )
+    skips = tuple(Skip(path, Reason.IDEAL, "x" * 200) for path in paths)
+    report = Report(Plan({}, (), skips), outcomes, 7, 0.0, ("n",))
     text = write_document(report, lambda _: True)
     assert len(text) <= values.DOCUMENT_MOST
     written = json.loads(text)
-    assert (written["written_bytes"], written["notices"]) == (7, ["n"])
     assert len(written["outcomes"]) + len(written["skipped"]) + written["omitted"] == 10_000
     written = json.loads(write_document(report._replace(outcomes=outcomes[:9]), lambda _: True))
+    assert (written["written_bytes"], written["notices"]) == (7, ["n"])
     assert written["outcomes"] == to_json(outcomes[:9])
     assert 0 < written["omitted"] < 5000
     written = json.loads(write_document(report._replace(outcomes=outcomes[:9]), lambda _: False))
@@ -210,9 +204,7 @@ def test_only_what_is_known_to_be_less_was_reclaimed(before: int | None, after: 
     assert outcome._replace(unshared_bytes=1).reclaimed_bytes == 0
 
 
-@pytest.mark.parametrize(
-    ("done", "total", "progress"), [(0, 0, 0.0), (0, 4, 0.0), (1, 4, 0.25), (4, 4, 1.0), (9, 4, 1.0)]
-)
+@pytest.mark.parametrize(("done", "total", "progress"), [(0, 0, 0.0), (1, 4, 0.25), (9, 4, 1.0)])
 def test_progress_is_from_0_to_1(done: int, total: int, progress: float) -> None:
     job = Job(1, Request())
     job.progress = Progress(1, 2, PATH, done, total)

@@ -23,27 +23,29 @@ from tests.answers import check
 WORST = Measured("btrfsmaintenance", 123.456, 99.9, 99.9, 1234.5, 123_456, 9, 10 << 30, 1 << 40, checksummed=True)
 
 
-@pytest.mark.parametrize("words", [("-D", "/"), ("--config", "/dev/null")])
-def test_an_option_of_the_hosts_own_journal_is_a_usage_error(
-    words: tuple[str, str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        ("{place} -D /", 2, "leave out -D and --config"),
+        ("{place} --config /dev/null", 2, "leave out -D and --config"),
+        ("{place}/none", 1, "/none: is no directory"),
+        ("{place}/file", 1, "/file: is no directory"),
+        ("{place}", 1, "mkfs.btrfs is not installed: install the package btrfs-progs"),
+    ],
+)
+def test_an_obstacle_is_named_with_the_remedy(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    words: str,
+    status: int,
+    says: str,
 ) -> None:
-    assert main(["lab", "compare", "/", *words]) == 2
-    assert "leave out -D and --config" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["none", "file"])
-def test_a_path_that_is_no_directory_is_named(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
-    assert main(["lab", "compare", f"{tmp_path}/{name}"]) == 1
-    assert f"{tmp_path}/{name}: is no directory" in capsys.readouterr().err
-
-
-def test_a_missing_mkfs_is_named_with_its_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}")
-    assert main(["lab", "compare", f"{tmp_path}"]) == 1
-    assert "mkfs.btrfs is not installed: install the package btrfs-progs" in capsys.readouterr().err
+    assert main(["lab", "compare", *words.format(place=tmp_path).split()]) == status
+    assert says in capsys.readouterr().err
 
 
 def test_the_table_fits_80_columns() -> None:

@@ -301,13 +301,11 @@ def test_a_window_that_the_margins_leave_nothing_of_is_only_looked_at_for_its_en
 # Files that nobody will flush
 
 
-def test_a_file_left_online_by_a_killed_journald_is_nobodys() -> None:
+def test_a_file_left_online_by_a_killed_journald_is_nobodys_unless_it_is_followed() -> None:
+    """A clock that was set forward does not make a followed file old."""
     made = timer()
     assert made.may_be_live(FILE, MINUTES_5 + LATE_US, now_us=10 * S)
     assert not made.may_be_live(FILE, MINUTES_5 + LATE_US + 1, now_us=10 * S)
-
-
-def test_a_clock_set_forward_does_not_make_a_followed_file_old() -> None:
     made = begun(at_us=1000 * S)
     note_unsynced(made, 1001 * S, block=1)
     years_us = 10**14
@@ -336,7 +334,6 @@ def unknown(interval_us: int = MINUTES_5, at_us: int = 1000 * S, block: int | No
         (unknown(INFINITY_US), MINUTES_5 * 9, False),  # there is no timer
         (unknown(block=None), MINUTES_5 * 9, False),  # NOCOW
         (begun(), MINUTES_5 * 9, False),
-        (flushed(), MINUTES_5 * 9, False),
         (timer(), MINUTES_5 * 9, False),  # nobody looked yet
     ],
 )
@@ -346,15 +343,11 @@ def test_a_sync_is_worth_it_where_nothing_was_learned_for_longer_than_the_timer_
     assert made.needs_sync(1000 * S + after_us) is worth
 
 
-def test_a_sync_is_asked_for_once_an_hour_at_the_most() -> None:
+def test_a_sync_is_asked_for_once_an_hour_and_began_the_timer_between_the_question_and_the_answer() -> None:
     made = unknown()
     made.note_request(2000 * S)
     assert not made.needs_sync(2000 * S + ASK_EVERY_US - 1)
     assert made.needs_sync(2000 * S + ASK_EVERY_US)
-
-
-def test_after_a_sync_the_timer_began_between_the_question_and_the_answer() -> None:
-    made = unknown()
     made.note_sync(2000 * S, 2005 * S)
     assert made.since == Span(2000 * S, 2005 * S)
     assert made.closes_us(MARGIN) == 2000 * S + MINUTES_5 - MARGIN

@@ -49,6 +49,7 @@ STANDING: dict[str, Any] = {
     "paused": "until 9",
 }
 """What a run does not change."""
+HELD = {"busy": "held", "busy_since_us": 5, "busy_limit_us": 60}
 WORKED = CALM._replace(last_run_us=5, bytes_written=100, bytes_reclaimed=500)
 
 
@@ -68,13 +69,9 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
         (CALM, Progressed(0, PROGRESS), CALM._replace(working=True)),
         (CALM._replace(working=True), RunFailed("no btrfs", 5), with_present(problem="no btrfs")),
         (with_present(problem="no btrfs"), RunFailed("", 5), with_present()),
-        (looked(FOUND, FAILURE)._replace(working=True), NotOnBtrfs("/j"), CALM._replace(present=Present(foreign="/j"))),
-        (CALM, RunFailed("held", 5, 60), with_present(busy="held", busy_since_us=5, busy_limit_us=60)),
-        (
-            with_present(busy="held", busy_since_us=5, busy_limit_us=60),
-            RunFailed("held by 7", 9, 60),
-            with_present(busy="held by 7", busy_since_us=5, busy_limit_us=60),
-        ),
+        (looked(FOUND, FAILURE)._replace(working=True), NotOnBtrfs("/j"), with_present(foreign="/j", looked=True)),
+        (CALM, RunFailed("held", 5, 60), with_present(**HELD)),
+        (with_present(**HELD), RunFailed("held by 7", 9, 60), with_present(**{**HELD, "busy": "held by 7"})),
         (
             with_present(problem="no btrfs", paused="until noon")._replace(working=True),
             Looked(FOUND, Present(failures=(LIMIT,)), REPORT, 1.0),
@@ -84,17 +81,12 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
         (with_present(failures=(FAILURE,)), FileDone(DONE, 5), WORKED),
         (with_present(failures=(FAILURE,)), Looked(FOUND, Present(), REPORT, 1.0), looked(FOUND)),
         (with_present(failures=(FAILURE,)), Looked(REFUSED, Present(), REPORT, 1.0), looked(REFUSED, FAILURE)),
-        (CALM, FileDone(DONE, 5), WORKED),
         (WORKED, FileDone(DONE, 7), WORKED._replace(last_run_us=7, bytes_written=200, bytes_reclaimed=1000)),
         (CALM, FileDone(DONE._replace(result=Result.SKIPPED), 5), CALM),
         (CALM, Planned(FOUND), CALM._replace(findings=FOUND)),
         (CALM, Checked("wrong", UNWRITABLE), with_present(configuration="wrong", unwritable=UNWRITABLE)),
         (with_present(**STANDING), Looked(FOUND, Present(), REPORT, 1.0), looked(FOUND, **STANDING)),
-        (
-            with_present(**STANDING, busy="x"),
-            NotOnBtrfs("/j"),
-            CALM._replace(present=Present(**STANDING, foreign="/j")),
-        ),
+        (with_present(**STANDING, busy="x"), NotOnBtrfs("/j"), with_present(**STANDING, foreign="/j", looked=True)),
         (CALM, WorkEnded((WINDOW,), 9, 0.0), CALM._replace(windows=(WINDOW,), next_flush_us=9)),
         (CALM, Progressed(1, PROGRESS), CALM),
     ],
