@@ -58,22 +58,22 @@ def assignments(name: str, *, root: str = "/", subdir: str = "systemd") -> list[
     Raises: FileError with the file or directory that exists and cannot be read (EACCES, EIO, ELOOP).
     """
     places = [os.path.join(root, directory, subdir, name) for directory in PROJECT_DIRS]
-    main = [place for place in places if _may_exist(place)][:1]
+    main = next((rows for place in places if (rows := _parse_if_exists(place)) is not None), [])
     dropins: dict[str, str] = {}
     for place in places:
         for entry in _conf_names(place + ".d"):
             dropins.setdefault(entry, os.path.join(place + ".d", entry))
     ordered = [dropins[entry] for entry in sorted(dropins, key=os.fsencode)]
-    return [row for file in (*main, *ordered) for row in parse_file(file, missing_ok=True)]
+    return [*main, *(row for file in ordered for row in _parse_if_exists(file) or [])]
 
 
-def _may_exist(file: str) -> bool:
-    """Return whether the file exists. After ELOOP or EACCES return True: opening the file then gives the reason."""
+def _parse_if_exists(file: str) -> list[Assignment] | None:
     try:
-        os.stat(file)
-    except OSError as error:
-        return error.errno not in MISSING
-    return True
+        return parse_file(file)
+    except FileError as error:
+        if error.number in MISSING:
+            return None
+        raise
 
 
 def _conf_names(directory: str) -> list[str]:
@@ -85,18 +85,16 @@ def _conf_names(directory: str) -> list[str]:
         raise FileError.wrap("list its drop-ins", directory, error) from error
 
 
-def parse_file(file: str, *, missing_ok: bool = False) -> list[Assignment]:
+def parse_file(file: str) -> list[Assignment]:
     """Return the assignments and wrong lines in a file, in their order, up to the first fatal problem.
 
-    A directory or FIFO is a fatal problem, and a character device is empty. With `missing_ok`, so is a missing file.
+    A directory or FIFO is a fatal problem, and a character device is empty.
 
     Raises: FileError if the file cannot be opened or read (ENOENT, EACCES, EIO, ELOOP).
     """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
-        if missing_ok and error.errno in MISSING:
-            return []
         raise FileError.wrap("read it", file, error) from error
     try:
         mode = os.fstat(descriptor).st_mode
