@@ -24,11 +24,8 @@ from journalkeeper.model import Action, Host, Instance, Reason, Request, Skip, V
 from journalkeeper.model.units import format_span, pluralize
 from journalkeeper.policy.deferral import postpone_retry
 
-UNWANTED: Final = {
-    Reason.REDUNDANT: "no checksum shows which copy is good",
-    Reason.SNAPSHOTS: "its files fragment anyway, without checksums",
-}
-"""The reasons for which `auto` prefers datacow files in a directory, each with the disadvantage of NOCOW there."""
+UNWANTED: Final = frozenset({Reason.REDUNDANT, Reason.SNAPSHOTS})
+"""The reasons for which `auto` prefers datacow files in a directory."""
 
 
 def find_snapshots(instance: Instance, volume: Volume, host: Host) -> str:
@@ -50,8 +47,7 @@ def decide(instance: Instance, volume: Volume | None, host: Host, config: Config
     if instance.nocow:
         if doubt is None:
             return None
-        said = f"NOCOW although {doubt[1]}: {UNWANTED[doubt[0]]}; see `journalkeeper doctor`"
-        return Skip(instance.directory, doubt[0], said)
+        return Skip(instance.directory, doubt[0], f"NOCOW although {doubt[1]}; see `journalkeeper doctor`")
     formats = (file for file in host.files if file.problem is Reason.UNKNOWN_FORMAT)
     if wanted == "auto" and any(file.directory == instance.directory for file in formats):
         return Skip(instance.directory, Reason.UNKNOWN_FORMAT, "whether +C (NOCOW) is good for its files is unknown")

@@ -96,7 +96,7 @@ def test_a_failed_change_of_nocow_is_tried_again_after_an_hour(minutes: int, aga
 
 @pytest.mark.parametrize(
     ("nocow", "words"),
-    [(False, "the volume stores data as raid1"), (True, "no checksum shows which copy is good")],
+    [(False, "the volume stores data as raid1"), (True, "see `journalkeeper doctor`")],
 )
 def test_data_with_copies_stays_datacow_and_a_nocow_directory_is_warned_of(words: str, *, nocow: bool) -> None:
     found = answer("auto", nocow=nocow, data_profile="raid1", redundant=True)
