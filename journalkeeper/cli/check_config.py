@@ -24,8 +24,8 @@ from journalkeeper.cli.table import GREY, Column, Table
 from journalkeeper.config.validation import Shown, describe
 from journalkeeper.model.compression import explain_lost_level, parse_compression
 from journalkeeper.model.errors import ConfigError
-from journalkeeper.model.escape import escape
 from journalkeeper.model.schema import Count
+from journalkeeper.model.units import escape
 
 _COLUMNS: Final[tuple[Column[Shown], ...]] = (
     Column("SECTION", lambda value: f"[{value.section}]"),

@@ -27,7 +27,7 @@ from journalkeeper.cli.context import Context
 from journalkeeper.cli.progress import catch_signals, on_terminal
 from journalkeeper.cli.selection import add_selection, report_problems, request
 from journalkeeper.cli.table import Column, Table
-from journalkeeper.model import Outcome, Result, Verb
+from journalkeeper.model import Outcome, Result
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import MS_US, spell_size
 
@@ -83,7 +83,4 @@ def _sum_up_outcomes(report: Report) -> str:
     verdict = f"{subjects} done" if not others else f"{len(done)} of {subjects} done, {', '.join(others)}"
     facts = [wording.describe_sums(done)] if any(one.bytes_written for one in done) else []
     facts.append(f"{spell_size(report.written_bytes)} rewritten in {wording.format_seconds(report.duration_s, MS_US)}")
-    summary = f"{verdict}: {', '.join(facts)}."
-    if any(one.action is Verb.ROTATE for one in done):
-        summary += " The rotated file is an archive now; the next `journalkeeper defrag --now` works on it."
-    return f"{summary} {wording.describe_rest(skipped)}"
+    return f"{verdict}: {', '.join(facts)}. {wording.describe_rest(skipped)}"

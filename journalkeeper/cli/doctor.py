@@ -29,10 +29,9 @@ from journalkeeper.cli.table import RED, YELLOW, paint
 from journalkeeper.health.evidence import DOCTOR_ENTRIES, RECENT_US, Journal, Unknown, Wanted
 from journalkeeper.health.finding import Verdict, judge
 from journalkeeper.health.verdict import HEALTH, RULES
-from journalkeeper.model.escape import escape
 from journalkeeper.model.manager import Finding, Severity
 from journalkeeper.model.schema import RuleWord
-from journalkeeper.model.units import pluralize
+from journalkeeper.model.units import escape, pluralize
 from journalkeeper.report.retention import history
 
 DOCTOR_RULES: Final = (*RULES, history)

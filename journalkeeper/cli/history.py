@@ -25,16 +25,15 @@ import os
 from typing import Final, NamedTuple
 
 from journalkeeper.cli.context import Context
+from journalkeeper.cli.parser import parse_time_us
 from journalkeeper.cli.selection import add_paths, report_problems
 from journalkeeper.cli.table import Column, Table
-from journalkeeper.cli.times import parse_time_us
 from journalkeeper.cli.wording import COLOURS, describe_outcome, describe_sums
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Reason, Result, Skip
-from journalkeeper.model.escape import escape
 from journalkeeper.model.history import HistoryEntry, Sample
 from journalkeeper.model.sentences import BY
-from journalkeeper.model.units import format_size, pluralize, spell_size
+from journalkeeper.model.units import escape, format_size, pluralize, spell_size
 from journalkeeper.report.text import moment
 
 

@@ -50,8 +50,7 @@ from journalkeeper.cli.parser import between
 from journalkeeper.cli.progress import interrupt_on_signals, on_terminal
 from journalkeeper.cli.table import Column, Table
 from journalkeeper.model.errors import KeeperError, NeedsRootError, UsageError
-from journalkeeper.model.escape import escape
-from journalkeeper.model.units import format_size
+from journalkeeper.model.units import escape, format_size
 from journalkeeper.probe import compare
 from journalkeeper.probe.scratch_volume import isolate
 from journalkeeper.whole_file import require_root_only

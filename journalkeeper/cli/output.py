@@ -2,6 +2,9 @@
 """Write a command's output: to stdout, a pager, as JSON, and notes to stderr.
 
 Standard output has the answer and nothing else; everything on stderr is one line each.
+
+A root tool starts no program that the environment names: the pager is less, and less starts no other program.
+Source: systemd(1), "Environment", for the options of less; https://no-color.org/; less(1), LESSSECURE.
 """
 
 from __future__ import annotations
@@ -10,15 +13,22 @@ import argparse
 import io
 import os
 import shutil
+import signal
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from journalkeeper.cli.table import Table, render, stack_blocks, wrap_sentence
-from journalkeeper.cli.terminal import DEFAULT_COLUMNS, columns, page, wants_colours
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.escape import escape
 from journalkeeper.model.schema import write_json
+from journalkeeper.model.units import escape
+
+DEFAULT_COLUMNS: Final = 80
+"""The width of a terminal that does not report one."""
+
+LESS: Final = {"LESS": "FRSXMK", "LESSCHARSET": "utf-8", "LESSSECURE": "1"}
+"""The pager's part of its environment."""
 
 LEAST_COLUMNS: Final = 40
 Block: TypeAlias = Table[Any] | Sequence[str | tuple[str, str]]
@@ -95,3 +105,33 @@ def complain(*texts: str) -> None:
     """Write "journalkeeper: " and a text as one line to stderr, for each text. Control characters are escaped."""
     for text in texts:
         print(f"journalkeeper: {escape(text)}", file=sys.stderr)
+
+
+def columns() -> int | None:
+    """Return COLUMNS=, else the width of the terminal on stdout, or None if neither is known."""
+    return shutil.get_terminal_size((0, 0)).columns or None
+
+
+def wants_colours(environ: Mapping[str, str]) -> bool:
+    """Return whether a terminal gets colours: not if TERM is not set or "dumb", or if NO_COLOR is not empty."""
+    return not environ.get("NO_COLOR") and environ.get("TERM") not in {None, "dumb"}
+
+
+def page(lines: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Show lines in less, wait until it ends, and return True. Meanwhile Ctrl-C does not end this process.
+
+    Return False and show nothing if less is not installed, if SYSTEMD_PAGER or else PAGER is empty or "cat", or with
+    TERM=dumb. Any other value of these variables also means less.
+    """
+    asked = environ.get("SYSTEMD_PAGER", environ.get("PAGER", "less"))
+    if environ.get("TERM") == "dumb" or asked.strip() in {"", "cat"} or shutil.which("less") is None:
+        return False
+    process = subprocess.Popen(["less"], stdin=subprocess.PIPE, env={**environ, **LESS})
+    # The pager handles Ctrl-C while it runs: ending before it would leave the terminal in raw mode.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        # communicate() accepts a pager that ends before it has read everything.
+        process.communicate("".join(f"{line}\n" for line in lines).encode(errors="backslashreplace"))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return True

@@ -1,30 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The table of commands, and the command line as argparse understands it.
+"""The command line: its commands, and the options that each of them has.
 
-A command is one module with `options`, `run` and its help as docstring, and a row in COMMANDS; no other list of
-commands exists. Only the module of the named command is imported; `parser(None)` imports all, for completions and man
-pages.
-"""
+Keeps the files of systemd-journald on btrfs unfragmented, and compresses the archived ones. `scan` shows the files,
+`plan` shows what `defrag` would do to each file and why, and `defrag` does it.
 
-from __future__ import annotations
-
-import argparse
-import importlib
-import re
-import textwrap
-from collections.abc import Callable, Sequence
-from types import ModuleType
-from typing import Any, NamedTuple, NoReturn
-
-from journalkeeper import __version__
-from journalkeeper.cli.output import write
-from journalkeeper.model.errors import UsageError
-
-DESCRIPTION = """\
-Keeps the files of systemd-journald on btrfs unfragmented, and compresses the archived ones.
-`scan` shows the files, `plan` shows what `defrag` would do to each file and why, and `defrag` does it."""
-
-EPILOG = """\
 examples:
   journalkeeper scan                    how fragmented are the journal files?
   journalkeeper plan                    what would `defrag` do, and why?
@@ -33,7 +12,24 @@ examples:
 
 exit status:
   0 done; 1 something failed or was interrupted, a PATH does not exist or is no
-  journal, or the configuration is bad; 2 wrong usage"""
+  journal, or the configuration is bad; 2 wrong usage
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import subprocess
+import textwrap
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, Final, NamedTuple, NoReturn
+
+from journalkeeper import __version__
+from journalkeeper.cli.output import write
+from journalkeeper.model.errors import UsageError
+from journalkeeper.model.units import SECOND_US
 
 
 class Command(NamedTuple):
@@ -68,6 +64,12 @@ COMMANDS = (
     Command("daemon", "run the service: watch the journals and keep them in order", "daemon"),
     Command("check-config", "check the configuration, and show it", "check_config"),
 )
+"""Each is a module with `options`, `run` and its help as docstring. Only the module of the named command is imported;
+`parser(None)` imports all, for completions and man pages.
+"""
+
+
+TIMES: Final = "2026-11-21, 2026-11-21 10:00, 10:00, today, yesterday, now, -3d, 3 days ago or @1795255200"
 
 
 def between(least: float, most: float, kind: Callable[[str], float] = float) -> Callable[[str], float]:
@@ -80,6 +82,21 @@ def between(least: float, most: float, kind: Callable[[str], float] = float) -> 
         return value
 
     return number
+
+
+def parse_time_us(text: str) -> int:
+    """Return the argument of --since= or --until= as microseconds since the epoch.
+
+    systemd-analyze(1) parses the text as journalctl does, which takes 7 ms.
+
+    Raises: ArgumentTypeError with the allowed forms; OSError if systemd-analyze is not installed.
+    """
+    words = ["systemd-analyze", "timestamp", "--", text]
+    done = None if "\0" in text else subprocess.run(words, capture_output=True, check=False)
+    found = done and re.search(rb"(?m)^ *UNIX seconds: @(\d+)(?:\.(\d{6}))?$", done.stdout)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; allowed are {TIMES}")
+    return int(found[1]) * SECOND_US + int(found[2] or 0)
 
 
 class Help(argparse.HelpFormatter):
@@ -111,12 +128,12 @@ class Parser(argparse.ArgumentParser):
         write(message.removesuffix("\n"))
 
 
-def split_help(module: ModuleType) -> tuple[str, str]:
+def split_help(docstring: str | None) -> tuple[str, str]:
     """Return the description and the rest of the help: the second and the further paragraphs of a module's docstring.
 
     Raises: ValueError if there are none.
     """
-    _, description, *rest = (module.__doc__ or "").split("\n\n")
+    _, description, *rest = (docstring or "").split("\n\n")
     return description, "\n\n".join(rest)
 
 
@@ -125,7 +142,8 @@ def parser(words: Sequence[str] | None) -> Parser:
 
     A command whose name is not in `words` gets its name and summary, but not its options: its module is not imported.
     """
-    top = Parser(prog="journalkeeper", description=DESCRIPTION, epilog=EPILOG)
+    description, epilog = split_help(__doc__)
+    top = Parser(prog="journalkeeper", description=description, epilog=epilog)
     top.add_argument("-V", "--version", action="version", version=f"journalkeeper {__version__}")
     common(top, default=None)
     top.set_defaults(json="off")
@@ -135,7 +153,7 @@ def parser(words: Sequence[str] | None) -> Parser:
             commands.add_parser(command.name, help=command.summary)
             continue
         module = command.load()
-        description, epilog = split_help(module)
+        description, epilog = split_help(module.__doc__)
         sub = commands.add_parser(command.name, help=command.summary, description=description, epilog=epilog)
         common(sub)
         module.options(sub)

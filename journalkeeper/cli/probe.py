@@ -24,10 +24,9 @@ from typing import Any, Final, Literal, NamedTuple, cast
 from journalkeeper import __version__
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.output import Output
-from journalkeeper.cli.parser import between, common, split_help
+from journalkeeper.cli.parser import between, common, parse_time_us, split_help
 from journalkeeper.cli.progress import interrupt_on_signals
 from journalkeeper.cli.table import Column, Table
-from journalkeeper.cli.times import parse_time_us
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.schema import Moment
 from journalkeeper.probe.base import Measurement, Writes
@@ -115,7 +114,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     below = parser.add_subparsers(dest="probe", metavar="PROBE", title="probes", required=True)
     exit_status = (__doc__ or "").rpartition("\n\n")[2]
     for probe in PROBES:
-        description, examples = split_help(probe.load())
+        description, examples = split_help(probe.load().__doc__)
         epilog = f"{examples}\n\n{exit_status}"
         sub = below.add_parser(probe.name, help=probe.summary, description=description, epilog=epilog)
         common(sub)

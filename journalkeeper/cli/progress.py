@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Self, TextIO
 
-from journalkeeper.cli.output import Output
+from journalkeeper.cli.output import DEFAULT_COLUMNS, Output, columns
 from journalkeeper.cli.table import elide
-from journalkeeper.cli.terminal import DEFAULT_COLUMNS, columns
-from journalkeeper.model.escape import escape
 from journalkeeper.model.progress import Progress
+from journalkeeper.model.units import escape
 
 REDRAW_S = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -73,8 +72,9 @@ class ProgressLine:
         self._write("")
 
     def __call__(self, progress: Progress) -> None:
-        """Draw a line with the progress, unless the last line was drawn less than REDRAW_S ago."""
-        self.update(line(progress, columns() or DEFAULT_COLUMNS))
+        """Draw a line such as "2/7  43%  PATH" with the path cut, unless one was drawn less than REDRAW_S ago."""
+        text = f"{progress.number}/{progress.total} {progress.fraction:4.0%}  "
+        self.update(f"{text}{elide(escape(progress.path), (columns() or DEFAULT_COLUMNS) - 1 - len(text))}")
 
     def update(self, text: str) -> None:
         """Draw the start of `text` that fits the line, unless something was drawn less than REDRAW_S ago."""
@@ -88,12 +88,6 @@ class ProgressLine:
         if self._stream is not None:
             self._stream.write(f"\r\x1b[K{text}")
             self._stream.flush()
-
-
-def line(progress: Progress, columns: int) -> str:
-    """Return a line such as "2/7  43%  PATH" that leaves the last of `columns` free. Only the path is cut."""
-    text = f"{progress.number}/{progress.total} {progress.fraction:4.0%}  "
-    return f"{text}{elide(escape(progress.path), columns - 1 - len(text))}"
 
 
 def on_terminal(output: Output) -> ProgressLine:

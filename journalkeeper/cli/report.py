@@ -27,9 +27,8 @@ from journalkeeper.cli.evidence import gather
 from journalkeeper.health.evidence import REPORT_ENTRIES, Unknown, Wanted
 from journalkeeper.health.finding import judge
 from journalkeeper.model.errors import KeeperError, NeedsRootError
-from journalkeeper.model.escape import escape
 from journalkeeper.model.schema import Count
-from journalkeeper.model.units import spell_size
+from journalkeeper.model.units import escape, spell_size
 from journalkeeper.report.page import MARK, page
 from journalkeeper.whole_file import open_directory, write_whole
 

@@ -30,11 +30,8 @@ from journalkeeper.cli.selection import absolute, add_paths, list_problems, repo
 from journalkeeper.cli.table import RED, Column, Table
 from journalkeeper.journald.names import classify
 from journalkeeper.model import JournalFile, Request, State, Sums
-from journalkeeper.model.escape import escape
-from journalkeeper.model.units import format_size, pluralize, spell_size
+from journalkeeper.model.units import escape, format_size, pluralize, spell_size
 from journalkeeper.policy.cost import is_fragmented
-
-KEY: Final = "DISK far above SIZE: old data that btrfs cannot free yet. KIND is by name; online is open in journald."
 
 
 def _kind(file: JournalFile) -> str:
@@ -76,7 +73,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     table = Table(_COLUMNS, sorted(host.files, key=_worst), lambda file: RED if file.problem else "")
     config = context.config()
     fragmented = sum(file.problem is None and is_fragmented(file, None, config) for file in host.files)
-    context.output.show(host.files, table, legend=[[_sum_up(host.files, fragmented)], [KEY] if host.files else []])
+    context.output.show(host.files, table, legend=[[_sum_up(host.files, fragmented)]])
     return status
 
 
@@ -85,8 +82,6 @@ def _worst(file: JournalFile) -> tuple[bool, int, str]:
 
 
 def _sum_up(files: tuple[JournalFile, ...], fragmented: int) -> str:
-    if not files:
-        return "No journal files found."
     left_out = sum(file.problem is not None for file in files)
     files = tuple(file for file in files if file.problem is None)
     rest = f" {left_out:,} not examined: see FLAGS." if left_out else ""

@@ -41,13 +41,11 @@ class Column(NamedTuple, Generic[T]):
 
 
 def elide(name: str, width: int) -> str:
-    """Return `name` cut in its middle to at most `width` characters. The end stays, because it distinguishes files."""
+    """Return `name` cut in its middle to `width` characters, at least 1: its end distinguishes files, and stays."""
     if len(name) <= width:
         return name
-    if width < 2:
-        return "…"[:width]
-    head = (width - 1) // 3
-    return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
+    kept = max(0, width - 1)
+    return f"{name[: kept // 3]}…{name[len(name) - (kept - kept // 3) :]}"
 
 
 class Table(NamedTuple, Generic[T]):

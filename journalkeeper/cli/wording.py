@@ -11,9 +11,8 @@ from journalkeeper.cli.output import Block, Output
 from journalkeeper.cli.table import GREEN, GREY, LEAST_PATH, RED, YELLOW, Column, Table, elide
 from journalkeeper.health.verdict import describe_waits, drop_echoes, find_noun
 from journalkeeper.model import Outcome, Reason, Result, Skip, Verb, sentences
-from journalkeeper.model.escape import escape
 from journalkeeper.model.sentences import short_name
-from journalkeeper.model.units import SECOND_US, format_span, pluralize, spell_size
+from journalkeeper.model.units import SECOND_US, escape, format_span, pluralize, spell_size
 
 COLOURS: Final = {Result.DONE: GREEN, Result.SKIPPED: YELLOW, Result.FAILED: RED}
 FINE: Final = {Reason.IDEAL: "unfragmented", Reason.RECORDED: "already rewritten"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Sizes, time spans and booleans as systemd reads and writes them.
+"""Sizes, time spans and booleans as systemd reads and writes them, and names as a terminal may show them.
 
 Every text that systemd accepts is accepted, with the same number, and other texts are refused, so that journald.conf
 and journalkeeper.conf follow the same rules. Spans of more than 292,000 years are accepted, too.
@@ -198,3 +198,16 @@ def pluralize(number: int, singular: str) -> str:
 def quantile(ordered: Sequence[Number], per_mille: int) -> Number | int:
     """Return the least value that `per_mille` (1 to 1000) in a thousand `ordered` values do not exceed; 0 for none."""
     return ordered[-(-len(ordered) * per_mille // 1000) - 1] if ordered else 0
+
+
+def escape(name: str) -> str:
+    r"""Return `name` with each character escaped that is not printable, so that it cannot control a terminal.
+
+    These are all characters for which str.isprintable() is False: control characters, line separators, text
+    direction overrides, every space but " ", and the bytes that are not UTF-8 (surrogates, see os.fsdecode). They
+    become Python's escapes, such as `\n`, `\x1b` or `\u202e`. A backslash is doubled, so that no two names look alike.
+
+    >>> escape("a\x1b[31m.journal")
+    'a\\x1b[31m.journal'
+    """
+    return "".join(one if one.isprintable() and one != "\\" else repr(one)[1:-1] for one in name)

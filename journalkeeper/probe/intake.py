@@ -24,8 +24,7 @@ from typing import Any, Final
 from journalkeeper.journald import header, opening
 from journalkeeper.journald.entries import STEP_US, WallClock
 from journalkeeper.journald.journalctl import FLUSHED, compute_wait_us, parse_text_fields, run_journalctl
-from journalkeeper.model.escape import escape
-from journalkeeper.model.units import parse_span_us, pluralize
+from journalkeeper.model.units import escape, parse_span_us, pluralize
 from journalkeeper.probe.base import Measurement, Steps, read_lines
 from journalkeeper.probe.distribution import Series, stalls
 from journalkeeper.probe.distribution import format_wait as span

@@ -34,8 +34,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.journald.journalctl import decode_text, run_journalctl
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.escape import escape
-from journalkeeper.model.units import format_size, pluralize
+from journalkeeper.model.units import escape, format_size, pluralize
 from journalkeeper.probe.base import MOMENT_S, PATIENCE_S, Measurement, Steps, Target, read_lines, schedule, target
 from journalkeeper.probe.distribution import Series, format_wait
 from journalkeeper.probe.scratch_volume import wait_until

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.escape import escape
+from journalkeeper.model.units import escape
 from journalkeeper.probe.base import Measurement, Steps, read_lines
 from journalkeeper.probe.distribution import Series
 from journalkeeper.probe.scratch_volume import OWN_MOUNTS, undo_at_end

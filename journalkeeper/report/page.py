@@ -17,9 +17,8 @@ from journalkeeper import __version__
 from journalkeeper.health.evidence import Evidence, Unknown
 from journalkeeper.health.finding import Verdict, shorten
 from journalkeeper.model import Plan, Reason, Skip, Sums
-from journalkeeper.model.escape import escape
 from journalkeeper.model.sentences import describe_outcome
-from journalkeeper.model.units import format_size, pluralize, spell_size
+from journalkeeper.model.units import escape, format_size, pluralize, spell_size
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import charts
 from journalkeeper.report.charts import ChartTable

@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from journalkeeper.model import Action, Instance, JournalFile, Reason, Skip, Stretch, Sums, Verb, Window
-from journalkeeper.model.escape import escape
 from journalkeeper.model.history import HistoryEntry, Sample
 from journalkeeper.model.manager import HistorySpan
 from journalkeeper.model.schema import Count, Hidden, Inline, Moment, Seconds
 from journalkeeper.model.sentences import BY, describe_outcome
-from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, format_span, pluralize, spell_size
+from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, escape, format_span, pluralize, spell_size
 from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import picture
 from journalkeeper.report.text import UNKNOWN, moment, seconds

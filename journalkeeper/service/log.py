@@ -9,7 +9,7 @@ queue is net.unix.max_dgram_qlen long, 10 by default) blocks every thread that c
 systemd-python 235 holds the interpreter's lock during the call, so all threads wait. `encode` implements the whole
 protocol. For the same reason stderr is not used if it is a stream to journald.
 
-Every value is escaped (model/escape.py), so that it stays one line whatever a file's name contains. A name can then not
+Every value is escaped (`escape`), so that it stays one line whatever a file's name contains. A name can then not
 forge the priority of a line on stderr or control a terminal. It cannot change the text of the catalog either, into
 which `journalctl -x` copies fields.
 
@@ -36,10 +36,10 @@ from typing import Final
 from systemd import daemon
 
 from journalkeeper.model import Outcome, Reason, Result
-from journalkeeper.model.escape import escape
 from journalkeeper.model.run import Report
 from journalkeeper.model.schema import to_columns
 from journalkeeper.model.sentences import describe_outcome
+from journalkeeper.model.units import escape
 from journalkeeper.policy import nocow
 from journalkeeper.policy.deferral import PASSING
 

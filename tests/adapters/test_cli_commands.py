@@ -105,7 +105,6 @@ def test_scan_is_a_table_with_a_footer(typed: Typed) -> None:
         "active     9447      1  45.0M  89.0M  online  /j/abc/system.journal\n"
         "\n"
         "No file is fragmented: 1 journal file, 9,447 extents (ideal 1), 45 MiB, 89 MiB on disk.\n"
-        "\nDISK far above SIZE: old data that btrfs cannot free yet. KIND is by name; online is open in journald.\n"
     )
 
 
@@ -118,7 +117,8 @@ def test_scan_shows_flags_problems_and_what_is_not_known(typed: Typed) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "out"), [("--no-pager", "No journal files found.\n"), ("--no-legend", ""), ("-q", ""), ("-j", "[]\n")]
+    ("word", "out"),
+    [("--no-pager", "No journal file was examined.\n"), ("--no-legend", ""), ("-q", ""), ("-j", "[]\n")],
 )
 def test_scan_of_nothing_says_so_unless_it_must_not(typed: Typed, word: str, out: str) -> None:
     assert typed("scan", word, engine=FakeEngine(files=())) == (0, out, "")

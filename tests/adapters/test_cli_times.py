@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from journalkeeper.cli.times import parse_time_us
+from journalkeeper.cli.parser import parse_time_us
 from journalkeeper.report.text import moment
 
 S = 1_000_000

@@ -25,10 +25,9 @@ from journalkeeper.journald import conf, entries, header, names
 from journalkeeper.model import Extents, Kind, Outcome, Past
 from journalkeeper.model.compression import parse_compression
 from journalkeeper.model.errors import ConfigError, UsageError
-from journalkeeper.model.escape import escape
 from journalkeeper.model.history import Counters, Run, Sample, Totals
 from journalkeeper.model.schema import parse_record
-from journalkeeper.model.units import U64_MAX, parse_bool, parse_size, parse_span_us
+from journalkeeper.model.units import U64_MAX, escape, parse_bool, parse_size, parse_span_us
 from journalkeeper.model.waiting import Wait
 
 NAME_LIMIT: Final = 255

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from journalkeeper.cli import progress
+from journalkeeper.cli.output import wants_colours
 from journalkeeper.cli.parser import COMMANDS, parse
 from journalkeeper.cli.probe import PROBES
 from journalkeeper.cli.selection import request
-from journalkeeper.cli.terminal import wants_colours
 from journalkeeper.model import MIB, Request
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.progress import Progress
