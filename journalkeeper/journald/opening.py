@@ -18,26 +18,21 @@ FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O
 STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def open_file(name: str, dir_fd: int) -> int:
-    """Return a read-only descriptor of the file `name` in a directory; the caller closes it.
+@contextmanager
+def hold_open(name: str, dir_fd: int) -> Iterator[int]:
+    """Open the file `name` in a directory, yield its read-only descriptor, and close it at the end of the block.
 
     The access time does not change, unless another user owns the file and the caller is not privileged.
 
     Raises: OSError: ENOENT, EACCES; ELOOP a symbolic link; ENXIO a socket.
     """
     try:
-        return os.open(name, FLAGS | os.O_NOATIME, dir_fd=dir_fd)
+        fd = os.open(name, FLAGS | os.O_NOATIME, dir_fd=dir_fd)
     except PermissionError as error:
         # Only the file's owner may use O_NOATIME (open(2)); a member of its group may still read.
         if error.errno != errno.EPERM:
             raise
-        return os.open(name, FLAGS, dir_fd=dir_fd)
-
-
-@contextmanager
-def hold_open(name: str, dir_fd: int) -> Iterator[int]:
-    """Open a file as `open_file` does, yield its descriptor, and close it at the end of the block."""
-    fd = open_file(name, dir_fd)
+        fd = os.open(name, FLAGS, dir_fd=dir_fd)
     try:
         yield fd
     finally:

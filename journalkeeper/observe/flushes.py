@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from itertools import chain
+from typing import Final
 
 from journalkeeper.btrfs import fiemap, inode, volume, writeback
 from journalkeeper.journald import header, opening
@@ -49,8 +50,6 @@ class Flushes:
         self._instances: tuple[Instance, ...] = ()
         self._timers: dict[str, FlushTimer] = {}
         self._actives: dict[str, list[JournalFile]] = {}
-        self._seen: dict[str, dict[str, Any]] = {}
-        """The new values in the row of each active file at the last look, by path."""
         self._news = False
 
     def note_append(self, directory: str, heard_us: int) -> None:
@@ -76,7 +75,7 @@ class Flushes:
 
         A known instance keeps its flush timer. `files` must contain the files of all instances.
         """
-        self._instances, self._seen = tuple(instances), {}
+        self._instances = tuple(instances)
         self._actives = {one.directory: [] for one in self._instances}
         for file in files:
             if file.kind is Kind.ACTIVE and file.problem is None:
@@ -88,18 +87,14 @@ class Flushes:
         return self.get_current()[0]
 
     def get_current(self) -> tuple[tuple[Instance, ...], tuple[JournalFile, ...]]:
-        """Return the known instances and readable active files, with the results of the last look."""
+        """Return the known instances and active files, with the results of the last look."""
         offset_us = round(self._wall() - self._clock(), -5)  # so that each look shows a moment as the same one
-        spans = {directory: timer.since for directory, timer in self._timers.items()}
-        since_us = {one: None if span is None else offset_us + span.earliest_us for one, span in spans.items()}
-        files = [file for some in self._actives.values() for file in some if file.path in self._seen]
-        return (
-            tuple(
-                one._replace(online_since_us=since_us[one.directory], sync_tells=self._needs_sync(one))
-                for one in self._instances
-            ),
-            tuple(file._replace(**self._seen[file.path]) for file in files),
-        )
+        instances = []
+        for one in self._instances:
+            since = self._timers[one.directory].since
+            since_us = None if since is None else offset_us + since.earliest_us
+            instances.append(one._replace(online_since_us=since_us, sync_tells=self._needs_sync(one)))
+        return tuple(instances), tuple(chain.from_iterable(self._actives.values()))
 
     def _needs_sync(self, instance: Instance) -> bool:
         return instance.rotatable and self._timers[instance.directory].needs_sync(self._clock())
@@ -128,13 +123,13 @@ class Flushes:
         present: set[int] = set()
         online: dict[int, int | None] = {}
         generations = NONE_READ
-        for file in self._actives[directory]:
+        for number, file in enumerate(self._actives[directory]):
             try:
                 with opening.open_path(file.path) as fd:
                     status, state = os.fstat(fd), header.read_state(fd)
                     present.add(status.st_ino)
                     age_us = self._wall() - status.st_mtime_ns // 1000
-                    self._seen[file.path] = {"state": state, "mtime_ns": status.st_mtime_ns}
+                    self._actives[directory][number] = file._replace(state=state, mtime_ns=status.st_mtime_ns)
                     if state is State.ONLINE and timer.may_be_live(status.st_ino, age_us, now_us):
                         first = volume.read_generation(fd)
                         online[status.st_ino] = None if inode.is_nocow(fd) else fiemap.locate_byte(fd, 0)

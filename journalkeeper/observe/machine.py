@@ -11,6 +11,7 @@ import os
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from journalkeeper.health.evidence import Storage, Unit, Unknown
@@ -52,9 +53,11 @@ def read_storage() -> Storage | Unknown:
     """Return the storage of the host's main journald, or Unknown if its socket or a configuration cannot be read."""
     if not os.path.exists(control.get_socket_path()):
         return Unknown("no journald runs here")
+    target = None
     try:
         settings = conf.read_settings()
-        target = read_retention_target()
+        with suppress(FileNotFoundError), open(RETENTION, encoding="utf-8", errors="replace") as file:
+            target = conf.parse_target(file.read(4096))
     except (FileError, OSError) as error:
         return Unknown(str(error))
     return Storage(
@@ -63,15 +66,3 @@ def read_storage() -> Storage | Unknown:
         flushed=os.path.exists(f"{control.RUNTIME}/flushed"),
         retention=target,
     )
-
-
-def read_retention_target() -> tuple[int, int] | None:
-    """Return the target of our drop-in for journald as `conf.parse_target`, or None without a drop-in.
-
-    Raises: OSError if the drop-in cannot be read.
-    """
-    try:
-        with open(RETENTION, encoding="utf-8", errors="replace") as file:
-            return conf.parse_target(file.read(4096))
-    except FileNotFoundError:
-        return None
