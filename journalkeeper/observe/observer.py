@@ -26,7 +26,7 @@ from journalkeeper.journald.names import classify
 from journalkeeper.model import Extents, Instance, JournalFile, Kind, Reason, State, Volume
 from journalkeeper.model.errors import FileError, InternalError, NotBtrfsError, catch_errors
 from journalkeeper.model.units import DAY_US
-from journalkeeper.observe import disk_usage, file_row, snapshot_tools
+from journalkeeper.observe import disk_usage, file_row
 from journalkeeper.observe.file_row import UnfitFileError
 
 COARSE_NS: Final = 1_000_000_000
@@ -224,7 +224,7 @@ class Observer:
         key = volume.uuid, volume.subvolume
         if key not in self._snapshots:
             number = disk_usage.count_snapshots(fd)
-            tool = snapshot_tools.find_tool(volume.device, self._root) if number is None else ""
+            tool = disk_usage.find_tool(volume.device, self._root) if number is None else ""
             self._snapshots[key] = number, tool
         number, tool = self._snapshots[key]
         return volume._replace(snapshots=number, snapshot_tool=tool)

@@ -19,7 +19,7 @@ from journalkeeper.execute import upkeep
 from journalkeeper.execute.verified_file import Refused
 from journalkeeper.journald import opening
 from journalkeeper.model import Reason, Request
-from journalkeeper.observe.snapshot_tools import find_tool
+from journalkeeper.observe.disk_usage import find_tool
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.hosts import instance
 from tests.journal_files import put
