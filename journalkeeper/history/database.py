@@ -94,7 +94,7 @@ class Database:
         Raises: NeedsRootError without the permission; BusyError if the file was locked for BUSY_S; FileError;
         KeeperError for a read-only file that is damaged, foreign or newer, and for a number beyond 63 bits.
         """
-        with _show_reader(self.path) if self._read_only else nullcontext():
+        with _lock_directory(self.path, fcntl.LOCK_SH) if self._read_only else nullcontext():
             return self._run_or_replace("read the history", work)
 
     def write(self, work: Callable[[Connection], T]) -> T:
@@ -104,8 +104,8 @@ class Database:
         """
 
         def transaction(connection: Connection) -> T:
-            with suppress(OSError):  # the transaction reports it
-                os.close(_lock_directory(self.path, fcntl.LOCK_EX))
+            with _lock_directory(self.path, fcntl.LOCK_EX):
+                pass
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
                 return work(connection)
@@ -226,30 +226,22 @@ def _open_uri(uri: str) -> Connection:
 
 
 @contextmanager
-def _show_reader(path: str) -> Iterator[None]:
-    """Hold a shared lock on the directory of `path`, which makes writers wait, as far as it may be read.
+def _lock_directory(path: str, kind: int) -> Iterator[None]:
+    """Hold a lock of this `kind` on the directory of `path` if it may be read; without it after READERS_S.
 
-    The lock cannot be on the file, because closing the file would drop SQLite's own locks.
+    A reader's lock makes writers wait. It cannot be on the file, because closing that would drop SQLite's own locks.
     """
     with ExitStack() as stack:
         with suppress(OSError):
-            stack.callback(os.close, _lock_directory(path, fcntl.LOCK_SH))
+            fd = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, fd)
+            deadline_s = time.monotonic() + READERS_S
+            while time.monotonic() < deadline_s:
+                with suppress(BlockingIOError):
+                    fcntl.flock(fd, kind | fcntl.LOCK_NB)
+                    break
+                time.sleep(0.01)
         yield
-
-
-def _lock_directory(path: str, kind: int) -> int:
-    """Return a descriptor of the directory of `path` with a lock of this `kind`, or without it after READERS_S.
-
-    Raises: OSError: ENOENT, EACCES.
-    """
-    fd = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    deadline_s = time.monotonic() + READERS_S
-    while time.monotonic() < deadline_s:
-        with suppress(OSError):
-            fcntl.flock(fd, kind | fcntl.LOCK_NB)
-            break
-        time.sleep(0.01)
-    return fd
 
 
 def _translate_error(error: Exception, doing: str, path: str) -> KeeperError:

@@ -15,7 +15,7 @@ import errno
 import fcntl
 import os
 import stat
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Self
 
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
@@ -65,7 +65,18 @@ class Lock:
         self._descriptor: int | None = None
 
     def __enter__(self) -> Self:
-        self._descriptor = _acquire_lock(self._directory, self._path)
+        while not self.is_held():  # the file can be replaced or removed before it is locked
+            self.__exit__()
+            make_directory(self._directory)
+            try:
+                self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except OSError as error:
+                raise wrap_error("open the lock", self._path, error) from error
+            try:
+                _lock_file(self._descriptor, self._path)
+            except KeeperError:
+                self.__exit__()
+                raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -75,40 +86,15 @@ class Lock:
 
     def is_held(self) -> bool:
         """Return whether the lock is still valid: in the block, until its file or directory is removed or replaced."""
-        return self._descriptor is not None and _leads_to(self._path, self._descriptor)
+        try:
+            there = os.stat(self._path, follow_symlinks=False)
+        except OSError:  # gone, or no longer to be reached
+            return False
+        return self._descriptor is not None and os.path.samestat(there, os.fstat(self._descriptor))
 
     def renew(self) -> None:
         """Take the lock at the path again if it is no longer valid. Raises: as at the entry of the `with` block."""
-        if not self.is_held():
-            self.__exit__()
-            self.__enter__()
-
-
-def _acquire_lock(directory: str | os.PathLike[str], path: str) -> int:
-    """Return a descriptor that holds the lock on the file at `path`. Raises: as Lock; FileError for a link, too.
-
-    The file can be replaced or removed before it is locked.
-    """
-    while True:
-        make_directory(directory)
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise wrap_error("open the lock", path, error) from error
-        with ExitStack() as undo:
-            undo.callback(os.close, descriptor)
-            _lock_file(descriptor, path)
-            if _leads_to(path, descriptor):
-                undo.pop_all()
-                return descriptor
-
-
-def _leads_to(path: str, descriptor: int) -> bool:
-    try:
-        there = os.stat(path, follow_symlinks=False)
-    except OSError:  # gone, or no longer to be reached
-        return False
-    return os.path.samestat(there, os.fstat(descriptor))
+        self.__enter__()
 
 
 def _lock_file(descriptor: int, path: str) -> None:
