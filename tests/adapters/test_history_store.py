@@ -367,19 +367,6 @@ def test_a_file_is_marked_as_seen_once_a_day(record: Record) -> None:
 # Reading only
 
 
-def test_a_record_that_is_not_there_is_empty_for_a_reader(tmp_path: Path) -> None:
-    with Record(tmp_path / "state", read_only=True) as record:
-        assert record.last_run() is None
-        assert read_past(record, VOLUME, range(200)) == {}
-        assert record.sum_written_bytes(0, 1) == 0
-        assert not record.history()
-        assert not (tmp_path / "state").exists()
-    (tmp_path / "history.db").touch()
-    with Record(tmp_path, read_only=True) as record:
-        assert record.last_run() is None
-    assert (tmp_path / "history.db").stat().st_size == 0
-
-
 def test_any_name_of_a_directory_will_do(tmp_path: Path) -> None:
     directory = os.fsdecode(os.fsencode(tmp_path) + b"/a?mode=ro#\xff%41 'x'")
     with Record(directory) as record:

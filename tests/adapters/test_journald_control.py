@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import socket
@@ -16,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from journalkeeper.journald import control, layout
-from journalkeeper.model.errors import FileError, KeeperError
+from journalkeeper.model.errors import KeeperError
 
 ID = "0123456789abcdef0123456789abcdef"
 Listen = Callable[..., list[bytes]]
@@ -112,17 +111,6 @@ def test_a_journald_that_is_silent_or_away_does_not_answer(runtime: Path, listen
     assert control.answers("", 20) is None
     listen(control.get_socket_path(), silent=True)
     assert control.answers("", 0.2) is False
-
-
-def test_where_nobody_listens_the_errno_is_kept(runtime: Path) -> None:
-    with pytest.raises(FileError) as missing:
-        control.rotate()
-    assert (missing.value.number, missing.value.path) == (errno.ENOENT, f"{runtime}/io.systemd.journal")
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(control.get_socket_path())
-    with pytest.raises(FileError) as refused:
-        control.rotate()
-    assert refused.value.number == errno.ECONNREFUSED
 
 
 def test_a_listener_outside_of_our_namespaces_is_not_asked(

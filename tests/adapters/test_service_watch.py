@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import pyinotify
 import pytest
 
 from journalkeeper.btrfs.volume import find_mount_lines
@@ -197,17 +196,6 @@ def test_new_instances_are_watched_and_vanished_ones_dropped(top: Path, name: st
     assert scene.count() == count - 1
 
 
-def test_a_top_that_is_not_there_yet_is_waited_for(tmp_path: Path, watching: Watching) -> None:
-    top = tmp_path / "a" / "b" / "journal"
-    scene = watching(top)
-    assert scene.after((tmp_path / "a").mkdir).rescan
-    instance = top / MACHINE
-    assert scene.after(lambda: instance.mkdir(parents=True)).rescan
-    active = instance / "system.journal"
-    active.touch()
-    assert scene.after(lambda: append(active)).appended == {str(instance)}
-
-
 def test_other_names_beside_a_top_are_not_reported(tmp_path: Path, top: Path, watching: Watching) -> None:
     """/var/log is a busy directory."""
     missing = tmp_path / "missing"
@@ -270,26 +258,6 @@ def test_an_instance_made_while_the_others_are_being_watched_is_not_missed(
     assert scene.watches(late)
 
 
-def test_a_directory_that_cannot_be_watched_is_said_and_the_others_are(
-    tmp_path: Path, top: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (top / "remote").mkdir()
-    real, watched = pyinotify.WatchManager.add_watch, list[str]()
-
-    def add_watch(manager: pyinotify.WatchManager, path: str, mask: int, *, quiet: bool) -> object:
-        watched.append(os.readlink(path))
-        if watched[-1] == str(top / MACHINE):
-            raise pyinotify.WatchManagerError("Errno=no space (ENOSPC)", {})
-        return real(manager, path, mask, quiet=quiet)
-
-    monkeypatch.setattr(pyinotify.WatchManager, "add_watch", add_watch)
-    watches = watch_directories((str(top),))
-    os.close(watches.fd)
-    assert "max_user_watches" in watches.problem
-    assert set(watched) == {str(tmp_path), str(top), str(top / MACHINE), str(top / "remote")}
-    assert len(watches.interests) == 3
-
-
 # mounts
 
 
@@ -320,17 +288,6 @@ def test_a_mount_on_a_top_is_found_and_the_files_below_it_afterwards(
     assert scene.watches(top / "remote")
     assert scene.after(lambda: run("umount", "--lazy", top)).rescan
     assert scene.after(lambda: append(top / MACHINE / "system.journal")).appended == {str(top / MACHINE)}
-
-
-@pytest.mark.root
-def test_the_mount_that_a_missing_top_lies_on_is_waited_for(
-    tmp_path: Path, watching: Watching, mountable: Callable[[Path], None]
-) -> None:
-    point = tmp_path / "volume with a blank"
-    point.mkdir()
-    scene = watching(point / "journal")
-    assert scene.after(lambda: mountable(point)).rescan
-    assert scene.after((point / "journal" / MACHINE).parent.mkdir).rescan
 
 
 def test_a_carriage_return_in_a_mount_point_ends_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

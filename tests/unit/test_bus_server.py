@@ -16,7 +16,6 @@ from journalkeeper.bus.server import FIRST_S, MOST_S, serve_bus
 @pytest.mark.parametrize(
     ("lasts_s", "waits_s"),
     [
-        ((0, 0, 0), [FIRST_S, 2 * FIRST_S, 4 * FIRST_S]),
         ((0, 0, MOST_S), [FIRST_S, 2 * FIRST_S, 4 * FIRST_S]),
         ((0, 0, MOST_S + 1, 0), [FIRST_S, 2 * FIRST_S, FIRST_S, 2 * FIRST_S]),
         ((0,) * 10, [*(FIRST_S * 2**power for power in range(7)), MOST_S, MOST_S, MOST_S]),

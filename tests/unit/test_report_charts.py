@@ -70,7 +70,6 @@ def test_levels_are_round_numbers_that_reach_the_highest(high: float, unit: str,
     assert [text for _, text in charts._choose_levels(high, unit)] == expected
 
 
-PLACES = 7.14, 35.71, 64.29, 92.86
 SCALE = Chart(range(5), ((0, "0"), (10, "10")), ())
 
 
@@ -81,21 +80,15 @@ def test_a_line_has_a_gap_where_nothing_is_known_and_stays_in_the_chart() -> Non
 @pytest.mark.parametrize(
     ("times", "labels"),
     [
-        ([NOW_US], {50.0: "11-14 22:13"}),
-        (
-            range(NOW_US, NOW_US + 7 * HOUR_US, HOUR_US),
-            dict(zip(PLACES, ["22:13", "00:13", "02:13", "04:13"], strict=True)),
-        ),
-        (
-            range(NOW_US, NOW_US + 7 * DAY_US, DAY_US),
-            dict(zip(PLACES, ["2023-11-14", "11-16", "11-18", "11-20"], strict=True)),
-        ),
+        ([NOW_US], ["11-14 22:13"]),
+        (range(NOW_US, NOW_US + 7 * HOUR_US, HOUR_US), ["22:13", "00:13", "02:13", "04:13"]),
+        (range(NOW_US, NOW_US + 7 * DAY_US, DAY_US), ["2023-11-14", "11-16", "11-18", "11-20"]),
     ],
 )
-def test_an_axis_has_few_labels_with_the_day_or_the_hour(times: Sequence[int], labels: dict[int, str]) -> None:
-    found = {x: text for x, _, text in SCALE._replace(times=times).labels}
-    assert found.keys() == labels.keys()
-    assert all(found[column].endswith(label) for column, label in labels.items())
+def test_an_axis_has_few_labels_with_the_day_or_the_hour(times: Sequence[int], labels: list[str]) -> None:
+    found = SCALE._replace(times=times).labels
+    assert [text[-len(label) :] for (_, _, text), label in zip(found, labels, strict=True)] == labels
+    assert [x for x, _, _ in found] == ([50.0] if len(labels) == 1 else [7.14, 35.71, 64.29, 92.86])
 
 
 @pytest.mark.parametrize(

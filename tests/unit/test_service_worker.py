@@ -66,17 +66,6 @@ def test_the_first_moment_at_which_something_can_be_due(
     assert worker.get_next_plan_s(report, whole_us) == wait_s
 
 
-def test_the_reason_that_files_wait_for_is_counted_without_directories(tmp_path: Path) -> None:
-    file = hosts.file()
-    waits = Skip(file.path, Reason.WINDOW_CLOSED, "soon", puts_off=True)
-    plan = Plan({}, (), (waits, waits._replace(path=file.directory)))
-    engine = Engine(Config(), directories=(f"{tmp_path}",), state_directory=f"{tmp_path}")
-    made = worker.Worker(lambda: engine, Mock(), Mock(), Mock())
-    found = made._make_looked(engine, Report(plan, (), 0, 0.0, (), hosts.host(file))).findings
-    made.close()
-    assert found._replace(decided={}).waits_for == "1 file waits for journald's next flush"
-
-
 def test_a_directory_that_cannot_be_examined_ends_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda *_, **__: False)
     monkeypatch.setattr(volume, "find_mount_line", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
