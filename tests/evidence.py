@@ -7,7 +7,7 @@ from typing import Any
 
 from journalkeeper.config import Config
 from journalkeeper.health.evidence import Boot, Evidence, Intake, Journal, Look, Present, Recorded, Storage, Unit
-from journalkeeper.model import GIB, Extents, Instance, JournalFile, Kind, Plan
+from journalkeeper.model import GIB, Extents, Instance, JournalFile, Kind
 from journalkeeper.model.history import Counters
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.units import DAY_US, MINUTE_US, SECOND_US
@@ -80,7 +80,7 @@ def limits(**words: Any) -> Instance:
 def evidence(**words: Any) -> Evidence:
     """Return the evidence of a healthy host; `words` replace whole parts."""
     seen = look(*archives(ratio=1.05), instances=(limits(),))
-    parts = (seen, Plan({}, (), ()), Config(), recorded(), journal(), UNITS, STORAGE)
+    parts = (seen, Config(), recorded(), journal(), UNITS, STORAGE)
     live = Manager(state="idle", state_reason="", health="ok", health_reasons=[])
     plain = Evidence(NOW_US, *parts, live, Present(), unwritable=(), silent=(), full=())
     return plain._replace(**words)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from journalkeeper.health.evidence import Evidence, Journal, Recorded, Unknown
-from journalkeeper.model import Action, JournalFile, Kind, Plan, Reason, Skip, State, Verb
+from journalkeeper.model import JournalFile, Kind, State
 from journalkeeper.model.history import Counters, HistoryEntry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
 from tests import evidence as healthy
@@ -48,22 +48,13 @@ def recorded(days: int = 10) -> Recorded:
     return healthy.recorded(entries=entries, totals=tuple(totals), counters=Counters(since_us=times[0]))
 
 
-def plan() -> Plan:
-    """Return a plan with one action, seven files without need of work, and one that waits."""
-    target = file(ARCHIVE, kind=Kind.ARCHIVED, state=State.ARCHIVED)
-    numbers = (32 << 20, 5992, 256, "zstd")
-    action = Action(ARCHIVE, Verb.COMPRESS, Reason.FRAGMENTED, target, (), *numbers, read_seconds_saved=38.2)
-    fine = [Skip(f"{ARCHIVE}{number}", Reason.RECORDED, "rewritten before") for number in range(7)]
-    return Plan({}, (action,), (*fine, Skip(ACTIVE, Reason.WINDOW_CLOSED, "", NOW_US + 60_000_000, now=True)))
-
-
 def evidence(**changes: Any) -> Evidence:
     """Return the evidence of a host whose journal has been kept for ten of its twenty days."""
     files = healthy.look(file(), file(ARCHIVE, kind=Kind.ARCHIVED))
-    return healthy.evidence(look=files, plan=plan(), record=recorded(), journal=journal())._replace(**changes)
+    return healthy.evidence(look=files, record=recorded(), journal=journal())._replace(**changes)
 
 
 def nothing() -> Evidence:
     """Return evidence of which no part could be collected."""
     why = Unknown("only root may read it")
-    return Evidence(NOW_US, why, why, why, why, why, why, why, why, why)
+    return Evidence(NOW_US, why, why, why, why, why, why, why, why)

@@ -17,7 +17,7 @@ from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.health.evidence import UNASKED, Evidence, Look, Obstacle, Recorded, Unknown, Wanted
 from journalkeeper.health.verdict import present
-from journalkeeper.model import Host, Plan, Reason, Request
+from journalkeeper.model import Host, Reason, Request
 from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.manager import Manager
 from journalkeeper.observe import machine, obstacles
@@ -32,7 +32,7 @@ ELSEWHERE: Final = Unknown("-D names a directory to which this host's journald d
 
 def gather(context: Context, wanted: Wanted) -> Evidence:
     """Collect the evidence for a command. A part that cannot be read is Unknown with the reason. The journal's entries
-    and the plan are UNASKED unless `wanted`; so is the look without `wanted.files`, if the service answers.
+    are UNASKED unless `wanted`; so is the look without `wanted.files`, if the service answers.
 
     An error of the configuration is in `config_error`. With -D, facts of this host are ELSEWHERE unless its journald
     writes there.
@@ -49,9 +49,8 @@ def gather(context: Context, wanted: Wanted) -> Evidence:
     service = context.read_service() if wanted.directory is None else UNASKED
     engine = context.engine(config)
     look: Look | Unknown = UNASKED
-    plan: Plan | Unknown = UNASKED
     if wanted.files or not isinstance(service, Manager):
-        look, plan = _look_and_plan(engine, wanted, record, now_us)
+        look = _look(engine, record, now_us)
     instances = () if isinstance(look, Unknown) else look.host.instances
     ours = wanted.directory is None or any(one.rotatable for one in instances)
     if wanted.directory is not None:
@@ -62,7 +61,6 @@ def gather(context: Context, wanted: Wanted) -> Evidence:
     evidence = Evidence(
         now_us=now_us,
         look=look,
-        plan=plan,
         config=Unknown("the configuration is wrong") if wrong else config,
         config_error=wrong,
         record=record,
@@ -85,27 +83,18 @@ def _find_unwritable(places: Places, wanted: Wanted) -> tuple[tuple[str, Obstacl
     return tuple(one for one in found if ours or one[1] is Obstacle.READ_ONLY)
 
 
-def _look_and_plan(
-    engine: Engine, wanted: Wanted, record: Recorded | Unknown, now_us: int
-) -> tuple[Look | Unknown, Plan | Unknown]:
-    """Look at the files, and return the look and, if wanted, the plan. Either is Unknown with the reason of a failure.
+def _look(engine: Engine, record: Recorded | Unknown, now_us: int) -> Look | Unknown:
+    """Look at the files, and return the look, or Unknown with the reason of a failure.
 
     The look's `foreign` lists the directories that are not on btrfs.
     """
-    plan: Plan | Unknown = UNASKED
+    made_nocow = frozenset[str]() if isinstance(record, Unknown) else record.made_nocow
     try:
-        if wanted.plan and not isinstance(record, Unknown):
-            host, plan = engine.look_and_plan(Request(upkeep=True))
-        else:
-            made_nocow = frozenset[str]() if isinstance(record, Unknown) else record.made_nocow
-            host = engine.look(Request())._replace(made_nocow=made_nocow)
+        host = engine.look(Request())._replace(made_nocow=made_nocow)
     except NotBtrfsError as error:
-        return Look(Host(now_us, (), (), (), {}, 0), foreign=(error.path,)), UNASKED
+        return Look(Host(now_us, (), (), (), {}, 0), foreign=(error.path,))
     except KeeperError as error:
-        why = Unknown(str(error), needs_root=isinstance(error, NeedsRootError))
-        return why, why
-    if wanted.plan and isinstance(record, Unknown):
-        plan = record
+        return Unknown(str(error), needs_root=isinstance(error, NeedsRootError))
     here = {one.directory for one in host.instances}
     foreign = tuple(file.path for file in host.files if file.problem is Reason.NOT_BTRFS and file.path not in here)
-    return Look(host, tuple(path for path in foreign if os.path.isdir(path))), plan
+    return Look(host, tuple(path for path in foreign if os.path.isdir(path)))

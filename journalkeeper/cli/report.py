@@ -3,7 +3,7 @@
 
 Writes one HTML page of at most 500 KiB, without scripts and without other files. It shows how long each
 boot and the journal's flush in it took, extents against their ideal, and how long messages waited, each
-with a table; then the findings of `doctor`, and every action with its reason.
+with a table; then the findings of `doctor`, and every past action with its reason.
 
 examples:
   sudo journalkeeper report -o journal.html
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if os.path.lexists(path) and not replaces:  # before the long reading
         raise KeeperError(f"{escape(path)} exists and is no page of this user's: remove it, or choose another name")
     context.config()  # a wrong one ends the command
-    evidence = gather(context, Wanted(args.directory, REPORT_ENTRIES, plan=True))
+    evidence = gather(context, Wanted(args.directory, REPORT_ENTRIES))
     missing = [part for part in (evidence.look, evidence.journal, evidence.record) if isinstance(part, Unknown)]
     if isinstance(evidence.look, Unknown) and isinstance(evidence.journal, Unknown):
         raise (NeedsRootError if missing[0].needs_root else KeeperError)(missing[0].why)

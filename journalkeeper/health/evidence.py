@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from journalkeeper.config import Config
-from journalkeeper.model import MIB, Host, Instance, JournalFile, Plan, Skip, Volume
+from journalkeeper.model import MIB, Host, Instance, JournalFile, Skip, Volume
 from journalkeeper.model.history import Counters, HistoryEntry, Run, Totals
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.schema import Count, Hidden, PastMoment
@@ -134,7 +134,6 @@ class Wanted(NamedTuple):
     directory: str | None = None
     entries: int = DOCTOR_ENTRIES
     since_us: int = 0
-    plan: bool = False
     files: bool = True
 
 
@@ -266,13 +265,12 @@ class Storage(NamedTuple):
 class Evidence(NamedTuple):
     """The evidence about a host at `now_us`.
 
-    `config` is the configuration that the plan was made with, `config_error` the error in the one on disk. `service` is
-    the running service, None if it is not on the bus. `unwritable`, `silent` and `full` are those of Present.
+    `config` is the configuration of the look, `config_error` the error in the one on disk. `service` is the running
+    service, None if it is not on the bus. `unwritable`, `silent` and `full` are those of Present.
     """
 
     now_us: int
     look: Look | Unknown = UNASKED
-    plan: Plan | Unknown = UNASKED
     config: Config | Unknown = UNASKED
     record: Recorded | Unknown = UNASKED
     journal: Journal | Unknown = UNASKED

@@ -106,19 +106,18 @@ def _align_label(percent: float) -> str:
 
 
 class ChartTable(NamedTuple):
-    """A caption, headings, and rows of cells. The first `left` columns are text, with `words_last` also the last."""
+    """A caption, headings, and rows of cells. The first column is text, with `words_last` also the last."""
 
     caption: str
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    left: int = 1
     words_last: bool = False
 
     def side(self, column: int) -> str:
         """Return the CSS classes of a column's cells."""
         if self.words_last and column == len(self.heads) - 1:
             return "left long"
-        return "left" if column < self.left else "right"
+        return "right" if column else "left"
 
 
 class Figure(NamedTuple):

@@ -7,7 +7,6 @@ and cuts every value. The rows of actions are cut until the page fits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -16,13 +15,12 @@ from markupsafe import Markup
 from journalkeeper import __version__
 from journalkeeper.health.evidence import Evidence, Unknown
 from journalkeeper.health.finding import Verdict, shorten
-from journalkeeper.model import Plan, Reason, Skip, Sums
+from journalkeeper.model import Reason, Sums
 from journalkeeper.model.sentences import describe_outcome
 from journalkeeper.model.units import escape, format_size, pluralize, spell_size
-from journalkeeper.policy.saving import READ_IOPS
 from journalkeeper.report import charts
 from journalkeeper.report.charts import ChartTable
-from journalkeeper.report.text import UNKNOWN, describe_total_saving, seconds, when
+from journalkeeper.report.text import UNKNOWN, describe_total_saving, when
 
 MARK: Final = '<meta name="generator" content="journalkeeper">'
 """The element of the template by which `report` knows its own page."""
@@ -31,7 +29,6 @@ MOST_BYTES: Final = 500 << 10
 MOST_ACTIONS: Final = 400
 """The most past actions on the page."""
 
-MOST_PLANNED: Final = 100
 LONGEST: Final = 160
 LONG: Final = 600
 """The most characters of a name, and of a sentence or a command. A unit's name can have 10 kB."""
@@ -40,10 +37,10 @@ LONG: Final = 600
 def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
     """Return the HTML page of `host`, with as many past actions as fit into MOST_BYTES of UTF-8."""
     template = _make_environment().get_template("page.html")
-    content = {**_make_overview(evidence, verdict), **_tabulate_plan(evidence.plan), "host": host}
+    overview = _make_overview(evidence, verdict, host)
     rows = MOST_ACTIONS
     while True:
-        made = template.render(**content, **_tabulate_past(evidence, rows))
+        made = template.render(**overview, **_tabulate_past(evidence, rows))
         if len(made.encode()) <= MOST_BYTES or not rows:
             return made
         rows //= 2
@@ -68,18 +65,18 @@ def _make_environment() -> Environment:
     return made
 
 
-def _make_overview(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
+def _make_overview(evidence: Evidence, verdict: Verdict, host: str) -> dict[str, Any]:
     record = evidence.record
     unknown = tuple((rule, part.why) for rule, part in verdict.unknown)
     counters = None if isinstance(record, Unknown) else record.counters
     return {
+        "host": host,
         "now": when(evidence.now_us),
         "seen": _describe_files(evidence),
         "said": _describe_verdict(verdict),
         "saving": describe_total_saving(counters) if counters else "",
         "figures": (charts.draw_boots(evidence), charts.draw_extents(evidence), charts.draw_intake(evidence)),
         "verdict": verdict,
-        "reasons": _list_reasons(evidence),
         "unknown_checks": ChartTable("Checks that could not be made", ("Check", "Why"), unknown, words_last=True),
     }
 
@@ -104,9 +101,9 @@ def _describe_files(evidence: Evidence) -> str:
 
 
 def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
-    """Return the template's values for the newest `most` past actions, or why they are unknown."""
+    """Return the template's values for the newest `most` past actions and their reasons, or why they are unknown."""
     if isinstance(evidence.record, Unknown):
-        return {"done": (), "undone": f"Unknown: {evidence.record.why}."}
+        return {"done": None, "undone": f"Unknown: {evidence.record.why}.", "reasons": ()}
     entries = sorted(evidence.record.entries, key=lambda entry: entry.when_us, reverse=True)
     newest = entries[:most]
     caption = "Every action, the newest first"
@@ -116,56 +113,7 @@ def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
         (when(entry.when_us), format_size(entry.outcome.bytes_written), describe_outcome(entry.outcome))
         for entry in newest
     )
-    tables = [ChartTable(caption, ("Time", "Written", "Action"), rows, words_last=True)] if entries else []
-    return {"done": tables, "undone": "Nothing was done yet."}
-
-
-def _tabulate_plan(plan: Plan | Unknown) -> dict[str, Any]:
-    if isinstance(plan, Unknown):
-        return {"decided": (), "undecided": f"Unknown: {plan.why}."}
-    tables = [_tabulate_actions(plan)] if plan.actions else []
-    tables += [_tabulate_skips(plan.skipped)] if plan.skipped else []
-    return {"decided": tables, "undecided": "There are no journal files."}
-
-
-def _tabulate_actions(plan: Plan) -> ChartTable:
-    rows = tuple(
-        (
-            one.action,
-            one.reason,
-            f"{one.extents_before:,} → {one.extents_expected:,}",
-            format_size(one.bytes_to_write),
-            seconds(one.read_seconds_saved),
-            one.path,
-        )
-        for one in plan.actions[:MOST_PLANNED]
-    )
-    todo = pluralize(len(plan.actions), "action")
-    caption = f"{todo} to do; “Read saved” is the time of a cold read at {READ_IOPS} reads per second"
-    if len(rows) < len(plan.actions):
-        caption += f", the first {len(rows)}"
-    heads = ("Action", "Reason", "Extents", "To write", "Read saved", "File")
-    return ChartTable(caption, heads, rows, left=2, words_last=True)
-
-
-def _tabulate_skips(skipped: Sequence[Skip]) -> ChartTable:
-    """Return a table of the reasons to leave files alone, the most frequent first."""
-    by_reason: dict[Reason, list[Skip]] = {}
-    for skip in skipped:
-        by_reason.setdefault(skip.reason, []).append(skip)
-    rows = tuple(
-        (reason, f"{len(some):,}", "; ".join(filter(None, (some[0].path, some[0].detail))))
-        for reason, some in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
-    )
-    heads = ("Reason", "Files", "For example")
-    return ChartTable(
-        f"Left alone: {pluralize(len({skip.path for skip in skipped}), 'path')}", heads, rows, words_last=True
-    )
-
-
-def _list_reasons(evidence: Evidence) -> list[Reason]:
-    """Return the reasons of the skips in the plan and of the past actions, each once, in the order of Reason."""
-    skipped = () if isinstance(evidence.plan, Unknown) else evidence.plan.skipped
-    entries = () if isinstance(evidence.record, Unknown) else evidence.record.entries
-    occurring = {skip.reason for skip in skipped} | {entry.outcome.reason for entry in entries}
-    return [reason for reason in Reason if reason in occurring]
+    done = ChartTable(caption, ("Time", "Written", "Action"), rows, words_last=True) if entries else None
+    occurring = {entry.outcome.reason for entry in newest}
+    reasons = [reason for reason in Reason if reason in occurring]
+    return {"done": done, "undone": "Nothing was done yet.", "reasons": reasons}

@@ -15,14 +15,13 @@ import pytest
 
 from journalkeeper.health.evidence import Evidence, Intake, Unknown
 from journalkeeper.health.finding import Verdict
-from journalkeeper.model import Reason, Skip
 from journalkeeper.model.manager import Finding, Severity
 from journalkeeper.model.units import DAY_US, MINUTE_US
 from journalkeeper.report.page import page
 from tests.adapters.command import ran
 from tests.hosts import DIRECTORY, NOW_US
 from tests.journal_files import archive_name
-from tests.report_data import entry, evidence, journal, nothing, plan, recorded
+from tests.report_data import entry, evidence, journal, nothing, recorded
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -62,10 +61,8 @@ def crowd() -> Evidence:
     """Return evidence with one boot, long names, and waits of all lengths."""
     known = journal()
     waits = [Intake(NOW_US - number * MINUTE_US, 59_919 * 7**number % 10**9, "u" * 80) for number in range(400)]
-    skips = (Skip(LONG, Reason.IN_USE, "d" * 200), *plan().skipped)
     return evidence(
         journal=known._replace(boots=known.boots[-1:], intake=tuple(waits)),
-        plan=plan()._replace(skipped=skips),
         record=recorded(days=1)._replace(entries=(entry(NOW_US - DAY_US, path=LONG, detail="d" * 300),)),
     )
 

@@ -10,13 +10,13 @@ import pytest
 
 from journalkeeper.health.evidence import Boot, Evidence, Intake, Unknown
 from journalkeeper.health.finding import Verdict
-from journalkeeper.model import Reason, Result, Skip
+from journalkeeper.model import Reason, Result
 from journalkeeper.model.history import Counters
 from journalkeeper.model.manager import Finding, Severity
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report.page import MOST_BYTES, page
 from tests.hosts import NOW_US
-from tests.report_data import ACTIVE, entry, evidence, journal, nothing, plan, recorded
+from tests.report_data import ACTIVE, entry, evidence, journal, nothing, recorded
 
 NOTHING_FOUND = Verdict((), ("volatile",), ())
 VOID = frozenset({"meta"})
@@ -95,15 +95,16 @@ def test_every_chart_has_a_table_below_it_and_a_label_for_screen_readers() -> No
 def test_findings_reasons_and_actions_are_shown() -> None:
     finding = Finding("no-room", Severity.PROBLEM, {"left": None}, "It is full.", ("a & b", "c"))
     verdict = Verdict((finding,), ("a", "b"), (("units", Unknown("no D-Bus")),))
-    said = " ".join(made(verdict=verdict).words)
-    reasons = [reason.sentence for reason in (Reason.RECORDED, Reason.WINDOW_CLOSED, Reason.FRAGMENTED)]
-    wanted = ["no-room", "It is full.", "a & b\nc", "2 checks passed, 1 could", "32.0M 38.2s", *reasons]
+    record = recorded(days=1)._replace(entries=(entry(NOW_US), entry(NOW_US, reason=Reason.IN_USE)))
+    said = " ".join(made(evidence(record=record), verdict).words)
+    reasons = [reason.sentence for reason in (entry(NOW_US).outcome.reason, Reason.IN_USE)]
+    wanted = ["no-room", "It is full.", "a & b\nc", "2 checks passed, 1 could", *reasons]
     assert [words for words in wanted if words not in said] == []
 
 
 def test_each_missing_part_is_unknown_with_the_reason() -> None:
     said = " ".join(made(nothing()).words)
-    assert said.count("Unknown: only root may read it.") == 6
+    assert said.count("Unknown: only root may read it.") == 5
     assert "could not be examined: only root may read it" in said
 
 
@@ -116,7 +117,6 @@ def test_hostile_words_are_text_and_short(hostile: str) -> None:
     some = evidence(
         journal=known._replace(intake=(*known.intake, Intake(NOW_US, 9_999_999, hostile))),
         record=record._replace(entries=(*record.entries, bad)),
-        plan=plan()._replace(skipped=(Skip(hostile, Reason.IN_USE, hostile),)),
         units=Unknown(hostile),
     )
     verdict = Verdict((finding,), (), (("units", Unknown(hostile)),))
