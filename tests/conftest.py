@@ -198,7 +198,7 @@ def _nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture
 def make_bed() -> Iterator[Callable[..., Bed]]:
-    """Make beds: `make_bed(*settings, size="1G", sync_interval="5min", options="")`; gone after the test."""
+    """Make beds: `make_bed(*settings, size="1G", options="defaults")`; gone after the test."""
     with ExitStack() as stack:
         yield lambda *settings, **words: stack.enter_context(lab.bed(*settings, **words))
 

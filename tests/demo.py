@@ -118,7 +118,7 @@ def compare(before: Look, after: Look, iops: int) -> bool:
 def show(directory: str, wanted: int, iops: int | None) -> int:
     """Show the whole demonstration. Return 0 if nothing was lost and the file is better than before, else 1."""
     say("1. a btrfs in a file and a journald of its own (the machine's are not touched)")
-    with beds.bed(*SETTINGS, size="3G", parent=directory) as bed:
+    with beds.bed(*SETTINGS, size="3G", parent=Path(directory)) as bed:
         state = bed.volume.base / "state"
         state.mkdir()
         say(f"  {bed.directory} on {bed.volume.device}")

@@ -6,12 +6,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.probe.bed import JOURNALD
+from journalkeeper.probe.bed import JOURNALD, PrivateJournald
 from journalkeeper.probe.scratch_volume import OWN_MOUNTS, ScratchVolume, run
 
 DISKS = {"single": 1, "dup": 1, "raid1": 2, "raid10": 4}
@@ -46,6 +47,12 @@ def limit(volume: ScratchVolume, iops: int) -> None:
         volume.throttle(iops)
     except KeeperError as error:
         pytest.skip(str(error))
+
+
+def kill(journald: PrivateJournald) -> None:
+    """Kill journald. Unsynced files stay ONLINE, as after a power cut."""
+    os.kill(journald.pid, signal.SIGKILL)
+    journald.stop()
 
 
 def drop_caches() -> None:

@@ -8,8 +8,6 @@ about 300 MiB and is removed at the end. A comparison takes twelve minutes, or f
 
 strategies:
   untouched         nothing is done
-  no fsync          as untouched, but journald never calls fsync: shows how
-                    much of WAIT (below) is due to fsync
   NOCOW             chattr +C, without checksums
   fewer flushes     a quarter of them, as with a fourfold SyncIntervalSec=
   small files       SystemMaxFileSize=32M, a quarter of that of the others
@@ -22,8 +20,6 @@ strategies:
 
 columns:
   FLUSH    the time to flush a runtime journal of 2 MiB into the aged one
-  WAIT     the longest wait of a message when 50 are sent each second, while
-           journald syncs and the strategy acts
   LAST 10  the time of journalctl -n 10
   ALL      the time to read all entries that are older than the last shutdown
   EXTENTS  the extents of all journal files together
@@ -43,6 +39,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+from pathlib import Path
 from typing import Final
 
 from journalkeeper.cli.context import Context
@@ -62,7 +59,6 @@ FREE_BYTES = 1 << 30
 _COLUMNS: Final[tuple[Column[compare.Measured], ...]] = (
     Column("STRATEGY", lambda row: row.strategy),
     Column("FLUSH", lambda row: f"{row.flush_s:.2f} s", right=True),
-    Column("WAIT", lambda row: f"{row.wait_s:.2f} s", right=True),
     Column("LAST 10", lambda row: f"{row.last_s:.2f} s", right=True),
     Column("ALL", lambda row: f"{row.read_s:.2f} s", right=True),
     Column("EXTENTS", lambda row: f"{row.extents:,}", right=True),
@@ -93,7 +89,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if not context.privileged:
         raise NeedsRootError("it mounts a scratch volume")
     isolate()
-    place = os.path.abspath(args.place)
+    place = Path(args.place).absolute()
     with on_terminal(context.output) as line:
         interrupt_on_signals()
         compared = compare.compare(place, args.extents, args.iops, line.update)

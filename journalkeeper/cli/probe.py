@@ -23,32 +23,28 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 from journalkeeper import __version__
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.output import Output
 from journalkeeper.cli.parser import between, common, parse_time_us, split_help
 from journalkeeper.cli.progress import interrupt_on_signals
 from journalkeeper.cli.table import Column, Table
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.schema import Moment
 from journalkeeper.probe.base import Measurement, Writes
-from journalkeeper.probe.distribution import Limit, SeriesAnswer, Statistics, draw, format_wait, make_answer
+from journalkeeper.probe.distribution import Statistics, compute_statistics, format_wait
 
 KEY: Final = '"-": too few waits for this figure.'
 ROWS: Final = 20
-DUE_KEY: Final = "Calls are due at fixed times; one that starts late, after a slow one, was due earlier."
-OWN: Final = "measure the host's journald instead of a private one with files below -D DIR or /var/tmp"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "since": {"metavar": "TIME", "type": parse_time_us, "help": "leave out older entries"},
     "boot": {"action": "store_true", "help": "this boot only"},
     "follow": {"action": "store_true", "help": "also measure new messages, until Ctrl-C"},
-    "host": {"action": "store_true", "help": OWN},
     "size": {
         "metavar": "BYTES",
         "type": between(64, 128 << 10, int),
-        "help": "the size of a message or line (default: %(default)s)",
+        "help": "the size of a message (default: %(default)s)",
     },
     "rate": {"metavar": "N", "type": between(0.01, 20_000), "help": "how many a second (default: %(default)g)"},
     "who": {"action": "store_true", "help": "watch which process syncs which file, and write nothing"},
-    "argv": {"nargs": "*", "metavar": "COMMAND", "help": "a command to run, with its arguments, after `--`"},
+    "argv": {"nargs": "+", "metavar": "COMMAND", "help": "a command to run, with its arguments, after `--`"},
     "seconds": {"metavar": "N", "type": between(0.1, 86_400), "help": "the duration in seconds (default: %(default)g)"},
 }
 
@@ -72,7 +68,6 @@ class Probe(NamedTuple):
         return importlib.import_module(f"journalkeeper.probe.{self.name}")
 
 
-_STARTS: Final = "it starts a journald, or asks the host's"
 PROBES: Final = (
     Probe(
         "intake",
@@ -83,8 +78,8 @@ PROBES: Final = (
     Probe(
         "syslog",
         "how long a program waits in syslog(3), and how long its message waits for journald",
-        {"host": False, "size": 200, "rate": 100, "seconds": 10},
-        _STARTS,
+        {"size": 200, "rate": 100, "seconds": 10},
+        "it reads its messages in the journal",
     ),
     Probe(
         "fsync",
@@ -101,8 +96,8 @@ PROBES: Final = (
     Probe(
         "stream",
         "why a program's lines come late to a reader that follows the journal, and how late",
-        {"host": False, "size": 100, "rate": 20, "seconds": 15, "argv": []},
-        _STARTS,
+        {"seconds": 15, "argv": None},
+        "",
         500_000,
         "journald notifies readers after 250 ms, with a timer that may be 250 ms late",
     ),
@@ -131,35 +126,34 @@ def run(args: argparse.Namespace, context: Context) -> int:
         function `measure`; KeyboardInterrupt for a signal before the first values.
     """
     probe = next(row for row in PROBES if row.name == args.probe)
-    is_users_own = getattr(args, "argv", None) and not args.directory
-    if probe.needs_root and not (context.privileged or is_users_own):
+    if probe.needs_root and not context.privileged:
         raise NeedsRootError(probe.needs_root)
     if getattr(args, "since", None) is not None:
         args.since = f"@{args.since / 1e6:.6f}"
     limit_us = probe.limit_us or context.config().window.intake_delay_max_us
     interrupt_on_signals()
-    steps = probe.load().measure(args)
-    found = next(steps)
-    interrupted = False
+    found, interrupted = Measurement(), False
     try:
-        for _ in steps:
-            pass
+        probe.load().measure(args, found)
     except KeyboardInterrupt:
+        if not found.series:
+            raise
         interrupted = True
         found.notes.append("Interrupted: this is what there is.")
-    finally:
-        steps.close()
-    options = {name: getattr(args, name) for name in probe.options}
-    series = [make_answer(one) for one in found.series]
-    said = found.verdict(Limit(limit_us * 1000, probe.limit_source))
-    began_us, name = context.now_us, cast("Any", probe.name)
     answer = ProbeAnswer(
-        name, __version__, began_us, options, series, found.notes, found.faults, found.losses, found.writes, said
+        probe=cast("Any", probe.name),
+        version=__version__,
+        began_us=context.now_us,
+        options={name: getattr(args, name) for name in probe.options},
+        series=[compute_statistics(one) for one in found.series],
+        notes=found.notes,
+        faults=found.faults,
+        losses=found.losses,
+        writes=found.writes,
+        verdict=found.describe_verdict(limit_us * 1000, probe.limit_source),
     )
-    key = f"{DUE_KEY} {KEY}" if any(one.call for one in series) else KEY
-    if found.length_s:
-        key = f"At most {ROWS} rows, with the largest shares of the time. -j shows all."
-    context.output.show(answer, *text(found, answer, context.output), legend=[[key], found.notes])
+    table, key = _make_table(answer, found.length_s)
+    context.output.show(answer, [answer.verdict], table, legend=[[key], found.notes])
     context.output.note(*found.faults)
     return int(bool(found.faults or found.losses) or (interrupted and not getattr(args, "follow", False)))
 
@@ -172,7 +166,7 @@ class ProbeAnswer(NamedTuple):
     began_us: Moment
     options: dict[str, Any]
     """The options that only this probe has."""
-    series: list[SeriesAnswer]
+    series: list[Statistics]
     notes: list[str]
     faults: list[str]
     losses: list[str]
@@ -181,36 +175,27 @@ class ProbeAnswer(NamedTuple):
     verdict: str
 
 
-def text(found: Measurement, answer: ProbeAnswer, output: Output) -> list[list[str]]:
-    """Return the blocks of text that show a measurement: the verdict, histograms, and a table of the series.
-
-    A series with planned times has two rows: waits from the planned time, and from the start of the call.
-    """
-    judged = found.judged or found.series
-    histograms = [[series.name, *draw(series.waits_ns())] for series in judged if series.began_ns]
-    rows: list[tuple[str, Statistics]] = []
-    for series in answer.series:
-        rows.append((series.name if series.call is None else f"{series.name}, since the call was due", series.waits))
-        if series.call is not None:
-            rows.append(("  since the actual call", series.call))
-    if length_s := found.length_s:
-        (count, *_, worst, name), right = _COLUMNS, True
-        mean = Column[tuple[str, Statistics]]("MEAN", lambda row: _format_s(row[1].mean_s), right)
-        share = mean._replace(title="SHARE", cell=lambda row: f"{row[1].total_s / length_s:.1%}")
-        return [[answer.verdict], output.format(Table((count, mean, worst, share, name), rows[:ROWS]))]
-    return [[answer.verdict], *histograms, output.format(Table(_COLUMNS, rows))]
+def _make_table(answer: ProbeAnswer, length_s: float | None) -> tuple[Table[Statistics], str]:
+    """Return the table of the series, with the shares of a trace of `length_s`, and its key."""
+    if not length_s:
+        return Table(_COLUMNS, answer.series), KEY
+    (count, *_, worst, name), right = _COLUMNS, True
+    mean = Column[Statistics]("MEAN", lambda row: _format_s(row.mean_s), right)
+    share = mean._replace(title="SHARE", cell=lambda row: f"{row.total_s / length_s:.1%}")
+    rows = answer.series[:ROWS]
+    return Table((count, mean, worst, share, name), rows), f"At most {ROWS} rows, by their share. -j shows all."
 
 
 def _format_s(time_s: float | None) -> str:
-    return format_wait(None if time_s is None else round(time_s * 1e9))
+    return "-" if time_s is None else format_wait(round(time_s * 1e9))
 
 
-_COLUMNS: Final[tuple[Column[tuple[str, Statistics]], ...]] = (
-    Column("COUNT", lambda row: f"{row[1].waits}", right=True),
-    Column("P50", lambda row: _format_s(row[1].p50_s), right=True),
-    Column("P90", lambda row: _format_s(row[1].p90_s), right=True),
-    Column("P99", lambda row: _format_s(row[1].p99_s), right=True),
-    Column("P99.9", lambda row: _format_s(row[1].p99_9_s), right=True),
-    Column("WORST", lambda row: _format_s(row[1].worst_s), right=True),
-    Column("NAME", lambda row: row[0], gives="text"),
+_COLUMNS: Final[tuple[Column[Statistics], ...]] = (
+    Column("COUNT", lambda row: f"{row.waits}", right=True),
+    Column("P50", lambda row: _format_s(row.p50_s), right=True),
+    Column("P90", lambda row: _format_s(row.p90_s), right=True),
+    Column("P99", lambda row: _format_s(row.p99_s), right=True),
+    Column("P99.9", lambda row: _format_s(row.p99_9_s), right=True),
+    Column("WORST", lambda row: _format_s(row.worst_s), right=True),
+    Column("NAME", lambda row: row.name, gives="text"),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The parts that all probes share: schedules, samples, cleanup, and the journald that is measured.
+"""The parts that all probes share: schedules, lines of a program, cleanup, and the record of a measurement.
 
 A child process undoes all that would outlive this process. The child waits for the end of its stdin, so the cleanup is
 the same whether the block ends, raises, or the process is killed.
@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.model.schema import Count
-from journalkeeper.probe import bed
-from journalkeeper.probe.distribution import Limit, Series, verdict
+from journalkeeper.probe.distribution import Series, format_wait
 from journalkeeper.probe.scratch_volume import undo_at_end
 from journalkeeper.whole_file import require_root_only
 
 PATIENCE_S, MOMENT_S = 10.0, 0.1
-SCRATCH = "/var/tmp"  # noqa: S108 - in it a directory of our own is made, for root only
+SOCKETS: Final = Path("/run/systemd/journal")
+"""The directory of the sockets of the host's journald."""
 
 
 class Writes(NamedTuple):
@@ -43,13 +44,13 @@ class Writes(NamedTuple):
 
 @dataclass
 class Measurement:
-    """The values and notes that a probe has collected so far.
+    """The values and notes that a probe has collected so far. It is complete when the probe ends or is interrupted.
 
     `length_s` is that of a trace. `faults` say why the figures cannot be trusted, and `losses` which messages did not
     arrive. The verdict is about the series in `judged`, or about all if it is empty.
     """
 
-    series: list[Series]
+    series: list[Series] = field(default_factory=list)
     judged: list[Series] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -58,16 +59,21 @@ class Measurement:
     length_s: float | None = None
     writes: Writes | None = None
 
-    def verdict(self, limit: Limit) -> str:
-        """Return the losses, the causes, and whether the longest judged wait exceeds `limit`, as sentences."""
-        return " ".join([*self.losses, *self.causes, verdict(self.judged or self.series, limit)])
-
-
-Steps: TypeAlias = Generator[Measurement, None, None]
-"""The generator of a probe: it yields one Measurement again after each sample or moment.
-
-The Measurement gets its sums and causes at the end, also if the caller closes the generator early.
-"""
+    def describe_verdict(self, limit_ns: int, source: str) -> str:
+        """Return the losses, the causes, and whether the longest judged wait exceeds the limit, as sentences."""
+        limit = f"{format_wait(limit_ns)} ({source})"
+        slowest = max(self.judged or self.series, key=lambda series: max(series.waits_ns, default=0))
+        worst_ns = max(slowest.waits_ns, default=0)
+        worst = format_wait(worst_ns)
+        if not slowest.waits_ns:
+            said = f"No wait was measured; the limit is {limit}."
+        elif worst_ns <= limit_ns:
+            said = f"OK: the longest wait, {worst}, is within {limit}."
+        else:
+            late = sum(wait_ns > limit_ns for wait_ns in slowest.waits_ns)
+            over = f"{late:,} of {len(slowest.waits_ns):,} waits ({slowest.name}) {'is' if late == 1 else 'are'} over"
+            said = f"Slow: {over} {limit}, the longest {worst}. `journalkeeper doctor` looks for the cause."
+        return " ".join([*self.losses, *self.causes, said])
 
 
 def schedule(rate: float, count: int) -> Iterator[int]:
@@ -78,15 +84,6 @@ def schedule(rate: float, count: int) -> Iterator[int]:
         while (left_ns := planned_ns - time.monotonic_ns()) > 0:
             time.sleep(left_ns / 1e9)
         yield planned_ns
-
-
-def sample(series: Series, waited_ns: Iterable[int], call: Callable[[], object]) -> Iterator[None]:
-    """Run `call` after each item of `waited_ns`, which waits for that time, add both to `series`, and yield."""
-    for planned in waited_ns:
-        began_ns = time.monotonic_ns()
-        call()
-        series.add(began_ns, time.monotonic_ns() - began_ns, planned)
-        yield
 
 
 def read_lines(fd: int) -> Iterator[list[bytes]]:
@@ -121,32 +118,12 @@ def scratch(directory: str) -> Iterator[str]:
         raise FileError.wrap("measure here", os.fsdecode(error.filename or directory), error) from error
 
 
-class Target(NamedTuple):
-    """The journald that is measured: its sockets' directory, process id, and journal (None for the host's)."""
-
-    sockets: Path
-    pid: int
-    directory: str | None
-
-    @classmethod
-    def of(cls, daemon: bed.PrivateJournald) -> Target:
-        return cls(Path(f"/proc/{daemon.pid}/root/run/systemd/journal"), daemon.pid, str(daemon.journal))
-
-
-HOST: Final = Target(Path("/run/systemd/journal"), 1, None)
-"""The host's journald. Process 1 has its network namespace."""
-
-
-@contextmanager
-def target(*, host: bool, directory: str | None) -> Iterator[Target]:
-    """Yield the journald to measure: the host's, or a private one that writes below `directory` (None: SCRATCH).
-
-    Raises: KeeperError if there is none, or it cannot start; FileError as `scratch`, also of the block; OSError.
-    """
-    if host:
-        if not (HOST.sockets / "stdout").exists():
-            raise KeeperError("no systemd-journald runs here: `journalkeeper probe syslog` starts a private one")
-        yield HOST
-        return
-    with scratch(directory or SCRATCH) as place, bed.PrivateJournald(place) as daemon:
-        yield Target.of(daemon)
+def connect(path: Path, kind: socket.SocketKind) -> socket.socket:
+    """Return a socket that is connected to journald's socket at `path`. Raises: KeeperError if no journald has it."""
+    channel = socket.socket(socket.AF_UNIX, kind)
+    try:
+        channel.connect(os.fspath(path))
+    except OSError as error:
+        channel.close()
+        raise KeeperError(f"no systemd-journald takes messages at {path}: {error.strerror}") from error
+    return channel

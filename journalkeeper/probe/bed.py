@@ -11,12 +11,11 @@ import os
 import random
 import signal
 import socket
-import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from journalkeeper.journald.header import STATE_OFFSET
 from journalkeeper.journald.layout import read_machine_id
@@ -95,26 +94,24 @@ def messages(seed: int = 1) -> Iterator[dict[str, str]]:
         }
 
 
-class PrivateJournald:
+class PrivateJournald(ExitStack):
     """A systemd-journald that writes to `directory`/<machine-id>. It runs when the constructor returns.
 
-    `sync_interval` and `settings` are as in journald.conf(5). It ends with a `with` block, and with this process.
+    `settings` are lines of journald.conf(5). It ends with a `with` block, and with this process.
 
     Raises: KeeperError with journald's messages if it does not start.
     """
 
-    def __init__(
-        self, directory: str | os.PathLike[str], *, sync_interval: str = "5min", settings: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, settings: tuple[str, ...] = ()) -> None:
+        super().__init__()
         self.directory = Path(directory)
         self.journal = self.directory / read_machine_id()
         """The instance's directory."""
         self.active = self.journal / "system.journal"
         """The file that journald writes now."""
-        self._conf = "\n".join(("[Journal]", *SETTINGS, f"SyncIntervalSec={sync_interval}", *settings, ""))
+        self._conf = "\n".join(("[Journal]", *SETTINGS, *settings, ""))
         self._traffic = messages()
         self._pid: int | None = None
-        self._stack = ExitStack()
         self.start()
 
     @property
@@ -140,24 +137,21 @@ class PrivateJournald:
         asked = (os.fspath(self.directory), self._conf, "flushed" if flushed else "", JOURNALD)
         words = ("unshare", "--net", *OWN_MOUNTS, "sh", "-c", START, "lab", *asked)
         try:
-            self._pid = int(self._stack.enter_context(undo_at_end(*words)))
+            self._pid = int(self.enter_context(undo_at_end(*words)))
         except KeeperError as error:
             raise KeeperError(f"private journald: {error}") from error
-        self._socket = self._stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        self._socket = self.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         self._socket.connect(f"/proc/{self.pid}/root/run/systemd/journal/socket")
         self.log("lab: journald is up")  # from now on the file is ONLINE
 
     def log(self, message: str, **fields: str) -> None:
         """Send one message by the native protocol. `fields` replace PRIORITY=6 and SYSLOG_IDENTIFIER=lab. Blocks on a
-        full queue.
+        full queue. No value may contain a line break.
 
         Raises: OSError if journald is not running.
         """
-        body = b""
-        for name, value in {"MESSAGE": message, "PRIORITY": "6", "SYSLOG_IDENTIFIER": "lab", **fields}.items():
-            data = value.encode()
-            body += name.encode() + b"\n" + struct.pack("<Q", len(data)) + data + b"\n"
-        self._socket.send(body)
+        values = {"MESSAGE": message, "PRIORITY": "6", "SYSLOG_IDENTIFIER": "lab", **fields}
+        self._socket.send("".join(f"{name}={value}\n" for name, value in values.items()).encode())
 
     def sync(self) -> None:
         """Make journald sync its files, and wait until the active file is no longer ONLINE.
@@ -183,17 +177,15 @@ class PrivateJournald:
         except FileNotFoundError:
             return OFFLINE
 
-    def age(self, flushes: int, messages: int = 40, *, syncs: bool = True) -> None:
-        """Log `messages` messages, wait until the file is ONLINE, and with `syncs` make journald sync; all that
-        `flushes` times.
+    def age(self, flushes: int, messages: int = 40) -> None:
+        """Log `messages` messages, wait until the file is ONLINE, and make journald sync; all that `flushes` times.
 
         Raises: OSError if journald is not running; KeeperError if it does not follow within a minute.
         """
         for _ in range(flushes):
             self._log(messages)
             wait_until(lambda: self.state() == ONLINE, "private journald: it did not take the messages")
-            if syncs:
-                self.sync()
+            self.sync()
 
     def _log(self, messages: int) -> None:
         for fields in itertools.islice(self._traffic, messages):
@@ -221,21 +213,10 @@ class PrivateJournald:
         """Do what systemd-journal-flush.service does at boot, and wait for its end. Raises: KeeperError."""
         run(*self.inside, "journalctl", "--flush")
 
-    def kill(self) -> None:
-        """Kill journald. Unsynced files stay ONLINE, as after a power cut. Raises: as `pid`."""
-        os.kill(self.pid, signal.SIGKILL)
-        self.stop()
-
     def stop(self) -> None:
         """Stop journald cleanly and wait for its end. If it is not running, do nothing. `start` starts it again."""
         self._pid = None
-        self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        self.close()
 
 
 def read_state(path: Path) -> int:
@@ -257,9 +238,7 @@ class Bed(NamedTuple):
 
 
 @contextmanager
-def bed(
-    *settings: str, size: str = "1G", sync_interval: str = "5min", options: str = "", parent: str | None = None
-) -> Iterator[Bed]:
+def bed(*settings: str, size: str = "1G", options: str = "defaults", parent: Path | None = None) -> Iterator[Bed]:
     """Yield a new btrfs with a private journald that writes to it; remove both at the end of the block.
 
     `settings` are lines for journald.conf(5), `size` is as in truncate(1), and the image lies below `parent`.
@@ -268,6 +247,6 @@ def bed(
     """
     with (
         ScratchVolume(size, options=options, parent=parent) as scratch,
-        PrivateJournald(scratch.mountpoint, sync_interval=sync_interval, settings=settings) as daemon,
+        PrivateJournald(scratch.mountpoint, settings=settings) as daemon,
     ):
         yield Bed(scratch, daemon)

@@ -10,10 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -21,9 +18,7 @@ from journalkeeper.btrfs import disk, placement
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.schema import Count, Seconds
 
-from . import syslog
-from .base import Target
-from .bed import SIGNAL_SYNC, Bed, bed
+from .bed import Bed, bed
 from .scratch_volume import ScratchVolume, run
 from .writes import count_logged
 
@@ -39,7 +34,6 @@ FLUSHES_A_STEP: Final = 2 * DAYS
 DEFAULT_IOPS: Final = 150
 """The rate of a small cloud volume or a 7200-rpm disk: on an SSD, times are too short to compare strategies."""
 
-LOAD_RATE, LOAD_BYTES, UNSYNCED = 50, 400, 400
 BOOT_MESSAGES: Final = 1700
 """The number of messages before the flush of a boot: 2 MiB of journal objects."""
 
@@ -54,8 +48,8 @@ Report = Callable[[str], None]
 class Strategy(NamedTuple):
     """A way in which a host treats its journal, as shell commands in journald's mount namespace.
 
-    `by_day` runs between the flushes, `at_noon` once a day, and `at_night` before each shutdown. Without `syncs`,
-    journald never syncs, and else at one of `every` flushes. `settings` are lines of journald.conf(5).
+    `by_day` runs between the flushes, `at_noon` once a day, and `at_night` before each shutdown. journald syncs at one
+    of `every` flushes. `settings` are lines of journald.conf(5).
     """
 
     name: str
@@ -63,8 +57,7 @@ class Strategy(NamedTuple):
     at_noon: str = ""
     at_night: str = ""
     nocow: bool = False
-    options: str = ""
-    syncs: bool = True
+    options: str = "defaults"
     every: int = 1
     settings: tuple[str, ...] = ()
 
@@ -76,7 +69,6 @@ MAINTENANCE: Final = "find /var/log/journal -xdev -size +1M -type f -exec btrfs 
 KEEPER: Final = f"'{sys.executable}' -m journalkeeper defrag -D /var/log/journal --config \"$STATE_DIRECTORY/conf\""
 STRATEGIES: Final = (
     Strategy("untouched"),
-    Strategy("no fsync", syncs=False),
     Strategy("NOCOW", nocow=True),
     Strategy("fewer flushes", every=4),
     Strategy("small files", settings=("SystemMaxFileSize=32M",)),
@@ -93,12 +85,11 @@ class Measured(NamedTuple):
 
     `flush_s` is the time of the boot flush after the last day. `last_s` and `read_s` are cold reads of ten and of all
     entries on the last evening, when all files have `extents` and `disk_bytes`. `active_extents` are those that the
-    boot finds. `wait_s` is the longest wait of a message under load with a flush, while the strategy acted.
+    boot finds.
     """
 
     strategy: str
     flush_s: Seconds
-    wait_s: Seconds
     last_s: Seconds
     read_s: Seconds
     extents: Count
@@ -120,7 +111,7 @@ class LabAnswer(NamedTuple):
     strategies: tuple[Measured, ...]
 
 
-def compare(directory: str, wanted: int, iops: int | None, report: Report) -> LabAnswer:
+def compare(directory: Path, wanted: int, iops: int | None, report: Report) -> LabAnswer:
     """Let a private journald write days of a journal under each strategy, each on a volume of its own below
     `directory`.
 
@@ -137,11 +128,7 @@ def compare(directory: str, wanted: int, iops: int | None, report: Report) -> La
         def report_step(what: str, head: str = f"{number}/{len(STRATEGIES)} {strategy.name}") -> None:
             report(f"{head}: {what}")
 
-        interval = "5min" if strategy.syncs else "1d"
-        made = bed(
-            *SETTINGS, *strategy.settings, size=SIZE, options=strategy.options, parent=directory, sync_interval=interval
-        )
-        with made as place:
+        with bed(*SETTINGS, *strategy.settings, size=SIZE, options=strategy.options, parent=directory) as place:
             (place.volume.base / "conf").write_text(KEEPER_CONF)
             if strategy.nocow:
                 run("chattr", "+C", place.journald.journal)
@@ -153,7 +140,7 @@ def compare(directory: str, wanted: int, iops: int | None, report: Report) -> La
             else:
                 _simulate_days(place, strategy, flushes, report_step)
             rows.append(_measure_strategy(place, strategy, iops or 0, report_step))
-    return LabAnswer(directory, iops or None, flushes, logged, tuple(rows))
+    return LabAnswer(str(directory), iops or None, flushes, logged, tuple(rows))
 
 
 def find_throttle(volume: ScratchVolume, iops: int | None) -> int:
@@ -208,7 +195,7 @@ def _run_act(place: Bed, command: str) -> None:
 
 def _log_and_commit(place: Bed, flushes: int, strategy: Strategy) -> None:
     syncs = max(1, flushes // strategy.every)
-    place.journald.age(syncs, MESSAGES * flushes // syncs, syncs=strategy.syncs)
+    place.journald.age(syncs, MESSAGES * flushes // syncs)
     run("btrfs", "filesystem", "sync", place.volume.mountpoint)
 
 
@@ -234,9 +221,7 @@ def _measure_strategy(place: Bed, strategy: Strategy, iops: int, report: Report)
     report("the flush of a boot")
     journald.boot(BOOT_MESSAGES)
     flush_s = time_limited_s(volume, iops, journald.flush)
-    report("a load while the strategy acts")
-    wait_s = measure_wait_s(place, strategy, iops)
-    return Measured(strategy.name, flush_s, wait_s, last_s, read_s, counted, found, used, written, not strategy.nocow)
+    return Measured(strategy.name, flush_s, last_s, read_s, counted, found, used, written, not strategy.nocow)
 
 
 def _read_cold_s(place: Bed, iops: int, lines: str) -> float:
@@ -251,37 +236,6 @@ def _read_cold_s(place: Bed, iops: int, lines: str) -> float:
 def _count_extents(path: Path, *, sync: bool = True) -> int:
     with path.open("rb") as file:
         return placement.count(file.fileno(), sync=sync)
-
-
-def measure_wait_s(place: Bed, strategy: Strategy, iops: int) -> float:
-    """Return the longest time in seconds from a message's planned sending until journald received it.
-
-    The load begins after UNSYNCED messages; then journald syncs, and all acts of the strategy run.
-
-    Raises: KeeperError if a message does not arrive in the journal, or journald or an act fails.
-    """
-    journald = place.journald
-    run("btrfs", "filesystem", "sync", place.volume.mountpoint)  # dirty data of the boot is no part of the load
-    journald.age(1, messages=UNSYNCED, syncs=False)
-
-    def act() -> None:
-        time.sleep(1)
-        if strategy.syncs:
-            os.kill(journald.pid, SIGNAL_SYNC)
-        for command in (strategy.by_day, strategy.at_noon, strategy.at_night):
-            _run_act(place, command)
-        time.sleep(2)
-
-    asked = Namespace(rate=LOAD_RATE, size=LOAD_BYTES)
-    load = syslog.measure_at(Target.of(journald), asked, sys.maxsize)
-    with closing(load), ThreadPoolExecutor(1) as pool:
-        found, acting = next(load), pool.submit(time_limited_s, place.volume, iops, act)
-        while not acting.done():
-            next(load, None)  # None after journald ended, which `faults` reports
-    acting.result()
-    if found.losses or found.faults:
-        raise KeeperError(" ".join([*found.losses, *found.faults]))
-    return max(found.series[1].waits_ns()) / 1e9
 
 
 def time_limited_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:

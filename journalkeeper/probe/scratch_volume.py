@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from journalkeeper.model.errors import KeeperError
 
@@ -127,30 +127,27 @@ def isolate() -> None:
     os.execvp(words[0], words)  # noqa: S606 - a list of words
 
 
-class ScratchVolume:
+class ScratchVolume(ExitStack):
     """A new btrfs of `size` (as in truncate(1)), mounted with `options` in a temporary directory below `parent`.
 
-    It ends with the block and with this process. Files of the caller in `images` are used instead, and kept.
+    It ends with the block, with `close`, and with this process; a failure to undo is not reported, except of the limit.
+    Files of the caller in `images` are used instead, and kept.
 
     Raises: KeeperError with the error message of the tool that failed.
     """
 
     def __init__(
-        self,
-        size: str = "1G",
-        *,
-        options: str = "",
-        parent: str | os.PathLike[str] | None = None,
-        images: Sequence[Path] = (),
+        self, size: str = "1G", *, options: str = "defaults", parent: Path | None = None, images: Sequence[Path] = ()
     ) -> None:
+        super().__init__()
         self.base = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         self.mountpoint = self.base / "mnt"
-        self.options = options or "defaults"
+        self.options = options
         self.images = list(images) or [self.base / "disk.img"]
         self._iops = 0
-        self._stack = ExitStack()
         words = ("sh", "-c", MAKE_VOLUME, "sh", str(self.base), size, self.options, *map(str, images))
-        self.devices = self._stack.enter_context(undo_at_end(*words)).split()
+        self.devices = self.enter_context(undo_at_end(*words)).split()
+        self.callback(self.throttle, 0)
         self._counted_before = 0
         self._counted_before = self.count_written_bytes()
 
@@ -223,14 +220,3 @@ class ScratchVolume:
         """Return the bytes written to the first device since its creation. Source: Documentation/block/stat.rst."""
         counter = Path("/sys/class/block", Path(self.device).name, "stat").read_text().split()[6]
         return int(counter) * SECTOR_BYTES - self._counted_before
-
-    def close(self) -> None:
-        """Undo all, whatever fails; a failure is not reported, except of the limit. Raises: as `throttle`."""
-        with self._stack:
-            self.throttle(0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

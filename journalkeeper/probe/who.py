@@ -18,7 +18,7 @@ from typing import Final
 
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.units import escape
-from journalkeeper.probe.base import Measurement, Steps, read_lines
+from journalkeeper.probe.base import Measurement, read_lines
 from journalkeeper.probe.distribution import Series
 from journalkeeper.probe.scratch_volume import OWN_MOUNTS, undo_at_end
 
@@ -70,7 +70,7 @@ class Tally:
             self.running[tid] = self.rows.setdefault(name, Series(name)), now_ns
         elif tid in self.running:
             row, began_ns = self.running.pop(tid)
-            row.add(began_ns, now_ns - began_ns)
+            row.waits_ns.append(now_ns - began_ns)
 
 
 @contextmanager
@@ -82,23 +82,22 @@ def trace() -> Iterator[Path]:
         yield Path(f"/proc/{child}/root{TRACEFS}/instances/journalkeeper-{child}")
 
 
-def measure(asked: Namespace, pid: int | None = None) -> Steps:
+def measure(asked: Namespace, found: Measurement, pid: int | None = None) -> None:
     """Watch the calls of process `pid` or of all for --seconds; the verdict is about those of journald's main thread.
 
     Raises: as `trace`.
     """
-    found, tally = Measurement([], causes=["All loggers wait for the calls of journald's main thread."]), Tally()
+    tally = Tally()
     with trace() as place, open(place / "trace_pipe", "rb", buffering=0) as pipe:
         if pid is not None:
             (place / "options/event-fork").write_text("1")
             (place / "set_event_pid").write_text(" ".join(os.listdir(f"/proc/{pid}/task")))
         until_ns = time.monotonic_ns() + int(asked.seconds * 1e9)
-        yield found
+        found.causes.append("All loggers wait for the calls of journald's main thread.")
         try:
             for lines in read_lines(pipe.fileno()):
                 for line in lines:
                     tally.take(line)
-                yield found
                 if time.monotonic_ns() >= until_ns:
                     (place / "tracing_on").write_text("0")
                     if not lines:
@@ -106,9 +105,9 @@ def measure(asked: Namespace, pid: int | None = None) -> Steps:
         finally:
             ended_ns = min(until_ns, time.monotonic_ns())
             for row, call_ns in tally.running.values():
-                row.add(call_ns, max(0, ended_ns - call_ns))
+                row.waits_ns.append(max(0, ended_ns - call_ns))
             found.length_s = asked.seconds - (until_ns - ended_ns) / 1e9
-            found.series += sorted(tally.rows.values(), key=lambda row: -sum(row.took_ns))
+            found.series += sorted(tally.rows.values(), key=lambda row: -sum(row.waits_ns))
             found.judged += [row for row in found.series if row.name.startswith(JOURNALD)] or [Series("none")]
             stats = "".join(path.read_text() for path in place.glob("per_cpu/cpu*/stats"))
             if lost := tally.unread + sum(map(int, re.findall(r"^(?:overrun|dropped events): (\d+)$", stats, re.M))):

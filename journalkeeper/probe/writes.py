@@ -15,54 +15,46 @@ examples:
 
 from __future__ import annotations
 
-import re
 import subprocess
 import time
 from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from journalkeeper.btrfs import volume
 from journalkeeper.journald import opening
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.units import format_size
 from journalkeeper.probe import who
-from journalkeeper.probe.base import HOST, Steps, Target, Writes
+from journalkeeper.probe.base import Measurement, Writes
 from journalkeeper.probe.fsync import journal_directory
 from journalkeeper.probe.scratch_volume import SECTOR_BYTES, run
 
 SAVING: Final = "`journalkeeper lab compare DIR` measures what SyncIntervalSec=, SystemMaxFileSize= and NOCOW save."
 
 
-def measure(asked: Namespace) -> Steps:
-    """Measure at the host's journald. Raises: KeeperError if none runs; as `measure_at`."""
-    pid = int(run("systemctl", "show", "--property=MainPID", "--value", "systemd-journald.service"))
+def measure(asked: Namespace, found: Measurement, pid: int | None = None) -> None:
+    """Count for --seconds what the journald `pid` (None: the host's) logs, dirties and flushes, and its disks write.
+
+    Raises: KeeperError if no journald runs, if it or journalctl fails, or as `who.measure`; OSError if the journal's
+    directory is not on btrfs, or cannot be opened.
+    """
+    pid = pid or int(run("systemctl", "show", "--property=MainPID", "--value", "systemd-journald.service"))
     if not pid:
         raise KeeperError("no systemd-journald runs here")
-    yield from measure_at(HOST._replace(pid=pid), journal_directory(asked), asked)
-
-
-def measure_at(where: Target, directory: str, asked: Namespace) -> Steps:
-    """Count for --seconds what the journald `where` logs, dirties and flushes, and what the disks of `directory` write.
-
-    Raises: KeeperError as `who.measure`, or if journald or journalctl fails; OSError if `directory` is not on btrfs,
-    or cannot be opened.
-    """
-    traced = who.measure(asked, where.pid)
-    found = next(traced)
+    directory = journal_directory(asked)
     with opening.open_directory(directory) as fd:
         uuid = volume.fs_info(fd)[0]
-    began_s, dirtied_before, disk_before = time.time(), _count_dirtied(where.pid), _count_written(uuid)
-    yield found
+    began_s, dirtied_before, disk_before = time.time(), _count_dirtied(pid), _count_written(uuid)
     try:
-        for _ in traced:
-            yield found
+        who.measure(asked, found, pid)
     finally:
-        traced.close()
-        syncs = [len(row.took_ns) for row in found.series if not row.name.startswith(who.JOURNALD)]
+        syncs = [len(row.waits_ns) for row in found.series if not row.name.startswith(who.JOURNALD)]
         found.writes = Writes(
-            count_logged(f"--since=@{began_s:.6f}", directory=where.directory),
-            _count_dirtied(where.pid) - dirtied_before,
+            count_logged(f"--since=@{began_s:.6f}", directory=directory),
+            _count_dirtied(pid) - dirtied_before,
             _count_written(uuid) - disk_before,
             sum(syncs) // 2,  # a thread syncs before and after it stores OFFLINE
         )
@@ -79,10 +71,9 @@ def describe(writes: Writes) -> str:
     return f"{logged}. The disks wrote {written} for all programs. {SAVING}"
 
 
-def count_logged(*options: str, directory: str | None) -> int:
+def count_logged(*options: str, directory: str) -> int:
     """Return the bytes of the entries in the Journal Export Format. Raises: KeeperError if journalctl fails."""
-    place = [] if directory is None else [f"--directory={directory}"]
-    words = ["journalctl", "--quiet", "--no-pager", "--output=export", *place, *options]
+    words = ["journalctl", "--quiet", "--no-pager", "--output=export", f"--directory={directory}", *options]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as journalctl:
         size_bytes = sum(map(len, journalctl.stdout or ()))
     if journalctl.returncode:
@@ -92,10 +83,9 @@ def count_logged(*options: str, directory: str | None) -> int:
 
 def _count_dirtied(pid: int) -> int:
     try:
-        text = Path(f"/proc/{pid}/io").read_text()
-    except FileNotFoundError as error:
+        return int(psutil.Process(pid).io_counters().write_bytes)
+    except psutil.NoSuchProcess as error:
         raise KeeperError("journald ended meanwhile: measure again") from error
-    return int(re.findall(r"^write_bytes: (\d+)", text, re.MULTILINE)[0])
 
 
 def _count_written(uuid: str) -> int:

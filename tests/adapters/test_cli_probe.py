@@ -23,7 +23,6 @@ from tests.adapters.command import Says, Typed
 from tests.answers import check
 
 SECOND = 1_000_000
-FLUSHED = "Time spent on flushing to /var/log/journal/0123 is 1s for 5 entries."
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +35,7 @@ def _signals_as_before() -> Any:
 
 def test_a_probe_that_needs_root_names_the_reason(monkeypatch: pytest.MonkeyPatch, typed: Typed) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    for name in ("syslog", "fsync", "stream"):
+    for name in ("syslog", "fsync", "writes"):
         said = typed("probe", name)
         assert said.err.startswith("journalkeeper: probe needs root, try sudo: ")
         assert (said.status, said.err.count("\n")) == (1, 1)
@@ -59,7 +58,7 @@ def test_a_host_gets_at_most_half_of_its_rate_limit(
     rows = [("RateLimitBurst", burst), ("RateLimitIntervalSec", interval)]
     assignments = [files.Assignment("f", n, "Journal", *row) for n, row in enumerate(rows)]
     monkeypatch.setattr(files, "assignments", lambda *_, **__: assignments)
-    asked = parse(["probe", "syslog", "--host", *words.split()])
+    asked = parse(["probe", "syslog", *words.split()])
     if allowed:
         assert syslog.count_messages(asked) == round(asked.rate * asked.seconds)
         return
@@ -85,7 +84,7 @@ def test_each_unit_has_its_waits_and_an_entry_without_the_kernels_time_of_a_data
     ours = [entry(at_us, wait_us, _SYSTEMD_UNIT="a.service") for at_us, wait_us in ((1000, 5), (3000, 7))]
     others = [entry(2000, 6, _TRANSPORT="journal"), entry(2500, None), entry(3000, 10, _TRANSPORT="stdout")]
     found = intake(ours[0], *others, ours[1])
-    assert {name: series.waits_ns() for name, series in found.units.items()} == {
+    assert {name: series.waits_ns.tolist() for name, series in found.units.items()} == {
         "a.service": [5000, 7000],
         "no unit": [6000],
     }
@@ -96,7 +95,7 @@ def test_a_wait_across_a_change_of_the_clock_is_left_out_with_a_note(moved_us: i
     set_ = entry(10020 * SECOND + moved_us, moved_us + 500) | {"__MONOTONIC_TIMESTAMP": str(10020 * SECOND)}
     after = entry(10021 * SECOND + moved_us, 700) | {"__MONOTONIC_TIMESTAMP": str(10021 * SECOND)}
     found = intake(entry(10010 * SECOND, 300), set_, after)
-    assert found.all.waits_ns() == [300_000, 700_000]
+    assert found.all.waits_ns.tolist() == [300_000, 700_000]
     assert list(found.describe_clock()) == [
         "The clock was set 1 time meanwhile.",
         "1 entry left out: the clock may have been set while they waited.",
@@ -106,40 +105,12 @@ def test_a_wait_across_a_change_of_the_clock_is_left_out_with_a_note(moved_us: i
 def test_a_wait_that_began_before_the_first_entry_of_a_boot_is_left_out() -> None:
     waits = [3600 * SECOND, 3600 * SECOND + 5, 9_000]
     found = intake(*(entry(7200 * SECOND + n, wait) for n, wait in enumerate(waits)))
-    assert (found.all.waits_ns(), found.unclear) == ([9_000_000], 2)
+    assert (found.all.waits_ns.tolist(), found.unclear) == ([9_000_000], 2)
 
 
 def test_a_clock_that_ntp_slews_is_not_a_change_of_the_clock() -> None:
     later = entry(3610 * SECOND, 500) | {"__MONOTONIC_TIMESTAMP": str(3608 * SECOND + SECOND // 5)}
     assert list(intake(entry(10 * SECOND), later).describe_clock()) == []
-
-
-NO_CAUSE = "no event explains it: a sync, a slow disk, or a journald that did not run"
-
-
-@pytest.mark.parametrize(
-    ("others", "rotations", "cause"),
-    [
-        ([], [], NO_CAUSE),
-        ([entry(10_010_000, 10, PRIORITY="2")], [], "a message of priority crit or higher"),
-        ([entry(10_010_001, 10, PRIORITY="2")], [], NO_CAUSE),
-        ([entry(9_950_000, 10, PRIORITY="3")], [], NO_CAUSE),
-        ([entry(9_899_999, 10, PRIORITY="0")], [], NO_CAUSE),
-        ([], [9_950_000], "rotation"),
-        ([], [10_200_000], NO_CAUSE),
-        ([entry(10_300_000, None, _TRANSPORT="driver", MESSAGE=FLUSHED)], [9_950_000], "boot flush"),
-        ([entry(10_199_000, None, _TRANSPORT="driver", MESSAGE=FLUSHED)], [], NO_CAUSE),
-        ([entry(10_400_000, None, _TRANSPORT="driver", MESSAGE=FLUSHED.replace("1s", "199ms"))], [], NO_CAUSE),
-        ([entry(10_300_000, None, MESSAGE=FLUSHED)], [], NO_CAUSE),
-    ],
-)  # fmt: skip
-def test_the_cause_of_a_stall_lies_before_it_and_can_explain_it(
-    others: list[dict[str, str]], rotations: list[int], cause: str
-) -> None:
-    entries = sorted([*others, entry(10_400_000, 400_000)], key=lambda one: int(one["__REALTIME_TIMESTAMP"]))
-    (line,) = intake(entry(1_000_000), *entries).describe_stalls(rotations)
-    assert line.startswith("stall of 400 ms at 1970-01-01 ")
-    assert line.endswith(f": {cause}")
 
 
 def test_dropped_messages_are_in_the_verdict_and_fail_the_probe(says: Says, typed: Typed) -> None:
@@ -163,11 +134,10 @@ def test_a_journal_becomes_text_and_json(
     assert found["series"][0]["worst_s"] == 0.2
     assert found["series"][0]["p50_s"] == 0.001
     assert found["series"][0]["p99_s"] is None
-    assert sum(one["count"] for one in found["series"][0]["buckets"]) == 30
     assert found["verdict"].startswith("Slow: 1 of 30 waits (all) is over 100 ms (IntakeDelayMaxSec=")
     status, out, _ = typed(*words)
     assert status == 0
-    assert re.search(r"^ 131 ms +1 @@$", out, re.MULTILINE)
+    assert re.search(r"^ +30 +1.00 ms +- +- +- +200 ms +all$", out, re.MULTILINE)
     assert "\x1b" not in out
     assert max(map(len, out.splitlines())) <= 80
 

@@ -46,7 +46,7 @@ def alone(_: Bed) -> AbstractContextManager[object]:
 
 def make_bed(interval_s: float) -> AbstractContextManager[Bed]:
     """Make a journal that is flushed at this interval."""
-    return bed(*SETTINGS, size=SIZE, sync_interval=f"{interval_s:g}s")
+    return bed(*SETTINGS, f"SyncIntervalSec={interval_s:g}s", size=SIZE)
 
 
 class Life(NamedTuple):

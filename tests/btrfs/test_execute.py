@@ -31,7 +31,7 @@ from tests.btrfs.journals import (
 )
 from tests.journal_files import OLD_NS, archive_name, put
 from tests.patience import TRIES, eventually
-from tests.volumes import disk_bytes
+from tests.volumes import disk_bytes, kill
 
 pytestmark = pytest.mark.root
 
@@ -104,7 +104,7 @@ def test_a_real_unclean_file_in_a_nocow_directory(make_bed: Callable[..., Bed]) 
     bed.journald.rotate()
     bed.journald.age(10)
     log_until_online(bed.journald, "never synced")
-    bed.journald.kill()
+    kill(bed.journald)
     bed.journald.start()
     assert eventually(lambda: any(bed.journald.journal.glob("*.journal~")))
     (path,) = bed.journald.journal.glob("*.journal~")

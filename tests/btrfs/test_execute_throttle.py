@@ -113,7 +113,7 @@ class Asked:
 @pytest.fixture
 def short(make_bed: Callable[..., Bed]) -> Bed:
     """A journald that flushes 3 s after the first append, and has one archive and nothing unsynced."""
-    bed = make_bed(sync_interval="3s")
+    bed = make_bed("SyncIntervalSec=3s")
     bed.journald.rotate()
     bed.journald.log("so that there is an active file")
     assert eventually(lambda: count_entries(bed.journald.active) > 0)

@@ -20,6 +20,7 @@ from journalkeeper.probe import bed as beds
 from journalkeeper.probe.bed import Bed, PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.patience import eventually
+from tests.volumes import kill
 
 pytestmark = pytest.mark.root
 
@@ -64,7 +65,7 @@ def test_headers_and_names_agree_with_journalctl(bed: Bed) -> None:
     journald.age(1)
     journald.log("not synced")
     assert eventually(lambda: journald.state() == 1)
-    journald.kill()
+    kill(journald)
     unsynced, inode = read(journald.active), journald.active.stat().st_ino
     assert unsynced.state is State.ONLINE
     assert unsynced == journalctl_header(journald.active)

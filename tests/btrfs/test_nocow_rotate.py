@@ -36,6 +36,7 @@ from tests.btrfs.journals import FORMS, do, how, is_nocow
 from tests.daemon import journalkeeper
 from tests.journal_files import archive_name, put
 from tests.patience import eventually
+from tests.volumes import kill
 
 pytestmark = pytest.mark.root
 """A user of nothing but this test, whom journald gives a journal."""
@@ -261,7 +262,7 @@ def test_a_name_without_a_successor_is_rotated_all_the_same(bed: Bed, answers: A
 def rotated_but_not_finished(bed: Bed) -> None:
     """Do what journald does to rotate, but for the mark in the archive."""
     archive = bed.journald.journal / archive_name()
-    bed.journald.kill()
+    kill(bed.journald)
     bed.journald.active.rename(archive)
     shutil.copyfile(archive, bed.journald.active)
 

@@ -10,12 +10,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -23,32 +24,56 @@ from journalkeeper.cli.program import run
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe import bed as beds
 from journalkeeper.probe import fsync, intake, stream, syslog
-from journalkeeper.probe.base import Measurement, Steps, Target
+from journalkeeper.probe.base import Measurement
 from journalkeeper.probe.bed import Bed
-from journalkeeper.probe.compare import Strategy, measure_wait_s
-from journalkeeper.probe.distribution import Limit
+from journalkeeper.probe.scratch_volume import OWN_MOUNTS
 from tests.answers import check
 from tests.bench.figures import REPOSITORY
 from tests.patience import PATIENCE_S, TRIES, eventually
 from tests.slowdisk import GO, HOLD, on_slow_disk
+from tests.volumes import kill
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 
-def run_probe(steps: Steps) -> Measurement:
-    """Return the measurement when the probe has ended."""
-    *_, found = steps
+T = TypeVar("T")
+
+
+def sockets(bed: Bed) -> Path:
+    """Return the directory of the sockets of the bed's journald."""
+    return Path(f"/proc/{bed.journald.pid}/root/run/systemd/journal")
+
+
+def options(bed: Bed, **more: object) -> Namespace:
+    values: dict[str, object] = {"directory": str(bed.directory), "size": 200, "rate": 100, "seconds": 0.5}
+    return Namespace(**values | {"argv": LINES} | more)
+
+
+def run_probe(measure: Callable[..., None], bed: Bed, **more: object) -> Measurement:
+    """Return the measurement of `syslog.measure` or `stream.measure` at the bed's journald."""
+    found = Measurement()
+    measure(options(bed, **more), found, sockets(bed))
     return found
 
 
-def test_ctrl_c_shows_the_values_so_far(tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "journalkeeper", "probe", "syslog", "--seconds=60", "-j", f"--directory={tmp_path}"]
+def call_after(count: int, found: Measurement, act: Callable[[], T]) -> Callable[[], T]:
+    """Return a function that calls `act` when the first series of `found` has `count` waits."""
+
+    def call() -> T:
+        assert eventually(lambda: found.series and len(found.series[0].waits_ns) >= count)
+        return act()
+
+    return call
+
+
+def test_ctrl_c_shows_the_values_so_far(bed: Bed) -> None:
+    words = [*bed.journald.inside, "env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-m", "journalkeeper"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(argv, cwd=REPOSITORY, stdout=pipe, stderr=pipe, start_new_session=True) as process:
+    with subprocess.Popen(
+        [*words, "probe", "syslog", "--seconds=40", "-j"], stdout=pipe, stderr=pipe, start_new_session=True
+    ) as process:
         try:
-            assert eventually(
-                lambda: any(b"journalkeeper-probe" in one.read_bytes() for one in tmp_path.glob(".*/*/system.journal"))
-            )
+            assert eventually(lambda: b"journalkeeper-probe" in bed.journald.active.read_bytes())
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=PATIENCE_S)
         finally:
@@ -60,14 +85,13 @@ def test_ctrl_c_shows_the_values_so_far(tmp_path: Path) -> None:
 
 
 def test_a_journald_that_dies_is_a_fault_and_earlier_messages_are_shown(bed: Bed) -> None:
-    steps = syslog.measure_at(Target.of(bed.journald), Namespace(size=200, rate=200, seconds=5), 1000)
-    found = next(steps)
-    for number, _ in enumerate(steps):
-        if number == 50:
-            bed.journald.kill()
+    found = Measurement()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(call_after(50, found, lambda: kill(bed.journald)))
+        syslog.measure(options(bed, rate=200, seconds=5), found, sockets(bed))
     (fault,) = found.faults
     assert re.fullmatch(r"journald ended meanwhile \(.+\): only the messages before that are shown", fault)
-    assert len(found.series[0].began_ns) == 51
+    assert 50 <= len(found.series[0].waits_ns) < 1000
 
 
 STOPPER = """
@@ -82,66 +106,53 @@ print(time.monotonic() - began_s)
 
 def test_the_longest_waits_are_as_long_as_journald_was_stopped(make_bed: Callable[..., Bed]) -> None:
     def agree(_: int) -> bool:
-        bed = make_bed()
-        steps = syslog.measure_at(Target.of(bed.journald), options(rate=1000), 2000)
-        sent, taken = next(steps).series
-        with ExitStack() as stack:
-            for number, _found in enumerate(steps):
-                if number == 100:
-                    words = [sys.executable, "-c", STOPPER, str(bed.journald.pid)]
-                    stopper = stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE))
-            assert stopper.stdout is not None
-            stopped_s = float(stopper.stdout.read())
-        asked = Namespace(directory=str(bed.directory), since=None, boot=False, follow=False)
-        delays = run_probe(intake.measure(asked))
-        stalls = [note for note in delays.notes if note.startswith("stall of ")]
+        bed, found, delays = make_bed(), Measurement(), Measurement()
+        words = [sys.executable, "-c", STOPPER, str(bed.journald.pid)]
+        with ThreadPoolExecutor(1) as pool:
+            stopped = pool.submit(call_after(100, found, lambda: subprocess.check_output(words)))
+            syslog.measure(options(bed, rate=1000, seconds=2), found, sockets(bed))
+        stopped_s = float(stopped.result())
+        intake.measure(options(bed, since=None, boot=False, follow=False), delays)
         in_queue_s, until_taken_s, until_received_s = (
-            max(each) / 1e9 for each in (sent.took_ns, taken.waits_ns(), delays.series[0].waits_ns())
+            max(series.waits_ns) / 1e9 for series in (*found.series, delays.series[0])
         )
+        # a program waits from the moment at which the queue is full
         in_time = [until_taken_s, until_received_s] == pytest.approx([stopped_s] * 2, rel=0.1)
-        unexplained = bool(stalls) and all(": no event explains it" in stall for stall in stalls)
-        # a program waits from the moment at which the queue is full; other work makes more stalls than one, of which a
-        # flush may explain some
-        return unexplained and 0.2 < in_queue_s < stopped_s + 0.1 and in_time
+        return 0.2 < in_queue_s < stopped_s + 0.1 and in_time
 
     assert any(map(agree, TRIES))
 
 
 def test_an_fsync_takes_as_long_as_the_disk_is_held() -> None:
-    released_ns: list[int] = []
+    with on_slow_disk("1G") as (slow, disk), ThreadPoolExecutor(1) as pool:
 
-    def let_go() -> None:
-        released_ns.append(time.monotonic_ns())
-        disk.order(GO)
+        def hold() -> int:
+            began_ns = time.monotonic_ns()
+            disk.order(HOLD)
+            time.sleep(1)
+            disk.order(GO)
+            return began_ns
 
-    with on_slow_disk("1G") as (slow, disk):
-        steps = fsync.measure(Namespace(directory=str(slow.mountpoint), rate=20, seconds=0.5, who=False))
-        alone, *_ = next(steps).series
-        for number, _ in enumerate(steps):
-            if number == 4:
-                before_ns = time.monotonic_ns()
-                disk.order(HOLD)
-                release = threading.Timer(1, let_go)
-                release.start()
-            if number == 5:
-                release.join()
-                after_ns = time.monotonic_ns()
-        assert released_ns[0] - alone.began_ns[5] < alone.took_ns[5] < after_ns - before_ns
+        found = Measurement()
+        held = pool.submit(call_after(4, found, hold))
+        fsync.measure(Namespace(directory=str(slow.mountpoint), rate=20, seconds=2, who=False), found)
+        assert 0.9e9 < max(found.series[0].waits_ns) < time.monotonic_ns() - held.result()
 
 
 @pytest.mark.parametrize(
     ("words", "rows"),
     [
         ("syslog --seconds=0.3", {"program waits", "message waits for journald"}),
-        ("stream --seconds=0.5 --size=4096", {"until journald took it", "from journald to reader"}),
         ("stream --seconds=5 -- echo a line", {"between the program's writes", "from journald to reader"}),
         ("intake", {"all"}),
-        ("fsync --seconds=0.3 --rate=20", {"fsync alone", "fsync, 5% write load", "fsync, 20% write load"}),
+        ("fsync --seconds=0.3 --rate=20", {"fsync"}),
     ],
 )
 def test_the_document_of_each_probe_is_what_its_schema_says(
-    words: str, rows: set[str], bed: Bed, capsys: pytest.CaptureFixture[str]
+    words: str, rows: set[str], bed: Bed, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for module in (syslog, stream):
+        monkeypatch.setattr(module, "measure", partial(module.measure, sockets=sockets(bed)))
     bed.journald.log("a message")
     bed.journald.sync()
     probe, *rest = words.split()
@@ -177,31 +188,24 @@ def replace_journalctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
     return replace
 
 
-def options(**more: object) -> Namespace:
-    values: dict[str, object] = {"size": 200, "rate": 100, "seconds": 0.5, "host": False, "argv": []}
-    return Namespace(**values | more)
-
-
-@pytest.mark.parametrize("probe", ["syslog", "stream"])
+@pytest.mark.parametrize("measure", [syslog.measure, stream.measure])
 def test_a_change_of_the_clock_makes_no_wait_longer(
-    bed: Bed, probe: str, replace_journalctl: Callable[[str, str], None]
+    bed: Bed, measure: Callable[..., None], replace_journalctl: Callable[[str, str], None]
 ) -> None:
     replace_journalctl(sys.executable, STEPPED)
-    where = Target.of(bed.journald)
-    found = run_probe(
-        syslog.measure_at(where, options(), 50) if probe == "syslog" else stream.measure_at(where, options())
-    )
-    assert all(series.took_ns for series in found.series)
-    assert max(max(series.took_ns) for series in found.series) < 60 * 10**9
+    found = run_probe(measure, bed)
+    assert all(series.waits_ns for series in found.series)
+    assert max(max(series.waits_ns) for series in found.series) < 60 * 10**9
     assert found.losses == []
 
 
 def test_a_reader_that_ends_fails_the_probe(bed: Bed, replace_journalctl: Callable[[str, str], None]) -> None:
     replace_journalctl("/bin/sh", 'case $* in *--follow*) ;; *) exec {journalctl} "$@" ;; esac')
     with pytest.raises(KeeperError, match="`journalctl --follow` has ended"):
-        run_probe(stream.measure_at(Target.of(bed.journald), options()))
+        run_probe(stream.measure, bed)
 
 
+LINES = ["sh", "-c", "for n in $(seq 50); do echo line $n; sleep 0.01; done"]
 PYTHON = """
 import time
 for n in range(100):
@@ -245,8 +249,8 @@ def test_the_part_that_delays_the_lines_of_a_command_is_named(
     said: list[str] = []
 
     def is_named() -> bool:
-        found = run_probe(stream.measure_at(Target.of(bed.journald), options(argv=words, seconds=4)))
-        said.append(found.verdict(Limit(60 * 10**9, "X=")))
+        found = run_probe(stream.measure, bed, argv=words, seconds=4)
+        said.append(found.describe_verdict(60 * 10**9, "X="))
         return not found.losses and bool(re.match(cause, said[-1]))
 
     assert any(is_named() for _ in TRIES), said  # other work can delay a line, too
@@ -255,14 +259,14 @@ def test_the_part_that_delays_the_lines_of_a_command_is_named(
 @pytest.mark.parametrize(
     ("script", "notes"),
     [
-        ("printf '{}'; exit 3", ["sh ended with exit status 3."]),
-        ("printf '{}'; kill -SEGV $$", ["Signal 11 ended sh."]),
+        ("printf '{}'; exit 3", ["sh ended with exit status 3 (below 0: a signal)."]),
+        ("printf '{}'; kill -SEGV $$", ["sh ended with exit status -11 (below 0: a signal)."]),
     ],
 )
 def test_a_line_without_a_newline_arrives_and_the_end_of_the_command_is_a_note(
     bed: Bed, script: str, notes: list[str]
 ) -> None:
-    found = run_probe(stream.measure_at(Target.of(bed.journald), options(argv=["sh", "-c", script])))
+    found = run_probe(stream.measure, bed, argv=["sh", "-c", script])
     assert (found.losses, found.notes) == ([], notes)
 
 
@@ -271,54 +275,68 @@ def test_a_command_that_ignores_sigterm_ends_with_the_measurement(
 ) -> None:
     monkeypatch.setattr(stream, "PATIENCE_S", 2)
     endless = ["sh", "-c", f"trap '' TERM; echo $$ >{tmp_path}/pid; echo; while :; do sleep 1; done"]
-    run_probe(stream.measure_at(Target.of(bed.journald), options(argv=endless, seconds=0.5)))
-    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+    run_probe(stream.measure, bed, argv=endless)
+    assert eventually(lambda: not Path("/proc", (tmp_path / "pid").read_text().strip()).exists())
 
 
-@pytest.mark.parametrize(("user", "note"), [(1000, []), (999, [stream.UNREAD])])  # journald's SplitMode=uid
-def test_a_user_without_root_runs_a_command_on_the_hosts_journald(bed: Bed, user: int, note: list[str]) -> None:
+@pytest.mark.parametrize("user", [1000, 999])  # journald's SplitMode=uid: only the first one has a journal
+def test_a_user_without_root_runs_a_command_on_the_hosts_journald(bed: Bed, user: int) -> None:
     bed.volume.mountpoint.chmod(0o755)
     become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--no-new-privs"]
     words = [*become, sys.executable, "-m", "journalkeeper", "probe", "stream", "--seconds=30", "-j", "--"]
-    command = ["sh", "-c", 'for n in $(seq 30); do echo "line $n"; sleep 0.02; done; echo error >&2; exit 3']
+    command = ["sh", "-c", 'for n in $(seq 30); do echo "line $n"; sleep 0.02; done; echo error >&2']
     done = subprocess.run([*bed.journald.inside, "env", f"PYTHONPATH={REPOSITORY}", *words, *command],
                           capture_output=True, text=True, check=False)  # fmt: skip
+    if user == 999:
+        assert (done.returncode, done.stderr) == (1, f"journalkeeper: {stream.NO_LINE} within 10 s\n")
+        return
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     check("probe", found)
-    assert found["notes"] == [*note, "sh ended with exit status 3."]
-    assert [series["count"] for series in found["series"]] == [31, *([0, 0] if note else [31, 31])]
+    assert (found["notes"], [series["count"] for series in found["series"]]) == ([], [31, 31, 31])
+
+
+@pytest.mark.parametrize("words", [["/no/such/command"], ["no-such-command"]])
+def test_a_command_that_does_not_exist_is_named(bed: Bed, words: list[str]) -> None:
+    with pytest.raises(KeeperError, match=r"no.such.command: no such command"):
+        run_probe(stream.measure, bed, argv=words)
+
+
+def test_without_a_journald_the_socket_is_named(bed: Bed, tmp_path: Path) -> None:
+    for measure in (syslog.measure, stream.measure):
+        with pytest.raises(KeeperError, match=f"no systemd-journald takes messages at {tmp_path}/.*: No such file"):
+            measure(options(bed), Measurement(), tmp_path)
 
 
 def test_lost_messages_are_counted_in_the_verdict(
     make_bed: Callable[..., Bed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(syslog, "PATIENCE_S", 1)
-    found = run_probe(syslog.measure_at(Target.of(make_bed("MaxLevelStore=warning").journald), options(), 50))
-    assert [len(series.took_ns) for series in found.series] == [50, 0]
+    found = run_probe(syslog.measure, make_bed("MaxLevelStore=warning"))
+    assert [len(series.waits_ns) for series in found.series] == [50, 0]
     assert found.losses == ["50 of 50 messages did not arrive in the journal."]
-    assert found.verdict(Limit(60 * 10**9, "X=")).startswith(found.losses[0])
+    assert found.describe_verdict(60 * 10**9, "X=").startswith(found.losses[0])
+
+
+START = """
+import sys
+from journalkeeper.probe.bed import PrivateJournald
+from journalkeeper.probe.scratch_volume import run
+with PrivateJournald(sys.argv[1]) as journald:
+    print(run("nsenter", f"--target={journald.pid}", "--net", "cat", "/proc/sys/net/unix/max_dgram_qlen"))
+"""
 
 
 def test_a_private_journald_starts_where_a_container_has_proc_sys_read_only(tmp_path: Path) -> None:
     script = 'mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys; exec "$@"'
-    words = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", script, "sh", sys.executable]
-    words += ["-m", "journalkeeper", "probe", "syslog", "--seconds=0.2", f"--directory={tmp_path}"]
+    words = [*OWN_MOUNTS, "sh", "-ec", script, "sh", sys.executable, "-c", START, str(tmp_path)]
     done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "max_dgram_qlen 512" in done.stdout
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "512", "")
 
 
 def test_a_private_journald_that_fails_to_start_is_an_error_of_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(beds, "START", "echo 'mount: permission denied' >&2; exit 1")
-    assert run(["probe", "syslog", "--seconds=0.1"]) == 1
-    said = capsys.readouterr().err
-    assert said == "journalkeeper: private journald: mount: permission denied\n"
-
-
-def test_the_wait_of_a_load_is_the_time_without_journald(bed: Bed) -> None:
-    stop = f"kill -STOP {bed.journald.pid}; sleep 2; kill -CONT {bed.journald.pid}"
-    strategy = Strategy("stopped", by_day=stop, syncs=False)
-    assert any(measure_wait_s(bed, strategy, 0) == pytest.approx(2, rel=0.1) for _ in TRIES)
+    with pytest.raises(KeeperError, match=r"^private journald: mount: permission denied$"):
+        beds.PrivateJournald(tmp_path)

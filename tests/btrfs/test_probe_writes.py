@@ -6,16 +6,18 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 from journalkeeper.cli.program import run
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe import writes
-from journalkeeper.probe.base import Target
+from journalkeeper.probe.base import Measurement
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import run as run_command
 from tests.answers import check
+from tests.patience import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -37,31 +39,28 @@ def test_the_figures_are_those_of_a_volume_that_only_journald_writes(
     bed.journald.age(20)
     run_command("btrfs", "filesystem", "sync", bed.volume.mountpoint)
 
+    found, before = Measurement(), bed.volume.count_written_bytes()
+
     def log() -> None:
+        assert eventually(lambda: found.causes)
         bed.journald.age(FLUSHES, messages=100)
         run_command("btrfs", "filesystem", "sync", bed.volume.mountpoint)
 
-    asked = Namespace(seconds=6)
-    steps = writes.measure_at(Target.of(bed.journald), str(bed.journald.journal), asked)
+    asked = Namespace(seconds=6, directory=str(bed.directory))
     with ThreadPoolExecutor(1) as pool:
-        found, before = next(steps), bed.volume.count_written_bytes()
         logging = pool.submit(log)
-        for _ in steps:
-            pass
+        writes.measure(asked, found, bed.journald.pid)
         device = bed.volume.count_written_bytes() - before
         logging.result()
     assert found.writes is not None
     logged, dirtied, disk, flushes = found.writes
     assert disk / device == pytest.approx(1, rel=0.1)
     assert 0.99 < device / dirtied < metadata
-    assert 900 * FLUSHES * 100 < logged < 1300 * FLUSHES * 100
+    assert 900 * FLUSHES * 100 < logged < 1600 * FLUSHES * 100  # with the command line of the tests
     assert flushes == FLUSHES
-    monkeypatch.setattr(
-        writes,
-        "measure",
-        lambda _: writes.measure_at(Target.of(bed.journald), str(bed.directory), Namespace(seconds=1)),
-    )
-    assert run(["probe", "writes", "-j"]) == 0
+    measure = partial(writes.measure, pid=bed.journald.pid)
+    monkeypatch.setattr(writes, "measure", measure)
+    assert run(["probe", "writes", "-j", "--seconds=1", "-D", str(bed.directory)]) == 0
     document = json.loads(capsys.readouterr().out)
     check("probe", document)
     assert document["writes"]["logged_bytes"] == 0
@@ -69,8 +68,13 @@ def test_the_figures_are_those_of_a_volume_that_only_journald_writes(
 
 
 def test_a_journald_that_ends_is_one_sentence(bed: Bed) -> None:
-    steps = writes.measure_at(Target.of(bed.journald), str(bed.directory), Namespace(seconds=1))
-    next(steps)
-    bed.journald.stop()
-    with pytest.raises(KeeperError, match="journald ended meanwhile: measure again"):
-        list(steps)
+    found = Measurement()
+
+    def stop() -> None:
+        assert eventually(lambda: found.causes)
+        bed.journald.stop()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(stop)
+        with pytest.raises(KeeperError, match="journald ended meanwhile: measure again"):
+            writes.measure(Namespace(seconds=1, directory=str(bed.directory)), found, bed.journald.pid)

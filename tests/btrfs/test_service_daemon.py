@@ -71,7 +71,7 @@ def copies(volume: ScratchVolume, machine: Path, journal_bytes: bytes) -> Copies
 def test_archives_are_compressed_once_and_active_files_kept_whole(
     make_bed: Callable[..., Bed], serve: Callable[..., Daemon]
 ) -> None:
-    bed = make_bed("SystemMaxFileSize=64M", sync_interval="2s")
+    bed = make_bed("SystemMaxFileSize=64M", "SyncIntervalSec=2s")
     journald = bed.journald
     journald.age(40)
     first = journald.rotate()
@@ -138,7 +138,7 @@ def test_a_wait_of_a_day_is_reported_after_a_restart_too(
 
 def test_nothing_happens_and_nothing_wakes(make_bed: Callable[..., Bed], serve: Callable[..., Daemon]) -> None:
     """It takes long because the service has to sleep for 3 s several times, and for 5 s."""
-    bed = make_bed(sync_interval="2s")
+    bed = make_bed("SyncIntervalSec=2s")
     bed.journald.age(2)
     service = serve(INSIDE, wrapper=bed.journald.inside).ready()
     assert eventually(service.sleeps)
@@ -158,7 +158,7 @@ def test_its_own_messages_in_the_watched_journal_cause_no_loop(
     make_bed: Callable[..., Bed], serve: Callable[..., Daemon]
 ) -> None:
     """An unclean file that somebody has open is refused at each cycle, and said once."""
-    bed = make_bed(sync_interval="1500ms")
+    bed = make_bed("SyncIntervalSec=1500ms")
     journald = bed.journald
     journald.age(30)
     unclean = journald.journal / unclean_name()

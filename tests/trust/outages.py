@@ -48,6 +48,7 @@ from tests.trust import table
 from tests.trust.claims import find_false_claims, read_claims
 from tests.trust.table import Tally
 from tests.trust.wholeness import differences, find_leftovers, verify_failures, whole
+from tests.volumes import kill
 
 INSIDE, SUBVOLUME = "/var/log/journal", "journal"
 IOPS: Final = 500
@@ -123,7 +124,9 @@ class Place:
         self.volume, self.disk = stack.enter_context(on_slow_disk("1G"))
         self._directory = self.volume.mountpoint / SUBVOLUME
         run("btrfs", "subvolume", "create", self._directory)
-        self.journald = stack.enter_context(PrivateJournald(self._directory, sync_interval="2s", settings=SETTINGS))
+        self.journald = stack.enter_context(
+            PrivateJournald(self._directory, settings=(*SETTINGS, "SyncIntervalSec=2s"))
+        )
         self.state = (self._directory if record_inside else self.volume.base) / "state"
         self._state_inside = Path(INSIDE if record_inside else self.volume.base, "state")
         self.borne: dict[str, Bearing] = {}
@@ -191,7 +194,7 @@ class Place:
             case Fault.HANG:
                 self.disk.order(GO)
             case Fault.READ_ERRORS | Fault.WRITE_ERRORS:
-                self.journald.kill()
+                kill(self.journald)
                 self.volume.unmount()
                 self.disk.order(GO)
                 self.disk.set_iops(0)
@@ -333,7 +336,7 @@ def attempt(point: Point) -> tuple[list[str], list[str], float]:
         if point.fault in SPARED:
             place.journald.sync()
         else:
-            place.journald.kill()
+            kill(place.journald)
             place.journald.start()
         troubles = place.finish()
         return place.find_lost(point.fault), tried.unclean + troubles, tried.outage_s
