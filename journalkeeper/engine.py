@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -25,7 +25,6 @@ from journalkeeper.history.store import NAME, Record, store_outcome
 from journalkeeper.metrics.publisher import Publisher
 from journalkeeper.model import Host, Outcome, Past, Plan, Reason, Refusal, Request, Result, Verb, Window
 from journalkeeper.model.errors import KeeperError, NeedsRootError, run_bookkeeping
-from journalkeeper.model.history import Counters
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.model.units import DAY_US, HOUR_US
@@ -206,7 +205,9 @@ class Engine:
             if publishes:
                 publish = partial(self.publisher.publish_success, (host, chosen), outcomes, record, lag_us)
                 notices += run_bookkeeping(publish)
-            counters = _read_counters(record)
+            counters = None
+            with suppress(KeeperError):
+                counters = record.counters()
         waiting = tuple(self.memory.records.waiting.values()) if self.memory.records.waiting and watching else ()
         said, self.memory.records.notices = (*self.memory.records.notices, *notices, *record.ignored, *unrecorded), []
         written, took_s = sum(outcome.bytes_written for outcome in outcomes), time.monotonic() - began
@@ -362,13 +363,6 @@ class Engine:
     def _read_waits(self, record: Record) -> dict[str, Wait]:
         known = self.memory.records.waiting
         return record.waiting() if known is None or not self._follows else known
-
-
-def _read_counters(record: Record) -> Counters | None:
-    try:
-        return record.counters()
-    except KeeperError:
-        return None
 
 
 def now_us() -> int:

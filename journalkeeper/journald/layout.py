@@ -32,11 +32,6 @@ MOST_NAME_BYTES = MOST_FILES * 160
 names of 255 bytes that are not UTF-8 took 31 MiB more than usual ones.
 """
 
-MOST_RANKED = 8 * MOST_FILES
-"""When so many names are left out, further ones count only if they begin as journald's own: 300,000 names take 2 s."""
-
-OWN = ("system", "user-")
-
 # A machine id, also in UUID form as sd-journal accepts it, and perhaps a namespace.
 _INSTANCE = re.compile(r"([0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:\.(.+))?\Z", re.I | re.DOTALL)
 # The length is NAME_MAX without the id and the dot: log_namespace_name_valid(), syslog-util.c.
@@ -137,9 +132,6 @@ def list_directory(directory: str | int) -> Listing:
     for name in (entry.name for entry in _scan(directory)):
         if name in journals:
             continue  # readdir(3) may return a file twice that is renamed meanwhile
-        if left_out >= MOST_RANKED and not name.startswith(OWN):
-            left_out += name.endswith((".journal", ".journal~"))
-            continue
         kind = classify(name)
         if kind is not None:
             journals[name] = kind

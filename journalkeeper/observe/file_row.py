@@ -65,9 +65,9 @@ def read_row(
     `status` is the stat by the name. The disk usage is measured only with `disk_bytes`, and the extents of an active
     file by `survey`. Dirty pages of a file that is neither active nor ONLINE are written before its extents are read.
     """
-    kind = classify(name)
     try:
         require_regular(status)
+        kind = classify(name)
         if kind is None or (beyond := describe_impossible_stat(status)):
             raise UnfitFileError(Reason.NOT_JOURNAL, "not a journal file's name" if kind is None else beyond)
         if status.st_dev != os.fstat(dir_fd).st_dev:
@@ -87,7 +87,7 @@ def read_row(
                 refuses_compression=bool(flags & inode.FS_NOCOMP_FL),
             )
     except (OSError, UnfitFileError) as error:
-        return build_problem(place, name, kind, *explain_error(error))
+        return build_problem(place, name, *explain_error(error))
 
 
 def _read_header(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
@@ -129,9 +129,9 @@ def _read_header(place: Directory, name: str, kind: Name, fd: int) -> JournalFil
     )
 
 
-def build_problem(place: Directory, name: str | None, kind: Name | None, why: Reason, detail: str) -> JournalFile:
+def build_problem(place: Directory, name: str | None, why: Reason, detail: str) -> JournalFile:
     """Return a row without measurements, with the problem `why`; without a `name` it is about the directory `place`."""
-    kind = kind or UNNAMED
+    kind = (name and classify(name)) or UNNAMED
     path = place.path if name is None else f"{place.path.rstrip('/')}/{name}"
     return JournalFile(path, 0, 0, kind.kind, kind.owner, place.name, problem=why, problem_detail=detail)
 

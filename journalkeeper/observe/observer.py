@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Container, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -22,7 +23,6 @@ from journalkeeper.btrfs import fiemap, inode, placement
 from journalkeeper.btrfs.volume import read_volume, require_btrfs
 from journalkeeper.journald import control, layout, opening
 from journalkeeper.journald.layout import Directory, Listing
-from journalkeeper.journald.names import classify
 from journalkeeper.model import Extents, Instance, JournalFile, Kind, Reason, State, Volume
 from journalkeeper.model.errors import FileError, InternalError, NotBtrfsError, catch_errors
 from journalkeeper.model.units import DAY_US
@@ -145,7 +145,7 @@ class Observer:
                     f"a link to {target}, which {'is not in Directories=' if os.path.isdir(target) else 'is missing'}"
                 )
                 place = layout.describe_directory(path)
-                gathered.files.append(file_row.build_problem(place, None, None, Reason.NOT_WATCHED, leads))
+                gathered.files.append(file_row.build_problem(place, None, Reason.NOT_WATCHED, leads))
         foreign = [row.path for row in gathered.files if row.problem is Reason.NOT_BTRFS]
         if foreign and not gathered.volumes:
             raise NotBtrfsError(foreign[0])
@@ -184,12 +184,11 @@ class Observer:
                     if only is not None or row.problem is not Reason.VANISHED:
                         gathered.files.append(row)
         except (NotBtrfsError, OSError, UnfitFileError) as error:
-            kind = None if only is None else classify(only)
-            gathered.files.append(file_row.build_problem(place, only, kind, *file_row.explain_error(error)))
+            gathered.files.append(file_row.build_problem(place, only, *file_row.explain_error(error)))
         else:
             if only is None and listing.left_out:
                 detail = f"{listing.left_out:,} journal files are left out: at most {layout.MOST_FILES:,} are looked at"
-                gathered.files.append(file_row.build_problem(place, None, None, Reason.TOO_MANY, detail))
+                gathered.files.append(file_row.build_problem(place, None, Reason.TOO_MANY, detail))
 
     def _list_place(self, place: Directory, fd: int, gathered: _Gathered) -> Listing:
         """Return the directory's listing, which is empty if this look has listed it. Add its instance to `gathered`.
@@ -235,11 +234,11 @@ class Observer:
         The row of a file that changed in the last COARSE_NS is not stored (UNSYNCED_NS if ONLINE), nor that of a file
         with an mtime note: the same stat could hide a later change.
         """
-        kept, kind = self._kept[place.path], classify(name)
+        kept = self._kept[place.path]
         try:
             status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         except OSError as error:
-            return file_row.build_problem(place, name, kind, *file_row.explain_error(error))
+            return file_row.build_problem(place, name, *file_row.explain_error(error))
         before = kept.get(name)
         if before is not None and _is_unchanged(before, status):
             return before
@@ -249,7 +248,7 @@ class Observer:
         read = partial(file_row.read_row, place, name, status, survey, dir_fd=dir_fd, disk_bytes=self._with_disk_bytes)
         row = catch_errors(read)
         if isinstance(row, InternalError):
-            row = file_row.build_problem(place, name, kind, Reason.INTERNAL_ERROR, row.detail)
+            row = file_row.build_problem(place, name, Reason.INTERNAL_ERROR, row.detail)
         known = row.problem in KEPT_PROBLEMS and not row.mtime_noted
         settled_ns = UNSYNCED_NS if row.state is State.ONLINE else COARSE_NS
         by_old_map = row.kind is Kind.ACTIVE and place.name in self.closed
@@ -283,18 +282,14 @@ class Observer:
         old = row.kind is Kind.ACTIVE and row.problem is None and now_us - row.ctime_ns // 1000 >= DAY_US
         if not old or control.has_journald(place, self._root):
             return row
-        name = os.path.basename(row.path)
-        try:
-            with opening.open_path(row.path) as fd:
-                if opening.is_being_written(fd):
-                    return row
-        except OSError:
-            return row
-        kept = self._kept[place.path]
-        orphan = row._replace(kind=Kind.ORPHANED)
-        if kept.get(name) is row:
-            kept[name] = orphan
-        return orphan
+        with suppress(OSError), opening.open_path(row.path) as fd:
+            if not opening.is_being_written(fd):
+                kept, name = self._kept[place.path], os.path.basename(row.path)
+                orphan = row._replace(kind=Kind.ORPHANED)
+                if kept.get(name) is row:
+                    kept[name] = orphan
+                return orphan
+        return row
 
 
 def _is_unchanged(file: JournalFile, status: os.stat_result) -> bool:

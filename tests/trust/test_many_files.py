@@ -55,7 +55,7 @@ LIMITED = {
     "up to the limit": (FILLED[:4], {}, FILLED[:4]),
     "above the limit": (FILLED, {}, FILLED[1:]),
     "own files and the newest archives": ([*OWN, *FILLED[1:4], "notes", *HOSTILE], {}, [*OWN, *FILLED[2:4]]),
-    "own files among any number": ([*CROWD, *OWN, "notes"], {"MOST_RANKED": 2}, OWN),
+    "own files among any number": ([*CROWD, *OWN, "notes"], {}, OWN),
     "names count in bytes": ([*LONG, *OWN[:1]], {"MOST_FILES": 100, "MOST_NAME_BYTES": 1000}, OWN[:1]),
 }
 """Names in a directory, other limits than four files, and names of which journals are looked at."""
