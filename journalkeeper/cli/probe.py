@@ -37,11 +37,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "since": {"metavar": "TIME", "type": parse_time_us, "help": "leave out older entries"},
     "boot": {"action": "store_true", "help": "this boot only"},
     "follow": {"action": "store_true", "help": "also measure new messages, until Ctrl-C"},
-    "size": {
-        "metavar": "BYTES",
-        "type": between(64, 128 << 10, int),
-        "help": "the size of a message (default: %(default)s)",
-    },
+    "size": {"metavar": "BYTES", "type": between(64, 128 << 10, int), "help": "of a message (default: %(default)s)"},
     "rate": {"metavar": "N", "type": between(0.01, 20_000), "help": "how many a second (default: %(default)g)"},
     "who": {"action": "store_true", "help": "watch which process syncs which file, and write nothing"},
     "argv": {"nargs": "+", "metavar": "COMMAND", "help": "a command to run, with its arguments, after `--`"},
@@ -52,55 +48,30 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
 class Probe(NamedTuple):
     """One probe: its name, a summary, and its options with their defaults. Its module has its help as docstring.
 
-    `needs_root` is the reason why it needs root, "" if it does not. `limit_us` is the limit of its verdict, None for
-    IntakeDelayMaxSec=, and `limit_source` names the limit.
+    `limit_us` is the limit of its verdict, None for IntakeDelayMaxSec=, and `limit_source` names the limit.
     """
 
     name: str
     summary: str
     options: dict[str, Any]
-    needs_root: str
     limit_us: int | None = None
     limit_source: str = "IntakeDelayMaxSec= in journalkeeper.conf(5)"
+    needs_root: bool = True
 
     def load(self) -> ModuleType:
         """Import the probe's module, whose `measure` makes the measurement."""
         return importlib.import_module(f"journalkeeper.probe.{self.name}")
 
 
+_ENTRIES: Final = {"since": None, "boot": False, "follow": False}
+_LINES: Final = {"seconds": 15, "argv": None}
+_LATE: Final = "journald notifies readers after 250 ms, with a timer that may be 250 ms late"
 PROBES: Final = (
-    Probe(
-        "intake",
-        "how long messages waited for journald, computed from the time stamps in the journal",
-        {"since": None, "boot": False, "follow": False},
-        "",
-    ),
-    Probe(
-        "syslog",
-        "how long a program waits in syslog(3), and how long its message waits for journald",
-        {"size": 200, "rate": 100, "seconds": 10},
-        "it reads its messages in the journal",
-    ),
-    Probe(
-        "fsync",
-        "how long an fsync takes next to the journal, or who syncs what",
-        {"rate": 10, "seconds": 10, "who": False},
-        "it writes next to the journal, or traces",
-    ),
-    Probe(
-        "writes",
-        "how many bytes journald and the disks write for each byte that is logged",
-        {"seconds": 300},
-        "it reads /proc/PID/io of journald, and traces",
-    ),
-    Probe(
-        "stream",
-        "why a program's lines come late to a reader that follows the journal, and how late",
-        {"seconds": 15, "argv": None},
-        "",
-        500_000,
-        "journald notifies readers after 250 ms, with a timer that may be 250 ms late",
-    ),
+    Probe("intake", "how long messages waited for journald", _ENTRIES, needs_root=False),
+    Probe("syslog", "how long a program waits in syslog(3)", {"size": 200, "rate": 100, "seconds": 10}),
+    Probe("fsync", "how long an fsync takes, or who syncs what", {"rate": 10, "seconds": 10, "who": False}),
+    Probe("writes", "how many bytes are written for each byte that is logged", {"seconds": 300}),
+    Probe("stream", "why a program's lines come late to a reader", _LINES, 500_000, _LATE, needs_root=False),
 )
 
 
@@ -127,7 +98,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """
     probe = next(row for row in PROBES if row.name == args.probe)
     if probe.needs_root and not context.privileged:
-        raise NeedsRootError(probe.needs_root)
+        raise NeedsRootError("it traces, or reads and writes what belongs to root")
     if getattr(args, "since", None) is not None:
         args.since = f"@{args.since / 1e6:.6f}"
     limit_us = probe.limit_us or context.config().window.intake_delay_max_us
