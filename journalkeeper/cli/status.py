@@ -4,7 +4,7 @@
 Shows the verdict first: "OK: ...", "Act: ..." with the remedy, or "Unknown: ..." while the service starts or if
 the facts cannot be read. Then it shows the state of the service and what it found when it last looked at the
 files, which every user may see.
-Root also sees the history: the last run, and the bytes rewritten in the last 24 hours (before compression).
+Root also sees the last run, which is in the history.
 
 examples:
   journalkeeper status
@@ -128,18 +128,14 @@ def _list_facts(answer: StatusAnswer, evidence: Evidence, *, running: bool) -> l
     """Return the (name, text) rows below the verdict; a text is "" if its fact is not known."""
     record, live = evidence.record, answer.service
     counters = answer.saving or Counters(bytes_reclaimed=live and live.bytes_reclaimed_total)
-    rows = [
-        ("Saved", describe_total_saving(counters)),
-        *_list_service_facts(evidence, answer.verdict or ""),
-    ]
     if isinstance(record, Unknown):
-        rows.append(("Last run", record.why))
+        last = record.why
     elif record.last_run is None:
-        rows.append(("Last run", "none yet; `journalkeeper plan` shows what there is to do"))
+        last = "none yet; `journalkeeper plan` shows what there is to do"
     else:
-        written = f"{spell_size(answer.written_day_bytes or 0)} in the last 24 hours"
-        rows += [("Last run", _describe_run(record.last_run, running=running)), ("Rewrote", written)]
-    return rows
+        last = _describe_run(record.last_run, running=running)
+    services = _list_service_facts(evidence, answer.verdict or "")
+    return [("Saved", describe_total_saving(counters)), *services, ("Last run", last)]
 
 
 def _list_service_facts(evidence: Evidence, verdict: str) -> list[tuple[str, str]]:
@@ -177,7 +173,6 @@ def _describe_run(run: Run, *, running: bool) -> str:
     took = f"took {format_span(run.ended_us - run.began_us, 1000)}" if run.ended_us else ""
     state = "running" if running else "its end is not recorded"  # it was killed, or ended since
     number = run.done + run.skipped + run.failed
-    nothing = "nothing done" if took else "no action finished"
-    actions = f"{run.done} of {pluralize(number, 'action')} done, {run.failed} failed" if number else nothing
+    actions = f"{run.done} of {pluralize(number, 'action')} done, {run.failed} failed" if number else "no action done"
     actions += f", {spell_size(run.bytes_written)} rewritten" if run.bytes_written else ""
     return f"{moment(run.began_us)} by {BY.get(run.origin, run.origin)}, {took or state}: {actions}"

@@ -97,9 +97,7 @@ class JournalFile(NamedTuple):
     """offline, online, archived or unknown."""
     size_bytes: Annotated[Count, Key(metric="Size of all journal files in bytes.")] = 0
     """Its length in bytes."""
-    allocated_bytes: Annotated[
-        Count, Key(bus="AllocatedSize", metric="Bytes allocated to all journal files, before compression.")
-    ] = 0
+    allocated_bytes: Annotated[Count, Key(bus="AllocatedSize", metric="Bytes allocated to all journal files.")] = 0
     """The blocks of stat(2), in bytes."""
     disk_bytes: Annotated[Count | None, Key(bus=None, metric="Bytes that all journal files occupy on disk.")] = None
     """Disk usage as in compsize(8); null unless root asks."""
@@ -139,11 +137,7 @@ class JournalFile(NamedTuple):
         return min(self.extents.total, ideal_extents(self.extents.data_bytes, compressed=self.compressed))
 
     @property
-    def shared_bytes(
-        self,
-    ) -> Annotated[
-        Count, Key(bus="SharedSize", metric="Bytes of journal files that other files share, as in snapshots.")
-    ]:
+    def shared_bytes(self) -> Annotated[Count, Key(bus="SharedSize", metric="Bytes that other files share, too.")]:
         """The bytes that it shares with other files, such as those of snapshots, before compression."""
         return self.extents.shared_bytes
 

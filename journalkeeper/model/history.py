@@ -4,14 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, NamedTuple
 
 from journalkeeper.model import JournalFile, Kind, Outcome, Sums
 from journalkeeper.model.schema import Count, Inline, Key, PastMoment
-
-RECLAIMED: Final = (
-    "Bytes of disk space that rewrites freed since the installation, less the bytes that they used, if measured."
-)
 
 
 class Run(NamedTuple):
@@ -79,13 +75,9 @@ class Counters(NamedTuple):
     done: Count = 0
     skipped: Count = 0
     failed: Count = 0
-    bytes_written: Annotated[
-        Count, Key(metric="Bytes written to journal files, before compression.", metric_name="written_bytes_total")
-    ] = 0
-    extents_removed: Annotated[
-        Count, Key(metric="Extents that rewrites removed since the installation.", metric_name="removed_extents_total")
-    ] = 0
-    bytes_reclaimed: Annotated[int | None, Key(metric=RECLAIMED, metric_name="reclaimed_bytes")] = None
+    bytes_written: Annotated[Count, Key(metric="Bytes that rewrites wrote.", metric_name="written_bytes_total")] = 0
+    extents_removed: Annotated[Count, Key(metric="Extents removed so far.", metric_name="removed_extents_total")] = 0
+    bytes_reclaimed: Annotated[int | None, Key(metric="Disk bytes freed so far.", metric_name="reclaimed_bytes")] = None
     """Disk bytes before less those after, of measured rewrites."""
     unmeasured: Count = 0
     """Rewrites that bytes_reclaimed leaves out."""

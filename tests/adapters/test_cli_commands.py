@@ -567,8 +567,8 @@ def test_status_tells_a_run_that_works_from_one_that_was_killed(typed: Typed, st
     with Record(state) as record:
         record.begin_run(1_795_255_300_000_000, "defrag")
     with Lock(state):
-        assert ", running: no action finished" in typed("status").words
-    assert ", its end is not recorded: no action finished" in typed("status").words
+        assert ", running: no action done" in typed("status").words
+    assert ", its end is not recorded: no action done" in typed("status").words
 
 
 def test_status_with_a_locked_history_shows_what_else_is_known(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
