@@ -37,7 +37,6 @@ from journalkeeper.report.retention import summarize_history
 from journalkeeper.report.story import Decision, DirectoriesAnswer, DirectoryAnswer, ExplainedDecision, ReadPrice, Story
 
 ONLY_ROOT: Final = "only root can measure it"
-FLUSH_DUE: Final = "journald is about to flush the file; try again in a few seconds"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -85,8 +84,14 @@ def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
     unknown: dict[str, str] = {}
     plan = _try_plan(Request(paths=(file.path,)), context, unknown)
     window = plan.window.get(file.instance) if file.kind is Kind.ACTIVE else None
-    parts, pinned_bytes, read_s = _read_placement(file.path, due=window is not None and window.reason == "flush-due")
-    unknown |= {"disk": read_s if context.privileged else ONLY_ROOT} if isinstance(read_s, str) else {}
+    parts: tuple[Stretch, ...] = ()
+    read_s: float | str = "journald is about to flush the file; try again in a few seconds"
+    with opening.open_path(file.path) as fd:
+        pinned_bytes = disk.read_pinned_bytes(fd)
+        if window is None or window.reason != "flush-due":
+            parts, read_s = placement.list_stretches(fd, sync=False), estimate_cold_read_s(fd)
+    if isinstance(read_s, str):
+        unknown["disk"] = read_s if context.privileged else ONLY_ROOT
     if pinned_bytes is None:
         unknown["pinned"] = ONLY_ROOT
     past, samples = _read_past(file, now_us, context, unknown)
@@ -101,19 +106,6 @@ def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
         window=window,
         unknown=unknown,
     )
-
-
-def _read_placement(path: str, *, due: bool) -> tuple[tuple[Stretch, ...], int | None, float | str]:
-    """Return the placement of the file's data, the pinned bytes (root only), and the estimated seconds of a cold read,
-    or a text with the reason why there is none. If a flush is `due`, which would wait, nothing is read.
-
-    Raises: OSError if the file or its directory cannot be opened.
-    """
-    with opening.open_path(path) as fd:
-        pinned_bytes = disk.read_pinned_bytes(fd)
-        if due:
-            return (), pinned_bytes, FLUSH_DUE
-        return placement.list_stretches(fd, sync=False), pinned_bytes, estimate_cold_read_s(fd)
 
 
 def _read_past(

@@ -49,9 +49,8 @@ class ReportAnswer(NamedTuple):
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add -o FILE, the page to write, which is required."""
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", required=True, help="the page to write: a new file, or an earlier page"
-    )
+    what = "the page to write: a new file, or an earlier page"
+    parser.add_argument("-o", "--output", metavar="FILE", required=True, help=what)
 
 
 def _is_own_page(path: str) -> bool:

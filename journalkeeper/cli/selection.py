@@ -39,23 +39,13 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--active", action="store_true", help="only files that journald writes to")
     parser.add_argument("--archived", action="store_true", help="only archived files")
     parser.add_argument("--now", action="store_true", help="do not wait for a flush, SettleSec= or the daily budget")
-    parser.add_argument(
-        "--compress",
-        metavar="HOW",
-        type=_parse_compression,
-        help="zstd[:LEVEL], zlib[:LEVEL], lzo or no, in place of Compress= in the configuration",
-    )
-    parser.add_argument(
-        "--allow-unshare",
-        action="store_true",
-        help="also rewrite files that share much data with a snapshot: old and new data take space until it is deleted",
-    )
+    how = "zstd[:LEVEL], zlib[:LEVEL], lzo or no, in place of Compress="
+    parser.add_argument("--compress", metavar="HOW", type=_parse_compression, help=how)
+    shared = "also rewrite files that share much data with a snapshot, which keeps the old data"
+    parser.add_argument("--allow-unshare", action="store_true", help=shared)
     parser.add_argument("--upkeep", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--before-shutdown",
-        action="store_true",
-        help="for the shutdown's unit: as --active --now, and rotate files that the last messages would fragment",
-    )
+    shutdown = "for the shutdown's unit: as --active --now, and rotate files that the last messages would fragment"
+    parser.add_argument("--before-shutdown", action="store_true", help=shutdown)
 
 
 def _parse_compression(text: str) -> str:

@@ -16,9 +16,8 @@ _UNDERLINE = "4"
 LEAST_PATH: Final = 24
 """The least width of a shortened path: it fits the end of an archive's name, which distinguishes it from others."""
 
-LEAST_TEXT: Final = 20
-NARROW_TEXT: Final = 8
-"""The least width of a wrapped sentence in a table whose paths are below their rows."""
+LEAST_TEXT: Final = 8
+"""The least width of a wrapped sentence."""
 
 _GAP: Final = "  "
 
@@ -78,7 +77,7 @@ def render(table: Table[Any], *, legend: bool, colours: bool, width: int | None 
     widths = _fit_widths(columns, longest, width)
     below = columns[-1].gives == "path" and len(columns) > 1 and _excess(widths, width) > 0
     if below:
-        widths = [*_fit_widths(columns[:-1], longest[:-1], width, NARROW_TEXT), (width or 0) - len(_GAP)]
+        widths = [*_fit_widths(columns[:-1], longest[:-1], width), (width or 0) - len(_GAP)]
     return [
         paint(line, painted, enabled=colours)
         for cells, painted in everything
@@ -109,12 +108,10 @@ def _excess(widths: list[int], width: int | None) -> int:
     return 0 if width is None else max(0, sum(widths) + len(_GAP) * (len(widths) - 1) - width)
 
 
-def _fit_widths(
-    columns: tuple[Column[Any], ...], widths: list[int], width: int | None, least_text: int = LEAST_TEXT
-) -> list[int]:
+def _fit_widths(columns: tuple[Column[Any], ...], widths: list[int], width: int | None) -> list[int]:
     """Return the widths of a table's columns, reduced so that the table fits `width`: paths first, then sentences."""
     fitted = list(widths)
-    for gives, least in (("path", LEAST_PATH), ("text", least_text)):
+    for gives, least in (("path", LEAST_PATH), ("text", LEAST_TEXT)):
         for number, column in enumerate(columns):
             if column.gives == gives:
                 fitted[number] = max(min(least, fitted[number]), fitted[number] - _excess(fitted, width))
