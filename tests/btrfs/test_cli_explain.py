@@ -142,9 +142,9 @@ ON_TERMINAL = [
     *("scan", "plan", "plan --now", "defrag -n --now", "defrag --now", "history", "status"),
     *("explain FILE", "explain DIR", "doctor", "report -o PAGE", "check-config --config /dev/null"),
     *("probe intake", "probe fsync --seconds=0.1"),
-    *("probe syslog --seconds=0.2", "probe stream --seconds=0.3"),
 ]
-"""`lab compare` takes minutes: its table is in tests/unit/test_cli_lab.py. `pause`, `resume` and the status of a
+"""`probe syslog` and `probe stream` need the host's journald and have the same table. `lab compare` takes minutes: its
+table is in tests/unit/test_cli_lab.py. `pause`, `resume` and the status of a
 running service are in test_cli_bus.py, all --help in tests/unit/test_cli_words.py."""
 
 
