@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Measurements of the host: each probe answers one question with every value that it saw.
 
-A probe is a module with `measure(asked)`, a generator that yields one Measurement at its start and again as the
-measurement grows. All that a probe starts, makes or stops is undone when the generator ends or is closed, and after a
-SIGKILL by a child process.
+A probe is a module with `measure(asked, found)`, which fills a Measurement. After a KeyboardInterrupt the Measurement
+has all values so far. All that a probe starts or makes is undone when it ends, and after a SIGKILL by a child process.
 """

@@ -46,7 +46,6 @@ def measure(asked: Namespace, found: Measurement) -> None:
         return
     with scratch(journal_directory(asked)) as place, open(f"{place}/synced", "wb", buffering=0) as file:
         _write_and_sync(file.fileno())  # the first one logs the new directory, too
-        found.notes.append(f"Each wait is for a write of {len(BLOCK):,} bytes and its fsync, in {place}.")
         found.series.append(series := Series("fsync"))
         for planned_ns in schedule(asked.rate, max(1, round(asked.rate * asked.seconds))):
             _write_and_sync(file.fileno())

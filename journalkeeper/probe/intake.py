@@ -16,7 +16,7 @@ examples:
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from journalkeeper.journald.entries import WallClock
@@ -56,13 +56,6 @@ class IntakeTally:
         for series in (self.all, self.units.setdefault(unit, Series(escape(unit)))):
             series.waits_ns.append(wait_us * 1000)
 
-    def describe_clock(self) -> Iterator[str]:
-        """Yield a sentence if the clock was set, and one if entries were left out because it may have been set."""
-        if self.clock.steps:
-            yield f"The clock was set {pluralize(self.clock.steps, 'time')} meanwhile."
-        if self.unclear:
-            yield f"{pluralize(self.unclear, 'entry')} left out: the clock may have been set while they waited."
-
 
 def measure(asked: Namespace, found: Measurement) -> None:
     """Measure the intake delay, in all and by unit, of the entries that --since, --boot and --follow select.
@@ -83,6 +76,10 @@ def measure(asked: Namespace, found: Measurement) -> None:
                 raise journalctl.make_error()
     finally:
         found.series += sorted(intake.units.values(), key=lambda one: (-max(one.waits_ns), one.name))
-        found.notes += intake.describe_clock()
+        if intake.clock.steps:
+            found.notes.append(f"The clock was set {pluralize(intake.clock.steps, 'time')} meanwhile.")
+        if intake.unclear:
+            left_out = pluralize(intake.unclear, "entry")
+            found.notes.append(f"{left_out} left out: the clock may have been set while they waited.")
         if intake.dropped:
             found.losses.append(f"journald dropped {pluralize(intake.dropped, 'message')} (RateLimitBurst=).")

@@ -147,14 +147,10 @@ class ScratchVolume(ExitStack):
         self._iops = 0
         words = ("sh", "-c", MAKE_VOLUME, "sh", str(self.base), size, self.options, *map(str, images))
         self.devices = self.enter_context(undo_at_end(*words)).split()
+        self.device = self.devices[0]
         self.callback(self.throttle, 0)
         self._counted_before = 0
         self._counted_before = self.count_written_bytes()
-
-    @property
-    def device(self) -> str:
-        """The first loop device."""
-        return self.devices[0]
 
     def mount(self) -> None:
         """Mount the volume at `mountpoint`. Raises: KeeperError if mount(8) fails."""

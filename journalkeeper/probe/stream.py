@@ -47,6 +47,7 @@ TIMED_OUT: Final = 124
 """The exit status of timeout(1) after the time is over. Greater ones are its own errors or those of signals."""
 
 REMEDY: Final = "Let it write each line at once: PYTHONUNBUFFERED=1 or `python -u` for Python, `stdbuf -oL` for C."
+Program = subprocess.Popen[bytes]
 
 
 class Write(NamedTuple):
@@ -73,7 +74,7 @@ class Relay:
         while data := program.recv(1 << 20):
             now_ns = time.monotonic_ns()
             *lines, rest = (rest + data).split(b"\n")
-            self._add(lines, now_ns)
+            self.lines += [(now_ns, line) for line in lines if line.strip()]
             self.writes.append(Write(now_ns - last_ns, len(data), len(lines)))
             self.gaps.waits_ns.append(now_ns - last_ns)
             last_ns = now_ns
@@ -81,12 +82,10 @@ class Relay:
                 channel.sendall(data)
             except OSError as error:
                 raise KeeperError(f"journald ended meanwhile ({error.strerror})") from error
-        self._add([rest], last_ns)
+        if rest.strip():
+            self.lines.append((last_ns, rest))
         with suppress(OSError):
             channel.shutdown(socket.SHUT_WR)  # at the end, journald stores a line that has no newline
-
-    def _add(self, lines: list[bytes], now_ns: int) -> None:
-        self.lines += [(now_ns, line) for line in lines if line.strip()]
 
     def find_written_ns(self, message: bytes) -> int | None:
         """Return when the next line that begins with `message` was written; None for the rest of a line that journald
@@ -167,9 +166,7 @@ def measure(asked: Namespace, found: Measurement, sockets: Path = SOCKETS) -> No
 
 
 @contextmanager
-def _run(
-    asked: Namespace, tag: str, sockets: Path, relay: Relay
-) -> Iterator[tuple[subprocess.Popen[bytes], Future[None]]]:
+def _run(asked: Namespace, tag: str, sockets: Path, relay: Relay) -> Iterator[tuple[Program, Future[None]]]:
     """Run the command in a process group of its own, and pass its output on to journald until the block ends.
 
     Raises: KeeperError if it cannot be run, or as `Relay.run`.
@@ -207,7 +204,7 @@ def _follow(tag: str, sockets: Path, directory: str | None) -> Iterator[Iterator
         with run_journalctl(["MESSAGE"], "--lines=1", wanted, directory=directory) as journalctl:
             return bool(journalctl.output.readline())
 
-    wait_until(has_entry, NO_LINE, PATIENCE_S)  # journalctl does not follow a journal without entries of this boot
+    wait_until(has_entry, NO_LINE, PATIENCE_S)  # journalctl ends at once if there is no file that it may read
     with run_journalctl(["MESSAGE"], "--all", "--follow", "--no-tail", wanted, directory=directory) as journalctl:
         reader = read_lines(journalctl.output.fileno())
         wait_until(lambda: next(reader, None) != [], NO_LINE, PATIENCE_S)

@@ -19,16 +19,13 @@ import time
 from argparse import Namespace
 from pathlib import Path
 from secrets import token_hex
-from typing import Final
 
 from journalkeeper.journald import conf
 from journalkeeper.journald.journalctl import parse_text_fields, run_journalctl
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.units import format_span
-from journalkeeper.probe.base import PATIENCE_S, SOCKETS, Measurement, connect, schedule
+from journalkeeper.probe.base import MOMENT_S, PATIENCE_S, SOCKETS, Measurement, connect, schedule
 from journalkeeper.probe.distribution import Series
-
-ARRIVALS_PAUSE_S: Final = 0.2
 
 
 def count_messages(asked: Namespace) -> int:
@@ -71,7 +68,7 @@ def measure(asked: Namespace, found: Measurement, sockets: Path = SOCKETS) -> No
             until_s = time.monotonic() + (0 if found.faults else PATIENCE_S)
             arrived_ns = read_arrivals(tag, asked.directory)
             while len(arrived_ns) < len(sent.waits_ns) and time.monotonic() < until_s:
-                time.sleep(ARRIVALS_PAUSE_S)
+                time.sleep(MOMENT_S)
                 arrived_ns = read_arrivals(tag, asked.directory)
             taken.waits_ns.extend(arrived_ns[number] - planned_ns[number] for number in sorted(arrived_ns))
             if (lost := len(sent.waits_ns) - len(taken.waits_ns)) > 0:

@@ -57,7 +57,7 @@ def test_the_figures_are_those_of_a_volume_that_only_journald_writes(
     assert disk / device == pytest.approx(1, rel=0.1)
     assert 0.99 < device / dirtied < metadata
     assert 900 * FLUSHES * 100 < logged < 1600 * FLUSHES * 100  # with the command line of the tests
-    assert flushes == FLUSHES
+    assert FLUSHES <= flushes < 1.5 * FLUSHES  # on a loaded machine the bed asks for a sync again
     measure = partial(writes.measure, pid=bed.journald.pid)
     monkeypatch.setattr(writes, "measure", measure)
     assert run(["probe", "writes", "-j", "--seconds=1", "-D", str(bed.directory)]) == 0
@@ -76,5 +76,5 @@ def test_a_journald_that_ends_is_one_sentence(bed: Bed) -> None:
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(stop)
-        with pytest.raises(KeeperError, match="journald ended meanwhile: measure again"):
+        with pytest.raises(KeeperError, match="no systemd-journald runs here, or it ended meanwhile"):
             writes.measure(Namespace(seconds=1, directory=str(bed.directory)), found, bed.journald.pid)
