@@ -11,7 +11,7 @@ import fcntl
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -19,29 +19,32 @@ STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def hold_open(name: str, dir_fd: int) -> Iterator[int]:
-    """Open the file `name` in a directory, yield its read-only descriptor, and close it at the end of the block.
-
-    The access time does not change, unless another user owns the file and the caller is not privileged.
-
-    Raises: OSError: ENOENT, EACCES; ELOOP a symbolic link; ENXIO a socket.
-    """
-    try:
-        fd = os.open(name, FLAGS | os.O_NOATIME, dir_fd=dir_fd)
-    except PermissionError as error:
-        # Only the file's owner may use O_NOATIME (open(2)); a member of its group may still read.
-        if error.errno != errno.EPERM:
-            raise
-        fd = os.open(name, FLAGS, dir_fd=dir_fd)
+def hold(fd: int) -> Iterator[int]:
+    """Yield the descriptor `fd`, and close it at the end of the block."""
     try:
         yield fd
     finally:
         os.close(fd)
 
 
-@contextmanager
-def open_directory(path: str) -> Iterator[int]:
-    """Open a directory, yield its readable descriptor, and close it at the end of the block.
+def hold_open(name: str, dir_fd: int) -> AbstractContextManager[int]:
+    """Open the file `name` in a directory. The context is its read-only descriptor, which is closed at the end.
+
+    The access time does not change, unless another user owns the file and the caller is not privileged.
+
+    Raises: OSError: ENOENT, EACCES; ELOOP a symbolic link; ENXIO a socket.
+    """
+    try:
+        return hold(os.open(name, FLAGS | os.O_NOATIME, dir_fd=dir_fd))
+    except PermissionError as error:
+        # Only the file's owner may use O_NOATIME (open(2)); a member of its group may still read.
+        if error.errno != errno.EPERM:
+            raise
+        return hold(os.open(name, FLAGS, dir_fd=dir_fd))
+
+
+def open_directory(path: str) -> AbstractContextManager[int]:
+    """Open a directory. The context is its readable descriptor, which is closed at the end.
 
     Raises: OSError: ENOENT, EACCES; ENOTDIR a part of the path is a link, or not a directory.
     """
@@ -51,13 +54,9 @@ def open_directory(path: str) -> Iterator[int]:
         for part in filter(None, way.split("/")):
             at, before = os.open(part, STEP, dir_fd=at), at
             os.close(before)
-        fd = os.open(name or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+        return hold(os.open(name or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at))
     finally:
         os.close(at)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 @contextmanager

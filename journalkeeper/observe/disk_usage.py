@@ -76,18 +76,19 @@ def find_tool(device: int, root: str = "/") -> str:
 def _list_subvolumes(etc: str) -> Iterator[tuple[str, str]]:
     """Yield ("snapper", "timeshift" or "btrbk", path) of each subvolume that the tool is configured to snapshot."""
     for path in glob.glob(f"{etc}/snapper/configs/*"):
-        yield from (("snapper", found) for found in SNAPPER.findall(_read(path)))
-    if any(TIMESHIFT.search(_read(path)) for path in (f"{etc}/timeshift/timeshift.json", f"{etc}/timeshift.json")):
+        yield from (("snapper", found) for found in SNAPPER.findall(read_text(path)))
+    if any(TIMESHIFT.search(read_text(path)) for path in (f"{etc}/timeshift/timeshift.json", f"{etc}/timeshift.json")):
         yield "timeshift", "/"
     volume = ""
-    for word, value in BTRBK.findall(_read(f"{etc}/btrbk/btrbk.conf") + _read(f"{etc}/btrbk.conf")):
+    for word, value in BTRBK.findall(read_text(f"{etc}/btrbk/btrbk.conf") + read_text(f"{etc}/btrbk.conf")):
         if word == "volume":
             volume = value
         else:
             yield from (("btrbk", path) for path in glob.glob(os.path.join(volume, value)))
 
 
-def _read(path: str) -> str:
+def read_text(path: str) -> str:
+    """Return the text of a file, "" if it cannot be read."""
     with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
         return file.read()
     return ""

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from glob import glob
 from typing import Any, Final
 
 from psutil import disk_io_counters
 
 from journalkeeper.btrfs.maintenance import list_disks
+from journalkeeper.observe.disk_usage import read_text
 
 LOOK_S: Final = 0.25
 """How long to watch the disks before a run. The kernel counts their busy time in ticks of 1 to 10 ms."""
@@ -27,17 +27,12 @@ def is_on_battery(supplies: str = SUPPLIES) -> bool:
     Source: Documentation/ABI/testing/sysfs-class-power; systemd, battery-util.c.
     """
     found = [
-        [_read_text(f"{one}/{name}") for name in ("type", "scope", "status", "online")] for one in glob(f"{supplies}/*")
+        [read_text(f"{one}/{name}").strip() for name in ("type", "scope", "status", "online")]
+        for one in glob(f"{supplies}/*")
     ]
     if any(kind == "Mains" and online not in {"", "0"} for kind, _, _, online in found):
         return False
     return any(one[0] == "Battery" and one[1] != "Device" and one[2] == "Discharging" for one in found)
-
-
-def _read_text(path: str) -> str:
-    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-        return file.read(64).strip()
-    return ""
 
 
 def measure_busy_percent(uuids: Iterable[str], length_s: float) -> dict[str, int]:

@@ -94,12 +94,9 @@ def _find_read_only_subvolume(path: str) -> str:
 
 def _guess_obstacle(path: str) -> Obstacle:
     """Return the likely reason why `path` cannot be written, by elimination, at last ATTRIBUTE. Raises: OSError."""
-    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
+    with opening.hold(os.open(path, os.O_PATH | os.O_CLOEXEC)) as fd:
         fields = (volume.find_mount_line(fd) or "").rstrip("\n").split(" ")
         seen = os.fstat(fd)
-    finally:
-        os.close(fd)
     if "ro" in fields[-1].split(","):  # the whole filesystem, mounted where the host does not see it
         return Obstacle.READ_ONLY
     if len(fields) > 5 and "ro" in fields[5].split(","):
