@@ -177,17 +177,16 @@ class Engine:
         Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be used.
         """
         began, watching = time.monotonic(), origin == DAEMON
-        publishes = not request.paths and not request.before_shutdown
+        publisher = None if request.paths or request.before_shutdown else self.publisher
         with ExitStack() as stack:
-            if publishes:
-                stack.push(self.publisher.publish_failure)
+            if publisher is not None:
+                stack.push(publisher.publish_failure)
             ends = self._make_stop(stop, stack.enter_context(state.Lock(self.state_directory)), request)
             record = self._open_history(stack, request)
             seen, host, chosen = self._see_and_plan(request, record, marked=not watching)
             worker = Runner(self.config, self.memory.flushes, self.memory.piece_times, hurry=request.hurries, stop=ends)
             notices = [*remove_leftovers(seen.leftovers), *worker.synchronize(chosen.syncs)]
-            if watching or chosen.actions:
-                self._store_counts_if_due(record, host, request, at_once=bool(chosen.actions))
+            self._store_counts_if_due(record, host, request, at_once=bool(chosen.actions))
             outcomes, unrecorded = list[Outcome](), list[str]()
             on_plan(host, chosen)
             if chosen.actions or not watching:
@@ -202,9 +201,8 @@ class Engine:
                 unrecorded += run_bookkeeping(lambda: record.end_run(run, now_us()))
             notices += run_bookkeeping(lambda: self._update_history(record, host, chosen, outcomes, request))
             lag_us = self.memory.intake.find_worst_us(list_journald_files(host.files)) if watching else None
-            if publishes:
-                publish = partial(self.publisher.publish_success, (host, chosen), outcomes, record, lag_us)
-                notices += run_bookkeeping(publish)
+            if publisher is not None:
+                notices += run_bookkeeping(partial(publisher.publish_success, (host, chosen), outcomes, record, lag_us))
             counters = None
             with suppress(KeeperError):
                 counters = record.counters()
@@ -239,8 +237,8 @@ class Engine:
         return record
 
     def _store_counts_if_due(self, record: Record, host: Host, request: Request, *, at_once: bool) -> None:
-        """Without `at_once`, store them once an hour: a commit costs 14 I/Os. Raises: KeeperError."""
-        due = at_once or time.monotonic() - self.memory.records.observed_s >= HOUR_S
+        """Without `at_once`, the service stores them once an hour: a commit costs 14 I/Os. Raises: KeeperError."""
+        due = at_once or (self._follows and time.monotonic() - self.memory.records.observed_s >= HOUR_S)
         if due and (self._follows or not request.paths):
             record.store_counts(now_us(), host._replace(files=self.memory.seen.files))
             self.memory.records.observed_s = time.monotonic()

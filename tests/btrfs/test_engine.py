@@ -455,7 +455,7 @@ def test_a_whole_look_forgets_failures_of_files_that_are_gone(top: Path, keep: K
 def test_the_service_stores_extents_that_changed_once_an_hour_and_at_once_in_a_new_history(
     top: Path, keep: Keep, journal_bytes: bytes, tmp_path: Path
 ) -> None:
-    active, service = put(top / MACHINE, journal_bytes, "system.journal", torn=False), keep()
+    active, service = put(top / MACHINE, journal_bytes, "system.journal", torn=False), keep(follows=True)
 
     def count_samples(extents: int) -> int:
         scatter(active, MIB // extents)
