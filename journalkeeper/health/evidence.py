@@ -61,7 +61,6 @@ class Obstacle(StrEnum):
     MOUNT = "mount"
     LATE = "late"
     SUBVOLUME = "subvolume"
-    OWNER = "owner"
     MODE = "mode"
     ATTRIBUTE = "attribute"
 

@@ -58,8 +58,7 @@ UNWRITABLE: Final = {
     ),
     Obstacle.LATE: (f"{CANNOT}it was not writable when the service started.", RESTART),
     Obstacle.SUBVOLUME: (f"{CANNOT}this subvolume is read-only.", "btrfs property set {} ro false"),
-    Obstacle.OWNER: (f"{CANNOT}it belongs to another user.", "chown root {}"),
-    Obstacle.MODE: (f"{CANNOT}its mode forbids it.", "chmod u+rwx {}"),
+    Obstacle.MODE: (f"{CANNOT}its owner or mode forbids it.", "chown root {0} && chmod u+rwx {0}"),
     Obstacle.ATTRIBUTE: (f"{CANNOT}it is immutable or append-only.", "chattr -ia {}"),
 }
 """The sentence and the remedy for each obstacle. Without CAP_DAC_OVERRIDE root may not write as any owner."""

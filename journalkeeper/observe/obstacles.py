@@ -101,8 +101,7 @@ def _guess_obstacle(path: str) -> Obstacle:
         return Obstacle.READ_ONLY
     if len(fields) > 5 and "ro" in fields[5].split(","):
         return Obstacle.MOUNT  # it was made after the start: ReadWritePaths= are the only mounts that are not read-only
-    obstacle = Obstacle.ATTRIBUTE if seen.st_mode & 0o200 else Obstacle.MODE
-    return obstacle if seen.st_uid == os.geteuid() else Obstacle.OWNER
+    return Obstacle.ATTRIBUTE if seen.st_mode & 0o200 and seen.st_uid == os.geteuid() else Obstacle.MODE
 
 
 def find_unwritable(top: str, places: Iterable[Directory], mounts: Mounts) -> dict[str, Obstacle]:

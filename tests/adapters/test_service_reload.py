@@ -215,7 +215,7 @@ def test_a_directory_that_was_writable_at_first_and_is_below_a_read_only_mount_w
         lambda: Engine(RUNNING, directories=(str(tmp_path),), state_directory=str(tmp_path)), lambda _: None, bool, bool
     )
     for mounted in looks:
-        obstacles = {**dict.fromkeys(mounted, Obstacle.MOUNT), "c": Obstacle.OWNER}
+        obstacles = {**dict.fromkeys(mounted, Obstacle.MOUNT), "c": Obstacle.MODE}
         monkeypatch.setattr(worker, "find_unwritable", lambda *_, found=obstacles: found)
         found, _ = works.check()
     assert found == replaced

@@ -195,8 +195,8 @@ TROUBLES = {
         f"sed -i s/PressureMax=.*/PressureMax=99%/ {CONF}", BAD, "The configuration on disk was changed"
     ),
     "immutable": Trouble("chattr +i /var/log/journal", UNWRITABLE, f"{CANNOT}/var/log/journal: it is immutable"),
-    "owner": Trouble("chown nobody /var/log/journal", UNWRITABLE, f"{CANNOT}/var/log/journal: it belongs"),
-    "mode": Trouble("chmod u-w /var/log/journal", UNWRITABLE, f"{CANNOT}/var/log/journal: its mode"),
+    "owner": Trouble("chown nobody /var/log/journal", UNWRITABLE, f"{CANNOT}/var/log/journal: its owner"),
+    "mode": Trouble("chmod u-w /var/log/journal", UNWRITABLE, f"{CANNOT}/var/log/journal: its owner"),
     "mount": Trouble(LATE_MOUNT, UNWRITABLE, f"{CANNOT}{LATE}"),
     "host's mount": Trouble(
         "mount --bind /var/log/journal /var/log/journal; mount -o remount,bind,ro /var/log/journal",
@@ -217,7 +217,7 @@ TROUBLES = {
         f"chattr +i {COLLECTOR}", UNWRITABLE, f"{CANNOT}{COLLECTOR}: it is", inside=("act", "1")
     ),
     "metrics owner": Trouble(
-        f"chown nobody {COLLECTOR}", UNWRITABLE, f"{CANNOT}{COLLECTOR}: it b", inside=("act", "1")
+        f"chown nobody {COLLECTOR}", UNWRITABLE, f"{CANNOT}{COLLECTOR}: its o", inside=("act", "1")
     ),
     "journald-stopped": Trouble(STOP_JOURNALD, SILENT, f"{JOURNALD} is stopped"),
     "journald-masked": Trouble(

@@ -153,7 +153,7 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("record-locked", PROBLEM, now(busy="held", busy_since_us=NOW_US - MINUTE_US - 1, busy_limit_us=MINUTE_US)),
     ("record-unwritten", PROBLEM, now(unrecorded="No space left on device")),
     ("directory-unwatched", PROBLEM, now(unwatched="no more watches")),
-    ("directory-unwritable", PROBLEM, evidence(unwritable=((DIRECTORY, Obstacle.OWNER),))),
+    ("directory-unwritable", PROBLEM, evidence(unwritable=((DIRECTORY, Obstacle.MODE),))),
     ("limit-reached", PROBLEM, now(failures=(Skip("/j", Reason.TOO_MANY, "9 more"),))),
     ("files-failing", PROBLEM, now(failures=(Skip("/j/a", Reason.IO_ERROR, ""),))),
     ("keeper-starved", PROBLEM, now(waiting=waiting(1.1))),

@@ -39,7 +39,7 @@ BAD = DONE._replace(result=Result.FAILED, reason=Reason.IO_ERROR, detail="EIO")
 FAILURE = Skip("/j/a", Reason.IO_ERROR, "EIO")
 LIMIT = Skip("/j", Reason.TOO_MANY, "9 more")
 REFUSED = FOUND._replace(decided={"/j/a": Skip("/j/a", Reason.IO_ERROR, "tried 1min ago")})
-UNWRITABLE = (("/j", Obstacle.OWNER),)
+UNWRITABLE = (("/j", Obstacle.MODE),)
 STANDING: dict[str, Any] = {
     "configuration": "wrong",
     "unwatched": "no space",
