@@ -15,16 +15,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from journalkeeper.model import compression
-from journalkeeper.model.units import (
-    SIZE_UNITS,
-    SPAN_UNITS,
-    WEEKLY_ALLOWED,
-    parse_bool,
-    parse_size,
-    parse_span_us,
-    parse_weekly,
-)
+from journalkeeper.model import compression, units
 
 
 class Form(StrEnum):
@@ -38,13 +29,13 @@ class Form(StrEnum):
     PERCENT = "a percentage such as 40%"
     SIZE = "a size in bytes such as 64M"
     SPAN = "a time span such as 10s or 1h 30min"
-    WEEKLY = WEEKLY_ALLOWED
+    WEEKLY = units.WEEKLY_ALLOWED
     WORD = "one of"
 
 
 UNITS = {
-    Form.SIZE: tuple((factor, suffix) for suffix, factor in SIZE_UNITS.items()),
-    Form.SPAN: tuple((unit, words[0]) for unit, words in SPAN_UNITS),
+    Form.SIZE: tuple((factor, suffix) for suffix, factor in units.SIZE_UNITS.items()),
+    Form.SPAN: tuple((unit, words[0]) for unit, words in units.SPAN_UNITS),
     Form.PERCENT: ((1, "%"),),
 }
 
@@ -81,8 +72,8 @@ class Spec(NamedTuple):
             case bool():
                 return "yes" if value else "no"
             case int():
-                units = UNITS.get(self.form, ())
-                unit, suffix = next((one for one in units if value and value % one[0] == 0), (1, ""))
+                fitting = (one for one in UNITS.get(self.form, ()) if value and value % one[0] == 0)
+                unit, suffix = next(fitting, (1, ""))
                 return f"{value // unit}{suffix}"
             case tuple():
                 return join(value)
@@ -110,7 +101,7 @@ class Spec(NamedTuple):
             return None
         if {"yes", "no"} <= set(self.words) and text not in self.words:
             with suppress(ValueError):
-                return self.format_value(parse_bool(text))
+                return self.format_value(units.parse_bool(text))
         return READERS[self.form](text)
 
 
@@ -127,14 +118,14 @@ def _parse_absolute(text: str) -> str:
 
 
 READERS: dict[Form, Callable[[str], object]] = {
-    Form.BOOL: parse_bool,
+    Form.BOOL: units.parse_bool,
     Form.COMPRESSION: lambda text: str(compression.parse_compression(text) or "no"),
     Form.COUNT: _parse_count,
     Form.PATH: _parse_absolute,
     Form.PERCENT: lambda text: _parse_count(text.removesuffix("%")),
-    Form.SIZE: parse_size,
-    Form.SPAN: parse_span_us,
-    Form.WEEKLY: lambda text: parse_weekly(text) and text,
+    Form.SIZE: units.parse_size,
+    Form.SPAN: units.parse_span_us,
+    Form.WEEKLY: lambda text: units.parse_weekly(text) and text,
     Form.WORD: str,
 }
 """The function that reads each form, except PATHS."""
