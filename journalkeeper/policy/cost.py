@@ -122,15 +122,9 @@ def _judge_active(case: Case) -> Action | Skip:
     ranges = join_ranges(parts)
     stay = len(costly) * ideal_extents(MIB, compressed=file.compressed)
     stay += sum(extents for mib, extents in enumerate(file.extents.left_per_mib) if mib in costly)
-    bytes_to_write = sum(part.length for part in ranges)
-    return Action(
-        path=file.path,
-        action=Verb.DEFRAGMENT,
-        reason=Reason.FRAGMENTED,
-        target=file,
+    return _plan_whole_file(case, Verb.DEFRAGMENT, Reason.FRAGMENTED)._replace(
         ranges=ranges,
-        bytes_to_write=bytes_to_write,
-        extents_before=file.extents.total,
+        bytes_to_write=sum(part.length for part in ranges),
         extents_expected=min(file.extents.total, file.extents.total - sum(part.extents for part in ranges) + stay),
         unshared_bytes=sum(shared for mib, shared in enumerate(file.extents.shared_per_mib) if mib in costly),
     )

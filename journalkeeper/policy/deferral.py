@@ -12,18 +12,10 @@ from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.model import Action, JournalFile, Outcome, Reason, Refusal, Request, Result, Skip, Volume, Window
-from journalkeeper.model.units import (
-    DAY_MINUTES,
-    HOUR_US,
-    MINUTE_US,
-    SECOND_US,
-    TIME_LIMIT_US,
-    format_span,
-    parse_weekly,
-)
+from journalkeeper.model.units import DAY_MINUTES, MINUTE_US, SECOND_US, TIME_LIMIT_US, format_span, parse_weekly
 from journalkeeper.policy.case import Case
 
-AGAIN_US: Final = HOUR_US
+AGAIN_US: Final = 60 * MINUTE_US
 """The delay before an action is retried that failed, was refused, or lacked budget: such causes last."""
 
 OUTAGES: Final = frozenset({Reason.IO_ERROR, Reason.FREE_SPACE, Reason.QUOTA, Reason.READ_ONLY})
