@@ -39,8 +39,8 @@ LOOK_S: Final = 0.01
 def set_nocow(instance: Instance, reason: Reason) -> None:
     """Make the directory NOCOW durably, so that new files in it inherit NOCOW. Existing files do not change.
 
-    Raises: Refused if the directory changed since the plan, compression is set for it, or a new snapshot exists, unless
-    Nocow=yes is the `reason`; Failed if the kernel did not set the attribute; OSError: EPERM, EROFS.
+    Raises: Refused if the directory changed since the plan, or a new snapshot exists, unless Nocow=yes is the `reason`;
+    Failed if the kernel did not set the attribute; OSError: EPERM, EROFS, EINVAL with chattr +c or +m.
     """
     with opening.open_directory(instance.directory) as fd:
         status = os.fstat(fd)
@@ -48,13 +48,7 @@ def set_nocow(instance: Instance, reason: Reason) -> None:
             raise Refused(Reason.CHANGED, "the name now leads to another directory")
         if reason is Reason.NO_REDUNDANCY and disk_usage.count_snapshots(fd):
             raise Refused(Reason.SNAPSHOTS, "a snapshot of its subvolume was taken after the look")
-        try:
-            nocow = inode.set_nocow(fd)
-        except OSError as error:
-            if error.errno == errno.EINVAL and inode.get_flags(fd) & (inode.FS_COMPR_FL | inode.FS_NOCOMP_FL):
-                raise Refused(Reason.COMPRESSION, "chattr +c or +m was set after the look") from error
-            raise
-        if not nocow:
+        if not inode.set_nocow(fd):
             raise Failed(Reason.NOT_TAKEN, "the kernel reported success but did not set the attribute C")
         os.fsync(fd)
 
