@@ -15,7 +15,6 @@ import signal
 import time
 from array import array
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import chain
 from typing import Final
 
@@ -182,19 +181,13 @@ def _defragment_piece(fd: int, offset: int, length: int, compression: Compressio
 
     Raises: OSError as btrfs.defrag and `sync_file_range`.
     """
-    with _block_signals():
-        defrag.defrag_range(fd, offset, length, compress=compression)
-    writeback.sync_file_range(fd, offset, length)
-
-
-@contextmanager
-def _block_signals() -> Iterator[None]:
-    """A signal makes the kernel stop in the middle of a piece and return success."""
+    # A signal makes the kernel stop in the middle of a piece and return success.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        yield
+        defrag.defrag_range(fd, offset, length, compress=compression)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    writeback.sync_file_range(fd, offset, length)
 
 
 def free_unwritten(held: VerifiedFile, pace: Pace) -> None:
