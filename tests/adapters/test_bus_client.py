@@ -167,13 +167,10 @@ def test_a_refusal_of_the_service_is_one_line_and_an_exit_status(
     assert "it is so" in said.err
 
 
-def test_a_job_that_came_to_nothing_says_why(fake: FakeService, typed: Typed) -> None:
+def test_a_job_that_came_to_nothing_and_a_service_that_ends_before_it_are_said(fake: FakeService, typed: Typed) -> None:
     fake.on_defragment = lambda service: service.removed("failed")
     fake.result = (f"{names.BUS_NAME}.Error.NotBtrfs", "/var/log/journal: not on btrfs")
     assert typed("defrag") == (1, "", "journalkeeper: /var/log/journal: not on btrfs\n")
-
-
-def test_a_service_that_ends_before_its_job_is_said(fake: FakeService, typed: Typed) -> None:
     fake.on_defragment = lambda service: service.end()
     line = "journalkeeper: the service has ended; `journalkeeper history` shows what it did\n"
     assert typed("defrag") == (1, "", line)

@@ -6,8 +6,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from math import inf
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -32,10 +35,40 @@ RUNNING = Config()
 OTHER = configured("budget", bytes_per_day=1 << 20)
 
 
+EMPTY = Report(Plan({}, (), ()), (), 0, 0.0, (), Host(0, (), (), (), {}, 0))
+
+
+def make_engine(directory: Path, config: Config = RUNNING) -> Engine:
+    """Return an engine with its state in the journal directory."""
+    return Engine(config, directories=(str(directory),), state_directory=str(directory))
+
+
 def make_daemon(directory: Path) -> Daemon:
-    """Return a service that has not begun, with its state in the journal directory."""
-    engine = Engine(RUNNING, directories=(str(directory),), state_directory=str(directory))
-    return Daemon(lambda: engine, lambda *_, **__: None)
+    """Return a service that has not begun."""
+    return Daemon(lambda: make_engine(directory), lambda *_, **__: None)
+
+
+@asynccontextmanager
+async def running(daemon: Daemon) -> AsyncIterator[None]:
+    """Let the service run during the block."""
+    work = asyncio.create_task(daemon.run())
+    async with asyncio.timeout(PATIENCE_S):
+        yield
+        daemon._end()
+        await work
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Let the service run until it is true."""
+    while not true():
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the service take a run for stuck after 0.4 s."""
+    monkeypatch.setattr(daemon_module, "STUCK_S", 0.4)
+    monkeypatch.setenv("WATCHDOG_USEC", "20000")
 
 
 def test_a_configuration_that_is_not_the_one_that_runs_is_a_problem_until_it_is_again(tmp_path: Path) -> None:
@@ -45,7 +78,7 @@ def test_a_configuration_that_is_not_the_one_that_runs_is_a_problem_until_it_is_
     def load() -> Engine:
         if isinstance(on_disk, KeeperError):
             raise on_disk
-        return Engine(on_disk, directories=(str(tmp_path),), state_directory=str(tmp_path))
+        return make_engine(tmp_path, on_disk)
 
     works = worker.Worker(load, posted.append, bool, bool)
     wrong = KeeperError("/c:3: no")
@@ -60,6 +93,7 @@ def test_a_configuration_that_is_not_the_one_that_runs_is_a_problem_until_it_is_
         assert posted.pop() == Checked(problem, ())
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("place", ["run", "check"])
 async def test_a_run_that_makes_no_progress_is_a_reason_to_act_until_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
@@ -74,7 +108,7 @@ async def test_a_run_that_makes_no_progress_is_a_reason_to_act_until_it_ends(
     def run(*_: object, **__: object) -> Report:
         runs.append(0)
         wait_in("run")
-        return Report(Plan({}, (), ()), (), 0, 0.0, (), Host(0, (), (), (), {}, 0))
+        return EMPTY
 
     def find_unwritable(*_: object) -> dict[str, Obstacle]:
         wait_in("check")
@@ -82,12 +116,9 @@ async def test_a_run_that_makes_no_progress_is_a_reason_to_act_until_it_ends(
 
     monkeypatch.setattr(Engine, "run", run)
     monkeypatch.setattr(worker, "find_unwritable", find_unwritable)
-    monkeypatch.setattr(daemon_module, "STUCK_S", 0.4)
-    monkeypatch.setenv("WATCHDOG_USEC", "20000")
     daemon = make_daemon(tmp_path)
     seen = [daemon.snapshot().headline]
-    work = asyncio.create_task(daemon.run())
-    async with asyncio.timeout(PATIENCE_S):
+    async with running(daemon):
         while len(seen) < 3:
             await asyncio.sleep(0.01)
             line = daemon.snapshot().headline
@@ -96,8 +127,6 @@ async def test_a_run_that_makes_no_progress_is_a_reason_to_act_until_it_ends(
                 daemon.rescan()
             if line.startswith("Act: "):
                 goes_on.set()
-        daemon._end()
-        await work
     assert seen == [
         "Unknown: the service has just started and has not yet examined all files.",
         "OK: 0 journal files.",
@@ -134,13 +163,10 @@ async def test_the_look_after_a_failure_comes_sooner_if_another_process_was_in_t
     assert before_s + delay_s <= daemon._look_at_s <= time.monotonic() + delay_s
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_look_that_waits_for_a_job_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job may come between the making of the watches and the look, and takes as long as its files need."""
-    goes_on, looks, watched, headlines = threading.Event(), list[float](), list[float](), set[str]()
-
-    def run(*_: object, **__: object) -> Report:
-        looks.append(0)
-        return Report(Plan({}, (), ()), (), 0, 0.0, (), Host(0, (), (), (), {}, 0))
+    goes_on, run, watched, headlines = threading.Event(), Mock(return_value=EMPTY), list[float](), set[str]()
 
     def watch(_: object) -> Watches:
         watched.append(0)
@@ -150,22 +176,15 @@ async def test_a_look_that_waits_for_a_job_does_not_hang(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(Engine, "run", run)
     monkeypatch.setattr(daemon_module, "watch_directories", watch)
-    monkeypatch.setattr(daemon_module, "STUCK_S", 0.1)
-    monkeypatch.setenv("WATCHDOG_USEC", "20000")
     daemon = make_daemon(tmp_path)
-    work = asyncio.create_task(daemon.run())
-    async with asyncio.timeout(PATIENCE_S):
-        while len(looks) < 1:
-            await asyncio.sleep(0.01)
+    async with running(daemon):
+        await until(lambda: run.called)
         daemon.rescan()
-        while len(watched) < 2:
-            await asyncio.sleep(0.01)
-        for _ in range(50):
+        await until(lambda: len(watched) == 2)
+        for _ in range(100):
             await asyncio.sleep(0.01)
             headlines.add(daemon.snapshot().headline)
         goes_on.set()
-        daemon._end()
-        await work
     assert headlines == {"OK: 0 journal files."}
 
 
@@ -184,19 +203,14 @@ async def test_a_reload_while_watches_are_made_has_its_directories_watched(
 
     monkeypatch.setattr(daemon_module, "watch_directories", watch)
     daemon = Daemon(load, lambda *_, **__: None)
-    work = asyncio.create_task(daemon.run())
-    async with asyncio.timeout(PATIENCE_S):
-        while not watched:
-            await asyncio.sleep(0.01)
+    async with running(daemon):
+        await until(lambda: watched)
         tops = (str(tmp_path / "new"),)
         reload = asyncio.create_task(daemon.reload())
         await asyncio.sleep(0)
         goes_on.set()
         await reload
-        while watched[-1] != tops:
-            await asyncio.sleep(0.01)
-        daemon._end()
-        await work
+        await until(lambda: watched[-1] == tops)
 
 
 @pytest.mark.parametrize(
@@ -211,9 +225,7 @@ async def test_a_reload_while_watches_are_made_has_its_directories_watched(
 def test_a_directory_that_was_writable_at_first_and_is_below_a_read_only_mount_was_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: tuple[set[str], ...], replaced: set[str]
 ) -> None:
-    works = worker.Worker(
-        lambda: Engine(RUNNING, directories=(str(tmp_path),), state_directory=str(tmp_path)), lambda _: None, bool, bool
-    )
+    works = worker.Worker(lambda: make_engine(tmp_path), lambda _: None, bool, bool)
     for mounted in looks:
         obstacles = {**dict.fromkeys(mounted, Obstacle.MOUNT), "c": Obstacle.MODE}
         monkeypatch.setattr(worker, "find_unwritable", lambda *_, found=obstacles: found)
@@ -223,8 +235,7 @@ def test_a_directory_that_was_writable_at_first_and_is_below_a_read_only_mount_w
 
 async def test_an_exception_of_a_follower_is_logged_and_ends_nothing(tmp_path: Path) -> None:
     said: list[str] = []
-    engine = Engine(RUNNING, directories=(str(tmp_path),), state_directory=str(tmp_path))
-    daemon = Daemon(lambda: engine, lambda _, sentence, *__, **___: said.append(sentence))
+    daemon = Daemon(lambda: make_engine(tmp_path), lambda _, sentence, *__, **___: said.append(sentence))
     heard: list[Notification] = []
 
     def refuse(_: Notification) -> None:
