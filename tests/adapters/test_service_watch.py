@@ -150,6 +150,11 @@ OLD = "system@0000000000000001-0000000000000001.journal~"
 STRANGE = "user-\udcff\udcfe.journal"
 
 
+def add_and_append(instance: Path) -> None:
+    (instance / ARCHIVE).touch()
+    append(instance / ACTIVE)
+
+
 DOINGS: dict[str, tuple[Callable[[Path], object], str]] = {
     "new": (lambda instance: (instance / ARCHIVE).touch(), "rescan"),
     "user": (lambda instance: (instance / "user-1000.journal").touch(), "rescan"),
