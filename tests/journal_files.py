@@ -29,6 +29,7 @@ OFFSETS: Final = {
     "header_size": 88, "arena": 96, "data_table": 104, "data_table_size": 112, "field_table": 120,
     "field_table_size": 128, "tail_object": 136, "objects": 144, "entries": 152, "tail_seqnum": 160,
     "head_seqnum": 168, "entry_array": 176, "head_time": 184, "tail_time": 192, "tail_monotonic": 200,
+    "data_objects": 208,
 }  # fmt: skip
 """Where the fields of a header are. Source: systemd, src/libsystemd/sd-journal/journal-def.h."""
 

@@ -5,7 +5,7 @@ For any bytes, `parse` either returns a Header that journald itself would accept
 calls it for every file.
 
 Source: systemd 255, src/libsystemd/sd-journal/journal-def.h (struct Header) and journal-file.c
-(journal_file_verify_header()); the fields are the same since 187.
+(journal_file_verify_header(), journal_file_rotate_suggested()); the fields are the same since 187.
 """
 
 from __future__ import annotations
@@ -15,8 +15,16 @@ from struct import Struct
 
 from journalkeeper.model import Header, State
 
-HEADER_BYTES = 208
-"""The part of the header that every version has (HEADER_SIZE_MIN); the rest is not read."""
+HEADER_BYTES = 216
+"""The part of the header that is read: up to n_data, which follows the part that every version has."""
+
+_LEAST_HEADER_BYTES = 208
+"""HEADER_SIZE_MIN of systemd."""
+
+_FULLEST = 3 / 4
+"""journald ends a file when its data hash table has more than this many objects for each item."""
+
+_HASH_ITEM_BYTES = 16
 
 MAGIC = b"LPKSHHRH"
 _STATES = (State.OFFLINE, State.ONLINE, State.ARCHIVED)
@@ -24,7 +32,7 @@ _OBJECT_HEADER_BYTES = 16
 _TIME_LIMIT_US = 1 << 55
 """systemd's TIMESTAMP_UPPER_BOUND, the year 3111."""
 
-_LAYOUT = Struct("<8s4xIB71x9Q16x3Q8x")
+_LAYOUT = Struct("<8s4xIB71x9Q16x3Q8xQ")
 
 _STATE = Struct("<12xIB")
 STATE_OFFSET = _STATE.size - 1
@@ -52,7 +60,7 @@ def parse(data: bytes, size_bytes: int) -> Header:
         raise HeaderError(f"only {len(data)} bytes, a header has {HEADER_BYTES}")
     (
         magic, flags, state, header_size, arena_size, data_table, data_table_size, field_table, field_table_size,
-        tail_object, objects, entries, entry_array, head_time, tail_time,
+        tail_object, objects, entries, entry_array, head_time, tail_time, data_objects,
     ) = _LAYOUT.unpack_from(data)  # fmt: skip
     if magic != MAGIC:
         raise HeaderError("not a journal file: wrong magic number")
@@ -61,7 +69,7 @@ def parse(data: bytes, size_bytes: int) -> Header:
     if state >= len(_STATES):
         raise HeaderError(f"unknown state {state}")
     end = header_size + arena_size
-    if header_size < HEADER_BYTES or end > size_bytes:
+    if header_size < _LEAST_HEADER_BYTES or end > size_bytes:
         raise HeaderError(f"header of {header_size} and arena of {arena_size} bytes in a file of {size_bytes}")
     if entries > objects or objects > arena_size // _OBJECT_HEADER_BYTES:
         raise HeaderError(f"{entries} entries, {objects} objects in {arena_size} bytes")
@@ -75,7 +83,11 @@ def parse(data: bytes, size_bytes: int) -> Header:
         raise HeaderError(f"hash tables of {data_table_size} and {field_table_size} bytes reach beyond {end}")
     if head_time > _TIME_LIMIT_US or tail_time > _TIME_LIMIT_US:
         raise HeaderError("time of an entry beyond the year 3111")
-    return Header(_STATES[state], entries, head_time, tail_time)
+    fixed = header_size + data_table_size + field_table_size
+    most_objects = data_table_size // _HASH_ITEM_BYTES * _FULLEST
+    is_known = header_size >= HEADER_BYTES and 0 < data_objects <= objects
+    full_bytes = fixed + round(max(0, tail_object - fixed) * most_objects / data_objects) if is_known else 0
+    return Header(_STATES[state], entries, head_time, tail_time, full_bytes)
 
 
 def _check_offset(what: str, offset: int, first: int, last: int) -> None:

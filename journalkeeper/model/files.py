@@ -71,6 +71,7 @@ class Header(NamedTuple):
     entries: int = 0
     head_time_us: int = 0
     tail_time_us: int = 0
+    full_bytes: int = 0
 
 
 class JournalFile(NamedTuple):
@@ -110,6 +111,9 @@ class JournalFile(NamedTuple):
     """The time of its first entry."""
     tail_time_us: Annotated[Moment, Key(private=True)] = 0
     """The time of its last entry."""
+    full_bytes: Hidden[int] = 0
+    """The size at which journald ends the file because its hash table is full, if it grows on as until now; 0: unknown.
+    """
     links: Hidden[int] = 0
     uid: Hidden[int] = 0
     mtime_ns: Hidden[int] = 0

@@ -12,10 +12,11 @@ Source: journal_directory_vacuum(), journal-vacuum.c. Active files count in the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from statistics import median
 from typing import Final, NamedTuple
 
-from journalkeeper.model import KIB, MIB
+from journalkeeper.model import KIB, MIB, JournalFile
 
 GROWTH_BYTES: Final = 8 * MIB
 """The allocated size of a new file (FILE_SIZE_INCREASE, journal-file.c)."""
@@ -33,11 +34,16 @@ FREE: Final = 1 / 4
 
 
 class Limits(NamedTuple):
-    """The limits of journald, each 0 if it is off."""
+    """The limits of journald. `most_bytes` and `max_files` are 0 if they are off.
+
+    journald ends a file at `full_file_bytes`, often long before SystemMaxFileSize= (`max_file_bytes`): its hash table
+    for data is as large as 768 bytes an object need, and real ones have 300 to 500.
+    """
 
     most_bytes: int
-    full_file_bytes: int
+    max_file_bytes: int
     max_files: int
+    full_file_bytes: int
 
 
 class Loss(NamedTuple):
@@ -71,6 +77,12 @@ class Loss(NamedTuple):
         return ""
 
 
+def find_full_file_bytes(files: Iterable[JournalFile], max_file_bytes: int) -> int:
+    """Return the size at which journald ends a file next to `files`. `max_file_bytes` is SystemMaxFileSize=."""
+    ends = [file.full_bytes for file in files if file.full_bytes]
+    return min(max_file_bytes, max(MIB, round(median(ends)))) if ends else max_file_bytes
+
+
 def count_vacuumed(archives: Sequence[int], actives: int, active_bytes: int, limits: Limits) -> int:
     """Return how many of `archives`, allocated bytes with the oldest first, journald's next vacuum deletes."""
     total, gone = sum(archives) + active_bytes, 0
@@ -92,7 +104,7 @@ def compute_loss(archives: Sequence[int], active: Sequence[tuple[int, int]], lim
     most = limits.most_bytes or limits.max_files * full
     if not most:
         return Loss(0, 0, 0, 0, 0)
-    new_bytes = len(ended) * min(GROWTH_BYTES, full)
+    new_bytes = len(ended) * min(GROWTH_BYTES, limits.max_file_bytes)
     gone = count_vacuumed(files, len(ended), new_bytes + sum(unused for _, unused in active), limits)
     left, deleted = files[gone:], sum(files[:gone])
     kept, room = sum(left), most - new_bytes
@@ -102,7 +114,7 @@ def compute_loss(archives: Sequence[int], active: Sequence[tuple[int, int]], lim
     if limits.max_files:
         crowd = len(left) + len(ended) + max(0, room - kept) // full - limits.max_files
         too_soon += sum(left[: max(0, crowd)])
-    each = full // TABLE_SHARE + REPEATED_BYTES
+    each = limits.max_file_bytes // TABLE_SHARE + REPEATED_BYTES
     early_files = max(0, len(left) - -(-kept // full))
     steady = each * max(0, own * len(ended) // max(1, sum(ended)) - own // full)
     early = each * early_files

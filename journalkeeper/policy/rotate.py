@@ -21,7 +21,7 @@ from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case, Cases
 from journalkeeper.policy.cost import TWICE
 from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
-from journalkeeper.policy.history_loss import TABLE_SHARE, Limits, Loss, compute_loss
+from journalkeeper.policy.history_loss import TABLE_SHARE, Limits, Loss, compute_loss, find_full_file_bytes
 from journalkeeper.policy.nocow import postpone_failed_change
 from journalkeeper.policy.rules import vetoes
 from journalkeeper.policy.saving import EXPECTED_RATIO
@@ -55,8 +55,8 @@ class Question:
     """Everything that bears on the rotation of `instance`. `cases` makes the Cases of its files.
 
     `planned` is the number of rotations that this plan already contains. `actives` are the files that a rotation turns
-    into archives. `allocated_bytes` is the size of all files, which after it are archives. `full_file_bytes` is the
-    size at which journald ends a file, or an estimate if that is unknown or unlimited.
+    into archives. `allocated_bytes` is the size of all files, which after it are archives. `max_file_bytes` is
+    SystemMaxFileSize=, or an estimate if that is unknown or unlimited.
     """
 
     def __init__(self, instance: Instance, cases: Cases, planned: int) -> None:
@@ -65,18 +65,20 @@ class Question:
         self.actives = cases.list_rotatable(instance.directory)
         self.allocated_bytes = sum(file.allocated_bytes for file in self.files)
         active_bytes = sum(file.allocated_bytes for file in self.actives)
-        self.full_file_bytes = instance.system_max_file_size_bytes or max(MIB, active_bytes)
+        self.max_file_bytes = instance.system_max_file_size_bytes or max(MIB, active_bytes)
 
     @property
     def loss(self) -> Loss | None:
         """The cost of the rotation in history, None if journald's limits are unknown."""
-        most, full = self.kept_bytes, self.full_file_bytes
+        most = self.kept_bytes
         if most is None:
             return None
         oldest_first = sorted(self.files, key=lambda file: (file.head_time_us, file.path))
         archives = [file.allocated_bytes for file in oldest_first if file.kind is not Kind.ACTIVE]
         ended = [(file.allocated_bytes, file.extents.unwritten_bytes) for file in self.actives]
-        return compute_loss(archives, ended, Limits(most, full, self.instance.system_max_files))
+        full_bytes = find_full_file_bytes(self.files, self.max_file_bytes)
+        limits = Limits(most, self.max_file_bytes, self.instance.system_max_files, full_bytes)
+        return compute_loss(archives, ended, limits)
 
     @property
     def kept_bytes(self) -> int | None:
@@ -237,7 +239,7 @@ def price_of_rotation(question: Question, threshold: int) -> float:
 
 
 def _count_immediate_bytes(question: Question) -> int:
-    tables = len(question.actives) * (question.full_file_bytes // TABLE_SHARE)
+    tables = len(question.actives) * (question.max_file_bytes // TABLE_SHARE)
     return tables + sum(file.extents.data_bytes for file in question.actives if file.nocow)
 
 

@@ -21,7 +21,7 @@ from journalkeeper.model import MIB, Instance, JournalFile, Kind, Sums
 from journalkeeper.model.manager import HistorySpan
 from journalkeeper.model.schema import Count, Seconds, Span
 from journalkeeper.model.units import DAY_US, INFINITY_US, format_size, format_span, spell_size
-from journalkeeper.policy.history_loss import GROWTH_BYTES, Limits, compute_loss, count_vacuumed
+from journalkeeper.policy.history_loss import GROWTH_BYTES, Limits, compute_loss, count_vacuumed, find_full_file_bytes
 
 ARCHIVES: Final = 2
 """The fewest compacted archives from which a ratio is computed."""
@@ -273,12 +273,14 @@ def _foresee_deletion(
 
     The time supposes that the active file becomes full.
     """
-    full = instance.system_max_file_size_bytes
+    largest = instance.system_max_file_size_bytes
     archives = sorted((one for one in files if one.kind is not Kind.ACTIVE), key=lambda one: one.head_time_us)
     active = [one for one in files if one.kind is Kind.ACTIVE]
-    if not full or not archives or not active:
+    if not largest or not archives or not active:
         return {}
-    sizes, limits = [one.allocated_bytes for one in archives], Limits(round(most), full, instance.system_max_files)
+    full = find_full_file_bytes(files, largest)
+    limits = Limits(round(most), largest, instance.system_max_files, full)
+    sizes = [one.allocated_bytes for one in archives]
     loss = compute_loss(sizes, (), limits)
     found: dict[str, Any] = {"early_files": loss.early_files, "early_bytes": loss.early_bytes}
     for more in range(1, 2 + round(most) // full + instance.system_max_files):

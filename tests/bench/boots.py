@@ -143,7 +143,8 @@ def prepare(guest: Guest, strategy: Strategy, settings: str = "") -> None:
     """Boot a new guest, and set up the strategy. `settings` are lines for journald.conf."""
     place = guest.root / "etc/systemd/journald.conf.d"
     place.mkdir(exist_ok=True)
-    (place / "bench.conf").write_text(f"[Journal]\nSyncIntervalSec={INTERVAL}\n{settings}")
+    # its name sorts before that of the drop-in of `retention --apply`
+    (place / "10-bench.conf").write_text(f"[Journal]\nSyncIntervalSec={INTERVAL}\n{settings}")
     if strategy.config is not None:
         lend_checkout(guest)
         (guest.root / "etc/journalkeeper.conf").write_text(strategy.config)

@@ -90,9 +90,26 @@ def test_header_fields_beyond_the_limit_are_refused(changes: dict[str, int]) -> 
         parse(made(**changes), SIZE)
 
 
+FIXED = HEADER_SIZE + GOOD["data_table_size"] + GOOD["field_table_size"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "full_bytes"),
+    [
+        ({"data_objects": 0}, 0),
+        ({"data_objects": 868}, FIXED + round((4_000_000 - FIXED) * 231_250 * 3 / 4 / 868)),
+        ({"data_objects": 869}, 0),  # more than all objects
+        ({"data_objects": 868, "header_size": 208, "arena": SIZE - 208}, 0),  # systemd before 187: no such field
+        ({"data_objects": 868, "tail_object": FIXED - FIXED % 8, "entry_array": 0}, FIXED),
+    ],
+)
+def test_a_file_is_full_when_its_hash_table_is_three_quarters_full(changes: dict[str, int], full_bytes: int) -> None:
+    assert parse(made(**changes), SIZE).full_bytes == full_bytes
+
+
 def test_a_short_file_is_no_journal() -> None:
     assert parse(made(header_size=208, arena=SIZE - 208)[:HEADER_BYTES], SIZE).entries == 83
-    with pytest.raises(HeaderError, match="207 bytes"):
+    with pytest.raises(HeaderError, match="215 bytes"):
         parse(made()[: HEADER_BYTES - 1], SIZE)
     with pytest.raises(HeaderError, match="magic"):
         parse(b"KSHHRHLP" + made()[8:], SIZE)  # the magic of journald's sealing keys

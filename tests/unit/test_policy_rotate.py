@@ -154,6 +154,9 @@ FEW = {"system_max_use_bytes": 200 * MIB, "system_max_file_size_bytes": 25 * MIB
         ({"files": (HALF, *archives(38, 64)), "instance": {"system_max_files": 50}}, ROTATED),
         ({"files": (HALF, *archives(38, 64)), "instance": {"system_max_files": 49}}, [Reason.RETENTION]),
         ({"files": (HALF, *archives(38, 64)), "instance": {"system_max_files": 0}}, ROTATED),
+        # A hash table of 128 MiB is full at 62: such files are not early
+        ({"files": (active(), *archives(64, 62))}, [Reason.RETENTION]),
+        ({"files": [one._replace(full_bytes=62 * MIB) for one in (active(), *archives(64, 62))]}, ROTATED),
         # Without limits nothing is deleted, and with unknown ones anything
         ({"instance": {"system_max_use_bytes": 0, "system_max_files": 0}}, ROTATED),
         ({"files": (active(), *archives(99, 128)), "instance": {"system_max_use_bytes": 0}}, ROTATED),
