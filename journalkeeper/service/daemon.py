@@ -26,28 +26,16 @@ from journalkeeper.history import state
 from journalkeeper.journald import control
 from journalkeeper.model import Plan, Request
 from journalkeeper.model.errors import KeeperError
+from journalkeeper.model.run import Report
 from journalkeeper.model.units import TIME_LIMIT_US
 from journalkeeper.observe.obstacles import find_silent
 from journalkeeper.policy.window import at
 from journalkeeper.report.text import when
-from journalkeeper.service.backoff import FAILED_S, RETRY_S
-from journalkeeper.service.jobs import Changed, Job, JobEnded, Jobs, Notification
+from journalkeeper.service import snapshot as snapshots
+from journalkeeper.service.jobs import Changed, Job, Jobs, Notification
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event, Notify, RunLog, Say
-from journalkeeper.service.snapshot import (
-    Began,
-    Checked,
-    FileDone,
-    Looked,
-    Message,
-    NotOnBtrfs,
-    Progressed,
-    RunFailed,
-    Snapshot,
-    WorkEnded,
-    apply_message,
-)
 from journalkeeper.service.watch import DirectoryWatch, watch_directories
-from journalkeeper.service.worker import WRONG, Worker
+from journalkeeper.service.worker import FAILED_S, RETRY_S, WRONG, Worker
 
 SOON_S: Final = 0.1
 """The least time between two cycles that no event caused."""
@@ -86,7 +74,7 @@ class Daemon:
         self._notify = Notify()
         self._stopping = False
         self._worker = Worker(load, self._post, self._gives_way, lambda: self._stopping)
-        self._state = Snapshot(**self._worker.settings._asdict())
+        self._state = snapshots.Snapshot(*self._worker.settings)
         self._watch = DirectoryWatch()
         self._woken, self._hung_up = asyncio.Event(), asyncio.Event()
         self._look_at_s, self._free_at_s, self._flush_look_at_s = 0.0, 0.0, inf
@@ -173,12 +161,12 @@ class Daemon:
         message, self._free_at_s = await self._worker.run(partial(self._worker.look, lock.renew))
         now_s, wait_s = time.monotonic(), inf
         match message:
-            case Looked():
+            case snapshots.Looked():
                 self.log.log_run(message.report, self._state.directories, message.findings.missing)
                 wait_s = max(message.wait_s, SOON_S)
-            case RunFailed(busy_limit_us=limit_us):
+            case snapshots.RunFailed(busy_limit_us=limit_us):
                 wait_s = RETRY_S if limit_us else FAILED_S
-            case NotOnBtrfs(path):  # A mount will cause an event; until then there is nothing to do.
+            case snapshots.NotOnBtrfs(path):  # A mount will cause an event; until then there is nothing to do.
                 self.log.log("foreign", INFO, describe_foreign([path]))
         if self._watch.watches.problem:
             wait_s = min(wait_s, FAILED_S)
@@ -217,7 +205,7 @@ class Daemon:
         await asyncio.sleep(self._notify.watchdog_s or CHECK_EVERY_S)
         self._notify.send("WATCHDOG=1")
         if self._alive_s is not None and time.monotonic() - self._alive_s > STUCK_S:
-            self._apply(RunFailed(f"The run has waited for the disk for more than {STUCK_S:.0f} s", now_us()))
+            self._apply(snapshots.RunFailed(f"The run has waited for the disk for more than {STUCK_S:.0f} s", now_us()))
 
     def _gives_way(self) -> bool:
         """Return whether the service's own run must end between two pieces. Any thread may call this."""
@@ -227,34 +215,34 @@ class Daemon:
         self._stopping = True
         self._woken.set()
 
-    def _post(self, message: Message) -> None:
+    def _post(self, message: snapshots.Message) -> None:
         """Pass a message of the worker to `_apply` in the event loop. Any thread may call this."""
         self._loop.call_soon_threadsafe(self._apply, message)
 
-    def _apply(self, message: Message) -> None:
+    def _apply(self, message: snapshots.Message) -> None:
         """Apply a message of the worker to the state, and publish the state if it changed."""
         match message:
-            case Began():
+            case snapshots.Began():
                 self._alive_s = time.monotonic()
-            case WorkEnded(_, _, look_at_s, awaiting):
+            case snapshots.WorkEnded(_, _, look_at_s, awaiting):
                 self._flush_look_at_s, self._alive_s, self._awaiting = look_at_s, None, awaiting
                 self._woken.set()
-            case FileDone():
+            case snapshots.FileDone():
                 self._tell(message)
-            case Progressed(number, progress):
+            case snapshots.Progressed(number, progress):
                 self._alive_s = time.monotonic()
                 if number:
                     self.jobs.find(number).progress = progress
                 else:
                     self._notify.status(f"working on {progress.path}")
-        state = apply_message(self._state, message)
-        if state != self._state or not isinstance(message, Began | Checked | WorkEnded):
+        state = snapshots.apply_message(self._state, message)
+        if state != self._state or not isinstance(message, snapshots.Began | snapshots.Checked | snapshots.WorkEnded):
             self._publish(state)
 
     def _change(self, **facts: Any) -> None:
         self._publish(self._state._replace(present=self._state.present._replace(**facts)))
 
-    def _publish(self, state: Snapshot) -> None:
+    def _publish(self, state: snapshots.Snapshot) -> None:
         """Judge and store `state`, and report each change of its verdict to followers, status line, log and metrics."""
         before, self._state = self._state, state._replace(verdict=judge_present(state.present, now_us()))
         state, health = self._state, self._state.verdict.health
@@ -295,7 +283,7 @@ class Daemon:
         if silent != self._state.present.silent:
             self._change(silent=silent)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> snapshots.Snapshot:
         """Return the present state of the service. `working` is True also while a job runs."""
         working = self._state.working or any(job.state != "queued" for job in self.jobs.queue)
         windows = tuple(at(one, now_us()) for one in self._state.windows)
@@ -314,14 +302,13 @@ class Daemon:
             rest_s = min(REST_MOST_S, REST * (time.monotonic() - began_s))
             self._loop.call_later(rest_s, self._turn.release)
 
-    async def _run_job(self, job: Job) -> JobEnded:
+    async def _run_job(self, job: Job) -> tuple[str, Report]:
         try:
-            ended = await self._worker.run(partial(self._worker.do, job))
+            result, report = await self._worker.run(partial(self._worker.do, job))
         finally:
             self.rescan()
-        if ended.report is not None:
-            self.log.log_job(ended.report)
-        return ended
+        self.log.log_job(report)
+        return result, report
 
     def pause(self, span_us: int) -> None:
         """Stop the service's own work, but not jobs, for `span_us` microseconds; with 0, until `resume`."""
@@ -350,8 +337,8 @@ class Daemon:
         """
         self._notify.send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
-            settings = await self._worker.run_between_pieces(self._worker.reload)
-            self._state = self._state._replace(**settings._asdict())
+            directories, budget_bytes = await self._worker.run_between_pieces(self._worker.reload)
+            self._state = self._state._replace(directories=directories, budget_bytes=budget_bytes)
             self._change(configuration="", unwritable=())
             self.log.say(INFO, "configuration reloaded; the new settings are in effect", Event.RELOADED)
         except (KeeperError, OSError) as error:

@@ -35,14 +35,6 @@ class Job:
     state: str = "queued"
 
 
-class JobEnded(NamedTuple):
-    """The outcome of a job: `result` is done, failed or canceled; `error` is set where there is no report."""
-
-    result: str
-    report: Report | None = None
-    error: Exception | None = None
-
-
 class Changed(NamedTuple):
     """The state of the service or of a job changed."""
 
@@ -64,14 +56,16 @@ Notification = Changed | JobAdded | JobRemoved | FileDone
 
 
 class Jobs:
-    """The queue of jobs. `do` carries out a job; `tell` is called with each event.
+    """The queue of jobs. `do` carries out a job, and returns its result (done, failed or canceled) and its report.
+
+    `tell` is called with each event.
 
     An exception of `do` ends only that job and becomes its error. `complain` logs an unexpected one.
     """
 
     def __init__(
         self,
-        do: Callable[[Job], Awaitable[JobEnded]],
+        do: Callable[[Job], Awaitable[tuple[str, Report]]],
         tell: Callable[[Notification], None],
         complain: Callable[[str, Exception], None],
     ) -> None:
@@ -79,7 +73,7 @@ class Jobs:
         self._tell = tell
         self._complain = complain
         self.queue: list[Job] = []
-        self._last: tuple[int, JobEnded] | None = None
+        self._last: tuple[int, Report | Exception] | None = None
         self._numbers = count(1)
         self._task: asyncio.Task[None] | None = None
 
@@ -108,7 +102,7 @@ class Jobs:
         """
         job = self.find(number)
         if job.state == "queued":
-            self._end(job, JobEnded("canceled", error=KeeperError(f"job {number} was canceled before it began")))
+            self._end(job, "canceled", KeeperError(f"job {number} was canceled before it began"))
         else:
             job.state = "canceling"
             self._tell(Changed())
@@ -117,9 +111,9 @@ class Jobs:
         """Return the report of job `number`. Raises: NoSuchJobError unless this job ended last; the job's error."""
         if self._last is None or self._last[0] != number:
             raise NoSuchJobError(f"job {number} is not over, or another job has ended since")
-        if self._last[1].report is None:
-            raise self._last[1].error or KeeperError(f"job {number} has no report")
-        return self._last[1].report
+        if isinstance(self._last[1], Exception):
+            raise self._last[1]
+        return self._last[1]
 
     async def close(self) -> None:
         """Cancel all jobs, and wait for the end of the running one. Queued jobs end at once."""
@@ -135,15 +129,15 @@ class Jobs:
             job.state = "running"
             self._tell(Changed())
             try:
-                ended = await self._do(job)
+                ended: tuple[str, Report | Exception] = await self._do(job)
             except Exception as error:  # noqa: BLE001 - whatever it is, it ends this job only
                 if not isinstance(error, KeeperError | OSError):
                     self._complain(f"job {job.number} failed", error)
-                ended = JobEnded("failed", error=error)
-            self._end(job, ended)
+                ended = "failed", error
+            self._end(job, *ended)
 
-    def _end(self, job: Job, ended: JobEnded) -> None:
+    def _end(self, job: Job, result: str, outcome: Report | Exception) -> None:
         self.queue.remove(job)
-        self._last = job.number, ended
-        self._tell(JobRemoved(job, ended.result))
+        self._last = job.number, outcome
+        self._tell(JobRemoved(job, result))
         self._tell(Changed())

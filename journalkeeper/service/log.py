@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Write the log of the service, to journald with fields or to stderr, and its messages to the service manager.
 
-Logging never blocks. A line that journald does not accept at once is lost, counted, and reported later. If the service
+Logging never blocks. A line that journald does not accept at once is lost; the history has each outcome. If the service
 waited for journald while journald waits for the service's writes, neither could continue.
 
 Therefore it does not use systemd.journal.send: sd_journal_sendv() sends on a blocking socket. A stuck journald (its
@@ -78,7 +78,6 @@ class Event(StrEnum):
     RECOVERED = "54fe7474375b406d90056f0f8e154abb"
     RELOADED = "2a257ae6cf36459fb101d3fa8562d022"
     NOT_RELOADED = "338ca03755044ed5b3a8cd81886df755"
-    LOST = "eb7ab61f291b4ba2b04514323d723243"
 
 
 def make_fields(outcome: Outcome) -> dict[str, str]:
@@ -89,16 +88,12 @@ def make_fields(outcome: Outcome) -> dict[str, str]:
 
 
 class Log:
-    """Writes lines to journald's socket at `path`, or to stderr if `path` is None. For one thread.
-
-    `lost` counts the lines that could not be written since the last report of lost lines.
-    """
+    """Writes lines to journald's socket at `path`, or to stderr if `path` is None. For one thread."""
 
     def __init__(self, path: str | None) -> None:
         self._path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)  # noqa: FBT003 - its only argument
-        self.lost = 0
 
     def say(
         self, priority: int, sentence: str, event: Event = Event.CONDITION, *, outcome: Outcome | None = None
@@ -109,32 +104,18 @@ class Log:
         """
         about = {} if outcome is None else make_fields(outcome)
         kind = event if outcome is None else Event[outcome.result.name]
-        if not self._report_lost() or not self._try_send(priority, sentence, kind, about):
-            self.lost += 1
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
-
-    def _report_lost(self) -> bool:
-        """Log the number of lost messages. Return False if that message is lost, too."""
-        text = f"{self.lost:,} log messages were lost: journald did not accept them"
-        if self.lost and self._try_send(WARNING, text, Event.LOST, {"JOURNALKEEPER_LOST": str(self.lost)}):
-            self.lost = 0
-        return not self.lost
-
-    def _try_send(self, priority: int, sentence: str, event: Event, about: Mapping[str, str]) -> bool:
-        try:
+        fields = {"MESSAGE": sentence, "PRIORITY": str(priority), "MESSAGE_ID": str(kind)}
+        with suppress(OSError):  # EAGAIN: a full queue; ENOENT, ECONNREFUSED: nobody there; EPIPE
             if self._path is None:
                 prefix = "" if sys.stderr.isatty() else f"<{priority}>"  # sd-daemon(3)'s, for programs
                 sys.stderr.write(f"{prefix}{escape(sentence)}\n")
                 sys.stderr.flush()
             else:
-                fields = {"MESSAGE": sentence, "PRIORITY": str(priority), "MESSAGE_ID": str(event)}
                 self._socket.sendto(encode({**fields, "SYSLOG_IDENTIFIER": "journalkeeper", **about}), self._path)
-        except OSError:  # EAGAIN its queue is full; ENOENT, ECONNREFUSED it is not there; EPIPE: all the same to us
-            return False
-        return True
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
 
 
 def to_journald() -> str | None:

@@ -49,6 +49,7 @@ class Snapshot(NamedTuple):
     """
 
     directories: tuple[str, ...]
+    budget_bytes: int | None = None
     findings: Findings | None = None
     last_run_us: int = 0
     bytes_written: int = 0
@@ -58,7 +59,6 @@ class Snapshot(NamedTuple):
     next_flush_us: int = 0
     present: Present = Present(looked=False)
     verdict: Verdict = judge_present(Present(looked=False), 0)
-    budget_bytes: int | None = None
 
     @property
     def headline(self) -> str:
@@ -121,13 +121,6 @@ def make_manager(snapshot: Snapshot) -> Manager:
 
 
 # -- Messages of the worker --------------------------------------------------------------------
-
-
-class Configured(NamedTuple):
-    """The settings in force. Both are fields of Snapshot."""
-
-    directories: tuple[str, ...]
-    budget_bytes: int | None
 
 
 class Looked(NamedTuple):

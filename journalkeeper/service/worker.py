@@ -32,8 +32,7 @@ from journalkeeper.model.units import HOUR_US, MINUTE_US
 from journalkeeper.observe.obstacles import Places, find_full, find_obstacles, find_unwritable, list_places, read_mounts
 from journalkeeper.report.retention import summarize_history
 from journalkeeper.service import snapshot
-from journalkeeper.service.backoff import RETRY_S, CpuShare
-from journalkeeper.service.jobs import Job, JobEnded
+from journalkeeper.service.jobs import Job
 
 ORIGIN: Final = "bus"
 
@@ -44,6 +43,12 @@ LOOK_BURST_S: Final = 0.5
 With 10,000 files a look takes 0.1 s, so the looks of a busy directory are 5 s apart. The first look is free: no event
 causes it.
 """
+
+RETRY_S: Final = 60.0
+"""The delay of the next plan while another process holds what a run needs, or after an action that was not done."""
+
+FAILED_S: Final = 300.0
+"""The delay of the next look after a look that failed as a whole, or while the kernel refuses a watch."""
 
 CHANGED_S: Final = 0.3
 """The delay before a new plan for a file that changed during a run:
@@ -62,6 +67,24 @@ T = TypeVar("T")
 
 class ReplacedError(KeeperError):
     """The service has to be started again, because a directory was replaced."""
+
+
+class CpuShare:
+    """Limits repeated work to LOOK_SHARE of one processor, after LOOK_BURST_S of work that is free."""
+
+    def __init__(self) -> None:
+        self._owed_s = 0.0
+        self._at_s = 0.0
+
+    def spend(self, cpu_s: float, now_s: float) -> None:
+        """Record that work has just used `cpu_s` seconds of processor time. `now_s` is the present time."""
+        self._owed_s = max(0.0, self._owed_s - LOOK_SHARE * (now_s - self._at_s)) + cpu_s
+        self._at_s = now_s
+
+    @property
+    def free_at_s(self) -> float:
+        """The time in seconds, on the clock of `spend`, from which more work may begin."""
+        return self._at_s + max(0.0, self._owed_s - LOOK_BURST_S) / LOOK_SHARE
 
 
 class Worker:
@@ -89,7 +112,7 @@ class Worker:
         self._urgent: deque[Callable[[], None]] = deque()
         self._will_drain = False
         self._calls = 0
-        self._looks, self._flush_looks = (CpuShare(LOOK_SHARE, LOOK_BURST_S) for _ in range(2))
+        self._looks, self._flush_looks = CpuShare(), CpuShare()
         self.cycles = 0
         self._work_began_cpu_s: float | None = None
         self._known_mounts: dict[str, set[str]] = {}
@@ -147,11 +170,11 @@ class Worker:
         self._executor.shutdown()
 
     @property
-    def settings(self) -> snapshot.Configured:
-        """The settings of the engine that the event loop needs."""
-        return snapshot.Configured(self.engine.directories, self.engine.config.budget.bytes_per_day)
+    def settings(self) -> tuple[tuple[str, ...], int | None]:
+        """The directories and the budget of a day in bytes, None without a limit."""
+        return self.engine.directories, self.engine.config.budget.bytes_per_day
 
-    def reload(self) -> snapshot.Configured:
+    def reload(self) -> tuple[tuple[str, ...], int | None]:
         """Continue with the configuration on disk and the memory of the old engine, and return the new settings.
 
         Raises: KeeperError, OSError if the configuration is wrong; then nothing changes.
@@ -280,15 +303,15 @@ class Worker:
         """Return the plan for a caller. Raises: UsageError as `resolve`; KeeperError, OSError as Engine.plan."""
         return self.engine.plan(resolve(request, self.engine.directories))
 
-    def do(self, job: Job) -> JobEnded:
-        """Carry out a job, and return its result.
+    def do(self, job: Job) -> tuple[str, Report]:
+        """Carry out a job, and return its result as a word, and its report.
 
         Raises: UsageError as `resolve`; KeeperError, OSError as Engine.run.
         """
         engine = self.engine  # a reload between two pieces may replace it
         request = resolve(job.request, engine.directories)._replace(asked=True)
         report = self._post_run(engine, job.number, request, lambda: job.state == "canceling" or self._stops(), ORIGIN)
-        return JobEnded(name_result(report, job.request), report)
+        return name_result(report, job.request), report
 
 
 def _make_findings(engine: Engine, host: Host, plan: Plan, outcomes: Sequence[Outcome]) -> snapshot.Findings:

@@ -10,7 +10,7 @@ import pytest
 from journalkeeper.model import Plan, Request
 from journalkeeper.model.errors import BusyError, KeeperError, NoSuchJobError
 from journalkeeper.model.run import Report
-from journalkeeper.service.jobs import QUEUE_MOST, Job, JobAdded, JobEnded, JobRemoved, Jobs, Notification
+from journalkeeper.service.jobs import QUEUE_MOST, Job, JobAdded, JobRemoved, Jobs, Notification
 
 
 def request(number: int) -> Request:
@@ -27,15 +27,14 @@ class Bench:
         self._may_end = asyncio.Semaphore(0)
         self.jobs = Jobs(self._do, self._hear, self._complain)
 
-    async def _do(self, job: Job) -> JobEnded:
+    async def _do(self, job: Job) -> tuple[str, Report]:
         self.began.append(job.number)
         await self._may_end.acquire()
         if self.raises is not None:
             error, self.raises = self.raises, None
             raise error
-        return JobEnded(
-            "canceled" if job.state == "canceling" else "done", Report(Plan({}, (), ()), (), job.number, 0.0, ())
-        )
+        report = Report(Plan({}, (), ()), (), job.number, 0.0, ())
+        return "canceled" if job.state == "canceling" else "done", report
 
     def _hear(self, notification: Notification) -> None:
         match notification:

@@ -75,7 +75,7 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
         (
             with_present(problem="no btrfs", paused="until noon")._replace(working=True),
             Looked(FOUND, Present(failures=(LIMIT,)), REPORT, 1.0),
-            Snapshot(("/j",), FOUND, present=Present(failures=(LIMIT,), paused="until noon")),
+            Snapshot(("/j",), findings=FOUND, present=Present(failures=(LIMIT,), paused="until noon")),
         ),
         (CALM, FileDone(BAD, 5), with_present(failures=(FAILURE,))),
         (with_present(failures=(FAILURE,)), FileDone(DONE, 5), WORKED),

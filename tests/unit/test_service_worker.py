@@ -24,8 +24,8 @@ from journalkeeper.model.units import DAY_US, HOUR_US, SECOND_US
 from journalkeeper.observe import obstacles
 from journalkeeper.policy.flush_timer import COALESCED_US
 from journalkeeper.service import worker
-from journalkeeper.service.backoff import RETRY_S
 from journalkeeper.service.jobs import Job
+from journalkeeper.service.worker import RETRY_S
 from tests import hosts
 from tests.journal_files import put_empty
 from tests.nobody import being_nobody
