@@ -46,7 +46,7 @@ ORDER = (
 
 PURE = (
     *("model/", "config/", "policy/", "health/", "report/", "metrics/prometheus.py", "metrics/status.py"),
-    *("service/snapshot.py", "bus/options.py", "bus/contract.py"),
+    *("service/snapshot.py", "bus/contract.py"),
 )
 """The packages and modules that do no I/O and read no clock ..."""
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 from jeepney import HeaderFields, Message, MessageFlag, MessageType
 
 from journalkeeper import __version__
-from journalkeeper.bus import names, options
+from journalkeeper.bus import contract, names
 from journalkeeper.bus.connection import SENT_MOST, Connection, Received, bus_call, make_call
 from journalkeeper.bus.names import BUS, BUS_PATH, STATS, CallError
 from journalkeeper.health.evidence import Hung
@@ -114,7 +114,7 @@ class Service:
         Raises: UsageError, BusyError; HungError after CALL_S; KeeperError for another version and all other errors.
         """
         self._require_same_version()
-        (text,) = self._call("Plan", "asst", *options.list_arguments(request), patience_s=CALL_S)
+        (text,) = self._call("Plan", "asst", *contract.list_arguments(request), patience_s=CALL_S)
         plan = parse_record(Plan, json.loads(text))
         return plan._replace(notices=_count_omitted(plan, "name a PATH to see its row"))
 
@@ -129,7 +129,7 @@ class Service:
         and all other errors; the error of a job that failed as a whole or was canceled in the queue.
         """
         self._require_same_version()
-        (job,) = self._call("Defragment", "asst", *options.list_arguments(request._replace(asked=False)))
+        (job,) = self._call("Defragment", "asst", *contract.list_arguments(request._replace(asked=False)))
         self._show_progress(job, on_progress)
         canceling = False
         while True:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The D-Bus contract as tables: what an interface is, the signals and records, and Introspect's answer.
+"""The D-Bus contract as tables: interfaces, signals, records and arguments, and Introspect's answer.
 
 Pure. The properties are those of the records in model/, and the methods are those of objects.py. Introspect's answers,
 the installed XML and org.journalkeeper1(5) are generated from these tables.
@@ -7,12 +7,16 @@ the installed XML and org.journalkeeper1(5) are generated from these tables.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import posixpath
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from journalkeeper.bus import names
-from journalkeeper.model import JournalFile
+from journalkeeper.bus.names import shorten, to_ascii
+from journalkeeper.model import JournalFile, Request
+from journalkeeper.model.compression import parse_compression
+from journalkeeper.model.errors import UsageError
 from journalkeeper.model.manager import Treatment
 from journalkeeper.model.schema import Row, bus_rows
 
@@ -71,20 +75,13 @@ FILE: Final = (*bus_rows(JournalFile), *bus_rows(Treatment))
 """The keys of a file in the answer of ListFiles."""
 
 JOB_NEW: Final = Signal(names.MANAGER, "JobNew", (ID, JOB), "A job was put into the queue.")
-JOB_REMOVED: Final = Signal(
-    names.MANAGER,
-    "JobRemoved",
-    (ID, JOB, ("result", "s")),
-    "A job is over and its object gone. The result is done, failed (something failed, a path that was named is no"
-    " journal file, or nothing could be done at all) or canceled. Its Result can be asked for.",
-)
+JOB_OVER: Final = "A job is over and its object gone. The result is done, failed or canceled; Result has the outcome."
+JOB_REMOVED: Final = Signal(names.MANAGER, "JobRemoved", (ID, JOB, ("result", "s")), JOB_OVER)
 FILE_DEFRAGMENTED: Final = Signal(
     names.MANAGER,
     "FileDefragmented",
     (("path", "s"), ("before", "t"), ("after", "t"), ("written", "t"), ("reclaimed", "t")),
-    "A file was rewritten, by a job or by the service itself: extents before and after, bytes written, and bytes that"
-    " it occupies less: 0 where that is not known, as under the confinement of journalkeeper.service, which may not ask"
-    " (CAP_SYS_ADMIN).",
+    "A file was rewritten: extents before and after, bytes written, and bytes freed, 0 if that is not known.",
 )
 PROPERTIES_CHANGED: Final = Signal(
     names.PROPERTIES, "PropertiesChanged", (("interface", "s"), ("changed", "a{sv}"), ("invalidated", "as"))
@@ -120,3 +117,51 @@ def introspection(interfaces: Iterable[Interface], children: Iterable[str]) -> s
 def _add_args(member: Element, args: Args, **direction: str) -> None:
     for name, signature in args:
         SubElement(member, "arg", {"name": name, "type": signature, **direction})
+
+
+# -- The arguments of Plan and Defragment: a Request as paths, a compression and flags --------------
+
+MOST_CHARACTERS: Final = 1 << 16
+"""The greatest length of all paths together: a call with them is shorter than a message that the service reads."""
+
+LONGEST: Final = 4096
+"""A path has fewer characters than this (PATH_MAX)."""
+
+FLAGS: Final = ("active", "archived", "now", "allow_unshare", "before_shutdown", "asked")
+"""The fields of a Request that are flags: the bits 1, 2, 4, 8, 16 and 32."""
+
+
+def list_arguments(request: Request) -> tuple[list[str], str, int]:
+    """Return the paths in ASCII, the compression ("" for none) and the flags of `request`."""
+    flags = sum(getattr(request, name) << bit for bit, name in enumerate(FLAGS))
+    return [to_ascii(path) for path in request.paths], request.compress or "", flags
+
+
+def make_request(paths: Sequence[str], compress: str, flags: int, directories: tuple[str, ...]) -> Request:
+    """Return the Request that these arguments describe. They mean the same as on the command line.
+
+    Raises: UsageError with the permitted values, or if a path is not in normal form below one of `directories`.
+    """
+    if flags >> len(FLAGS):
+        known = ", ".join(f"{1 << bit} ({name.replace('_', '-')})" for bit, name in enumerate(FLAGS))
+        raise UsageError(f"{flags} has unknown flags; known are {known}")
+    if sum(map(len, paths)) > MOST_CHARACTERS:
+        raise UsageError(f"paths may have {MOST_CHARACTERS} characters together; for all files give none")
+    if compress:
+        try:
+            parse_compression(compress if len(compress) <= 100 else f"{compress[:100]}...")
+        except ValueError as error:
+            raise UsageError(f"compress: {error}") from error
+    checked = tuple(dict.fromkeys(check_path(one, directories) for one in paths))
+    given = {name: bool(flags >> bit & 1) for bit, name in enumerate(FLAGS)}
+    return Request(checked, compress=compress or None, upkeep=True, **given)
+
+
+def check_path(path: str, directories: tuple[str, ...]) -> str:
+    """Return `path` if it is absolute, in normal form and inside one of `directories`, else raise UsageError."""
+    plain = len(path) < LONGEST and path.startswith("/") and posixpath.normpath(path) == path
+    if not plain or path.startswith("//"):
+        raise UsageError(f"{shorten(path)} is not an absolute path without . and ..")
+    if not any(path.startswith(f"{directory.rstrip('/')}/") for directory in directories):
+        raise UsageError(f"{shorten(path)} is not below {' or '.join(directories)}; the service works only there")
+    return path

@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 
 from journalkeeper.bus import names
 from journalkeeper.bus.client import Service
-from journalkeeper.bus.options import MOST_CHARACTERS
+from journalkeeper.bus.contract import MOST_CHARACTERS
 from journalkeeper.cli.output import Output
 from journalkeeper.config import Config, files, validation
 from journalkeeper.engine import Engine

@@ -22,7 +22,7 @@ from journalkeeper import __version__
 from journalkeeper.bus import client, names
 from journalkeeper.bus.client import Service
 from journalkeeper.bus.connection import Connection, Received, bus_call, make_signal
-from journalkeeper.bus.values import to_values
+from journalkeeper.bus.objects import to_values
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.parser import parse

@@ -56,7 +56,7 @@ PATIENT = (
     # all that nobody needs is imported before: the user may not be able to read the checkout
     "import os, sys;"
     "from journalkeeper import engine;"
-    "from journalkeeper.bus import client, options;"
+    "from journalkeeper.bus import client, contract;"
     "from journalkeeper.cli import defrag, main, plan, program, progress, status;"
     "from journalkeeper.config import files, validation;"
     "from journalkeeper.history import store;"

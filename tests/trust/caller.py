@@ -27,7 +27,7 @@ from jeepney import HeaderFields, MessageType
 
 from journalkeeper.bus import names
 from journalkeeper.bus.connection import make_call
-from journalkeeper.bus.options import FLAGS
+from journalkeeper.bus.contract import FLAGS
 from tests import bus as beds
 from tests.bench.figures import Option
 from tests.bus import METHOD_RETURN, REPOSITORY, PrivateBus, RawClient, raw_call

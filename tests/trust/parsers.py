@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from unittest.mock import Mock, patch
 
 from journalkeeper.btrfs import fiemap, mtime_note, placement
-from journalkeeper.bus import options
+from journalkeeper.bus import contract
 from journalkeeper.bus.connection import FIXED, Connection, measure_message
 from journalkeeper.config import files, validation
 from journalkeeper.execute import inplace
@@ -238,12 +238,12 @@ def check_options(data: bytes) -> None:
     tops = ("/var/log/journal/", "/srv/j/", "/", "")
     paths = [found.pick(tops) + found.text() for _ in range(found.number() if found else 0)]
     with suppress(UsageError):
-        asked = options.make_request(paths, compress, flags, ("/var/log/journal", "/srv/j"))
-        assert sum(map(len, asked.paths)) <= options.MOST_CHARACTERS
+        asked = contract.make_request(paths, compress, flags, ("/var/log/journal", "/srv/j"))
+        assert sum(map(len, asked.paths)) <= contract.MOST_CHARACTERS
         assert all(one.startswith(("/var/log/journal/", "/srv/j/")) for one in asked.paths)
         assert not any("/../" in f"{one}/" or "/./" in f"{one}/" for one in asked.paths)
         assert asked.takes_active or asked.takes_archived
-        assert options.list_arguments(asked)[1:] == (compress, flags)
+        assert contract.list_arguments(asked)[1:] == (compress, flags)
 
 
 SMALL_MOST: Final = 512

@@ -9,9 +9,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from journalkeeper.bus import contract, names, objects, options, values
-from journalkeeper.bus.objects import Objects
-from journalkeeper.bus.values import job_values, list_files, write_document
+from journalkeeper.bus import contract, names, objects
+from journalkeeper.bus.objects import Objects, job_values, list_files, write_document
 from journalkeeper.health.evidence import Present
 from journalkeeper.health.verdict import describe_waits
 from journalkeeper.model import Action, Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb
@@ -110,10 +109,10 @@ def test_unknown_numbers_are_0_and_no_budget_is_the_largest_number() -> None:
 def test_a_finding_about_thousands_of_files_lists_the_first() -> None:
     paths = [f"{TOP}/m/system@{number:04}.journal" for number in range(7000)]
     finding = Finding("files-failing", Severity.PROBLEM, {"files": paths}, "7,000 files fail.", ())
-    ((_, facts),) = (one["Facts"] for one in values.to_values(Manager(findings=(finding,)))["Findings"][1])
+    ((_, facts),) = (one["Facts"] for one in objects.to_values(Manager(findings=(finding,)))["Findings"][1])
     kept = facts["files"][1]
     assert kept == paths[: len(kept)]
-    assert values.FACT_MOST - 100 < sum(map(len, kept)) <= values.FACT_MOST
+    assert objects.FACT_MOST - 100 < sum(map(len, kept)) <= objects.FACT_MOST
 
 
 def test_a_file_is_listed_with_what_is_done_about_it() -> None:
@@ -173,7 +172,7 @@ def test_a_document_that_fits_is_whole_and_hides_details_of_others() -> None:
 
 def test_a_document_that_is_too_long_lacks_rows_without_work_and_counts_them() -> None:
     text = write_document(plan(7168), lambda _: True)
-    assert values.DOCUMENT_MOST - 1000 < len(text) <= values.DOCUMENT_MOST
+    assert objects.DOCUMENT_MOST - 1000 < len(text) <= objects.DOCUMENT_MOST
     written = json.loads(text)
     assert [row["path"] for row in written["actions"]] == [PATH]
     assert written["skipped"][0]["puts_off"]
@@ -186,7 +185,7 @@ def test_a_jobs_document_hides_details_of_others_and_lacks_rows_where_it_is_too_
     skips = tuple(Skip(path, Reason.IDEAL, "x" * 200) for path in paths)
     report = Report(Plan({}, (), skips), outcomes, 7, 0.0, ("n",))
     text = write_document(report, lambda _: True)
-    assert len(text) <= values.DOCUMENT_MOST
+    assert len(text) <= objects.DOCUMENT_MOST
     written = json.loads(text)
     assert len(written["outcomes"]) + len(written["skipped"]) + written["omitted"] == 10_000
     written = json.loads(write_document(report._replace(outcomes=outcomes[:9]), lambda _: True))
@@ -226,8 +225,8 @@ def test_progress_is_from_0_to_1(done: int, total: int, progress: float) -> None
 def test_arguments_mean_what_they_mean_at_the_command_line(
     given: tuple[list[str], str, int], request_: Request
 ) -> None:
-    for arguments in (given, options.list_arguments(request_)):
-        assert options.make_request(*arguments, (TOP,)) == request_._replace(upkeep=True)
+    for arguments in (given, contract.list_arguments(request_)):
+        assert contract.make_request(*arguments, (TOP,)) == request_._replace(upkeep=True)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +241,7 @@ def test_arguments_mean_what_they_mean_at_the_command_line(
 )
 def test_a_wrong_argument_is_refused_with_what_is_allowed(given: tuple[list[str], str, int], words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
-        options.make_request(*given, (TOP,))
+        contract.make_request(*given, (TOP,))
     assert len(str(caught.value)) < 500
 
 
@@ -261,12 +260,12 @@ def test_a_wrong_argument_is_refused_with_what_is_allowed(given: tuple[list[str]
 )
 def test_a_path_that_is_no_files_below_a_directory_is_refused(wrong: str) -> None:
     with pytest.raises(UsageError):
-        options.check_path(wrong, (TOP,))
+        contract.check_path(wrong, (TOP,))
 
 
 @pytest.mark.parametrize("directory", [TOP, f"{TOP}/", "/"])
 def test_a_path_below_a_directory_is_taken(directory: str) -> None:
-    assert options.check_path(PATH, ("/srv", directory)) == PATH
+    assert contract.check_path(PATH, ("/srv", directory)) == PATH
 
 
 NAMED = Request(paths=("/j/a",))
