@@ -10,10 +10,8 @@ from journalkeeper import __version__
 from journalkeeper.health.evidence import Obstacle, Present
 from journalkeeper.health.finding import FIRST_LOOK, Verdict
 from journalkeeper.health.verdict import describe_files, describe_foreign, find_failures, judge_present, still_failing
-from journalkeeper.metrics.status import Status
 from journalkeeper.model import Action, JournalFile, Outcome, Result, Skip, Volume, Window
-from journalkeeper.model.history import Counters
-from journalkeeper.model.manager import HistorySpan, Manager
+from journalkeeper.model.manager import Manager
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 
@@ -26,19 +24,15 @@ STANDING: Final = ("configuration", "unwatched", "unwritable", "full", "silent",
 class Findings(NamedTuple):
     """The result of the last look: the files, and the decision or outcome for each, by path.
 
-    `waits_for` is the sentence of `describe_waits` on the files that wait. `missing` are the directories that do not
-    exist. `counters` are the totals since the installation, None if they cannot be read. `history` are the spans of the
-    directories.
+    `known` has the numbers that the look determines. `waits_for` is the sentence of `describe_waits` on the files that
+    wait. `missing` are the directories that do not exist.
     """
 
     files: Mapping[str, JournalFile]
     decided: Mapping[str, Doing]
-    status: Status
+    known: Manager
     waits_for: str = ""
     missing: tuple[str, ...] = ()
-    intake_p99_us: int = 0
-    counters: Counters | None = None
-    history: tuple[HistorySpan, ...] = ()
 
 
 class Snapshot(NamedTuple):
@@ -65,7 +59,7 @@ class Snapshot(NamedTuple):
         """The verdict in one line: "Act: ...", "Unknown: ..." or "OK: ...", with the service's state before a look."""
         if self.findings is None:
             return self.verdict.headline(f"{describe_state(self._replace(working=False))[1]}.")
-        return self.verdict.headline(describe_files(self.findings.status.files, self.findings.waits_for))
+        return self.verdict.headline(describe_files(len(self.findings.files), self.findings.waits_for))
 
 
 def describe_state(snapshot: Snapshot) -> tuple[str, str]:
@@ -88,7 +82,9 @@ def describe_state(snapshot: Snapshot) -> tuple[str, str]:
 def make_manager(snapshot: Snapshot) -> Manager:
     """Return the values of the service's D-Bus properties. Values that are not known are None."""
     word, reason = describe_state(snapshot)
-    known = Manager(
+    found = snapshot.findings
+    known = Manager(budget_left_bytes=snapshot.budget_bytes) if found is None else found.known
+    return known._replace(
         version=__version__,
         health=snapshot.verdict.health,
         health_reasons=snapshot.verdict.reasons,
@@ -101,22 +97,7 @@ def make_manager(snapshot: Snapshot) -> Manager:
         last_run_us=snapshot.last_run_us,
         bytes_written=snapshot.bytes_written,
         bytes_reclaimed=snapshot.bytes_reclaimed,
-        budget_left_bytes=snapshot.budget_bytes,
         paused=bool(snapshot.present.paused),
-    )
-    found = snapshot.findings
-    if found is None:
-        return known
-    total = None if found.counters is None else found.counters.bytes_reclaimed
-    return known._replace(
-        files=found.status.files,
-        extents=found.status.sums["extents"],
-        active_extents=found.status.active_extents,
-        history=found.history,
-        fragmented_files=found.status.fragmented_files,
-        bytes_reclaimed_total=None if total is None else max(0, total),
-        budget_left_bytes=found.status.budget_left_bytes,
-        intake_delay_p99_us=found.intake_p99_us,
     )
 
 
@@ -209,7 +190,9 @@ def apply_message(state: Snapshot, message: Message) -> Snapshot:
         case Progressed(job, _):
             state = state._replace(working=state.working or not job)
         case Planned(findings):
-            state = state._replace(findings=findings._replace(counters=state.findings and state.findings.counters))
+            total = state.findings and state.findings.known.bytes_reclaimed_total
+            known = findings.known._replace(bytes_reclaimed_total=total)
+            state = state._replace(findings=findings._replace(known=known))
         case Checked():
             present = before._replace(**message._asdict())
         case WorkEnded(windows, next_us):

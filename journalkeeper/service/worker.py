@@ -25,6 +25,8 @@ from journalkeeper.history.store import NAME
 from journalkeeper.metrics.status import status
 from journalkeeper.model import Host, Outcome, Plan, Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError, UsageError
+from journalkeeper.model.history import Counters
+from journalkeeper.model.manager import Manager
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.model.sentences import NO_JOURNAL
@@ -280,7 +282,7 @@ class Worker:
 
         def note_plan(host: Host, plan: Plan) -> None:
             if not job and plan.actions:  # without actions the result follows at once
-                self._post(snapshot.Planned(_make_findings(engine, host, plan, ())))
+                self._post(snapshot.Planned(_make_findings(engine, host, plan, (), None)))
 
         def must_stop() -> bool:
             self._do_urgent()  # before the next piece
@@ -294,7 +296,7 @@ class Worker:
         host, plan, outcomes = report.host, report.plan, report.outcomes
         if host is None:
             raise KeeperError("the run did not look at the host")
-        found = _make_findings(engine, host, plan, outcomes)._replace(counters=report.counters)
+        found = _make_findings(engine, host, plan, outcomes, report.counters)
         present = present_after_run(plan, outcomes, report.waiting)._replace(unrecorded="; ".join(report.unrecorded))
         wait_s = 0.0 if engine.look_for_due_plan() else get_next_plan_s(report, engine.memory.observer.next_shared_us)
         return snapshot.Looked(found, present, report, wait_s)
@@ -314,19 +316,26 @@ class Worker:
         return name_result(report, job.request), report
 
 
-def _make_findings(engine: Engine, host: Host, plan: Plan, outcomes: Sequence[Outcome]) -> snapshot.Findings:
+def _make_findings(
+    engine: Engine, host: Host, plan: Plan, outcomes: Sequence[Outcome], counters: Counters | None
+) -> snapshot.Findings:
     """Return the files and decisions after a run, and what the bus shows of the host."""
     files = {file.path: file for file in host.files}
     doings: tuple[snapshot.Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
-    return snapshot.Findings(
-        files=files,
-        decided={one.path: one for one in doings},
-        status=status(host, plan, outcomes, engine.config),
-        waits_for=describe_waits(skip for skip in plan.skipped if skip.path in files),
-        missing=tuple(sorted(path for path in engine.directories if not os.path.isdir(path))),
-        intake_p99_us=engine.memory.intake.p99_us,
+    now = status(host, plan, outcomes, engine.config)
+    known = Manager(
+        files=now.files,
+        extents=now.sums["extents"],
+        active_extents=now.active_extents,
         history=tuple(summarize_history(one, host.files) for one in host.instances),
+        fragmented_files=now.fragmented_files,
+        bytes_reclaimed_total=None if counters is None else max(0, counters.bytes_reclaimed or 0),
+        budget_left_bytes=now.budget_left_bytes,
+        intake_delay_p99_us=engine.memory.intake.p99_us,
     )
+    waits_for = describe_waits(skip for skip in plan.skipped if skip.path in files)
+    missing = tuple(sorted(path for path in engine.directories if not os.path.isdir(path)))
+    return snapshot.Findings(files, {one.path: one for one in doings}, known, waits_for, missing)
 
 
 def get_next_plan_s(report: Report, whole_us: int) -> float:

@@ -16,11 +16,12 @@ from typing import Any
 
 from journalkeeper.bus.server import serve_bus
 from journalkeeper.model import JournalFile, Outcome, Plan, Reason, Request, Skip
+from journalkeeper.model.manager import Manager
 from journalkeeper.model.run import Report
 from journalkeeper.service.jobs import Job, Jobs, Notification
 from journalkeeper.service.log import Event, RunLog
 from journalkeeper.service.snapshot import Findings, Snapshot
-from tests import figures, hosts
+from tests import hosts
 
 TOP = "/var/log/journal"
 PRIVILEGED = "privileged: "
@@ -55,7 +56,7 @@ class Made:
         self._ends = ends
         rows = {row.path: row for row in (file(number, length) for number in range(files))}
         skips = {path: Skip(path, Reason.SETTLING, "changed 3s ago") for path in rows}
-        self._snapshot = Snapshot((TOP,), findings=Findings(rows, dict(skips), figures.STATUS))
+        self._snapshot = Snapshot((TOP,), findings=Findings(rows, dict(skips), Manager()))
         self._skips = skips
         self.followers: list[Callable[[Notification], None]] = []
         self.jobs = Jobs(self._do, self._tell, log.log_bug)

@@ -15,7 +15,6 @@ from journalkeeper.health.evidence import Present
 from journalkeeper.health.verdict import describe_waits
 from journalkeeper.model import Action, Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb
 from journalkeeper.model.errors import UsageError
-from journalkeeper.model.history import Counters
 from journalkeeper.model.manager import Finding, Manager, Severity
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
@@ -24,7 +23,7 @@ from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.jobs import Job
 from journalkeeper.service.snapshot import Doing, Findings, Snapshot
 from journalkeeper.service.worker import name_result
-from tests import figures, hosts
+from tests import hosts
 from tests.journal_files import archive_name
 
 TOP = "/var/log/journal"
@@ -36,7 +35,7 @@ DONE = Outcome(PATH, Verb.DEFRAGMENT, Result.DONE, Reason.FRAGMENTED, 50, 3, 90,
 def found(*skipped: Skip, outcomes: tuple[Outcome, ...] = ()) -> Findings:
     doings: tuple[Doing, ...] = (*skipped, *outcomes)
     files, decided = {PATH: FILE}, {one.path: one for one in doings}
-    return Findings(files, decided, figures.STATUS._replace(budget_left_bytes=7), describe_waits(skipped))
+    return Findings(files, decided, Manager(budget_left_bytes=7), describe_waits(skipped))
 
 
 WAITS = Skip(PATH, Reason.WINDOW_CLOSED, "soon", until_us=5, puts_off=True)
@@ -67,7 +66,7 @@ def test_the_state_is_what_matters_most(snapshot: Snapshot, word: str, reason: s
 
 
 def test_the_total_saving_is_the_historys_and_not_this_services() -> None:
-    snapshot = CALM._replace(findings=found()._replace(counters=Counters(bytes_reclaimed=800)), bytes_reclaimed=5)
+    snapshot = CALM._replace(findings=found()._replace(known=Manager(bytes_reclaimed_total=800)), bytes_reclaimed=5)
     assert snapshots.make_manager(snapshot).bytes_reclaimed_total == 800
 
 

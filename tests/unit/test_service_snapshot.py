@@ -9,6 +9,7 @@ import pytest
 
 from journalkeeper.health.evidence import Obstacle, Present, Silence
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb, Window
+from journalkeeper.model.manager import Manager
 from journalkeeper.model.progress import Progress
 from journalkeeper.model.run import Report
 from journalkeeper.service.snapshot import (
@@ -25,13 +26,12 @@ from journalkeeper.service.snapshot import (
     WorkEnded,
     apply_message,
 )
-from tests import figures
 from tests.hosts import volume
 
 CALM = Snapshot(("/j",))
 PROGRESS = Progress(1, 2, "/j/a", 3, 4)
 REPORT = Report(Plan({}, (), ()), (), 0, 0.0, ())
-FOUND = Findings({}, {}, figures.STATUS)
+FOUND = Findings({}, {}, Manager())
 WINDOW = Window("m", open=True, closes_at_us=8, reason="online")
 DONE = Outcome("/j/a", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9, 1, 900, 400, 100, 1.0)
 
