@@ -196,8 +196,7 @@ class Service:
     def _read_properties(self, path: str, interface: str, patience_s: float) -> dict[str, Any]:
         call = make_call(self._owner, path, names.PROPERTIES, "GetAll", "s", interface)
         (values,) = self._ask(call, patience_s)
-        read: dict[str, Any] = _drop_signatures(values)
-        return read
+        return dict(_drop_signatures(values))
 
     def _call(self, member: str, signature: str = "", *values: Any, patience_s: float | None = None) -> tuple[Any, ...]:
         """Call a method of the manager object, and return the values of its answer. Raises: as `_ask`."""

@@ -75,8 +75,7 @@ async def _serve_connection(service: Daemon, address: str) -> None:
     Raises: the error that ended the connection; TimeoutError after CONNECT_S; the errors of `Connection.open`;
     CallError if the bus refuses the name, or if another process has it.
     """
-    async with asyncio.timeout(CONNECT_S):
-        bus = await Connection.open(address)
+    bus = await asyncio.wait_for(Connection.open(address), CONNECT_S)
     server = Server(service, bus)
     try:
         if await bus.call(bus_call("RequestName", "su", names.BUS_NAME, DO_NOT_QUEUE)) != (IS_OWNER,):

@@ -26,13 +26,12 @@ from journalkeeper.history import state
 from journalkeeper.journald import control
 from journalkeeper.model import Plan, Request
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.run import Report
 from journalkeeper.model.units import TIME_LIMIT_US
 from journalkeeper.observe.obstacles import find_silent
 from journalkeeper.policy.window import at
 from journalkeeper.report.text import when
 from journalkeeper.service import snapshot as snapshots
-from journalkeeper.service.jobs import Changed, Job, Jobs, Notification
+from journalkeeper.service.jobs import Changed, Job, JobEnd, Jobs, Notification
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event, Notify, RunLog, Say
 from journalkeeper.service.watch import DirectoryWatch, watch_directories
 from journalkeeper.service.worker import FAILED_S, RETRY_S, WRONG, Worker
@@ -70,7 +69,7 @@ class Daemon:
         self.log = RunLog(say)
         self._loop.set_exception_handler(self._log_exception)
         self.followers: list[Callable[[Notification], None]] = []
-        self.jobs = Jobs(self._run_job, self._tell, self.log.log_bug)
+        self.jobs = Jobs(self._run_job, self._tell)
         self._notify = Notify()
         self._stopping = False
         self._worker = Worker(load, self._post, self._gives_way, lambda: self._stopping)
@@ -158,7 +157,7 @@ class Daemon:
         """Make one complete run in the worker, and set the next time. Raises: as Worker.look; KeeperError without
         `lock`.
         """
-        message, self._free_at_s = await self._worker.run(partial(self._worker.look, lock.renew))
+        message = await self._worker.run(partial(self._worker.look, lock.renew))
         now_s, wait_s = time.monotonic(), inf
         match message:
             case snapshots.Looked():
@@ -224,8 +223,9 @@ class Daemon:
         match message:
             case snapshots.Began():
                 self._alive_s = time.monotonic()
-            case snapshots.WorkEnded(_, _, look_at_s, awaiting):
-                self._flush_look_at_s, self._alive_s, self._awaiting = look_at_s, None, awaiting
+            case snapshots.WorkEnded():
+                self._free_at_s, self._flush_look_at_s = message.free_at_s, message.look_at_s
+                self._alive_s, self._awaiting = None, message.awaiting
                 self._woken.set()
             case snapshots.FileDone():
                 self._tell(message)
@@ -302,7 +302,7 @@ class Daemon:
             rest_s = min(REST_MOST_S, REST * (time.monotonic() - began_s))
             self._loop.call_later(rest_s, self._turn.release)
 
-    async def _run_job(self, job: Job) -> tuple[str, Report]:
+    async def _run_job(self, job: Job) -> JobEnd:
         try:
             result, report = await self._worker.run(partial(self._worker.do, job))
         finally:

@@ -35,6 +35,10 @@ class Job:
     state: str = "queued"
 
 
+JobEnd = tuple[str, Report]
+"""The result of a job (done, failed or canceled) and its report."""
+
+
 class Changed(NamedTuple):
     """The state of the service or of a job changed."""
 
@@ -56,22 +60,14 @@ Notification = Changed | JobAdded | JobRemoved | FileDone
 
 
 class Jobs:
-    """The queue of jobs. `do` carries out a job, and returns its result (done, failed or canceled) and its report.
+    """The queue of jobs. `do` carries out a job; `tell` is called with each event.
 
-    `tell` is called with each event.
-
-    An exception of `do` ends only that job and becomes its error. `complain` logs an unexpected one.
+    An exception of `do` ends only that job and becomes its error. The loop's exception handler gets an unexpected one.
     """
 
-    def __init__(
-        self,
-        do: Callable[[Job], Awaitable[tuple[str, Report]]],
-        tell: Callable[[Notification], None],
-        complain: Callable[[str, Exception], None],
-    ) -> None:
+    def __init__(self, do: Callable[[Job], Awaitable[JobEnd]], tell: Callable[[Notification], None]) -> None:
         self._do = do
         self._tell = tell
-        self._complain = complain
         self.queue: list[Job] = []
         self._last: tuple[int, Report | Exception] | None = None
         self._numbers = count(1)
@@ -132,7 +128,8 @@ class Jobs:
                 ended: tuple[str, Report | Exception] = await self._do(job)
             except Exception as error:  # noqa: BLE001 - whatever it is, it ends this job only
                 if not isinstance(error, KeeperError | OSError):
-                    self._complain(f"job {job.number} failed", error)
+                    context = {"message": f"job {job.number} failed", "exception": error}
+                    asyncio.get_running_loop().call_exception_handler(context)
                 ended = "failed", error
             self._end(job, *ended)
 

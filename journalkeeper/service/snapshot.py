@@ -151,12 +151,14 @@ class Began(NamedTuple):
 class WorkEnded(NamedTuple):
     """A call of the worker ended; `windows` and `next_flush_us` are those of Snapshot.
 
-    `look_at_s` is the monotonic time of the next look at the flush timers, infinite before the next append. Until the
-    next call, an append is news only in the directories `awaiting` one.
+    `free_at_s` is the monotonic time of the earliest next look at everything, and `look_at_s` that of the next look at
+    the flush timers, infinite before the next append. Until the next call, an append is news only in the directories
+    `awaiting` one.
     """
 
     windows: tuple[Window, ...]
     next_flush_us: int
+    free_at_s: float
     look_at_s: float
     awaiting: frozenset[str] = frozenset()
 
@@ -179,7 +181,8 @@ class Planned(NamedTuple):
     findings: Findings
 
 
-Message = Began | Checked | WorkEnded | Looked | RunFailed | FileDone | NotOnBtrfs | Planned | Progressed
+RunEnded = Looked | RunFailed | NotOnBtrfs
+Message = RunEnded | Began | Checked | WorkEnded | FileDone | Planned | Progressed
 
 
 def apply_message(state: Snapshot, message: Message) -> Snapshot:

@@ -34,7 +34,7 @@ from journalkeeper.model.units import HOUR_US, MINUTE_US
 from journalkeeper.observe.obstacles import Places, find_full, find_obstacles, find_unwritable, list_places, read_mounts
 from journalkeeper.report.retention import summarize_history
 from journalkeeper.service import snapshot
-from journalkeeper.service.jobs import Job
+from journalkeeper.service.jobs import Job, JobEnd
 
 ORIGIN: Final = "bus"
 
@@ -231,13 +231,12 @@ class Worker:
     def _describe_end(self) -> snapshot.WorkEnded:
         look_us = self.engine.next_flush_look_us()
         look_at_s = inf if look_us is None else max(look_us / 1e6, self._flush_looks.free_at_s)
-        return snapshot.WorkEnded(*self.engine.windows(), look_at_s, self.engine.memory.flushes.awaiting)
+        return snapshot.WorkEnded(
+            *self.engine.windows(), self._looks.free_at_s, look_at_s, self.engine.memory.flushes.awaiting
+        )
 
-    def look(
-        self, renew: Callable[[], None]
-    ) -> tuple[snapshot.Looked | snapshot.RunFailed | snapshot.NotOnBtrfs, float]:
-        """Call `renew` and `check`, do one complete run, and return its result and the monotonic time of the earliest
-        next look.
+    def look(self, renew: Callable[[], None]) -> snapshot.RunEnded:
+        """Call `renew` and `check`, do one complete run, and return its result.
 
         Raises: as `renew`; ReplacedError if the service has to be started again; exceptions other than KeeperError,
         OSError.
@@ -255,9 +254,9 @@ class Worker:
         ended_s = time.thread_time() if self._work_began_cpu_s is None else self._work_began_cpu_s
         if self.cycles > 1:
             self._looks.spend(ended_s - began_s, time.monotonic())
-        return message, self._looks.free_at_s
+        return message
 
-    def _run_for_service(self, engine: Engine) -> snapshot.Looked | snapshot.RunFailed | snapshot.NotOnBtrfs:
+    def _run_for_service(self, engine: Engine) -> snapshot.RunEnded:
         """Make the service's own run. A KeeperError or OSError of it is an answer."""
         try:
             return self._make_looked(engine, self._post_run(engine, 0, Request(upkeep=True), self._gives_way, DAEMON))
@@ -305,8 +304,8 @@ class Worker:
         """Return the plan for a caller. Raises: UsageError as `resolve`; KeeperError, OSError as Engine.plan."""
         return self.engine.plan(resolve(request, self.engine.directories))
 
-    def do(self, job: Job) -> tuple[str, Report]:
-        """Carry out a job, and return its result as a word, and its report.
+    def do(self, job: Job) -> JobEnd:
+        """Carry out a job.
 
         Raises: UsageError as `resolve`; KeeperError, OSError as Engine.run.
         """

@@ -155,7 +155,7 @@ async def test_the_look_after_a_failure_comes_sooner_if_another_process_was_in_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_limit_us: int, delay_s: float
 ) -> None:
     daemon = make_daemon(tmp_path)
-    monkeypatch.setattr(daemon._worker, "look", lambda _: (RunFailed("no history", now_us(), busy_limit_us), 0.0))
+    monkeypatch.setattr(daemon._worker, "look", lambda _: RunFailed("no history", now_us(), busy_limit_us))
     monkeypatch.setattr(daemon, "_look_at_s", inf)
     with state.Lock(str(tmp_path)) as lock:
         before_s = time.monotonic()

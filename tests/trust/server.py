@@ -59,7 +59,7 @@ class Made:
         self._snapshot = Snapshot((TOP,), findings=Findings(rows, dict(skips), Manager()))
         self._skips = skips
         self.followers: list[Callable[[Notification], None]] = []
-        self.jobs = Jobs(self._do, self._tell, log.log_bug)
+        self.jobs = Jobs(self._do, self._tell)
 
     def _tell(self, notification: Notification) -> None:
         for follow in self.followers:

@@ -25,7 +25,7 @@ class Bench:
         self.began: list[int] = []
         self.raises: Exception | None = None
         self._may_end = asyncio.Semaphore(0)
-        self.jobs = Jobs(self._do, self._hear, self._complain)
+        self.jobs = Jobs(self._do, self._hear)
 
     async def _do(self, job: Job) -> tuple[str, Report]:
         self.began.append(job.number)
@@ -43,8 +43,8 @@ class Bench:
             case JobRemoved(job, result):
                 self.heard.append((result, job.number))
 
-    def _complain(self, what: str, error: Exception) -> None:
-        self.heard.append((f"{what}: {error}", 0))
+    def complain(self, _: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        self.heard.append((f"{context['message']}: {context['exception']}", 0))
 
     async def finish(self, count: int = 1) -> None:
         for _ in range(count):
@@ -111,6 +111,7 @@ async def test_only_the_last_result_is_kept(bench: Bench) -> None:
 
 
 async def test_an_exception_that_nobody_foresaw_ends_its_job_only(bench: Bench) -> None:
+    asyncio.get_running_loop().set_exception_handler(bench.complain)
     bench.raises = RuntimeError("x")
     first, second = bench.jobs.add(request(1)), bench.jobs.add(request(2))
     await bench.finish()

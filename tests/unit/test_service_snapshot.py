@@ -87,7 +87,7 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
         (CALM, Checked("wrong", UNWRITABLE), with_present(configuration="wrong", unwritable=UNWRITABLE)),
         (with_present(**STANDING), Looked(FOUND, Present(), REPORT, 1.0), looked(FOUND, **STANDING)),
         (with_present(**STANDING, busy="x"), NotOnBtrfs("/j"), with_present(**STANDING, foreign="/j", looked=True)),
-        (CALM, WorkEnded((WINDOW,), 9, 0.0), CALM._replace(windows=(WINDOW,), next_flush_us=9)),
+        (CALM, WorkEnded((WINDOW,), 9, 0.0, 0.0), CALM._replace(windows=(WINDOW,), next_flush_us=9)),
         (CALM, Progressed(1, PROGRESS), CALM),
     ],
 )
