@@ -9,7 +9,6 @@ JournalkeeperSilent fires, because node_exporter shows an old file for ever.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import time
@@ -25,20 +24,13 @@ from journalkeeper.metrics import prometheus
 from journalkeeper.metrics.prometheus import Facts
 from journalkeeper.metrics.status import status
 from journalkeeper.model import Host, Outcome, Plan
-from journalkeeper.model.errors import BusyError, FileError, KeeperError, NotBtrfsError, run_bookkeeping
+from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError, run_bookkeeping
 from journalkeeper.whole_file import write_whole
 
 CONFIRM_S: Final = 1800.0
 """How old the file of a healthy service may become, and 90 s more: JournalkeeperSilent waits for 45 min."""
 
 NAME: Final = "journalkeeper.prom"
-
-REMEDIES: Final = {
-    errno.ENOENT: 'make the directory and "systemctl restart journalkeeper", or name another by Textfile= in [Metrics]',
-    errno.EROFS: '"systemctl restart journalkeeper" if the directory is newer than the service; otherwise before that'
-    ' "systemctl edit journalkeeper" and under [Service] "ReadWritePaths={}"',
-}
-
 
 SINCE: Final = re.compile(rb"(?m)^journalkeeper_unhealthy_since_timestamp_seconds (\d{1,10})\.(\d{6})$")
 
@@ -72,7 +64,7 @@ class Publisher:
         `seen` is the look and the plan of this run, `record` the history. `intake_delay_us` is None outside the
         service.
 
-        Raises: KeeperError, with the remedy if there is one, if the file or the history fails.
+        Raises: KeeperError if the file or the history fails.
         """
         if not self._path:
             return
@@ -129,7 +121,7 @@ class Publisher:
                 os.utime(self._path, follow_symlinks=False)
 
     def _write_if_changed(self) -> None:
-        """Raises: KeeperError, with the remedy if there is one."""
+        """Raises: FileError."""
         healthy = self._facts.healthy
         since_us = self._facts.unhealthy_since_timestamp_us or None
         if healthy is not None:
@@ -138,12 +130,8 @@ class Publisher:
         text = prometheus.render(self._facts)
         if not self._path or (text == self._text and os.path.lexists(self._path)):
             return
-        try:
-            # Readable for all, because node_exporter runs as its own user. After a power cut the next run writes it.
-            write_whole("write the metrics", self._path, text, mode=0o644, sync=False)
-        except FileError as error:
-            remedy = REMEDIES.get(error.number, "").format(*self.directories)
-            raise KeeperError(f"{error}; {remedy}" if remedy else str(error)) from error
+        # Readable for all, because node_exporter runs as its own user. After a power cut the next run writes it.
+        write_whole("write the metrics", self._path, text, mode=0o644, sync=False)
         self._text = text
 
 

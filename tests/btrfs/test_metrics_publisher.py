@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -222,25 +221,9 @@ def test_a_directory_that_is_not_there_is_a_notice_at_every_run_and_no_failure(
     assert first.notices == second.notices
     (notice,) = first.notices
     assert notice.startswith(f"{out}/{NAME}: cannot write the metrics: ")
-    # systemd lets the service write only to directories that exist when it starts
-    assert 'make the directory and "systemctl restart journalkeeper", or name another by Textfile=' in notice
     out.mkdir()
     assert go(engine).notices == ()
     assert found(out)["files"] == 1
-
-
-def test_a_directory_that_the_unit_may_not_write_to_is_said_with_the_words_for_a_drop_in(
-    keep: Keep, top: Path, out: Path, journal_bytes: bytes
-) -> None:
-    put(top / MACHINE, journal_bytes, archive_name(1))
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", out], check=True)
-    try:
-        (notice,) = go(keep()).notices
-    finally:
-        subprocess.run(["umount", out], check=True)
-    # systemd ignored a directory that was missing, and reads the drop-in at the next start
-    assert '"systemctl restart journalkeeper" if the directory is newer than the service; otherwise before' in notice
-    assert f'"ReadWritePaths={out}"' in notice
 
 
 def test_the_service_says_how_long_messages_waited_since_its_last_look(bed: Bed, out: Path, make_engine: Keep) -> None:
