@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
@@ -31,11 +31,11 @@ def being_nobody() -> Iterator[None]:
         os.setgroups(groups)
 
 
-def as_nobody(function: Callable[[], T], groups: Sequence[int] = ()) -> T:
-    """Return what `function` returns in a child process of the user nobody with `groups`. Raises: see `in_child`."""
+def as_nobody(function: Callable[[], T]) -> T:
+    """Return what `function` returns in a child process of the user nobody. Raises: see `in_child`."""
 
     def become() -> None:
-        os.setgroups(groups)
+        os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
         # A process that has given up root cannot read its own /proc/self until it executes a program or asks for it.

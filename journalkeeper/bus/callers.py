@@ -17,18 +17,14 @@ org.freedesktop.PolicyKit1.Authority; D-Bus specification, ALLOW_INTERACTIVE_AUT
 from __future__ import annotations
 
 import asyncio
-import grp
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from journalkeeper.bus.connection import Connection, make_call
 from journalkeeper.bus.names import ACCESS_DENIED, BUS, BUS_PATH, LIMITS_EXCEEDED, STATS, USER_PREFIX, CallError
-
-READERS: Final = ("systemd-journal", "adm", "wheel")
-"""Groups that may read every journal. Source: journalctl(1)."""
 
 CALLERS_MOST: Final = 1024
 """Connections that are remembered: four times as many as a bus grants a user (max_connections_per_user)."""
@@ -110,14 +106,13 @@ class Caller:
         self.name = name
         self.uid: int | None = None
         self.user = User()
-        self.reads_all = False
         self.early_calls = 0
         self.early_bytes = 0
         self.turn = asyncio.Lock()
 
     def reads(self, owner: str) -> bool:
         """Return whether the caller may see the contents of a journal file of `owner`: "system", "user:1000", ..."""
-        return self.reads_all or not owner.startswith(USER_PREFIX) or owner == f"{USER_PREFIX}{self.uid}"
+        return self.uid == 0 or not owner.startswith(USER_PREFIX) or owner == f"{USER_PREFIX}{self.uid}"
 
 
 class Callers:
@@ -129,7 +124,6 @@ class Callers:
         self._users: WeakValueDictionary[int, User] = WeakValueDictionary()
         self._checked_s = 0.0
         self._check: asyncio.Task[None] | None = None
-        self._find_gids = frozenset(_find_gids(READERS))
 
     def find_or_add(self, name: str) -> Caller:
         """Return the Caller with this connection name, a new one without a `uid`. At most CALLERS_MOST are stored."""
@@ -150,7 +144,7 @@ class Callers:
         return fits
 
     async def identify(self, caller: Caller) -> None:
-        """Ask the bus for the user and groups of `caller`, and store them, unless the bus does not know the user.
+        """Ask the bus for the user of `caller`, and store it, unless the bus does not know the user.
 
         All connections of one user have the same User, but each connection of root has its own.
         """
@@ -161,8 +155,6 @@ class Callers:
         uid: int = said["UnixUserID"][1]
         caller.uid = uid
         caller.user = self._users.setdefault(uid, caller.user) if uid else caller.user
-        groups = said["UnixGroupIDs"][1] if "UnixGroupIDs" in said else ()
-        caller.reads_all = uid == 0 or not self._find_gids.isdisjoint(groups)
 
     async def authorize(self, caller: Caller, action: str, *, interactive: bool) -> None:
         """Ask polkit whether `caller` may do `action`, except for root.
@@ -221,11 +213,3 @@ class Callers:
         except (CallError, OSError):
             return None
         return dict(found)
-
-
-def _find_gids(groups: Iterable[str]) -> Iterator[int]:
-    for group in groups:
-        try:
-            yield grp.getgrnam(group).gr_gid
-        except KeyError:
-            continue
