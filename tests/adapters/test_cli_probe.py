@@ -33,6 +33,11 @@ def _signals_as_before() -> Any:
         signal.signal(number, handler)
 
 
+def test_the_bounds_are_valid() -> None:
+    args = parse(["probe", "syslog", "--rate", "20000", "--seconds", "0.1", "-D", "/j"])
+    assert (args.rate, args.seconds, args.directory) == (20_000, 0.1, "/j")
+
+
 def test_a_probe_that_needs_root_names_the_reason(monkeypatch: pytest.MonkeyPatch, typed: Typed) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     for name in ("syslog", "fsync", "writes"):

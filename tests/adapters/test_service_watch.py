@@ -162,10 +162,7 @@ DOINGS: dict[str, tuple[Callable[[Path], object], str]] = {
     "renamed": (lambda instance: (instance / ACTIVE).rename(instance / ARCHIVE), "rescan"),
     "removed": (lambda instance: (instance / ACTIVE).unlink(), "rescan"),
     "append": (lambda instance: append(instance / ACTIVE), "appended"),
-    "new, then an append": (
-        lambda instance: ((instance / ARCHIVE).touch(), append(instance / ACTIVE)),
-        "rescan, appended",
-    ),
+    "new, then an append": (add_and_append, "rescan, appended"),
     "to an archive": (lambda instance: append(instance / OLD), ""),
     "to another": (lambda instance: append(instance / "other"), ""),
     "chmod": (lambda instance: (instance / ACTIVE).chmod(0o600), ""),
