@@ -48,6 +48,18 @@ def test_bytes_end_with_the_file_though_the_last_block_does_not(make_file: MakeF
     assert list(fiemap.find_data(fd, sync=True)) == [(0, size)]
 
 
+def test_allocated_space_is_unwritten(make_file: MakeFile) -> None:
+    fd = make_file(b"x" * 2 * PAGE)
+    os.posix_fallocate(fd, 2 * PAGE, 6 * PAGE)
+    survey = placement.survey(fd, sync=True)
+    assert (survey.data_bytes, survey.unwritten_bytes) == (2 * PAGE, 6 * PAGE)
+    assert list(fiemap.find_data(fd, sync=True)) == [(0, 2 * PAGE)]
+    assert list(fiemap.find_unwritten(fd, sync=True)) == [(2 * PAGE, 6 * PAGE)]
+    os.pwrite(fd, b"y" * PAGE, 4 * PAGE)
+    assert list(fiemap.find_unwritten(fd, sync=True)) == [(2 * PAGE, 2 * PAGE), (5 * PAGE, 3 * PAGE)]
+    assert list(fiemap.find_data(fd, sync=True)) == [(0, 2 * PAGE), (4 * PAGE, PAGE)]
+
+
 def test_space_kept_behind_the_end_counts_no_bytes(make_file: MakeFile, place: Path) -> None:
     fd = make_file(b"x" * 5000)
     fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, 16 * PAGE)
