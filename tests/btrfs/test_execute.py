@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What work on a file leaves as it was, and what it makes better."""
+"""What work on a file leaves as it was, what it makes better, and data that the kernel leaves where it lay."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from journalkeeper.btrfs import fiemap, inode, kernel, placement
-from journalkeeper.model import MIB, Range, Reason, Request, Result, Verb
-from journalkeeper.probe.bed import Bed
+from journalkeeper.btrfs import defrag, fiemap, inode, kernel, placement
+from journalkeeper.execute import inplace, rewrite
+from journalkeeper.model import KIB, MIB, Range, Reason, Request, Result, Verb
+from journalkeeper.probe.bed import Bed, messages
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.faults import spoil
 from tests.btrfs.journals import (
@@ -29,9 +32,9 @@ from tests.btrfs.journals import (
     look,
     with_unwritten,
 )
-from tests.journal_files import OLD_NS, archive_name, put
+from tests.journal_files import OLD_NS, archive_name, put, scatter
 from tests.patience import TRIES, eventually
-from tests.volumes import disk_bytes, kill
+from tests.volumes import disk_bytes, drop_caches, kill
 
 pytestmark = pytest.mark.root
 
@@ -297,3 +300,90 @@ def test_a_signal_does_not_cut_a_piece_short(place: Path, journal_bytes: bytes) 
         return extents(path) <= 10  # another program's sync may cut it, too; without the protection hundreds
 
     assert any(map(is_whole, TRIES))
+
+
+# data that the kernel leaves where it lay
+
+
+MESSAGES = 20_000
+"""So many fill five files of 16 MiB at the most."""
+
+SCATTERED = 256 * KIB
+"""Without compression the kernel leaves extents of this length on purpose."""
+
+DefragRange = Callable[..., Any]
+really: DefragRange = defrag.defrag_range
+
+
+def nothing(_fd: int, _offset: int, _length: int, **_words: Any) -> None:
+    """What the kernel does to data that it leaves."""
+
+
+def the_first_block_only(fd: int, offset: int, length: int, **words: Any) -> None:
+    """Progress with each call, but not enough of it."""
+    really(fd, offset, min(4 * KIB, length), **words)
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
+def test_an_archive_that_a_running_journald_rotated_leaves_nothing_behind(
+    make_bed: Callable[..., Bed], cold: bool
+) -> None:
+    """Its last extents are a part of 8 MiB, which stay occupied for one block that is left."""
+    place = make_bed("SystemMaxFileSize=16M", "SystemMaxUse=1G")
+    for fields in itertools.islice(messages(), MESSAGES):
+        place.journald.log(fields.pop("MESSAGE"), **fields)
+    place.journald.sync()
+    archives = sorted(place.journald.journal.glob("system@*.journal"))
+    assert len(archives) >= 4
+    for path in archives:
+        entries = export(path)
+        if cold:
+            drop_caches()
+        outcome = do(action(path)).outcome
+        assert outcome.result is Result.DONE, outcome
+        assert disk_bytes(path) <= 0.35 * path.stat().st_size
+        assert export(path) == entries
+
+
+@pytest.mark.parametrize("kernel", [nothing, the_first_block_only])
+def test_data_that_the_kernel_does_not_move_is_copied(
+    place: Path, journal_bytes: bytes, kernel: DefragRange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that always fails to is faked."""
+    path = put(place, journal_bytes)
+    before, inode = bearing(path), path.stat().st_ino
+    monkeypatch.setattr(defrag, "defrag_range", kernel)
+    done = do(action(path, Request(now=True, compress="zstd:9")))
+    assert (done.outcome.result, done.compress) == (Result.DONE, "zstd")
+    assert done.outcome.detail.startswith("as zstd, not zstd:9: ")
+    assert done.after.inode == path.stat().st_ino != inode
+    assert bearing(path) == before
+    assert disk_bytes(path) <= 0.35 * len(journal_bytes)
+    assert done.outcome.extents_after <= done.extents_expected * inplace.WORSE
+    assert list(place.iterdir()) == [path]
+
+
+def test_a_file_that_is_open_for_writing_is_not_copied(
+    place: Path, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """journald keeps its archives open until it rotates again: then such a file is worked on in place."""
+    path = put(place, journal_bytes)
+    before, inode = bearing(path), path.stat().st_ino
+    monkeypatch.setattr(defrag, "defrag_range", nothing)
+    monkeypatch.setattr(rewrite, "rewrite", lambda *_: pytest.fail("a copy was begun"))
+    with path.open("r+b"):
+        outcome = do(action(path)).outcome
+    assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.IN_USE)
+    assert (bearing(path), path.stat().st_ino) == (before, inode)
+
+
+def test_a_plain_archive_of_long_extents_is_copied_when_the_kernel_joins_none(
+    place: Path, journal_bytes: bytes
+) -> None:
+    path = put(place, journal_bytes, torn=False)
+    scatter(path, SCATTERED)
+    before, torn = bearing(path), extents(path)
+    outcome = do(action(path, Request(now=True, compress="no"))).outcome
+    assert (outcome.result, outcome.detail) == (Result.DONE, "")
+    assert extents(path) < torn / 2
+    assert bearing(path) == before

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,13 +20,30 @@ import pytest
 
 from journalkeeper.btrfs import kernel
 from journalkeeper.btrfs.volume import read_volume
+from journalkeeper.engine import Engine
 from journalkeeper.execute.runner import remove_leftovers
 from journalkeeper.journald import opening
 from journalkeeper.model import KIB, MIB, Reason, Request, Result
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.faults import fill, images_before_each_call, killed_before, leftovers_beside, let_go, spoil
-from tests.btrfs.journals import FORMS, action, allocate_ahead, bearing, do, how, is_nocow, look, planned
-from tests.journal_files import put
+from tests.btrfs.journals import (
+    ALWAYS,
+    FORMS,
+    NOW,
+    action,
+    allocate_ahead,
+    append,
+    bearing,
+    do,
+    go,
+    how,
+    is_nocow,
+    look,
+    planned,
+    touch,
+)
+from tests.hosts import MACHINE
+from tests.journal_files import OLD_NS, put
 from tests.patience import eventually
 
 pytestmark = pytest.mark.root
@@ -289,3 +307,73 @@ def test_after_a_power_cut_at_any_call_the_name_leads_to_the_whole_file(
         run("btrfs", "check", "--force", "--readonly", volume.device)
     volume.mount()
     assert forms == {nocow, False}
+
+
+# the note of version 0.1
+
+
+NOTE = "user.journalkeeper.mtime"
+
+
+def killed_while_its_mtime_was_moved(path: Path) -> None:
+    """Leave what a killed run of version 0.1 left."""
+    os.setxattr(path, "user.crtime_usec", b"12345678")
+    os.setxattr(path, NOTE, b"%d %d %d" % (OLD_NS + 1, path.stat().st_size, time.time_ns()))
+    os.utime(path)
+
+
+def test_a_run_that_finds_a_note_does_its_work_in_the_same_turn(
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, make_engine: Callable[..., Engine]
+) -> None:
+    top = make_volume("256M").mountpoint
+    (top / MACHINE).mkdir()
+    path = put(top / MACHINE, journal_bytes)
+    allocate_ahead(path)
+    killed_while_its_mtime_was_moved(path)
+    assert look(path)[0].mtime_ns == OLD_NS + 1
+    engine = make_engine(top, config=ALWAYS)
+    engine.look_and_plan(NOW)
+    assert NOTE in os.listxattr(path)  # a plan changes nothing
+    report = go(engine)
+    assert report.notices == (f"{path}: modification time restored after a killed run",)
+    assert [outcome.result for outcome in report.outcomes] == [Result.DONE]
+    assert path.stat().st_mtime_ns == OLD_NS + 1
+    assert os.listxattr(path) == ["user.crtime_usec"]
+    assert go(engine).notices == ()
+
+
+def touched_a_day_later(path: Path) -> None:
+    later_ns = time.time_ns() + 24 * 3600 * 10**9
+    os.utime(path, ns=(OLD_NS, later_ns))
+
+
+@pytest.mark.parametrize("change", [touch, touched_a_day_later, append], ids=lambda function: function.__name__)
+def test_an_mtime_that_somebody_else_moved_since_stays(
+    place: Path, journal_bytes: bytes, change: Callable[[Path], None]
+) -> None:
+    path = put(place, journal_bytes)
+    allocate_ahead(path)
+    killed_while_its_mtime_was_moved(path)
+    change(path)
+    mtime_ns = path.stat().st_mtime_ns
+    assert look(path)[0].mtime_ns == mtime_ns
+    said = remove_leftovers(leftovers_beside(path))
+    assert said == [f"{path}: note of a killed run removed"]
+    assert path.stat().st_mtime_ns == mtime_ns
+    assert NOTE not in os.listxattr(path)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"1", b"1 2", b"-1 -2 -3", b"9" * 60, b"9999999999999999999 %d %d", b"\xff\x00\n 1 2", b"1 2 3 4", b"1\n2 3"],
+)
+def test_a_note_of_somebody_elses_moves_nothing(place: Path, journal_bytes: bytes, value: bytes) -> None:
+    """remote/ is not ours alone."""
+    path = put(place, journal_bytes)
+    os.utime(path)
+    mtime_ns = path.stat().st_mtime_ns
+    os.setxattr(path, NOTE, value % (len(journal_bytes), mtime_ns) if b"%" in value else value)
+    assert look(path)[0].mtime_ns == mtime_ns
+    assert remove_leftovers(leftovers_beside(path)) == [f"{path}: note of a killed run removed"]
+    assert path.stat().st_mtime_ns == mtime_ns
+    assert os.listxattr(path) == []

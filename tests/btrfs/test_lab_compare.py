@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper lab compare`: each strategy has the effect that it is known for, and nothing is left behind."""
+"""`journalkeeper lab compare` and tests/try show what they promise, and leave nothing behind."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +17,11 @@ import pytest
 
 from journalkeeper.probe.compare import STRATEGIES
 from journalkeeper.probe.scratch_volume import PREFIX, ScratchVolume
+from tests import demo
 from tests.answers import check
-from tests.btrfs.test_try import await_no_traces
-from tests.patience import PATIENCE_S
+from tests.conftest import leftovers
+from tests.daemon import CHECKOUT
+from tests.patience import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.root
 MIB = 1 << 20
@@ -77,3 +81,74 @@ def test_it_says_when_there_is_no_space_left() -> None:
         done = subprocess.run(command(volume.mountpoint), capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "are free, 1.0G are needed" in done.stderr
+
+
+# tests/try
+
+
+SMALL = ("--extents", "800", "--iops", "0")
+
+
+def traces(directory: Path) -> list[str]:
+    """Return the mounts, loop devices and files that are in `directory`."""
+    return leftovers((f"{directory}/",)) + [str(path) for path in directory.iterdir()]
+
+
+def await_no_traces(directory: Path) -> list[str]:
+    """Wait until the kernel has cleared the traces, and return those that stay."""
+    eventually(lambda: not traces(directory))
+    return traces(directory)
+
+
+def test_it_shows_a_better_archive_with_the_same_entries(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    argv = [sys.executable, demo.__file__, "--directory", str(tmp_path), *SMALL]
+    done = subprocess.run(argv, check=False)
+    out, err = capfd.readouterr()
+    assert done.returncode == 0, out + err
+    lines = {line[:28].strip(): line[28:].split() for line in out.splitlines()}
+    before, after, *_ = lines["extents (filefrag)"]
+    assert int(before) >= 800
+    assert int(after) <= 250
+    assert lines["journalctl -o export"][-1] == "same"
+    assert lines["journalctl --verify"] == ["PASS", "PASS"]
+    assert out.count("$ journalkeeper ") == 4
+    shown = out.replace(str(tmp_path), "")
+    assert [line for line in shown.splitlines() if len(line) > 100 and line[0] != "$"] == []
+    assert await_no_traces(tmp_path) == []
+
+
+CONTAINER = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", "--")
+"""What runs a command as root without CAP_SYS_ADMIN, as most containers do."""
+
+
+CHROOT = """
+mount -t tmpfs none "$1"
+for name in /*; do
+    [ ! -d "$name" ] || { mkdir -p "$1/root$name"; mount --rbind "$name" "$1/root$name"; }
+done
+exec chroot "$1/root" sh -ec 'cd "$1"; . tests/setup.sh; require_mounts TOOL REMEDY; echo passed' sh "$2"
+"""
+"""What checks for mounts in a chroot, whose / is a directory and no mount point."""
+
+
+def test_root_may_mount_in_a_chroot_whose_root_is_no_mount_point(tmp_path: Path) -> None:
+    words = ("unshare", "--mount", "sh", "-ec", CHROOT, "sh", str(tmp_path), str(CHECKOUT))
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.stdout == "passed\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (("tests/try", "--help"), 0, "--extents N"),
+        ((*CONTAINER, "tests/try"), 1, "tests/try: root may not mount here (a container without CAP_SYS_ADMIN)."),
+        ((*CONTAINER, "tests/run", "--all"), 1, "tests/run --fast needs no mounts."),
+    ],
+)
+def test_help_and_refusals_come_before_the_build(words: tuple[str, ...], status: int, says: str) -> None:
+    """With a PATH that has no Python, no package manager and no mktemp, so that nothing can be built."""
+    with tempfile.TemporaryDirectory() as place:
+        for tool in ("sed", "id", "unshare", "setpriv", "dirname", "sh", "losetup"):
+            Path(place, tool).symlink_to(str(shutil.which(tool)))
+        done = subprocess.run(words, cwd=CHECKOUT, env={"PATH": place}, capture_output=True, text=True, check=False)
+    assert (done.returncode, says in done.stdout + done.stderr) == (status, True), done.stdout + done.stderr

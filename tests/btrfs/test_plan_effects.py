@@ -1,27 +1,39 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A plan leaves no trace, is about watched files only, and estimates what then happens."""
+"""A plan knows what a volume, a directory, a right or a snapshot excludes, and estimates what then happens."""
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from journalkeeper.config.directives import Config, Defrag
+from journalkeeper.btrfs.volume import count_snapshots, read_volume
+from journalkeeper.cli import program
+from journalkeeper.config.directives import Budget, Config, Defrag
 from journalkeeper.engine import Engine
-from journalkeeper.journald import control
-from journalkeeper.model import KIB, MIB, Reason, Request, Result
+from journalkeeper.execute import upkeep
+from journalkeeper.execute.verified_file import Refused
+from journalkeeper.journald import control, opening
+from journalkeeper.model import KIB, MIB, JournalFile, Kind, Outcome, Reason, Request, Result, Verb
 from journalkeeper.model.errors import UsageError
-from journalkeeper.observe import flushes
+from journalkeeper.observe import flushes, observer
+from journalkeeper.observe.disk_usage import find_tool
+from journalkeeper.observe.observer import Observer
 from journalkeeper.policy.flush_timer import FlushTimer
 from journalkeeper.probe.bed import Bed
-from journalkeeper.probe.scratch_volume import run
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from journalkeeper.service import worker
-from tests.btrfs.journals import ALWAYS, NOW, do, extents, go, planned, with_unwritten
-from tests.hosts import MACHINE
-from tests.journal_files import archive_name, put
+from tests.btrfs.journals import ALWAYS, NOW, do, extents, go, is_nocow, planned, with_unwritten
+from tests.daemon import journalkeeper
+from tests.hosts import MACHINE, instance
+from tests.journal_files import archive_name, put, scatter
+from tests.nobody import as_nobody
+from tests.volumes import disk_bytes
 
 pytestmark = pytest.mark.root
 
@@ -204,3 +216,264 @@ def test_a_rewrite_leaves_as_many_extents_as_the_plan_says(
             break
     assert done.outcome.result is Result.DONE, done.outcome
     assert is_near(found.actions[0].extents_expected, extents(path))
+
+
+# what is known before the work
+
+
+MakeEngine = Callable[..., Engine]
+EAGER = Config(budget=Budget(keep_free_bytes=0), defrag=Defrag(min_reclaim_bytes=0))
+
+
+def remount(volume: ScratchVolume, option: str) -> None:
+    run("mount", "-o", f"remount,{option}", volume.mountpoint)
+
+
+def run_once(engine: Engine) -> Outcome:
+    (outcome,) = go(engine, Request(archived=True, now=True)).outcomes
+    return outcome
+
+
+def test_a_shared_archive_is_not_stored_again_where_it_cannot_be_compressed(
+    machine: Path, volume: ScratchVolume, make_engine: MakeEngine, journal_bytes: bytes
+) -> None:
+    archive = put(machine, journal_bytes)
+    run("cp", "--reflink=always", archive, volume.mountpoint / "copy")
+    remount(volume, "nodatasum")
+    engine = make_engine(machine.parent, config=EAGER)
+    _, chosen = engine.look_and_plan(Request(archived=True, now=True))
+    assert not chosen.actions
+    (skip,) = chosen.skipped
+    assert skip.reason is Reason.SHARED
+    assert "mounted with nodatasum" in skip.detail
+    assert "other files" in skip.detail
+    assert "snapshot" not in skip.detail
+
+
+@pytest.mark.parametrize("entries", [0, 2**64 - 1])
+def test_a_file_of_an_unknown_format_is_left_alone_in_every_view(
+    machine: Path, journal_bytes: bytes, tmp_path: Path, entries: int
+) -> None:
+    """systemd's segmented format has bit 5, the state OFFLINE while it is written, and either of these counters."""
+    head = bytearray(journal_bytes)
+    head[12], head[16], head[152:160] = head[12] | 1 << 5, 0, entries.to_bytes(8, "little")
+    paths = [put(machine, bytes(head), name) for name in ("system.journal", "user-1000.journal", archive_name())]
+    before = {path: (path.stat().st_ctime_ns, path.read_bytes()) for path in paths}
+
+    def call(*words: str) -> Any:
+        done = journalkeeper(*words, "-D", machine.parent, "-j", state=tmp_path, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return json.loads(done.stdout)
+
+    everywhere = {str(path): "unknown-format" for path in paths}
+    assert {row["path"]: row["problem"] for row in call("scan")} == everywhere
+    everywhere[str(machine)] = "unknown-format"
+    skipped = call("plan")["skipped"], call("defrag", "--now")["skipped"]
+    assert [{row["path"]: row["reason"] for row in rows} for rows in skipped] == [everywhere] * 2
+    checks = call("doctor")
+    assert not [row for row in checks["findings"] if "damaged" in str(row) or str(machine) in str(row)]
+    assert {path: (path.stat().st_ctime_ns, path.read_bytes()) for path in paths} == before
+
+
+def test_plain_data_is_not_called_compressed(
+    machine: Path, volume: ScratchVolume, make_engine: MakeEngine, journal_bytes: bytes
+) -> None:
+    archive = put(machine, journal_bytes)
+    run("chattr", "+m", machine)
+    outcome = run_once(make_engine(machine.parent, config=EAGER))
+    assert (outcome.action, outcome.result) == (Verb.DEFRAGMENT, Result.DONE)
+    run("chattr", "-m", machine)
+    remount(volume, "nodatasum")
+    made = machine / f"system@{'0' * 32}-0000000000000009-0000000000000009.journal"
+    made.write_bytes(journal_bytes)
+    scatter(made)
+    remount(volume, "datasum")
+    (outcome,) = (
+        one
+        for one in go(make_engine(machine.parent, config=EAGER), Request(archived=True, now=True)).outcomes
+        if one.path == str(made)
+    )
+    assert (outcome.action, outcome.result) != (Verb.COMPRESS, Result.DONE)
+    assert disk_bytes(made) >= len(journal_bytes)
+    assert archive.exists()
+
+
+def test_an_attribute_that_may_not_be_set_is_named_with_the_right(
+    machine: Path, tmp_path: Path, journal_bytes: bytes
+) -> None:
+    archive = put(machine, journal_bytes, nocow=True)
+    os.setxattr(archive, "security.ima", b"\1signature")
+    words = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
+    done = journalkeeper("defrag", "--now", "-D", machine.parent, state=tmp_path / "state", inside=words, check=False)
+    assert "security.ima" in done.stdout
+    assert "CAP_SYS_ADMIN" in done.stdout
+    assert "read-only" not in done.stdout
+    assert is_nocow(archive)
+
+
+def look(observer_: Observer, top: Path, *, hours: int) -> tuple[JournalFile, ...]:
+    return observer_.look((str(top),), now_us=time.time_ns() // 1000 + hours * 3_600_000_000).files
+
+
+@pytest.mark.parametrize("state", [0, 1], ids=["offline", "online"])
+@pytest.mark.parametrize("nocow", [False, True], ids=["datacow", "nocow"])
+def test_a_journal_without_a_writer_is_compressed_once_after_a_day(  # noqa: PLR0917 - fixtures and two tables
+    machine: Path,
+    make_engine: MakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    journal_bytes: bytes,
+    state: int,
+    nocow: bool,
+) -> None:
+    content = bytearray(journal_bytes)
+    content[16] = state
+    dead = put(machine, bytes(content), "system.journal", nocow=nocow)
+    engine = make_engine(machine.parent, config=EAGER, follows=True)
+    assert [row.kind for row in look(engine.memory.observer, machine.parent, hours=23)] == [Kind.ACTIVE]
+    with dead.open("r+b"):
+        assert [row.kind for row in look(engine.memory.observer, machine.parent, hours=25)] == [Kind.ACTIVE]
+    assert [row.kind for row in look(engine.memory.observer, machine.parent, hours=25)] == [Kind.ORPHANED]
+    monkeypatch.setattr(observer, "DAY_US", 0)
+    found = go(engine, Request(archived=True, now=True)).outcomes
+    assert [(one.action, one.result) for one in found] == [(Verb.REWRITE if nocow else Verb.COMPRESS, Result.DONE)]
+    assert disk_bytes(dead) < len(journal_bytes) / 2
+    assert not go(engine, Request(archived=True, now=True)).outcomes
+    said = journalkeeper("history", "-D", machine.parent, state=Path(engine.state_directory)).stdout
+    assert f"{MACHINE[:8]}" in said
+
+
+def test_the_journal_of_a_journald_here_is_never_an_orphan(machine: Path, journal_bytes: bytes) -> None:
+    put(machine, journal_bytes, "system.journal")
+    root = machine.parent.parent / "root"
+    (root / "etc").mkdir(parents=True)
+    (root / "etc/machine-id").write_text(f"{MACHINE}\n")
+    assert [row.kind for row in look(Observer(str(root)), machine.parent, hours=25)] == [Kind.ACTIVE]
+    web = machine.parent / f"{MACHINE}.web"
+    web.mkdir()
+    put(web, journal_bytes, "system.journal")
+    kinds = {row.instance: row.kind for row in look(Observer(str(root)), machine.parent, hours=25)}
+    assert kinds == {MACHINE: Kind.ACTIVE, f"{MACHINE}.web": Kind.ORPHANED}
+
+
+# snapshots of the journal's subvolume
+
+
+@pytest.fixture
+def root(volume: ScratchVolume) -> Path:
+    """A subvolume with an empty journal directory, beside another subvolume."""
+    path = volume.mountpoint / "@"
+    for one in (path, volume.mountpoint / "other"):
+        run("btrfs", "subvolume", "create", one)
+    (path / "journal").mkdir()
+    return path
+
+
+def snapshot(source: Path, name: str, *words: str) -> Path:
+    path = source.parent / name
+    run("btrfs", "subvolume", "snapshot", *words, source, path)
+    return path
+
+
+def count(path: Path) -> int | None:
+    with opening.open_directory(str(path)) as fd:
+        return count_snapshots(fd)
+
+
+def test_the_family_of_the_subvolume_counts_also_after_a_rollback(root: Path) -> None:
+    journal = root / "journal"
+    assert count(journal) == 0
+    snapshot(snapshot(root.parent / "other", "other-1"), "other-2")
+    run("btrfs", "subvolume", "create", root / "inside")
+    assert count(journal) == 0
+    first = snapshot(root, "first", "-r")
+    assert count(journal) == 1
+    assert count(root / "inside") == 0
+    snapshot(first, "second")
+    assert (count(journal), count(root.parent / "second")) == (2, 2)
+    with opening.open_directory(str(journal)) as fd:
+        assert as_nobody(lambda: count_snapshots(fd)) is None
+    run("btrfs", "subvolume", "delete", root.parent / "second", first)
+    assert count(journal) == 0
+
+
+@pytest.mark.parametrize(("reflink", "reason"), [(False, "snapshots"), (True, "no-redundancy")])
+def test_only_a_snapshot_keeps_an_empty_directory_datacow(
+    root: Path, capsys: pytest.CaptureFixture[str], journal_bytes: bytes, reflink: bool, reason: str
+) -> None:
+    machine = root / "journal" / ("4" * 32)
+    machine.mkdir()
+    if reflink:
+        shared = put(machine, journal_bytes)
+        run("cp", "--reflink=always", shared, root / "copy")
+    else:
+        snapshot(root, "snapshot", "-r")
+    program.run(["plan", "-j", "-D", str(machine.parent)])
+    said: dict[str, Any] = json.loads(capsys.readouterr().out)
+    found = {one["reason"] for one in (*said["actions"], *said["skipped"]) if one["path"] == str(machine)}
+    assert reason in found
+    assert not reflink or "snapshot" not in str(said["skipped"])
+
+
+def test_a_snapshot_after_the_look_is_in_time(root: Path) -> None:
+    status = (root / "journal").stat()
+    one = instance(directory=str(root / "journal"), device=status.st_dev, inode=status.st_ino)
+    snapshot(root, "snapshot")
+    with pytest.raises(Refused, match="snapshot") as refused:
+        upkeep.set_nocow(one, Reason.NO_REDUNDANCY)
+    assert refused.value.reason is Reason.SNAPSHOTS
+    upkeep.set_nocow(one, Reason.CONFIGURED)
+
+
+def test_a_snapshot_is_seen_after_a_day_and_a_reflink_of_a_user_is_none(
+    root: Path, make_engine: Callable[..., Engine]
+) -> None:
+    (root / "journal" / ("4" * 32)).mkdir()
+    engine = make_engine(root / "journal", follows=True)
+    observer, now_us = engine.memory.observer, time.time_ns() // 1000
+
+    def look(hours: int) -> int | None:
+        return observer.look(engine.directories, now_us=now_us + hours * 3_600_000_000).volumes[0].snapshots
+
+    assert look(0) == 0
+    snapshot(root, "snapshot")
+    assert (look(23), look(24)) == (0, 1)
+
+
+def test_a_read_only_subvolume_is_known_before_the_plan(
+    root: Path, make_engine: Callable[..., Engine], journal_bytes: bytes
+) -> None:
+    put(root / "journal", journal_bytes)
+    engine = make_engine(root / "journal")
+    with opening.open_directory(str(root)) as fd:
+        assert not read_volume(fd).read_only_subvolume
+        run("btrfs", "property", "set", "-t", "subvol", root, "ro", "true")
+        assert read_volume(fd).read_only_subvolume
+    _, chosen = engine.look_and_plan(Request(now=True, upkeep=True))
+    assert not chosen.actions
+    assert {skip.reason for skip in chosen.skipped} >= {Reason.READ_ONLY}
+    assert all("subvolume is read-only" in skip.detail for skip in chosen.skipped if skip.reason is Reason.READ_ONLY)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "tool"),
+    [
+        ("snapper/configs/root", 'FSTYPE="btrfs"\nSUBVOLUME="{root}"\nALLOW_USERS=""\n', "snapper"),
+        ("snapper/configs/home", 'SUBVOLUME="{other}"\n', ""),
+        ("snapper/configs/root", '# SUBVOLUME="{root}"\n', ""),
+        ("btrbk/btrbk.conf", "snapshot_dir x\nvolume {top}\n  subvolume @\n", "btrbk"),
+        ("btrbk/btrbk.conf", "volume {top}\n  subvolume o*\n", ""),
+        ("btrbk.conf", "subvolume {root}\n", "btrbk"),
+        ("timeshift/timeshift.json", '{{"btrfs_mode" : "true"}}', ""),
+        ("timeshift/timeshift.json", '{{"btrfs_mode" : "false"}}', ""),
+    ],
+)
+def test_a_tool_is_named_whose_configuration_covers_the_subvolume(
+    root: Path, tmp_path: Path, path: str, text: str, tool: str
+) -> None:
+    file = tmp_path / "etc" / path
+    file.parent.mkdir(parents=True)
+    file.write_text(text.format(root=root, other=root.parent / "other", top=root.parent))
+    assert find_tool(os.stat(root / "journal").st_dev, str(tmp_path)) == tool
+    if path.startswith("timeshift"):
+        covers_root = find_tool(os.stat("/").st_dev, str(tmp_path))
+        assert covers_root == ("timeshift" if "true" in text else "")

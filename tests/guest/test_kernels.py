@@ -20,7 +20,7 @@ from tests.guest import base, kernels
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.long]
 
 RELEASES = os.environ.get("JOURNALKEEPER_KERNELS", "bookworm trixie").split()
-FILES = ("tests/btrfs/test_btrfs_*.py", "tests/btrfs/test_execute*.py", "tests/btrfs/test_extent_counts.py")
+FILES = ("tests/btrfs/test_btrfs_*.py", "tests/btrfs/test_execute*.py")
 ELSEWHERE = "not (guest or long)"
 EXHAUSTIVE = "power_cut or killed_at or becomes_full or running_journald_rotated or little_memory"
 """What tries each call in turn, or many journals, and takes minutes on one processor."""

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""An exception in the work on one file or event: the others go on, and the log names its place once."""
+"""An exception costs one file or event, and no name forges a line of the log, which names each mistake once."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+import re
+import socket
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,13 +15,14 @@ from typing import Any, NoReturn
 import pytest
 
 from journalkeeper.btrfs import placement
+from journalkeeper.cli.output import complain
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.execute import inplace
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import VerifiedFile
-from journalkeeper.model import Action, Extents, Kind, Reason, Refusal, Request, Result, Skip
-from journalkeeper.model.errors import FRAMES, WORDS, InternalError, catch_errors
+from journalkeeper.model import Action, Extents, Kind, Outcome, Reason, Refusal, Request, Result, Skip, Verb
+from journalkeeper.model.errors import FRAMES, WORDS, ConfigError, FileError, InternalError, catch_errors
 from journalkeeper.model.units import DAY_US
 from journalkeeper.observe.observer import Observer
 from journalkeeper.policy import rules
@@ -27,6 +30,7 @@ from journalkeeper.policy.case import Case
 from journalkeeper.policy.plan import plan as planned
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from journalkeeper.service.daemon import Daemon
+from journalkeeper.service.log import Log
 from journalkeeper.service.watch import Change, DirectoryWatch
 from tests import hosts
 from tests.btrfs.journals import go
@@ -198,3 +202,68 @@ async def test_an_event_that_raises_anything_has_everything_looked_at(
     (bug,) = [line for line in said if "bug in journalkeeper" in line]
     assert bug.startswith("an event could not be handled, so all files are examined: ")
     assert "ZeroDivisionError: ours" in bug
+
+
+# hostile names
+
+
+HOSTILE = {
+    "newline": "a\n<0>kernel: forged",
+    "carriage return": "a\rforged",
+    "ESC": "a\x1b]0;forged\x07",
+    "C1": "a\u009b31mforged",
+    "direction": "a\u202eforged",
+    "line separator": "a\u2028forged",
+    "NUL": "a\0forged",
+    "not UTF-8": os.fsdecode(b"a\xff\x9bforged"),
+    "field": "a\nJOURNALKEEPER_RESULT=done\nMAINPID=1",
+}
+NAMES = pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+RAW = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def outcome(name: str) -> Outcome:
+    path = f"/var/log/journal/remote/{name}.journal"
+    said = str(FileError("rewrite it", path, 5))
+    return Outcome(path, Verb.REWRITE, Result.FAILED, Reason.IO_ERROR, 9, 9, None, None, 0, 0.1, said)
+
+
+@NAMES
+def test_no_name_reaches_a_field_of_the_log_raw(journald: socket.socket, name: str) -> None:
+    """`journalctl -x` puts JOURNALKEEPER_FILE into the catalog's text as it is (catalog_get, replace_var)."""
+    log = Log(str(journald.getsockname()))
+    done = outcome(name)
+    log.say(3, f"{done.path}: rewrite failed {done.detail}", outcome=done)
+    log.close()
+    sent = journald.recv(1 << 20).decode("utf-8", "surrogateescape")
+    lines = sent.removesuffix("\n").split("\n")
+    assert [line for line in lines if RAW.search(line) or "=" not in line] == []
+    fields = [line.partition("=")[0] for line in lines]
+    assert len(fields) == len(set(fields)), "a name made a field of its own"
+    assert "MAINPID" not in fields
+    assert [line for line in lines if line.startswith("JOURNALKEEPER_RESULT=")] == ["JOURNALKEEPER_RESULT=failed"]
+
+
+def log_to_stderr(path: str) -> None:
+    log = Log(None)
+    log.say(6, f"{path}: defragment done")
+    log.close()
+
+
+@NAMES
+@pytest.mark.parametrize("write", [log_to_stderr, lambda path: complain(str(FileError("open it", path, 13)))])
+def test_no_name_makes_a_second_line_on_stderr(
+    capsys: pytest.CaptureFixture[str], name: str, write: Callable[[str], None]
+) -> None:
+    """systemd reads the priority at the beginning of each line of the service's."""
+    write(f"/j/{name}.journal")
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "/j/a" in said
+    assert RAW.search(said.rstrip("\n")) is None
+
+
+def test_a_configuration_file_with_a_newline_in_its_name_is_one_line_a_problem() -> None:
+    error = ConfigError((("/etc/j.conf.d/a\nforged: 1.conf", 3, "Compress", "no"), ("b.conf", 1, "Active", "no")))
+    assert len(error.lines) == len(error.problems)
+    assert "\n" not in "".join(error.lines).replace("a\nforged", "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A directory with more names than any journald makes, and somebody who changes one of them all the time."""
+"""More names, larger sizes and later times than any journald makes, and a user who changes a name all the time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ from pathlib import Path
 
 import pytest
 
+from journalkeeper.engine import DAEMON, Engine
+from journalkeeper.history.store import Record
 from journalkeeper.journald import layout
 from journalkeeper.journald.layout import MOST_FILES, find_directories, list_directory
+from journalkeeper.model import Reason, Request
+from journalkeeper.model.run import Report
 from journalkeeper.observe.observer import Observer
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from journalkeeper.service.worker import LOOK_BURST_S, LOOK_SHARE, CpuShare
 from tests.adapters.command import need, ran
+from tests.btrfs.journals import go
 from tests.daemon import Daemon, memory_kib
-from tests.hosts import MACHINE
-from tests.journal_files import MAGIC, archive_name
+from tests.hosts import MACHINE, read_past
+from tests.journal_files import MAGIC, archive_name, put
 from tests.patience import eventually
+from tests.trust.remote import CONFIG, CONTENT
 
 NAMES = 20_000
 NAMES_MANY = 200_000
@@ -202,3 +208,76 @@ def test_a_change_during_the_rest_is_looked_at_after_it(volume: ScratchVolume, c
     assert eventually(lambda: crowd.file_count() == MOST_FILES + 1), crowd.said
     os.unlink(own / "system.journal")
     assert eventually(lambda: crowd.file_count() == MOST_FILES)
+
+
+# sizes and times
+
+
+MOST_BYTES = (1 << 63) - 4096
+YEAR_2262_NS = 1 << 63
+
+
+@pytest.fixture
+def top() -> Iterator[Path]:
+    """A journal directory with one archive of journald's and an empty `remote`."""
+    with ScratchVolume("512M") as volume:
+        top = volume.mountpoint / "journal"
+        (top / MACHINE).mkdir(parents=True)
+        (top / "remote").mkdir()
+        put(top / MACHINE, CONTENT, archive_name(1))
+        yield top
+
+
+@pytest.fixture
+def engine(top: Path, tmp_path: Path) -> Engine:
+    """The service's."""
+    return Engine(CONFIG, directories=(str(top),), state_directory=str(tmp_path / "state"), follows=True)
+
+
+def reasons(report: Report) -> dict[str, Reason]:
+    return {os.path.basename(skip.path): skip.reason for skip in report.plan.skipped if "/remote/" in skip.path}
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("tail", [b"", b"data at the end"])
+@pytest.mark.parametrize(
+    "name", ["remote-{}.journal", "remote-a@0123456789abcdef0123456789abcdef-{:016x}-0000000000000001.journal"]
+)
+def test_huge_sparse_files_are_left_alone_and_the_rest_is_done(
+    top: Path, engine: Engine, name: str, tail: bytes
+) -> None:
+    """The sum of two sizes passes 63 bits, and one count for each MiB passes the memory."""
+    names = [name.format(number) for number in (1, 2)]
+    for each in names:
+        path = put(top / "remote", CONTENT, each)
+        os.truncate(path, MOST_BYTES)
+        fd = os.open(path, os.O_WRONLY)
+        try:
+            os.pwrite(fd, tail, MOST_BYTES - len(tail))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    report = go(engine, Request(), origin=DAEMON)
+    assert [outcome.reason for outcome in report.outcomes] == [Reason.FRAGMENTED]
+    assert report.notices == ()
+    assert reasons(report) == dict.fromkeys(names, Reason.NOT_JOURNAL)
+    assert any("7.9E large" in skip.detail for skip in report.plan.skipped)
+
+
+@pytest.mark.root
+def test_a_time_after_2262_is_left_alone_and_the_rest_is_recorded(top: Path, engine: Engine) -> None:
+    path = put(top / "remote", CONTENT, "remote-" + archive_name(2))
+    os.utime(path, ns=(0, YEAR_2262_NS))
+    assert path.stat().st_mtime_ns == YEAR_2262_NS
+    report = go(engine, Request(), origin=DAEMON)
+    assert [outcome.reason for outcome in report.outcomes] == [Reason.FRAGMENTED]
+    assert report.notices == ()
+    assert reasons(report) == {path.name: Reason.NOT_JOURNAL}
+    os.utime(path, ns=(0, YEAR_2262_NS - 1))
+    again = go(engine, Request(), origin=DAEMON)
+    assert [os.path.basename(outcome.path) for outcome in again.outcomes] == [path.name]
+    assert again.notices == ()
+    with Record(engine.state_directory) as record:
+        (volume,) = again.host.volumes if again.host else ()
+        (past,) = read_past(record, (volume.uuid, volume.subvolume), [path.stat().st_ino]).values()
+        assert past.mtime_ns == YEAR_2262_NS - 1

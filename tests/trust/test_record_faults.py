@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Faults below the history and damage in it: no row is lost, no run ends for good, every error is a sentence."""
+"""Faults below the history and damage in it: no row is lost or claims what is undone, every error is a sentence."""
 
 from __future__ import annotations
 
@@ -15,13 +15,23 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.cli.program import run as command
+from journalkeeper.config.directives import Config, Nocow
+from journalkeeper.engine import Engine
 from journalkeeper.history.store import Record
+from journalkeeper.model import Request, Verb
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.history import Counters
 from journalkeeper.model.run import Found
 from journalkeeper.model.waiting import Wait
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests import hosts
-from tests.hosts import read_past
+from tests.btrfs.faults import cut_power
+from tests.btrfs.journals import go
+from tests.hosts import MACHINE, read_past
+from tests.journal_files import archive_name, put
+from tests.trust.claims import find_false_claims, read_claims
+from tests.trust.scenarios import make_archive
+from tests.trust.wholeness import CONFIG, STATE
 
 VOLUME = ("uuid-a", 256)
 ROWS = 5
@@ -199,3 +209,31 @@ def test_a_damaged_wait_is_left_out_and_said(state: Path, row: str) -> None:
     with Record(state) as record:
         assert record.waiting() == {"/j/a.journal": Wait("/j/a.journal", 5, "pressure")}
         assert len(record.ignored) == 1
+
+
+# a power cut
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("verb", "name", "config"),
+    [
+        (Verb.COMPRESS, archive_name(), CONFIG),
+        (Verb.REWRITE, archive_name(), CONFIG),
+        (Verb.DEFRAGMENT, "system.journal", CONFIG),
+        (Verb.SET_NOCOW, "system.journal", CONFIG.model_copy(update={"nocow": Nocow(nocow="yes")})),
+    ],
+)
+def test_a_power_cut_right_after_a_run_contradicts_no_claim(verb: Verb, name: str, config: Config) -> None:
+    """SQLite's fsync makes a row durable, and nothing of the files that the row is about."""
+    with ScratchVolume("512M", options="commit=300") as scratch:
+        top = scratch.mountpoint
+        (top / MACHINE).mkdir()
+        put(top / MACHINE, make_archive(), name, nocow=verb is Verb.REWRITE, torn=verb is not Verb.SET_NOCOW)
+        run("sync", "--file-system", top)
+        engine = Engine(config, directories=(f"{top}",), state_directory=f"{top / STATE}")
+        go(engine, Request(now=True, upkeep=True))
+        cut_power(scratch)
+        claims = read_claims(top / STATE)
+        assert verb in {row.action for row in claims.done}
+        assert find_false_claims(top, claims) == []
