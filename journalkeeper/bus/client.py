@@ -26,7 +26,7 @@ from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, N
 from journalkeeper.model.manager import Finding, HistorySpan, Manager
 from journalkeeper.model.progress import NONE_YET, Progress
 from journalkeeper.model.run import Report, decode_report
-from journalkeeper.model.schema import from_properties, name_fields, parse_record
+from journalkeeper.model.schema import name_fields, parse_record
 
 CONNECT_S: Final = 5.0
 """How long a bus may take until the client is connected and knows the service."""
@@ -106,7 +106,7 @@ class Service:
             listed = found.pop(name, ())
             with suppress(ValueError):  # of another version
                 found[name] = tuple(parse_record(kind, name_fields(kind, one)) for one in listed)
-        return from_properties(Manager(), found)
+        return Manager(**name_fields(Manager, found))
 
     def plan(self, request: Request) -> Plan:
         """Return the plan that the service makes for `request`, with a notice if rows are missing.
@@ -174,7 +174,7 @@ class Service:
         if now.get("State") == "queued":
             on_progress(Progress(0, 0, QUEUED, 0, 0))
         elif now.get("FileTotal"):
-            on_progress(from_properties(NONE_YET, now))
+            on_progress(NONE_YET._replace(**name_fields(Progress, now)))
 
     def _hear(self, message: Received) -> None:
         """Store a signal. Signals of other programs, which can have the same name, are ignored."""

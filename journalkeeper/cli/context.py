@@ -27,11 +27,10 @@ from journalkeeper.model.units import DAY_US
 
 
 class Context:
-    """One run of a command. `engine` replaces the engine that the configuration describes."""
+    """One run of a command."""
 
-    def __init__(self, args: argparse.Namespace, output: Output, engine: Engine | None = None) -> None:
+    def __init__(self, args: argparse.Namespace, output: Output) -> None:
         self._args = args
-        self._engine = engine
         self.output = output
         self.state_directory = state.default_directory()
         self.privileged = os.geteuid() == 0
@@ -47,14 +46,14 @@ class Context:
         return validation.from_assignments(found)
 
     def engine(self, config: Config | None = None, *, patient: bool = False) -> Engine:
-        """Return the engine that this Context was given, else a new one for `config`, by default the one on disk.
+        """Return an engine for `config`, by default the configuration on disk.
 
         With `patient`, which only the service sets, the engine follows flushes and measures no disk bytes, and -D need
         not exist.
 
         Raises: as `config` and `list_directories`.
         """
-        return self._engine or Engine(
+        return Engine(
             config or self.config(),
             directories=self.list_directories(patient=patient),
             state_directory=self.state_directory,
@@ -69,7 +68,7 @@ class Context:
         Raises: HungError if the service does not answer; BusyBusError if the bus does not; KeeperError if the service
         refuses.
         """
-        return Service.find() if self._engine is None and self.means_service() else None
+        return Service.find() if self.means_service() else None
 
     def read_service(self) -> Manager | Hung | Unknown | None:
         """Return the running service's report, Hung or Unknown with the reason, or None where `running` does."""

@@ -15,16 +15,15 @@ from collections.abc import Sequence
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.output import Output, complain
 from journalkeeper.cli.parser import COMMANDS, Command, parse
-from journalkeeper.engine import Engine
 from journalkeeper.model.errors import ConfigError, FileError, KeeperError, NeedsRootError, UsageError
 
 DONE, FAILED, USAGE = 0, 1, 2
 
 
-def run(words: Sequence[str], engine: Engine | None = None) -> int:
+def run(words: Sequence[str]) -> int:
     """Run the command in `words` and return the exit status. Errors of the user and of the system go to stderr.
 
-    Only an exception that is a bug is not caught. A test can pass an `engine` in place of the host's.
+    Only an exception that is a bug is not caught.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -32,7 +31,7 @@ def run(words: Sequence[str], engine: Engine | None = None) -> int:
     try:
         args = parse(words)
         command = next(row for row in COMMANDS if row.name == args.command)
-        return int(command.load().run(args, Context(args, Output(args), engine)))
+        return int(command.load().run(args, Context(args, Output(args))))
     except SystemExit:  # --help and --version have been written
         return DONE
     except BrokenPipeError:  # the reader has seen enough

@@ -30,14 +30,12 @@ from journalkeeper.cli.evidence import gather
 from journalkeeper.health.evidence import Evidence, Unknown, Wanted
 from journalkeeper.health.finding import supply
 from journalkeeper.journald import conf
-from journalkeeper.model.errors import FileError, KeeperError, UsageError
+from journalkeeper.model.errors import KeeperError, UsageError
 from journalkeeper.model.schema import Inline
 from journalkeeper.observe.machine import OURS, RETENTION
 from journalkeeper.report.retention import Retention, describe_retention, dropin, retention
 from journalkeeper.whole_file import write_whole
 
-MODE: Final = 0o644
-WRITE: Final = "write the setting for journald"
 ACTIVATION: Final = "systemctl reload-or-restart systemd-journald makes journald apply it."
 """A reload if journald's version can, else a restart."""
 
@@ -62,8 +60,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
     With --apply, also write the drop-in for journald; with --undo, only remove it. journald applies neither by itself.
 
-    Raises: UsageError for -D with --apply or --undo; KeeperError if the retention is unknown; FileError if the
-        drop-in cannot be written or removed; as `_write_dropin`; without --undo as `Context.config` and `gather`.
+    Raises: UsageError for -D with --apply or --undo; KeeperError if the retention is unknown; OSError if the
+        drop-in cannot be removed; as `_write_dropin`; without --undo as `Context.config` and `gather`.
     """
     if args.directory is not None and (args.apply or args.undo):
         raise UsageError("--apply and --undo change the settings of this host's journald; leave out -D")
@@ -89,22 +87,17 @@ def _write_dropin(found: Retention, evidence: Evidence) -> bool:
     """Write the drop-in for journald, and return True, or False if it already has this content.
 
     Raises: KeeperError if no unit of journalkeeper is known to be active, or if another file overrides the drop-in,
-    which then stays; FileError.
+    which then stays; FileError; OSError if the old file cannot be read.
     """
     if isinstance(evidence.units, Unknown):
-        raise KeeperError(
-            f"the retention cannot be set, because the state of journalkeeper's units is unknown: {evidence.units.why}"
-        )
+        raise KeeperError(f"the state of journalkeeper's units is unknown: {evidence.units.why}")
     if not any(unit.name in OURS and unit.active == "active" for unit in evidence.units):
         raise KeeperError("no running unit compresses the archives: first systemctl enable --now journalkeeper.service")
     text = dropin(found)
-    try:
-        changes = not os.path.exists(RETENTION) or Path(RETENTION).read_text(errors="replace") != text
-        os.makedirs(os.path.dirname(RETENTION), exist_ok=True)
-    except OSError as error:
-        raise FileError.wrap(WRITE, RETENTION, error) from error
+    changes = not os.path.exists(RETENTION) or Path(RETENTION).read_text(errors="replace") != text
     if changes:
-        write_whole(WRITE, RETENTION, text, mode=MODE)
+        os.makedirs(os.path.dirname(RETENTION), exist_ok=True)
+        write_whole("write the setting for journald", RETENTION, text, mode=0o644)
     use = conf.read_settings().system_max_use_bytes
     if use != found.proposed_use_bytes:
         shows = "systemd-analyze cat-config systemd/journald.conf shows it"
@@ -113,13 +106,11 @@ def _write_dropin(found: Retention, evidence: Evidence) -> bool:
 
 
 def _remove_dropin() -> bool:
-    """Remove the drop-in, and its directory if empty. Return False if there was none. Raises: FileError."""
+    """Remove the drop-in, and its directory if empty. Return False if there was none. Raises: OSError."""
     try:
         os.unlink(RETENTION)
     except FileNotFoundError:
         return False
-    except OSError as error:
-        raise FileError.wrap("remove it", RETENTION, error) from error
     with suppress(OSError):  # other drop-ins are in it
         os.rmdir(os.path.dirname(RETENTION))
     return True

@@ -188,14 +188,6 @@ def to_properties(value: object) -> dict[str, object]:
     return found
 
 
-def from_properties(before: T, values: Mapping[str, Any]) -> T:
-    """Return a copy of `before` with the values of the D-Bus properties `values`, which are not checked.
-
-    A field whose property is missing, as from an older version, keeps its value.
-    """
-    return before._replace(**name_fields(type(before), values))  # type: ignore[attr-defined,no-any-return]
-
-
 def name_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of D-Bus properties by the fields of the record class `kind`; None for the `none` of a Key."""
     there = [row for row in bus_rows(kind) if row.bus in values]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from journalkeeper.cli.context import Context
 from journalkeeper.cli.program import run
 from journalkeeper.engine import Engine
 from tests import bus as buses
@@ -49,7 +50,11 @@ def typed(capsys: pytest.CaptureFixture[str]) -> Typed:
 
     def typed(*words: str, engine: Engine | None = None) -> Said:
         capsys.readouterr()
-        status = run(words, engine)
+        with pytest.MonkeyPatch.context() as patch:
+            if engine is not None:
+                patch.setattr(Context, "engine", lambda *_, **_others: engine)
+                patch.setattr(Context, "running", lambda _: None)
+            status = run(words)
         return Said(status, *capsys.readouterr())
 
     return typed

@@ -171,7 +171,7 @@ def test_apply_writes_the_drop_in_once_and_undo_removes_it(given: Given, typed: 
 @pytest.mark.parametrize(
     ("units", "why"),
     [
-        (Unknown("there is no system bus"), "the retention cannot be set, because the state of journalkeeper"),
+        (Unknown("there is no system bus"), "the state of journalkeeper's units is unknown: there is no"),
         ((Unit("journalkeeper.service", "inactive", "dead", "enabled"),), "no running unit compresses the archives"),
     ],
 )

@@ -15,7 +15,7 @@ from journalkeeper.model import Action, Outcome, Plan, Range, Reason, Result, Sk
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.plans import NOWHERE
 from journalkeeper.model.run import Report, decode_report
-from journalkeeper.model.schema import from_properties, parse_record, to_json, to_properties, write_json
+from journalkeeper.model.schema import name_fields, parse_record, to_json, to_properties, write_json
 from tests import hosts
 from tests.unit.test_bus_contract import shapes
 
@@ -93,4 +93,4 @@ MANAGER = Manager("1", "ok", [], (), (), "idle", "", ["/j"], 3, 9, 4, 1, True, 5
     "manager", [MANAGER, MANAGER._replace(next_flush_us=None, last_run_us=None, budget_left_bytes=None)]
 )
 def test_the_services_properties_are_read_back(manager: Manager) -> None:
-    assert from_properties(Manager(), to_properties(manager)) == manager
+    assert Manager(**name_fields(Manager, to_properties(manager))) == manager
