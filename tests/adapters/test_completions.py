@@ -57,11 +57,9 @@ def tab(request: pytest.FixtureRequest, made: Path, tmp_path: Path) -> Tab:
             ("--since", "--version", "--upkeep"),
         ),
         ("journalkeeper scan --json=", ("short", "pretty", "off"), NAMES),
-        ("journalkeeper defrag --compress=", ("zstd", "zlib", "lzo", "no"), NAMES),
         ("journalkeeper scan ./", ("old.journal", "torn.journal~", "journal"), ("new.conf",)),
         ("journalkeeper scan -D ./", ("journal",), ("old.journal", "new.conf")),
         ("journalkeeper check-config --config ./", ("new.conf",), ()),
-        ("journalkeeper explain ./", ("old.journal", "journal"), ()),
         ("journalkeeper status ./", (), ("old.journal", "new.conf")),
     ],
 )

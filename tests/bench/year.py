@@ -46,7 +46,7 @@ from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe.scratch_volume import run
 from journalkeeper.report.charts import ROWS, Chart, Layer
 from tests.bench.boots import MESSAGES, OWN, Strategy, boot_cold, prepare, read_outcomes
-from tests.bench.figures import MIB, Figure, Option, at_least, at_most, count_is, mib, parser, show, side_by_side, start
+from tests.bench.figures import MIB, Figure, Option, at_least, at_most, count_is, parser, show, side_by_side, start
 from tests.guest.host import Guest, missing
 from tests.volumes import disk_bytes
 
@@ -196,23 +196,9 @@ def live_or_end(name: str, together: Barrier, work: Callable[[], None]) -> None:
         print(f"{name}: {error!r}", file=sys.stderr)
 
 
-def name_tool(outcome: dict[str, Any]) -> str:
-    """Return the tool of an outcome: "compaction" for an archive (its name has an "@"), "ranges" for an active file."""
-    if outcome["action"] in {"rotate", "set-nocow"}:
-        return str(outcome["action"])
-    return "compaction" if "@" in Path(outcome["path"]).name else "ranges"
-
-
-def describe_tools(outcomes: list[dict[str, Any]]) -> list[str]:
-    """Return a line for each tool: its outcomes, the bytes written, and the extents that a reader no longer seeks."""
-    lines = []
-    for tool in sorted(set(map(name_tool, outcomes))):
-        ours = [one for one in outcomes if name_tool(one) == tool]
-        done = [one for one in ours if one["result"] == "done"]
-        saved = sum(max(0, one["extents_before"] - one["extents_after"]) for one in done)
-        written = mib(sum(one["bytes_written"] for one in ours))
-        lines.append(f"{tool}: {len(done)} of {len(ours)} done, {written} written, {saved} extents saved")
-    return lines
+def is_compaction(outcome: dict[str, Any]) -> bool:
+    """Return whether an archive was compacted: its name has an "@", and so has that of no active file."""
+    return outcome["result"] == "done" and "@" in Path(outcome["path"]).name
 
 
 def describe_looks(name: str, looks: list[Look]) -> list[str]:
@@ -297,16 +283,10 @@ def main() -> None:
         sys.exit(1)
     looks = {name: ours[:boots] for name, ours in looks.items()}
     ours = {name: found for name, found in outcomes.items() if found}
-    done = Counter(
-        (name, one["path"])
-        for name, found in ours.items()
-        for one in found
-        if name_tool(one) == "compaction" and one["result"] == "done"
-    )
+    done = Counter((name, one["path"]) for name, found in ours.items() for one in filter(is_compaction, found))
     notes = [
         f"{asked.release}, {asked.days} days of {asked.flushes} flushes, {asked.iops} IOPS at timed boots",
         *(line for name, seen in looks.items() for line in describe_looks(name, seen)),
-        *(f"{name}: {line}" for name, found in ours.items() for line in describe_tools(found)),
     ]
     rows = [
         *(row for name, seen in looks.items() for row in judge(name, seen, looks["untouched"])),
