@@ -2,7 +2,7 @@
 """One run: observe, plan, execute, record.
 
 Data flows one way: one look, one plan made from it, and one outcome for each action, which is recorded before the next
-action begins. `look_and_plan` is a `run` that stops before it touches a file. A file that changed since the look gets
+action begins. `plan` is a `run` that stops before it touches a file. A file that changed since the look gets
 the outcome `changed` and waits for the next plan.
 """
 
@@ -121,18 +121,14 @@ class Engine:
         return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan that `run` would carry out now. Raises: as `look_and_plan`."""
-        return self.look_and_plan(request)[1]
-
-    def look_and_plan(self, request: Request) -> tuple[Host, Plan]:
-        """Return the host with its history, empty if missing, and the plan that `run` would carry out now.
+        """Return the plan that `run` would carry out now. A history that is missing counts as empty.
 
         Raises: as `look`; KeeperError if the history cannot be read, NeedsRootError among them.
         """
         with closing(Record(self.state_directory, read_only=True)) as record:
-            _, host, planned = self._see_and_plan(request, record, marked=True)
+            _, _, planned = self._see_and_plan(request, record, marked=True)
             self.memory.records.past = None, {}  # without the lock, another process may be adding to it
-            return host, planned._replace(notices=record.ignored)
+            return planned._replace(notices=record.ignored)
 
     def _see_and_plan(self, request: Request, record: Record, *, marked: bool) -> tuple[Seen, Host, Plan]:
         """Return a look, its host and its plan. A plan for active files is made again from maps that are read now."""

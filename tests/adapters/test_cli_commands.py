@@ -81,8 +81,9 @@ class FakeEngine(Engine):
             raise self.error
         return Host(0, self.files, (), (), {}, 0)
 
-    def look_and_plan(self, request: Request) -> tuple[Host, Plan]:
-        return self.look(request), self.answer
+    def plan(self, request: Request) -> Plan:
+        self.look(request)
+        return self.answer
 
     def run(
         self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool], **_others: object

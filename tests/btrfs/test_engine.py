@@ -364,7 +364,7 @@ def test_the_service_rewrites_an_active_file_by_its_present_map(
     mapped.clear()
     service.look(Request())
     assert mapped == []
-    (action,) = service.look_and_plan(Request(allow_unshare=True))[1].actions
+    (action,) = service.plan(Request(allow_unshare=True)).actions
     assert mapped
     assert 0 < action.unshared_bytes < action.bytes_to_write
 
@@ -377,7 +377,7 @@ def test_the_disk_then_stores_twice_what_the_plan_of_an_active_file_says(
     run("cp", "--reflink=always", active, copy)
     scatter(active, end_bytes=round(changed * len(journal_bytes)))
     engine, asked = keep(), NOW._replace(active=True, allow_unshare=True)
-    (action,) = engine.look_and_plan(asked)[1].actions
+    (action,) = engine.plan(asked).actions
     before = disk_bytes(active, copy)
     (outcome,) = go(engine, asked).outcomes
     grown = disk_bytes(active, copy) - before
@@ -551,7 +551,7 @@ def test_the_service_plans_and_works_while_one_of_its_directories_is_away(
     """A disk that comes later, or another machine's share."""
     (path,) = archives(top / MACHINE, journal_bytes, 1)
     engine = make_engine(place / "nowhere", top, follows=True)
-    assert [action.path for action in engine.look_and_plan(NOW)[1].actions] == [str(path)]
+    assert [action.path for action in engine.plan(NOW).actions] == [str(path)]
     assert what_became(go(engine)) == {path.name: Reason.FRAGMENTED}
 
 

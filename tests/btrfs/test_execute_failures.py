@@ -332,7 +332,7 @@ def test_a_run_that_finds_a_note_does_its_work_in_the_same_turn(
     killed_while_its_mtime_was_moved(path)
     assert look(path)[0].mtime_ns == OLD_NS + 1
     engine = make_engine(top, config=ALWAYS)
-    engine.look_and_plan(NOW)
+    engine.plan(NOW)
     assert NOTE in os.listxattr(path)  # a plan changes nothing
     report = go(engine)
     assert report.notices == (f"{path}: modification time restored after a killed run",)

@@ -77,13 +77,13 @@ def test_a_plan_waits_for_who_uses_its_own_disk_and_not_for_another(
     engine = make_engine(volumes[0].mountpoint, config=config)
 
     def reasons() -> list[Reason]:
-        return [skip.reason for skip in engine.look_and_plan(Request())[1].skipped]
+        return [skip.reason for skip in engine.plan(Request()).skipped]
 
     with writing(volumes[1]):
         assert eventually(lambda: reasons() == [])
     with writing(volumes[0]):
         assert eventually(lambda: reasons() == [Reason.PRESSURE])
-        assert engine.look_and_plan(Request(now=True))[1].actions
+        assert engine.plan(Request(now=True)).actions
 
 
 # Before each piece

@@ -63,8 +63,8 @@ def test_only_a_run_makes_journald_sync(engine: Engine, monkeypatch: pytest.Monk
     monkeypatch.setattr(control, "synchronize", asked.append)
     monkeypatch.setattr(FlushTimer, "needs_sync", lambda *_: True)
     monkeypatch.setattr(flushes, "ASKED_LOOKS", 0)
-    assert engine.look_and_plan(NOW)[1].syncs
-    engine.look_and_plan(NOW._replace(paths=(f"{engine.directories[0]}/{MACHINE}/system.journal",)))
+    assert engine.plan(NOW).syncs
+    engine.plan(NOW._replace(paths=(f"{engine.directories[0]}/{MACHINE}/system.journal",)))
     engine.look(NOW)
     go(engine, stop=lambda: True)
     assert asked == []
@@ -78,10 +78,10 @@ def test_a_directory_that_became_a_link_after_it_was_checked_leads_nowhere(engin
     sub = top / "remote" / "sub"
     (name,) = os.listdir(sub)
     checked = worker.resolve(Request(paths=(f"{sub}/{name}",), now=True), engine.directories)
-    assert [action.path for action in engine.look_and_plan(checked)[1].actions] == [f"{sub}/{name}"]
+    assert [action.path for action in engine.plan(checked).actions] == [f"{sub}/{name}"]
     sub.rename(top / "remote" / "moved")
     sub.symlink_to(top.parent / "elsewhere")
-    _, found = engine.look_and_plan(checked)
+    found = engine.plan(checked)
     assert found.actions == ()
     assert [skip.path for skip in found.skipped] == [f"{sub}/{name}"]
     with pytest.raises(UsageError, match="not below"):
@@ -241,7 +241,7 @@ def test_a_shared_archive_is_not_stored_again_where_it_cannot_be_compressed(
     run("cp", "--reflink=always", archive, volume.mountpoint / "copy")
     remount(volume, "nodatasum")
     engine = make_engine(machine.parent, config=EAGER)
-    _, chosen = engine.look_and_plan(Request(archived=True, now=True))
+    chosen = engine.plan(Request(archived=True, now=True))
     assert not chosen.actions
     (skip,) = chosen.skipped
     assert skip.reason is Reason.SHARED
@@ -448,7 +448,7 @@ def test_a_read_only_subvolume_is_known_before_the_plan(
         assert not read_volume(fd).read_only_subvolume
         run("btrfs", "property", "set", "-t", "subvol", root, "ro", "true")
         assert read_volume(fd).read_only_subvolume
-    _, chosen = engine.look_and_plan(Request(now=True, upkeep=True))
+    chosen = engine.plan(Request(now=True, upkeep=True))
     assert not chosen.actions
     assert {skip.reason for skip in chosen.skipped} >= {Reason.READ_ONLY}
     assert all("subvolume is read-only" in skip.detail for skip in chosen.skipped if skip.reason is Reason.READ_ONLY)
