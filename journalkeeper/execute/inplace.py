@@ -22,6 +22,7 @@ from journalkeeper.btrfs import defrag, fiemap, inode, writeback
 from journalkeeper.btrfs.fiemap import Extent
 from journalkeeper.execute.pace import LEAST_BYTES, Pace
 from journalkeeper.execute.verified_file import VerifiedFile, open_for_writing
+from journalkeeper.journald import opening
 from journalkeeper.model import MIB, Action, Range, Reason
 from journalkeeper.model.compression import Compression, parse_compression
 from journalkeeper.model.plans import join_ranges
@@ -202,14 +203,11 @@ def free_unwritten(held: VerifiedFile, pace: Pace) -> None:
     first = next(ranges, None)
     if first is None:
         return
-    with open_for_writing(held) as fd:
-        hole = os.open(".", HOLE_FLAGS, 0o600, dir_fd=held.dir_fd)
-        try:
-            if inode.is_nocow(hole) and not inode.is_nocow(fd):
-                inode.set_flags(hole, 0)
-            for offset, length in chain([first], ranges):
-                if not pace.can_go_on():
-                    break
-                writeback.free_zeros(fd, hole, offset, length)
-        finally:
-            os.close(hole)
+    made = os.open(".", HOLE_FLAGS, 0o600, dir_fd=held.dir_fd)
+    with opening.hold(made) as hole, open_for_writing(held) as fd:
+        if inode.is_nocow(hole) and not inode.is_nocow(fd):
+            inode.set_flags(hole, 0)
+        for offset, length in chain([first], ranges):
+            if not pace.can_go_on():
+                break
+            writeback.free_zeros(fd, hole, offset, length)

@@ -18,7 +18,7 @@ from journalkeeper.btrfs import fiemap, inode, kernel, mtime_note, writeback
 from journalkeeper.execute.inplace import join_near
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import Failed, Refused, VerifiedFile, look_again
-from journalkeeper.journald import names
+from journalkeeper.journald import names, opening
 from journalkeeper.model import MIB, Action, Range, Reason
 from journalkeeper.model.compression import parse_compression
 from journalkeeper.policy.saving import least_extents
@@ -48,8 +48,7 @@ def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
     that follows the exchange: see `_exchange_names`.
     """
     os.fsync(held.fd)
-    copy = os.open(".", COPY_FLAGS, 0o600, dir_fd=held.dir_fd)
-    try:
+    with opening.hold(os.open(".", COPY_FLAGS, 0o600, dir_fd=held.dir_fd)) as copy:
         _give_owner(copy, held.status)
         _strip_attributes(held.fd, copy)
         _copy_xattrs(held.fd, copy)  # also before the data, which would be written in vain without the right to do so
@@ -64,8 +63,6 @@ def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
                 raise
         if pace.ended is None:
             _exchange_names(held, copy)
-    finally:
-        os.close(copy)
     return expected
 
 

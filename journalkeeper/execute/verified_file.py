@@ -12,7 +12,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final, NamedTuple
 
 from journalkeeper.btrfs import fiemap, inode
@@ -132,9 +132,8 @@ def list_loop_files() -> Iterator[str]:
                     raise
 
 
-@contextmanager
-def open_for_writing(held: VerifiedFile) -> Iterator[int]:
-    """Open the same inode for writing, yield its descriptor, and close it at the end of the block.
+def open_for_writing(held: VerifiedFile) -> AbstractContextManager[int]:
+    """Open the same inode for writing. The context is its descriptor, which is closed at the end.
 
     The file is opened through /proc, so that no name is resolved again. O_NONBLOCK is necessary: with another program's
     lease on the file, the call would wait for /proc/sys/fs/lease-break-time.
@@ -142,10 +141,6 @@ def open_for_writing(held: VerifiedFile) -> Iterator[int]:
     Raises: Refused if another program has a lease on the file; OSError: EROFS, EPERM immutable, ETXTBSY.
     """
     try:
-        fd = os.open(f"/proc/self/fd/{held.fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        return opening.hold(os.open(f"/proc/self/fd/{held.fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
     except BlockingIOError as error:
         raise Refused(Reason.IN_USE, "a program has a lease on the file") from error
-    try:
-        yield fd
-    finally:
-        os.close(fd)
