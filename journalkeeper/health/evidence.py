@@ -8,7 +8,7 @@ page escapes them.
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Final, NamedTuple
 
 from journalkeeper.config import Config
@@ -53,16 +53,25 @@ class Hung(NamedTuple):
     is_bus_busy: bool = False
 
 
-class Obstacle(StrEnum):
-    """Why the service, or with READ_ONLY any process, cannot write to a directory."""
+PERMIT: Final = "systemctl edit journalkeeper && systemctl restart journalkeeper   # [Service] ReadWritePaths={}"
+"""systemd makes the mounts of a unit when it starts."""
 
-    MISSING = "missing"
-    READ_ONLY = "read-only"
-    MOUNT = "mount"
-    LATE = "late"
-    SUBVOLUME = "subvolume"
-    MODE = "mode"
-    ATTRIBUTE = "attribute"
+CANNOT: Final = "The service cannot write to {}: "
+
+
+class Obstacle(Enum):
+    """Why the service, or with READ_ONLY any process, cannot write to a directory: the sentence and the remedy.
+
+    Without CAP_DAC_OVERRIDE root may not write as any owner.
+    """
+
+    MISSING = f"{CANNOT}it does not exist.", "mkdir -p {}"
+    READ_ONLY = "{} is mounted read-only.", "mount -o remount,rw {}"
+    MOUNT = f"{CANNOT}ReadWritePaths= of the unit lacks it.", PERMIT
+    LATE = f"{CANNOT}it was not writable when the service started.", f"systemctl restart {SERVICE}"
+    SUBVOLUME = f"{CANNOT}this subvolume is read-only.", "btrfs property set {} ro false"
+    MODE = f"{CANNOT}its owner or mode forbids it.", "chown root {0} && chmod u+rwx {0}"
+    ATTRIBUTE = f"{CANNOT}it is immutable or append-only.", "chattr -ia {}"
 
 
 ROOM_BYTES: Final = 64 * MIB

@@ -28,9 +28,6 @@ NAME_CHARACTERS = 60
 UNSEEN = frozenset({Reason.UNREADABLE, Reason.IO_ERROR, Reason.REFUSED, Reason.INTERNAL_ERROR, Reason.TOO_MANY})
 """Reasons for which a file was not looked at although it exists."""
 
-CHANGE: Final = "systemctl edit {0} && systemctl restart {0}   # [Service] {1}"
-"""The command for a setting of a unit: systemd tells journald a unit's limits, and makes its mounts, when it starts."""
-
 FIRST_LOOK: Final = Unknown("the service has just started and has not yet examined all files")
 """The answer of a rule that needs the result of the service's first look at the files."""
 

@@ -28,7 +28,7 @@ from journalkeeper.health.evidence import (
     is_up,
     lacks_quota,
 )
-from journalkeeper.health.finding import CHANGE, FIRST_LOOK, Answers, list_names, problem
+from journalkeeper.health.finding import FIRST_LOOK, Answers, list_names, problem
 from journalkeeper.model import Reason, Volume
 from journalkeeper.model.manager import Facts, Manager
 from journalkeeper.model.units import DAY_US, MINUTE_US, format_span, pluralize, spell_size
@@ -47,21 +47,6 @@ UNMASK: Final = "systemctl unmask {0} && systemctl unmask --runtime {0} && "
 RELOAD: Final = "systemctl try-reload-or-restart journalkeeper.service"
 LOG: Final = "journalctl -u journalkeeper -n 20"
 RESTART: Final = "systemctl restart journalkeeper.service"
-
-CANNOT: Final = "The service cannot write to {}: "
-UNWRITABLE: Final = {
-    Obstacle.MISSING: (f"{CANNOT}it does not exist.", "mkdir -p {}"),
-    Obstacle.READ_ONLY: ("{} is mounted read-only.", "mount -o remount,rw {}"),
-    Obstacle.MOUNT: (
-        f"{CANNOT}ReadWritePaths= of the unit lacks it.",
-        CHANGE.format("journalkeeper", "ReadWritePaths={}"),
-    ),
-    Obstacle.LATE: (f"{CANNOT}it was not writable when the service started.", RESTART),
-    Obstacle.SUBVOLUME: (f"{CANNOT}this subvolume is read-only.", "btrfs property set {} ro false"),
-    Obstacle.MODE: (f"{CANNOT}its owner or mode forbids it.", "chown root {0} && chmod u+rwx {0}"),
-    Obstacle.ATTRIBUTE: (f"{CANNOT}it is immutable or append-only.", "chattr -ia {}"),
-}
-"""The sentence and the remedy for each obstacle. Without CAP_DAC_OVERRIDE root may not write as any owner."""
 
 
 def journald_silent(silent: tuple[tuple[str, Silence], ...]) -> Answers:
@@ -204,7 +189,7 @@ def directory_unwritable(unwritable: tuple[tuple[str, Obstacle], ...]) -> Answer
     remedy for the first.
     """
     if unwritable:
-        paths, (sentence, remedy) = [path for path, _ in unwritable], UNWRITABLE[unwritable[0][1]]
+        paths, (sentence, remedy) = [path for path, _ in unwritable], unwritable[0][1].value
         yield problem(sentence.format(list_names(paths)), remedy.format(quote(paths[0])), directories=list(paths))
 
 
