@@ -21,7 +21,7 @@ from typing import Final
 from journalkeeper.btrfs import defrag, fiemap, inode, writeback
 from journalkeeper.btrfs.fiemap import Extent
 from journalkeeper.execute.pace import LEAST_BYTES, Pace
-from journalkeeper.execute.verified_file import VerifiedFile, open_for_writing
+from journalkeeper.execute.verified_file import Refused, VerifiedFile, open_for_writing
 from journalkeeper.journald import opening
 from journalkeeper.model import MIB, Action, Range, Reason
 from journalkeeper.model.compression import Compression, parse_compression
@@ -161,12 +161,22 @@ def read_through(fd: int, ranges: tuple[Range, ...], pace: Pace) -> None:
 
     The rewrite does not report such a block: the kernel skips the rest of the piece and returns success.
 
-    Raises: OSError: EIO a block cannot be read.
+    Raises: as `read_parts`; OSError: EIO a block cannot be read.
     """
-    for start, length in pace.iterate_reads(ranges):
-        offset, end = start, start + length
-        while offset < end and (data := os.pread(fd, min(READ_BYTES, end - offset), offset)):
-            offset += len(data)
+    for offset, length in pace.iterate_reads(ranges):
+        for _ in read_parts(fd, offset, length):
+            pass
+
+
+def read_parts(fd: int, offset: int, length: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, data) of the parts of a range. Raises: Refused if the file ends before; OSError."""
+    end = offset + length
+    while offset < end:
+        data = os.pread(fd, min(READ_BYTES, end - offset), offset)
+        if not data:
+            raise Refused(Reason.CHANGED, "the file became shorter during the work")
+        yield offset, data
+        offset += len(data)
 
 
 def _wait_for_extents(fd: int, before: int) -> None:

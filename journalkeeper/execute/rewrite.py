@@ -10,20 +10,19 @@ from __future__ import annotations
 import errno
 import os
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import chain
 from typing import Final
 
 from journalkeeper.btrfs import fiemap, inode, kernel, mtime_note, writeback
-from journalkeeper.execute.inplace import join_near
+from journalkeeper.execute.inplace import join_near, read_parts
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import Failed, Refused, VerifiedFile, look_again
 from journalkeeper.journald import names, opening
-from journalkeeper.model import MIB, Action, Range, Reason
+from journalkeeper.model import Action, Range, Reason
 from journalkeeper.model.compression import parse_compression
 from journalkeeper.policy.saving import least_extents
 
-READ_BYTES: Final = MIB
 COMPRESSION_PROPERTY: Final = "btrfs.compression"
 COPY_FLAGS: Final = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC | os.O_NOATIME
 """Flags for a copy without a name, whose access time does not change when it is read for verification."""
@@ -116,22 +115,12 @@ def _copy_data(held: VerifiedFile, copy: int, action: Action, pace: Pace) -> int
     os.ftruncate(copy, held.status.st_size)
     runs = fiemap.find_data(held.fd, sync=True)
     for offset, length in pace.iterate_pieces(Range(offset, length, 0) for offset, length in runs):
-        for at, data in _read_parts(held.fd, offset, length):
+        for at, data in read_parts(held.fd, offset, length):
             _write_all(copy, data, at)
         writeback.sync_file_range(copy, offset, length)
     if compression is not None:
         os.removexattr(copy, COMPRESSION_PROPERTY)
     return least_extents(fiemap.find_data(held.fd, sync=False), compressed=compression is not None)
-
-
-def _read_parts(fd: int, offset: int, length: int) -> Iterator[tuple[int, bytes]]:
-    end = offset + length
-    while offset < end:
-        data = os.pread(fd, min(READ_BYTES, end - offset), offset)
-        if not data:
-            raise Refused(Reason.CHANGED, "the file became shorter during the copy")
-        yield offset, data
-        offset += len(data)
 
 
 def _write_all(fd: int, data: bytes, offset: int) -> None:
@@ -197,7 +186,7 @@ def require_equal_attributes(original: int, copy: int) -> None:
 def require_equal_data(original: int, copy: int, runs: Iterable[tuple[int, int]]) -> None:
     """Raise Failed if the content of `runs`, (offset, length), differs; Refused if a file ends before. OSError."""
     for offset, length in runs:
-        for theirs, ours in zip(_read_parts(original, offset, length), _read_parts(copy, offset, length), strict=True):
+        for theirs, ours in zip(read_parts(original, offset, length), read_parts(copy, offset, length), strict=True):
             if theirs != ours:
                 raise Failed(Reason.MISMATCH, "the copy's content differs from the original's")
 
