@@ -177,7 +177,7 @@ class Engine:
         with ExitStack() as stack:
             if publisher is not None:
                 stack.push(publisher.publish_failure)
-            ends = self._make_stop(stop, stack.enter_context(state.Lock(self.state_directory)), request)
+            ends = partial(self._must_end, stop, stack.enter_context(state.Lock(self.state_directory)), request)
             record = self._open_history(stack, request)
             seen, host, chosen = self._see_and_plan(request, record, marked=not watching)
             worker = Runner(self.config, self.memory.flushes, self.memory.piece_times, hurry=request.hurries, stop=ends)
@@ -339,20 +339,15 @@ class Engine:
             made_nocow=record.list_nocow_directories(now),
             began_us=self.memory.began_us,
             has_levels=HAS_LEVELS,
-            on_battery=self._is_on_battery(),
+            on_battery=load.is_on_battery(),
             waiting={path: wait.reason for path, wait in self._read_waits(record).items()},
         )
 
-    def _is_on_battery(self) -> bool:
-        return not self.config.window.on_battery and load.is_on_battery()
-
-    def _make_stop(self, stop: Callable[[], bool], lock: state.Lock, request: Request) -> Callable[[], bool]:
-        """Return a function that is True after `stop` or the loss of the lock, and during a rest."""
-
-        def rests() -> bool:
-            return find_rest(now_us(), request, self.config, on_battery=self._is_on_battery()) is not None
-
-        return lambda: stop() or not lock.is_held() or rests()
+    def _must_end(self, stop: Callable[[], bool], lock: state.Lock, request: Request) -> bool:
+        """Return whether a run must end: after `stop` or the loss of the lock, and in a rest."""
+        if stop() or not lock.is_held():
+            return True
+        return find_rest(now_us(), request, self.config, on_battery=load.is_on_battery()) is not None
 
     def _read_waits(self, record: Record) -> dict[str, Wait]:
         known = self.memory.records.waiting

@@ -51,7 +51,6 @@ class Host(NamedTuple):
     hours. `made_nocow` are the directories on which +C was set in the last week, as recorded.
     `began_us` is the start of the service, None for a command. `waiting` has the reason of each waiting file, by path.
     With `has_levels` the kernel compresses in place with a level.
-    `on_battery` is only known where it matters (OnBattery=no).
     """
 
     now_us: int
