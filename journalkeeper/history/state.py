@@ -86,11 +86,10 @@ class Lock:
 
     def is_held(self) -> bool:
         """Return whether the lock is still valid: in the block, until its file or directory is removed or replaced."""
-        try:
+        with suppress(OSError):  # gone, or no longer to be reached
             there = os.stat(self._path, follow_symlinks=False)
-        except OSError:  # gone, or no longer to be reached
-            return False
-        return self._descriptor is not None and os.path.samestat(there, os.fstat(self._descriptor))
+            return self._descriptor is not None and os.path.samestat(there, os.fstat(self._descriptor))
+        return False
 
     def renew(self) -> None:
         """Take the lock at the path again if it is no longer valid. Raises: as at the entry of the `with` block."""

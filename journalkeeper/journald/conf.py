@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from journalkeeper.config import files
@@ -67,14 +68,12 @@ def from_assignments(rows: list[files.Assignment], namespace: str = "") -> Setti
     for row in rows:
         if row.fatal:
             break
-        known = _KEYS.get(row.key) if row.section == "Journal" else None
-        if known is None:
-            continue
-        field, read = known
-        try:
-            found = found._replace(**{field: read(row.value)})
-        except ValueError:
-            continue  # journald logs "Failed to parse …, ignoring" and keeps the old value, also for an empty one
+        if row.section == "Journal" and row.key in _KEYS:
+            field, read = _KEYS[row.key]
+            with suppress(
+                ValueError
+            ):  # journald logs "Failed to parse …" and keeps the old value, also for an empty one
+                found = found._replace(**{field: read(row.value)})
     return found
 
 

@@ -15,6 +15,7 @@ import os
 import socket
 import stat
 import struct
+from contextlib import suppress
 from typing import Final
 
 from journalkeeper.journald import layout
@@ -42,12 +43,11 @@ def can_be_asked(place: layout.Directory) -> bool:
 
     Source: system_journal_open(), server_flushed_flag_is_set(), server_relinquish_var().
     """
-    try:
+    with suppress(OSError):  # without access to these places, the call would fail, too
         if not place.namespace:
             os.stat(f"{RUNTIME}/flushed")
         return has_journald(place) and stat.S_ISSOCK(os.stat(get_socket_path(place.namespace)).st_mode)
-    except OSError:
-        return False  # without access to these places, the call would fail, too
+    return False
 
 
 def has_journald(place: layout.Directory, root: str = "/") -> bool:
@@ -55,12 +55,10 @@ def has_journald(place: layout.Directory, root: str = "/") -> bool:
     if not place.machine_id or place.machine_id != layout.read_machine_id(root):
         return False
     own = f"{layout.TOP}/{'.'.join(filter(None, (place.machine_id, place.namespace)))}"
-    try:
-        if root == "/" and not os.path.samefile(place.path, own):
-            return False
-        return not place.namespace or stat.S_ISSOCK(os.stat(get_socket_path(place.namespace)).st_mode)
-    except FileNotFoundError:
-        return False
+    with suppress(FileNotFoundError):
+        if root != "/" or os.path.samefile(place.path, own):
+            return not place.namespace or stat.S_ISSOCK(os.stat(get_socket_path(place.namespace)).st_mode)
+    return False
 
 
 def rotate(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:

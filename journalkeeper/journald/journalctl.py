@@ -93,8 +93,8 @@ def read_entries(fields: Sequence[str], matches: Sequence[str], *, most: int, di
 def can_see_all(directory: str | None) -> bool:
     """Return whether the caller can read the whole journal. Return True for root without a check.
 
-    journalctl shows other users only their own entries, and writes a hint about this to stderr. The result for a user who
-    may read none has no meaning: `read_entries` raises the error.
+    journalctl shows other users only their own entries, and writes a hint about this to stderr. For a user who may read
+    none, the result has no meaning: `read_entries` raises the error.
 
     Raises: OSError if journalctl cannot be started.
     """

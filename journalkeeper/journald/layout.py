@@ -10,6 +10,7 @@ import heapq
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from journalkeeper.journald import conf
@@ -188,8 +189,7 @@ def read_machine_id(root: str = "/") -> str:
 
     Raises: OSError if the file exists but cannot be read.
     """
-    try:
-        with open(os.path.join(root, "etc/machine-id"), encoding="ascii", errors="replace") as file:
-            return file.read(64).strip()
-    except FileNotFoundError:
-        return ""
+    path = os.path.join(root, "etc/machine-id")
+    with suppress(FileNotFoundError), open(path, encoding="ascii", errors="replace") as file:
+        return file.read(64).strip()
+    return ""

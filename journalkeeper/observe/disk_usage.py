@@ -53,15 +53,14 @@ def _measure_or_ask(question: bytes, fd: int, path: str) -> int | None:
     found = QUESTIONS[question](fd)
     if found is not None:
         return found
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+    # The outcome of the work does not depend on this number.
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
         channel.settimeout(ANSWER_S)
-        try:
-            channel.connect(path)
-            socket.send_fds(channel, [question], [fd])
-            answer = channel.recv(ANSWER_BYTES)
-        except OSError:  # the outcome of the work does not depend on this number
-            return None
-    return int(answer) if answer.isdigit() else None
+        channel.connect(path)
+        socket.send_fds(channel, [question], [fd])
+        answer = channel.recv(ANSWER_BYTES)
+        return int(answer) if answer.isdigit() else None
+    return None
 
 
 def find_tool(device: int, root: str = "/") -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import chain
 from typing import Final
 
@@ -124,19 +125,16 @@ class Flushes:
         online: dict[int, int | None] = {}
         generations = NONE_READ
         for number, file in enumerate(self._actives[directory]):
-            try:
-                with opening.open_path(file.path) as fd:
-                    status, state = os.fstat(fd), header.read_state(fd)
-                    present.add(status.st_ino)
-                    age_us = self._wall() - status.st_mtime_ns // 1000
-                    self._actives[directory][number] = file._replace(state=state, mtime_ns=status.st_mtime_ns)
-                    if state is State.ONLINE and timer.may_be_live(status.st_ino, age_us, now_us):
-                        first = volume.read_generation(fd)
-                        online[status.st_ino] = None if inode.is_nocow(fd) else fiemap.locate_byte(fd, 0)
-                        generations = Generations(min(first, generations.before), volume.read_generation(fd))
-            except OSError:
-                # The file vanished, or the next whole look reports the error: there is nothing to wait for.
-                continue
+            # A file vanished, or the next whole look reports the error: there is nothing to wait for.
+            with suppress(OSError), opening.open_path(file.path) as fd:
+                status, state = os.fstat(fd), header.read_state(fd)
+                present.add(status.st_ino)
+                age_us = self._wall() - status.st_mtime_ns // 1000
+                self._actives[directory][number] = file._replace(state=state, mtime_ns=status.st_mtime_ns)
+                if state is State.ONLINE and timer.may_be_live(status.st_ino, age_us, now_us):
+                    first = volume.read_generation(fd)
+                    online[status.st_ino] = None if inode.is_nocow(fd) else fiemap.locate_byte(fd, 0)
+                    generations = Generations(min(first, generations.before), volume.read_generation(fd))
         known = timer.state is State.ONLINE
         if online:
             over = timer.note_unsynced(online, now_us, generations)
@@ -170,11 +168,8 @@ class Flushes:
         """The commit is invisible: sleep as long as the write-back took, from COMMIT_S to COMMIT_MOST_S."""
         began_us = self._clock()
         for file in self._actives[directory]:
-            try:
-                with opening.open_path(file.path) as fd:
-                    writeback.wait_writeback(fd, 0, 0)
-            except OSError:
-                continue  # as in _update_timer
+            with suppress(OSError), opening.open_path(file.path) as fd:  # as in _update_timer
+                writeback.wait_writeback(fd, 0, 0)
         time.sleep(min(max(COMMIT_S, (self._clock() - began_us) / 1e6), COMMIT_MOST_S))
 
     def get_closing_us(self, directory: str, margin_us: int) -> int | None:
