@@ -36,10 +36,8 @@ def hold_open(name: str, dir_fd: int) -> AbstractContextManager[int]:
     """
     try:
         return hold(os.open(name, FLAGS | os.O_NOATIME, dir_fd=dir_fd))
-    except PermissionError as error:
+    except PermissionError:
         # Only the file's owner may use O_NOATIME (open(2)); a member of its group may still read.
-        if error.errno != errno.EPERM:
-            raise
         return hold(os.open(name, FLAGS, dir_fd=dir_fd))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 from journalkeeper.journald import layout, opening
@@ -64,17 +65,16 @@ class IntakeMeter:
     def _read_new(self, path: str, before: tuple[int, int] | None) -> list[Entry]:
         """Return the entries added after `before` (inode, sequence number), the newest first, at most `entries`."""
         seen, seqnum = before or (0, 0)
-        try:
-            with opening.open_path(path) as fd:
-                inode = os.fstat(fd).st_ino
-                after_seqnum = seqnum if seen == inode else 0
-                came = read_newest(fd, after_seqnum, self._entries)
-        except (OSError, ValueError):  # rotated away, or journald is writing it: the next call reads the entries
-            if before:
-                self._seen[path] = before
-            return []
-        self._seen[path] = inode, came[0].seqnum if came else after_seqnum
-        return came
+        if before:
+            self._seen[path] = before
+        # It was rotated away, or journald is writing it: the next call reads the entries.
+        with suppress(OSError, ValueError), opening.open_path(path) as fd:
+            inode = os.fstat(fd).st_ino
+            after_seqnum = seqnum if seen == inode else 0
+            came = read_newest(fd, after_seqnum, self._entries)
+            self._seen[path] = inode, came[0].seqnum if came else after_seqnum
+            return came
+        return []
 
 
 def list_journald_files(files: Iterable[JournalFile]) -> list[str]:
