@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
-from sqlite3 import Connection as Connection  # noqa: PLC0414 - record names it, and only this module knows sqlite3
+from sqlite3 import Connection
 from typing import Self, TypeVar
 
 from journalkeeper.history import state
@@ -221,6 +221,7 @@ class Database:
 def _open_uri(uri: str) -> Connection:
     """Return a connection to the database that `uri` names. Bytes that are not UTF-8 are read as surrogates."""
     connection = sqlite3.connect(uri, timeout=BUSY_S, isolation_level=None, uri=True)
+    connection.row_factory = sqlite3.Row
     connection.text_factory = lambda data: data.decode(errors="surrogateescape")  # twice as fast as os.fsdecode
     return connection
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from journalkeeper.history.database import Connection, Database
+from journalkeeper.history.database import Database
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Verb, Volume
 from journalkeeper.model.errors import run_bookkeeping
 from journalkeeper.model.history import Counters, HistoryEntry, Run, Sample, Totals
@@ -281,13 +281,7 @@ class Record(Database):
 
     def _query(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
         """Return the rows by column name, with paths as texts. Raises: as Database.read."""
-
-        def fetch(connection: Connection) -> list[dict[str, Any]]:
-            cursor = connection.execute(statement, values)
-            names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor]
-
-        rows = self.read(fetch)
+        rows = [dict(row) for row in self.read(lambda connection: connection.execute(statement, values).fetchall())]
         for row in rows:
             if isinstance(row.get("path"), bytes):  # another type is damage
                 row["path"] = os.fsdecode(row["path"])

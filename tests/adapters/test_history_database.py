@@ -214,7 +214,7 @@ def test_the_rollback_journal_of_a_damaged_database_is_not_rolled_into_the_new_o
 def test_a_commit_costs_the_fewest_fsyncs_that_keep_its_order(tmp_path: Path) -> None:
     """synchronous is NORMAL (1): FULL wrote 1.9 times as much (the module's docstring)."""
     with database.Database(f"{tmp_path}/history.db", read_only=False) as file:
-        assert file.read(lambda connection: connection.execute("PRAGMA synchronous").fetchone()) == (1,)
+        assert file.read(lambda connection: connection.execute("PRAGMA synchronous").fetchone()[0]) == 1
 
 
 # Disks
