@@ -192,7 +192,7 @@ class Budget(Section):
     The need of an active file per day is explained at ExtentsPerMiB. 1 GiB a day is 0.36 TiB a year; small SSDs are
     rated for 75 TB and more.
     """
-    rotations_per_day: Annotated[int, Spec("RotationsPerDay", Form.COUNT, high=1_000)] = 4
+    rotations_per_day: Annotated[int, Spec("RotationsPerDay", Form.COUNT, high=100_000)] = 4
     """The most rotations that journald is asked for in 24 hours; rotations that only save writes are spread over the
     day. --now ignores it. 0: no rotations, not even before a shutdown.
 

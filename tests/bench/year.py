@@ -17,8 +17,8 @@ begins a new file about every two days, and a boot is slower the older its file 
 
 Time is simulated: snapper, whose clean-up goes by the age of snapshots, runs under libfaketime with the hour of the
 simulated year. The service and journald have the real clock, because libfaketime would change the times of all files.
-A day takes seconds, so RotationsPerDay= and BytesPerDay= are as large as they can be, and files settle in seconds. What
-the service does once a day happens once in the whole bench.
+A day takes seconds, so two rotations are as many seconds apart as a quarter of a day takes (RotationsPerDay=), and
+files settle in seconds. What the service does once a day happens once in the whole bench.
 
 "Written" is what the block device wrote since the first day: the journal, the filesystem's metadata, the snapshots, and
 the files of each boot. "Logged" are the messages of the flushes, in the form of `journalctl --output=export`; those of
@@ -60,7 +60,7 @@ FLUSH_KIB = 38.5
 
 HURRIED = (
     "[Watch]\nSettleSec=1s\nNocowSettleSec=1s\n[Window]\nMarginSec=200ms\nPressureMax=100%\n"
-    "[Budget]\nRotationsPerDay=1000\nBytesPerDay=infinity\n"
+    "[Budget]\nRotationsPerDay=50000\nBytesPerDay=infinity\n"
 )
 FILES = 16
 """The full files that journald keeps: by default 32 on a disk of 40 GiB or more, and 8 on one below 10 GiB."""
