@@ -48,6 +48,9 @@ _syscall = _declare_function("syscall", ctypes.c_long, ctypes.c_uint, ctypes.c_v
 sync_file_range = _declare_function("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 """sync_file_range(fd, offset, length, flags): sync_file_range(2)."""
 
+syncfs = _declare_function("syncfs", ctypes.c_int)
+"""syncfs(fd): write back and commit the filesystem of `fd`: syncfs(2)."""
+
 renameat2 = _declare_function("renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 """renameat2(old_dir_fd, old, new_dir_fd, new, flags): renameat2(2), with names as bytes."""
 

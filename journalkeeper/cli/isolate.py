@@ -166,9 +166,10 @@ def _move(tree: isolate.Tree) -> None:
     was_open, room = any(isolate.find_writers(top)), shutil.disk_usage(RUN)
     if (has_journald := _has_journald(top)) and room.free < room.total / 4:
         raise KeeperError(f"{RUN} is too full for journald to write there during the move: free a quarter of it first")
+    archives = isolate.prepare(tree)
     try:
         with scratch_volume.undo_at_end(*IN_RUN) if has_journald else nullcontext():
-            isolate.move(isolate.survey_unwritten(top), into_subvolume=not tree.is_subvolume)
+            isolate.move(isolate.survey_unwritten(top), archives, into_subvolume=not tree.is_subvolume)
     except BaseException:
         isolate.finish(top)
         raise

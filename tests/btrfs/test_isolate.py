@@ -9,16 +9,19 @@ import os
 import re
 import shutil
 import socket
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from journalkeeper.btrfs import inode, kernel
+from journalkeeper.btrfs import fiemap, inode, kernel
+from journalkeeper.btrfs.volume import commit_transaction
 from journalkeeper.cli import program
 from journalkeeper.execute import isolate
 from journalkeeper.journald import opening
@@ -27,6 +30,9 @@ from tests.answers import check
 from tests.btrfs.faults import before_each_call, images_before_each_call, killed_before, let_go
 
 pytestmark = pytest.mark.root
+
+DELALLOC = 0x4
+"""FIEMAP_EXTENT_DELALLOC: the data is only in memory."""
 
 ID = "0123456789abcdef0123456789abcdef"
 STAGING = isolate.STAGING.format("journal")
@@ -92,6 +98,9 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_moves_into_a_subvolume_and_back(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("journalkeeper.execute.rewrite.require_equal_data", None)  # all files are reflinks
+    monkeypatch.setattr(
+        "journalkeeper.btrfs.volume.commit_transaction", None
+    )  # a second program's can make it last 30 s
     before = describe(journal)
     assert call("-D", journal) == 0
     assert journal.stat().st_ino != 256, "without --apply nothing is changed"
@@ -102,16 +111,24 @@ def test_all_moves_into_a_subvolume_and_back(journal: Path, monkeypatch: pytest.
         assert [path.name for path in journal.parent.iterdir()] == [journal.name]
 
 
-def test_a_file_moves_between_different_checksums(journal: Path) -> None:
-    """A file with NOCOW that was cleared later has no checksums: its extents cannot be shared, so it is copied."""
-    odd = journal / "remote" / "odd.journal"
-    odd.touch()
-    run("chattr", "+C", odd)
-    run("chattr", "-C", odd)
-    odd.write_bytes(b"x" * 70_000)
+def test_a_file_moves_between_different_checksums(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut after the exchange would lose what is only in memory."""
+    make_odd_file(journal)
     before = describe(journal)
+    states = list[int]()
+    real = isolate._finish
+
+    def look(source: int, copy: int, status: os.stat_result) -> None:
+        if stat.S_ISREG(status.st_mode):
+            states.extend(extent.flags & DELALLOC for extent in fiemap.iterate_extents(copy, sync=False))
+        real(source, copy, status)
+
+    monkeypatch.setattr(os, "posix_fadvise", lambda *words: None)  # it only advises the kernel to write back
+    monkeypatch.setattr(isolate, "_finish", look)
     assert call("--apply", "-D", journal) == 0
     assert describe(journal) == before
+    assert states
+    assert not any(states)
 
 
 @contextmanager
@@ -239,22 +256,41 @@ def test_a_chroot_whose_root_is_no_mount_is_named(
     assert journal.stat().st_ino != 256
 
 
-@pytest.mark.parametrize("limit", ["time", "room"])
-def test_a_long_copy_ends_before_journald_deletes_messages_in_run(
-    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, limit: str
+LIMITS: dict[str, tuple[str, Any, str]] = {
+    "time": ("LONGEST_S", 0, "disk is slow: no copy within 0 s; nothing was moved: try again"),
+    "files": ("MOST_ENTRIES", 5, "a move of 6 files takes too long: move other files away first"),
+}
+
+
+@pytest.mark.parametrize("row", LIMITS.values(), ids=LIMITS)
+def test_a_long_copy_ends_with_its_reason(
+    journal: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, row: tuple[str, Any, str]
 ) -> None:
-    if limit == "time":
-        monkeypatch.setattr(isolate, "LONGEST_S", 0)
-    else:  # journald ends a file in /run meanwhile
-        monkeypatch.setattr(isolate, "IN_MEMORY", str(tmp_path / "system@*"))
-        copy, archive = isolate._copy_file, tmp_path / "system@1.journal"
-        monkeypatch.setattr(isolate, "_copy_file", lambda *words: (copy(*words), archive.write_bytes(b"")))
+    limit, value, words = row
+    monkeypatch.setattr(isolate, limit, value)
     assert call("--apply", "-D", journal) == 1
-    said = {
-        "time": "longer than 0 s; nothing was moved: move other files",
-        "room": "is logged during the copy; nothing",
-    }
-    assert said[limit] in capsys.readouterr().err
+    assert words in capsys.readouterr().err
+    assert journal.stat().st_ino != 256
+    assert os.listdir(journal.parent) == [journal.name]
+
+
+@pytest.mark.parametrize("call_of", ["survey_unwritten", "_copy_file", "_require_same"])
+def test_journald_that_ends_a_file_in_run_stops_the_move_at_any_time(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, call_of: str
+) -> None:
+    """The first is called before the copy, the last after the exchange, too."""
+    monkeypatch.setattr(isolate, "IN_MEMORY", str(tmp_path / "system@*"))
+    real, archive = getattr(isolate, call_of), tmp_path / "system@1.journal"
+
+    def end_a_file(*words: Any) -> Any:
+        if call_of != "_require_same" or journal.stat().st_ino == 256:
+            archive.write_bytes(b"")
+        return real(*words)
+
+    monkeypatch.setattr(isolate, call_of, end_a_file)
+    assert call("--apply", "-D", journal) == 1
+    assert archive.exists()
+    assert "too much is logged during the copy; nothing was moved: try again later" in capsys.readouterr().err
     assert journal.stat().st_ino != 256
     assert os.listdir(journal.parent) == [journal.name]
 
@@ -320,19 +356,40 @@ def test_a_kill_or_an_error_leaves_a_whole_journal_and_a_second_call_ends_the_wo
     assert number > 40
 
 
+def make_odd_file(journal: Path) -> None:
+    """Make a file without checksums that has no NOCOW, so that a new file cannot share its extents."""
+    place = run("findmnt", "-nvo", "TARGET", "-T", journal).strip()
+    run("mount", "-o", "remount,nodatasum", place)
+    (journal / "remote" / "odd.journal").write_bytes(b"x" * 70_000)
+    run("mount", "-o", "remount,datasum", place)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("word", ["--apply", "--undo"])
 def test_after_a_power_cut_the_name_leads_to_a_whole_journal(
-    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, tmp_path: Path, word: str
+    make_volume: Callable[..., ScratchVolume],
+    journal_bytes: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    word: str,
 ) -> None:
-    """The image is copied before each call, mounted afterwards, its log replayed. What was in memory is lost."""
+    """The image is mounted as it was after a commit, which the kernel can make at any time. Its log is replayed."""
+    monkeypatch.setattr(isolate, "LONGEST_S", 600)
     volume = make_volume("256M")
     journal = make_journal(volume.mountpoint, journal_bytes)
     assert call("--undo" if word == "--apply" else "--apply", "-D", journal) == 0
     os.sync()
     before = describe(journal)
-    with images_before_each_call(volume, tmp_path) as images:
-        assert call(word, "-D", journal) == 0
+    with opening.open_directory(str(volume.mountpoint)) as top:
+        number = count()
+
+        def sync() -> None:
+            if next(number) % 16 == 0:
+                commit_transaction(top)
+
+        monkeypatch.setattr(os, "sync", sync)
+        with images_before_each_call(volume, tmp_path, sync=True) as images:
+            assert call(word, "-D", journal) == 0
     let_go(volume)
     assert len(images) >= 3
     for image in images:
