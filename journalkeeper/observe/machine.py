@@ -33,11 +33,10 @@ def read_units(names: Sequence[str] = OURS) -> tuple[Unit, ...] | Unknown:
     words = ("systemctl", "show", f"--property={PROPERTIES}", "--", *names)
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     try:
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=ANSWER_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Unknown(f"PID 1 cannot be asked for the states of units: {error}")
-    if done.returncode:
-        return Unknown(f"PID 1 cannot be asked for the states of units: {done.stderr.strip()}")
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True, timeout=ANSWER_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = str(getattr(error, "stderr", None) or error).strip()
+        return Unknown(f"PID 1 cannot be asked for the states of units: {said}")
     now_us = time.monotonic_ns() // 1000
     shown = [dict(line.split("=", 1) for line in block.splitlines()) for block in done.stdout.strip().split("\n\n")]
     return tuple(

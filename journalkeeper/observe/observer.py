@@ -141,9 +141,8 @@ class Observer:
                     self._look_at_place(place, None, gathered)
         for path, target in (pair for top in tops for pair in layout.find_links(top)):
             if target not in gathered.instances:
-                leads = (
-                    f"a link to {target}, which {'is not in Directories=' if os.path.isdir(target) else 'is missing'}"
-                )
+                where = "is not in Directories=" if os.path.isdir(target) else "is missing"
+                leads = f"a link to {target}, which {where}"
                 place = layout.describe_directory(path)
                 gathered.files.append(file_row.build_problem(place, None, Reason.NOT_WATCHED, leads))
         foreign = [row.path for row in gathered.files if row.problem is Reason.NOT_BTRFS]
