@@ -23,7 +23,7 @@ import pytest
 from journalkeeper.history import database
 from journalkeeper.history.store import Record
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
-from journalkeeper.probe.scratch_volume import ScratchVolume, run
+from journalkeeper.probe.scratch_volume import run
 from tests.hosts import done
 from tests.nobody import being_nobody
 
@@ -218,39 +218,6 @@ def test_a_commit_costs_the_fewest_fsyncs_that_keep_its_order(tmp_path: Path) ->
 
 
 # Disks
-
-
-def fill(path: Path, size: int) -> None:
-    """Write `size` bytes at a time until the disk is full."""
-    with open(path, "wb", 0) as file:
-        try:
-            while True:
-                file.write(os.urandom(size))
-        except OSError as error:
-            assert error.errno == errno.ENOSPC  # noqa: PT017 - this is how it ends
-
-
-@pytest.mark.root
-def test_a_full_btrfs_does_not_kill(tmp_path: Path) -> None:
-    """With WAL this process would die of SIGBUS at its first store to the mapped index."""
-    with ScratchVolume("256M") as volume:
-        code = """
-record = Record(sys.argv[2]); keep(record, 1); os.sync(); print("ready", flush=True); sys.stdin.readline()
-try:
-    keep(record, *range(2, 1000))
-except Exception as error: print(type(error).__name__, error.number)
-"""
-        with child(code, volume.mountpoint / "state") as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            for size in (1 << 20, 4096):
-                fill(volume.mountpoint / f"{size}", size)
-            os.sync()
-            said, _ = process.communicate("\n")
-            assert (process.returncode, said) == (0, f"FileError {errno.ENOSPC}\n")
-        (volume.mountpoint / f"{1 << 20}").unlink()
-        found = kept(volume.mountpoint / "state")
-        assert found == list(range(1, len(found) + 1))
 
 
 @needs_root

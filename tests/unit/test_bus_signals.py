@@ -50,7 +50,6 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("events", "sent"),
     [
-        ([JobAdded(JOB)], [("JobNew", (1, JOB_PATH))]),
         ([JobAdded(JOB), JobRemoved(JOB, "done")], [("JobNew", (1, JOB_PATH)), ("JobRemoved", (1, JOB_PATH, "done"))]),
         ([FileDone(DONE, 5)], [("FileDefragmented", ("/j/a", 9, 1, 100, 500))]),
         ([FileDone(DONE._replace(result=Result.FAILED), 5)], []),
