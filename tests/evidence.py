@@ -42,9 +42,7 @@ def boots(number: int = 5, userspace_s: float = 10, flush_s: float | None = 0.1)
 def journal(**words: Any) -> Journal:
     """Return a journal of 1,000 entries that was read to its beginning; `words` replace fields."""
     oldest_us = NOW_US - 10 * DAY_US
-    plain = Journal(
-        1000, oldest_us, complete=True, intake=intake(), events=40, events_oldest_us=oldest_us, boots=boots()
-    )
+    plain = Journal(1000, oldest_us, complete=True, intake=intake(), boots=boots())
     return plain._replace(**words)
 
 

@@ -196,8 +196,7 @@ class Journal(NamedTuple):
     """The evidence from the journal's own entries, each part the oldest first.
 
     `intake` covers the newest `entries` entries, which begin at `oldest_us`. `complete` is True if these
-    are all the entries in the journal. `boots` covers the newest `events` entries of its kinds, and `events_complete`
-    means the same for them.
+    are all the entries in the journal. `boots` covers as many of the newest messages about boots.
     """
 
     entries: Count
@@ -205,10 +204,6 @@ class Journal(NamedTuple):
     complete: bool
     """Whether these are all entries that are kept."""
     intake: Hidden[tuple[Intake, ...]] = ()
-    events: Count = 0
-    """Entries of PID 1 and journald about boots."""
-    events_oldest_us: PastMoment | None = None
-    events_complete: bool = True
     boots: Hidden[tuple[Boot, ...]] = ()
 
 

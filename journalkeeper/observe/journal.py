@@ -8,7 +8,7 @@ Only trusted entries count: fields that begin with an underscore, and messages o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -30,12 +30,12 @@ BOOTS: Final = (
 )
 """What selects the entries about boots, for journalctl."""
 
-EVENT_FIELDS: Final = ("MESSAGE", "MESSAGE_ID", "USERSPACE_USEC", "_TRANSPORT")
+BOOT_FIELDS: Final = ("MESSAGE", "USERSPACE_USEC", "_TRANSPORT")
 ENTRY_FIELDS: Final = ("_TRANSPORT", "_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNIT", "SYSLOG_IDENTIFIER")
 
 
 def read_journal(directory: str | None, most: int) -> Journal | Unknown:
-    """Return evidence from the newest `most` entries of this host's journal, or of that in `directory`, and its events.
+    """Return evidence from the newest `most` entries of this host's journal, or of that in `directory`, and its boots.
 
     Return Unknown if the caller may not read the whole journal, or journalctl cannot be run.
 
@@ -45,7 +45,7 @@ def read_journal(directory: str | None, most: int) -> Journal | Unknown:
         if not journalctl.can_see_all(directory):
             return Unknown("the whole journal may be read by root and the group systemd-journal only", needs_root=True)
         read = partial(journalctl.read_entries, most=most, directory=directory)
-        events = list(read(EVENT_FIELDS, BOOTS))
+        boots = _read_boots(read(BOOT_FIELDS, BOOTS))
         entries, oldest_us, intake = _read_newest(read(ENTRY_FIELDS, ()))
     except NeedsRootError as error:
         if directory is not None:
@@ -53,30 +53,20 @@ def read_journal(directory: str | None, most: int) -> Journal | Unknown:
         return Unknown(str(error), needs_root=True)
     except OSError as error:
         return Unknown(f"journalctl cannot be run: {error.strerror}")
-    return Journal(
-        entries=entries,
-        oldest_us=oldest_us,
-        complete=entries < most,
-        intake=intake,
-        events=len(events),
-        events_oldest_us=_when_us(events[0]) if events else None,
-        events_complete=len(events) < most,
-        boots=_list_boots(events),
-    )
+    return Journal(entries, oldest_us, complete=entries < most, intake=intake, boots=boots)
 
 
-def _list_boots(events: Sequence[Entry]) -> tuple[Boot, ...]:
-    """Return the boots, the oldest first. `events` begin with the oldest entry."""
+def _read_boots(found: Iterable[Entry]) -> tuple[Boot, ...]:
+    """Return the boots in `found`, the entries that match BOOTS, the oldest first."""
     boots: dict[str, dict[str, Any]] = {}
-    for entry in events:
-        boot_id, kind = decode_text(entry.get("_BOOT_ID")), decode_text(entry.get("MESSAGE_ID"))
-        boot = boots.setdefault(boot_id, {"first_us": _when_us(entry)})  # of each fact, the first message counts
-        if decode_text(entry.get("_TRANSPORT")) == "driver":
-            if said := journalctl.FLUSHED.match(decode_text(entry.get("MESSAGE"))):
-                with suppress(ValueError):  # another version's words
-                    boot.setdefault("flush_us", parse_span_us(said[1]))
-        elif kind in {STARTUP_FINISHED, STARTUP_IN_CONTAINER}:
+    for entry in found:
+        boot = boots.setdefault(decode_text(entry.get("_BOOT_ID")), {"first_us": _when_us(entry)})
+        # Of each fact, the first message counts.
+        if decode_text(entry.get("_TRANSPORT")) != "driver":
             boot.setdefault("userspace_us", parse_number(entry.get("USERSPACE_USEC")))
+        elif said := journalctl.FLUSHED.match(decode_text(entry.get("MESSAGE"))):
+            with suppress(ValueError):  # another version's words
+                boot.setdefault("flush_us", parse_span_us(said[1]))
     return tuple(Boot(boot_id, **facts) for boot_id, facts in boots.items())
 
 
