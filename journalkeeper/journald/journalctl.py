@@ -74,13 +74,18 @@ def run_journalctl(fields: Sequence[str], *options: str, directory: str | None) 
             child.kill()  # a caller that stops reading does not wait for the rest
 
 
-def read_entries(fields: Sequence[str], matches: Sequence[str], *, most: int, directory: str | None) -> Iterator[Entry]:
+def read_entries(
+    fields: Sequence[str], matches: Sequence[str], *, most: int | None, directory: str | None
+) -> Iterator[Entry]:
     """Yield the newest entries that match `matches`, the oldest first, at most `most`. Any field can be missing.
+
+    `matches` can contain options of journalctl, too.
 
     Raises: KeeperError with journalctl's messages if journalctl fails or writes incomplete JSON; NeedsRootError if
     journalctl may not read the journal; OSError if it cannot be started.
     """
-    with run_journalctl(fields, f"--lines={most}", *matches, directory=directory) as journalctl:
+    limit = [] if most is None else [f"--lines={most}"]
+    with run_journalctl(fields, *limit, *matches, directory=directory) as journalctl:
         try:
             yield from map(json.loads, journalctl.output)
         except ValueError as error:

@@ -74,15 +74,21 @@ def _read_newest(found: Iterable[Entry]) -> tuple[int, int | None, tuple[Intake,
     """Return the number of entries, the oldest time or None, and the intake delays that no clock change distorts."""
     entries, oldest_us, intake, clock = 0, None, list[Intake](), WallClock()
     for entry in found:
-        when_us, monotonic_us = _when_us(entry), parse_number(entry.get("__MONOTONIC_TIMESTAMP")) or 0
-        entries, oldest_us = entries + 1, when_us if oldest_us is None else oldest_us
-        is_sent = decode_text(entry.get("_TRANSPORT")) in {"syslog", "journal"}
-        wait_us = compute_wait_us(entry) if is_sent else None
-        waited = clock.take_entry(decode_text(entry.get("_BOOT_ID")), when_us, monotonic_us, wait_us or 0)
-        if waited and wait_us is not None:
-            unit = decode_text(entry.get("_SYSTEMD_UNIT")) or decode_text(entry.get("SYSLOG_IDENTIFIER"))
-            intake.append(Intake(when_us, wait_us, unit))
+        entries, oldest_us = entries + 1, _when_us(entry) if oldest_us is None else oldest_us
+        if (delay := compute_intake(entry, clock)) is not None:
+            intake.append(delay)
     return entries, oldest_us, tuple(intake)
+
+
+def compute_intake(entry: Entry, clock: WallClock) -> Intake | None:
+    """Return the intake delay of the entry after those that `clock` has seen, None if it has none or it is unclear."""
+    when_us, monotonic_us = _when_us(entry), parse_number(entry.get("__MONOTONIC_TIMESTAMP")) or 0
+    is_sent = decode_text(entry.get("_TRANSPORT")) in {"syslog", "journal"}
+    wait_us = compute_wait_us(entry) if is_sent else None
+    waited = clock.take_entry(decode_text(entry.get("_BOOT_ID")), when_us, monotonic_us, wait_us or 0)
+    if not waited or wait_us is None:
+        return None
+    return Intake(when_us, wait_us, decode_text(entry.get("_SYSTEMD_UNIT") or entry.get("SYSLOG_IDENTIFIER")))
 
 
 def _when_us(entry: Entry) -> int:

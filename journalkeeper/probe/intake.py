@@ -16,70 +16,52 @@ examples:
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from journalkeeper.journald.entries import WallClock
-from journalkeeper.journald.journalctl import compute_wait_us, parse_text_fields, run_journalctl
+from journalkeeper.journald.journalctl import Entry, parse_number, read_entries
 from journalkeeper.model.units import escape, pluralize
+from journalkeeper.observe.journal import ENTRY_FIELDS, compute_intake
 from journalkeeper.probe.base import Measurement
 from journalkeeper.probe.distribution import Series
 
-FIELDS: Final = ("_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNIT", "_TRANSPORT", "N_DROPPED")
-
-
-class IntakeTally:
-    """The waits of journal entries, which are added in the order in which journald received them."""
-
-    def __init__(self) -> None:
-        self.all = Series("all")
-        self.units: dict[str, Series] = {}
-        self.unclear = self.dropped = 0
-        self.clock = WallClock()
-
-    def take(self, entry: Mapping[str, Any]) -> None:
-        """Add one entry's intake delay, if it has one, and what the entry says of lost messages and the clock.
-
-        A delay that a change of the wall clock may explain only counts in `unclear`.
-        """
-        taken_us, wait_us = int(entry["__REALTIME_TIMESTAMP"]), compute_wait_us(entry)
-        monotonic_us = int(entry["__MONOTONIC_TIMESTAMP"])
-        waited = self.clock.take_entry(entry["_BOOT_ID"], taken_us, monotonic_us, wait_us or 0)
-        if entry.get("_TRANSPORT") == "driver":
-            self.dropped += int(entry.get("N_DROPPED", 0))
-        if wait_us is None or entry.get("_TRANSPORT") not in {"syslog", "journal"}:
-            return
-        if not waited:
-            self.unclear += 1
-            return
-        unit = entry.get("_SYSTEMD_UNIT", "no unit")
-        for series in (self.all, self.units.setdefault(unit, Series(escape(unit)))):
-            series.waits_ns.append(wait_us * 1000)
+FIELDS: Final = (*ENTRY_FIELDS, "N_DROPPED")
 
 
 def measure(asked: Namespace, found: Measurement) -> None:
     """Measure the intake delay, in all and by unit, of the entries that --since, --boot and --follow select.
 
-    Raises: KeeperError if journalctl fails; OSError if it cannot be started.
+    Raises: as `read_entries`.
     """
     options = [f"--since={asked.since}"] if asked.since else []
     options += ["--boot"] if asked.boot else []
     options += ["--follow", *([] if asked.since or asked.boot else ["--lines=0"])] if asked.follow else []
-    intake = IntakeTally()
-    found.series.append(intake.all)
-    found.judged.append(intake.all)
+    add_waits(read_entries(FIELDS, options, most=None, directory=asked.directory), found)
+
+
+def add_waits(entries: Iterable[Entry], found: Measurement) -> None:
+    """Add the waits of `entries`, the oldest first, to `found`, with notes on changes of the clock, and lost messages.
+
+    The entries so far also count if an exception ends the iteration.
+    """
+    every, units, clock, dropped = Series("all"), dict[str, Series](), WallClock(), 0
+    found.series.append(every)
+    found.judged.append(every)
     try:
-        with run_journalctl(FIELDS, *options, directory=asked.directory) as journalctl:
-            for line in journalctl.output:
-                intake.take(parse_text_fields(line))
-            if journalctl.child.wait():
-                raise journalctl.make_error()
+        for entry in entries:
+            if entry.get("_TRANSPORT") == "driver":
+                dropped += parse_number(entry.get("N_DROPPED")) or 0
+            if (intake := compute_intake(entry, clock)) is not None:
+                unit = escape(intake.unit) or "no unit"
+                for series in (every, units.setdefault(unit, Series(unit))):
+                    series.waits_ns.append(intake.wait_us * 1000)
     finally:
-        found.series += sorted(intake.units.values(), key=lambda one: (-max(one.waits_ns), one.name))
-        if intake.clock.steps:
-            found.notes.append(f"The clock was set {pluralize(intake.clock.steps, 'time')} meanwhile.")
-        if intake.unclear:
-            left_out = pluralize(intake.unclear, "entry")
+        found.series += sorted(units.values(), key=lambda one: (-max(one.waits_ns), one.name))
+        if clock.steps:
+            found.notes.append(f"The clock was set {pluralize(clock.steps, 'time')} meanwhile.")
+        if clock.unclear:
+            left_out = pluralize(clock.unclear, "entry")
             found.notes.append(f"{left_out} left out: the clock may have been set while they waited.")
-        if intake.dropped:
-            found.losses.append(f"journald dropped {pluralize(intake.dropped, 'message')} (RateLimitBurst=).")
+        if dropped:
+            found.losses.append(f"journald dropped {pluralize(dropped, 'message')} (RateLimitBurst=).")
