@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.btrfs import defrag, fiemap, inode, kernel, placement
+from journalkeeper.btrfs import defrag, fiemap, kernel, placement
 from journalkeeper.execute import inplace, rewrite
 from journalkeeper.model import KIB, MIB, Range, Reason, Request, Result, Verb
 from journalkeeper.probe.bed import Bed, messages
@@ -26,13 +26,12 @@ from tests.btrfs.journals import (
     do,
     export,
     extents,
-    how,
     is_nocow,
     log_until_online,
     look,
     with_unwritten,
 )
-from tests.journal_files import OLD_NS, archive_name, put, scatter
+from tests.journal_files import OLD_NS, archive_name, put
 from tests.patience import TRIES, eventually
 from tests.volumes import disk_bytes, drop_caches, kill
 
@@ -268,16 +267,6 @@ def test_incompressible_data_leaves_no_flag(place: Path, journal_bytes: bytes, n
     assert bearing(path) == before
 
 
-def test_an_error_after_that_leaves_no_mark_either(volume: ScratchVolume, journal_bytes: bytes) -> None:
-    mark = os.urandom(4096)
-    content = journal_bytes[:MIB] + os.urandom(MIB) + mark + journal_bytes[2 * MIB + len(mark) :]
-    path = put(volume.mountpoint, content)
-    spoil(volume, mark)
-    assert how(do(action(path), chunk_bytes=MIB)) == (Result.FAILED, Reason.IO_ERROR)
-    with open(path, "rb") as file:
-        assert not inode.get_flags(file.fileno()) & inode.FS_NOCOMP_FL
-
-
 # how it ends
 
 
@@ -308,8 +297,6 @@ def test_a_signal_does_not_cut_a_piece_short(place: Path, journal_bytes: bytes) 
 MESSAGES = 20_000
 """So many fill five files of 16 MiB at the most."""
 
-SCATTERED = 256 * KIB
-"""Without compression the kernel leaves extents of this length on purpose."""
 
 DefragRange = Callable[..., Any]
 really: DefragRange = defrag.defrag_range
@@ -375,15 +362,3 @@ def test_a_file_that_is_open_for_writing_is_not_copied(
         outcome = do(action(path)).outcome
     assert (outcome.result, outcome.reason) == (Result.SKIPPED, Reason.IN_USE)
     assert (bearing(path), path.stat().st_ino) == (before, inode)
-
-
-def test_a_plain_archive_of_long_extents_is_copied_when_the_kernel_joins_none(
-    place: Path, journal_bytes: bytes
-) -> None:
-    path = put(place, journal_bytes, torn=False)
-    scatter(path, SCATTERED)
-    before, torn = bearing(path), extents(path)
-    outcome = do(action(path, Request(now=True, compress="no"))).outcome
-    assert (outcome.result, outcome.detail) == (Result.DONE, "")
-    assert extents(path) < torn / 2
-    assert bearing(path) == before

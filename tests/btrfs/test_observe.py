@@ -195,16 +195,6 @@ def test_a_directory_on_another_filesystem_is_a_row_beside_the_others(top: Path,
     assert len(files) == 1 + len(NAMES)
 
 
-@pytest.mark.may_skip
-def test_a_named_link_is_a_link_also_on_another_filesystem(elsewhere: Path) -> None:
-    link = elsewhere / MACHINE / archive_name()
-    link.symlink_to("system.journal")
-    assert [file.problem for file in look_at(link, link.with_name("system.journal"))] == [
-        Reason.NOT_REGULAR,
-        Reason.NOT_BTRFS,
-    ]
-
-
 @pytest.mark.parametrize(
     ("answers", "root", "rotatable"), [(True, "/", True), (False, "/", False), (True, "/x", False)]
 )

@@ -192,6 +192,16 @@ def test_sigterm_ends_it_between_two_pieces(copies: Copies, serve: Callable[...,
     assert {"STOPPING=1", "STATUS="} <= set(service.said)
 
 
+def test_a_wrong_configuration_leaves_the_old_settings(copies: Copies, serve: Callable[..., Daemon]) -> None:
+    service = serve(copies.machine.parent, QUICK.replace("[Defrag]", "[Defrag]\nArchived=no")).ready()
+    path = copies.put()
+    service.reload("[Defrag]\nArchived=perhaps\n")
+    assert eventually(lambda: service.logged("configuration not reloaded, the old settings stay"))
+    assert service.done() == set()
+    service.reload(QUICK)
+    assert eventually(lambda: path.name in service.done())
+
+
 def test_an_idle_service_renews_the_time_of_its_metrics_until_it_hangs(copies: Copies, tmp_path: Path) -> None:
     """It takes long because a stopped process has to renew nothing for 3 s."""
     metrics = tmp_path / "journalkeeper.prom"

@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from journalkeeper.health.evidence import Journal
 from journalkeeper.model import GIB
 from journalkeeper.model.units import parse_size
+from journalkeeper.observe.journal import read_journal
 from tests.adapters import test_packages as packages
 from tests.adapters.test_units import EXPOSURE
 from tests.guest.host import Guest
@@ -98,6 +100,17 @@ def reason(guest: Guest, name: str) -> str:
 def bus(guest: Guest, verb: str, *words: str, user: str | None = None) -> tuple[int, str]:
     done = guest.run("busctl", "--system", verb, *BUS, *words, user=user, check=False)
     return done.returncode, done.stdout + done.stderr
+
+
+def test_a_boot_takes_as_long_as_systemd_reports(guest: Guest) -> None:
+    guest.run("journalctl", "--sync")
+    found = read_journal(str(guest.journal.parent), 10_000)
+    assert isinstance(found, Journal)
+    boot = found.boots[-1]
+    assert boot.userspace_us is not None
+    assert boot.flush_us is not None
+    assert boot.userspace_us / 1e6 == pytest.approx(guest.boot_seconds(), rel=0.01)
+    assert 0 < boot.flush_us / 1e6 < guest.flush_seconds()  # the unit also starts journalctl
 
 
 @pytest.mark.usefixtures("aged")
