@@ -131,14 +131,6 @@ def _find_denial(messages: str) -> NeedsRootError | None:
     return None
 
 
-def parse_text_fields(line: bytes) -> dict[str, str]:
-    """Return the fields of the entry in `line` whose value is one text, by name.
-
-    Raises: ValueError if `line` is not JSON, such as an incomplete line.
-    """
-    return {name: value for name, value in json.loads(line).items() if isinstance(value, str)}
-
-
 def decode_text(value: Any) -> str:
     """Return the text of a field's value, the first of several; "" if the entry lacks it or journalctl left it out."""
     if isinstance(value, list):

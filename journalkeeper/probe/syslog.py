@@ -21,7 +21,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from journalkeeper.journald import conf
-from journalkeeper.journald.journalctl import parse_text_fields, run_journalctl
+from journalkeeper.journald.journalctl import read_entries
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.units import format_span
 from journalkeeper.probe.base import MOMENT_S, PATIENCE_S, SOCKETS, Measurement, connect, schedule
@@ -50,7 +50,7 @@ def measure(asked: Namespace, found: Measurement, sockets: Path = SOCKETS) -> No
     due. The second is filled at the end; messages that do not arrive within PATIENCE_S are a loss, and a failed send is
     a fault.
 
-    Raises: KeeperError if no journald has the socket; as `count_messages`.
+    Raises: KeeperError if no journald has the socket; as `count_messages` and `read_entries`.
     """
     count, tag = count_messages(asked), f"journalkeeper-probe-{token_hex(4)}"
     sent, taken, planned_ns = Series("program waits"), Series("message waits for journald"), list[int]()
@@ -77,6 +77,5 @@ def measure(asked: Namespace, found: Measurement, sockets: Path = SOCKETS) -> No
 
 def read_arrivals(tag: str, directory: str | None) -> dict[int, int]:
     """Return when journald received each message of `tag` (CLOCK_MONOTONIC, ns), by the message's number."""
-    with run_journalctl(["MESSAGE"], "--all", f"--identifier={tag}", directory=directory) as journalctl:
-        entries = list(map(parse_text_fields, journalctl.output))
+    entries = read_entries(["MESSAGE"], ["--all", f"--identifier={tag}"], most=None, directory=directory)
     return {int(entry["MESSAGE"][:8]): int(entry["__MONOTONIC_TIMESTAMP"]) * 1000 for entry in entries}

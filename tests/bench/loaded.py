@@ -7,6 +7,7 @@ shows journald's fsyncs and strace the service's writes, so that an overlap is m
 
 from __future__ import annotations
 
+import json
 import time
 from argparse import Namespace
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from journalkeeper.history.store import Record
-from journalkeeper.journald.journalctl import compute_wait_us, parse_text_fields
+from journalkeeper.journald.journalctl import compute_wait_us
 from journalkeeper.probe.bed import Bed, bed
 from journalkeeper.probe.compare import time_limited_s
 from journalkeeper.probe.scratch_volume import run
@@ -151,7 +152,7 @@ def _read_intake_s(place: Bed, wanted: int) -> list[float]:
     lines = run("journalctl", "-D", place.journald.journal, "--quiet", *words).encode().splitlines()
     if len(lines) != wanted:
         raise RuntimeError(f"{wanted} messages were logged, {len(lines)} are in the journal")
-    return [(compute_wait_us(parse_text_fields(line)) or 0) / 1e6 for line in lines]
+    return [(compute_wait_us(json.loads(line)) or 0) / 1e6 for line in lines]
 
 
 def _read_cold_s(place: Bed) -> float:
