@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Sizes, time spans and booleans: what is taken, with which number, and what is refused.
+"""Sizes, time spans, booleans and compressions: what is taken, with which number, and what is refused.
 
 tests/adapters/test_model_units.py asks systemd which time spans are taken, and how they are printed.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from journalkeeper.model.compression import Compression, parse_compression
 from journalkeeper.model.units import format_size, format_span, parse_bool, parse_size, parse_span_us
 
 SECOND, MINUTE, HOUR, DAY = 10**6, 60 * 10**6, 3600 * 10**6, 24 * 3600 * 10**6
@@ -93,3 +94,33 @@ def test_size_is_printed_as_systemd_prints_it(size_bytes: int, text: str) -> Non
 )
 def test_span_is_printed_in_at_most_two_units(span_us: int, accuracy_us: int, text: str) -> None:
     assert format_span(span_us, accuracy_us) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "compression"),
+    [
+        ("no", None),
+        ("lzo", Compression("lzo")),
+        ("zlib:9", Compression("zlib", 9)),
+        ("zstd", Compression("zstd")),
+        ("zstd:1", Compression("zstd", 1)),
+        ("zstd:15", Compression("zstd", 15)),
+        ("zstd:03", Compression("zstd", 3)),
+    ],
+)
+def test_compressions_that_btrfs_supports_are_accepted(text: str, compression: Compression | None) -> None:
+    assert parse_compression(text) == compression
+    assert str(compression or "no") == text.replace(":0", ":")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "yes", "none", "ZSTD", " zstd", "zstd ", "gzip", "gzip:1", ":3"),
+        *("zstd:0", "zstd:16", "zstd:-1", "zstd:+3", "zstd:", "zstd:x", "zstd:3:3", "zstd:1.5", "zstd:\u0663"),
+        *("zlib:0", "zlib:10", "lzo:1", "lzo:0", "no:1"),
+    ],
+)
+def test_another_word_is_refused_with_the_allowed_ones(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a compression; allowed are no, lzo, zlib"):
+        parse_compression(text)

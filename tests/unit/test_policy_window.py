@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""When work on active files is in nobody's way: each row of the window's table, each boundary."""
+"""When work on active files is in nobody's way: each row of the window's table, each boundary, each kind of load."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from journalkeeper.config.directives import WindowSection
 from journalkeeper.model import JournalFile, Kind, Reason, State, Window
 from journalkeeper.model.units import INFINITY_US, MINUTE_US, SECOND_US
+from journalkeeper.policy.backpressure import PATIENCE_US, Advice, Reading, advise
 from journalkeeper.policy.window import at, next_flush_us, windows
 from tests.hosts import DIRECTORY, NAME, NOW_US, file, instance
 
@@ -103,3 +105,36 @@ def test_the_next_flush_is_the_earliest_that_is_known() -> None:
     assert next_flush_us((instance(), *timeless)) == 0
     later, sooner = (instance(online_since_us=since_us) for since_us in (NOW_US + 1, NOW_US))
     assert next_flush_us((*timeless, later, sooner)) == NOW_US + INTERVAL_US
+
+
+LIMITS = WindowSection()
+MOST_US, SHARE = LIMITS.intake_delay_max_us, LIMITS.pressure_max_percent
+
+
+@pytest.mark.parametrize(
+    ("reading", "expected"),
+    [
+        (Reading(), Advice.GO_ON),
+        (Reading(flush_due=True), Advice.PAUSE),
+        (Reading(paused_us=PATIENCE_US), Advice.GO_ON),
+        (Reading(paused_us=PATIENCE_US + 1), Advice.GIVE_UP),
+        (Reading(intake_delay_us=MOST_US // 2), Advice.GO_ON),
+        (Reading(intake_delay_us=MOST_US // 2 + 1), Advice.SLOW_DOWN),
+        (Reading(intake_delay_us=MOST_US), Advice.SLOW_DOWN),
+        (Reading(intake_delay_us=MOST_US + 1), Advice.PAUSE),
+        (Reading(others_busy_percent=SHARE // 2), Advice.GO_ON),
+        (Reading(others_busy_percent=SHARE // 2 + 1), Advice.SLOW_DOWN),
+        (Reading(others_busy_percent=SHARE), Advice.SLOW_DOWN),
+        (Reading(others_busy_percent=SHARE + 1), Advice.PAUSE),
+        # the strongest counts
+        (Reading(flush_due=True, maintenance="balance"), Advice.GIVE_UP),
+        (Reading(intake_delay_us=MOST_US, others_busy_percent=100), Advice.PAUSE),
+    ],
+)
+def test_the_strongest_load_decides(reading: Reading, expected: Advice) -> None:
+    assert advise(reading, LIMITS) is expected
+
+
+def test_with_100_percent_other_programs_slow_nothing_down() -> None:
+    limits = LIMITS.model_copy(update={"pressure_max_percent": 100})
+    assert advise(Reading(others_busy_percent=100), limits) is Advice.GO_ON
