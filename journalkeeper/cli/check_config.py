@@ -50,10 +50,6 @@ class ConfigAnswer(NamedTuple):
     values: list[Shown]
 
 
-def options(_parser: argparse.ArgumentParser) -> None:
-    """Add nothing: there are no options."""
-
-
 def run(_: argparse.Namespace, context: Context) -> int:
     """Show the value of each directive, and return 0; with JSON also the errors, and 1 if there are any.
 

@@ -31,10 +31,6 @@ RESTART: Final = 75
 """EX_TEMPFAIL of sysexits.h: RestartForceExitStatus= and SuccessExitStatus= of the unit."""
 
 
-def options(_parser: argparse.ArgumentParser) -> None:
-    """Add nothing: there are no options."""
-
-
 def run(_args: argparse.Namespace, context: Context) -> int:
     """Run the service until a signal ends it, and return 0, or RESTART if a journal directory was replaced.
 

@@ -40,9 +40,7 @@ class Command(NamedTuple):
     module: str
 
     def load(self) -> ModuleType:
-        """Import the command's module: `options` adds its options to a parser, `run` returns the exit status, and its
-        docstring is the command's help.
-        """
+        """Import the command's module."""
         return importlib.import_module(f"journalkeeper.cli.{self.module}")
 
 
@@ -64,8 +62,8 @@ COMMANDS = (
     Command("daemon", "run the service: watch the journals and keep them in order", "daemon"),
     Command("check-config", "check the configuration, and show it", "check_config"),
 )
-"""Each is a module with `options`, `run` and its help as docstring. Only the module of the named command is imported;
-`parser(None)` imports all, for completions and man pages.
+"""Each is a module with `run`, its help as docstring, and `options` if it has any. Only the module of the named command
+is imported; `parser(None)` imports all, for completions and man pages.
 """
 
 
@@ -156,7 +154,8 @@ def parser(words: Sequence[str] | None) -> Parser:
         description, epilog = split_help(module.__doc__)
         sub = commands.add_parser(command.name, help=command.summary, description=description, epilog=epilog)
         common(sub)
-        module.options(sub)
+        if hasattr(module, "options"):
+            module.options(sub)
     return top
 
 

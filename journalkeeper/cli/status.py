@@ -61,10 +61,6 @@ class StatusAnswer(NamedTuple):
     """What the verdict was made of, as in `doctor -j`, the problems first."""
 
 
-def options(_parser: argparse.ArgumentParser) -> None:
-    """Add nothing: there are no options."""
-
-
 def run(_args: argparse.Namespace, context: Context) -> int:
     """Show the status, and return the exit status: 1 if the verdict is not OK, else 0. Another journal has no verdict.
 

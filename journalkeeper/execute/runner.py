@@ -85,10 +85,10 @@ class Runner:
                 yield action, Turn(action).make_done(Result.SKIPPED, Reason.VANISHED, "the file is gone")
                 continue
             meter.begin(action)
-            begun_bytes = meter.done_bytes
+            begun_bytes = meter.now.done_bytes
             done = catch_errors(partial(self._execute_throttled, action, seen, meter))
             if isinstance(done, InternalError):  # the file is as it was, or better
-                written_bytes = meter.done_bytes - begun_bytes
+                written_bytes = meter.now.done_bytes - begun_bytes
                 done = Turn(action).make_done(
                     Result.FAILED, Reason.INTERNAL_ERROR, done.detail, written_bytes=written_bytes
                 )

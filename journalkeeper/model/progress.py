@@ -38,23 +38,18 @@ NONE_YET: Final = Progress(0, 0, "", 0, 0)
 
 
 class Meter:
-    """A counter of bytes over a whole run. It calls `tell` with the Progress at each step."""
+    """A counter of bytes over a whole run. It calls `tell` with the Progress `now` at each step.
+
+    A file counts at most its planned bytes. When the work on the next file begins, a file that was skipped or ended
+    early counts in full.
+    """
 
     def __init__(self, actions: tuple[Action, ...], tell: Callable[[Progress], None]) -> None:
         self._tell = tell
         total_bytes = sum(part.length for action in actions for part in action.ranges)
-        self._now = Progress(0, sum(bool(action.ranges) for action in actions), "", 0, total_bytes)
+        self.now = Progress(0, sum(bool(action.ranges) for action in actions), "", 0, total_bytes)
         self._end_bytes = 0
         """The number of bytes when the present file is done."""
-
-    @property
-    def done_bytes(self) -> int:
-        """The planned bytes of the files begun so far, without the part of the present file that is not done yet.
-
-        A file counts at most its planned bytes. When the work on the next file begins, a file that was skipped or
-        ended early counts in full.
-        """
-        return self._now.done_bytes
 
     def begin(self, action: Action) -> None:
         """Report that the work on the file of `action` begins. All planned bytes of earlier files now count as done.
@@ -63,9 +58,9 @@ class Meter:
         """
         if not action.ranges:
             return
-        self._now = self._now._replace(number=self._now.number + 1, path=action.path, done_bytes=self._end_bytes)
+        self.now = self.now._replace(number=self.now.number + 1, path=action.path, done_bytes=self._end_bytes)
         self._end_bytes += sum(part.length for part in action.ranges)
-        self._tell(self._now)
+        self._tell(self.now)
 
     def add(self, length: int) -> None:
         """Add `length` bytes to the done bytes of the present file, and call `tell` with the new Progress.
@@ -73,5 +68,5 @@ class Meter:
         A file never counts more than its planned bytes, even if some bytes are rewritten a second time. `tell` is
         called at every call, even if the sum stays the same.
         """
-        self._now = self._now._replace(done_bytes=min(self._now.done_bytes + length, self._end_bytes))
-        self._tell(self._now)
+        self.now = self.now._replace(done_bytes=min(self.now.done_bytes + length, self._end_bytes))
+        self._tell(self.now)
