@@ -90,7 +90,6 @@ class Engine:
         *,
         directories: tuple[str, ...] | None = None,
         state_directory: str | None = None,
-        root: str = "/",
         disk_bytes: bool = False,
         follows: bool = False,
     ) -> None:
@@ -98,7 +97,7 @@ class Engine:
         self._follows = follows
         self.directories = config.watch.directories if directories is None else directories
         self.state_directory = state_directory or state.default_directory()
-        self.memory = Memory(Observer(root, with_disk_bytes=disk_bytes))
+        self.memory = Memory(Observer(with_disk_bytes=disk_bytes))
         is_own = self.directories == config.watch.directories  # not another directory, -D
         self.publisher = Publisher(config, config.metrics.textfile if is_own else "", judges=not follows)
 
