@@ -275,6 +275,17 @@ def read_uuid(top: int | str) -> bytes:
     return bytes(btrfsutil.subvolume_info(top).uuid)
 
 
+def has_subvolume(fd: int, path: str) -> bool:
+    """Return whether a subvolume is at `path`, from the top of the volume. Raises: as `find_subvolume`."""
+    return any(place == path for place, _ in btrfsutil.SubvolumeIterator(fd, top=FS_TREE_OBJECTID))
+
+
+def is_mounted(place: str, path: str) -> bool:
+    """Return whether the subvolume at `place`, from the top of a volume, is mounted at the absolute `path`."""
+    mounts = ((get_mount_point(line, 3), get_mount_point(line)) for line in read_mount_lines())
+    return (f"/{place}", path) in mounts
+
+
 def find_subvolume(directory: str, uuid: bytes) -> str | None:
     """Return the path, from the top of the volume of `directory`, of the subvolume with this UUID; None without one.
 

@@ -1,25 +1,36 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`journalkeeper isolate`: move the journal into a btrfs subvolume of its own, which no snapshot of the root contains.
+"""`journalkeeper isolate`: move the journal into a subvolume of its own, out of later snapshots of the root.
 
 Snapshots make each flush of journald copy-on-write, also of NOCOW files, and keep each old journal. A
 snapshot of the root ends at a nested subvolume: later ones contain an empty directory in its place. The
 files move by reflink with all attributes, so no data is stored twice. journald goes on without a restart:
 it writes to /run meanwhile, less than a second for a hundred files. Without --apply, nothing is changed.
+No snapshot contains the new subvolume, so Nocow=auto may set +C on its directories.
+
+The move ends without a change if the disk needs more than 30 s for it, if less than a quarter of /run is
+free, if so much is logged that journald ends a file there, or while another program can write to the
+journal, such as a container that has it mounted: the message names the program. Afterwards, restart
+programs that follow the journal, as journalctl -f does.
 
 After a rollback of the root to a later snapshot, /var/log/journal is an empty directory that btrfs does not
-let anybody write to. journald then writes to /run only, and a reboot loses that: run isolate --apply in the
-new root, before another reboot and before you delete the old root. It moves the subvolume from the old root
-into the new one, and journald goes on in it. After a rollback to an earlier snapshot, the journal is as it
-was at that time; the newer entries are in the old root: journalctl -D OLDROOT/var/log/journal.
+let anybody write to. journald then writes to /run only, and a reboot loses that: boot the new root, and run
+isolate --apply there, before another reboot and before you delete the old root. It moves the subvolume from
+the old root into the new one, and journald goes on in it. After a rollback to an earlier snapshot, the journal
+is as it was at that time; the newer entries are in the old root: journalctl -D OLDROOT/var/log/journal.
+
+With --flat, the subvolume becomes @journal at the top of the volume, next to those of the roots, and a unit in
+/etc/systemd/system mounts it. After a rollback to a later snapshot it is mounted there, too. journald gives
+up a mounted journal before the end of a shutdown, so its last messages are not stored.
 
 examples:
-  sudo journalkeeper isolate           what would be moved?
-  sudo journalkeeper isolate --apply   move it, or bring it back (rollback)
-  sudo journalkeeper isolate --undo    make it a plain directory again
+  sudo journalkeeper isolate                  what would be moved?
+  sudo journalkeeper isolate --apply          move it, or bring it back (rollback)
+  sudo journalkeeper isolate --apply --flat   move it to the top of the volume
+  sudo journalkeeper isolate --undo           make it a plain directory again
 
 exit status:
-  0 done, or nothing to do; 1 the journal cannot be moved, or journald does not
-  write to it since the move; 2 wrong usage
+  0 done, or nothing to do; 1 nothing was moved, or journald does not write to
+  it since the move, as the message says; 2 wrong usage
 """
 
 from __future__ import annotations
@@ -28,48 +39,80 @@ import argparse
 import os
 import shutil
 import subprocess
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Final, NamedTuple
 
+from journalkeeper.btrfs import kernel, volume
 from journalkeeper.cli.context import Context
 from journalkeeper.execute import isolate
 from journalkeeper.health.evidence import SERVICE
 from journalkeeper.history.state import Lock
-from journalkeeper.journald import control, layout
-from journalkeeper.model.errors import KeeperError, NeedsRootError
+from journalkeeper.journald import control, layout, opening
+from journalkeeper.model.errors import KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.schema import Count
 from journalkeeper.model.units import format_size, pluralize
 from journalkeeper.probe import scratch_volume
-from journalkeeper.whole_file import require_root_only
+from journalkeeper.whole_file import require_root_only, write_whole
 
 IN_RUN: Final = (
     *("systemd-run", "--quiet", "--collect", "--pipe", "--wait", "sh", "-c"),
-    'trap "" TERM; journalctl --relinquish-var && echo ready && read -r _; journalctl --flush',
+    'trap "" TERM; journalctl --relinquish-var && echo ready && read -r _; "$@" && journalctl --flush',
+    "sh",
 )
-"""The command that lets journald write to /run until its stdin ends, also when all processes of our unit are killed."""
+"""The command that lets journald write to /run until its stdin ends, also when all processes of our unit are killed.
+
+Further words are a command that is run before it ends.
+"""
 
 RUN: Final = "/run"
 """journald keeps 15% of it free, and otherwise deletes there what it has just stored: journald.conf(5)."""
 
-BRING_BACK: Final = """\
-mount -t btrfs -o subvolid=5 -- "$(findmnt -nvo SOURCE -T "$1")" /tmp
+MOVE_SUBVOLUME: Final = """\
+umount --lazy --quiet -- "$1" || :
+mount -t btrfs -o subvolid=5 -- "$(findmnt -nvo SOURCE -T "${1%/*}/")" /tmp
 [ ! -e "/tmp/$2" ] || rmdir -- "/tmp/$2"
 mv -T -- "/tmp/$3" "/tmp/$2"
 """
-"""The commands that move the subvolume $3 to $2, both from the top of the volume of $1, in an own mount namespace."""
+"""The commands that move the subvolume $3 to $2, both from the top of the volume of the journal $1.
+
+They have a mount namespace of their own, in which $1 is not mounted: there rmdir ends its mount in all others.
+"""
+
+UNITS: Final = "/etc/systemd/system"
+MOUNT_UNIT: Final = """\
+# Made by `journalkeeper isolate --flat`. While the journal is in the directory, the condition skips the mount.
+[Unit]
+ConditionDirectoryNotEmpty=!{top}
+
+[Mount]
+What=/dev/disk/by-uuid/{uuid}
+Where={top}
+Type=btrfs
+Options=subvol=/{name}
+
+[Install]
+WantedBy=local-fs.target
+"""
+"""Not RequiredBy=, so that a boot goes on when the mount fails. systemd orders the mount before local-fs.target and,
+by RequiresMountsFor=, before systemd-journal-flush.service.
+"""
 
 READERS: Final = "Restart programs that follow the journal, as journalctl -f does: they keep the old files."
 ROLLBACK: Final = "After a rollback of the root, boot it and run `journalkeeper isolate --apply`: a reboot loses logs."
+FLAT_ROLLBACK: Final = "After a rollback of the root to a later snapshot, it is mounted there, too."
 
 
 class IsolateAnswer(NamedTuple):
     """The answer of `isolate`: `isolated` is whether `directory` is a subvolume now.
 
-    `lost` is the path, from the top of the volume, of the subvolume that a rollback left in another root.
+    `flat` is whether it is mounted from the top of the volume. `lost` is the path, from there, of the subvolume that a
+    rollback left in another root.
     """
 
     directory: str
     isolated: bool
+    flat: bool
     changed: bool
     files: Count
     size_bytes: Count
@@ -81,6 +124,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--apply", action="store_true", help="move the journal into a subvolume")
     group.add_argument("--undo", action="store_true", help="move it back into a plain directory")
+    parser.add_argument("--flat", action="store_true", help="with --apply: at the top of the volume, with a mount unit")
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -92,6 +136,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """
     if not context.privileged:
         raise NeedsRootError("the journal's files and subvolumes are for root")
+    if args.flat and not args.apply:
+        raise UsageError("--flat needs --apply")
     top = os.path.realpath(args.directory or layout.TOP)
     lost = isolate.find_lost(top)
     if not (args.apply or args.undo):
@@ -104,33 +150,102 @@ def run(args: argparse.Namespace, context: Context) -> int:
         with Lock(context.state_directory):
             if lost:
                 _bring_back(top, lost)
+            elif args.undo and _is_flat(top):
+                changed = True
+                _switch(top, _find_own_place(top), isolate.FLAT)
             found = isolate.survey(top)
-            changed = isolate.finish(top)
+            if isolate.finish(top):
+                changed = True
             if found.is_subvolume is not args.apply:
                 changed = True
                 _move(found)
                 found = isolate.survey(top)
             elif _has_journald(top):
                 scratch_volume.run("journalctl", "--flush")  # after a killed move or a rollback, journald is in /run
+            if args.flat and not _is_flat(top):
+                changed = True
+                _flatten(top)
+            elif args.undo:
+                _remove_mount_unit(top)
     finally:
         if changed and top == os.path.realpath(layout.TOP):
             # in the service's mount namespace, the old directory alone is writable (ReadWritePaths=)
             subprocess.run(["systemctl", "try-restart", SERVICE], check=False, capture_output=True)
     kind = "a subvolume of its own" if args.apply else "a plain directory"
     said = [f"{top} is {kind}{'' if changed else ' already'}: {_count(found)}."]
-    _show(context, found, said + [READERS] * changed + [ROLLBACK] * (changed and args.apply), None, changed=changed)
+    said += [READERS] * changed + [_describe_rollback(top)] * (changed and args.apply)
+    _show(context, found, said, None, changed=changed)
     return 0
 
 
 def _show(context: Context, tree: isolate.Tree, said: list[str], lost: str | None, *, changed: bool = False) -> None:
-    answer = IsolateAnswer(tree.path, tree.is_subvolume, changed, len(tree.sizes), sum(tree.sizes), lost)
+    answer = IsolateAnswer(
+        tree.path, tree.is_subvolume, _is_flat(tree.path), changed, len(tree.sizes), sum(tree.sizes), lost
+    )
     context.output.show(answer, said)
 
 
-def _bring_back(top: str, lost: str) -> None:
+def _find_own_place(top: str) -> str:
+    """Return the path of `top` from the top of the volume, whether a subvolume is mounted there or not."""
     parent, name = os.path.split(top)
-    own = f"{isolate.locate(parent)[1]}/{name}"
-    scratch_volume.run(*scratch_volume.OWN_MOUNTS, "sh", "-ec", BRING_BACK, "sh", parent, own, lost)
+    return f"{isolate.locate(parent)[1]}/{name}"
+
+
+def _move_subvolume(top: str, target: str, source: str) -> None:
+    scratch_volume.run(*scratch_volume.OWN_MOUNTS, "sh", "-ec", MOVE_SUBVOLUME, "sh", top, target, source)
+
+
+def _flatten(top: str) -> None:
+    """Mount the nested subvolume at `top` from the top of the volume, now and at each boot."""
+    if not _has_journald(top):
+        raise KeeperError(f"{top}: --flat is for the journal of the running host")
+    with opening.open_directory(top) as journal:
+        uuid, _ = volume.fs_info(journal)
+        if volume.has_subvolume(journal, isolate.FLAT):
+            raise KeeperError(f"the volume has a subvolume {isolate.FLAT} already: rename it first")
+    unit = _find_mount_unit(top)
+    text = MOUNT_UNIT.format(top=top, uuid=uuid, name=isolate.FLAT)
+    if os.path.lexists(unit) and Path(unit).read_text() != text:
+        raise KeeperError(f"{unit} exists already: remove it first")
+    write_whole("write the mount unit", unit, text, mode=0o644)
+    scratch_volume.run("systemctl", "enable", "--quiet", os.path.basename(unit))
+    _write_back(UNITS)
+    _switch(top, isolate.FLAT, _find_own_place(top))
+    if not _is_flat(top):
+        raise KeeperError(f"{isolate.FLAT} was not mounted: see systemctl status {os.path.basename(unit)}")
+
+
+def _switch(top: str, target: str, source: str) -> None:
+    """Move the subvolume while journald writes to /run. Then mount it, unless the condition of the unit skips that."""
+    _write_back(top)
+    with _hold_in_run(top, "systemctl", "start", os.path.basename(_find_mount_unit(top))):
+        _move_subvolume(top, target, source)
+
+
+def _is_flat(top: str) -> bool:
+    return volume.is_mounted(isolate.FLAT, top)
+
+
+def _write_back(directory: str) -> None:
+    with opening.open_directory(directory) as fd:
+        kernel.syncfs(fd)
+
+
+def _find_mount_unit(top: str) -> str:
+    return os.path.join(UNITS, scratch_volume.run("systemd-escape", "--path", "--suffix=mount", top).strip())
+
+
+def _remove_mount_unit(top: str) -> None:
+    unit = _find_mount_unit(top)
+    if os.path.lexists(unit) and f"subvol=/{isolate.FLAT}\n" in Path(unit).read_text():
+        _write_back(top)  # the move is on the disk before the removal
+        scratch_volume.run("systemctl", "disable", "--quiet", os.path.basename(unit))
+        os.unlink(unit)
+        scratch_volume.run("systemctl", "daemon-reload")
+
+
+def _bring_back(top: str, lost: str) -> None:
+    _move_subvolume(top, _find_own_place(top), lost)
     os.setxattr(top, isolate.MARK, b"")  # it contains all of an old tree that a snapshot during the move contains
 
 
@@ -140,7 +255,7 @@ def _describe(found: isolate.Tree, lost: str | None) -> list[str]:
         return [said, f"The journal is in the subvolume {lost}; --apply moves it here."]
     if found.is_subvolume:
         said = f"{found.path} is a subvolume of its own: {_count(found)}. --undo makes it a plain directory."
-        return [said, ROLLBACK]
+        return [said, _describe_rollback(found.path)]
     writers = {name for name, _ in isolate.find_writers(found.path) if not name.startswith("systemd-journald.service")}
     return [
         f"{found.path} is a plain directory with {_count(found)}. --apply moves it into a subvolume of its own, which"
@@ -149,6 +264,10 @@ def _describe(found: isolate.Tree, lost: str | None) -> list[str]:
         ROLLBACK,
         *(f"End {name} first, and its sockets: it can write." for name in sorted(writers)),
     ]
+
+
+def _describe_rollback(top: str) -> str:
+    return FLAT_ROLLBACK if _is_flat(top) else ROLLBACK
 
 
 def _count(found: isolate.Tree) -> str:
@@ -160,15 +279,23 @@ def _has_journald(top: str) -> bool:
     return top == os.path.realpath(layout.TOP) and control.answers("", control.TIMEOUT_S) is not None
 
 
+def _hold_in_run(top: str, *words: str) -> AbstractContextManager[object]:
+    """Let journald write to /run during the block, and run a command at its end. Without a journald, do nothing."""
+    if not _has_journald(top):
+        return nullcontext()
+    room = shutil.disk_usage(RUN)
+    if room.free < room.total / 4:
+        raise KeeperError(f"{RUN} is too full for journald to write there during the move: free a quarter of it first")
+    return scratch_volume.undo_at_end(*IN_RUN, *words)
+
+
 def _move(tree: isolate.Tree) -> None:
     """Move the tree while journald writes to /run, let journald write to the new tree, and remove the old one."""
     top = tree.path
-    was_open, room = any(isolate.find_writers(top)), shutil.disk_usage(RUN)
-    if (has_journald := _has_journald(top)) and room.free < room.total / 4:
-        raise KeeperError(f"{RUN} is too full for journald to write there during the move: free a quarter of it first")
+    was_open = any(isolate.find_writers(top))
     archives = isolate.prepare(tree)
     try:
-        with scratch_volume.undo_at_end(*IN_RUN) if has_journald else nullcontext():
+        with _hold_in_run(top, "true"):
             isolate.move(isolate.survey_unwritten(top), archives, into_subvolume=not tree.is_subvolume)
     except BaseException:
         isolate.finish(top)

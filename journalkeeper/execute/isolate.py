@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The move of a journal directory into a btrfs subvolume of its own, which no snapshot of the root contains, or back.
+"""The move of a journal directory into a btrfs subvolume of its own, out of later snapshots of the root, or back.
 
 The directory's name leads to a whole journal at every moment: a copy is made next to it and verified before the two
-exchange their names in one step. btrfs brings all changes to the disk in their order, the data of a reflink with it. So
-no commit is needed: it took 30 s where two programs asked for one at the same time (measured). The caller sees to it
-that no journald writes meanwhile.
+exchange their names in one step. btrfs brings changes to the disk in their order, so no commit is needed: it took 30 s
+where two programs asked for one at a time (measured). The caller sees to it that no journald writes meanwhile.
 """
 
 from __future__ import annotations
@@ -31,6 +30,9 @@ from journalkeeper.observe.obstacles import is_left_by_rollback
 
 STAGING: Final = ".{}-isolate"
 """The name of the copy until the exchange, and of the old tree after it, next to the journal directory of this name."""
+
+FLAT: Final = "@journal"
+"""The name of the journal's subvolume at the top of the volume, from where it can be mounted at the directory."""
 
 MARK: Final = "user.journalkeeper.moved"
 """An attribute of both trees of a move, set before the exchange: the tree's fingerprint.
@@ -105,8 +107,9 @@ def survey(path: str, written: list[str] | None = None) -> Tree:
     Raises: KeeperError for what cannot be moved: a mount point at or below `path`, a nested subvolume, a hard link, a
     file that is immutable, or no file, directory or link; NotBtrfsError; FileError.
     """
+    is_flat = volume.is_mounted(FLAT, path)
     for point in (volume.get_mount_point(line) for line in volume.read_mount_lines()):
-        if os.path.commonpath((point, path)) == path:
+        if os.path.commonpath((point, path)) == path and not (is_flat and point == path):
             raise KeeperError(f"{point} is a mount point: it cannot be moved, and no snapshot of the root contains it")
     try:
         with opening.open_directory(path) as fd:

@@ -21,13 +21,15 @@ from typing import Any
 import pytest
 
 from journalkeeper.btrfs import fiemap, inode, kernel
-from journalkeeper.btrfs.volume import commit_transaction
+from journalkeeper.btrfs.volume import commit_transaction, is_mounted
+from journalkeeper.cli import isolate as command
 from journalkeeper.cli import program
 from journalkeeper.execute import isolate
 from journalkeeper.journald import opening
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.answers import check
 from tests.btrfs.faults import before_each_call, images_before_each_call, killed_before, let_go
+from tests.patience import eventually
 
 pytestmark = pytest.mark.root
 
@@ -552,3 +554,123 @@ def test_the_journal_of_the_running_host_is_not_taken_away(
     assert call("--apply", "-D", journal) == 1
     assert "its subvolume is the journal of the running host" in capsys.readouterr().err
     assert describe(running) == before
+
+
+SYSTEMCTL = """\
+#!/bin/sh -e
+top={journal}
+[ "$1" = start ] && [ -e {units}/"$2" ] || exit 0
+mkdir -p $top
+mountpoint -q $top || [ -n "$(ls -A $top)" ] || mount -o subvol=/{flat} {device} $top
+"""
+
+
+@pytest.fixture
+def flat_host(
+    make_volume: Callable[..., ScratchVolume], journal_bytes: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """The journal in the root "@" of a host whose systemctl mounts as systemd does, at a boot, too."""
+    volume = make_volume("256M")
+    run("btrfs", "subvolume", "create", volume.mountpoint / "@")
+    journal = make_journal(volume.mountpoint / "@", journal_bytes)
+    units, programs = tmp_path / "units", tmp_path / "bin"
+    units.mkdir()
+    programs.mkdir()
+    words = SYSTEMCTL.format(journal=journal, units=units, flat=isolate.FLAT, device=volume.device)
+    (programs / "systemctl").write_text(words)
+    (programs / "journalctl").write_text("#!/bin/sh\n")
+    run("chmod", "+x", programs / "systemctl", programs / "journalctl")
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setattr(command, "UNITS", str(units))
+    monkeypatch.setattr(command, "IN_RUN", command.IN_RUN[command.IN_RUN.index("sh") :])  # without systemd-run
+    monkeypatch.setattr(command, "_has_journald", lambda top: True)
+    yield journal
+    unmount(journal)
+
+
+def unmount(journal: Path) -> None:
+    while is_mounted(isolate.FLAT, str(journal)):
+        run("umount", "--lazy", journal)
+
+
+def describe_after_boot(journal: Path) -> dict[str, object]:
+    unmount(journal)
+    run("systemctl", "start", run("systemd-escape", "--path", "--suffix=mount", journal).strip())
+    return {**describe(journal), ".": None}  # the mark of a move is left until the end
+
+
+def test_a_flat_journal_is_mounted_after_a_rollback_and_moves_back(
+    flat_host: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal, volume = flat_host, flat_host.parents[1]
+    before = describe(journal)
+    for words in (["--apply"], ["--apply", "--flat"], ["--apply", "--flat"], ["--apply"]):
+        assert call(*words, "-D", journal) == 0
+        assert describe(journal) == before
+    assert (volume / isolate.FLAT / ID).is_dir()
+    assert program.run(["isolate", "-j", "-D", str(journal)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    check("isolate", document)
+    assert (document["isolated"], document["flat"], document["lost"]) == (True, True, None)
+    unmount(journal)
+    run("btrfs", "subvolume", "snapshot", volume / "@", volume / "later")
+    (volume / "@").rename(volume / "before")
+    (volume / "later").rename(volume / "@")
+    assert describe_after_boot(journal) == {**before, ".": None}
+    assert call("--undo", "-D", journal) == 0
+    assert describe(journal) == before
+    assert not is_mounted(isolate.FLAT, str(journal))
+    assert not os.listdir(command.UNITS)
+    assert isolate.FLAT not in os.listdir(volume)
+
+
+def test_a_directory_with_the_name_of_the_flat_journal_is_kept(
+    flat_host: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = flat_host.parents[1] / isolate.FLAT
+    run("btrfs", "subvolume", "create", other)
+    before = describe(flat_host)
+    assert call("--apply", "--flat", "-D", flat_host) == 1
+    assert "has a subvolume @journal already" in capsys.readouterr().err
+    assert describe(flat_host) == before
+    assert other.is_dir()
+    assert not os.listdir(command.UNITS)
+    assert call("--flat", "-D", flat_host) == 2
+
+
+@pytest.mark.parametrize("word", ["--apply", "--undo"])
+@pytest.mark.parametrize("line", range(5))
+def test_a_flat_journal_is_whole_after_a_cut_between_two_commands(
+    flat_host: Path, monkeypatch: pytest.MonkeyPatch, word: str, line: int
+) -> None:
+    before = describe(flat_host)
+    words = ["--apply", "--flat"] if word == "--apply" else ["--undo"]
+    assert call("--apply", *(["--flat"] if word == "--undo" else []), "-D", flat_host) == 0
+    lines = command.MOVE_SUBVOLUME.splitlines()
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "MOVE_SUBVOLUME", "\n".join([*lines[:line], "kill -KILL $$", *lines[line:]]))
+        assert call(*words, "-D", flat_host) == 1
+    assert describe_after_boot(flat_host) == {**before, ".": None}
+    assert call(*words, "-D", flat_host) == 0
+    assert describe(flat_host) == before
+    assert is_mounted(isolate.FLAT, str(flat_host)) == (word == "--apply")
+
+
+@SWEEP
+@pytest.mark.parametrize("words", [("--apply", "--flat"), ("--undo",)], ids=["apply", "undo"])
+@pytest.mark.parametrize("happens", [killed_before, fails_at])
+def test_a_kill_or_an_error_leaves_a_flat_journal_whole(
+    flat_host: Path, happens: Callable[..., bool], words: tuple[str, ...], step: int
+) -> None:
+    before = {**describe(flat_host), ".": None}
+    back = ("--undo",) if words[0] == "--apply" else ("--apply", "--flat")
+    number = 0
+    assert call(*back, "-D", flat_host) == 0
+    while happens(number, lambda: call(*words, "-D", flat_host)):
+        assert eventually(lambda: {**describe(flat_host), ".": None} == before), number  # after the end of IN_RUN
+        assert describe_after_boot(flat_host) == before, number
+        assert call(*words, "-D", flat_host) == 0
+        assert {**describe(flat_host), ".": None} == before, number
+        assert call(*back, "-D", flat_host) == 0
+        number += step
+    assert number > 60

@@ -187,3 +187,78 @@ def test_a_rollback_leaves_the_journal_behind_until_it_is_brought_back(tool: str
                 assert new.shell("journalctl -t step -o cat").split() == ["one", "two", "three", "four"]
                 verify(new)
                 new.reboot()
+
+
+DISK_UNIT = """\
+[Unit]
+DefaultDependencies=no
+Wants=local-fs-pre.target
+Before=local-fs-pre.target
+
+[Service]
+Type=oneshot
+ExecStart=sh -c 'mkdir -p /dev/disk/by-uuid; mknod {device} b {number}; ln -s {device} /dev/disk/by-uuid/{uuid}'
+"""
+"""What udev does on a host."""
+
+
+def lend_disk(guest: Guest) -> None:
+    device = guest.volume.device
+    node = os.stat(device).st_rdev
+    number = f"{os.major(node)} {os.minor(node)}"
+    uuid = run("findmnt", "-nvo", "UUID", guest.volume.mountpoint).strip()
+    units = guest.root / "etc/systemd/system"
+    (units / "disk.service").write_text(DISK_UNIT.format(device=device, number=number, uuid=uuid))
+    (units / "local-fs.target.wants").mkdir(exist_ok=True)
+    (units / "local-fs.target.wants/disk.service").symlink_to("../disk.service")
+
+
+def test_a_flat_journal_stays_mounted_after_a_rollback_and_moves_back() -> None:
+    """The root is a subvolume of the volume, like "@"."""
+    require_guest()
+    with ScratchVolume("16G") as volume:
+        with Guest("bookworm", volume=volume) as old:
+            lend_disk(old)
+            old.boot()
+            install(old, "[Watch]\nSettleSec=1s\n")
+            old.shell("logger -t step one; systemctl stop journalkeeper.timer journalkeeper")
+            broken = old.root / "usr/local/bin/mv"
+            broken.write_text("#!/bin/sh\nexit 1\n")
+            broken.chmod(0o755)
+            assert old.run("journalkeeper", "isolate", "--apply", "--flat", check=False).returncode == 1
+            old.reboot()  # the unit is there, and its condition keeps the nested subvolume in use
+            assert is_flushed(old)
+            assert is_isolated(old)
+            broken.unlink()
+            old.shell(
+                "systemctl stop journalkeeper; journalkeeper isolate --apply --flat -q; systemctl start journalkeeper"
+            )
+            assert "subvol=/@journal" in old.shell("findmnt -no OPTIONS /var/log/journal")
+            old.shell("logger -t step two")
+            old.reboot()
+            snapshot = old.snapshot("later")
+            assert not list((snapshot / "var/log/journal").iterdir()), "a snapshot of the root contains the journal"
+            old.shell("logger -t step three; journalctl --sync")
+            assert old.shell("journalctl -t step -o cat").split() == ["one", "two", "three"]
+            assert eventually(lambda: status(old)["health"] == "ok"), status(old)
+            old.poweroff()
+            old.root.rename(volume.mountpoint / "before")
+        run("btrfs", "subvolume", "snapshot", snapshot, volume.mountpoint / "host")
+        with Guest("bookworm", volume=volume) as new:
+            new.boot()
+            new.shell("logger -t step four; journalctl --sync")
+            steps = ["one", "two", "three", "four"]
+            assert new.shell("journalctl -t step -o cat").split() == steps
+            assert "it is mounted there, too" in new.shell("journalkeeper isolate")
+            assert eventually(lambda: status(new)["health"] == "ok"), status(new)
+            verify(new)
+            isolate(new, "--undo")
+            assert not is_isolated(new)
+            assert new.run("findmnt", "/var/log/journal", check=False).returncode == 1
+            assert new.shell("systemctl list-unit-files --no-legend var-log-journal.mount || :") == ""
+            assert not (volume.mountpoint / "@journal").exists()
+            assert eventually(lambda: status(new)["health"] == "ok"), status(new)
+            for _ in range(2):
+                assert new.shell("journalctl -t step -o cat").split() == steps
+                verify(new)
+                new.reboot()
