@@ -54,7 +54,7 @@ COMMANDS = (
     Command("report", "write one page with charts: boots, extents, waits, actions", "report"),
     Command("doctor", "show what is wrong or risky on this host, with remedies", "doctor"),
     Command("retention", "show how far back the journal reaches, or extend it", "retention"),
-    Command("isolate", "move the journal out of the root's snapshots", "isolate"),
+    Command("isolate", "keep the journal out of later snapshots of the root", "isolate"),
     Command("pause", "stop the service's automatic work for a while", "pause"),
     Command("resume", "end a pause", "pause"),
     Command("probe", "measure how long logging, reading and an fsync take", "probe"),

@@ -4,8 +4,8 @@
 Shows how long a history the main journal covers, how much disk space it takes, and how long a history
 could be if journald's limit counted the disk space of compressed files. It counts uncompressed bytes:
 compressed archives alone do not let journald keep more. --apply writes a drop-in that raises journald's
-SystemMaxUse=, and SystemMaxFileSize= so far that the files do not become many, because each file costs each boot
-and each reader. --undo removes it. The output names the command that makes journald apply it.
+SystemMaxUse= and SystemMaxFiles=, and SystemMaxFileSize= so far that the files do not become many, because each
+file costs each boot and each reader. --undo removes it. The output names the command that makes journald apply it.
 
 examples:
   sudo journalkeeper retention
