@@ -46,7 +46,7 @@ Reading a piece of 32 MiB with 5,000 extents takes 33 s at 150 IOPS.
 """
 
 CHECK_EVERY_S: Final = 90.0
-"""How often the present is checked where nothing happens and no caller asks."""
+"""How often the present is checked where nothing happens and no caller asks. A mount is found then."""
 
 CHECK_S: Final = 1.0
 CHECK_WAIT_S: Final = 0.2
@@ -165,7 +165,7 @@ class Daemon:
                 wait_s = max(message.wait_s, SOON_S)
             case snapshots.RunFailed(busy_limit_us=limit_us):
                 wait_s = RETRY_S if limit_us else FAILED_S
-            case snapshots.NotOnBtrfs(path):  # A mount will cause an event; until then there is nothing to do.
+            case snapshots.NotOnBtrfs(path):  # A check will find a mount; until then there is nothing to do.
                 self.log.log("foreign", INFO, describe_foreign([path]))
         if self._watch.watches.problem:
             wait_s = min(wait_s, FAILED_S)
@@ -182,7 +182,7 @@ class Daemon:
                 self.rescan()
 
     async def _heed_change(self) -> None:
-        """Wait for the next change that inotify or the mount table reports, and request the work that it needs."""
+        """Wait for the next change that inotify reports, and request the work that it needs."""
         change = await self._watch.wait()
         if news := change.appended & self._awaiting if self._worker.is_idle else change.appended:
             heard_us = time.monotonic_ns() // 1000
@@ -223,6 +223,8 @@ class Daemon:
         match message:
             case snapshots.Began():
                 self._alive_s = time.monotonic()
+            case snapshots.Checked() if self._watch.watches.mounts not in {None, message.mounts}:
+                self.rescan()
             case snapshots.WorkEnded():
                 self._free_at_s, self._flush_look_at_s = message.free_at_s, message.look_at_s
                 self._alive_s, self._awaiting = None, message.awaiting

@@ -167,12 +167,14 @@ class Checked(NamedTuple):
     """Changes were looked for that cause no event.
 
     `configuration` is why the running configuration is not the one on disk, "" while it is. `unwritable` are the
-    paths that the service may not write to, each with the reason. `full` is that of Present.
+    paths that the service may not write to, each with the reason. `full` is that of Present. `mounts` are the lines of
+    the mount table about the directories.
     """
 
     configuration: str
     unwritable: tuple[tuple[str, Obstacle], ...]
     full: tuple[tuple[str, Volume], ...] = ()
+    mounts: tuple[str, ...] = ()
 
 
 class Planned(NamedTuple):
@@ -196,8 +198,8 @@ def apply_message(state: Snapshot, message: Message) -> Snapshot:
             total = state.findings and state.findings.known.bytes_reclaimed_total
             known = findings.known._replace(bytes_reclaimed_total=total)
             state = state._replace(findings=findings._replace(known=known))
-        case Checked():
-            present = before._replace(**message._asdict())
+        case Checked(configuration, unwritable, full):
+            present = before._replace(configuration=configuration, unwritable=unwritable, full=full)
         case WorkEnded(windows, next_us):
             state = state._replace(windows=windows, next_flush_us=next_us)
         case FileDone(outcome, when_us):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Watch directories with inotify, and the mount table, to wake the daemon.
+"""Watch directories with inotify, to wake the daemon.
 
-An event shows that a name changed, but not its new state. After an overflow, after a mount, or if a directory appeared
-or vanished, the daemon makes all watches anew and looks at everything again.
+An event shows that a name changed, but not its new state. After an overflow, or if a directory appeared or vanished,
+the daemon makes all watches anew and looks at everything again. A mount over a directory makes no event.
 
 The worker makes a whole set of watches, which never changes afterwards (`Watches`); the event loop reads it until the
 worker has made the next one (`Watch`). So the two threads share nothing. The daemon looks at everything after it has
@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import select
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,7 +25,7 @@ from typing import Final, NamedTuple
 
 import pyinotify
 
-from journalkeeper.btrfs.volume import MOUNTINFO, find_mount_lines
+from journalkeeper.btrfs.volume import find_mount_lines
 from journalkeeper.journald import layout, names
 from journalkeeper.model import Kind
 from journalkeeper.model.errors import FileError, KeeperError
@@ -52,7 +51,7 @@ NAMES: Final = (
 
 
 class Change(NamedTuple):
-    """Changes that inotify or the mount table reported.
+    """Changes that inotify reported.
 
     `appended` are the directories whose active files were appended to. `rescan` is True if journal files appeared or
     vanished. `everything` is True if the changes are unknown or include directories; then the watches must be made
@@ -87,13 +86,13 @@ class Interest(NamedTuple):
 class Watches(NamedTuple):
     """The watches of an inotify instance by their number; `fd` is -1 if the kernel refused an instance.
 
-    `mounts` are the lines of the mount table about `places`. `problem` is why a directory is not watched, or "".
+    `mounts` are the lines of the mount table about the directories before they were watched, None before the first
+    watch. `problem` is why a directory is not watched, or "".
     """
 
     fd: int = -1
     interests: dict[int, Interest] = {}  # noqa: RUF012 - nothing changes it
-    places: tuple[str, ...] = ()
-    mounts: tuple[str, ...] = ()
+    mounts: tuple[str, ...] | None = None
     problem: str = ""
 
 
@@ -107,13 +106,12 @@ def watch_directories(tops: tuple[str, ...]) -> Watches:
     # pyinotify logs to stderr by a handler of its own; its errors come as exceptions here.
     pyinotify.log.handlers[:] = [logging.NullHandler()]
     pyinotify.log.propagate = False
-    places = tuple(os.path.realpath(top) for top in tops)
-    lines = find_mount_lines(places)
+    mounts = find_mount_lines(tuple(map(os.path.realpath, tops)))
     try:
         manager = pyinotify.WatchManager()
     except OSError as error:
         problem = f"cannot watch directories: {_explain_kernel_error(error, 'max_user_instances')}"
-        return Watches(places=places, mounts=lines, problem=problem)
+        return Watches(mounts=mounts, problem=problem)
     os.set_blocking(manager.get_fd(), False)
     os.set_inheritable(manager.get_fd(), False)  # noqa: FBT003 - its only argument
     interests: dict[int, Interest] = {}
@@ -123,7 +121,7 @@ def watch_directories(tops: tuple[str, ...]) -> Watches:
             problem = _add_watch(manager, interests, path, interest) or problem
     except KeeperError as error:
         problem = str(error)
-    return Watches(manager.get_fd(), interests, places, lines, problem)
+    return Watches(manager.get_fd(), interests, mounts, problem)
 
 
 def _find_wanted(tops: tuple[str, ...]) -> Iterator[tuple[str, Interest]]:
@@ -179,38 +177,30 @@ def _add_watch(manager: pyinotify.WatchManager, interests: dict[int, Interest], 
 
 
 class DirectoryWatch:
-    """Reports the events of the present watches and of the mount table. In the event loop."""
+    """Reports the events of the present watches. In the event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.watches = Watches()
         self._woken = asyncio.Event()
-        self._remounted = False
-        self._mountinfo = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
-        self._mount_events = select.epoll()
-        self._mount_events.register(self._mountinfo, select.EPOLLPRI | select.EPOLLERR)
-        self._loop.add_reader(self._mount_events.fileno(), self._check_mounts)
 
     def use(self, watches: Watches) -> None:
         """Watch with the inotify instance of `watches` from now on, or with the old one if the kernel refused a new
         one.
-
-        The mount table is compared at once, because a mount can change after `watches` was made.
         """
         if watches.fd >= 0:
-            self._close_watches()
+            self.close()
             self.watches = watches
         else:
             self.watches = watches._replace(fd=self.watches.fd, interests=self.watches.interests)
         self._listen()
-        self._check_mounts()  # a mount may have come before `places` were known here
 
     def close(self) -> None:
-        """Drop all watches and stop reading the mount table. A second call raises an error."""
-        self._close_watches()
-        self._loop.remove_reader(self._mount_events.fileno())
-        self._mount_events.close()
-        os.close(self._mountinfo)
+        """Drop all watches."""
+        if self.watches.fd >= 0:
+            self._loop.remove_reader(self.watches.fd)
+            os.close(self.watches.fd)
+            self.watches = Watches()
 
     async def wait(self) -> Change:
         """Sleep until an event comes, and COALESCE_S longer, and return the sum of the changes.
@@ -220,9 +210,7 @@ class DirectoryWatch:
         await self._woken.wait()
         await asyncio.sleep(COALESCE_S)
         self._woken.clear()
-        change = EVERYTHING if self._remounted else NOTHING
-        self._remounted = False
-        data, offset = b"", 0
+        change, data, offset = NOTHING, b"", 0
         with suppress(BlockingIOError):
             if self.watches.fd >= 0:
                 data = os.read(self.watches.fd, READ_BYTES)
@@ -232,12 +220,6 @@ class DirectoryWatch:
             change |= self._judge_event(number, mask, data[offset - length : offset])
         self._listen()
         return change
-
-    def _close_watches(self) -> None:
-        if self.watches.fd >= 0:
-            self._loop.remove_reader(self.watches.fd)
-            os.close(self.watches.fd)
-            self.watches = Watches()
 
     def _listen(self) -> None:
         if self.watches.fd >= 0:
@@ -262,15 +244,6 @@ class DirectoryWatch:
         if mask & NAMES:
             return Change(rescan=True)
         return Change(frozenset({interest.journals})) if journal.kind is Kind.ACTIVE else NOTHING
-
-    def _check_mounts(self) -> None:
-        """Make `wait` return EVERYTHING if a mount at, above or below a journal directory changed."""
-        self._mount_events.poll(0)
-        now = find_mount_lines(self.watches.places)
-        if now != self.watches.mounts:
-            self.watches = self.watches._replace(mounts=now)
-            self._remounted = True
-            self._woken.set()
 
 
 def _explain_kernel_error(error: Exception, limit: str) -> str:

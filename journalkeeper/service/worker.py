@@ -17,6 +17,7 @@ from functools import partial
 from math import inf
 from typing import Final, TypeVar
 
+from journalkeeper.btrfs.volume import find_mount_lines
 from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
 from journalkeeper.health.evidence import Obstacle
 from journalkeeper.health.verdict import describe_waits, present_after_run
@@ -212,7 +213,8 @@ class Worker:
             unwritable |= found | dict.fromkeys(new, Obstacle.LATE)
         unwritable |= find_obstacles(mounts, engine.state_directory, f"{engine.state_directory}/{NAME}")
         unwritable |= {path: Obstacle.MISSING for path in engine.publisher.directories if not os.path.isdir(path)}
-        self._post(snapshot.Checked(configuration, tuple(unwritable.items()), find_full(places)))
+        lines = find_mount_lines(tuple(map(os.path.realpath, engine.directories)))
+        self._post(snapshot.Checked(configuration, tuple(unwritable.items()), find_full(places), lines))
         return replaced, places
 
     def check_for_caller(self, *, healthy: bool | None) -> tuple[set[str], Places]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -90,7 +91,10 @@ def test_a_configuration_that_is_not_the_one_that_runs_is_a_problem_until_it_is_
     ):
         on_disk = found
         works.check()
-        assert posted.pop() == Checked(problem, ())
+        (message,) = posted
+        assert isinstance(message, Checked)
+        assert message._replace(mounts=()) == Checked(problem, ())
+        posted.clear()
 
 
 @pytest.mark.usefixtures("impatient")
@@ -248,3 +252,27 @@ async def test_an_exception_of_a_follower_is_logged_and_ends_nothing(tmp_path: P
     (sentence,) = said
     assert "bug in journalkeeper" in sentence
     assert "RuntimeError: no room" in sentence
+
+
+@pytest.mark.root
+async def test_a_mount_about_a_directory_is_found_by_the_next_check(tmp_path: Path) -> None:
+    top, elsewhere = tmp_path / "journal", tmp_path / "elsewhere"
+    top.mkdir()
+    elsewhere.mkdir()
+    daemon = make_daemon(top)
+    tmpfs = ("mount", "-t", "tmpfs", "-o", "size=1m", "journalkeeper-test")
+    await daemon._renew_watches()
+    for words, is_found in (
+        (("true",), False),
+        ((*tmpfs, elsewhere), False),
+        (("umount", elsewhere), False),
+        ((*tmpfs, top), True),
+        (("mount", "-o", "remount,ro", top), True),
+        (("umount", top), True),
+    ):
+        subprocess.run(words, check=True)
+        await daemon._worker.run(daemon._worker.check)
+        assert daemon._watches_are_due is is_found, words
+        await daemon._renew_watches()
+    daemon._watch.close()
+    daemon._worker.close()

@@ -267,50 +267,12 @@ def test_an_instance_made_while_the_others_are_being_watched_is_not_missed(
 # mounts
 
 
-@pytest.fixture
-def mountable(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
-    mounted: list[Path] = []
-
-    def mount(point: Path) -> None:
-        run("mount", "-t", "tmpfs", "-o", "size=1m", "journalkeeper-test", point)
-        mounted.append(point)
-
-    yield mount
-    for point in reversed(mounted):
-        if os.path.ismount(point):
-            run("umount", point)
-
-
-@pytest.mark.root
-def test_a_mount_on_a_top_is_found_and_the_files_below_it_afterwards(
-    tmp_path: Path, top: Path, mountable: Callable[[Path], None], scene: Scene
-) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    assert scene.after(lambda: mountable(elsewhere), lambda: run("umount", elsewhere)) == NOTHING
-    assert scene.after(lambda: mountable(top)).rescan
-    assert scene.count() == 2
-    assert scene.after((top / "remote").mkdir).rescan
-    assert scene.watches(top / "remote")
-    assert scene.after(lambda: run("umount", "--lazy", top)).rescan
-    assert scene.after(lambda: append(top / MACHINE / "system.journal")).appended == {str(top / MACHINE)}
-
-
 def test_a_carriage_return_in_a_mount_point_ends_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any user can mount there by FUSE, and mountinfo has this character as it is."""
     ours = "30 1 0:25 / /var/log/journal rw - btrfs /dev/sda rw\n"
     (tmp_path / "mountinfo").write_bytes(f"{ours}31 1 0:26 / /tmp/a\rb\rc\\040d rw - fuse x rw\n".encode())
     monkeypatch.setattr("journalkeeper.btrfs.volume.MOUNTINFO", f"{tmp_path}/mountinfo")
     assert find_mount_lines(("/var/log/journal",)) == (ours,)
-
-
-@pytest.mark.root
-def test_a_mount_that_becomes_read_only_is_told(
-    top: Path, watching: Watching, mountable: Callable[[Path], None]
-) -> None:
-    mountable(top)
-    scene = watching(top)
-    assert scene.after(lambda: run("mount", "-o", "remount,ro", top)).rescan
 
 
 @pytest.mark.root

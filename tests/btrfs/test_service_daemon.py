@@ -264,21 +264,19 @@ def test_a_second_service_in_a_state_directory_made_anew_ends_the_first(
     assert [entry.outcome.result for entry in second.history()] == [Result.DONE]
 
 
-def test_on_another_filesystem_it_waits_for_a_mount(
-    tmp_path: Path, copies: Copies, serve: Callable[..., Daemon]
-) -> None:
-    """It takes long because the service has to sleep for 3 s."""
+def test_on_another_filesystem_it_waits_for_a_mount(tmp_path: Path, copies: Copies) -> None:
+    """It takes long because the service has to sleep for 3 s. It looks for mounts when it feeds its watchdog."""
     point = tmp_path / "point"
     point.mkdir()
     run("mount", "-t", "tmpfs", "journalkeeper-test", point)
     try:
-        service = serve(point).ready()
-        assert eventually(lambda: service.logged("not on btrfs"))
-        assert eventually(service.sleeps)
-        path = copies.put()
-        run("mount", "--bind", copies.machine.parent, point)
-        assert eventually(lambda: path.name in service.done())
-        assert service.stop() == 0
+        with Daemon(tmp_path, point, config=QUICK, watchdog_s=10) as service:
+            assert eventually(lambda: service.logged("not on btrfs"))
+            assert eventually(service.sleeps)
+            path = copies.put()
+            run("mount", "--bind", copies.machine.parent, point)
+            assert eventually(lambda: path.name in service.done())
+            assert service.stop() == 0
         run("umount", point)
     finally:
         run("umount", point)
