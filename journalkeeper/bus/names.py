@@ -79,12 +79,9 @@ class CallError(Exception):
         super().__init__(text)
 
 
-SOCKET: Final = "/run/dbus/system_bus_socket"
-
-
 def find_address() -> str:
     """Return the address of the system bus. Source: D-Bus specification, "Well-known Message Bus Instances"."""
-    return os.environ.get("DBUS_SYSTEM_BUS_ADDRESS") or f"unix:path={SOCKET}"
+    return os.environ.get("DBUS_SYSTEM_BUS_ADDRESS") or "unix:path=/run/dbus/system_bus_socket"
 
 
 def job_path(number: int) -> str:
