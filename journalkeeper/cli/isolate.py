@@ -139,8 +139,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if args.flat and not args.apply:
         raise UsageError("--flat needs --apply")
     top = os.path.realpath(args.directory or layout.TOP)
-    lost = isolate.find_lost(top)
     if not (args.apply or args.undo):
+        lost = isolate.find_lost(top)
         found = isolate.Tree(top, is_subvolume=False, entries={}) if lost else isolate.survey(top)
         _show(context, found, _describe(found, lost), lost)
         return 0
@@ -148,7 +148,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     changed = False
     try:
         with Lock(context.state_directory):
-            if lost:
+            changed = _mount_flat(top)
+            if lost := isolate.find_lost(top):
                 _bring_back(top, lost)
             elif args.undo and _is_flat(top):
                 changed = True
@@ -235,9 +236,20 @@ def _find_mount_unit(top: str) -> str:
     return os.path.join(UNITS, scratch_volume.run("systemd-escape", "--path", "--suffix=mount", top).strip())
 
 
+def _has_own_unit(unit: str) -> bool:
+    return os.path.lexists(unit) and f"subvol=/{isolate.FLAT}\n" in Path(unit).read_text()
+
+
+def _mount_flat(top: str) -> bool:
+    """Mount FLAT if it is not, because the empty directory below would be moved. Return whether it was mounted now."""
+    was_flat = _is_flat(top)
+    if _has_own_unit(unit := _find_mount_unit(top)):
+        scratch_volume.run("systemctl", "start", os.path.basename(unit))
+    return _is_flat(top) is not was_flat
+
+
 def _remove_mount_unit(top: str) -> None:
-    unit = _find_mount_unit(top)
-    if os.path.lexists(unit) and f"subvol=/{isolate.FLAT}\n" in Path(unit).read_text():
+    if _has_own_unit(unit := _find_mount_unit(top)):
         _write_back(top)  # the move is on the disk before the removal
         scratch_volume.run("systemctl", "disable", "--quiet", os.path.basename(unit))
         os.unlink(unit)

@@ -624,6 +624,20 @@ def test_a_flat_journal_is_mounted_after_a_rollback_and_moves_back(
     assert isolate.FLAT not in os.listdir(volume)
 
 
+@pytest.mark.parametrize("words", [("--apply",), ("--apply", "--flat"), ("--undo",)])
+def test_a_flat_journal_that_is_not_mounted_is_mounted_first(
+    flat_host: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    before = describe(flat_host)
+    assert call("--apply", "--flat", "-D", flat_host) == 0
+    unmount(flat_host)
+    assert not os.listdir(flat_host)
+    assert program.run(["isolate", *words, "-j", "-D", str(flat_host)]) == 0
+    assert json.loads(capsys.readouterr().out)["changed"], "the service has to follow"
+    assert describe(flat_host) == before
+    assert is_mounted(isolate.FLAT, str(flat_host)) == (words != ("--undo",))
+
+
 def test_a_directory_with_the_name_of_the_flat_journal_is_kept(
     flat_host: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
