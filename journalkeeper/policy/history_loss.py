@@ -13,6 +13,7 @@ Source: journal_directory_vacuum(), journal-vacuum.c. Active files count in the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -28,6 +29,9 @@ TABLE_SHARE: Final = 36
 REPEATED_BYTES: Final = 256 * KIB
 """The values that each file stores anew. With files of a quarter of the size, 64 instead of 16, a journal of 110 MiB
 kept 13% less history (84 days of tests.bench.year): 300 KiB a file."""
+
+NEARLY_FULL: Final = 3 / 4
+"""The part of a full file from which an archive counts as ended by journald itself."""
 
 FREE: Final = 1 / 4
 """The share of HistoryLoss= that early files of any size may take."""
@@ -51,8 +55,8 @@ class Loss(NamedTuple):
 
     journald deletes `deleted_bytes` at once. Against `of_bytes`, its mean history without early rotations, the history
     lacks `lost_bytes`: what was deleted too soon, what SystemMaxFiles= will delete before the bytes are full, and the
-    `early_bytes` of tables and values of files that were ended early. `steady_bytes` are those of a journal in which
-    each file ends at the size of this one.
+    `early_bytes` of tables and values of files that were ended early. `steady_bytes` are those of a journal that is
+    rotated at this size each time that it has grown by as much as since the last early file.
     """
 
     deleted_bytes: int
@@ -116,6 +120,7 @@ def compute_loss(archives: Sequence[int], active: Sequence[tuple[int, int]], lim
         too_soon += sum(left[: max(0, crowd)])
     each = limits.max_file_bytes // TABLE_SHARE + REPEATED_BYTES
     early_files = max(0, len(left) - -(-kept // full))
-    steady = each * max(0, own * len(ended) // max(1, sum(ended)) - own // full)
+    grown = sum(takewhile(lambda size: size >= NEARLY_FULL * full, reversed(archives)), sum(ended))
+    steady = round(each * max(0, len(ended) - sum(ended) / full) * own / max(1, grown))
     early = each * early_files
     return Loss(deleted, too_soon + early, early, steady, mean, early_files)
