@@ -24,7 +24,7 @@ up a mounted journal before the end of a shutdown, so its last messages are not 
 
 examples:
   sudo journalkeeper isolate                  what would be moved?
-  sudo journalkeeper isolate --apply          move it, or bring it back (rollback)
+  sudo journalkeeper isolate --apply          move it, or bring it back
   sudo journalkeeper isolate --apply --flat   move it to the top of the volume
   sudo journalkeeper isolate --undo           make it a plain directory again
 
