@@ -46,6 +46,12 @@ the next boot found 267 to 452 (measured). A file that was begun just before the
 NOCOW file, unless a snapshot shares it: then its blocks are copied on write once more.
 """
 
+BEFORE: Final = 1 / 4
+"""The part of HistoryLoss= for rotations that no shutdown follows. The rest is for those that give a boot a young file:
+in 300 simulated days of 4 snapshots, rotations at any time left 105 extents at the median boot and 94% of the
+history, these 22 and 97%.
+"""
+
 BOOT_EXTENTS: Final = 4
 """The cost of one more archive for each boot, in reads: vacuum opens each to see whether it is empty (23 ms at 150
 IOPS, the slope over 84 boots)."""
@@ -123,8 +129,8 @@ def veto_excess_rotations(question: Question) -> Skip | None:
     return question.skip(Reason.BUDGET, f"{made} of RotationsPerDay={allowed} in the last 24 hours", until_us)
 
 
-def veto_by_retention(question: Question) -> Skip | None:
-    """Veto a rotation that costs more of the history than HistoryLoss=, or an unknown part of it.
+def veto_by_retention(question: Question, part: float = 1) -> Skip | None:
+    """Veto a rotation that costs more of the history than this part of HistoryLoss=, or an unknown part of it.
 
     journald deletes an archive when its first entry is too old, with all later entries in it.
     """
@@ -135,9 +141,10 @@ def veto_by_retention(question: Question) -> Skip | None:
     loss, most = question.loss, question.cases.config.budget.history_loss_percent
     if loss is None:
         return question.skip(Reason.RETENTION, "journald's limits are not known")
-    cause = loss.explain_excess(most)
+    cause = loss.explain_excess(most * part)
+    share = f"{part:.0%} of HistoryLoss={most}% until a shutdown" if part < 1 else f"HistoryLoss={most}%"
     deletes = f"; journald would delete {spell_size(loss.deleted_bytes)} at once" if loss.deleted_bytes else ""
-    return question.skip(Reason.RETENTION, f"{cause}, HistoryLoss={most}%{deletes}") if cause else None
+    return question.skip(Reason.RETENTION, f"{cause}, {share}{deletes}") if cause else None
 
 
 def _find_veto(question: Question) -> Skip | None:
@@ -199,7 +206,7 @@ def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action 
     if veto is None and not cases.request.hurries:
         where, volume = question.instance.directory, cases.volumes.get(question.instance.device)
         veto = deferral.wait_for_disk(where, volume, cases.host.now_us, cases.config)  # a rotation costs one more flush
-        veto = veto or spread_rotations(question, file)
+        veto = veto or spread_rotations(question, file) or veto_by_retention(question, BEFORE)
     return veto or _make_rotation(question, file, Reason.CHEAPER)
 
 

@@ -367,6 +367,26 @@ def test_early_files_are_spread_as_their_tables_take_what_the_history_may_lose(
 
 
 @pytest.mark.parametrize(
+    ("small", "shuts_down", "tool"),
+    [
+        # a quarter of 1.75% of 4,032 MiB are 18 MiB, of 5.5% they are 55: 4 and 14 early files of any size
+        (4, False, Verb.ROTATE),
+        (5, False, Verb.DEFRAGMENT),
+        (14, True, Verb.ROTATE),
+        (15, True, Verb.DEFRAGMENT),
+    ],
+)
+def test_most_of_the_history_that_may_be_lost_is_for_rotations_before_a_shutdown(
+    small: int, shuts_down: bool, tool: Verb
+) -> None:
+    request = UPKEEP._replace(before_shutdown=shuts_down)
+    found = by_price(dense_in(16, 16), *archives(small, 1), request=request, system_max_files=0)
+    assert [one.action for one in found.actions if one.is_on_active_file or one.action is Verb.ROTATE] == [tool]
+    if tool is Verb.DEFRAGMENT:
+        assert ("25% of HistoryLoss=5% until a shutdown" in said(found)[0][1]) is not shuts_down
+
+
+@pytest.mark.parametrize(
     ("a_day", "age_us", "now", "rotated"),
     [
         *((4, 6 * HOUR_US, False, 1), (4, 6 * HOUR_US - 1, False, 0), (4, 0, True, 1), (4, -HOUR_US, False, 1)),
