@@ -275,9 +275,9 @@ def read_uuid(top: int | str) -> bytes:
     return bytes(btrfsutil.subvolume_info(top).uuid)
 
 
-def has_subvolume(fd: int, path: str) -> bool:
-    """Return whether a subvolume is at `path`, from the top of the volume. Raises: as `find_subvolume`."""
-    return any(place == path for place, _ in btrfsutil.SubvolumeIterator(fd, top=FS_TREE_OBJECTID))
+def has_subvolume(directory: str, path: str) -> bool:
+    """Return whether the volume of `directory` has a subvolume at `path`, from its top. Raises: as `find_subvolume`."""
+    return any(place == path for place, _ in btrfsutil.SubvolumeIterator(directory, top=FS_TREE_OBJECTID))
 
 
 def is_mounted(place: str, path: str) -> bool:

@@ -19,8 +19,9 @@ the old root into the new one, and journald goes on in it. After a rollback to a
 is as it was at that time; the newer entries are in the old root: journalctl -D OLDROOT/var/log/journal.
 
 With --flat, the subvolume becomes @journal at the top of the volume, next to those of the roots, and a unit in
-/etc/systemd/system mounts it. After a rollback to a later snapshot it is mounted there, too. journald gives
-up a mounted journal before the end of a shutdown, so its last messages are not stored.
+/etc/systemd/system mounts it. After a rollback to a later snapshot it is mounted there, too; after one to an
+earlier snapshot, the newer entries are in @journal. journald gives up a mounted journal before the end of a
+shutdown, so its last messages are not stored.
 
 examples:
   sudo journalkeeper isolate                  what would be moved?
@@ -84,18 +85,19 @@ MOUNT_UNIT: Final = """\
 # Made by `journalkeeper isolate --flat`. While the journal is in the directory, the condition skips the mount.
 [Unit]
 ConditionDirectoryNotEmpty=!{top}
+Before=systemd-journal-flush.service
 
 [Mount]
 What=/dev/disk/by-uuid/{uuid}
 Where={top}
 Type=btrfs
-Options=subvol=/{name}
+Options=subvol=/{name},nodev,noexec,nosuid,noatime
 
 [Install]
 WantedBy=local-fs.target
 """
-"""Not RequiredBy=, so that a boot goes on when the mount fails. systemd orders the mount before local-fs.target and,
-by RequiresMountsFor=, before systemd-journal-flush.service.
+"""Not RequiredBy=, so that a boot goes on when the mount fails. systemd orders it before local-fs.target. Before= is
+for a journal behind a link, because RequiresMountsFor= of the flush does not follow it.
 """
 
 READERS: Final = "Restart programs that follow the journal, as journalctl -f does: they keep the old files."
@@ -153,7 +155,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
                 _bring_back(top, lost)
             elif args.undo and _is_flat(top):
                 changed = True
-                _switch(top, _find_own_place(top), isolate.FLAT)
+                _unflatten(top)
             found = isolate.survey(top)
             if isolate.finish(top):
                 changed = True
@@ -202,23 +204,32 @@ def _flatten(top: str) -> None:
         raise KeeperError(f"{top}: --flat is for the journal of the running host")
     with opening.open_directory(top) as journal:
         uuid, _ = volume.fs_info(journal)
-        if volume.has_subvolume(journal, isolate.FLAT):
-            raise KeeperError(f"the volume has a subvolume {isolate.FLAT} already: rename it first")
+    if volume.has_subvolume(os.path.dirname(top), isolate.FLAT):
+        raise KeeperError(f"the volume has a subvolume {isolate.FLAT} already: rename it first")
     unit = _find_mount_unit(top)
     text = MOUNT_UNIT.format(top=top, uuid=uuid, name=isolate.FLAT)
-    if os.path.lexists(unit) and Path(unit).read_text() != text:
+    if os.path.lexists(unit) and not _has_own_unit(unit):
         raise KeeperError(f"{unit} exists already: remove it first")
     write_whole("write the mount unit", unit, text, mode=0o644)
     scratch_volume.run("systemctl", "enable", "--quiet", os.path.basename(unit))
     _write_back(UNITS)
-    _switch(top, isolate.FLAT, _find_own_place(top))
+    place = _find_own_place(top)
+    _switch(top, isolate.FLAT, place)
     if not _is_flat(top):
-        raise KeeperError(f"{isolate.FLAT} was not mounted: see systemctl status {os.path.basename(unit)}")
+        _switch(top, place, isolate.FLAT)
+        raise KeeperError(f"{isolate.FLAT} could not be mounted: see systemctl status {os.path.basename(unit)}")
+
+
+def _unflatten(top: str) -> None:
+    isolate.survey(top)  # a mount below would end with this one
+    if not _has_own_unit(_find_mount_unit(top)):
+        raise KeeperError(f"{top} is a mount point that --flat did not make: it cannot be moved")
+    _switch(top, _find_own_place(top), isolate.FLAT)
 
 
 def _switch(top: str, target: str, source: str) -> None:
     """Move the subvolume while journald writes to /run. Then mount it, unless the condition of the unit skips that."""
-    _write_back(top)
+    _write_back(os.path.dirname(top))
     with _hold_in_run(top, "systemctl", "start", os.path.basename(_find_mount_unit(top))):
         _move_subvolume(top, target, source)
 
@@ -237,15 +248,18 @@ def _find_mount_unit(top: str) -> str:
 
 
 def _has_own_unit(unit: str) -> bool:
-    return os.path.lexists(unit) and f"subvol=/{isolate.FLAT}\n" in Path(unit).read_text()
+    return os.path.lexists(unit) and Path(unit).read_text().startswith(MOUNT_UNIT.split("\n", 1)[0])
 
 
 def _mount_flat(top: str) -> bool:
     """Mount FLAT if it is not, because the empty directory below would be moved. Return whether it was mounted now."""
-    was_flat = _is_flat(top)
-    if _has_own_unit(unit := _find_mount_unit(top)):
-        scratch_volume.run("systemctl", "start", os.path.basename(unit))
-    return _is_flat(top) is not was_flat
+    unit = _find_mount_unit(top)
+    if _is_flat(top) or not _has_own_unit(unit) or not volume.has_subvolume(os.path.dirname(top), isolate.FLAT):
+        return False  # the unit alone is what a killed move or, after --undo, a rollback leaves
+    scratch_volume.run("systemctl", "start", os.path.basename(unit))
+    if not _is_flat(top):
+        raise KeeperError(f"{top} has files, so {isolate.FLAT} is not mounted there: move them away, and reboot")
+    return True
 
 
 def _remove_mount_unit(top: str) -> None:

@@ -638,6 +638,73 @@ def test_a_flat_journal_that_is_not_mounted_is_mounted_first(
     assert is_mounted(isolate.FLAT, str(flat_host)) == (words != ("--undo",))
 
 
+def find_unit() -> Path:
+    (unit,) = Path(command.UNITS).iterdir()
+    return unit
+
+
+def test_the_flush_waits_for_a_mount_behind_a_link_from_where_no_program_runs(flat_host: Path) -> None:
+    """A hardened /var/log has these options, too."""
+    assert call("--apply", "--flat", "-D", flat_host) == 0
+    text = find_unit().read_text()
+    assert "\nBefore=systemd-journal-flush.service\n" in text
+    assert f"=subvol=/{isolate.FLAT},nodev,noexec,nosuid" in text
+
+
+def test_a_unit_that_a_rollback_brought_back_alone_is_removed(flat_host: Path) -> None:
+    """The journal became a plain directory after the snapshot."""
+    assert call("--apply", "--flat", "-D", flat_host) == 0
+    unmount(flat_host)
+    run("btrfs", "subvolume", "delete", flat_host.parents[1] / isolate.FLAT)
+    assert call("--apply", "-D", flat_host) == 0
+    assert call("--undo", "-D", flat_host) == 0
+    assert not os.listdir(command.UNITS)
+
+
+def test_files_that_hide_a_flat_journal_are_named(flat_host: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A journald of a namespace wrote them after a failed mount. The condition then skips the mount at each boot."""
+    before = describe(flat_host)
+    assert call("--apply", "--flat", "-D", flat_host) == 0
+    unmount(flat_host)
+    (flat_host / "late").write_text("kept")
+    for words in (["--apply"], ["--apply", "--flat"], ["--undo"]):
+        assert call(*words, "-D", flat_host) == 1
+        assert f"{flat_host} has files, so @journal is not mounted there: move them away" in capsys.readouterr().err
+    assert (flat_host / "late").read_text() == "kept"
+    (flat_host / "late").unlink()
+    assert describe_after_boot(flat_host) == {**before, ".": None}
+
+
+@pytest.mark.parametrize("is_below", [False, True])
+def test_a_mount_that_is_not_ours_is_kept(
+    flat_host: Path, capsys: pytest.CaptureFixture[str], *, is_below: bool
+) -> None:
+    """After the move of a subvolume that a line in fstab mounts, the host would not boot."""
+    assert call("--apply", "--flat", "-D", flat_host) == 0
+    unit, remote = find_unit(), flat_host / "remote"
+    if is_below:
+        run("mount", "-t", "tmpfs", "tmpfs", remote)
+    else:
+        unit.unlink()
+    assert call("--undo", "-D", flat_host) == 1
+    assert f"{remote if is_below else flat_host} is a mount point" in capsys.readouterr().err
+    assert is_mounted(isolate.FLAT, str(flat_host))
+    if is_below:
+        run("umount", remote)
+
+
+def test_a_journal_that_cannot_be_mounted_is_nested_again(
+    flat_host: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = describe(flat_host)
+    (tmp_path / "bin/mount").write_text(f'#!/bin/sh\n[ "$2" != subvol=/{isolate.FLAT} ] && exec /bin/mount "$@"\n')
+    (tmp_path / "bin/mount").chmod(0o755)
+    assert call("--apply", "--flat", "-D", flat_host) == 1
+    assert "@journal could not be mounted: see systemctl status" in capsys.readouterr().err
+    assert describe(flat_host) == before
+    assert flat_host.stat().st_ino == 256
+
+
 def test_a_directory_with_the_name_of_the_flat_journal_is_kept(
     flat_host: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
