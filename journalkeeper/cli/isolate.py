@@ -195,7 +195,8 @@ def _find_own_place(top: str) -> str:
 
 
 def _move_subvolume(top: str, target: str, source: str) -> None:
-    scratch_volume.run(*scratch_volume.OWN_MOUNTS, "sh", "-ec", MOVE_SUBVOLUME, "sh", top, target, source)
+    run_shell = (*scratch_volume.DIE_WITH_US, *scratch_volume.OWN_MOUNTS, "sh", "-ec")
+    scratch_volume.run(*run_shell, MOVE_SUBVOLUME, "sh", top, target, source)
 
 
 def _flatten(top: str) -> None:

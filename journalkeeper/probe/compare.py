@@ -19,7 +19,7 @@ from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.schema import Count, Seconds
 
 from .bed import Bed, bed
-from .scratch_volume import ScratchVolume, run
+from .scratch_volume import DIE_WITH_US, ScratchVolume, run
 from .writes import count_logged
 
 SETTINGS: Final = ("SystemMaxFileSize=128M", "SystemMaxUse=2G")
@@ -41,7 +41,6 @@ KEEPER_CONF: Final = "[Nocow]\nNocow=no\n[Window]\nPressureMax=100%\n"
 """Checksums stay, and other load on this machine does not delay the work."""
 
 PACKAGE: Final = os.fspath(Path(__file__).parents[2])
-DIE_WITH_US: Final = ("setpriv", "--pdeathsig", "KILL", "--")
 Report = Callable[[str], None]
 
 

@@ -28,6 +28,7 @@ ISOLATED: Final = "JOURNALKEEPER_LAB_ISOLATED"
 OWN_MOUNTS: Final = ("unshare", "--mount", "--propagation", "private")
 """The command prefix that runs a command in its own mount namespace, out of which no mount spreads."""
 
+DIE_WITH_US: Final = ("setpriv", "--pdeathsig", "KILL", "--")
 SECTOR_BYTES: Final = 512
 
 MAKE_VOLUME: Final = """

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -703,6 +704,25 @@ def test_a_journal_that_cannot_be_mounted_is_nested_again(
     assert "@journal could not be mounted: see systemctl status" in capsys.readouterr().err
     assert describe(flat_host) == before
     assert flat_host.stat().st_ino == 256
+
+
+def test_a_move_ends_with_the_killed_command(flat_host: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """journald comes back from /run meanwhile, and the files that it makes then would have no directory."""
+    assert call("--apply", "-D", flat_host) == 0
+    before = describe(flat_host)
+    started, may_go = tmp_path / "started", tmp_path / "may_go"
+    wait = f"touch {started}; until [ -e {may_go} ]; do sleep 0.05; done\n"
+    monkeypatch.setattr(command, "MOVE_SUBVOLUME", wait + command.MOVE_SUBVOLUME)
+    child = os.fork()
+    if child == 0:
+        call("--apply", "--flat", "-D", flat_host)
+        os._exit(0)
+    assert eventually(started.exists)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    may_go.touch()
+    assert not eventually(lambda: not flat_host.exists(), 0.5)
+    assert describe(flat_host) == before
 
 
 def test_a_directory_with_the_name_of_the_flat_journal_is_kept(
