@@ -57,13 +57,13 @@ def volatile(storage: Storage) -> Answers:
     elif storage.storage == "auto" and not storage.persistent_directory:
         sentence = "There is no /var/log/journal, so Storage=auto keeps messages in memory and none outlives the boot."
         remedy = ["mkdir /var/log/journal", "systemd-tmpfiles --create --prefix /var/log/journal"]
-    elif not storage.flushed:
+    elif not storage.flushed:  # where the directory is not mounted, the restart mounts it first, or fails
         sentence = "journald has not moved to /var/log/journal in this boot: messages are in memory only."
         remedy = ["systemctl status systemd-journal-flush"]
     else:
         return
     flushed = "yes" if storage.flushed else "no"
-    yield advice(sentence, *remedy, "journalctl --flush", storage=storage.storage, flushed=flushed)
+    yield advice(sentence, *remedy, "systemctl restart systemd-journal-flush", storage=storage.storage, flushed=flushed)
 
 
 def not_btrfs(look: Look) -> Answers:

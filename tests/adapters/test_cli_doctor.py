@@ -59,7 +59,7 @@ def test_a_finding_is_its_sentence_and_its_commands(
         "    mkdir -p /etc/systemd/journald.conf.d\n"
         "    printf '[Journal]\\nStorage=persistent\\n' > /etc/systemd/journald.conf.d/zz-storage.conf\n"
         "    systemctl restart systemd-journald\n"
-        "    journalctl --flush\n"
+        "    systemctl restart systemd-journal-flush\n"
         "\n"
         f"{len(doctor.DOCTOR_RULES) - 3} checks passed, 1 suggestion, 1 check needs root (sudo journalkeeper doctor),"
         "\n1 check could not be made:\n"
