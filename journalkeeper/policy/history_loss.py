@@ -66,7 +66,7 @@ class Loss(NamedTuple):
     of_bytes: int
     early_files: int = 0
 
-    def explain_excess(self, most_percent: int) -> str:
+    def explain_excess(self, most_percent: float) -> str:
         """Return why the rotation costs more than `most_percent` of the history, "" if it does not.
 
         FREE of it may be spent on early files of any size, so that the first rotations do not spend what later ones

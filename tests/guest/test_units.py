@@ -524,7 +524,7 @@ def list_calls(unit: str) -> list[str]:
 RIGHTS = [
     (TIMED, "ReadWritePaths=", "copied"),
     (TIMED, "ReadWritePaths=\nReadWritePaths=/var/log/journal", "metrics"),
-    (TIMED, "RestrictAddressFamilies=none", "copied"),
+    (TIMED, "RestrictAddressFamilies=none", "measured"),
     (TIMED, "ProcSubset=pid", "load"),
     (TIMED, "PrivateUsers=yes", "acl"),
     (TIMED, "CapabilityBoundingSet=~CAP_DAC_OVERRIDE", "remote"),
