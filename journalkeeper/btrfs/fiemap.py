@@ -78,6 +78,7 @@ def map_batches(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -
     """Yield the rows of the map of `fd` from `start` to `end`, in batches that each come from one call.
 
     Holes have no rows, and rows are not cut at `start` and `end`. With `sync` the file's dirty pages are written first.
+    After a slow call the next batch is smaller, and the thread sleeps as long as the call took.
 
     The kernel (seen in 6.18) has a bug with an unwritten extent that has dirty pages. After every 128 rows, also
     within a call, it lists the rows of that extent from the first one again. The repeated rows are dropped. If

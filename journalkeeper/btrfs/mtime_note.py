@@ -37,7 +37,8 @@ def read(fd: int) -> bytes | None:
 def find_mtime_ns(note: bytes | None, status: os.stat_result) -> int:
     """Return the mtime, in ns, that the file with this `note` and `status` would have without our own work.
 
-    An invalid note is ignored, because a user can set the xattr to any value.
+    The note counts only if the file has the noted size, and an mtime close to the time of the note. An invalid note is
+    ignored, because a user can set the xattr to any value.
     """
     try:
         mtime_ns, size_bytes, made_ns = map(int, (note or b"").split())

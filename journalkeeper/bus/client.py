@@ -97,7 +97,7 @@ class Service:
         self.close()
 
     def manager(self) -> Manager:
-        """Return the present properties of the service.
+        """Return the present properties of the service. Findings and History in another version's form are None.
 
         Raises: HungError after ANSWER_S, or BusyBusError if the bus is slow, too; KeeperError for all other errors.
         """

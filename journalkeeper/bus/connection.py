@@ -177,7 +177,7 @@ class Connection:
             self._writer.transport.abort()
 
     def _hand_over(self, data: bytes) -> None:
-        """Give an answer to the call that waits for it, other messages to `handle`. Drop invalid ones."""
+        """Give an answer to the call that waits for it, and all other messages to `handle`. Drop invalid messages."""
         try:
             message = Received(data)
         except Exception:  # noqa: BLE001 - whatever a stranger sends, the next message is read

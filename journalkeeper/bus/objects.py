@@ -84,7 +84,7 @@ class Objects:
         return tuple({one[len(above) :].partition("/")[0]: 0 for one in self.tree() if one.startswith(above)})
 
     def find_method(self, path: str, interface: str, member: str) -> Method:
-        """Return the method `member` of `interface` of the object at `path`. Both names must match exactly.
+        """Return the method `member` of `interface` (exact names) of the object at `path`. Every path has Peer.
 
         Raises: CallError: UnknownObject if no object is at `path` or below, else UnknownMethod.
         """

@@ -103,7 +103,7 @@ class Server:
         service.followers.append(self.follow)
 
     def close(self) -> None:
-        """Close the connection. Cancel all calls that are being served, and the signals that were not sent yet."""
+        """Stop following the service, cancel running calls and unsent signals, and close the connection: only once."""
         self._service.followers.remove(self.follow)
         if self._timer is not None:
             self._timer.cancel()

@@ -27,7 +27,7 @@ from journalkeeper.model.units import DAY_US
 
 
 class Context:
-    """One run of a command."""
+    """One run of a command. `now_us` is the time of its start, and `privileged` is whether root runs it."""
 
     def __init__(self, args: argparse.Namespace, output: Output) -> None:
         self._args = args

@@ -98,7 +98,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _require_fit_place(args: argparse.Namespace) -> None:
-    """Require root's directory with FREE_BYTES, and mkfs.btrfs. Raises: UsageError for -D, --config; KeeperError."""
+    """Require mkfs.btrfs, and FREE_BYTES in a place that passes `require_root_only`. The user may be any.
+
+    Raises: UsageError for -D, --config; KeeperError.
+    """
     if args.directory is not None or args.config is not None:
         raise UsageError("lab makes a journal and a configuration of its own: leave out -D and --config")
     if not os.path.isdir(args.place):

@@ -69,7 +69,7 @@ class ProgressLine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._write("")
+        self._replace_line("")
 
     def __call__(self, progress: Progress) -> None:
         """Draw a line such as "2/7  43%  PATH" with the path cut, unless one was drawn less than REDRAW_S ago."""
@@ -82,9 +82,9 @@ class ProgressLine:
         if now_s - self._drawn_s >= REDRAW_S:
             self._drawn_s = now_s
             # the last column stays free: many terminals wrap as soon as it is written
-            self._write(text[: (columns() or DEFAULT_COLUMNS) - 1])
+            self._replace_line(text[: (columns() or DEFAULT_COLUMNS) - 1])
 
-    def _write(self, text: str) -> None:
+    def _replace_line(self, text: str) -> None:
         if self._stream is not None:
             self._stream.write(f"\r\x1b[K{text}")
             self._stream.flush()

@@ -121,7 +121,7 @@ def _describe_ok(evidence: Evidence) -> str:
 
 
 def _list_facts(answer: StatusAnswer, evidence: Evidence, *, running: bool) -> list[tuple[str, str]]:
-    """Return the (name, text) rows below the verdict; a text is "" if its fact is not known."""
+    """Return the (name, text) rows below the verdict. An unknown text is "", but "Last run" has the reason."""
     record, live = evidence.record, answer.service
     counters = answer.saving or Counters(bytes_reclaimed=live and live.bytes_reclaimed_total)
     if isinstance(record, Unknown):

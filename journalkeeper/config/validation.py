@@ -50,9 +50,10 @@ def describe(config: Config) -> list[Shown]:
 def from_assignments(assignments: Iterable[Assignment]) -> Config:
     """Return the configuration that the lines of all files give, in the order in which they apply.
 
-    An overridden value is not checked, so a drop-in can correct an earlier file.
+    An overridden value is not checked, so a drop-in can correct an earlier file. Lines with lists of paths add up. An
+    empty value resets the option.
 
-    Raises: ConfigError with every problem, also unknown names and contradictions, in the order of the lines.
+    Raises: ConfigError with every problem, also invalid lines, unknown names and contradictions, in the lines' order.
     """
     lines: dict[Directive, list[Assignment]] = {}
     problems: list[Problem] = []

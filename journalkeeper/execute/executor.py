@@ -42,7 +42,7 @@ SKIPPING: Final = frozenset({Reason.VANISHED, Reason.SWAPFILE, Reason.CHANGED, R
 
 
 class Turn:
-    """The state of one action: the file before and after it, and the expected number of extents."""
+    """The state of one action: the file before and after it, at first as planned, and the expected extents."""
 
     def __init__(self, action: Action) -> None:
         target = action.target

@@ -204,8 +204,8 @@ def _defragment_piece(fd: int, offset: int, length: int, compression: Compressio
 def free_unwritten(held: VerifiedFile, pace: Pace) -> None:
     """Free the space of an archive that journald allocated and never wrote, until `pace` ends.
 
-    Even a small unwritten rest keeps its whole extent of 8 MiB allocated. The work is safe while another process writes
-    to the file, as a journald may that archives in a process of its own.
+    Even a small unwritten rest keeps its whole extent of 8 MiB allocated. Holes of a temporary file replace the ranges
+    (`free_zeros`). This is safe while another process writes, as a journald may that archives in a process of its own.
 
     Raises: as `open_for_writing`, if there is such space; as `free_zeros`.
     """

@@ -340,13 +340,13 @@ def _copy_below(old: int, new: int, limits: _Limits) -> None:
                 if is_directory:
                     _copy_below(source, copy, limits)
                 else:
-                    _copy_file(source, copy, status.st_size)
+                    _copy_and_compare(source, copy, status.st_size)
                 _finish(source, copy, status)
         finally:
             os.close(copy)
 
 
-def _copy_file(source: int, copy: int, size_bytes: int) -> None:
+def _copy_and_compare(source: int, copy: int, size_bytes: int) -> None:
     inode.set_flags(copy, inode.get_flags(source) & FLAGS)  # while it is empty
     at = 0  # the kernel makes a reflink if both files have checksums, or none of them
     while at < size_bytes and (done := os.copy_file_range(source, copy, size_bytes - at, at, at)):

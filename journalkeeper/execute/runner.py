@@ -206,8 +206,9 @@ class Throttle:
 def remove_leftovers(paths: Iterable[str]) -> list[str]:
     """Delete temporary files of a killed run, and restore the mtimes that it noted in journal files. Hold the lock.
 
-    Return one sentence per existing path for the report, also for a failure. A temporary file is a copy before its
-    exchange, or an original after it: the journal's name leads to a whole file (execute.rewrite), so nothing is lost.
+    Return one sentence per existing path for the report, also for a failure or a missing note. A temporary file is a
+    copy before its exchange, or an original after it: the journal's name leads to a whole file (execute.rewrite), so
+    nothing is lost.
 
     Raises: ValueError at the first path that is neither a temporary file of ours nor a journal file.
     """

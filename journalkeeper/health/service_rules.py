@@ -234,8 +234,8 @@ def limit_reached(present: Present) -> Answers:
 def files_failing(present: Present) -> Answers:
     """The last action on a file failed, or the file cannot be looked at.
 
-    One problem for all files. Failures that end without an administrator do not count, nor do those with checks of
-    their own.
+    One problem for all files. Failures that end without an administrator do not count, nor do those of limit-reached
+    and volume-full.
     """
     if failures := [one for one in present.failures if one.reason not in {Reason.TOO_MANY, Reason.FREE_SPACE}]:
         first, number = failures[0], len(failures) - 1

@@ -77,7 +77,7 @@ def not_btrfs(look: Look) -> Answers:
 def nocow_redundant(places: list[Place], look: Look) -> Answers:
     """A directory is NOCOW on a volume that keeps copies. Without checksums the good copy cannot be identified.
 
-    One advice for all directories on dup, raid1, raid10, raid1c3, raid1c4, raid5 and raid6.
+    One advice for all directories on dup, raid1, raid10, raid1c3, raid1c4, raid5 and raid6, none for unknown profiles.
     """
     if found := [place for place in _select(places, look, Reason.REDUNDANT) if place[0].nocow]:
         where = [one.directory for one, _ in found]
@@ -119,7 +119,8 @@ def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> 
     """Files have many more extents than they need, and no service works on them.
 
     One advice from 300 extents that `defrag --now` would save. A service that works leaves files fragmented for a
-    while, because they settle or a flush is near; keeper-starved reports the files that wait for too long.
+    while, because they settle or a flush is near; keeper-starved reports the files that wait for too long. An active
+    unit that does not answer counts as a service that works.
     """
     live, units = evidence.service, evidence.units
     at_work = not live.paused if isinstance(live, Manager) else not isinstance(units, Unknown) and is_up(units)
@@ -155,7 +156,8 @@ def damaged(files: Files, look: Look) -> Answers:
 def waits(journal: Journal, now_us: int) -> Answers:
     """Messages wait long for journald, and with them, once its queue is full, the programs that send them.
 
-    Advice from a 99th percentile of 0.5 s or a wait of 3 s. Unknown below 100 messages with a time of sending.
+    Advice from a 99th percentile of 0.5 s or a wait of 3 s in the last 7 days. Unknown below 100 messages with a time
+    of sending.
     """
     recent = sorted((one for one in journal.intake if one.when_us >= now_us - RECENT_US), key=lambda one: one.wait_us)
     number = len(recent)
@@ -193,6 +195,7 @@ def _list_datacow_commands(directories: list[str]) -> tuple[str, ...]:
 
 
 def _list_subvolume_commands(look: Look, shared: list[JournalFile]) -> tuple[str, ...]:
+    """Return `isolate` for files of /var/log/journal outside a subvolume of its own, else the list of snapshots."""
     owned = {volume.device for volume in look.host.volumes if volume.own_subvolume}
     if any(file.path.startswith("/var/log/journal/") and file.device not in owned for file in shared):
         return ("journalkeeper isolate", "journalkeeper isolate --apply")

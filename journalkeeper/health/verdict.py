@@ -104,7 +104,8 @@ def find_failures(outcomes: Iterable[Outcome]) -> list[Skip]:
 def still_failing(before: Iterable[Skip], decided: Mapping[str, object]) -> list[Skip]:
     """Return the failures of `before` that remain after a new plan, in the same order.
 
-    `decided` has the plan's decision for each path. A delayed action (`puts_off`) keeps a failure, except FREE_SPACE.
+    `decided` has the plan's decision for each path. A skip for the same reason keeps a failure. A delayed action
+    (`puts_off`) keeps it, too, except FREE_SPACE.
     """
     return [
         one
@@ -115,8 +116,8 @@ def still_failing(before: Iterable[Skip], decided: Mapping[str, object]) -> list
 
 
 def describe_waits(skipped: Iterable[Skip]) -> str:
-    """Return the waits, the most frequent first: "3 files wait for free disk space, 1 file waits for journald's next
-    flush".
+    """Return the waits, the most frequent first: "3 files wait for free disk space, 1 directory waits for journald's
+    next flush".
 
     Only skips that postpone work count, without the rows that `drop_echoes` removes. The text is "" if no file waits.
     """
@@ -134,7 +135,7 @@ def _describe_end(skip: Skip) -> str:
 
 
 def drop_echoes(skipped: Iterable[Skip]) -> list[Skip]:
-    """Return `skipped` without each directory that waits for a flush if one of its files waits for the same flush."""
+    """Return `skipped` without each directory that waits for a flush (WINDOW_CLOSED) if one of its files does, too."""
     skipped = list(skipped)
     known = {dirname(skip.path) for skip in skipped if skip.reason is Reason.WINDOW_CLOSED}
     return [skip for skip in skipped if skip.reason is not Reason.WINDOW_CLOSED or skip.path not in known]

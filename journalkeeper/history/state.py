@@ -54,6 +54,7 @@ class Lock:
     """The lock `name` in `directory`, by default the lock of the process that executes plans. Use it with `with`.
 
     It is held until the `with` block ends or the process dies. Directory and file are created if necessary, and stay.
+    If the file is replaced before it is locked, the new one is locked.
 
     Raises: when the block is entered: BusyError with the holder's pid if another process holds it (EWOULDBLOCK);
     NeedsRootError and FileError as in `make_directory`. Source: flock(2).

@@ -95,7 +95,7 @@ def answers(namespace: str, timeout_s: float) -> bool | None:
 
 
 def _require_done(what: str, method: str, namespace: str, timeout_s: float) -> None:
-    """Call a method of journald. Raises: KeeperError if it refuses; as `_exchange`."""
+    """Call io.systemd.Journal.`method` of journald. Raises: KeeperError if it refuses; as `_exchange`."""
     path = get_socket_path(namespace)
     answer = _exchange(what, f"io.systemd.Journal.{method}", namespace, timeout_s)
     if not isinstance(answer, dict) or "error" in answer:

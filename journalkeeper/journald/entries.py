@@ -172,7 +172,10 @@ def _read_source_us(fd: int, offset: int, *, compact: bool) -> int | None:
 
 
 def _read_bytes(fd: int, length: int, offset: int, *, least: int | None = None) -> bytes:
-    """Return `length` bytes at `offset`. With `least`, the file may end after `least` of them."""
+    """Return `length` bytes at `offset`. With `least`, the file may end after `least` of them.
+
+    Raises: ValueError if the file ends earlier, or for an offset from 2^63; OSError.
+    """
     if offset >= 1 << 63:
         raise ValueError(f"impossible offset {offset}")
     data = os.pread(fd, length, offset)

@@ -45,6 +45,8 @@ class Publisher:
 
     With `judges`, the publisher derives the verdict from each run. `judges` is False in the service, which calls
     `publish_health`: the service's verdict knows more than a run, such as a pause or a read-only directory.
+
+    The start of an unhealthy time is read from the existing file. Until a run ends, the last one counts as successful.
     """
 
     def __init__(self, config: Config, textfile: str, *, judges: bool) -> None:

@@ -38,7 +38,8 @@ class Status(NamedTuple):
 def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) -> Status:
     """Return the numbers of `host` after `plan` led to `outcomes`, without another look at the files.
 
-    A rotated file counts as before, and the new file from the next look on. Failed outcomes also reduce the budget.
+    A rotated file counts as before, and the new file from the next look on. An outcome that is not DONE only reduces
+    the budget. `budget_left_bytes` is None without a budget.
     """
     became = {one.path: one for one in outcomes if one.result is Result.DONE and one.action is not Verb.ROTATE}
     known = [file for file in host.files if file.problem is None]

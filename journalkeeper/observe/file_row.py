@@ -49,7 +49,7 @@ def require_regular(status: os.stat_result) -> None:
 
 
 def describe_impossible_stat(status: os.stat_result) -> str:
-    """Return why a size or mtime is impossible for a journal file, or "": sums of accepted numbers fit in 63 bits."""
+    """Return why a size, or the distance of an mtime from 1970, is too large, or "": sums of others fit in 63 bits."""
     if status.st_size > MAX_FILE_BYTES:
         return f"{format_size(status.st_size)} large: files above {format_size(MAX_FILE_BYTES)} are left alone"
     if abs(status.st_mtime_ns) >= MAX_TIME_NS:
@@ -137,7 +137,10 @@ def build_problem(place: Directory, name: str | None, why: Reason, detail: str) 
 
 
 def explain_error(error: Exception) -> tuple[Reason, str]:
-    """Return the reason and the detail for a row's problem, from the error that ended the look, by default REFUSED."""
+    """Return the reason and the detail for a row's problem, from the error that ended the look.
+
+    An UnfitFileError has its own reason. An errno without an entry in REASONS is REFUSED, with the text of strerror(3).
+    """
     match error:
         case UnfitFileError():
             return error.why, str(error)

@@ -117,7 +117,8 @@ class Flushes:
     def _update_timer(self, directory: str) -> bool:
         """Update the flush timer of `directory` from its active files, and return whether a plan is due.
 
-        A file is unsynced if its state is ONLINE and a journald will still flush it (`may_be_live`).
+        A file is unsynced if its state is ONLINE and a journald will still flush it (`may_be_live`). Remember the
+        states and mtimes of the files. After a flush of files that were known to be unsynced, wait for the write-back.
         """
         timer = self._timers[directory]
         now_us = self._clock()

@@ -49,7 +49,7 @@ def read_units(names: Sequence[str] = OURS) -> tuple[Unit, ...] | Unknown:
 
 
 def read_storage() -> Storage | Unknown:
-    """Return the storage of the host's main journald, or Unknown if its socket or a configuration cannot be read."""
+    """Return the storage of the main journald; Unknown if it has no socket, or a configuration cannot be read."""
     if not os.path.exists(control.get_socket_path()):
         return Unknown("no journald runs here")
     target = None

@@ -277,7 +277,10 @@ class Observer:
         return extents
 
     def _mark_orphan(self, place: Directory, row: JournalFile, now_us: int) -> JournalFile:
-        """Only the kernel knows of a writer in a container, which keeps its file open."""
+        """Return `row`, as ORPHANED (also in the memory) if it is active, a day old by its ctime, and without a writer.
+
+        Only the kernel knows of a writer in a container, which keeps its file open.
+        """
         old = row.kind is Kind.ACTIVE and row.problem is None and now_us - row.ctime_ns // 1000 >= DAY_US
         if not old or control.has_journald(place, self._root):
             return row

@@ -98,7 +98,7 @@ def _list_pieces(fd: int) -> list[Piece]:
 
 
 def _choose_sample(pieces: Sequence[Piece], goal: float) -> list[Piece]:
-    """Return pieces from GROUPS equal parts of the list, which together cost about `goal` requests."""
+    """Return the first pieces of each of GROUPS equal parts of the list, until they cost `goal` / GROUPS requests."""
     chosen: list[Piece] = []
     for group in range(GROUPS):
         left = goal / GROUPS

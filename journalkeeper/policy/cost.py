@@ -63,7 +63,7 @@ def _judge_archive(case: Case) -> Action | Skip:
 
 
 def _find_archive_gain(case: Case, compression: Compression | None) -> Reason | None:
-    """Return the first that pays: FRAGMENTED, PINNED (unused bytes), UNCOMPRESSED; or None."""
+    """Return the first that pays: FRAGMENTED, PINNED (unused bytes), UNCOMPRESSED (by EXPECTED_RATIO); or None."""
     file, defrag = case.file, case.config.defrag
     after = _count_extents_after(file, compression)
     if file.extents.total - after >= defrag.min_extents and file.extents.total > after * NEAR_IDEAL:
@@ -151,6 +151,7 @@ def find_costly_mibs(file: JournalFile, config: Config, unshares: str = "yes") -
 def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> bool:
     """Return whether a rewrite would pay because of the number of extents, if no rule forbade it.
 
+    It pays if an active file has a costly MiB, or if it takes MinExtents= from an archive that is not NEAR_IDEAL.
     `after` is the outcome of an action on the file since the look, or None. An active file with one is not fragmented.
     """
     if file.kind is Kind.ACTIVE:

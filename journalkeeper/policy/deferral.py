@@ -108,7 +108,7 @@ def wait_for_window(path: str, window: Window) -> Skip | None:
 
 
 def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config) -> Skip | None:
-    """Postpone work during a balance or scrub, and while other programs keep the disk busy, else return None."""
+    """Postpone work (PRESSURE) during a balance or scrub and while others keep the disk busy, else return None."""
     if volume is None:
         return None
     if volume.maintenance:

@@ -264,9 +264,9 @@ class FlushTimer:
         return due
 
     def needs_sync(self, now_us: int) -> bool:
-        """Return whether to request a sync, because looks at the files do not find the timer's start.
+        """Return whether to request a sync, because looks did not find the timer's start for its interval and LATE_US.
 
-        NOCOW files need no window, because there is nothing to do to them.
+        Looks alone find a timer below KERNEL_EXPIRES_US. NOCOW files need no window: there is nothing to do to them.
         """
         can_find = not self.has_timer or self.interval_us < KERNEL_EXPIRES_US or not self._looked.blocks
         if can_find or self.phase is not Phase.UNKNOWN or now_us - self._asked_us < ASK_EVERY_US:

@@ -137,7 +137,10 @@ def _is_temporary(skip: Skip) -> bool:
 
 
 def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
-    """Return `made`, the plan for `request`, with `now` set in each skip that would be an action with --now."""
+    """Return `made`, the plan for `request`, with `now` set in each skip that would be an action with --now.
+
+    A rotation also counts for a skip of its directory. `now` is False if a skip for the same reason remains.
+    """
     at_once = plan(host, request._replace(now=True), config)
     done = {one.path for one in at_once.actions}
     done |= {one.target.directory for one in at_once.actions if not isinstance(one.target, JournalFile)}

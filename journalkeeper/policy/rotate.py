@@ -211,7 +211,10 @@ def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action 
 
 
 def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
-    """Postpone a rotation until `file` is as old as a day divided by RotationsPerDay=, so that each gains much."""
+    """Postpone a rotation (TOO_YOUNG) until `file` is a day divided by RotationsPerDay= old, so that each gains much.
+
+    RotationsPerDay=0 counts as 1 here. A file from the future is not postponed.
+    """
     apart_us = DAY_US // max(1, question.cases.config.budget.rotations_per_day)
     age_us = question.cases.host.now_us - file.head_time_us
     if not 0 <= age_us < apart_us:
@@ -224,6 +227,7 @@ def price_without_rotation(question: Question, actions: Sequence[Action], thresh
     """Return the cost of leaving the active files unrotated, in bytes.
 
     An extent costs MIB / `threshold`, because the configuration permits rewriting a MiB to remove `threshold` extents.
+    An unshared byte of `actions` costs TWICE in addition. A shutdown adds LAST_EXTENTS to the system's file.
     """
     chosen = {action.path for action in actions}
     left = sum(file.extents.total for file in question.actives if file.path not in chosen)

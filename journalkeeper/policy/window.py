@@ -53,7 +53,10 @@ def windows(
 
 
 def at(seen: Window, now_us: int) -> Window:
-    """Return the window `seen`, computed earlier, as it is at `now_us`: its time to open or close may have come."""
+    """Return the window `seen`, computed earlier, as it is at `now_us`: its time to open or close may have come.
+
+    A window that changes loses both times. Its new reason is "flush-due" if it closes, and "stale" if it opens.
+    """
     if seen.open and seen.closes_at_us is not None and now_us >= seen.closes_at_us:
         return Window(seen.instance, open=False, closes_at_us=None, reason="flush-due")
     if not seen.open and seen.opens_at_us is not None and now_us >= seen.opens_at_us:

@@ -39,6 +39,8 @@ def journal_directory(asked: Namespace) -> str:
 def measure(asked: Namespace, found: Measurement) -> None:
     """Measure fsyncs of a file in the journal's directory at --rate for --seconds. With --who, only watch others.
 
+    A wait begins when its fsync was due. The fsync of the new file before the first wait is not measured.
+
     Raises: FileError for an OSError of this file, such as ENOSPC; KeeperError as `scratch` and `who.measure`.
     """
     if asked.who:

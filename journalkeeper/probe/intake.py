@@ -43,7 +43,8 @@ def measure(asked: Namespace, found: Measurement) -> None:
 def add_waits(entries: Iterable[Entry], found: Measurement) -> None:
     """Add the waits of `entries`, the oldest first, to `found`, with notes on changes of the clock, and lost messages.
 
-    The entries so far also count if an exception ends the iteration.
+    The judged series "all" has all waits. Each unit has a series, too, the longest wait first. The entries so far also
+    count if an exception ends the iteration.
     """
     every, units, clock, dropped = Series("all"), dict[str, Series](), WallClock(), 0
     found.series.append(every)

@@ -47,8 +47,8 @@ def measure(asked: Namespace, found: Measurement, sockets: Path = SOCKETS) -> No
     """Send messages at --rate for --seconds to the journald of `sockets`, and measure each one's waits.
 
     One series has the time in send(2), the other that until journald's own timestamp; both begin when the message was
-    due. The second is filled at the end; messages that do not arrive within PATIENCE_S are a loss, and a failed send is
-    a fault.
+    due. The second is filled at the end; messages that do not arrive within PATIENCE_S are a loss. A failed send is a
+    fault: it ends the sending, and late messages are not waited for.
 
     Raises: KeeperError if no journald has the socket; as `count_messages` and `read_entries`.
     """

@@ -124,7 +124,7 @@ def _find_process(tid: int) -> str:
 
 
 def _find_file(tid: int, call: bytes, number: int) -> str:
-    """Return the path of the descriptor, or of the file that is mapped at the address, `number`; "?" if unknown."""
+    """Return the escaped path of descriptor `number`, or for msync of the file at that address; "?" without a path."""
     with suppress(OSError):
         if call != b"msync":
             path = os.readlink(f"/proc/{tid}/fd/{number}")

@@ -70,7 +70,10 @@ def describe(writes: Writes) -> str:
 
 
 def count_logged(*options: str, directory: str) -> int:
-    """Return the bytes of the entries in the Journal Export Format. Raises: KeeperError if journalctl fails."""
+    """Return the bytes of the entries in the Journal Export Format.
+
+    Raises: KeeperError with the exit status if journalctl fails; OSError if it cannot be started.
+    """
     words = ["journalctl", "--quiet", "--no-pager", "--output=export", f"--directory={directory}", *options]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as journalctl:
         size_bytes = sum(map(len, journalctl.stdout or ()))

@@ -72,7 +72,7 @@ def _make_overview(evidence: Evidence, verdict: Verdict, host: str) -> dict[str,
     return {
         "host": host,
         "now": when(evidence.now_us),
-        "seen": _describe_files(evidence),
+        "seen": _sum_up_files(evidence),
         "said": _describe_verdict(verdict),
         "saving": describe_total_saving(counters) if counters else "",
         "figures": (charts.draw_boots(evidence), charts.draw_extents(evidence), charts.draw_intake(evidence)),
@@ -90,7 +90,7 @@ def _describe_verdict(verdict: Verdict) -> str:
     return f"{pluralize(len(verdict.passed), 'check')} passed{advice}{unknown}."
 
 
-def _describe_files(evidence: Evidence) -> str:
+def _sum_up_files(evidence: Evidence) -> str:
     if isinstance(evidence.look, Unknown):
         return f"The journal files could not be examined: {evidence.look.why}."
     every = Sums.of(evidence.look.host.files)

@@ -271,7 +271,8 @@ def _foresee_deletion(
 ) -> dict[str, Any]:
     """Return the fields of a History about the next deletion, and about files that were ended early.
 
-    The time supposes that the active file becomes full.
+    Both are missing without archives, an active file or SystemMaxFileSize=. The time supposes that the active file
+    becomes full. It needs `rate`, and is missing with several active files or MaxRetentionSec=.
     """
     largest = instance.system_max_file_size_bytes
     archives = sorted((one for one in files if one.kind is not Kind.ACTIVE), key=lambda one: one.head_time_us)

@@ -286,7 +286,7 @@ class Daemon:
             self._change(silent=silent)
 
     def snapshot(self) -> snapshots.Snapshot:
-        """Return the present state of the service. `working` is True also while a job runs."""
+        """Return the state of the service, with the present windows. `working` is True also while a job runs."""
         working = self._state.working or any(job.state != "queued" for job in self.jobs.queue)
         windows = tuple(at(one, now_us()) for one in self._state.windows)
         return self._state._replace(working=working, windows=windows)

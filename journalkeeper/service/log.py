@@ -193,7 +193,10 @@ class RunLog:
 
 
 class Notify:
-    """The protocol of Type=notify. `watchdog_s` is the interval between two "WATCHDOG=1", None without a watchdog."""
+    """The protocol of Type=notify.
+
+    `watchdog_s` is the interval between two "WATCHDOG=1": half of $WATCHDOG_USEC. It is None without a valid watchdog.
+    """
 
     def __init__(self) -> None:
         wait_us = os.environ.get("WATCHDOG_USEC", "")

@@ -342,7 +342,7 @@ def _make_findings(
 def get_next_plan_s(report: Report, whole_us: int) -> float:
     """Return the seconds until the next plan is due even without an event: at most DAY_S, negative if it is overdue.
 
-    It is due at `whole_us` (CLOCK_REALTIME) at the latest.
+    It is due at `whole_us` (CLOCK_REALTIME) at the latest, and after an incomplete run in RETRY_S, or CHANGED_S.
     """
     wakes_us = [whole_us] if report.plan.wake_at_us is None else [report.plan.wake_at_us, whole_us]
     undone = {outcome.reason for outcome in report.outcomes if outcome.result is not Result.DONE}

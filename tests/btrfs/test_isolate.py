@@ -277,7 +277,7 @@ def test_a_long_copy_ends_with_its_reason(
     assert os.listdir(journal.parent) == [journal.name]
 
 
-@pytest.mark.parametrize("call_of", ["survey_unwritten", "_copy_file", "_require_same"])
+@pytest.mark.parametrize("call_of", ["survey_unwritten", "_copy_and_compare", "_require_same"])
 def test_journald_that_ends_a_file_in_run_stops_the_move_at_any_time(
     journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, call_of: str
 ) -> None:
