@@ -199,7 +199,8 @@ def test_a_crowd_takes_little_memory(  # noqa: PLR0917 - a row of a table, and f
             crowd.enter_context(hostile(never_reads(bus, questions, connections, times), uid))
         end = time.monotonic() + 10
         while time.monotonic() < end:
-            ask_state(bus)
+            if users == [NOBODY]:  # one user's crowd does not delay an answer to root
+                ask_state(bus)
             assert served.rss_kib() - resident < 96 << 10
             time.sleep(0.1)
 
