@@ -13,6 +13,7 @@ a flush costs least, in an open window, best right after one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Final
 
 from journalkeeper.model import MIB, Action, Instance, JournalFile, Kind, Reason, Rotation, Skip, Verb
@@ -73,7 +74,7 @@ class Question:
         active_bytes = sum(file.allocated_bytes for file in self.actives)
         self.max_file_bytes = instance.system_max_file_size_bytes or max(MIB, active_bytes)
 
-    @property
+    @cached_property
     def loss(self) -> Loss | None:
         """The cost of the rotation in history, None if journald's limits are unknown."""
         most = self.kept_bytes
