@@ -15,7 +15,7 @@ from journalkeeper.btrfs.volume import MOUNTINFO
 from journalkeeper.cli.context import Context
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
-from journalkeeper.health.evidence import UNASKED, Evidence, Look, Obstacle, Recorded, Unknown, Wanted
+from journalkeeper.health.evidence import UNASKED, Evidence, Journal, Look, Obstacle, Recorded, Unknown, Wanted
 from journalkeeper.health.verdict import present
 from journalkeeper.model import Host, Reason, Request
 from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsError
@@ -55,7 +55,9 @@ def gather(context: Context, wanted: Wanted) -> Evidence:
     ours = wanted.directory is None or any(one.rotatable for one in instances)
     if wanted.directory is not None:
         service = context.read_service() if ours else ELSEWHERE
-    found = read_journal(wanted.directory, wanted.entries) if wanted.entries else UNASKED
+    found: Journal | Unknown = UNASKED
+    if wanted.entries:
+        found = read_journal(wanted.directory, wanted.entries, boots=wanted.boots)
     answers = isinstance(service, Manager)  # the service has judged this itself
     places = obstacles.list_places(() if answers else engine.directories)
     evidence = Evidence(

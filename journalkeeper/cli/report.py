@@ -84,7 +84,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if os.path.lexists(path) and not replaces:  # before the long reading
         raise KeeperError(f"{escape(path)} exists and is no page of this user's: remove it, or choose another name")
     context.config()  # a wrong one ends the command
-    evidence = gather(context, Wanted(args.directory, REPORT_ENTRIES))
+    evidence = gather(context, Wanted(args.directory, REPORT_ENTRIES, boots=True))
     missing = [part for part in (evidence.look, evidence.journal, evidence.record) if isinstance(part, Unknown)]
     if isinstance(evidence.look, Unknown) and isinstance(evidence.journal, Unknown):
         raise (NeedsRootError if missing[0].needs_root else KeeperError)(missing[0].why)

@@ -136,13 +136,14 @@ class Wanted(NamedTuple):
     """The parts of the evidence to collect. `directory` is the argument of -D, None for this host's own journal.
 
     `entries` is how many of the newest journal entries are read, 0 for none. `since_us` is where the history starts.
-    Without `files` the look is only needed where no service answers.
+    Without `files` the look is only needed where no service answers. `boots` are read in addition to the entries.
     """
 
     directory: str | None = None
     entries: int = DOCTOR_ENTRIES
     since_us: int = 0
     files: bool = True
+    boots: bool = False
 
 
 class Look(NamedTuple):

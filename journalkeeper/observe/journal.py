@@ -34,8 +34,10 @@ BOOT_FIELDS: Final = ("MESSAGE", "USERSPACE_USEC", "_TRANSPORT")
 ENTRY_FIELDS: Final = ("_TRANSPORT", "_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNIT", "SYSLOG_IDENTIFIER")
 
 
-def read_journal(directory: str | None, most: int) -> Journal | Unknown:
-    """Return evidence from the newest `most` entries of this host's journal, or of that in `directory`, and its boots.
+def read_journal(directory: str | None, most: int, *, boots: bool = True) -> Journal | Unknown:
+    """Return evidence from the newest `most` entries of this host's journal, or of that in `directory`.
+
+    Its boots are read only with `boots`, from as many messages about them.
 
     Return Unknown if the caller may not read the whole journal, or journalctl cannot be run.
 
@@ -45,7 +47,7 @@ def read_journal(directory: str | None, most: int) -> Journal | Unknown:
         if not journalctl.can_see_all(directory):
             return Unknown("the whole journal may be read by root and the group systemd-journal only", needs_root=True)
         read = partial(journalctl.read_entries, most=most, directory=directory)
-        boots = _read_boots(read(BOOT_FIELDS, BOOTS))
+        found = _read_boots(read(BOOT_FIELDS, BOOTS)) if boots else ()
         entries, oldest_us, intake = _read_newest(read(ENTRY_FIELDS, ()))
     except NeedsRootError as error:
         if directory is not None:
@@ -53,7 +55,7 @@ def read_journal(directory: str | None, most: int) -> Journal | Unknown:
         return Unknown(str(error), needs_root=True)
     except OSError as error:
         return Unknown(f"journalctl cannot be run: {error.strerror}")
-    return Journal(entries, oldest_us, complete=entries < most, intake=intake, boots=boots)
+    return Journal(entries, oldest_us, complete=entries < most, intake=intake, boots=found)
 
 
 def _read_boots(found: Iterable[Entry]) -> tuple[Boot, ...]:
