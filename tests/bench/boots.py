@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from journalkeeper.probe.compare import DEFRAGMENT, MAINTENANCE
+from journalkeeper.probe.scratch_volume import run
 from tests.bench.figures import MIB, Option, parser, side_by_side, start
 from tests.guest.host import Guest, missing
 from tests.guest.steps import INSTALL, lend_checkout
@@ -177,6 +178,17 @@ def boot_cold(guest: Guest, iops: int) -> Boot:
     guest.boot(timeout_s=3600)
     guest.volume.throttle(0)
     return Boot(before, guest.boot_seconds(), guest.flush_seconds(), count_boots(guest))
+
+
+def read_cold(guest: Guest, iops: int) -> float:
+    """Return the seconds of `journalctl -n 10` on the journal of a guest that is off, from a cold, throttled disk."""
+    guest.remount()
+    guest.volume.throttle(iops)
+    began_s = time.monotonic()
+    run("journalctl", "--directory", guest.root / "var/log/journal", "--lines=10", "--quiet")
+    took_s = time.monotonic() - began_s
+    guest.volume.throttle(0)
+    return took_s
 
 
 def count_boots(guest: Guest) -> int:

@@ -45,7 +45,7 @@ from typing import Any, NamedTuple
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe.scratch_volume import run
 from journalkeeper.report.charts import ROWS, Chart, Layer
-from tests.bench.boots import MESSAGES, OWN, Strategy, boot_cold, prepare, read_outcomes
+from tests.bench.boots import MESSAGES, OWN, Strategy, boot_cold, prepare, read_cold, read_outcomes
 from tests.bench.figures import MIB, Figure, Option, at_least, at_most, count_is, parser, show, side_by_side, start
 from tests.guest.host import Guest, missing
 from tests.volumes import disk_bytes
@@ -126,6 +126,7 @@ snapper does what its timers and its hook of apt would do.
 class Look(NamedTuple):
     """A measured boot after `day` days: the extents that it found, the boots and the files in the journal, the
     snapshots, the disk usage of the journal in all of them, and what was written and logged since the first day.
+    `read_s` is the time of a cold `journalctl -n 10` before the last boot, 0 before the others.
     """
 
     day: int
@@ -137,6 +138,7 @@ class Look(NamedTuple):
     disk_mib: float
     written_mib: float
     logged_mib: float
+    read_s: float
 
 
 def live(name: str, asked: Namespace, looks: list[Look], outcomes: list[dict[str, Any]], together: Barrier) -> None:
@@ -162,6 +164,7 @@ def live(name: str, asked: Namespace, looks: list[Look], outcomes: list[dict[str
                 guest.boot()
                 continue
             together.wait()
+            read_s = read_cold(guest, asked.iops) if day == asked.days - 1 else 0.0  # minutes on "untouched"
             boot = boot_cold(guest, asked.iops)
             copies = list(guest.root.glob(".snapshots/*/snapshot/var/log/journal"))
             sample = guest.shell("journalctl --identifier=ager --lines=100 --output=export --quiet")
@@ -180,6 +183,7 @@ def live(name: str, asked: Namespace, looks: list[Look], outcomes: list[dict[str
                     len(list(guest.journal.iterdir())),
                     len(copies),
                     *sizes_mib,
+                    read_s,
                 )
             )
             print(f"{name}: {looks[-1]}", file=sys.stderr)
@@ -227,8 +231,10 @@ def judge(name: str, looks: list[Look], theirs: list[Look]) -> list[Figure]:
             0 if name in LIMITS else -inf,
         ),
         at_least("boots kept / untouched, last", last.boots_kept / other.boots_kept, 3 if name == "tuned" else 0),
-        at_most("files / untouched, last", last.files / other.files, 1.2 if name == "tuned" else inf),
     ]
+    if other.read_s:
+        limit = 1.2 if name == "tuned" else inf
+        rows.append(at_most("cold journalctl -n 10 / untouched", last.read_s / other.read_s, limit))
     return [Figure(f"{name}: {row.what}", row.measured, *(() if "inf" in row.asked else row[2:])) for row in rows]
 
 
