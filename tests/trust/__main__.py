@@ -38,7 +38,6 @@ KINDS: Final = {
     "powercuts": Kind("powercuts", "--points 500", "--points 12"),
     "calls": Kind("calls", "--points 100", "--points 3"),
     "outages": Kind("outages", "--points 60 --hang 30", "--points 4 --hang 2"),
-    "fuzz": Kind("fuzz", "--inputs 1000000", "--inputs 20000"),
     "remote": Kind("remote", "--operations 20000", "--operations 600"),
     "bus": Kind("caller", "--messages 100000", "--messages 2000"),
 }

@@ -2,7 +2,7 @@
 """Every parser of what somebody else wrote, as a check of any bytes: a value within its bounds, or its error.
 
 A check returns if its parser kept its word and raises AssertionError or what the parser should not have
-raised. CHECKS has them by name; tests/unit/test_parsers.py and tests/trust/fuzz.py give them inputs.
+raised. CHECKS has them by name, and SEEDS has inputs that get far; tests/unit/test_parsers.py gives them inputs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from unittest.mock import Mock, patch
 
 from journalkeeper.btrfs import fiemap, mtime_note, placement
 from journalkeeper.bus import contract
+from journalkeeper.bus import names as bus_names
 from journalkeeper.bus.connection import FIXED, Connection, measure_message
 from journalkeeper.config import files, validation
 from journalkeeper.execute import inplace
@@ -29,6 +30,9 @@ from journalkeeper.model.history import Counters, Run, Sample, Totals
 from journalkeeper.model.schema import parse_record
 from journalkeeper.model.units import U64_MAX, escape, parse_bool, parse_size, parse_span_us
 from journalkeeper.model.waiting import Wait
+from tests.bus import raw_call
+from tests.journal_files import header as make_header
+from tests.journal_files import journal
 
 NAME_LIMIT: Final = 255
 S63_MAX: Final = (1 << 63) - 1
@@ -335,4 +339,52 @@ CHECKS: Final[Mapping[str, Callable[[bytes], None]]] = {
     "messages": check_messages,
     "row": check_row,
     "note": check_note,
+}
+
+_HEADER = make_header(
+    state=1, file_id=b"f" * 16, machine_id=b"m" * 16, seqnum_id=b"s" * 16, header_size=256, arena=8388352,
+    data_table=5632, data_table_size=3634448, field_table=272, field_table_size=5328, tail_object=4_000_000,
+    objects=900, entries=200, tail_seqnum=1200, head_seqnum=1001, entry_array=3640080, head_time=1 << 50,
+    tail_time=1 << 50,
+)  # fmt: skip
+_CONFIGURATION = b"""[Watch]
+SettleSec=10min
+Directories=/var/log/journal
+[Defrag]
+Compress=zstd:3
+MinExtents=100
+[Budget]
+BytesPerDay=2G
+[Journal]
+SystemMaxUse=1.5G
+SyncIntervalSec=5min 20s
+SystemMaxFiles=0x20
+# a comment \\
+ and more
+"""
+_ROWS = bytes([1, 0, 0, 0, 0, 1]) + struct.pack("<IIIH", 4096, 8192, 4096, 8)
+_ENTRIES = [(number, (1 << 50) + number, b"%d" % (1 << 50)) for number in range(1, 7)]
+_PLAN = raw_call(bus_names.BUS_NAME, bus_names.MANAGER_PATH, bus_names.MANAGER, "Plan", "asst", [], "", 0)
+_LONG_BODY = raw_call(bus_names.BUS_NAME, bus_names.MANAGER_PATH, bus_names.MANAGER, "Plan", "s", "x" * 600)
+_LONG_PATH = raw_call("a.b", "/" + "x" * 1100, "a.b", "C", "s", "hello")
+
+SEEDS: Final[Mapping[str, Sequence[bytes]]] = {
+    "header": [(8388608).to_bytes(8, "little") + _HEADER],
+    "name": [
+        b"system@" + b"0" * 32 + b"-" + b"0" * 16 + b"-" + b"1" * 16 + b".journal",
+        b"user-1000@" + b"0" * 16 + b"-" + b"f" * 16 + b".journal~",
+        b"remote-x.journal",
+        b".journalkeeper-1.tmp",
+    ],
+    "entries": [b"\x20\0\0" + journal(_ENTRIES, compact=compact) for compact in (False, True)],
+    "configuration": [(1 << 34).to_bytes(8, "little") + _CONFIGURATION],
+    "value": [b"1.5G 3K", b"1h 30min 2.5s", b"2026-11-21 10:00:00.5 UTC", b"@1795255200", b"3 days ago", b"zstd:3"],
+    "fiemap": [(1 << 20).to_bytes(6, "little") + bytes([kind]) + _ROWS for kind in range(6)],
+    "options": [b"\0" + b"\1" + bytes([option]) + b"\1\1\1\3abc" * 2 for option in range(9)],
+    "messages": [
+        *(b"\7\0" + _PLAN, b"\xff\0" + _PLAN * 3, b"\1\0" + b"B" + _PLAN[1:]),
+        *(b"\x40\0" + _LONG_BODY + _PLAN, b"\xff\1" + _LONG_PATH + _LONG_BODY),
+    ],
+    "row": [bytes([table_, 0]) + b"\6\1\2\3\4" * 6 + b"\4\0\4\1\4\2" + b"\2\1a" for table_ in range(8)],
+    "note": [b"1700000000000000000 8388608 1700000000000000001"],
 }
