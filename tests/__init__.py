@@ -19,7 +19,7 @@ demo.py             what tests/try shows: an archive aged, read and compacted
 load.py             messages by schedule at a bed
 slowdisk.py         a disk image whose every read and write takes its time, and a btrfs on one
 
-mutants.py          changes of the code that a test must notice: tests/mutants
+mutants.py          protective checks undone, which a test must notice: tests/mutants
 parallel.py         the order of the tests, and the worker of each
 conftest.py         beds with a journald, and the check that a session leaves nothing behind
 btrfs/conftest.py   the shared volume, files and engines on it

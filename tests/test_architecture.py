@@ -351,7 +351,7 @@ def test_the_repository_passes(check: Check) -> None:
 
 
 def test_each_protective_check_is_one_place_in_the_code() -> None:
-    """tests/mutants --checks undoes it there."""
+    """tests/mutants undoes it there."""
     rows = (REPOSITORY / "tests/protections.txt").read_text().splitlines()[1:]
     places = [row.replace("\\n", "\n").split("\t")[:3] for row in rows]
     assert [name for name, path, code in places if (REPOSITORY / path).read_text().count(code) != 1] == []
