@@ -76,10 +76,9 @@ def manager(snapshot: Snapshot) -> dict[str, Any]:
     return {name: value for name, (_, value) in read().items()}
 
 
-def listed(findings: Findings, offset: int = 0, reader: str = "user:0") -> list[dict[str, Any]]:
-    """The records of ListFiles, for a reader of the journals of `reader` and of the system's."""
-    records = list_files(findings, offset, lambda owner: owner in {"system", reader})
-    return [{name: value for name, (_, value) in one.items()} for one in records]
+def listed(findings: Findings, offset: int = 0) -> list[dict[str, Any]]:
+    """The records of ListFiles for root."""
+    return [{name: value for name, (_, value) in one.items()} for one in list_files(findings, offset, lambda _: True)]
 
 
 def test_every_property_of_the_contract_has_a_value_of_its_type() -> None:
@@ -123,9 +122,8 @@ def test_a_file_is_listed_with_what_is_done_about_it() -> None:
     assert failed["Extents"] == 50
 
 
-def many(*paths: str, owner: str = "system") -> Findings:
-    rows = {path: hosts.file(path=path, owner=owner) for path in paths}
-    return found()._replace(files=rows, decided={path: Skip(path, Reason.IDEAL, "secret") for path in paths})
+def many(*paths: str) -> Findings:
+    return found()._replace(files={path: hosts.file(path=path) for path in paths})
 
 
 @pytest.mark.parametrize("count", [0, 500, 501, 1100])
@@ -148,25 +146,11 @@ def test_long_texts_make_a_page_shorter_and_lose_no_file() -> None:
     assert paths == sorted(map(names.to_ascii, findings.files))
 
 
-def test_a_users_file_is_listed_to_others_without_what_it_contains() -> None:
-    findings = many(PATH, owner="user:1000")
-    (own,), (others,) = listed(findings, reader="user:1000"), listed(findings, reader="user:1001")
-    assert own.keys() - others.keys() == {"Entries", "HeadTimeUSec", "TailTimeUSec", "Detail"}
-    assert own["Detail"] == "secret"
-
-
 def plan(skipped: int) -> Plan:
     paths = [f"{TOP}/m/{archive_name(number, 'user-1000')}" for number in range(skipped)]
     skips = [Skip(path, Reason.IDEAL, "x" * 100, until_us=5) for path in paths]
     skips[-1] = skips[-1]._replace(puts_off=True)
     return Plan({}, (Action(PATH, Verb.DEFRAGMENT, Reason.FRAGMENTED),), tuple(skips))
-
-
-def test_a_document_that_fits_is_whole_and_hides_details_of_others() -> None:
-    written = json.loads(write_document(plan(3), lambda owner: owner != "user:1000"))
-    assert "omitted" not in written
-    assert [(row["detail"], row["until_us"]) for row in written["skipped"]] == [("", None)] * 3
-    assert json.loads(write_document(plan(3), lambda _: True)) == to_json(plan(3))
 
 
 def test_a_document_that_is_too_long_lacks_rows_without_work_and_counts_them() -> None:
@@ -176,6 +160,7 @@ def test_a_document_that_is_too_long_lacks_rows_without_work_and_counts_them() -
     assert [row["path"] for row in written["actions"]] == [PATH]
     assert written["skipped"][0]["puts_off"]
     assert len(written["skipped"]) + written["omitted"] == 7168
+    assert json.loads(write_document(plan(3), lambda _: True)) == to_json(plan(3)), "one that fits is whole"
 
 
 def test_a_jobs_document_hides_details_of_others_and_lacks_rows_where_it_is_too_long() -> None:
@@ -221,9 +206,7 @@ def test_progress_is_from_0_to_1(done: int, total: int, progress: float) -> None
         (([PATH, PATH], "", 0), Request(paths=(PATH,))),
     ],
 )
-def test_arguments_mean_what_they_mean_at_the_command_line(
-    given: tuple[list[str], str, int], request_: Request
-) -> None:
+def test_arguments_mean_the_same_at_the_command_line(given: tuple[list[str], str, int], request_: Request) -> None:
     for arguments in (given, contract.list_arguments(request_)):
         assert contract.make_request(*arguments, (TOP,)) == request_._replace(upkeep=True)
 
