@@ -56,9 +56,7 @@ BATTERY = (
 @pytest.mark.parametrize(
     ("supplies", "expected"), [*((one, False) for one in MAINS), *((one, True) for one in BATTERY)]
 )
-def test_a_host_is_on_battery_while_its_own_battery_discharges(
-    tmp_path: Path, supplies: str, *, expected: bool
-) -> None:
+def test_a_host_is_on_battery_while_its_battery_discharges(tmp_path: Path, supplies: str, *, expected: bool) -> None:
     for supply in filter(None, supplies.split(", ")):
         name, *values = supply.replace(":", "").split()
         (tmp_path / name).mkdir()

@@ -259,9 +259,7 @@ def test_paths_that_the_service_does_not_watch_are_not_asked_of_it(fake: FakeSer
     assert asked("/var/log/journal/abc/a.journal")
 
 
-def test_only_the_service_of_this_state_and_these_directories_is_asked(
-    fake: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_only_this_hosts_service_is_asked(fake: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert asked()
     fake.manager["Directories"] = ["/var/log/journal", "/srv/journal"]
     assert not asked()

@@ -196,9 +196,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "name"), WRONG, ids=lambda value: str(value)[:60])
-def test_a_wrong_call_has_an_error_with_a_name_and_one_sentence(
-    bus: PrivateBus, daemon: Daemon, words: tuple[str, ...], name: str
-) -> None:
+def test_a_wrong_call_has_a_named_error(bus: PrivateBus, daemon: Daemon, words: tuple[str, ...], name: str) -> None:
     done = bus.gdbus(*words)
     assert done.returncode != 0
     assert re.search(rf"{re.escape(name)}: .+", done.stderr), done.stderr

@@ -397,9 +397,7 @@ def test_a_scan_says_nothing_of_files_that_it_did_not_examine(problem: Reason, t
 
 @pytest.mark.parametrize(("name", "says"), [("missing", "No such file"), ("file", "is not a directory; -D takes")])
 @pytest.mark.parametrize("command", ["scan", "status"])
-def test_a_directory_that_is_none_exits_1_and_is_named(
-    command: str, name: str, says: str, typed: Typed, tmp_path: Path
-) -> None:
+def test_a_path_to_no_directory_is_named(command: str, name: str, says: str, typed: Typed, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     said = typed(command, "-D", f"{tmp_path / name}")
     assert said.status == 1
@@ -475,9 +473,7 @@ def test_history_lists_what_was_done_the_oldest_first(typed: Typed) -> None:
         (["--since", "2026-11-21 UTC", "--until", "2026-11-22 UTC"], ["/j/abc/system.journal", "/j/\x1b/b"]),
     ],
 )
-def test_history_is_of_the_paths_and_times_that_were_asked_for(
-    words: list[str], paths: list[str], typed: Typed
-) -> None:
+def test_history_is_of_the_requested_paths_and_times(words: list[str], paths: list[str], typed: Typed) -> None:
     rows = typed("history", "-j", *words).document["outcomes"]
     assert [row["path"] for row in rows] == paths
     keys = ["when_us", "origin", "path", "action", "result", "reason", "extents_before", "extents_after"]
@@ -503,9 +499,7 @@ def test_history_knows_a_file_by_a_link_to_its_directory(typed: Typed, tmp_path:
         (".", ""),
     ],
 )
-def test_history_of_what_is_no_journal_and_not_recorded_exits_1_and_shows_the_rest(
-    name: str, says: str, typed: Typed, tmp_path: Path
-) -> None:
+def test_history_of_an_unknown_path_exits_1_with_the_rest(name: str, says: str, typed: Typed, tmp_path: Path) -> None:
     for there in ("notes.txt", "system.journal"):
         (tmp_path / there).touch()
     (tmp_path / "link.journal").symlink_to("system.journal")
@@ -580,9 +574,7 @@ def test_status_with_a_locked_history_shows_what_else_is_known(typed: Typed, mon
     assert "Last run: /h.db: another process has held it locked for 5 s\n" in typed("status").out
 
 
-def test_check_config_shows_every_value_of_a_right_file(
-    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_config_shows_each_value(typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_config, "HAS_LEVELS", False)
     file = tmp_path / "right.conf"
     file.write_text("[Defrag]\nMinExtents=64\nCompress=zstd:9\n")

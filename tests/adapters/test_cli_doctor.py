@@ -47,9 +47,7 @@ def test_a_healthy_host_is_one_line(given: Given, typed: Typed) -> None:
     assert typed("doctor") == (0, f"{len(doctor.DOCTOR_RULES)} checks passed\n", "")
 
 
-def test_a_finding_is_its_sentence_and_its_commands(
-    given: Given, typed: Typed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finding_is_a_sentence_and_commands(given: Given, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command has more than 80 columns, and stays one line, to be copied."""
     monkeypatch.setenv("COLUMNS", "80")
     given(evidence(storage=VOLATILE, journal=Unknown("no", needs_root=True), config=Unknown("not looked at")))
@@ -184,9 +182,7 @@ def test_apply_is_refused_where_nothing_compacts(given: Given, typed: Typed, uni
     assert not Path(machine.RETENTION).exists()
 
 
-def test_a_file_that_overrides_the_drop_in_is_an_error(
-    given: Given, typed: Typed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_overrides_it_is_an_error(given: Given, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     given(evidence(look=LONG))
     monkeypatch.setattr("journalkeeper.cli.retention.conf.read_settings", lambda: limits(system_max_use_bytes=5))
     for _ in ("writes the drop-in", "finds it"):

@@ -126,9 +126,7 @@ def test_dropped_messages_are_in_the_verdict_and_fail_the_probe(says: Says, type
     assert said.words.startswith("journald dropped 1,200 messages (RateLimitBurst=). OK: the longest wait, ")
 
 
-def test_a_journal_becomes_text_and_json(
-    says: Says, typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_is_text_and_json(says: Says, typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     says(*(entry(SECOND * n, 200_000 if n == 9 else 1000, _SYSTEMD_UNIT="a\x1b.service") for n in range(1, 31)))
     words = ("probe", "intake", "-D", f"{tmp_path}", "--since=2026-01-01")

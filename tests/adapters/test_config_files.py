@@ -61,9 +61,7 @@ def test_files_are_merged_as_systemd_does(tmp_path: Path, contents: dict[str, st
 @pytest.mark.parametrize(
     ("make", "problem"), [(os.mkdir, "is a directory, not a file"), (os.mkfifo, "is not a regular file")]
 )
-def test_a_configuration_that_is_no_regular_file_is_fatal_without_a_wait(
-    tmp_path: Path, make: type, problem: str
-) -> None:
+def test_a_configuration_that_is_no_file_is_fatal_without_a_wait(tmp_path: Path, make: type, problem: str) -> None:
     put(tmp_path, "etc/systemd/journald.conf.d/b.conf", "b")
     make(tmp_path / "etc/systemd/journald.conf.d/a.conf")
     rows = assignments("journald.conf", root=str(tmp_path))

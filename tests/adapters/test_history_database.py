@@ -171,9 +171,7 @@ def test_a_reader_leaves_an_unusable_file_alone_and_a_writer_renames_it_and_begi
 
 @both
 @pytest.mark.parametrize("suffix", ["", "-journal", "-wal", "-shm"])
-def test_a_fifo_in_place_of_one_of_the_files_is_named_and_not_opened(
-    tmp_path: Path, suffix: str, *, read_only: bool
-) -> None:
+def test_a_fifo_in_place_of_a_file_is_named_and_not_opened(tmp_path: Path, suffix: str, *, read_only: bool) -> None:
     fifo = full(tmp_path).with_name(f"history.db{suffix}")
     fifo.unlink(missing_ok=True)
     os.mkfifo(fifo)

@@ -181,9 +181,7 @@ def test_damaged_numbers_of_0_1_0_do_not_keep_its_history_from_being_opened(
         (outcome(action=Verb.SET_NOCOW), False),
     ],
 )
-def test_a_rewrite_that_was_done_or_in_vain_is_the_past_of_its_inode(
-    record: Record, one: Outcome, *, remembered: bool
-) -> None:
+def test_a_rewrite_done_or_in_vain_is_the_past_of_its_inode(record: Record, one: Outcome, *, remembered: bool) -> None:
     keep(record, one, compress="zstd:9", kind=Kind.ARCHIVED, extents_expected=40)
     past = Past(one.action, 100, 66, 55, one.extents_after, 5000, 40, 1000, "zstd:9", Kind.ARCHIVED)
     assert read_past(record, VOLUME, [6, 7, 8]) == ({7: past} if remembered else {})

@@ -113,9 +113,7 @@ def test_a_journald_that_is_silent_or_away_does_not_answer(runtime: Path, listen
     assert control.answers("", 0.2) is False
 
 
-def test_a_listener_outside_of_our_namespaces_is_not_asked(
-    runtime: Path, listen: Listen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stranger_who_listens_is_not_asked(runtime: Path, listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = listen(control.get_socket_path(), b"{}\0")
     for peer in (control.PEER.pack(0, 65534, 65534), control.PEER.pack(0, 0, 0), control.PEER.pack(9, 65534, 0)):
         with monkeypatch.context() as patch:

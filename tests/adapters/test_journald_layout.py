@@ -65,9 +65,7 @@ JOURNALS = ("system.journal", "copy.journal", "system@1-2.journal~")
         (["backup/notes.txt", "backup/x.journal/"], "backup", []),
     ],
 )
-def test_a_journald_may_write_directories_of_these_names(
-    tmp_path: Path, made: list[str], top: str, found: list[str]
-) -> None:
+def test_a_journald_may_write_to_these_names(tmp_path: Path, made: list[str], top: str, found: list[str]) -> None:
     for name in made:
         (tmp_path / name).mkdir(parents=True) if name.endswith("/") else touch(tmp_path / name)
     places = find_directories(str(tmp_path / top))
@@ -106,9 +104,7 @@ def test_a_listing_parts_journals_from_leftovers_and_the_rest(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("most", [2, 9])
-def test_a_file_that_is_renamed_during_the_listing_and_read_twice_counts_once(
-    most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_renamed_during_the_listing_counts_once(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     twice = ["remote-a.journal", "system.journal", "remote-a.journal", "user-1.journal", "system.journal"]
     monkeypatch.setattr(layout, "MOST_FILES", most)
     monkeypatch.setattr(layout, "_scan", lambda _: (SimpleNamespace(name=name) for name in twice))

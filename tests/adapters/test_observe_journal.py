@@ -147,9 +147,7 @@ def test_an_answer_that_breaks_off_is_an_error_with_journalctls_words(says: Says
 @pytest.mark.parametrize(
     ("stderr", "whole"), [("", True), ("Hint: You are currently not seeing messages from other users\n", False)]
 )
-def test_a_part_of_the_journal_is_unknown(
-    says: Says, monkeypatch: pytest.MonkeyPatch, stderr: str, *, whole: bool
-) -> None:
+def test_a_partial_journal_is_unknown(says: Says, monkeypatch: pytest.MonkeyPatch, stderr: str, *, whole: bool) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     says(entry(1), stderr=stderr)
     assert isinstance(read_journal(None, 10), Journal) is whole

@@ -99,9 +99,7 @@ def test_a_configuration_that_is_not_the_one_that_runs_is_a_problem_until_it_is_
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("place", ["run", "check"])
-async def test_a_run_that_makes_no_progress_is_a_reason_to_act_until_it_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+async def test_a_run_without_progress_needs_action(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     """The check before the run looks at the directories, so it may wait for the same disk."""
     goes_on, runs = threading.Event(), list[float]()
 
@@ -139,9 +137,7 @@ async def test_a_run_that_makes_no_progress_is_a_reason_to_act_until_it_ends(
     assert daemon.snapshot().verdict.health == "ok"
 
 
-async def test_a_pause_ends_by_the_clock_although_the_machine_slept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pause_ends_by_the_clock_after_a_sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The timers of an event loop stand still while a laptop sleeps."""
     daemon = make_daemon(tmp_path)
     began_us = now_us()
@@ -192,9 +188,7 @@ async def test_a_look_that_waits_for_a_job_does_not_hang(tmp_path: Path, monkeyp
     assert headlines == {"OK: 0 journal files."}
 
 
-async def test_a_reload_while_watches_are_made_has_its_directories_watched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_reload_while_watches_are_made_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tops, goes_on, watched = (str(tmp_path),), threading.Event(), list[object]()
 
     def load() -> Engine:

@@ -173,9 +173,7 @@ DOINGS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", DOINGS)
-def test_a_look_is_due_when_a_journal_file_or_a_directory_comes_or_goes(
-    top: Path, watching: Watching, name: str
-) -> None:
+def test_a_look_is_due_when_a_file_or_a_directory_comes_or_goes(top: Path, watching: Watching, name: str) -> None:
     """`everything`: the directories to watch may be others."""
     for other in (OLD, "other"):
         (top / MACHINE / other).write_bytes(b"x")
@@ -245,9 +243,7 @@ def test_a_link_that_comes_to_lead_elsewhere_is_followed(tmp_path: Path, watchin
     assert not scene.watches(first / MACHINE)
 
 
-def test_an_instance_made_while_the_others_are_being_watched_is_not_missed(
-    top: Path, monkeypatch: pytest.MonkeyPatch, scene: Scene
-) -> None:
+def test_an_instance_made_during_a_renewal_is_watched(top: Path, monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
     """Listed before it was there, watched after: nobody would tell of it."""
     late = top / "remote"
     real = layout.find_directories
@@ -299,9 +295,7 @@ def test_an_error_that_is_no_limit_has_no_advice_on_a_limit() -> None:
     assert _explain_kernel_error(denied, "max_user_watches") == "Permission denied (EACCES)"
 
 
-def test_no_event_of_a_burst_is_missed_and_no_call_takes_more_than_a_buffer(
-    top: Path, watching: Watching, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_burst_is_read_whole_in_small_calls(top: Path, watching: Watching, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = watching(top, top.with_name("second"))
     scene.calm_s = 0.6
     calls = [0]

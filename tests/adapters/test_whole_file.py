@@ -87,9 +87,7 @@ def test_on_a_full_disk_the_old_file_stays_and_the_new_one_goes(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_the_content_is_durable_before_the_name_leads_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sync: bool
-) -> None:
+def test_the_content_is_durable_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sync: bool) -> None:
     calls: list[str] = []
 
     def record(name: str) -> None:
@@ -165,9 +163,7 @@ def test_a_circle_of_links_ends(tmp_path: Path) -> None:
     ("mode", "owner", "says"),
     [(0o755, 0, ""), (0o1777, 0, ""), (0o775, 0, ""), (0o777, 0, "by everybody"), (0o700, 12345, "to user 12345")],
 )
-def test_root_measures_only_where_no_user_can_exchange_its_files(
-    tmp_path: Path, mode: int, owner: int, says: str
-) -> None:
+def test_root_measures_where_no_user_can_exchange_its_files(tmp_path: Path, mode: int, owner: int, says: str) -> None:
     """`probe fsync -D DIR` and `lab compare DIR` open names below DIR again and again."""
     place = tmp_path / "home/below"
     place.mkdir(parents=True)

@@ -66,9 +66,7 @@ def test_the_answer_matches_its_schema() -> None:
     ("asked", "can_limit", "limit"),
     [(None, True, 150), (None, False, 0), (500, True, 500), (500, False, None), (0, False, 0)],
 )
-def test_the_default_is_150_iops_where_the_kernel_can_limit(
-    asked: int | None, limit: int | None, *, can_limit: bool
-) -> None:
+def test_the_default_is_150_iops_where_possible(asked: int | None, limit: int | None, *, can_limit: bool) -> None:
     def throttle(iops: int) -> None:
         if iops and not can_limit:
             raise KeeperError("this kernel or cgroup cannot limit IOPS")

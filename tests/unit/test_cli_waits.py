@@ -60,7 +60,5 @@ SOON = f"1 directory waits until the service has run for SettleSec=. {NOW_HELPS}
         ),
     ],
 )
-def test_a_summary_counts_the_files_that_wait_and_promises_now_only_where_it_helps(
-    skips: list[Skip], summary: str
-) -> None:
+def test_a_summary_counts_files_that_wait_and_promises_now_where_it_helps(skips: list[Skip], summary: str) -> None:
     assert describe_no_actions(skips) == summary

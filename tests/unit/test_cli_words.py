@@ -148,9 +148,7 @@ def test_the_line_is_drawn_at_most_ten_times_a_second_and_erased_at_the_end(monk
 
 
 @pytest.mark.parametrize("columns", [1, 20, 300])
-def test_the_line_leaves_the_last_column_free_and_escapes_the_path(
-    monkeypatch: pytest.MonkeyPatch, columns: int
-) -> None:
+def test_the_line_leaves_the_last_column_free_and_is_escaped(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setenv("COLUMNS", f"{columns}")
     screen = io.StringIO()
     progress.ProgressLine(screen)(Progress(2, 3, "/j/\x1b[31m" + "x" * 200, 50 * MIB, 100 * MIB))

@@ -64,9 +64,7 @@ def test_every_line_end_of_systemd_ends_one_line(end: bytes) -> None:
         (b"[J]\na=" + b"x" * (MAX_LINE_BYTES - 10) + b"\\\n" + b"x" * 20 + b"\nnonsense\n", 3, True),
     ],
 )
-def test_a_wrong_line_is_reported_and_nothing_is_read_after_what_stops_systemd(
-    text: bytes, line: int, *, fatal: bool
-) -> None:
+def test_a_wrong_line_is_reported_and_reading_stops_where_systemd_stops(text: bytes, line: int, *, fatal: bool) -> None:
     rows = parse(text, FILE)
     assert [(row.line, row.fatal) for row in rows if row.problem] == [(line, fatal)]
 

@@ -36,9 +36,7 @@ RUNS = [
 
 
 @pytest.mark.parametrize(("runs", "expected"), RUNS)
-def test_runs_with_a_short_hole_between_them_are_one_range(
-    runs: list[tuple[int, int]], expected: tuple[Range, ...]
-) -> None:
+def test_runs_with_a_short_hole_between_are_one_range(runs: list[tuple[int, int]], expected: tuple[Range, ...]) -> None:
     assert join_near(runs) == expected
 
 
@@ -117,9 +115,7 @@ MAPS: list[tuple[Rows, Rows, list[tuple[int, int]]]] = [
 
 
 @pytest.mark.parametrize(("before", "after", "left"), MAPS)
-def test_data_at_the_same_address_for_the_same_offset_was_not_moved(
-    before: Rows, after: Rows, left: list[tuple[int, int]]
-) -> None:
+def test_data_at_the_same_place_was_not_moved(before: Rows, after: Rows, left: list[tuple[int, int]]) -> None:
     maps = ([Extent(*row) for row in rows] for rows in (before, after))
     assert list(find_same_places(*maps)) == left
 
@@ -133,9 +129,7 @@ def test_data_at_the_same_address_for_the_same_offset_was_not_moved(
         (1, 40, 40, False),
     ],
 )
-def test_a_rewrite_falls_short_below_half_of_what_it_should_save(
-    before: int, expected: int, after: int, short: bool
-) -> None:
+def test_a_rewrite_falls_short_below_half_of_its_saving(before: int, expected: int, after: int, short: bool) -> None:
     assert is_useless_rewrite(before, expected, after) is short
 
 
@@ -149,7 +143,7 @@ def test_an_errno_of_many_causes_names_none_of_them() -> None:
     assert executor.REASON_OF_ERRNO.keys().isdisjoint({errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.EBUSY})
 
 
-def test_a_call_that_ended_because_the_machine_was_suspended_is_made_again_soon(
+def test_a_call_that_a_suspended_machine_ended_is_made_again_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(executor, "_work", Mock(side_effect=OSError(errno.EAGAIN, "")))

@@ -153,7 +153,5 @@ FULL = Skip("/j/a", Reason.FREE_SPACE, "8 MiB are needed", puts_off=True)
         (FULL, SETTLES, False),
     ],
 )
-def test_a_failure_lasts_while_the_plan_puts_the_file_off_or_skips_it_for_the_same_reason(
-    failure: Skip, decided: object, *, holds: bool
-) -> None:
+def test_a_failure_lasts_while_the_file_waits_or_fails_again(failure: Skip, decided: object, *, holds: bool) -> None:
     assert still_failing([failure], {"/j/a": decided}) == [failure] * holds

@@ -93,9 +93,7 @@ def test_limits_follow_the_size_of_the_file_system(filesystem_bytes: int, use: i
         (0, 64 * MIB, 0, 64 * MIB),
     ],
 )
-def test_limits_that_are_set_are_made_to_fit_each_other(
-    use: int, size: int | None, effective_use: int, effective_size: int
-) -> None:
+def test_limits_are_made_to_fit_each_other(use: int, size: int | None, effective_use: int, effective_size: int) -> None:
     given = Settings(system_max_use_bytes=use, system_max_file_size_bytes=size, system_keep_free_bytes=3)
     found = fill_defaults(given, 100 * GIB)
     assert (found.system_max_use_bytes, found.system_max_file_size_bytes) == (effective_use, effective_size)

@@ -82,9 +82,7 @@ def test_the_window_is_open_where_any_is(windows: tuple[bool, ...], *, is_open: 
 @pytest.mark.parametrize(
     ("budget", "before", "left"), [(5000, 0, 4000), (5000, 4000, 0), (5000, 4500, 0), (None, 10, None)]
 )
-def test_the_budget_that_is_left_is_without_what_was_just_written(
-    budget: int | None, before: int, left: int | None
-) -> None:
+def test_the_budget_that_is_left_lacks_the_newest_bytes(budget: int | None, before: int, left: int | None) -> None:
     config = hosts.configured("budget", bytes_per_day=budget)
     found = status(host(written_bytes=before), NOTHING, (outcome(),), config)
     assert (found.budget_bytes, found.budget_left_bytes) == (budget, left)

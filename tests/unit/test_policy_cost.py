@@ -176,9 +176,7 @@ def test_a_rewrites_saving_on_disk(
     ("shared_mib", "encoded_mib", "compress", "second_mib"),
     [(0, 0, "no", 0), (16, 0, "no", 16), (16, 0, "zstd", 4), (16, 20, "no", 4), (32, 0, "no", 20)],
 )
-def test_bytes_stored_twice_beside_a_snapshot(
-    shared_mib: int, encoded_mib: int, compress: str, second_mib: int
-) -> None:
+def test_bytes_stored_twice_with_a_snapshot(shared_mib: int, encoded_mib: int, compress: str, second_mib: int) -> None:
     """No more than the data: 20 MiB, in which unwritten space is not counted."""
     assert unsharing(shared_mib, encoded_mib, compress).unshared_bytes == second_mib * MIB
 

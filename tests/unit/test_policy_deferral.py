@@ -122,9 +122,7 @@ def test_a_failure_is_remembered_until_the_action_is_done(target: JournalFile | 
         *(Reason.VANISHED, Reason.CHANGED, Reason.SHARED, Reason.NO_GAIN),
     ],
 )
-def test_a_passing_reason_leaves_the_remembered_failure(
-    target: JournalFile | Instance | Rotation, reason: Reason
-) -> None:
+def test_a_passing_reason_leaves_the_failure(target: JournalFile | Instance | Rotation, reason: Reason) -> None:
     """A rotation that finds its directory datacow says nothing against the refusal to make that NOCOW.
 
     How much more there must be after a rewrite in vain is in the record, and on a busy host that comes within an hour.
@@ -225,9 +223,7 @@ CHANGE = "02:30..04:30"
         (CHANGE, "2026-10-25 02:45:00", "2026-10-25 02:00:00"),  # 02:00 to 03:00 exist twice
     ],
 )
-def test_quiet_hours_are_those_of_the_wall_clock(
-    local: Callable[[str], None], quiet: str, now: str, end: str | None
-) -> None:
+def test_quiet_hours_are_of_the_wall_clock(local: Callable[[str], None], quiet: str, now: str, end: str | None) -> None:
     local("CET-1CEST,M3.5.0,M10.5.0/3")
     found = find_quiet_end(round(datetime.fromisoformat(now).timestamp() * 1e6), quiet)
     assert (None if found is None else f"{found:%Y-%m-%d %H:%M:%S}") == end

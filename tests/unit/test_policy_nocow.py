@@ -63,9 +63,7 @@ def test_a_directory_becomes_nocow_or_not(word: str, words: dict[str, object], r
         (0, True, False),
     ],
 )
-def test_a_service_that_has_just_started_sets_it_after_the_settle_time(
-    age_us: int | None, now: bool, waits: bool
-) -> None:
+def test_a_service_that_just_started_sets_it_after_the_settle_time(age_us: int | None, now: bool, waits: bool) -> None:
     began_us = None if age_us is None else NOW_US - age_us
     one = host(file(Kind.ACTIVE), began_us=began_us)
     found = plan(one, Request(now=now, upkeep=True), Config())

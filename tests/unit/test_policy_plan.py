@@ -105,9 +105,7 @@ def test_a_plan_keeps_to_the_days_budget_and_to_the_space(
         ({"volumes": (volume(free_bytes=0),)}, "0 B are to spare", NOW_US + MINUTE_US),
     ],
 )
-def test_nothing_left_is_shown_as_no_bytes_with_the_next_look(
-    words: dict[str, Any], says: str, until_us: int | None
-) -> None:
+def test_nothing_left_is_shown_with_the_next_look(words: dict[str, Any], says: str, until_us: int | None) -> None:
     config = configured("budget", bytes_per_day=words.pop("budget")) if "budget" in words else None
     (skip,) = plan_of(A, config=config, **words).skipped
     assert says in skip.detail
@@ -246,9 +244,7 @@ SHARED_AND_TORN = extents(900, per_mib=(30,) * 30, shared_per_mib=(MIB,) * 30, s
         (host(file(Kind.ACTIVE, extents=SHARED_AND_TORN)), (Reason.SHARED, False)),
     ],
 )
-def test_only_what_would_be_done_is_put_off_and_looked_at_again_within_an_hour(
-    before: Host, expected: tuple[Reason, bool]
-) -> None:
+def test_only_what_would_be_done_is_put_off_for_an_hour_at_most(before: Host, expected: tuple[Reason, bool]) -> None:
     found = plan(before, Request(), Config())
     assert put_off(found) == [expected]
     if expected[1]:

@@ -358,9 +358,7 @@ def test_where_a_rotation_may_not_be_ranges_are_the_tool(words: dict[str, Any], 
         (59, 60, Verb.DEFRAGMENT),  # 224 MiB are spent
     ],
 )
-def test_early_files_are_spread_as_their_tables_take_what_the_history_may_lose(
-    small: int, size_mib: int, tool: Verb
-) -> None:
+def test_early_files_are_spread_by_what_the_history_may_lose(small: int, size_mib: int, tool: Verb) -> None:
     one = dense_in(size_mib, size_mib)
     found = by_price(one, *archives(small, 1), request=UPKEEP._replace(now=True), system_max_files=0)
     assert [one.action for one in found.actions if one.is_on_active_file or one.action is Verb.ROTATE] == [tool]
@@ -376,9 +374,7 @@ def test_early_files_are_spread_as_their_tables_take_what_the_history_may_lose(
         (15, True, Verb.DEFRAGMENT),
     ],
 )
-def test_most_of_the_history_that_may_be_lost_is_for_rotations_before_a_shutdown(
-    small: int, shuts_down: bool, tool: Verb
-) -> None:
+def test_most_of_history_loss_is_for_rotations_before_a_shutdown(small: int, shuts_down: bool, tool: Verb) -> None:
     request = UPKEEP._replace(before_shutdown=shuts_down)
     found = by_price(dense_in(16, 16), *archives(small, 1), request=request, system_max_files=0)
     assert [one.action for one in found.actions if one.is_on_active_file or one.action is Verb.ROTATE] == [tool]

@@ -278,9 +278,7 @@ def test_an_archive_is_rewritten_once_and_again_when_it_changed_or_pays(
 @pytest.mark.parametrize(
     ("written", "enough"), [(0, PER_MIB), (MIB, PER_MIB), (MIB + 1, 2 * PER_MIB), (3 * MIB, 3 * PER_MIB)]
 )
-def test_an_active_file_is_tried_again_when_what_came_pays_for_what_the_last_try_wrote(
-    written: int, enough: int
-) -> None:
+def test_an_active_file_is_tried_again_when_new_extents_pay_for_the_last_try(written: int, enough: int) -> None:
     for more, why in ((enough - 1, Reason.NO_GAIN), (enough, None)):
         one = file(Kind.ACTIVE, extents=extents(39 + more))
         then = {"extents_before": 39, "extents_expected": 8, "extents": 39, "bytes_written": written, "mtime_ns": 1}

@@ -30,9 +30,7 @@ def series(*waits_ns: int) -> Series:
         (10_000, {"p99_s": 9900, "p99_9_s": 9990, "worst_s": 10_000}),
     ],
 )
-def test_a_percentile_with_fewer_than_ten_values_above_it_is_not_known(
-    count: int, known: dict[str, float | None]
-) -> None:
+def test_a_percentile_with_fewer_than_ten_values_above_is_unknown(count: int, known: dict[str, float | None]) -> None:
     found = compute_statistics(series(*range(S, (count + 1) * S, S)))
     assert {name: getattr(found, name) for name in known} == known
     assert found.waits == count

@@ -120,9 +120,7 @@ def test_each_boot_has_its_seconds_and_one_without_its_finish_message_is_a_gap()
         ([10, 30, None, 2, None, None], "20.0s in the median of 2 boots", "2.0s in the median of 1 boot"),
     ],
 )
-def test_the_first_day_is_marked_and_medians_are_of_boots_with_a_time(
-    times_s: list[int | None], before: str, since: str
-) -> None:
+def test_the_first_day_is_marked_and_medians_leave_gaps_out(times_s: list[int | None], before: str, since: str) -> None:
     known = [boot(n, userspace_us=None if time_s is None else time_s * 1_000_000) for n, time_s in enumerate(times_s)]
     figure = boots(known, boot(3).first_us - HOUR_US)
     assert (drawn(figure).mark or ())[:1] == (3,)
