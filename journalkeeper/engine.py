@@ -18,7 +18,7 @@ from typing import Final
 
 from journalkeeper.btrfs.defrag import HAS_LEVELS
 from journalkeeper.config import Config
-from journalkeeper.execute.pace import PieceTimes
+from journalkeeper.execute.pace import SlowestPiece
 from journalkeeper.execute.runner import Runner, remove_leftovers
 from journalkeeper.history import state
 from journalkeeper.history.store import NAME, Record, store_outcome
@@ -69,7 +69,7 @@ class Memory:
     observer: Observer
     flushes: Flushes = field(default_factory=Flushes)
     intake: IntakeMeter = field(default_factory=lambda: IntakeMeter(ENTRIES_PER_FLUSH))
-    piece_times: PieceTimes = field(default_factory=PieceTimes)
+    slowest: SlowestPiece = field(default_factory=SlowestPiece)
     records: RecordsMemory = field(default_factory=RecordsMemory)
     seen: Seen = field(default=Seen((), (), (), ()))
     failures: dict[tuple[int, int], Refusal] = field(default_factory=dict)
@@ -179,7 +179,7 @@ class Engine:
             ends = partial(self._must_end, stop, stack.enter_context(state.Lock(self.state_directory)), request)
             record = self._open_history(stack, request)
             seen, host, chosen = self._see_and_plan(request, record, marked=not watching)
-            worker = Runner(self.config, self.memory.flushes, self.memory.piece_times, hurry=request.hurries, stop=ends)
+            worker = Runner(self.config, self.memory.flushes, self.memory.slowest, hurry=request.hurries, stop=ends)
             notices = [*remove_leftovers(seen.leftovers), *worker.synchronize(chosen.syncs)]
             self._store_counts_if_due(record, host, request, at_once=bool(chosen.actions))
             outcomes, unrecorded = list[Outcome](), list[str]()
@@ -294,9 +294,7 @@ class Engine:
 
     def _add_timing(self, seen: Seen) -> Seen:
         """Update the flush timers from the look `seen`, and return `seen` with its timing as the new `memory.seen`."""
-        get_longest_us = self.memory.piece_times.get_longest_us
-        instances = [one._replace(slowest_piece_us=get_longest_us(one.directory)) for one in seen.instances]
-        self.memory.seen = seen._replace(instances=self.memory.flushes.look(instances, seen.files))
+        self.memory.seen = seen._replace(instances=self.memory.flushes.look(seen.instances, seen.files))
         return self.memory.seen
 
     def look_for_due_plan(self) -> bool:
@@ -307,14 +305,16 @@ class Engine:
     def windows(self) -> tuple[tuple[Window, ...], int]:
         """Return each instance's flush window, () before a look, and the next flush (CLOCK_REALTIME us, 0 unknown)."""
         instances, files = self.memory.flushes.get_current()
-        found = windows(instances, files, now_us(), margin_us=self.config.window.margin_us)
+        found = windows(instances, files, now_us(), margin_us=self._margin_us)
         return tuple(found.values()), next_flush_us(instances)
 
     def next_flush_look_us(self) -> int | None:
         """Return when (CLOCK_MONOTONIC, us) to call `look_for_due_plan` next, or None before the next append."""
-        return self.memory.flushes.get_next_look_us(
-            compose_margin_us(self.config.window.margin_us, [self.memory.piece_times.get_longest_us()])
-        )
+        return self.memory.flushes.get_next_look_us(self._margin_us)
+
+    @property
+    def _margin_us(self) -> int:
+        return compose_margin_us(self.config.window.margin_us, self.memory.slowest.get_us())
 
     def _make_host(self, seen: Seen, record: Record) -> Host:
         now = now_us()
@@ -339,6 +339,7 @@ class Engine:
             began_us=self.memory.began_us,
             has_levels=HAS_LEVELS,
             on_battery=load.is_on_battery(),
+            slowest_piece_us=self.memory.slowest.get_us(),
             waiting={path: wait.reason for path, wait in self._read_waits(record).items()},
         )
 

@@ -76,22 +76,20 @@ class Pace:
         return self.ended is None
 
 
-class PieceTimes:
-    """The longest time of a recent piece, by directory.
+class SlowestPiece:
+    """The time of the slowest recent piece, on any disk: a piece on one device can hold up the flush of each.
 
-    After each HALVED_S a time counts half as much, so that one stall does not close windows for ever.
+    After each HALVED_S it counts half as much, so that one stall does not close windows for ever.
     """
 
     def __init__(self) -> None:
-        self._pieces: dict[str, tuple[int, float]] = {}
+        self._took_us, self._at_s = 0, 0.0
 
-    def get_longest_us(self, directory: str | None = None) -> int:
-        """Return the longest time of a piece (us), halved each HALVED_S, in `directory` or in any, or 0 without one."""
-        now_s = time.monotonic()
-        pieces = [piece for where, piece in self._pieces.items() if directory in {None, where}]
-        return max((took_us >> int((now_s - at_s) / HALVED_S) for took_us, at_s in pieces), default=0)
+    def get_us(self) -> int:
+        """Return the time of the slowest piece (us), halved each HALVED_S; 0 before the first piece."""
+        return self._took_us >> int((time.monotonic() - self._at_s) / HALVED_S)
 
-    def add(self, directory: str, took_us: int) -> None:
-        """Store that a piece in `directory` took `took_us`, unless a recent piece there took as long."""
-        if took_us > self.get_longest_us(directory):
-            self._pieces[directory] = took_us, time.monotonic()
+    def add(self, took_us: int) -> None:
+        """Store that a piece took `took_us`, unless a recent piece took as long."""
+        if took_us > self.get_us():
+            self._took_us, self._at_s = took_us, time.monotonic()

@@ -19,7 +19,7 @@ from journalkeeper.btrfs import mtime_note
 from journalkeeper.btrfs.maintenance import find_maintenance
 from journalkeeper.config import Config
 from journalkeeper.execute.executor import Turn, execute
-from journalkeeper.execute.pace import Pace, PieceTimes
+from journalkeeper.execute.pace import Pace, SlowestPiece
 from journalkeeper.journald import control, opening
 from journalkeeper.journald.names import classify, is_leftover
 from journalkeeper.model import Action, Instance, JournalFile, Plan, Reason, Result
@@ -46,13 +46,13 @@ ENTRIES_EVERY_S: Final = 0.2
 class Runner:
     """The work of one run, which ends between two pieces when `stop` returns True.
 
-    `flushes` receives the rewritten files, and `piece_times` the times of the pieces. With `hurry` no work waits for
+    `flushes` receives the rewritten files, and `slowest` the times of the pieces. With `hurry` no work waits for
     flushes.
     """
 
     config: Config
     flushes: Flushes
-    piece_times: PieceTimes
+    slowest: SlowestPiece
     hurry: bool
     stop: Callable[[], bool]
 
@@ -106,7 +106,7 @@ class Runner:
         )
         done = execute(action, pace)
         if action.is_on_active_file:
-            self.piece_times.add(action.target.directory, pace.slowest_us)
+            self.slowest.add(pace.slowest_us)
         return done
 
     def _choose_piece_us(self, action: Action) -> int | None:
@@ -129,7 +129,7 @@ class Throttle:
         self._action = action
         self._uuid = next(volume.uuid for volume in seen.volumes if volume.device == device)
         self._actives = list_journald_files(file for file in seen.files if file.device == device)
-        self._margin_us = compose_margin_us(runner.config.window.margin_us, [runner.piece_times.get_longest_us()])
+        self._margin_us = compose_margin_us(runner.config.window.margin_us, runner.slowest.get_us())
         self._intake = IntakeMeter()
         self._busy_percent: int | None = None
         self._paused_s = 0.0

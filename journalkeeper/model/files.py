@@ -230,11 +230,10 @@ class Instance(NamedTuple):
 
     `name` is the directory's name, `namespace` is "" for the main instance. `storage` is a word of journald.conf(5); a
     limit of None means journald's default. `online_since_us` is the earliest time at which its files became ONLINE,
-    None if it was not observed; `slowest_piece_us` is the longest time that one piece of our work took there. With
-    `available_bytes` (statvfs) the limits are journald's effective ones. `max_retention_us` 0 means for ever; with
-    `max_file_us` 0 age alone ends no file. `compressed` (chattr +c) and `refuses_compression` (+m) are the directory's
-    own attributes, which exclude +C. `rotatable` is true if its journald accepts a request to rotate. With
-    `sync_tells`, only a requested sync can show when journald flushes next.
+    None if it was not observed. With `available_bytes` (statvfs) the limits are journald's effective ones.
+    `max_retention_us` 0 means for ever; with `max_file_us` 0 age alone ends no file. `compressed` (chattr +c) and
+    `refuses_compression` (+m) are the directory's own attributes, which exclude +C. `rotatable` is true if its journald
+    accepts a request to rotate. With `sync_tells`, only a requested sync can show when journald flushes next.
     """
 
     name: Annotated[str, Key("instance")]
@@ -249,7 +248,6 @@ class Instance(NamedTuple):
     system_max_file_size_bytes: Hidden[int | None]
     system_max_files: Hidden[int]
     online_since_us: Hidden[int | None] = None
-    slowest_piece_us: Hidden[int] = 0
     max_retention_us: Hidden[int] = 0
     max_file_us: Hidden[int] = 0
     available_bytes: Hidden[int | None] = None

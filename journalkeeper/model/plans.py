@@ -50,7 +50,8 @@ class Host(NamedTuple):
     number of bytes written in the budget's present day. `rotations` is the number of rotations requested in the last 24
     hours. `made_nocow` are the directories on which +C was set in the last week, as recorded.
     `began_us` is the start of the service, None for a command. `waiting` has the reason of each waiting file, by path.
-    With `has_levels` the kernel compresses in place with a level.
+    With `has_levels` the kernel compresses in place with a level. `slowest_piece_us` is the longest
+    time that one piece of our work took recently.
     """
 
     now_us: int
@@ -66,6 +67,7 @@ class Host(NamedTuple):
     has_levels: bool = True
     waiting: dict[str, str] = {}  # noqa: RUF012 - as above
     on_battery: bool = False
+    slowest_piece_us: int = 0
 
 
 class Request(NamedTuple):

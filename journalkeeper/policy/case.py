@@ -11,7 +11,7 @@ from typing import Final, Literal
 from journalkeeper.config import Config
 from journalkeeper.model import Host, JournalFile, Kind, Request, Verb, Volume, Window
 from journalkeeper.model.compression import Compression, explain_lost_level, parse_compression
-from journalkeeper.policy.window import windows
+from journalkeeper.policy.window import compose_margin_us, windows
 
 
 class Case:
@@ -74,7 +74,7 @@ class Cases:
 
     def __init__(self, host: Host, request: Request, config: Config) -> None:
         self.host, self.request, self.config = host, request, config
-        margin_us = config.window.margin_us
+        margin_us = compose_margin_us(config.window.margin_us, host.slowest_piece_us)
         self.windows = windows(host.instances, host.files, host.now_us, margin_us=margin_us, now=request.hurries)
         self.volumes = {volume.device: volume for volume in host.volumes}
         self.compression = parse_compression(config.defrag.compress if request.compress is None else request.compress)

@@ -26,9 +26,9 @@ from journalkeeper.model import Instance, JournalFile, Kind, Reason, State, Wind
 from journalkeeper.model.units import INFINITY_US
 
 
-def compose_margin_us(configured_us: int, pieces_us: Iterable[int]) -> int:
+def compose_margin_us(configured_us: int, slowest_piece_us: int) -> int:
     """Return how long before a flush work stops: the configured margin plus the slowest recent piece."""
-    return configured_us + max(pieces_us, default=0)
+    return configured_us + slowest_piece_us
 
 
 def closing_us(since_us: int, interval_us: int, margin_us: int) -> int | None:
@@ -40,8 +40,7 @@ def windows(
     instances: Iterable[Instance], files: Iterable[JournalFile], now_us: int, *, margin_us: int, now: bool = False
 ) -> dict[str, Window]:
     """Return the flush window of each instance at `now_us`, by its directory. With `now`, every window is open."""
-    instances, files = tuple(instances), tuple(files)
-    margin_us = compose_margin_us(margin_us, (one.slowest_piece_us for one in instances))
+    files = tuple(files)
     unknown = {file.directory for file in files if file.problem is Reason.UNKNOWN_FORMAT}
     online = [file for file in files if file.kind is Kind.ACTIVE and file.state is State.ONLINE]
     found = {}

@@ -23,7 +23,7 @@ from journalkeeper.config.directives import Config, WatchSection, WindowSection
 from journalkeeper.engine import Engine
 from journalkeeper.execute import executor, inplace, runner
 from journalkeeper.execute.executor import execute
-from journalkeeper.execute.pace import Pace, PieceTimes
+from journalkeeper.execute.pace import Pace, SlowestPiece
 from journalkeeper.execute.runner import Runner, Throttle
 from journalkeeper.execute.verified_file import VerifiedFile
 from journalkeeper.model import GIB, MIB, Action, Kind, Reason, Request, Result, Verb
@@ -538,7 +538,7 @@ class Asked:
         file = next(file for file in self.seen.files if file.kind is kind)
         action = Action(file.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, file)
         config = Config(window=WindowSection(margin_us=500_000))
-        made = Runner(config, self.flushes, PieceTimes(), hurry=hurry, stop=lambda: self.stopped)
+        made = Runner(config, self.flushes, SlowestPiece(), hurry=hurry, stop=lambda: self.stopped)
         self.throttle = Throttle(made, action, self.seen)
 
     def look(self, bed: Bed) -> Seen:

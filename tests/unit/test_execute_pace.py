@@ -9,7 +9,7 @@ import pytest
 
 from journalkeeper.config.directives import Config, Defrag, WindowSection
 from journalkeeper.execute import pace as module
-from journalkeeper.execute.pace import LEAST_BYTES, Pace, PieceTimes
+from journalkeeper.execute.pace import LEAST_BYTES, Pace, SlowestPiece
 from journalkeeper.execute.runner import Runner
 from journalkeeper.model import KIB, MIB, Action, Kind, Range, Reason, Verb
 from tests.hosts import file
@@ -85,12 +85,12 @@ def test_the_next_piece_is_asked_for_with_the_time_that_it_will_take(clock: Cloc
 
 
 def test_a_slow_piece_counts_half_as_much_every_ten_minutes(clock: Clock) -> None:
-    times = PieceTimes()
-    times.add("/j", 800)
-    times.add("/k", 100)
+    slowest = SlowestPiece()
+    slowest.add(800)
+    slowest.add(100)
     for minutes, longest_us in ((0, 800), (9.9, 800), (10, 400), (25, 200)):
         clock.now_ns = round(minutes * 60e9)
-        assert times.get_longest_us("/j") == times.get_longest_us() == longest_us
+        assert slowest.get_us() == longest_us
 
 
 @pytest.mark.parametrize(
@@ -104,6 +104,6 @@ def test_a_slow_piece_counts_half_as_much_every_ten_minutes(clock: Clock) -> Non
 )
 def test_the_longest_time_of_a_piece(kind: Kind, compress: str, piece_us: int | None, *, hurry: bool) -> None:
     config, one = Config(window=WindowSection(margin_us=7_000)), file(kind)
-    runner = Runner(config, Mock(), PieceTimes(), hurry=hurry, stop=lambda: False)
+    runner = Runner(config, Mock(), SlowestPiece(), hurry=hurry, stop=lambda: False)
     what = Action(one.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, one, compress=compress)
     assert runner._choose_piece_us(what) == piece_us

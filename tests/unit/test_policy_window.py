@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from journalkeeper.config import Config
 from journalkeeper.config.directives import WindowSection
-from journalkeeper.model import JournalFile, Kind, Reason, State, Window
+from journalkeeper.model import JournalFile, Kind, Reason, Request, State, Window
 from journalkeeper.model.units import INFINITY_US, MINUTE_US, SECOND_US
 from journalkeeper.policy.backpressure import PATIENCE_US, Advice, Reading, advise
+from journalkeeper.policy.case import Cases
 from journalkeeper.policy.window import at, next_flush_us, windows
-from tests.hosts import DIRECTORY, NAME, NOW_US, file, instance
+from tests.hosts import DIRECTORY, NAME, NOW_US, file, host, instance
 
 MARGIN_US = SECOND_US
 INTERVAL_US = 5 * MINUTE_US
@@ -35,7 +37,6 @@ UNKNOWN = file(Kind.ACTIVE, state=State.UNKNOWN, problem=Reason.UNKNOWN_FORMAT)
 CLOSED = closed("unsynced", NOW_US + INTERVAL_US + 1)
 OLD = online(NOW_US - INTERVAL_US - 1)
 DEADLINE_US = INTERVAL_US - MARGIN_US
-SLOW: dict[str, Any] = {"slowest_piece_us": 3 * SECOND_US}
 
 
 def since(age_us: int, **words: Any) -> dict[str, Any]:
@@ -61,9 +62,6 @@ def since(age_us: int, **words: Any) -> dict[str, Any]:
         ([online()], since(0), opened("online", NOW_US + DEADLINE_US)),
         ([online()], since(DEADLINE_US - 1), opened("online", NOW_US + 1)),
         ([online()], since(DEADLINE_US), closed("flush-due")),
-        # the slowest piece adds to the margin
-        ([online()], since(DEADLINE_US - 3 * SECOND_US - 1, **SLOW), opened("online", NOW_US + 1)),
-        ([online()], since(DEADLINE_US - 3 * SECOND_US, **SLOW), closed("flush-due")),
         # two margins leave nothing of the interval
         ([online()], since(0, sync_interval_us=2 * MARGIN_US), closed("too-short")),
         ([online()], since(0, sync_interval_us=2 * MARGIN_US + 1), opened("online", NOW_US + MARGIN_US + 1)),
@@ -76,12 +74,16 @@ def test_a_window_is_open_or_closed(files: list[JournalFile], words: dict[str, A
         assert windows((instance(**words),), files, NOW_US, margin_us=MARGIN_US, now=now)[DIRECTORY] == window
 
 
-def test_all_instances_have_one_margin() -> None:
-    """A piece on one device can hold up the flush of each of them, and `execute` stops for all."""
-    age_us = INTERVAL_US - MARGIN_US - SECOND_US
-    fast, slow = instance(online_since_us=NOW_US - age_us), instance(directory="/j/b", slowest_piece_us=3 * SECOND_US)
-    found = windows([fast, slow], [online()], NOW_US, margin_us=MARGIN_US)
-    assert found[fast.directory] == closed("flush-due")
+@pytest.mark.parametrize(
+    ("age_us", "expected"),
+    [
+        (DEADLINE_US - 3 * SECOND_US - 1, opened("online", NOW_US + 1)),
+        (DEADLINE_US - 3 * SECOND_US, closed("flush-due")),
+    ],
+)
+def test_the_slowest_piece_adds_to_the_margin(age_us: int, expected: Window) -> None:
+    seen = host(online(), instances=(instance(**since(age_us)),), slowest_piece_us=3 * SECOND_US)
+    assert Cases(seen, Request(), Config()).windows[DIRECTORY] == expected
 
 
 @pytest.mark.parametrize(
