@@ -25,10 +25,8 @@ from journalkeeper.history.store import NAME, Record, store_outcome
 from journalkeeper.metrics.publisher import Publisher
 from journalkeeper.model import Host, Outcome, Past, Plan, Reason, Refusal, Request, Result, Verb, Window
 from journalkeeper.model.errors import KeeperError, NeedsRootError, run_bookkeeping
-from journalkeeper.model.progress import Progress
-from journalkeeper.model.run import Report
+from journalkeeper.model.run import LEFT, Progress, Report, Wait, find_waits
 from journalkeeper.model.units import DAY_US, HOUR_US
-from journalkeeper.model.waiting import LEFT, Wait, find_waits
 from journalkeeper.observe import load
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.intake import ENTRIES_PER_FLUSH, IntakeMeter, list_journald_files

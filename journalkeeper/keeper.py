@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from journalkeeper.model import Plan, Request
-from journalkeeper.model.progress import Progress
-from journalkeeper.model.run import Report
+from journalkeeper.model.run import Progress, Report
 
 
 class Keeper(Protocol):

@@ -32,8 +32,8 @@ from journalkeeper.metrics import prometheus
 from journalkeeper.model import Action, JournalFile, Outcome, Reason, Skip, Window
 from journalkeeper.model.history import Counters, Run, Sample, Totals
 from journalkeeper.model.manager import Manager
+from journalkeeper.model.run import Wait
 from journalkeeper.model.schema import Row, rows
-from journalkeeper.model.waiting import Wait
 from journalkeeper.service.log import Event
 
 HERE: Final = Path(__file__).parent

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 
 from journalkeeper.btrfs.kernel import RELEASE, call_ioctl
-from journalkeeper.model.compression import Compression
+from journalkeeper.model.units import Compression
 
 BTRFS_IOC_DEFRAG_RANGE = 0x40309410
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from journalkeeper.btrfs.kernel import ioctl
 from journalkeeper.model import MIB
-from journalkeeper.policy.backpressure import adapt_amount
+from journalkeeper.policy.window import adapt_amount
 
 FS_IOC_FIEMAP = 0xC020660B
 

@@ -24,8 +24,7 @@ from journalkeeper.health.service_rules import RESTART
 from journalkeeper.model import Plan, Request
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, NoSuchJobError, UsageError
 from journalkeeper.model.manager import Finding, HistorySpan, Manager
-from journalkeeper.model.progress import NONE_YET, Progress
-from journalkeeper.model.run import Report, decode_report
+from journalkeeper.model.run import NONE_YET, Progress, Report, decode_report
 from journalkeeper.model.schema import name_fields, parse_record
 
 CONNECT_S: Final = 5.0

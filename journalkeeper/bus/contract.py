@@ -15,10 +15,10 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 from journalkeeper.bus import names
 from journalkeeper.bus.names import shorten, to_ascii
 from journalkeeper.model import JournalFile, Request
-from journalkeeper.model.compression import parse_compression
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.manager import Treatment
 from journalkeeper.model.schema import Row, bus_rows
+from journalkeeper.model.units import parse_compression
 
 Args = tuple[tuple[str, str], ...]
 """Pairs of a name and a signature."""

@@ -22,8 +22,7 @@ from journalkeeper.journald.names import classify
 from journalkeeper.model import JournalFile, Outcome, Plan, Result
 from journalkeeper.model.errors import BusyError
 from journalkeeper.model.manager import JobState, Manager, Treatment
-from journalkeeper.model.progress import Progress
-from journalkeeper.model.run import Report
+from journalkeeper.model.run import Progress, Report
 from journalkeeper.model.schema import SIGNATURES, bus_rows, to_json, to_properties, write_json
 from journalkeeper.model.units import U64_MAX
 from journalkeeper.service import snapshot as snapshots

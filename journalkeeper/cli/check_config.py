@@ -22,10 +22,9 @@ from journalkeeper.btrfs.defrag import HAS_LEVELS
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.table import GREY, Column, Table
 from journalkeeper.config.validation import Shown, describe
-from journalkeeper.model.compression import explain_lost_level, parse_compression
 from journalkeeper.model.errors import ConfigError
 from journalkeeper.model.schema import Count
-from journalkeeper.model.units import escape
+from journalkeeper.model.units import escape, explain_lost_level, parse_compression
 
 _COLUMNS: Final[tuple[Column[Shown], ...]] = (
     Column("SECTION", lambda value: f"[{value.section}]"),

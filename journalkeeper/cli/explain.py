@@ -31,7 +31,7 @@ from journalkeeper.model import Action, Host, JournalFile, Kind, Plan, Request, 
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.history import HistoryEntry, Sample
 from journalkeeper.observe.read_cost import estimate_cold_read_s
-from journalkeeper.policy.saving import READ_IOPS
+from journalkeeper.policy.cost import READ_IOPS
 from journalkeeper.report import story
 from journalkeeper.report.retention import summarize_history
 from journalkeeper.report.story import Decision, DirectoriesAnswer, DirectoryAnswer, ExplainedDecision, ReadPrice, Story

@@ -34,7 +34,7 @@ from journalkeeper.cli.selection import add_selection, report_problems, request
 from journalkeeper.cli.table import GREEN, Column, Table
 from journalkeeper.model import Action, Plan, Reason, Request
 from journalkeeper.model.units import escape, format_size, spell_size
-from journalkeeper.policy.saving import READ_IOPS
+from journalkeeper.policy.cost import READ_IOPS
 from journalkeeper.report.story import describe_window
 
 

@@ -14,7 +14,7 @@ from typing import Self, TextIO
 
 from journalkeeper.cli.output import DEFAULT_COLUMNS, Output, columns
 from journalkeeper.cli.table import elide
-from journalkeeper.model.progress import Progress
+from journalkeeper.model.run import Progress
 from journalkeeper.model.units import escape
 
 REDRAW_S = 0.1

@@ -13,10 +13,9 @@ from typing import Final
 
 from journalkeeper.cli.context import Context
 from journalkeeper.model import JournalFile, Reason, Request, Skip
-from journalkeeper.model.compression import parse_compression
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.sentences import NO_JOURNAL
-from journalkeeper.model.units import pluralize
+from journalkeeper.model.units import parse_compression, pluralize
 
 NEXT: Final = {
     Reason.VANISHED: "`journalkeeper scan` lists the journal files",

@@ -29,10 +29,10 @@ from journalkeeper.health.verdict import HEALTH, describe_absence, describe_file
 from journalkeeper.history.state import is_locked
 from journalkeeper.model.history import Counters, Run, Totals
 from journalkeeper.model.manager import Finding, Manager
+from journalkeeper.model.run import Wait, long
 from journalkeeper.model.schema import Count, Sometimes
 from journalkeeper.model.sentences import BY
 from journalkeeper.model.units import escape, format_span, pluralize, spell_size
-from journalkeeper.model.waiting import Wait, long
 from journalkeeper.report.story import describe_limits, name_facts
 from journalkeeper.report.text import describe_total_saving, moment
 

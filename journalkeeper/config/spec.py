@@ -15,14 +15,14 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from journalkeeper.model import compression, units
+from journalkeeper.model import units
 
 
 class Form(StrEnum):
     """The form of a directive's value, in the words of error messages."""
 
     BOOL = "yes or no"
-    COMPRESSION = compression.ALLOWED
+    COMPRESSION = units.COMPRESSION_ALLOWED
     COUNT = "a whole number"
     PATH = "an absolute path without '..'"
     PATHS = "absolute paths without '..', separated by spaces, and quoted if they contain some"
@@ -119,7 +119,7 @@ def _parse_absolute(text: str) -> str:
 
 READERS: dict[Form, Callable[[str], object]] = {
     Form.BOOL: units.parse_bool,
-    Form.COMPRESSION: lambda text: str(compression.parse_compression(text) or "no"),
+    Form.COMPRESSION: lambda text: str(units.parse_compression(text) or "no"),
     Form.COUNT: _parse_count,
     Form.PATH: _parse_absolute,
     Form.PERCENT: lambda text: _parse_count(text.removesuffix("%")),

@@ -18,11 +18,11 @@ from journalkeeper.execute import inplace, rewrite, upkeep
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import Refused, VerifiedFile, hold, look_again
 from journalkeeper.model import Action, Instance, JournalFile, Kind, Outcome, Reason, Result, Rotation, Verb
-from journalkeeper.model.compression import explain_lost_level, parse_compression
 from journalkeeper.model.run import Done, Found
 from journalkeeper.model.sentences import describe_gain
+from journalkeeper.model.units import explain_lost_level, parse_compression
 from journalkeeper.observe import disk_usage
-from journalkeeper.policy.saving import is_useless_rewrite
+from journalkeeper.policy.cost import is_useless_rewrite
 
 REASON_OF_ERRNO: Final = {
     errno.ENOENT: Reason.VANISHED,

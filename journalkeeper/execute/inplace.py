@@ -24,9 +24,9 @@ from journalkeeper.execute.pace import LEAST_BYTES, Pace
 from journalkeeper.execute.verified_file import Refused, VerifiedFile, open_for_writing
 from journalkeeper.journald import opening
 from journalkeeper.model import MIB, Action, Range, Reason
-from journalkeeper.model.compression import Compression, parse_compression
 from journalkeeper.model.plans import join_ranges
-from journalkeeper.policy.saving import is_useless_rewrite, least_extents
+from journalkeeper.model.units import Compression, parse_compression
+from journalkeeper.policy.cost import is_useless_rewrite, least_extents
 
 WORSE: Final = 1.1
 """If a file has more than this many times the expected extents, an error is likely."""

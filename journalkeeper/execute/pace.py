@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from journalkeeper.model import KIB, Range, Reason
-from journalkeeper.policy.backpressure import adapt_amount
+from journalkeeper.policy.window import adapt_amount
 
 LEAST_BYTES: Final = 256 * KIB
 """The smallest piece: the unit in which the kernel defragments (CLUSTER_SIZE, fs/btrfs/defrag.c)."""

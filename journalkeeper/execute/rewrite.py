@@ -20,8 +20,8 @@ from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import Failed, Refused, VerifiedFile, look_again
 from journalkeeper.journald import names, opening
 from journalkeeper.model import Action, Range, Reason
-from journalkeeper.model.compression import parse_compression
-from journalkeeper.policy.saving import least_extents
+from journalkeeper.model.units import parse_compression
+from journalkeeper.policy.cost import least_extents
 
 COMPRESSION_PROPERTY: Final = "btrfs.compression"
 COPY_FLAGS: Final = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC | os.O_NOATIME

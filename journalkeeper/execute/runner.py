@@ -3,7 +3,7 @@
 
 Each action gets a new Throttle, which decides before each piece. It considers the window, the load on journald and its
 disk, and the time of the last pieces. Measuring must cost less than it saves: a few system calls for each piece, more
-only a few times a second. policy/backpressure.py interprets the measurements.
+only a few times a second. policy/window.py interprets the measurements.
 """
 
 from __future__ import annotations
@@ -24,14 +24,12 @@ from journalkeeper.journald import control, opening
 from journalkeeper.journald.names import classify, is_leftover
 from journalkeeper.model import Action, Instance, JournalFile, Plan, Reason, Result
 from journalkeeper.model.errors import InternalError, KeeperError, catch_errors
-from journalkeeper.model.progress import Meter, Progress
-from journalkeeper.model.run import Done
+from journalkeeper.model.run import Done, Meter, Progress
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.intake import IntakeMeter, list_journald_files
 from journalkeeper.observe.load import measure_busy_percent
 from journalkeeper.observe.observer import Seen
-from journalkeeper.policy.backpressure import Advice, Reading, advise
-from journalkeeper.policy.window import compose_margin_us
+from journalkeeper.policy.window import Advice, Reading, advise, compose_margin_us
 
 PAUSE_S: Final = 0.25
 REST_S: Final = 0.05

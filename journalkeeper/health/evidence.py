@@ -15,9 +15,9 @@ from journalkeeper.config import Config
 from journalkeeper.model import MIB, Host, Instance, JournalFile, Skip, Volume
 from journalkeeper.model.history import Counters, HistoryEntry, Run, Totals
 from journalkeeper.model.manager import Manager
+from journalkeeper.model.run import Wait
 from journalkeeper.model.schema import Count, Hidden, PastMoment
 from journalkeeper.model.units import DAY_US, format_span
-from journalkeeper.model.waiting import Wait
 
 DOCTOR_ENTRIES: Final = 50_000
 REPORT_ENTRIES: Final = 200_000

@@ -31,8 +31,8 @@ from journalkeeper.health.evidence import (
 from journalkeeper.health.finding import FIRST_LOOK, Answers, list_names, problem
 from journalkeeper.model import Reason, Volume
 from journalkeeper.model.manager import Facts, Manager
+from journalkeeper.model.run import long
 from journalkeeper.model.units import DAY_US, MINUTE_US, format_span, pluralize, spell_size
-from journalkeeper.model.waiting import long
 
 LAST_RUN_US: Final = 2 * DAY_US
 """Where no service runs, the last run must be more recent: the timer runs once a day."""

@@ -17,9 +17,8 @@ from journalkeeper.model.manager import Facts, Manager
 from journalkeeper.model.units import format_span, pluralize, quantile, spell_size
 from journalkeeper.policy import nocow
 from journalkeeper.policy.case import Case, Cases
-from journalkeeper.policy.cost import is_fragmented
+from journalkeeper.policy.cost import READ_IOPS, estimate_shared_disk_bytes, is_fragmented
 from journalkeeper.policy.rules import vetoes
-from journalkeeper.policy.saving import READ_IOPS, estimate_shared_disk_bytes
 
 PINNED_BYTES: Final = 16 * MIB
 """Snapshots that keep less than two of journald's 8 MiB steps are not reported."""

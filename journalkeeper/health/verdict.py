@@ -14,9 +14,9 @@ from journalkeeper.health.evidence import DEFRAG_TIMER, SERVICE, Evidence, Hung,
 from journalkeeper.health.finding import Rule, Verdict, judge
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip
 from journalkeeper.model.manager import Manager
+from journalkeeper.model.run import Wait
 from journalkeeper.model.sentences import NO_JOURNAL
 from journalkeeper.model.units import pluralize
-from journalkeeper.model.waiting import Wait
 from journalkeeper.policy.deferral import PASSING
 
 FAULTS: Final = frozenset(

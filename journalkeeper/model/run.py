@@ -1,16 +1,65 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The results of a run, and the plans and reports that the service answers with."""
+"""A run: its progress, its results, and the files that wait after it for an action that pays.
+
+A wait begins when an action is delayed or fails. It ends when the action is done or no longer pays. The cause does not
+matter: a budget, a window, a busy disk, or a file that never settles.
+
+Progress is reported at the start of each file and after every piece; the receiver decides how often to show it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final, NamedTuple
 
+from journalkeeper.model import Action, Host, Kind, Outcome, Plan, Reason, Result, Skip
 from journalkeeper.model.history import Counters
-from journalkeeper.model.plans import Host, Outcome, Plan, Skip
-from journalkeeper.model.schema import Count, Hidden, Key, Seconds, Sometimes, parse_record
-from journalkeeper.model.waiting import Wait
-from journalkeeper.model.words import Kind, Reason
+from journalkeeper.model.schema import Count, Hidden, Key, PastMoment, Seconds, Sometimes, Word, parse_record
+from journalkeeper.model.units import DAY_US
+
+LONG_US: Final = DAY_US
+"""A longer wait is reported."""
+
+RESTS: Final = frozenset({str(Reason.BATTERY), str(Reason.QUIET_HOURS)})
+"""Reasons that the administrator chose. No wait counts while the service rests, so that no rest becomes an alert."""
+
+LEFT: Final = {str(reason): place for place, reason in enumerate((Reason.NOT_BEGUN, Reason.INTERRUPTED))}
+"""What an ended run leaves is done first, in this order: an action that no uptime can finish stops no others."""
+
+
+class Wait(NamedTuple):
+    """A file that waits, since when, and the present reason."""
+
+    path: str
+    since_us: PastMoment
+    reason: Word
+
+
+def find_waits(before: Mapping[str, Wait], plan: Plan, outcomes: Sequence[Outcome], now_us: int) -> dict[str, Wait]:
+    """Return the files that wait after a run, by path: postponed files of `plan`, and actions that were not done.
+
+    A file that waited `before` keeps the start of its wait, which is never later than `now_us`. In a rest, the start is
+    `now_us`, and a reason in LEFT stays.
+    """
+    reasons = {skip.path: str(skip.reason) for skip in plan.skipped if skip.puts_off}
+    reasons |= {outcome.path: str(outcome.reason) for outcome in outcomes if outcome.result is not Result.DONE}
+    waits = {path: Wait(path, now_us, reason) for path, reason in reasons.items()}
+    for path, was in ((path, before[path]) for path in waits.keys() & before.keys()):
+        if waits[path].reason not in RESTS:
+            waits[path] = waits[path]._replace(since_us=min(now_us, was.since_us))
+        elif was.reason in LEFT:
+            waits[path] = waits[path]._replace(reason=was.reason)
+    return waits
+
+
+def is_long(wait: Wait, now_us: int) -> bool:
+    """Return whether a file has waited for more than a day."""
+    return now_us - wait.since_us > LONG_US
+
+
+def long(known: Iterable[Wait], now_us: int) -> list[Wait]:
+    """Return those waits that exceed a day, the longest first."""
+    return sorted((one for one in known if is_long(one, now_us)), key=lambda one: (one.since_us, one.path))
 
 
 class Found(NamedTuple):
@@ -76,3 +125,62 @@ def decode_report(written: Mapping[str, Any]) -> Report:
     """Return the report that `to_json` made this of. Raises: KeyError, TypeError, ValueError for any other object."""
     plan = {"window": {}, "actions": (), "skipped": written["skipped"], "omitted": written.get("omitted")}
     return parse_record(Report, {**written, "plan": plan})
+
+
+class Progress(NamedTuple):
+    """The progress of a run: file `number` (from 1) of `total`, and bytes over the whole run."""
+
+    number: Annotated[Count, Key(bus="FileNumber", signature="u")]
+    """The number of that file, from 1."""
+    total: Annotated[Count, Key(bus="FileTotal", signature="u")]
+    """The number of files to rewrite."""
+    path: Annotated[str, Key(bus="File")]
+    """The file that is being rewritten, or empty."""
+    done_bytes: Annotated[Count, Key(bus="BytesDone")]
+    """Bytes done in all files."""
+    total_bytes: Annotated[Count, Key(bus="BytesTotal")]
+    """Bytes to do in all files."""
+
+    @property
+    def fraction(self) -> float:
+        """The share of the bytes that is done, 0 to 1; 0 if there are no bytes to do."""
+        return min(1.0, self.done_bytes / self.total_bytes) if self.total_bytes else 0.0
+
+
+NONE_YET: Final = Progress(0, 0, "", 0, 0)
+"""The progress of a run that has not begun."""
+
+
+class Meter:
+    """A counter of bytes over a whole run. It calls `tell` with the Progress `now` at each step.
+
+    A file counts at most its planned bytes. When the work on the next file begins, a file that was skipped or ended
+    early counts in full.
+    """
+
+    def __init__(self, actions: tuple[Action, ...], tell: Callable[[Progress], None]) -> None:
+        self._tell = tell
+        total_bytes = sum(part.length for action in actions for part in action.ranges)
+        self.now = Progress(0, sum(bool(action.ranges) for action in actions), "", 0, total_bytes)
+        self._end_bytes = 0
+        """The number of bytes when the present file is done."""
+
+    def begin(self, action: Action) -> None:
+        """Report that the work on the file of `action` begins. All planned bytes of earlier files now count as done.
+
+        Do nothing for an action without ranges, such as an action on a directory.
+        """
+        if not action.ranges:
+            return
+        self.now = self.now._replace(number=self.now.number + 1, path=action.path, done_bytes=self._end_bytes)
+        self._end_bytes += sum(part.length for part in action.ranges)
+        self._tell(self.now)
+
+    def add(self, length: int) -> None:
+        """Add `length` bytes to the done bytes of the present file, and call `tell` with the new Progress.
+
+        A file never counts more than its planned bytes, even if some bytes are rewritten a second time. `tell` is
+        called at every call, even if the sum stays the same.
+        """
+        self.now = self.now._replace(done_bytes=min(self.now.done_bytes + length, self._end_bytes))
+        self._tell(self.now)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Sizes, time spans and booleans as systemd reads and writes them, and names as a terminal may show them.
+"""Sizes, time spans and booleans as systemd reads and writes them, compressions, and names as a terminal shows them.
 
 Every text that systemd accepts is accepted, with the same number, and other texts are refused, so that journald.conf
 and journalkeeper.conf follow the same rules. Spans of more than 292,000 years are accepted, too.
@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 Number = TypeVar("Number", int, float)
 
@@ -211,3 +211,38 @@ def escape(name: str) -> str:
     'a\\x1b[31m.journal'
     """
     return "".join(one if one.isprintable() and one != "\\" else repr(one)[1:-1] for one in name)
+
+
+HIGHEST_LEVEL = {"zlib": 9, "lzo": 0, "zstd": 15}
+"""Each algorithm's highest level; lzo has none (fs/btrfs/{zlib,lzo,zstd}.c)."""
+
+COMPRESSION_ALLOWED = "no, lzo, zlib, zlib:1 to zlib:9, zstd, or zstd:1 to zstd:15"
+
+
+class Compression(NamedTuple):
+    """An algorithm, "zlib", "lzo" or "zstd", and its level; None leaves the level to the kernel."""
+
+    algorithm: str
+    level: int | None = None
+
+    def __str__(self) -> str:
+        return self.algorithm if self.level is None else f"{self.algorithm}:{self.level}"
+
+
+def explain_lost_level(asked: Compression, who: str) -> str:
+    """Return the detail for a rewrite with the level of the mount, because `who` takes no level."""
+    return f"as {asked.algorithm}, not {asked}: {who} takes no level"
+
+
+def parse_compression(text: str) -> Compression | None:
+    """Return the compression that `text` names, such as "zstd:3", or None for "no".
+
+    Raises: ValueError with the permitted words for any other text.
+    """
+    if text == "no":
+        return None
+    algorithm, colon, digits = text.partition(":")
+    level = int(digits) if digits.isascii() and digits.isdigit() else 0
+    if algorithm in HIGHEST_LEVEL and (not colon or 1 <= level <= HIGHEST_LEVEL[algorithm]):
+        return Compression(algorithm, level or None)
+    raise ValueError(f"{text!r} is not a compression; allowed are {COMPRESSION_ALLOWED}")

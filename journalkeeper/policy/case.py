@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from journalkeeper.config import Config
 from journalkeeper.model import Host, JournalFile, Kind, Request, Verb, Volume, Window
-from journalkeeper.model.compression import Compression, explain_lost_level, parse_compression
+from journalkeeper.model.units import Compression, explain_lost_level, parse_compression
 from journalkeeper.policy.window import compose_margin_us, windows
 
 

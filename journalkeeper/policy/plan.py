@@ -16,14 +16,13 @@ from typing import Final, TypeAlias
 from journalkeeper.config import Config
 from journalkeeper.model import Action, Host, JournalFile, Plan, Reason, Request, Skip, Verb, Volume
 from journalkeeper.model.errors import InternalError, catch_errors
+from journalkeeper.model.run import LEFT
 from journalkeeper.model.units import spell_size
-from journalkeeper.model.waiting import LEFT
 from journalkeeper.policy import deferral, nocow, rotate
 from journalkeeper.policy.case import Case, Cases
-from journalkeeper.policy.cost import propose
+from journalkeeper.policy.cost import EXPECTED_RATIO, add_savings, propose
 from journalkeeper.policy.deferral import AGAIN_US, SPACE_US, ignores_budget
 from journalkeeper.policy.rules import vetoes
-from journalkeeper.policy.saving import EXPECTED_RATIO, add_savings
 
 COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5": 2, "raid6": 3}
 """The largest number of device bytes that a profile needs for each byte of data (mkfs.btrfs(8), PROFILES)."""

@@ -20,12 +20,11 @@ from journalkeeper.model import MIB, Action, Instance, JournalFile, Kind, Reason
 from journalkeeper.model.units import DAY_US, INFINITY_US, format_span, spell_size
 from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case, Cases
-from journalkeeper.policy.cost import TWICE
+from journalkeeper.policy.cost import EXPECTED_RATIO, TWICE
 from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
 from journalkeeper.policy.history_loss import TABLE_SHARE, Limits, Loss, compute_loss, find_full_file_bytes
 from journalkeeper.policy.nocow import postpone_failed_change
 from journalkeeper.policy.rules import vetoes
-from journalkeeper.policy.saving import EXPECTED_RATIO
 
 DESPITE: Final = frozenset({Reason.SHARED, Reason.NO_GAIN, Reason.WINDOW_CLOSED})
 """Reasons not to rewrite a file that do not prevent its rotation. A rotation checks its window itself."""

@@ -17,10 +17,9 @@ from journalkeeper.model.sentences import describe_gain
 from journalkeeper.model.units import DAY_US, MINUTE_US, format_span, pluralize, spell_size
 from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case
-from journalkeeper.policy.cost import count_second_copy_bytes, find_costly_mibs
+from journalkeeper.policy.cost import count_second_copy_bytes, find_costly_mibs, is_useless_rewrite
 from journalkeeper.policy.deferral import AGAIN_US
 from journalkeeper.policy.nocow import find_read_only
-from journalkeeper.policy.saving import is_useless_rewrite
 
 Rule = Callable[[Case], Skip | None]
 

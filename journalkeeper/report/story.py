@@ -16,7 +16,7 @@ from journalkeeper.model.manager import HistorySpan
 from journalkeeper.model.schema import Count, Hidden, Inline, Moment, Seconds
 from journalkeeper.model.sentences import BY, describe_outcome
 from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, escape, format_span, pluralize, spell_size
-from journalkeeper.policy.saving import READ_IOPS
+from journalkeeper.policy.cost import READ_IOPS
 from journalkeeper.report import picture
 from journalkeeper.report.text import UNKNOWN, moment, seconds
 

@@ -17,8 +17,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.model import Request
 from journalkeeper.model.errors import BusyError, KeeperError, NoSuchJobError
-from journalkeeper.model.progress import NONE_YET, Progress
-from journalkeeper.model.run import Report
+from journalkeeper.model.run import NONE_YET, Progress, Report
 from journalkeeper.service.snapshot import FileDone
 
 QUEUE_MOST: Final = 8

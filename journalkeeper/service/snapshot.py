@@ -12,8 +12,7 @@ from journalkeeper.health.finding import FIRST_LOOK, Verdict
 from journalkeeper.health.verdict import describe_files, describe_foreign, find_failures, judge_present, still_failing
 from journalkeeper.model import Action, JournalFile, Outcome, Result, Skip, Volume, Window
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.progress import Progress
-from journalkeeper.model.run import Report
+from journalkeeper.model.run import Progress, Report
 
 Doing = Action | Skip | Outcome
 

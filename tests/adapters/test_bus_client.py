@@ -33,8 +33,7 @@ from journalkeeper.history import state
 from journalkeeper.model import Plan, Reason, Request, Skip
 from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.manager import Facts, Finding, Manager, Severity
-from journalkeeper.model.progress import Progress
-from journalkeeper.model.run import Report
+from journalkeeper.model.run import Progress, Report
 from journalkeeper.model.schema import to_json
 from tests.adapters.command import Typed
 from tests.bus import FakePeer, PrivateBus, reply

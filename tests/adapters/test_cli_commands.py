@@ -36,9 +36,8 @@ from journalkeeper.model import (
     Window,
 )
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError, NotBtrfsError
-from journalkeeper.model.progress import Progress
-from journalkeeper.model.run import Report
-from journalkeeper.policy.saving import add_savings
+from journalkeeper.model.run import Progress, Report
+from journalkeeper.policy.cost import add_savings
 from tests import hosts
 from tests.adapters.command import Typed
 from tests.hosts import configured

@@ -16,8 +16,8 @@ import pytest
 from journalkeeper.history.store import CONFIRM_US, NAME, Record, store_outcome
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Verb
 from journalkeeper.model.history import Counters, Run, Totals
+from journalkeeper.model.run import LONG_US, Wait
 from journalkeeper.model.units import DAY_US, HOUR_US
-from journalkeeper.model.waiting import LONG_US, Wait
 from tests import hosts
 from tests.hosts import read_past
 

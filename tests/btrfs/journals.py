@@ -22,8 +22,7 @@ from journalkeeper.engine import Engine
 from journalkeeper.execute.executor import execute
 from journalkeeper.execute.pace import Pace
 from journalkeeper.model import MIB, Action, Host, JournalFile, Outcome, Plan, Reason, Request, Result
-from journalkeeper.model.progress import Progress
-from journalkeeper.model.run import Done, Report
+from journalkeeper.model.run import Done, Progress, Report
 from journalkeeper.observe.observer import Observer
 from journalkeeper.policy.plan import plan
 from journalkeeper.probe import scratch_volume as volume

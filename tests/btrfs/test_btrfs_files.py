@@ -19,7 +19,7 @@ from journalkeeper.btrfs.disk import read_disk_bytes
 from journalkeeper.btrfs.inode import set_nocow
 from journalkeeper.btrfs.writeback import sync_file_range, wait_writeback
 from journalkeeper.model import MIB
-from journalkeeper.model.compression import Compression
+from journalkeeper.model.units import Compression
 from journalkeeper.probe import scratch_volume as lab
 from journalkeeper.probe.scratch_volume import run
 from tests.btrfs.journals import look

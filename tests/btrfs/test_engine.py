@@ -20,8 +20,7 @@ from journalkeeper.history import state
 from journalkeeper.history.store import NAME, Record
 from journalkeeper.model import KIB, MIB, Outcome, Past, Reason, Refusal, Request, Result, Verb
 from journalkeeper.model.errors import BusyError, FileError, NotBtrfsError
-from journalkeeper.model.progress import Progress
-from journalkeeper.model.run import Report
+from journalkeeper.model.run import Progress, Report
 from journalkeeper.model.units import DAY_US
 from journalkeeper.observe import load
 from journalkeeper.probe.bed import Bed

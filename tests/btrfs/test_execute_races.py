@@ -30,7 +30,7 @@ from journalkeeper.model import GIB, MIB, Action, Kind, Reason, Request, Result,
 from journalkeeper.model.run import Done, Found
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen
-from journalkeeper.policy.backpressure import Advice
+from journalkeeper.policy.window import Advice
 from journalkeeper.probe.bed import ONLINE, SIGNAL_SYNC, Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import (

@@ -21,8 +21,8 @@ import pytest
 
 from journalkeeper.history.store import Record
 from journalkeeper.model import Reason, Result
+from journalkeeper.model.run import Wait
 from journalkeeper.model.units import DAY_US
-from journalkeeper.model.waiting import Wait
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import QUICK

@@ -24,12 +24,11 @@ from journalkeeper.config import files, validation
 from journalkeeper.execute import inplace
 from journalkeeper.journald import conf, entries, header, names
 from journalkeeper.model import Extents, Kind, Outcome, Past
-from journalkeeper.model.compression import parse_compression
 from journalkeeper.model.errors import ConfigError, UsageError
 from journalkeeper.model.history import Counters, Run, Sample, Totals
+from journalkeeper.model.run import Wait
 from journalkeeper.model.schema import parse_record
-from journalkeeper.model.units import U64_MAX, escape, parse_bool, parse_size, parse_span_us
-from journalkeeper.model.waiting import Wait
+from journalkeeper.model.units import U64_MAX, escape, parse_bool, parse_compression, parse_size, parse_span_us
 from tests.bus import raw_call
 from tests.journal_files import header as make_header
 from tests.journal_files import journal

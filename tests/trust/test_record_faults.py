@@ -21,8 +21,7 @@ from journalkeeper.history.store import Record
 from journalkeeper.model import Request, Verb
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.history import Counters
-from journalkeeper.model.run import Found
-from journalkeeper.model.waiting import Wait
+from journalkeeper.model.run import Found, Wait
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests import hosts
 from tests.btrfs.faults import cut_power

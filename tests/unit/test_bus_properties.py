@@ -16,8 +16,7 @@ from journalkeeper.health.verdict import describe_waits
 from journalkeeper.model import Action, Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.manager import Finding, Manager, Severity
-from journalkeeper.model.progress import Progress
-from journalkeeper.model.run import Report
+from journalkeeper.model.run import Progress, Report
 from journalkeeper.model.schema import to_json
 from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.jobs import Job

@@ -17,7 +17,7 @@ from journalkeeper.cli.probe import PROBES
 from journalkeeper.cli.selection import request
 from journalkeeper.model import MIB, Request
 from journalkeeper.model.errors import UsageError
-from journalkeeper.model.progress import Progress
+from journalkeeper.model.run import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

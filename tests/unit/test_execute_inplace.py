@@ -15,8 +15,8 @@ from journalkeeper.execute import executor, inplace
 from journalkeeper.execute.inplace import NEAR_BYTES, find_same_places, join_near
 from journalkeeper.execute.pace import Pace
 from journalkeeper.model import KIB, Action, Range, Reason, Result, Verb
+from journalkeeper.policy.cost import is_useless_rewrite, least_extents
 from journalkeeper.policy.deferral import PASSING
-from journalkeeper.policy.saving import is_useless_rewrite, least_extents
 
 K4, K8, K12 = 4 * KIB, 8 * KIB, 12 * KIB
 PLAIN, LAST, ENCODED = 0, 1, fiemap.FIEMAP_EXTENT_ENCODED

@@ -26,8 +26,8 @@ from journalkeeper.health.verdict import HEALTH, RULES
 from journalkeeper.model import MIB, JournalFile, Kind, Reason, Skip
 from journalkeeper.model.history import Run
 from journalkeeper.model.manager import Finding, Manager, Severity
+from journalkeeper.model.run import Wait
 from journalkeeper.model.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
-from journalkeeper.model.waiting import Wait
 from tests.evidence import UNITS, evidence, intake, journal, limits, look, recorded
 from tests.hosts import DIRECTORY, NOW_US, configured, extents, file, instance, volume
 

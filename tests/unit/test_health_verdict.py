@@ -22,8 +22,8 @@ from journalkeeper.health.verdict import (
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Window
 from journalkeeper.model.history import HistoryEntry, Run
 from journalkeeper.model.manager import Finding, Manager, Severity
+from journalkeeper.model.run import Wait
 from journalkeeper.model.units import HOUR_US, SECOND_US
-from journalkeeper.model.waiting import Wait
 from tests.evidence import UNITS, look, recorded
 from tests.hosts import NOW_US, outcome
 

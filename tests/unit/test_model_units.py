@@ -8,8 +8,15 @@ from __future__ import annotations
 
 import pytest
 
-from journalkeeper.model.compression import Compression, parse_compression
-from journalkeeper.model.units import format_size, format_span, parse_bool, parse_size, parse_span_us
+from journalkeeper.model.units import (
+    Compression,
+    format_size,
+    format_span,
+    parse_bool,
+    parse_compression,
+    parse_size,
+    parse_span_us,
+)
 
 SECOND, MINUTE, HOUR, DAY = 10**6, 60 * 10**6, 3600 * 10**6, 24 * 3600 * 10**6
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from journalkeeper.model import Action, Outcome, Plan, Reason, Result, Skip, Verb
-from journalkeeper.model.waiting import LONG_US, RESTS, Wait, find_waits, long
+from journalkeeper.model.run import LONG_US, RESTS, Wait, find_waits, long
 from tests.hosts import NOW_US, file, outcome
 
 RESTED = [(reason, was) for reason in Reason if reason in RESTS for was in ("budget", "interrupted", "not-begun")]

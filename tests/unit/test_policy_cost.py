@@ -22,8 +22,7 @@ from journalkeeper.model import (
     Skip,
     Verb,
 )
-from journalkeeper.policy.cost import propose
-from journalkeeper.policy.saving import EXPECTED_RATIO, add_savings, estimate_freed_bytes
+from journalkeeper.policy.cost import EXPECTED_RATIO, add_savings, estimate_freed_bytes, propose
 from tests.hosts import case, configured, extents, file
 
 PLAIN, ZSTD = Request(compress="no"), Request(compress="zstd")

@@ -11,9 +11,8 @@ from journalkeeper.config import Config
 from journalkeeper.config.directives import WindowSection
 from journalkeeper.model import JournalFile, Kind, Reason, Request, State, Window
 from journalkeeper.model.units import INFINITY_US, MINUTE_US, SECOND_US
-from journalkeeper.policy.backpressure import PATIENCE_US, Advice, Reading, advise
 from journalkeeper.policy.case import Cases
-from journalkeeper.policy.window import at, next_flush_us, windows
+from journalkeeper.policy.window import PATIENCE_US, Advice, Reading, advise, at, next_flush_us, windows
 from tests.hosts import DIRECTORY, NAME, NOW_US, file, host, instance
 
 MARGIN_US = SECOND_US

@@ -10,8 +10,7 @@ import pytest
 from journalkeeper.health.evidence import Obstacle, Present, Silence
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb, Window
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.progress import Progress
-from journalkeeper.model.run import Report
+from journalkeeper.model.run import Progress, Report
 from journalkeeper.service.snapshot import (
     Checked,
     FileDone,
