@@ -15,7 +15,6 @@ bus.py              a system bus with polkit
 nobody.py           a process with fewer rights
 repeat.py           work that is repeated in a thread during a block
 patience.py         wait until another process has done something
-demo.py             what tests/try shows: an archive aged, read and compacted
 load.py             messages by schedule at a bed
 slowdisk.py         a disk image whose every read and write takes its time, and a btrfs on one
 
@@ -48,7 +47,7 @@ TESTS_OF = {
     "bus": "bus*",
     "cli": "cli_* completions man man_examples",
     "units": "units",
-    "configs": "ansible* install* packages foreign_packages upgrade",
+    "configs": "ansible* install* packages foreign_packages",
     "tests": "architecture style session suite bench_smoke",
 }
 """The test files, without "test_" and ".py", of each package and directory."""

@@ -48,6 +48,7 @@ AGED = 100
 
 BUS = ("org.journalkeeper1", "/org/journalkeeper1", "org.journalkeeper1.Manager")
 METRICS = "/var/lib/prometheus/node-exporter"
+LOAD = "i=0; while :; do i=$((i+1)); echo load $i; sleep 0.02; done"
 SHOP = "shop"
 """A log namespace's name."""
 
@@ -204,14 +205,22 @@ def test_a_namespace_is_compacted_like_the_main_journal(guest: Guest) -> None:
     verify(guest, f"--namespace={SHOP}")
 
 
-def test_an_upgrade_and_a_reboot_keep_the_history(guest: Guest) -> None:
+def test_an_upgrade_under_load_and_a_reboot_keep_the_history(guest: Guest) -> None:
     """It takes long because pip makes a virtual environment, and the host boots."""
     before = outcomes(guest)
     assert before
     pid = property_of(guest, SERVICE, "MainPID")
+    guest.run("systemd-run", "--quiet", "--unit=load", "bash", "-c", LOAD)
     guest.run(INSTALL)
+    guest.run("systemctl", "stop", "load")
+    said = guest.run("journalctl", "--output=cat", "--unit=load").stdout
+    numbers = [int(number) for number in re.findall(r"(?m)^load (\d+)$", said)]
+    assert numbers == list(range(1, len(numbers) + 1)), "no message is lost"
+    assert len(numbers) > 100
     assert property_of(guest, SERVICE, "ActiveState") == "active"
     assert property_of(guest, SERVICE, "MainPID") != pid
+    gone, back = (int(property_of(guest, SERVICE, f"Inactive{edge}TimestampMonotonic")) for edge in ("Enter", "Exit"))
+    assert 0 <= back - gone < 10_000_000, "it ends once, when everything is in place"
     guest.reboot()
     # after the boot, and not within it
     assert eventually(lambda: [property_of(guest, unit, "ActiveState") for unit in SERVICES] == ["active", "active"])
