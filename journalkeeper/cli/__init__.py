@@ -9,9 +9,9 @@ from journalkeeper.cli import environment
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command in `argv` (sys.argv without its first word), and return the exit status.
+    """Run the command in `argv`, by default that of sys.argv, and return the exit status. Errors go to stderr.
 
-    Errors of users are written to stderr. systemd calls the single word --measure for the service.
+    The single word --measure, which only a unit of the service uses, runs `disk_usage.main` and no command.
     """
     words = sys.argv[1:] if argv is None else argv
     if words == ["--measure"]:

@@ -50,7 +50,7 @@ class ConfigAnswer(NamedTuple):
 
 
 def run(_: argparse.Namespace, context: Context) -> int:
-    """Show the value of each directive, and return 0; with JSON also the errors, and 1 if there are any.
+    """Show the value of each directive, and return 0. With JSON, show wrong lines instead of values, and return 1.
 
     Raises: ConfigError with all errors, without JSON; FileError if a file cannot be read.
     """

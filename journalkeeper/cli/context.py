@@ -48,8 +48,8 @@ class Context:
     def engine(self, config: Config | None = None, *, patient: bool = False) -> Engine:
         """Return an engine for `config`, by default the configuration on disk.
 
-        With `patient`, which only the service sets, the engine follows flushes and measures no disk bytes, and -D need
-        not exist.
+        Root's engine measures disk bytes. With `patient`, which only the service sets, the engine follows flushes and
+        does not measure, and -D need not exist.
 
         Raises: as `config` and `list_directories`.
         """
@@ -71,7 +71,10 @@ class Context:
         return Service.find() if self.means_service() else None
 
     def read_service(self) -> Manager | Hung | Unknown | None:
-        """Return the running service's report, Hung or Unknown with the reason, or None where `running` does."""
+        """Return the running service's report, or None where `running` does.
+
+        Return Hung if the service or the bus does not answer, and Unknown with the reason if the service refuses.
+        """
         try:
             with self.running() or nullcontext() as service:
                 return service and service.found

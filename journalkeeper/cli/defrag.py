@@ -39,11 +39,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Carry out the plan, show the outcome for each file, and return the exit status. With -n only show the plan.
+    """Carry out the plan, and show the outcome for each file. With -n only `show` the plan. Return the exit status: 1
+    if an action failed, if SIGINT, SIGTERM or SIGHUP ended the run after its chunk, or as `report_problems`.
 
-    SIGINT, SIGTERM and SIGHUP end the run after the present chunk. An error of the service does not lead to a run in
-    this process. Raises: NeedsRootError if an unprivileged user can read none of the files; as `Context.keeper` and its
-    methods.
+    An error of the service does not lead to a run in this process. Raises: NeedsRootError if an unprivileged user can
+    read none of the files; as `Context.keeper` and its methods.
     """
     asked = request(args)._replace(asked=not args.upkeep)
     if args.dry_run:
@@ -70,6 +70,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _sum_up_outcomes(report: Report) -> str:
+    """Return a summary such as "1 of 2 files done, 1 failed: 1 MiB rewritten in 2s", and `describe_rest`."""
     outcomes, skipped = report.outcomes, report.skipped
     if not outcomes:
         return wording.describe_no_actions(skipped)

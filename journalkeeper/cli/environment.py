@@ -27,7 +27,9 @@ def clear_variables() -> None:
 
 
 def ignore_strangers() -> None:
-    """For root, remove the variables that name a directory or bus that another user could exchange, with a message."""
+    """For root, remove STATE_DIRECTORY and DBUS_SYSTEM_BUS_ADDRESS, with a message, if another user could exchange the
+    directory or socket, or if the value has an unknown form.
+    """
     bus = re.compile(r"unix:path=(/[^,;%]*)(?:,guid=[0-9a-f]+)?")
     for name, places in (("STATE_DIRECTORY", re.compile("([^:]*)(?::.*)?")), ("DBUS_SYSTEM_BUS_ADDRESS", bus)):
         value = os.environ.get(name)
@@ -43,7 +45,7 @@ def ignore_strangers() -> None:
 def is_roots(path: str) -> bool:
     """Return whether no user but root can exchange what `path` leads to: root owns each part that exists.
 
-    A directory that everybody may write to must have the sticky bit.
+    A directory that everybody may write to must have the sticky bit. A group's write permission passes.
     """
     ways = [Path(os.path.abspath(path)), Path(os.path.realpath(path))]
     found = [os.lstat(part) for way in ways for part in (way, *way.parents) if os.path.lexists(part)]

@@ -78,7 +78,7 @@ def gather(context: Context, wanted: Wanted) -> Evidence:
 
 
 def _find_unwritable(places: Places, wanted: Wanted) -> tuple[tuple[str, Obstacle], ...]:
-    """Only READ_ONLY is a problem for each user, and for a directory that -D names, which may be a snapshot."""
+    """Return the obstacles of `places`, but only READ_ONLY for a user other than root, and for what -D names."""
     mounts = obstacles.read_mounts(MOUNTINFO)
     found = chain.from_iterable(obstacles.find_unwritable(*one, mounts).items() for one in places.items())
     ours = wanted.directory is None and os.geteuid() == 0
@@ -88,7 +88,7 @@ def _find_unwritable(places: Places, wanted: Wanted) -> tuple[tuple[str, Obstacl
 def _look(engine: Engine, record: Recorded | Unknown, now_us: int) -> Look | Unknown:
     """Look at the files, and return the look, or Unknown with the reason of a failure.
 
-    The look's `foreign` lists the directories that are not on btrfs.
+    The look's `foreign` lists the directories that are not on btrfs. Without one on btrfs the look has no files.
     """
     made_nocow = frozenset[str]() if isinstance(record, Unknown) else record.made_nocow
     try:

@@ -79,7 +79,7 @@ def _show_file(path: str, context: Context) -> int:
 def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
     """Collect all that `explain` shows about a file. `unknown` of the Story has the reason for each part that is None.
 
-    Raises: OSError if the file cannot be opened.
+    The map of an active file is not read shortly before a flush. Raises: OSError if the file cannot be opened.
     """
     unknown: dict[str, str] = {}
     plan = _try_plan(Request(paths=(file.path,)), context, unknown)
@@ -111,7 +111,7 @@ def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
 def _read_past(
     file: JournalFile, now_us: int, context: Context, unknown: dict[str, str]
 ) -> tuple[tuple[HistoryEntry, ...] | None, tuple[Sample, ...] | None]:
-    """Return the history's rows of the file, the oldest first: actions and extent counts, or (None, None).
+    """Return the history's actions and extent counts of the file, or (None, None) with the reason in `unknown`.
 
     Rows from before the file's first entry are about an earlier file of the same name, which became an archive.
     """

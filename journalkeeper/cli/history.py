@@ -69,9 +69,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the recorded outcomes and extent counts of PATH, or below -D. Return 1 if a PATH was never a journal file.
-
-    Raises: as `Context.record` if the history cannot be read.
+    """Show the recorded outcomes and extent counts of PATH, or below -D. Return the exit status: 1 if nothing was ever
+    recorded of a PATH that does not exist or has no journal's name. Raises: as `Context.record`.
     """
     # The history has the real paths.
     paths = tuple(map(os.path.realpath, args.paths or ([args.directory] if args.directory else [])))
@@ -97,6 +96,7 @@ def _find_problem(path: str) -> Reason | None:
 
 
 def _sum_up_actions(entries: list[HistoryEntry], samples: list[Sample]) -> str:
+    """Return a summary of `entries`. `samples` count only where there is no entry."""
     if not entries:
         return "Nothing was rewritten." if samples else "Nothing is recorded."
     done = [entry.outcome for entry in entries if entry.outcome.result is Result.DONE]

@@ -98,7 +98,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _require_fit_place(args: argparse.Namespace) -> None:
-    """Require mkfs.btrfs, and FREE_BYTES in a place that passes `require_root_only`. The user may be any.
+    """Require mkfs.btrfs, and FREE_BYTES in a place that passes `require_root_only`. Accept any user.
 
     Raises: UsageError for -D, --config; KeeperError.
     """
@@ -115,6 +115,7 @@ def _require_fit_place(args: argparse.Namespace) -> None:
 
 
 def _sum_up_lab(compared: compare.LabAnswer) -> str:
+    """Return each strategy's bytes written for each byte logged, and what was logged, where, and at which speed."""
     speed = f"{compared.iops} IOPS" if compared.iops else "as fast as the disk is"
     facts = f"{compared.flushes} flushes of {compare.MESSAGES} messages each in {compare.DAYS} days"
     each = ", ".join(f"{row.strategy} {row.written_bytes / compared.logged_bytes:.3g}" for row in compared.strategies)

@@ -61,7 +61,7 @@ class Output:
     def show(self, document: object, *blocks: Block, legend: Sequence[Block] = ()) -> None:
         """Write an answer to stdout: with --json only `document`, else `blocks`, then `legend`. Raises: as `write`.
 
-        Text that is longer than the terminal goes through a pager; there is none with --quiet.
+        Text that is longer than the terminal goes through a pager. With --quiet no text is written.
         """
         if self.json != "off":
             self.document(document)
@@ -102,7 +102,7 @@ def write(text: str) -> None:
 
 
 def complain(*texts: str) -> None:
-    """Write "journalkeeper: " and a text as one line to stderr, for each text. Control characters are escaped."""
+    """Write each text to stderr as a line "journalkeeper: TEXT", with control characters escaped. Raises: OSError."""
     for text in texts:
         print(f"journalkeeper: {escape(text)}", file=sys.stderr)
 

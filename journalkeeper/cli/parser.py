@@ -107,7 +107,7 @@ class Help(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser that raises UsageError instead of ending the process."""
+    """An argparse parser that raises UsageError instead of ending the process. No option can be abbreviated."""
 
     def __init__(self, **words: Any) -> None:
         # no abbreviations: scripts that use one break when an option is added

@@ -42,7 +42,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Ask the service to pause or to resume its work, show the new state, and return 0.
+    """Ask the service to pause or to resume its work, show the new state, and return 0, also without a pause to end.
 
     Raises: as `Context.require_service`; KeeperError if the service refuses.
     """

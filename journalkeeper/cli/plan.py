@@ -61,17 +61,15 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the plan for the command line as `show` does: made by the running service, or else by this process.
-
-    Return the exit status of `show`. Raises: as `show`.
-    """
+    """Show the plan for the command line, and return the exit status, as `show`. Raises: as `show`."""
     return show(request(args), context)
 
 
 def show(asked: Request, context: Context) -> int:
-    """Show the plan for `asked`, and return the exit status: 1 if a named path cannot be examined as a journal file.
+    """Show the plan for `asked`, and return the exit status of `report_problems`.
 
-    Files that need no work are only counted, unless the user named paths.
+    Files that need no work are only counted, unless the user named paths. A flush window is shown if it is open, or if
+    a file waits for it.
 
     Raises: NeedsRootError if an unprivileged user can read none of the files; as `make_plan`.
     """
@@ -100,6 +98,7 @@ def make_plan(asked: Request, context: Context) -> Plan:
 
 
 def _sum_up_plan(plan: Plan) -> str:
+    """Return a summary such as "2 files to do: 1 MiB to rewrite, 90 to ~2 extents", and `describe_rest`."""
     if not plan.actions:
         return wording.describe_no_actions(plan.skipped)
     verdict = f"{wording.count_subjects([one.action for one in plan.actions])} to do"

@@ -89,9 +89,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Run the probe `args.probe`, show its result, and return the exit status: 1 if the figures cannot be trusted.
+    """Run the probe `args.probe`, show its result, and return the exit status: 1 if messages were lost or the figures
+    cannot be trusted.
 
-    A signal ends the probe early, and the values until then are shown with a note.
+    A signal ends the probe early. The values until then are shown with a note, and the status is 1 without --follow.
 
     Raises: NeedsRootError if the probe needs root; ConfigError and FileError as `Context.config`; errors of the probe's
         function `measure`; KeyboardInterrupt for a signal before the first values.
@@ -147,7 +148,9 @@ class ProbeAnswer(NamedTuple):
 
 
 def _make_table(answer: ProbeAnswer, length_s: float | None) -> tuple[Table[Statistics], str]:
-    """Return the table of the series, with the shares of a trace of `length_s`, and its key."""
+    """Return the table of the series, and its key. For a trace of `length_s`, at most ROWS rows have shares of it in
+    place of percentiles.
+    """
     if not length_s:
         return Table(_COLUMNS, answer.series), KEY
     (count, *_, worst, name), right = _COLUMNS, True

@@ -23,7 +23,7 @@ DONE, FAILED, USAGE = 0, 1, 2
 def run(words: Sequence[str]) -> int:
     """Run the command in `words` and return the exit status. Errors of the user and of the system go to stderr.
 
-    Only an exception that is a bug is not caught.
+    A closed pipe on stdout is a failure without a message. Only an exception that is a bug is not caught.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -29,14 +29,15 @@ def catch_signals(hint: str) -> Iterator[Callable[[], bool]]:
     """
     caught: list[int] = []
 
-    def note(number: int, _: FrameType | None) -> None:
+    def record_signal(number: int, _: FrameType | None) -> None:
+        """Add the signal to `caught`, and write `hint` to stderr if it is the first."""
         if not caught and hint:
             # not print(): a handler may run in the middle of one, and buffered files are not re-entrant
             os.write(2, f"{hint}\n".encode())
         caught.append(number)
 
     heeded = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, note) for number in heeded}
+    before = {number: signal.signal(number, record_signal) for number in heeded}
     try:
         yield lambda: bool(caught)
     finally:
@@ -85,12 +86,13 @@ class ProgressLine:
             self._replace_line(text[: (columns() or DEFAULT_COLUMNS) - 1])
 
     def _replace_line(self, text: str) -> None:
+        """Erase the line and write `text`, which must fit the line. Do nothing without a stream."""
         if self._stream is not None:
             self._stream.write(f"\r\x1b[K{text}")
             self._stream.flush()
 
 
 def on_terminal(output: Output) -> ProgressLine:
-    """Return a progress line on stderr, which draws nothing where no user can see it."""
+    """Return a progress line on stderr. It draws nothing with --quiet or JSON, or without a terminal that can erase."""
     dumb = os.environ.get("TERM") in {None, "dumb"} or sys.stderr is None or not sys.stderr.isatty()
     return ProgressLine(None if dumb or output.quiet or output.json != "off" else sys.stderr)

@@ -40,6 +40,7 @@ def _kind(file: JournalFile) -> str:
 
 
 def _join_flags(file: JournalFile) -> str:
+    """Return flags such as "online,nocow", after a problem's reason; "-" without any."""
     state = file.state if file.state in {State.ONLINE, State.OFFLINE} else ""
     shared = "shared" if file.extents.shared_bytes else ""
     flags = (file.problem, state, "compressed" if file.compressed else "", "nocow" if file.nocow else "", shared)
@@ -63,25 +64,27 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the journal files with their extents, and a summary. Return 1 if a file cannot be examined, else 0.
+    """Show the journal files with their extents, and a summary. Return the exit status of `report_problems`.
 
     Raises: NeedsRootError if an unprivileged user can read none of the files; as `Context.engine` and `Engine.look`.
     """
     asked = Request(paths=absolute(args.paths))
     host = context.engine().look(asked)
     status = report_problems(list_problems(host.files), len(host.files), asked.paths, context)
-    table = Table(_COLUMNS, sorted(host.files, key=_worst), lambda file: RED if file.problem else "")
+    table = Table(_COLUMNS, sorted(host.files, key=_rank_worst_first), lambda file: RED if file.problem else "")
     config = context.config()
     fragmented = sum(file.problem is None and is_fragmented(file, None, config) for file in host.files)
     context.output.show(host.files, table, legend=[[_sum_up(host.files, fragmented)]])
     return status
 
 
-def _worst(file: JournalFile) -> tuple[bool, int, str]:
+def _rank_worst_first(file: JournalFile) -> tuple[bool, int, str]:
+    """Return a sort key: files with a problem come first, then those with the most extents above their ideal."""
     return (not file.problem, file.ideal_extents - file.extents.total, file.path)
 
 
 def _sum_up(files: tuple[JournalFile, ...], fragmented: int) -> str:
+    """Return a summary of the files without a problem, and the number of the others."""
     left_out = sum(file.problem is not None for file in files)
     files = tuple(file for file in files if file.problem is None)
     rest = f" {left_out:,} not examined: see FLAGS." if left_out else ""

@@ -39,7 +39,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--archived", action="store_true", help="only archived files")
     parser.add_argument("--now", action="store_true", help="do not wait for a flush, SettleSec= or the daily budget")
     how = "zstd[:LEVEL], zlib[:LEVEL], lzo or no, in place of Compress="
-    parser.add_argument("--compress", metavar="HOW", type=_parse_compression, help=how)
+    parser.add_argument("--compress", metavar="HOW", type=_require_compression, help=how)
     shared = "also rewrite files that share much data with a snapshot, which keeps the old data"
     parser.add_argument("--allow-unshare", action="store_true", help=shared)
     parser.add_argument("--upkeep", action="store_true", help=argparse.SUPPRESS)
@@ -47,7 +47,8 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--before-shutdown", action="store_true", help=shutdown)
 
 
-def _parse_compression(text: str) -> str:
+def _require_compression(text: str) -> str:
+    """Return `text` unchanged. Raises: ArgumentTypeError if it is no value of Compress=."""
     try:
         parse_compression(text)
     except ValueError as error:
@@ -70,9 +71,9 @@ def absolute(paths: list[str]) -> tuple[str, ...]:
 
 
 def report_problems(skipped: Sequence[Skip], number: int, paths: tuple[str, ...], context: Context) -> int:
-    """Report the files that cannot be examined, of `number` files in all, and return the exit status.
+    """Write notes on files that cannot be examined, of `number` files in all, and return the exit status.
 
-    It is 1 if a named path has a reason in NO_JOURNAL, or if a file is unreadable.
+    It is 1 if one of the named `paths` has a reason in NO_JOURNAL, which has a note, or if any file is unreadable.
 
     Raises: NeedsRootError, before any line, if an unprivileged user can read none of the files.
     """

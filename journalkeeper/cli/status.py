@@ -135,9 +135,9 @@ def _list_facts(answer: StatusAnswer, evidence: Evidence, *, running: bool) -> l
 
 
 def _list_service_facts(evidence: Evidence, verdict: str) -> list[tuple[str, str]]:
-    """Return the rows of the service's own report, or one row with the reason why it has none.
+    """Return rows on the service's state, its counts, journald's limits and the flush window; none if it is UNASKED.
 
-    The reason for its state is left out if `verdict` contains it.
+    A service that does not run or answer has one row with the reason. A reason that `verdict` contains is left out.
     """
     live = evidence.service
     if live == UNASKED:
@@ -159,6 +159,7 @@ def _list_service_facts(evidence: Evidence, verdict: str) -> list[tuple[str, str
 
 
 def _describe_window(live: Manager) -> str:
+    """Return "open: ..." or, also for an unknown window, "closed: ...", with the time of the next flush if known."""
     flush = moment(live.next_flush_us) if live.next_flush_us else ""
     if live.window_open:
         return f"open: active files can be rewritten{f' until just before the flush at {flush}' if flush else ''}"
@@ -166,6 +167,7 @@ def _describe_window(live: Manager) -> str:
 
 
 def _describe_run(run: Run, *, running: bool) -> str:
+    """Return the time, origin, duration and actions of a run. One without an end is `running`, or was killed."""
     took = f"took {format_span(run.ended_us - run.began_us, 1000)}" if run.ended_us else ""
     state = "running" if running else "its end is not recorded"  # it was killed, or ended since
     number = run.done + run.skipped + run.failed

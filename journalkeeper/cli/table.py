@@ -96,7 +96,7 @@ def stack_blocks(blocks: list[list[str]]) -> list[str]:
 def wrap_sentence(text: str, width: int | None, head: str = "") -> list[str]:
     """Return a sentence in lines of at most `width` characters, with `head` before the first and spaces before others.
 
-    It is one line if `width` is None, or if it is indented by four spaces.
+    It is one line if `width` is None, or if it is indented by four spaces. A word that is too long stays whole.
     """
     if width is None or text.startswith("    "):
         return [f"{head}{text}"]
@@ -127,6 +127,7 @@ def _lay_out(columns: tuple[Column[Any], ...], widths: list[int], cells: tuple[s
 
 
 def _cut_cell(column: Column[Any], width: int, cell: str) -> list[str]:
+    """Return the lines of a cell: a long text is wrapped, a long path loses its directory, then a part of its name."""
     if len(cell) <= width or not column.gives:
         return [cell]
     if column.gives == "text":

@@ -70,7 +70,7 @@ def _count_nouns(nouns: Iterable[str]) -> str:
 
 
 def describe_no_actions(skipped: Sequence[Skip]) -> str:
-    """Return the summary of a plan without actions."""
+    """Return the summary of a plan without actions: `describe_rest`, after "Nothing to do: " if no file waits."""
     rest = describe_rest(skipped) if skipped else "no journal file was found."
     return rest if any(skip.puts_off for skip in skipped) else f"Nothing to do: {rest}"
 
@@ -94,7 +94,7 @@ def count_subjects(actions: Collection[str]) -> str:
 def describe_sums(outcomes: Sequence[Outcome]) -> str:
     """Return the extents and disk bytes of files before and after: "9 to 1 extent, 8 MiB to 576 KiB on disk".
 
-    Rotations are left out, because a rotation removes no extent.
+    Rotations are left out, because a rotation removes no extent. The disk bytes are those of measured files, if any.
     """
     outcomes = [one for one in outcomes if one.action is not Verb.ROTATE]
     before, after = sum(one.extents_before for one in outcomes), sum(one.extents_after for one in outcomes)
