@@ -168,12 +168,6 @@ def live(name: str, asked: Namespace, looks: list[Look], outcomes: list[dict[str
             boot = boot_cold(guest, asked.iops)
             copies = list(guest.root.glob(".snapshots/*/snapshot/var/log/journal"))
             sample = guest.shell("journalctl --identifier=ager --lines=100 --output=export --quiet")
-            found = (
-                disk_bytes(guest.root / "var/log/journal", *copies),
-                guest.volume.count_written_bytes() - before_bytes,
-                (day + 1) * (asked.flushes // 4 * 4) * MESSAGES * len(sample) / 100,
-            )
-            sizes_mib = (size_bytes / MIB for size_bytes in found)
             looks.append(
                 Look(
                     day + 1,
@@ -182,7 +176,9 @@ def live(name: str, asked: Namespace, looks: list[Look], outcomes: list[dict[str
                     boot.kept,
                     len(list(guest.journal.iterdir())),
                     len(copies),
-                    *sizes_mib,
+                    disk_bytes(guest.root / "var/log/journal", *copies) / MIB,
+                    (guest.volume.count_written_bytes() - before_bytes) / MIB,
+                    (day + 1) * (asked.flushes // 4 * 4) * MESSAGES * len(sample) / 100 / MIB,
                     read_s,
                 )
             )
