@@ -29,7 +29,7 @@ from journalkeeper.cli.selection import add_selection, report_problems, request
 from journalkeeper.cli.table import Column, Table
 from journalkeeper.model import Outcome, Result
 from journalkeeper.model.run import Report
-from journalkeeper.model.units import MS_US, spell_size
+from journalkeeper.model.units import spell_size, spell_time
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -83,5 +83,5 @@ def _sum_up_outcomes(report: Report) -> str:
     subjects = wording.count_subjects([outcome.action for outcome in outcomes])
     verdict = f"{subjects} done" if not others else f"{len(done)} of {subjects} done, {', '.join(others)}"
     facts = [wording.describe_sums(done)] if any(one.bytes_written for one in done) else []
-    facts.append(f"{spell_size(report.written_bytes)} rewritten in {wording.format_seconds(report.duration_s, MS_US)}")
+    facts.append(f"{spell_size(report.written_bytes)} rewritten in {spell_time(report.duration_s)}")
     return f"{verdict}: {', '.join(facts)}. {wording.describe_rest(skipped)}"

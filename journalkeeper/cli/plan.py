@@ -33,14 +33,14 @@ from journalkeeper.cli.context import Context
 from journalkeeper.cli.selection import add_selection, report_problems, request
 from journalkeeper.cli.table import GREEN, Column, Table
 from journalkeeper.model import Action, Plan, Reason, Request
-from journalkeeper.model.units import escape, format_size, spell_size
+from journalkeeper.model.units import escape, format_size, spell_size, spell_time
 from journalkeeper.policy.cost import READ_IOPS
 from journalkeeper.report.story import describe_window
 
 
-def _estimate(text: str) -> str:
-    """Return a table cell for a saving: "~12s" for "12s", but "-" for "0" and "0B"."""
-    return "-" if text in {"0", "0B"} else f"~{text}"
+def _estimate(saved: float, text: str) -> str:
+    """Return a table cell for a saving: "~12s" for "12s", but "-" if nothing is saved."""
+    return f"~{text}" if saved else "-"
 
 
 _ACTIONS: Final[tuple[Column[Action], ...]] = (
@@ -49,8 +49,8 @@ _ACTIONS: Final[tuple[Column[Action], ...]] = (
     Column("EXTENTS", lambda one: str(one.extents_before) if wording.is_on_file(one.action) else "-", right=True),
     Column("EXPECTED", lambda one: str(one.extents_expected) if wording.is_on_file(one.action) else "-", right=True),
     Column("WRITES", lambda one: format_size(one.bytes_to_write), right=True),
-    Column("TIME SAVED", lambda one: _estimate(wording.format_seconds(one.read_seconds_saved)), right=True),
-    Column("DISK SAVED", lambda one: _estimate(format_size(one.disk_bytes_saved)), right=True),
+    Column("TIME SAVED", lambda one: _estimate(one.read_seconds_saved, spell_time(one.read_seconds_saved)), right=True),
+    Column("DISK SAVED", lambda one: _estimate(one.disk_bytes_saved, format_size(one.disk_bytes_saved)), right=True),
     Column("PATH", lambda one: escape(one.path), gives="path"),
 )
 
@@ -108,7 +108,7 @@ def _sum_up_plan(plan: Plan) -> str:
         facts = [f"{spell_size(sum(one.bytes_to_write for one in actions))} to rewrite"]
         facts.append(f"{before:,} to ~{expected:,} extents")
         if saved_s := sum(one.read_seconds_saved for one in actions):
-            facts.append(f"a cold read is ~{wording.format_seconds(saved_s)} shorter at {READ_IOPS} IOPS")
+            facts.append(f"a cold read is ~{spell_time(saved_s)} shorter at {READ_IOPS} IOPS")
         if freed := sum(one.disk_bytes_saved for one in actions):
             facts.append(f"~{spell_size(freed)} less on disk")
         if more := sum(one.unshared_bytes for one in actions):

@@ -28,8 +28,9 @@ from journalkeeper.cli.progress import interrupt_on_signals
 from journalkeeper.cli.table import Column, Table
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.schema import Moment
+from journalkeeper.model.units import spell_time
 from journalkeeper.probe.base import Measurement, Writes
-from journalkeeper.probe.distribution import Statistics, compute_statistics, format_wait
+from journalkeeper.probe.distribution import Statistics, compute_statistics
 
 KEY: Final = '"-": too few waits for this figure.'
 ROWS: Final = 20
@@ -161,7 +162,7 @@ def _make_table(answer: ProbeAnswer, length_s: float | None) -> tuple[Table[Stat
 
 
 def _format_s(time_s: float | None) -> str:
-    return "-" if time_s is None else format_wait(round(time_s * 1e9))
+    return "-" if time_s is None else spell_time(time_s)
 
 
 _COLUMNS: Final[tuple[Column[Statistics], ...]] = (

@@ -12,7 +12,7 @@ from journalkeeper.cli.table import GREEN, GREY, LEAST_PATH, RED, YELLOW, Column
 from journalkeeper.health.verdict import describe_waits, drop_echoes, find_noun
 from journalkeeper.model import Outcome, Reason, Result, Skip, Verb, sentences
 from journalkeeper.model.sentences import short_name
-from journalkeeper.model.units import SECOND_US, escape, format_span, pluralize, spell_size
+from journalkeeper.model.units import escape, pluralize, spell_size
 
 COLOURS: Final = {Result.DONE: GREEN, Result.SKIPPED: YELLOW, Result.FAILED: RED}
 FINE: Final = {Reason.IDEAL: "unfragmented", Reason.RECORDED: "already rewritten"}
@@ -106,8 +106,3 @@ def describe_sums(outcomes: Sequence[Outcome]) -> str:
     disk_after = sum(one.disk_bytes_after or 0 for one in measured)
     later = " once other files with the old data are deleted" if any(one.unshared_bytes for one in outcomes) else ""
     return f"{text}, {spell_size(disk_before)} to {spell_size(disk_after)} on disk{later}"
-
-
-def format_seconds(seconds: float, accuracy_us: int = SECOND_US) -> str:
-    """Return a time span as `format_span` writes it, after rounding to whole milliseconds: "12ms", "1h 2min"."""
-    return format_span(round(seconds * 1000) * 1000, accuracy_us)

@@ -55,6 +55,7 @@ SPAN_UNITS = (
 )
 """Each unit with its words; the first word is written, and all are read."""
 
+SHORT_UNITS: Final = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 _SPAN_WORDS = {word: unit for unit, words in SPAN_UNITS for word in words}
 # A number without a unit is followed by a space or the end: "12.34.56" is refused, "12.34 .56" is two terms.
 # The longest word wins, as in systemd's table: "months" before "m", "msec" before "ms" before "m".
@@ -187,6 +188,15 @@ def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
             parts.append(f"{span_us // unit}{word}")
             span_us %= unit
     return " ".join(parts) or "0"
+
+
+def spell_time(seconds: float) -> str:
+    """Return a duration with its unit and three digits: "262ms", "1.05s", "12.3us"; from a minute on "3min 12s"."""
+    if seconds >= 60:
+        return format_span(round(seconds) * SECOND_US)
+    rounded = float(f"{seconds:.3g}")
+    unit, size = next((one for one in SHORT_UNITS if rounded >= one[1]), SHORT_UNITS[-1])
+    return f"{rounded / size:.3g}{unit}"
 
 
 def pluralize(number: int, singular: str) -> str:

@@ -20,7 +20,8 @@ from typing import Final, NamedTuple
 
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.model.schema import Count
-from journalkeeper.probe.distribution import Series, format_wait
+from journalkeeper.model.units import spell_time
+from journalkeeper.probe.distribution import Series
 from journalkeeper.probe.scratch_volume import undo_at_end
 from journalkeeper.whole_file import require_root_only
 
@@ -61,10 +62,10 @@ class Measurement:
 
     def describe_verdict(self, limit_ns: int, source: str) -> str:
         """Return the losses, the causes, and whether the longest judged wait exceeds the limit, as sentences."""
-        limit = f"{format_wait(limit_ns)} ({source})"
+        limit = f"{spell_time(limit_ns / 1e9)} ({source})"
         slowest = max(self.judged or self.series, key=lambda series: max(series.waits_ns, default=0))
         worst_ns = max(slowest.waits_ns, default=0)
-        worst = format_wait(worst_ns)
+        worst = spell_time(worst_ns / 1e9)
         if not slowest.waits_ns:
             said = f"No wait was measured; the limit is {limit}."
         elif worst_ns <= limit_ns:

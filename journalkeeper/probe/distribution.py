@@ -14,8 +14,6 @@ PER_MILLES: Final = (500, 900, 990, 999)
 ABOVE: Final = 10
 """A percentile needs this many values above it; else it is unknown."""
 
-UNITS: Final = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
-
 
 @dataclass
 class Series:
@@ -49,10 +47,3 @@ def compute_statistics(series: Series) -> Statistics:
     )
     known = (total_s / count, *percentiles, ordered[-1]) if count else [None] * 6
     return Statistics(series.name, count, total_s, *known)
-
-
-def format_wait(span_ns: int) -> str:
-    """Return a time with its unit and mostly three digits: "262 ms", "1.05 s", "12.3 us"."""
-    unit, size = next(((unit, size) for unit, size in UNITS if abs(span_ns) >= size), UNITS[-1])
-    value = span_ns / size
-    return f"{value:.{0 if size == 1 else 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f} {unit}"

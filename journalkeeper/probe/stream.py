@@ -31,9 +31,9 @@ from typing import Final, NamedTuple
 
 from journalkeeper.journald.journalctl import decode_text, run_journalctl
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.units import escape, format_size, pluralize
+from journalkeeper.model.units import escape, format_size, pluralize, spell_time
 from journalkeeper.probe.base import PATIENCE_S, SOCKETS, Measurement, connect, read_lines
-from journalkeeper.probe.distribution import Series, format_wait
+from journalkeeper.probe.distribution import Series
 from journalkeeper.probe.scratch_volume import wait_until
 
 NO_LINE: Final = "`journalctl --follow` shows you no new line (try sudo; or Storage=none?)"
@@ -111,12 +111,13 @@ def name_cause(name: str, relay: Relay, taken: Series, read: Series, status: int
     blocks = [one for one in relay.writes if one.lines > 1 and -one.size_bytes % BLOCK <= longest_line]
     is_buffer = 2 * sum(one.size_bytes for one in blocks) > sum(one.size_bytes for one in relay.writes)
     longest = max(blocks if is_buffer else relay.writes[1:] or relay.writes)  # the first one has the program's start
-    pause, lines = format_wait(longest.gap_ns), pluralize(longest.lines, "line")
+    pause, lines = spell_time(longest.gap_ns / 1e9), pluralize(longest.lines, "line")
     journald_ns, reader_ns = (max(series.waits_ns, default=0) for series in (taken, read))
     if journald_ns > max(NOTIFY_NS, longest.gap_ns):
-        return f"journald delays lines: it took one {format_wait(journald_ns)} after {name} wrote it."
+        return f"journald delays lines: it took one {spell_time(journald_ns / 1e9)} after {name} wrote it."
     if reader_ns > longest.gap_ns:
-        at_once = f"{name} wrote at least every {pause}, and journald took each line within {format_wait(journald_ns)}"
+        quick = f"journald took each line within {spell_time(journald_ns / 1e9)}"
+        at_once = f"{name} wrote at least every {pause}, and {quick}"
         return f"Only the reader delays lines, as `journalctl -f` shows new ones four times a second: {at_once}."
     if is_buffer:
         at_once = f"{lines} ({format_size(longest.size_bytes)}) at once"

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, TypeVar
 from journalkeeper.health.evidence import Evidence, Intake, Unknown
 from journalkeeper.model import Result
 from journalkeeper.model.history import HistoryEntry, Totals
-from journalkeeper.model.units import DAY_US, HOUR_US, pluralize, quantile
-from journalkeeper.report.text import UNKNOWN, day, format_wait, hour, seconds, when
+from journalkeeper.model.units import DAY_US, HOUR_US, pluralize, quantile, spell_time
+from journalkeeper.report.text import UNKNOWN, day, hour, when
 
 ROWS: Final = 160
 LABELS: Final = 4
@@ -215,7 +215,7 @@ def _make_bars(css: str, name: str, spans_us: list[int | None]) -> Layer:
 
 
 def _describe_time(time_s: float | None) -> str:
-    return UNKNOWN if time_s is None else seconds(time_s)
+    return UNKNOWN if time_s is None else spell_time(time_s)
 
 
 def _describe_boots(times_s: Sequence[float | None], first: int) -> str:
@@ -230,7 +230,7 @@ def _describe_boots(times_s: Sequence[float | None], first: int) -> str:
 
 def _describe_median(times_s: Sequence[float | None]) -> str:
     known = [time_s for time_s in times_s if time_s is not None]
-    return f"{seconds(median(known))} in the median of {pluralize(len(known), 'boot')}" if known else ""
+    return f"{spell_time(median(known))} in the median of {pluralize(len(known), 'boot')}" if known else ""
 
 
 def _describe_gaps(userspace: Layer) -> tuple[str, ...]:
@@ -309,7 +309,7 @@ def draw_intake(evidence: Evidence) -> Figure:
     if not kept:
         return Figure(name, title, "No message in the journal has a plausible time at which it was sent.")
     waits = sorted(entry.wait_us for entry in kept)
-    most, longest = format_wait(quantile(waits, 990)), format_wait(waits[-1])
+    most, longest = spell_time(quantile(waits, 990) / 1e6), spell_time(waits[-1] / 1e6)
     said = f"Of {pluralize(len(waits), 'message')}, 99 in 100 waited at most {most}, the longest {longest}."
     notes = []
     if not journal.complete and journal.oldest_us is not None:
@@ -337,7 +337,7 @@ def _tabulate_spans(kept: Sequence[Intake]) -> Iterator[tuple[str, ...]]:
     for at, some in reversed([*zip(times, _group_by_time(times, kept), strict=True)]):
         if some:
             waits = sorted((entry.wait_us, entry.unit) for entry in some)
-            spans = (format_wait(quantile([wait_us for wait_us, _ in waits], part)) for part in (500, 990, 1000))
+            spans = (spell_time(quantile([wait_us for wait_us, _ in waits], part) / 1e6) for part in (500, 990, 1000))
             yield when(at), f"{len(waits):,}", *spans, waits[-1][1] or UNKNOWN
 
 

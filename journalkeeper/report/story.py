@@ -15,10 +15,10 @@ from journalkeeper.model.history import HistoryEntry, Sample
 from journalkeeper.model.manager import HistorySpan
 from journalkeeper.model.schema import Count, Hidden, Inline, Moment, Seconds
 from journalkeeper.model.sentences import BY, describe_outcome
-from journalkeeper.model.units import DAY_US, INFINITY_US, SECOND_US, escape, format_span, pluralize, spell_size
+from journalkeeper.model.units import DAY_US, INFINITY_US, escape, format_span, pluralize, spell_size, spell_time
 from journalkeeper.policy.cost import READ_IOPS
 from journalkeeper.report import picture
-from journalkeeper.report.text import UNKNOWN, moment, seconds
+from journalkeeper.report.text import UNKNOWN, moment
 
 MOST_PAST: Final = 10
 """The most actions that are listed one by one."""
@@ -101,7 +101,7 @@ def describe_change(decided: Decision, window: Window | None, now_us: int) -> st
     at_once = "`journalkeeper defrag --now` does not wait."
     if decided.until_us is None:
         return at_once if decided.now else ""
-    left = format_span(max(SECOND_US, decided.until_us - now_us))
+    left = spell_time(max(1, (decided.until_us - now_us) // 1_000_000))
     return f"This can change in {left}, at {moment(decided.until_us)}.{f' {at_once}' if decided.now else ''}"
 
 
@@ -146,8 +146,8 @@ def _describe_read_cost(story: Story) -> str:
     price = story.price
     if price.disk_read_seconds is None:
         return f"time unknown: {escape(story.unknown['disk'])}"
-    slow = f"{seconds(price.read_seconds)} on a hard disk ({READ_IOPS} reads a second)"
-    return f"{seconds(price.disk_read_seconds)} on this disk with cold caches, estimated from a sample; {slow}"
+    slow = f"{spell_time(price.read_seconds)} on a hard disk ({READ_IOPS} reads a second)"
+    return f"{spell_time(price.disk_read_seconds)} on this disk with cold caches, estimated from a sample; {slow}"
 
 
 def _describe_pinned(story: Story) -> str:
@@ -194,7 +194,7 @@ def _explain_one(decided: Decision, window: Window | None, now_us: int, *, watch
         said = [f"{decided.action} ({decided.reason})"]
         if decided.extents_before or decided.bytes_to_write:
             extents = f"{decided.extents_before:,} to about {pluralize(decided.extents_expected, 'extent')}"
-            saved = f"saves {seconds(decided.read_seconds_saved)} of a cold read at {READ_IOPS} reads a second"
+            saved = f"saves {spell_time(decided.read_seconds_saved)} of a cold read at {READ_IOPS} reads a second"
             said[0] += f": {extents}, {spell_size(decided.bytes_to_write)} to rewrite; {saved}"
         if decided.disk_bytes_saved:  # 0 where it is not known before
             said[0] += f" and about {spell_size(decided.disk_bytes_saved)} on disk"

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from journalkeeper.model.history import Counters
-from journalkeeper.model.units import SECOND_US, TIME_LIMIT_US, format_span, pluralize, spell_size
+from journalkeeper.model.units import SECOND_US, TIME_LIMIT_US, pluralize, spell_size
 
 UNKNOWN: Final = "unknown"
 
@@ -37,19 +37,6 @@ def _format_local_time(time_us: int, form: str) -> str:
     if not 0 <= time_us < TIME_LIMIT_US:
         return UNKNOWN
     return datetime.fromtimestamp(time_us // SECOND_US).strftime(form)
-
-
-def seconds(number: float) -> str:
-    """Return seconds as a text for people: 0.004s, 0.5s, 12.0s, 3min 12s."""
-    if number >= 60:
-        return format_span(round(number) * SECOND_US)
-    return f"{number:.3f}s" if number < 0.0995 else f"{number:.1f}s"
-
-
-def format_wait(wait_us: int) -> str:
-    """Return a wait with two significant digits: "59ms", "1ms 200us", "12s"; from a minute on with whole seconds."""
-    step_us = 10 ** max(0, min(len(str(wait_us)) - 2, 6))
-    return format_span(wait_us // step_us * step_us, 1)
 
 
 def describe_total_saving(counters: Counters) -> str:

@@ -156,10 +156,10 @@ LEFT_ALONE = (
 def test_plan_shows_actions_then_what_is_left_alone_with_reasons_then_windows(typed: Typed) -> None:
     assert typed("plan", engine=FakeEngine()).out == (
         "ACTION    REASON      EXTENTS  EXPECTED  WRITES  TIME SAVED  DISK SAVED  PATH\n"
-        "compress  fragmented     9447       360   45.0M       ~1min           -  /j/abc/system.journal\n"
+        "compress  fragmented     9447       360   45.0M    ~1min 1s           -  /j/abc/system.journal\n"
         f"{LEFT_ALONE[:-1]}"
         "fragmented: The file has far more extents than its data needs, and each costs a cold reader a seek.\n\n"
-        "1 file to do: 45 MiB to rewrite, 9,447 to ~360 extents, a cold read is ~1min shorter at 150 IOPS."
+        "1 file to do: 45 MiB to rewrite, 9,447 to ~360 extents, a cold read is ~1min 1s shorter at 150 IOPS."
         " 1 file left alone.\n"
     )
 
@@ -191,8 +191,8 @@ def test_plan_adds_up_the_disk_space_that_is_known_before(typed: Typed) -> None:
     actions = (ACTION, add_savings(ACTION._replace(path=archive.path, target=archive)), whole)
     out = typed("plan", engine=FakeEngine(plan=Plan({}, actions, ()))).out
     assert [re.split(" {2,}", line)[5:7] for line in out.splitlines()[1:4]] == [
-        ["~1min", "-"],
-        ["~1min", "~77.7M"],
+        ["~1min 1s", "-"],
+        ["~1min 1s", "~77.7M"],
         ["-", "-"],
     ]
     assert "a cold read is ~2min 1s shorter at 150 IOPS, ~77.7 MiB less on disk." in out
@@ -231,7 +231,7 @@ def test_defrag_shows_what_became_of_every_file(typed: Typed) -> None:
         "compressed abc/system.journal: 89 MiB to 10 MiB on disk, 9,447 to 360 extents\n"
         f"{LEFT_ALONE[:-1]}"
         "fragmented: The file has far more extents than its data needs, and each costs a cold reader a seek.\n\n"
-        "1 file done: 9,447 to 360 extents, 89 MiB to 10 MiB on disk, 45 MiB rewritten in 1s 500ms."
+        "1 file done: 9,447 to 360 extents, 89 MiB to 10 MiB on disk, 45 MiB rewritten in 1.5s."
         " 1 file left alone.\n"
     )
     assert typed("defrag", engine=FakeEngine(DONE)) == (0, out, "")

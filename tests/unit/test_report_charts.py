@@ -109,15 +109,15 @@ def test_each_boot_has_its_seconds_and_one_without_its_finish_message_is_a_gap()
     )
     assert heights(figure, "userspace") == [41.5, 2.0]
     assert heights(figure, "flush") == [25.0, 0.5]
-    assert [row[1:] for row in cells(figure)] == [("unknown", "unknown"), ("2.0s", "0.5s"), ("41.5s", "25.0s")]
+    assert [row[1:] for row in cells(figure)] == [("unknown", "unknown"), ("2s", "500ms"), ("41.5s", "25s")]
     assert figure.notes[0].startswith("1 boot has no “Startup finished” message")
 
 
 @pytest.mark.parametrize(
     ("times_s", "before", "since"),
     [
-        ([10, None, 20, 2, 4, None], "15.0s in the median of 2 boots", "3.0s in the median of 2 boots"),
-        ([10, 30, None, 2, None, None], "20.0s in the median of 2 boots", "2.0s in the median of 1 boot"),
+        ([10, None, 20, 2, 4, None], "15s in the median of 2 boots", "3s in the median of 2 boots"),
+        ([10, 30, None, 2, None, None], "20s in the median of 2 boots", "2s in the median of 1 boot"),
     ],
 )
 def test_the_first_day_is_marked_and_medians_leave_gaps_out(times_s: list[int | None], before: str, since: str) -> None:
@@ -231,9 +231,9 @@ def test_a_span_without_a_message_is_a_gap_and_the_axis_ends_with_the_data() -> 
         (boots([boot(0, userspace_us=None, flush_us=None)]), "None of 1 boot has a message with its duration."),
         (extents(()), "The history has no counts: "),
         (intake([]), "No message in the journal has a plausible time"),
-        (intake([Intake(NOW_US, 59_919, "")]), "Of 1 message, 99 in 100 waited at most 59ms, the longest 59ms."),
-        (intake([Intake(NOW_US, 1_234, "")]), "Of 1 message, 99 in 100 waited at most 1ms 200us, "),
+        (intake([Intake(NOW_US, 59_919, "")]), "Of 1 message, 99 in 100 waited at most 59.9ms, the longest 59.9ms."),
+        (intake([Intake(NOW_US, 1_234, "")]), "Of 1 message, 99 in 100 waited at most 1.23ms, "),
     ],
 )
-def test_missing_data_is_said_and_a_wait_has_two_digits(figure: Figure, said: str) -> None:
+def test_missing_data_is_said_and_a_wait_has_three_digits(figure: Figure, said: str) -> None:
     assert figure.said.startswith(said)
