@@ -138,6 +138,7 @@ T = TypeVar("T", Totals, HistoryEntry, Intake)
 
 
 def _drop_implausible(rows: Iterable[T], now_us: int) -> list[T]:
+    """Return the rows that are dated between FIRST_US and an hour after now."""
     return [row for row in rows if FIRST_US <= row.when_us <= now_us + HOUR_US]
 
 
@@ -219,6 +220,7 @@ def _describe_time(time_s: float | None) -> str:
 
 
 def _describe_boots(times_s: Sequence[float | None], first: int) -> str:
+    """Return a sentence on boots before and since the one with the index `first`, or on all if one side is unknown."""
     before, since = _describe_median(times_s[:first]), _describe_median(times_s[first:])
     if before and since:
         return f"Before journalkeeper a boot took {before}, since then {since}."
@@ -229,6 +231,7 @@ def _describe_boots(times_s: Sequence[float | None], first: int) -> str:
 
 
 def _describe_median(times_s: Sequence[float | None]) -> str:
+    """Return "1.6s in the median of 3 boots" for the known times, "" if none is known."""
     known = [time_s for time_s in times_s if time_s is not None]
     return f"{spell_time(median(known))} in the median of {pluralize(len(known), 'boot')}" if known else ""
 
@@ -244,7 +247,7 @@ def _describe_gaps(userspace: Layer) -> tuple[str, ...]:
 
 
 def draw_extents(evidence: Evidence) -> Figure:
-    """Return the chart of extents over time, their ideal number, and the time of each rewrite."""
+    """Return the chart of extents until the present look, their ideal number, and the time of each rewrite."""
     name, title = "extents", "Extents"
     record, look, now_us = evidence.record, evidence.look, evidence.now_us
     if isinstance(record, Unknown):
@@ -301,7 +304,7 @@ def sum_instances(rows: Sequence[Totals]) -> list[Totals]:
 
 
 def draw_intake(evidence: Evidence) -> Figure:
-    """Return the chart of the waits for journald over time, and a table of them by spans of time."""
+    """Return the chart of waits for journald (median, p99, longest) over time, and a table of them by spans of time."""
     name, title, journal = "intake", "Intake delay", evidence.journal
     if isinstance(journal, Unknown):
         return Figure(name, title, f"Unknown: {journal.why}.")

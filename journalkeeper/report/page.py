@@ -49,18 +49,18 @@ def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
 def _make_environment() -> Environment:
     """Return the template environment. It escapes markup and control characters, and shortens long values."""
 
-    def show(value: object, longest: int = LONGEST) -> object:
+    def escape_and_shorten(value: object, longest: int = LONGEST) -> object:
         return value if isinstance(value, Markup) else Markup.escape(shorten(escape(str(value)), longest))
 
     made = Environment(
         loader=PackageLoader("journalkeeper.report"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=show,
+        finalize=escape_and_shorten,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["long"] = lambda value: show(value, LONG)
+    made.filters["long"] = lambda value: escape_and_shorten(value, LONG)
     made.globals.update(plot_rows=charts.ROWS, pluralize=pluralize, newline=Markup("\n"), version=__version__)
     return made
 
@@ -82,6 +82,7 @@ def _make_overview(evidence: Evidence, verdict: Verdict, host: str) -> dict[str,
 
 
 def _describe_verdict(verdict: Verdict) -> str:
+    """Return the first problem and the number of others, or without a problem the counts of checks and suggestions."""
     if number := len(verdict.problems):
         more = f" {pluralize(number - 1, 'more problem')} below." if number > 1 else ""
         return f"{verdict.problems[0].sentence}{more}"

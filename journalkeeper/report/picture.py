@@ -65,5 +65,6 @@ def draw_lines(parts: Sequence[Stretch], width: int) -> list[str]:
 
 
 def _sum(parts: Sequence[Stretch]) -> Stretch:
+    """Return the sum of neighbouring parts, which begins where the first one begins. There must be parts."""
     columns = list(zip(*parts, strict=True))
     return Stretch(columns[0][0], *map(sum, columns[1:]))

@@ -108,7 +108,7 @@ def describe_retention(found: Retention) -> str:
 
 
 def retention(look: Look, storage: Storage) -> Retention | Unknown:
-    """Return the present and the proposed retention of this machine's main journal, or Unknown with the reason."""
+    """Return the present and the proposed retention of the main journal, or Unknown as the check `history`."""
     main = [one for one in look.host.instances if not one.namespace and one.rotatable]
     if not main:
         return Unknown("this machine's main journald writes to none of the configured directories")
@@ -120,12 +120,12 @@ def retention(look: Look, storage: Storage) -> Retention | Unknown:
 
 
 def bytes_per_day(instance: Instance, files: Sequence[JournalFile]) -> float | Unknown:
-    """Return the number of bytes that journald writes per day, as journald counts, over the time that files cover.
+    """Return the number of bytes that journald writes per day, as journald counts, or Unknown below LEAST_SPAN_US.
 
     Only archives count, because an active file is allocated ahead of its entries. journald ends a file after
     MaxFileSec=, so a file that covers more, and more than a month, contains a step of the clock and does not count.
     """
-    archives = [file for file in files if file.kind is not Kind.ACTIVE and _has_span(file, instance)]
+    archives = [file for file in files if file.kind is not Kind.ACTIVE and _has_plausible_span(file, instance)]
     covered_us = _measure_coverage(archives)
     if covered_us < LEAST_SPAN_US:
         held = format_span(covered_us) if covered_us else "nothing"
@@ -133,12 +133,13 @@ def bytes_per_day(instance: Instance, files: Sequence[JournalFile]) -> float | U
     return sum(file.allocated_bytes for file in archives) * DAY_US / covered_us
 
 
-def _has_span(file: JournalFile, instance: Instance) -> bool:
+def _has_plausible_span(file: JournalFile, instance: Instance) -> bool:
     longest_us = max(instance.max_file_us, MONTH_US) if instance.max_file_us else INFINITY_US
     return file.head_time_us > 0 and 0 <= file.tail_time_us - file.head_time_us <= longest_us
 
 
 def _measure_coverage(files: Sequence[JournalFile]) -> int:
+    """Return the time that files cover together, with the gaps of at most GAP_US between them."""
     covered_us, end_us = 0, -GAP_US
     for head_us, tail_us in sorted((file.head_time_us, file.tail_time_us) for file in files):
         begin_us = max(head_us, end_us) if head_us - end_us > GAP_US else end_us
@@ -147,7 +148,7 @@ def _measure_coverage(files: Sequence[JournalFile]) -> int:
     return covered_us
 
 
-def _mean_bytes(files: Sequence[JournalFile]) -> float:
+def _compute_mean_archive_bytes(files: Sequence[JournalFile]) -> float:
     sizes = [file.allocated_bytes for file in files if file.kind is not Kind.ACTIVE]
     return sum(sizes) / len(sizes) if sizes else 0.0
 
@@ -177,7 +178,7 @@ def _make_retention(
         return Unknown("journald's limits are not known, or SystemMaxUse= is off")
     active = sum(file.allocated_bytes for file in files if file.kind is Kind.ACTIVE)
     taken = sum(file.allocated_bytes for file in files)
-    mean = _mean_bytes(files)
+    mean = _compute_mean_archive_bytes(files)
     target_bytes, file_bytes = before or (min(use, _room_bytes(instance, files)), 0)
     file_bytes = file_bytes or largest
     share = min(file_bytes / target_bytes / FILES_GROWTH, 1 / 4)  # of one file in all
@@ -247,7 +248,7 @@ def summarize_history(instance: Instance, files: Iterable[JournalFile]) -> Histo
     every, use, known = Sums.of(files), instance.system_max_use_bytes, bytes_per_day(instance, files)
     rate = None if isinstance(known, Unknown) else known
     room = _room_bytes(instance, files) if instance.available_bytes is not None else INFINITY_US
-    limit = find_limit(instance, use or 0, room, instance.system_max_files * _mean_bytes(files), rate)
+    limit = find_limit(instance, use or 0, room, instance.system_max_files * _compute_mean_archive_bytes(files), rate)
     return HistorySpan(
         directory=instance.directory,
         files=len(files),
@@ -256,7 +257,7 @@ def summarize_history(instance: Instance, files: Iterable[JournalFile]) -> Histo
         disk_bytes=every.disk_bytes,
         oldest_us=min((file.head_time_us for file in files if file.head_time_us), default=None),
         newest_us=max((file.tail_time_us for file in files if file.tail_time_us), default=None),
-        covered_us=_measure_coverage([file for file in files if _has_span(file, instance)]),
+        covered_us=_measure_coverage([file for file in files if _has_plausible_span(file, instance)]),
         max_use_bytes=min(use, room) if use else use,
         max_files=instance.system_max_files,
         max_retention_us=instance.max_retention_us,
@@ -269,7 +270,7 @@ def summarize_history(instance: Instance, files: Iterable[JournalFile]) -> Histo
 def _foresee_deletion(
     instance: Instance, files: Sequence[JournalFile], most: float, rate: float | None
 ) -> dict[str, Any]:
-    """Return the fields of a History about the next deletion, and about files that were ended early.
+    """Return the fields of a HistorySpan about the next deletion, and about files that were ended early.
 
     Both are missing without archives, an active file or SystemMaxFileSize=. The time supposes that the active file
     becomes full. It needs `rate`, and is missing with several active files or MaxRetentionSec=.
@@ -313,7 +314,7 @@ def dropin(found: Retention) -> str:
 
 
 def format_limit(size_bytes: int) -> str:
-    """Return a size for journald.conf(5), such as "4G", "512M" or "100K"."""
+    """Return the exact size for journald.conf(5), such as "4G", "512M" or "100K"; "1025" if no unit divides it."""
     for suffix, unit in (("G", 1024 * MIB), ("M", MIB), ("K", 1024)):
         if size_bytes and size_bytes % unit == 0:
             return f"{size_bytes // unit}{suffix}"
@@ -321,6 +322,7 @@ def format_limit(size_bytes: int) -> str:
 
 
 def _round_down(size_bytes: int) -> int:
-    """Return a size rounded down to a multiple of a power of two in MiB, because users expect round sizes."""
+    """Return a size rounded down to a multiple of 1, 2, 4, ... MiB: the first of at least a twentieth of the size."""
+    # users expect round sizes
     step = max(MIB, 1 << (-(-size_bytes // 20) - 1).bit_length())
     return size_bytes // step * step

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The story of a file, and of a directory.
+"""The story of a file: its kind, its cost for a reader, the past actions on it, and the decision with its end.
 
-That of a file is its kind, its cost for a reader, the past actions on it, and the decision with its end. That of a
-directory is its owner, its window, and the span of its history.
+The story of a directory: its owner, its window, and the span of its history.
 """
 
 from __future__ import annotations
@@ -151,6 +150,7 @@ def _describe_read_cost(story: Story) -> str:
 
 
 def _describe_pinned(story: Story) -> str:
+    """Return "none: ...", "unknown: ...", or the size on the disk that holds old data of the file."""
     pinned = story.price.pinned_bytes
     if pinned is None:
         return f"{UNKNOWN}: {escape(story.unknown['pinned'])}"
@@ -160,7 +160,7 @@ def _describe_pinned(story: Story) -> str:
 
 
 def describe_past(story: Story) -> list[str]:
-    """Return sentences on the MOST_PAST newest actions on the file, and on the growth of its extents."""
+    """Return sentences on the MOST_PAST newest actions and the growth of the file's extents, or why there are none."""
     if story.past is None:
         return [f"{UNKNOWN}: {escape(story.unknown['past'])}"]
     newest = story.past[: -MOST_PAST - 1 : -1]
@@ -190,6 +190,7 @@ def explain_decision(
 
 
 def _explain_one(decided: Decision, window: Window | None, now_us: int, *, watched: bool) -> list[str]:
+    """Return sentences on a decision: its numbers, its reason, the window of an action, and if `watched` its end."""
     if decided.action:
         said = [f"{decided.action} ({decided.reason})"]
         if decided.extents_before or decided.bytes_to_write:
@@ -318,6 +319,7 @@ def _describe_limit(kept: HistorySpan) -> str:
 
 
 def _describe_deletion(kept: HistorySpan) -> str:
+    """Return which entries are deleted next, and the cost of files that ended early; "" if neither is known."""
     parts = []
     if kept.next_deleted_us is not None:
         when = f"about {format_span(kept.next_deletion_in_us)} from now, " if kept.next_deletion_in_us else ""
