@@ -34,9 +34,9 @@ class Form(StrEnum):
 
 
 UNITS = {
-    Form.SIZE: tuple((factor, suffix) for suffix, factor in units.SIZE_UNITS.items()),
-    Form.SPAN: tuple((unit, words[0]) for unit, words in units.SPAN_UNITS),
-    Form.PERCENT: ((1, "%"),),
+    Form.SIZE: units.SIZE_UNITS,
+    Form.SPAN: {words[0]: unit for unit, words in units.SPAN_UNITS},
+    Form.PERCENT: {"%": 1},
 }
 
 
@@ -72,9 +72,7 @@ class Spec(NamedTuple):
             case bool():
                 return "yes" if value else "no"
             case int():
-                fitting = (one for one in UNITS.get(self.form, ()) if value and value % one[0] == 0)
-                unit, suffix = next(fitting, (1, ""))
-                return f"{value // unit}{suffix}"
+                return units.format_exact(value, UNITS.get(self.form, {}))
             case tuple():
                 return join(value)
         return str(value)

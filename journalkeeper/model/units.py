@@ -9,7 +9,7 @@ Source: systemd 252, src/basic/parse-util.c, time-util.c, format-util.c; unchang
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cache
 from typing import Final, NamedTuple, TypeVar
@@ -165,6 +165,12 @@ def format_size(size_bytes: int) -> str:
             finer = size_bytes // (factor >> 10) if factor > 1024 else size_bytes
             return f"{size_bytes // factor}.{finer * 10 // 1024 % 10}{suffix}"
     return f"{size_bytes}B"
+
+
+def format_exact(number: int, units: Mapping[str, int] = SIZE_UNITS) -> str:
+    """Return a number in the largest of `units` that divides it: "4G", "512M", "100K", "7B"."""
+    suffix, unit = next((one for one in units.items() if number and number % one[1] == 0), ("", 1))
+    return f"{number // unit}{suffix}"
 
 
 def spell_size(size_bytes: int) -> str:

@@ -20,7 +20,7 @@ from journalkeeper.journald.conf import TARGET
 from journalkeeper.model import MIB, Instance, JournalFile, Kind, Sums
 from journalkeeper.model.manager import HistorySpan
 from journalkeeper.model.schema import Count, Seconds, Span
-from journalkeeper.model.units import DAY_US, INFINITY_US, format_size, format_span, spell_size
+from journalkeeper.model.units import DAY_US, INFINITY_US, format_exact, format_size, format_span, spell_size
 from journalkeeper.policy.history_loss import GROWTH_BYTES, Limits, compute_loss, count_vacuumed, find_full_file_bytes
 
 ARCHIVES: Final = 2
@@ -100,8 +100,8 @@ def describe_retention(found: Retention) -> str:
     """Return a sentence on the present and the proposed history, and on the setting that would limit it."""
     now = f"{found.binds} keeps {format_span(found.kept_us)} in {spell_size(found.disk_bytes)} of disk space"
     then = f"{format_span(found.proposed_us)} in {spell_size(found.proposed_disk_bytes)}"
-    limits = f"SystemMaxUse={format_limit(found.proposed_use_bytes)} and"
-    limits += f" SystemMaxFileSize={format_limit(found.max_file_bytes)}"
+    limits = f"SystemMaxUse={format_exact(found.proposed_use_bytes)} and"
+    limits += f" SystemMaxFileSize={format_exact(found.max_file_bytes)}"
     then = f"{limits} would keep about {then}"
     binds = f", and {found.proposed_binds} would then limit it" if found.proposed_binds else ""
     return f"{now}; {then}{binds}."
@@ -226,8 +226,8 @@ def find_limit(instance: Instance, use: int, room: float, by_files: float, rate:
     """
     limits = []
     if use:
-        limits.append((float(use), f"SystemMaxUse={format_limit(use)}"))
-        limits.append((room, f"SystemKeepFree={format_limit(instance.system_keep_free_bytes or 0)}"))
+        limits.append((float(use), f"SystemMaxUse={format_exact(use)}"))
+        limits.append((room, f"SystemKeepFree={format_exact(instance.system_keep_free_bytes or 0)}"))
     if instance.system_max_files and by_files:
         limits.append((by_files, f"SystemMaxFiles={instance.system_max_files}"))
     if rate and 0 < instance.max_retention_us < INFINITY_US:
@@ -307,18 +307,10 @@ def dropin(found: Retention) -> str:
         f" {format_size(found.proposed_disk_bytes)}.\n"
         f"{TARGET.format(found.target_bytes, found.before_file_bytes)}"
         "[Journal]\n"
-        f"SystemMaxUse={format_limit(found.proposed_use_bytes)}\n"
-        f"SystemMaxFileSize={format_limit(found.max_file_bytes)}\n"
+        f"SystemMaxUse={format_exact(found.proposed_use_bytes)}\n"
+        f"SystemMaxFileSize={format_exact(found.max_file_bytes)}\n"
         f"SystemMaxFiles={found.proposed_files}\n"
     )
-
-
-def format_limit(size_bytes: int) -> str:
-    """Return the exact size for journald.conf(5), such as "4G", "512M" or "100K"; "1025" if no unit divides it."""
-    for suffix, unit in (("G", 1024 * MIB), ("M", MIB), ("K", 1024)):
-        if size_bytes and size_bytes % unit == 0:
-            return f"{size_bytes // unit}{suffix}"
-    return str(size_bytes)
 
 
 def _round_down(size_bytes: int) -> int:

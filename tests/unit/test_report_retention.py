@@ -13,12 +13,11 @@ from journalkeeper.health.finding import answer, supply
 from journalkeeper.journald import conf
 from journalkeeper.model import GIB, KIB, MIB, JournalFile, Kind
 from journalkeeper.model.manager import Finding
-from journalkeeper.model.units import DAY_US, parse_size
+from journalkeeper.model.units import DAY_US, format_exact, parse_size
 from journalkeeper.report.retention import (
     Retention,
     describe_retention,
     dropin,
-    format_limit,
     history,
     retention,
     summarize_history,
@@ -159,7 +158,7 @@ def test_journald_reads_what_the_drop_in_says() -> None:
 
 @pytest.mark.parametrize("size", [1, 65 * 1024, 513 * MIB, 3 * GIB])
 def test_sizes_are_written_as_journald_reads_them(size: int) -> None:
-    assert parse_size(format_limit(size)) == size
+    assert parse_size(format_exact(size)) == size
 
 
 @pytest.mark.parametrize(
