@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The man pages that configs/man/make writes, rendered by mandoc as a reader sees them."""
+"""The man pages that configs/man/make writes, and the examples in them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,6 @@ def make(directory: Path) -> Path:
     environment = {**os.environ, "SOURCE_DATE_EPOCH": "86400"}
     ran(CHECKOUT / "configs/man/make", directory, sys.executable, check=True, env=environment)
     return directory
-
-
-def render(page: Path) -> str:
-    """Return the page's text with one line for each paragraph."""
-    text = ran("mandoc", "-T", "utf8", "-O", "width=1000", page, check=True).stdout
-    return re.sub(r".\x08", "", text).replace("\N{HYPHEN}", "-").replace("\N{MINUS SIGN}", "-")
 
 
 def examples(page: Path) -> list[str]:

@@ -31,7 +31,6 @@ from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.history import state
 from journalkeeper.model import Plan, Reason, Request, Skip
-from journalkeeper.model.errors import BusyError, KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.manager import Facts, Finding, Manager, Severity
 from journalkeeper.model.run import Progress, Report
 from journalkeeper.model.schema import to_json
@@ -146,24 +145,22 @@ def test_progress_is_told_as_the_job_gets_on(fake: FakeService) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "status"),
+    ("name", "status", "says"),
     [
-        (names.ACCESS_DENIED, NeedsRootError, 1),
-        (f"{names.BUS_NAME}.Error.Busy", BusyError, 1),
-        (f"{names.BUS_NAME}.Error.InvalidArgument", UsageError, 2),
-        (names.FAILED, KeeperError, 1),
-        ("org.freedesktop.DBus.Error.NoReply", KeeperError, 1),
+        (names.ACCESS_DENIED, 1, "defrag needs root, try sudo: it is so"),
+        (f"{names.BUS_NAME}.Error.Busy", 1, "it is so"),
+        (f"{names.BUS_NAME}.Error.InvalidArgument", 2, "it is so"),
+        (names.FAILED, 1, "it is so"),
+        ("org.freedesktop.DBus.Error.NoReply", 1, "it is so"),
     ],
 )
 def test_a_refusal_of_the_service_is_one_line_and_an_exit_status(
-    fake: FakeService, typed: Typed, name: str, kind: type[KeeperError], status: int
+    fake: FakeService, typed: Typed, name: str, status: int, says: str
 ) -> None:
     fake.refusal = name, "it is so"
-    with pytest.raises(kind, match="it is so"):
-        defragmented()
     said = typed("defrag", "--now")
     assert (said.status, said.out, said.err.count("\n")) == (status, "", 1)
-    assert "it is so" in said.err
+    assert says in said.err
 
 
 def test_a_job_that_came_to_nothing_and_a_service_that_ends_before_it_are_said(fake: FakeService, typed: Typed) -> None:

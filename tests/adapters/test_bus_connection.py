@@ -9,7 +9,7 @@ import random
 import shutil
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from unittest.mock import Mock
@@ -21,7 +21,6 @@ from journalkeeper.bus import connection
 from journalkeeper.bus.connection import (
     CALL_MOST,
     FIELDS_MOST,
-    SENT_MOST,
     Connection,
     Received,
     bus_call,
@@ -32,7 +31,6 @@ from journalkeeper.bus.names import BUS, INVALID_ARGS, CallError
 from tests.bus import raw_call
 
 WORDS = "x" * 50_000
-Connect = Callable[[], Awaitable[Connection]]
 CONFIG = """<busconfig><listen>unix:path={}</listen><auth>EXTERNAL</auth>
 <policy context="default"><allow own="*"/><allow send_destination="*"/><allow receive_sender="*"/></policy></busconfig>
 """
@@ -72,18 +70,6 @@ async def stopped_bus(ours: Connection) -> AsyncIterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
-
-
-@pytest.fixture
-def connect(address: str) -> Connect:
-    return lambda: Connection.open(address)
-
-
-async def until(true: Callable[[], object]) -> None:
-    """Let the event loop work until it is true."""
-    async with asyncio.timeout(60):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 # What is read
@@ -194,8 +180,8 @@ async def test_a_bus_that_refuses_the_user_is_an_error(tmp_path: Path) -> None:
 # What is sent
 
 
-async def test_an_answer_that_is_an_error_is_raised_and_one_that_will_not_come_too(connect: Connect) -> None:
-    ours = await connect()
+async def test_an_answer_that_is_an_error_is_raised_and_one_that_will_not_come_too(address: str) -> None:
+    ours = await Connection.open(address)
     with pytest.raises(CallError) as caught:
         await ours.call(bus_call("Nothing"))
     assert caught.value.name == f"{BUS}.Error.UnknownMethod"
@@ -209,9 +195,9 @@ async def test_an_answer_that_is_an_error_is_raised_and_one_that_will_not_come_t
         await ours.call(bus_call("GetId"))
 
 
-async def test_a_bus_that_takes_nothing_any_more_is_left(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bus_that_takes_nothing_any_more_is_left(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "QUEUE_MOST", 1 << 20)
-    ours = await connect()
+    ours = await Connection.open(address)
     async with stopped_bus(ours):
         for _ in range(40):
             ours.send(signal_to_bus(WORDS))
@@ -220,9 +206,9 @@ async def test_a_bus_that_takes_nothing_any_more_is_left(connect: Connect, monke
         ours.send(signal_to_bus(WORDS))
 
 
-async def test_a_message_that_the_bus_would_not_take_is_an_error(connect: Connect) -> None:
-    ours = await connect()
+async def test_a_message_that_the_bus_would_not_take_is_an_error(address: str) -> None:
+    ours = await Connection.open(address)
     with pytest.raises(CallError, match="1 MiB"):
-        ours.send(signal_to_bus("x" * SENT_MOST))
+        ours.send(signal_to_bus("x" * connection.SENT_MOST))
     assert await ours.call(bus_call("NameHasOwner", "s", BUS)) == (True,)
     ours.close()

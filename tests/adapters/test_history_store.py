@@ -155,19 +155,6 @@ def test_the_history_of_0_1_0_is_converted(tmp_path: Path, *, read_only: bool) -
             assert (record.counters().done, len(record.history())) == (1, 4)
 
 
-@pytest.mark.parametrize("value", ["'many'", "x'00'", "1.5", "NULL", "-1", "1 << 62"])
-@pytest.mark.parametrize("column", ["ever.times", "ever.bytes_reclaimed", "outcomes.bytes_written"])
-def test_damaged_numbers_of_0_1_0_do_not_keep_its_history_from_being_opened(
-    tmp_path: Path, column: str, value: str
-) -> None:
-    table, _, name = column.partition(".")
-    with closing(sqlite3.connect(tmp_path / NAME)) as connection:
-        connection.executescript(f"{V0_1_0}{ROWS} UPDATE {table} SET {name} = {value}")  # noqa: S608
-    with Record(tmp_path) as record:
-        assert read_past(record, VOLUME, [7]).keys() == {7}
-        assert record.set_aside is None
-
-
 # The past of files
 
 
@@ -315,9 +302,7 @@ DAYS_AHEAD = 90 * DAY_US
         ((0, CONFIRM_US, 2 * CONFIRM_US), 1),
     ],
 )
-def test_a_clock_that_jumped_ahead_prunes_nothing_before_a_later_look_confirms_it(
-    record: Record, clock_us: tuple[int, ...], rows: int
-) -> None:
+def test_a_clock_that_jumped_ahead_prunes_nothing_yet(record: Record, clock_us: tuple[int, ...], rows: int) -> None:
     keep(record, outcome(), when_us=0)
     for now_us in clock_us:
         record.prune(now_us, 30 * DAY_US)

@@ -80,20 +80,6 @@ def listed(findings: Findings, offset: int = 0) -> list[dict[str, Any]]:
     return [{name: value for name, (_, value) in one.items()} for one in list_files(findings, offset, lambda _: True)]
 
 
-def test_every_property_of_the_contract_has_a_value_of_its_type() -> None:
-    plain = {"s": str, "t": int, "u": int, "b": bool, "as": list, "aa{sv}": list, "d": float}
-    job = {name: value for name, (_, value) in job_values(Job(1, Request())).items()}
-    for rows, shown in (
-        (objects.MANAGER.properties, manager(CALM)),
-        (contract.FILE, listed(found(LEFT))[0]),
-        (objects.JOB_INTERFACE.properties, job),
-    ):
-        signatures = {row.bus: row.signature for row in rows}
-        types = {name: plain.get(signature, dict) for name, signature in signatures.items()}
-        assert {name: type(value) for name, value in shown.items()} == types
-        assert all(0 <= int(shown[name]) < 1 << 64 for name in shown if signatures[name] == "t")
-
-
 def test_unknown_numbers_are_0_and_no_budget_is_the_largest_number() -> None:
     shown = manager(Snapshot((TOP,)))
     numbers = {name: value for name, value in shown.items() if type(value) is int}

@@ -11,20 +11,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.model import (
-    Action,
-    Instance,
-    JournalFile,
-    Kind,
-    Plan,
-    Reason,
-    Refusal,
-    Request,
-    Result,
-    Rotation,
-    State,
-    Verb,
-)
+from journalkeeper.model import Action, JournalFile, Kind, Plan, Reason, Refusal, Request, Result, Rotation, State, Verb
 from journalkeeper.model.units import MINUTE_US, SECOND_US
 from journalkeeper.policy.deferral import AGAIN_US, BATTERY_US, MAINTENANCE_US, PRESSURE_US, find_quiet_end, remember
 from journalkeeper.policy.plan import plan
@@ -85,9 +72,7 @@ OUTAGES = ((Reason.IO_ERROR, 1, 1), (Reason.READ_ONLY, 2, 2), (Reason.IO_ERROR, 
         (FRAGMENTED, {"volumes": (volume(busy_percent=MOST + 1),)}, BUSY),
     ],
 )
-def test_an_action_is_postponed(
-    one: JournalFile, words: dict[str, Any], expected: tuple[Reason, int | None] | None
-) -> None:
+def test_an_action_waits(one: JournalFile, words: dict[str, Any], expected: tuple[Reason, int | None] | None) -> None:
     assert reason(planned(one, **words)) == expected
 
 
@@ -95,7 +80,7 @@ HERE = instance(inode=256)
 TARGETS = (FRAGMENTED, HERE, Rotation(HERE.directory, HERE.device, HERE.inode, "", file(Kind.ACTIVE)))
 
 
-def tried(target: JournalFile | Instance | Rotation, result: Result, reason: Reason) -> dict[tuple[int, int], Refusal]:
+def tried(target: Any, result: Result, reason: Reason) -> dict[tuple[int, int], Refusal]:
     """What is remembered where the try before came to nothing, too, but for another reason."""
     key = (target.device, target.inode)
     refused = {key: Refusal(NOW_US - AGAIN_US, 1, 1, Reason.MISMATCH, "before")}
@@ -106,7 +91,7 @@ def tried(target: JournalFile | Instance | Rotation, result: Result, reason: Rea
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=["file", "directory", "rotation"])
-def test_a_failure_is_remembered_until_the_action_is_done(target: JournalFile | Instance | Rotation) -> None:
+def test_a_failure_is_remembered_until_the_action_is_done(target: Any) -> None:
     seen = (target.size_bytes, target.mtime_ns) if isinstance(target, JournalFile) else (0, 0)
     for reason in (Reason.NOT_TAKEN, Reason.IO_ERROR, Reason.INTERNAL_ERROR):
         (last,) = tried(target, Result.FAILED, reason).values()
@@ -122,7 +107,7 @@ def test_a_failure_is_remembered_until_the_action_is_done(target: JournalFile | 
         *(Reason.VANISHED, Reason.CHANGED, Reason.SHARED, Reason.NO_GAIN),
     ],
 )
-def test_a_passing_reason_leaves_the_failure(target: JournalFile | Instance | Rotation, reason: Reason) -> None:
+def test_a_passing_reason_leaves_the_failure(target: Any, reason: Reason) -> None:
     """A rotation that finds its directory datacow says nothing against the refusal to make that NOCOW.
 
     How much more there must be after a rewrite in vain is in the record, and on a busy host that comes within an hour.
@@ -140,16 +125,10 @@ def test_beside_a_balance_or_scrub_nothing_is_begun(doing: str) -> None:
 
 def test_another_volumes_disk_may_be_busy() -> None:
     volumes = (volume(), volume(device=41, uuid="other", busy_percent=100))
-    found = plan(
-        host(FRAGMENTED, file(stem="other", device=41, extents=extents(5_000)), volumes=volumes), Request(), Config()
-    )
+    other = file(stem="other", device=41, extents=extents(5_000))
+    found = plan(host(FRAGMENTED, other, volumes=volumes), Request(), Config())
     assert [action.path for action in found.actions] == [FRAGMENTED.path]
     assert [skip.reason for skip in found.skipped] == [Reason.PRESSURE]
-
-
-def test_now_waits_for_nothing() -> None:
-    troubles: dict[str, Any] = {"volumes": (volume(maintenance="scrub", busy_percent=100),), "refused": refusal(0)}
-    assert reason(planned(request=Request(now=True), **troubles)) is None
 
 
 BATTERY = (Reason.BATTERY, NOW_US + BATTERY_US)
