@@ -20,20 +20,17 @@ from journalkeeper.history.state import Lock
 from journalkeeper.history.store import Record
 from journalkeeper.model import (
     Action,
-    Extents,
     Host,
     JournalFile,
     Kind,
     Outcome,
     Plan,
-    Range,
     Reason,
     Request,
     Result,
     Skip,
     State,
     Verb,
-    Window,
 )
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.run import Progress, Report
@@ -50,12 +47,11 @@ FILE = hosts.file(
     disk_bytes=89 << 20,
     extents=hosts.extents(9_447, 45 << 20),
 )
-ALL = (Range(0, 45 << 20, 9_447),)
-ACTION = add_savings(Action(FILE.path, Verb.COMPRESS, Reason.FRAGMENTED, FILE, ALL, 45 << 20, 9_447, 360, "zstd"))
+ACTION = add_savings(Action(FILE.path, Verb.COMPRESS, Reason.FRAGMENTED, FILE, (), 45 << 20, 9_447, 360, "zstd"))
 DONE = Outcome(FILE.path, Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9_447, 360, 89 << 20, 10 << 20, 45 << 20, 1.25)
 FAILED = DONE._replace(result=Result.FAILED, reason=Reason.IO_ERROR, detail="cannot read it: Input/output error")
 SKIP = Skip("/j/abc/b\x1b[2J.journal", Reason.SETTLING, "changed 1s ago")
-PLAN = Plan({"abc": Window("abc", open=False, closes_at_us=None, reason="flush-due")}, (ACTION,), (SKIP,))
+PLAN = Plan({}, (ACTION,), (SKIP,))
 
 
 class FakeEngine(Engine):
@@ -109,9 +105,8 @@ def test_scan_is_a_table_with_a_footer(typed: Typed) -> None:
 
 
 def test_scan_shows_flags_problems_and_what_is_not_known(typed: Typed) -> None:
-    odd = FILE._replace(
-        path="/j/\n\udcff", disk_bytes=None, nocow=True, problem=Reason.BAD_HEADER, extents=Extents(7, 10, 0, 10, 4)
-    )
+    found = hosts.extents(7, 10, encoded_bytes=10, shared_bytes=4)
+    odd = FILE._replace(path="/j/\n\udcff", disk_bytes=None, nocow=True, problem=Reason.BAD_HEADER, extents=found)
     line = "-  7  1  45.0M  -  bad-header,online,compressed,nocow,shared  /j/\\n\\udcff\n"
     assert typed("scan", "--no-legend", engine=FakeEngine(files=(odd,))) == (0, line, "")
 
@@ -190,11 +185,8 @@ def test_plan_adds_up_the_disk_space_that_is_known_before(typed: Typed) -> None:
     whole = Action(archive.directory, Verb.SET_NOCOW, Reason.NO_REDUNDANCY, FILE, (), 0, 0, 0)
     actions = (ACTION, add_savings(ACTION._replace(path=archive.path, target=archive)), whole)
     out = typed("plan", engine=FakeEngine(plan=Plan({}, actions, ()))).out
-    assert [re.split(" {2,}", line)[5:7] for line in out.splitlines()[1:4]] == [
-        ["~1min 1s", "-"],
-        ["~1min 1s", "~77.7M"],
-        ["-", "-"],
-    ]
+    cells = [re.split(" {2,}", line)[5:7] for line in out.splitlines()[1:4]]
+    assert cells == [["~1min 1s", "-"], ["~1min 1s", "~77.7M"], ["-", "-"]]
     assert "a cold read is ~2min 1s shorter at 150 IOPS, ~77.7 MiB less on disk." in out
 
 
@@ -211,7 +203,7 @@ def test_plan_folds_what_is_fine_unless_it_is_asked_for(typed: Typed) -> None:
 
 def test_scan_shows_the_worst_first(typed: Typed) -> None:
     names = {"/j/a": 2, "/j/b": 900, "/j/c": 30}
-    files = [FILE._replace(path=path, extents=Extents(count, 10)) for path, count in names.items()]
+    files = [FILE._replace(path=path, extents=hosts.extents(count, 10)) for path, count in names.items()]
     files.append(FILE._replace(path="/j/d", problem=Reason.BAD_HEADER))
     out = typed("scan", "--no-legend", engine=FakeEngine(files=tuple(files))).out
     assert [line.split()[-1] for line in out.splitlines()] == ["/j/d", "/j/b", "/j/c", "/j/a"]
@@ -411,9 +403,7 @@ def test_commands_of_the_service_refuse_another_journal(typed: Typed, words: lis
     assert typed(*words, *options) == (2, "", line)
 
 
-def test_paths_are_made_absolute_but_links_are_not_followed(
-    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_made_absolute_and_links_kept(typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "link").symlink_to("/etc")
     monkeypatch.chdir(tmp_path)
     engine = FakeEngine()

@@ -88,10 +88,8 @@ def test_each_unit_has_its_waits_and_an_entry_without_the_kernels_time_of_a_data
     ours = [entry(at_us, wait_us, _SYSTEMD_UNIT="a.service") for at_us, wait_us in ((1000, 5), (3000, 7))]
     others = [entry(2000, 6, _TRANSPORT="journal"), entry(2500, None), entry(3000, 10, _TRANSPORT="stdout")]
     found = intake(ours[0], *others, ours[1])
-    assert {series.name: series.waits_ns.tolist() for series in found.series[1:]} == {
-        "a.service": [5000, 7000],
-        "no unit": [6000],
-    }
+    waits_ns = {series.name: series.waits_ns.tolist() for series in found.series[1:]}
+    assert waits_ns == {"a.service": [5000, 7000], "no unit": [6000]}
 
 
 @pytest.mark.parametrize("moved_us", [3600 * SECOND, -3600 * SECOND, 30_000])
@@ -100,10 +98,8 @@ def test_a_wait_across_a_change_of_the_clock_is_left_out(moved_us: int) -> None:
     after = entry(10021 * SECOND + moved_us, 700) | {"__MONOTONIC_TIMESTAMP": str(10021 * SECOND)}
     found = intake(entry(10010 * SECOND, 300), set_, after)
     assert found.series[0].waits_ns.tolist() == [300_000, 700_000]
-    assert found.notes == [
-        "The clock was set 1 time meanwhile.",
-        "1 entry left out: the clock may have been set while they waited.",
-    ]
+    left_out = "1 entry left out: the clock may have been set while they waited."
+    assert found.notes == ["The clock was set 1 time meanwhile.", left_out]
 
 
 def test_a_wait_that_began_before_the_first_entry_of_a_boot_is_left_out() -> None:
@@ -155,11 +151,8 @@ def test_a_signal_that_nohup_ignores_stays_ignored(says: Says, typed: Typed) -> 
 
 def test_an_error_of_journalctl_is_shown(says: Says, typed: Typed) -> None:
     says(end="exit 1", stderr="no such boot\n")
-    assert typed("probe", "intake", "--boot") == (
-        1,
-        "",
-        "journalkeeper: journalctl failed: exit status 1: no such boot\n",
-    )
+    line = "journalkeeper: journalctl failed: exit status 1: no such boot\n"
+    assert typed("probe", "intake", "--boot") == (1, "", line)
 
 
 def test_a_scratch_directory_is_removed_when_a_unit_stops(tmp_path: Path) -> None:

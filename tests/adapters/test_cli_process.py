@@ -106,9 +106,7 @@ def test_a_terminal_gets_colours_and_a_pager_that_starts_no_program(tmp_path: Pa
         ([], {"PAGER": "cat"}, "\x1b[4mSECTION"),
     ],
 )
-def test_a_terminal_gets_no_pager_where_none_is_wanted(
-    tmp_path: Path, words: list[str], environ: dict[str, str], says: str
-) -> None:
+def test_no_pager_where_none_is_wanted(tmp_path: Path, words: list[str], environ: dict[str, str], says: str) -> None:
     shown, _ = on_terminal([*CHECK, *words], **make_less(tmp_path, f"touch {tmp_path}/paged"), **environ)
     assert shown.startswith(says)
     assert not (tmp_path / "paged").exists()

@@ -333,9 +333,7 @@ def test_a_lock_that_is_held_too_long_is_a_busy_error(tmp_path: Path, monkeypatc
     monkeypatch.setattr(database, "BUSY_S", 0.05)
     with Record(tmp_path) as record, closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(
-            BusyError, match=r"history\.db: cannot write the history: another process has kept it locked"
-        ):
+        with pytest.raises(BusyError, match=r"history\.db: cannot write the history: another process has kept it"):
             keep(record, 1)
         other.execute("ROLLBACK")
         keep(record, 2)

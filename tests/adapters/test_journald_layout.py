@@ -13,13 +13,7 @@ import pytest
 
 from journalkeeper.journald import layout
 from journalkeeper.journald.conf import Settings
-from journalkeeper.journald.layout import (
-    Directory,
-    describe_instance,
-    find_directories,
-    list_directory,
-    read_machine_id,
-)
+from journalkeeper.journald.layout import Directory, describe_instance, find_directories, list_directory
 from journalkeeper.model import MIB, Kind
 from journalkeeper.model.errors import FileError
 from journalkeeper.report.retention import summarize_history
@@ -158,7 +152,7 @@ def test_journald_limits_no_journal_of_remote_hosts(root: Path) -> None:
 
 
 def test_a_host_without_a_machine_id_has_no_instance_of_its_own(tmp_path: Path) -> None:
-    assert read_machine_id(str(tmp_path)) == ""
+    assert layout.read_machine_id(str(tmp_path)) == ""
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/machine-id").write_bytes(b"\xffuninitialized\n")
-    assert read_machine_id(str(tmp_path)) not in ("", ID)
+    assert layout.read_machine_id(str(tmp_path)) not in ("", ID)

@@ -22,12 +22,8 @@ BOOT = "a" * 32
 def entry(back_s: float, **fields: Any) -> dict[str, Any]:
     """Return an entry that journald received `back_s` seconds ago."""
     when_us = NOW_US - round(back_s * 1e6)
-    plain = {
-        "__REALTIME_TIMESTAMP": str(when_us),
-        "__MONOTONIC_TIMESTAMP": str(when_us - NOW_US + 10**12),
-        "_BOOT_ID": BOOT,
-    }
-    return {**plain, **fields}
+    times = {"__REALTIME_TIMESTAMP": str(when_us), "__MONOTONIC_TIMESTAMP": str(when_us - NOW_US + 10**12)}
+    return {**times, "_BOOT_ID": BOOT, **fields}
 
 
 def sent(back_s: float, wait_s: float, **fields: Any) -> dict[str, Any]:
@@ -77,11 +73,7 @@ def test_a_clock_that_is_set_during_the_boot_is_no_wait(says: Says, transport: s
     first["__REALTIME_TIMESTAMP"] = str(int(first["__REALTIME_TIMESTAMP"]) - jump_us)
     queued = sent(9, 1, SYSLOG_IDENTIFIER="timesyncd")  # sent by the old clock
     queued["_SOURCE_REALTIME_TIMESTAMP"] = str(int(queued["_SOURCE_REALTIME_TIMESTAMP"]) - jump_us)
-    late = {
-        **queued,
-        "__REALTIME_TIMESTAMP": str(NOW_US + 60_000_000),
-        "__MONOTONIC_TIMESTAMP": str(10**12 + 60 * 10**6),
-    }
+    late = entry(-60, **{name: queued[name] for name in ("_SOURCE_REALTIME_TIMESTAMP", "_TRANSPORT")})
     says(first, queued, sent(2, 0.2), late)
     assert [one.wait_us for one in read().intake] == [200_000]
 

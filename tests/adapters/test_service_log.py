@@ -165,9 +165,7 @@ def test_a_failure_is_an_error_and_what_passes_is_not_logged(
 
 
 @pytest.mark.parametrize(("of_a_job", "extents"), [(False, [40, 50]), (True, [40, 41, 50])])
-def test_new_numbers_of_the_same_outcome_are_logged_for_a_job_only(
-    log: Log, journald: socket.socket, of_a_job: bool, extents: list[int]
-) -> None:
+def test_a_job_logs_an_outcome_again(log: Log, journald: socket.socket, of_a_job: bool, extents: list[int]) -> None:
     kept = RunLog(log.say)
     done = [OUTCOME._replace(extents_after=40 + number) for number in (0, 0, 1)]
     for outcome in (*done, OUTCOME._replace(action=Verb.DEFRAGMENT, extents_after=50)):

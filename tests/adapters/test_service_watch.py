@@ -16,14 +16,8 @@ import pytest
 from journalkeeper.btrfs.volume import find_mount_lines
 from journalkeeper.journald import layout
 from journalkeeper.probe.scratch_volume import run
-from journalkeeper.service.watch import (
-    COALESCE_S,
-    READ_BYTES,
-    Change,
-    DirectoryWatch,
-    _explain_kernel_error,
-    watch_directories,
-)
+from journalkeeper.service import watch
+from journalkeeper.service.watch import COALESCE_S, READ_BYTES, Change, DirectoryWatch, watch_directories
 from tests.hosts import MACHINE
 
 Watching = Callable[..., "Scene"]
@@ -292,7 +286,7 @@ def test_an_instance_keeps_its_events_where_another_path_leads_to_it(tmp_path: P
 
 def test_an_error_that_is_no_limit_has_no_advice_on_a_limit() -> None:
     denied = Exception("/Errno=1 Errno=Permission denied (EACCES)")
-    assert _explain_kernel_error(denied, "max_user_watches") == "Permission denied (EACCES)"
+    assert watch._explain_kernel_error(denied, "max_user_watches") == "Permission denied (EACCES)"
 
 
 def test_a_burst_is_read_whole_in_small_calls(top: Path, watching: Watching, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,23 +4,19 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from jeepney import HeaderFields, Message, MessageType
 
-from journalkeeper.bus import client
+from journalkeeper.bus import callers, client
 from journalkeeper.bus.callers import (
-    AT_ONCE,
     BURST,
-    CALLERS_MOST,
-    CHECK_S,
     EARLY_BYTES,
     EARLY_MOST,
     EARLY_SHARE,
-    LATE_MOST_S,
-    LONG_COST,
     RATE_PER_S,
     UNREAD_MOST,
     Caller,
@@ -31,6 +27,7 @@ from journalkeeper.bus.server import Server
 from journalkeeper.service.snapshot import Snapshot
 
 OURS = ":1.0"
+Clock = SimpleNamespace
 
 
 class Bus:
@@ -56,19 +53,6 @@ class Bus:
         raise CallError("a.b", "no")
 
 
-class Clock:
-    """The loop's clock as a test sets it."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def get_running_loop(self) -> Clock:
-        return self
-
-    def time(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
 def bus() -> Bus:
     return Bus()
@@ -81,8 +65,9 @@ def known(bus: Any) -> Callers:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(asyncio, "get_running_loop", clock.get_running_loop)
+    """The loop's clock as a test sets it."""
+    clock = Clock(now_s=1000.0)
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: Mock(time=lambda: clock.now_s))
     return clock
 
 
@@ -128,20 +113,20 @@ async def test_roots_connections_have_a_rate_each(known: Callers, clock: Clock) 
 async def test_calls_above_the_rate_are_answered_late_and_then_not_at_all(known: Callers, clock: Clock) -> None:
     user = (await identify(known, ":1.1")).user
     user.until_s = clock.now_s
-    waits_s = [known.admit(user, LONG_COST) for _ in range(3)]
+    waits_s = [known.admit(user, callers.LONG_COST) for _ in range(3)]
     assert waits_s == [0.5, 1.0, None]
-    assert client.ANSWER_S > LATE_MOST_S == 1.0, "a client would believe that the service is hung"
+    assert client.ANSWER_S > callers.LATE_MOST_S == 1.0, "a client would believe that the service is hung"
     assert known.admit(user, 1.0) is None
     clock.now_s += 0.5
-    assert known.admit(user, LONG_COST) == 1.0
+    assert known.admit(user, callers.LONG_COST) == 1.0
 
 
 async def test_a_user_has_few_long_calls_under_way(known: Callers) -> None:
     first, second, other = [await identify(known, name) for name in (":1.1", ":1.2", ":1.3")]
-    places = [one.user.count_long_call() for one in [first, second] * (AT_ONCE // 2)]
+    places = [one.user.count_long_call() for one in [first, second] * (callers.AT_ONCE // 2)]
     for place in places:
         place.__enter__()
-    with pytest.raises(CallError, match=f"{AT_ONCE} calls are under way"), first.user.count_long_call():
+    with pytest.raises(CallError, match=f"{callers.AT_ONCE} calls are under way"), first.user.count_long_call():
         pass
     with other.user.count_long_call():
         pass
@@ -155,7 +140,7 @@ async def test_a_user_has_few_long_calls_under_way(known: Callers) -> None:
 
 async def check(known: Callers, caller: Caller, clock: Clock) -> None:
     """Let a call begin a check of the bus, which then ends."""
-    clock.now_s += CHECK_S
+    clock.now_s += callers.CHECK_S
     known.admit(caller.user, 1.0)
     await settle()
 
@@ -195,10 +180,10 @@ async def test_a_user_who_does_not_read_gets_no_answer_until_all_is_read(
 
 async def test_only_so_many_callers_are_remembered(known: Callers) -> None:
     first = known.find_or_add(":1.1")
-    for number in range(2 * CALLERS_MOST):
+    for number in range(2 * callers.CALLERS_MOST):
         known.find_or_add(f":2.{number}")
     assert known.find_or_add(":1.1") is not first
-    assert len(known._known) == CALLERS_MOST
+    assert len(known._known) == callers.CALLERS_MOST
 
 
 async def test_few_calls_wait_until_the_bus_has_named_their_callers() -> None:

@@ -43,9 +43,7 @@ PLAIN = {"directory": None, "config": None, "json": "off", "no_legend": False, "
         ("-q scan --config /c", {"quiet": True, "config": "/c"}),
     ],
 )
-def test_common_options_stand_before_or_after_the_command_and_the_later_one_wins(
-    line: str, given: dict[str, object]
-) -> None:
+def test_common_options_stand_before_or_after_a_command_and_the_last_wins(line: str, given: dict[str, object]) -> None:
     assert vars(parsed(line)) == {**PLAIN, **given, "command": "scan", "paths": []}
 
 

@@ -143,9 +143,7 @@ def test_an_errno_of_many_causes_names_none_of_them() -> None:
     assert executor.REASON_OF_ERRNO.keys().isdisjoint({errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.EBUSY})
 
 
-def test_a_call_that_a_suspended_machine_ended_is_made_again_soon(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_call_that_a_suspended_machine_ended_is_made_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "_work", Mock(side_effect=OSError(errno.EAGAIN, "")))
     pace = Pace(most_bytes=1, piece_us=None, ask=lambda _: None, tell=lambda _: None)
     outcome = executor.execute(Action("/j/a.journal", Verb.COMPRESS, Reason.UNCOMPRESSED), pace).outcome

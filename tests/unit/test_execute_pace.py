@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -15,25 +16,14 @@ from journalkeeper.model import KIB, MIB, Action, Kind, Range, Reason, Verb
 from tests.hosts import file
 
 PIECE_US = 50_000
-
-
-class Clock:
-    """Stands in for the module `time`."""
-
-    def __init__(self) -> None:
-        self.now_ns = 0
-
-    def monotonic_ns(self) -> int:
-        return self.now_ns
-
-    def monotonic(self) -> float:
-        return self.now_ns / 1e9
+Clock = SimpleNamespace
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(module, "time", made)
+    made = Clock(now_ns=0)
+    now = {"monotonic_ns": lambda: made.now_ns, "monotonic": lambda: made.now_ns / 1e9}
+    monkeypatch.setattr(module, "time", Mock(**now))
     return made
 
 

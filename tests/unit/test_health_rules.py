@@ -9,18 +9,7 @@ import pytest
 
 from journalkeeper.config import Config
 from journalkeeper.health import finding as findings
-from journalkeeper.health.evidence import (
-    Evidence,
-    Hung,
-    Obstacle,
-    Present,
-    Recorded,
-    Silence,
-    Storage,
-    Unit,
-    Unknown,
-    lacks_room,
-)
+from journalkeeper.health.evidence import Evidence, Hung, Obstacle, Present, Silence, Storage, Unit, Unknown, lacks_room
 from journalkeeper.health.finding import judge, list_names, shorten, word
 from journalkeeper.health.verdict import HEALTH, RULES
 from journalkeeper.model import MIB, JournalFile, Kind, Reason, Skip
@@ -75,9 +64,9 @@ def now(**words: Any) -> Evidence:
     return evidence(present=Present(**words))
 
 
-def ran(hours: float) -> Recorded:
-    """Return a history whose last run by hand began that many hours ago."""
-    return recorded(last_run=Run(1, "defrag", NOW_US - round(hours * HOUR_US), NOW_US, 1, 0, 0, 9))
+def ran(hours: float) -> dict[str, Any]:
+    """Return the part of evidence with a history whose last run by hand began that many hours ago."""
+    return {"record": recorded(last_run=Run(1, "defrag", NOW_US - round(hours * HOUR_US), NOW_US, 1, 0, 0, 9))}
 
 
 def down(**states: str) -> Evidence:
@@ -106,10 +95,8 @@ def torn(total: int, kind: Kind = Kind.ARCHIVED, problem: Reason | None = None, 
     return evidence(**{"look": look(one), **words, "config": config})
 
 
-UNKEPT: dict[str, Any] = {
-    "units": units(service="inactive/dead/disabled", timer="inactive/dead/disabled"),
-    "service": None,
-}
+DISABLED = units(service="inactive/dead/disabled", timer="inactive/dead/disabled")
+UNKEPT: dict[str, Any] = {"units": DISABLED, "service": None}
 BY_TIMER = units(service="inactive/dead/disabled", defrag="active/waiting/enabled")
 NOCOW = instance(nocow=True)
 SHARED = file(extents=extents(shared_bytes=16 * MIB))
@@ -143,7 +130,7 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("keeper-down", PROBLEM, down(service="inactive/dead/enabled")),
     ("keeper-down", PROBLEM, down(service="inactive/dead/disabled", timer="inactive/dead/disabled")),
     ("keeper-down", PROBLEM, down(service="inactive/dead/", timer="inactive/dead/")),
-    ("keeper-down", PROBLEM, down(service="inactive/dead/", timer="inactive/dead/")._replace(record=ran(48.0))),
+    ("keeper-down", PROBLEM, down(service="inactive/dead/", timer="inactive/dead/")._replace(**ran(48.0))),
     ("keeper-down", PROBLEM, down()),
     ("keeper-hung", PROBLEM, evidence(service=Hung("The service does not answer"), present=UNSEEN)),
     ("keeper-old", PROBLEM, evidence(service=Manager(version="0.0.1"))),
@@ -189,10 +176,10 @@ PASSED: list[tuple[str, Evidence]] = [
     ("waits", read(intake=intake(98, 0) + intake(2, 499_999))),
     ("keeper-down", down()._replace(units=BY_TIMER)),
     ("keeper-hung", starting(59)._replace(service=Hung())),
-    ("keeper-down", down(service="inactive/dead/masked", timer="inactive/dead/disabled")._replace(record=ran(47.9))),
+    ("keeper-down", down(service="inactive/dead/masked", timer="inactive/dead/disabled")._replace(**ran(47.9))),
     ("keeper-down", down(service="reloading/reload/enabled")),
-    ("keeper-down", down(service="inactive/dead/disabled", timer="inactive/dead/disabled")._replace(record=ran(47.9))),
-    ("keeper-down", down()._replace(units=UNSEEN, record=ran(47.9))),
+    ("keeper-down", down(service="inactive/dead/disabled", timer="inactive/dead/disabled")._replace(**ran(47.9))),
+    ("keeper-down", down()._replace(units=UNSEEN, **ran(47.9))),
     ("keeper-down", down(service="failed/failed/enabled")._replace(look=look(foreign=("/j",), instances=()))),
     ("keeper-down", evidence(units=units(service="failed/failed/enabled"))),
     ("record-locked", now(busy="held", busy_since_us=NOW_US - MINUTE_US, busy_limit_us=MINUTE_US)),
@@ -260,9 +247,8 @@ def test_fragmented_files_are_summed_and_the_remedy_names_their_directory() -> N
     files = [file(path=f"{DIRECTORY_SHOP}/{n}.journal", extents=extents(n)) for n in (2000, 3000)]
     here = file(extents=extents(180), path="/j/small.journal")
     found = finding("fragmented", evidence(look=look(*files, here), **UNKEPT))
-    assert found.sentence == (
-        "2 files have 5,000 extents instead of 2; `journalkeeper plan` shows the action for each file."
-    )
+    says = "2 files have 5,000 extents instead of 2; `journalkeeper plan` shows the action for each file."
+    assert found.sentence == says
     assert found.facts == {"files": [files[1].path, files[0].path], "extents": 5000, "ideal_extents": 2}
     assert found.remedy == (f"journalkeeper plan -D {DIRECTORY_SHOP}", f"journalkeeper defrag -D {DIRECTORY_SHOP}")
     own = look(*files, instances=(limits(),))

@@ -9,16 +9,10 @@ import pytest
 
 from journalkeeper import __version__
 from journalkeeper.cli.status import _describe_ok
+from journalkeeper.health import verdict
 from journalkeeper.health.evidence import Evidence, Hung, Obstacle, Present, Silence, Unit, Unknown
 from journalkeeper.health.finding import judge
-from journalkeeper.health.verdict import (
-    HEALTH,
-    describe_absence,
-    judge_present,
-    present,
-    present_after_run,
-    still_failing,
-)
+from journalkeeper.health.verdict import HEALTH, describe_absence, judge_present, present_after_run, still_failing
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Window
 from journalkeeper.model.history import HistoryEntry, Run
 from journalkeeper.model.manager import Finding, Manager, Severity
@@ -41,9 +35,7 @@ STOPPED = WELL._replace(service=None, units=(Unit("journalkeeper.service", "inac
 STARTING = STOPPED._replace(units=(*STOPPED.units, Unit("journalkeeper.timer", "active", "waiting", "enabled")))
 BROKEN = STOPPED._replace(units=(Unit("journalkeeper.service", "failed", "failed", "enabled", "exit-code"),))
 AGAIN = STOPPED._replace(units=(Unit("journalkeeper.service", "activating", "auto-restart", "enabled", "success"),))
-BEGUN = STOPPED._replace(
-    units=(Unit("journalkeeper.service", "activating", "start", "enabled", age_us=12 * SECOND_US),)
-)
+BEGUN = STOPPED._replace(units=(Unit("journalkeeper.service", "activating", "start", "enabled", age_us=12_000_000),))
 FAULT = Skip("/j/a", Reason.IO_ERROR, "EIO")
 UNREAD = Unknown("only root may read the history", needs_root=True)
 
@@ -90,7 +82,7 @@ def by_hand(when_us: int, outcome: Outcome) -> Evidence:
     ],
 )
 def test_the_headline_of_status(evidence: Evidence, headline: str) -> None:
-    evidence = evidence._replace(present=present(evidence))
+    evidence = evidence._replace(present=verdict.present(evidence))
     found = judge(evidence, HEALTH)
     assert found.headline(_describe_ok(evidence)).startswith(headline)
     assert found.health == {"OK": "ok", "Ac": "act", "Un": "unknown"}[headline[:2]]

@@ -337,9 +337,7 @@ def unknown(interval_us: int = MINUTES_5, at_us: int = 1000 * S, block: int | No
         (timer(), MINUTES_5 * 9, False),  # nobody looked yet
     ],
 )
-def test_a_sync_is_worth_it_where_nothing_was_learned_for_longer_than_the_timer_takes(
-    made: FlushTimer, after_us: int, worth: bool
-) -> None:
+def test_a_sync_is_worth_it_where_a_timer_stays_unknown_too_long(made: FlushTimer, after_us: int, worth: bool) -> None:
     assert made.needs_sync(1000 * S + after_us) is worth
 
 

@@ -115,9 +115,7 @@ SHARED = file(extents=extents(shared_bytes=4096))
         (host(), {"snapshot_tool": "snapper"}, "snapper is configured for its subvolume"),
     ],
 )
-def test_auto_leaves_a_journal_of_which_snapshots_are_taken_datacow_and_yes_does_not(
-    given: Host, words: dict[str, Any], clause: str
-) -> None:
+def test_auto_keeps_journals_with_snapshots_datacow_unlike_yes(given: Host, words: dict[str, Any], clause: str) -> None:
     found = decide(instance(), volume(**words), given, config("auto"))
     assert isinstance(found, Skip)
     assert (found.path, found.reason) == (DIRECTORY, Reason.SNAPSHOTS)

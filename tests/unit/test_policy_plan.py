@@ -199,9 +199,8 @@ def test_every_file_is_in_the_plan_exactly_once_and_no_plan_spends_more_than_the
 
 SETTLING = fragmented("settling", ctime_ns=(NOW_US - SECOND_US) * 1000)
 AHEAD = fragmented("ahead", ctime_ns=(NOW_US + SECOND_US) * 1000)
-UNSYNCED = file(
-    Kind.ACTIVE, state=State.ONLINE, extents=extents(900, per_mib=(900,)), mtime_ns=(NOW_US - SECOND_US) * 1000
-)
+DENSE = extents(900, per_mib=(900,))
+UNSYNCED = file(Kind.ACTIVE, state=State.ONLINE, extents=DENSE, mtime_ns=(NOW_US - SECOND_US) * 1000)
 REFUSED = {(DEVICE, 300): Refusal(NOW_US - SECOND_US, 1, 1, Reason.IO_ERROR, "why")}
 
 
@@ -317,9 +316,7 @@ def refused(of: JournalFile) -> dict[tuple[int, int], Refusal]:
         (fragmented("a", **JUST_NOW), {"volumes": (volume(free_bytes=KEEP_FREE),)}, (Reason.SETTLING, False)),
     ],
 )  # fmt: skip
-def test_a_skip_is_marked_where_now_would_do_the_file(
-    one: JournalFile, words: dict[str, Any], expected: tuple[Reason, bool]
-) -> None:
+def test_a_skip_says_where_now_helps(one: JournalFile, words: dict[str, Any], expected: tuple[Reason, bool]) -> None:
     assert marked(one, **words) == [expected]
 
 

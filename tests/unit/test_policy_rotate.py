@@ -67,9 +67,7 @@ def dense_in(dense_mib: int, size_mib: int, dense: int = 100, rest: int = 0, **w
 
 def archives(count: int, size_mib: int) -> tuple[JournalFile, ...]:
     """Archives that need nothing."""
-    return tuple(
-        file(stem=f"a{number:03}", inode=1000 + number, allocated_bytes=size_mib * MIB) for number in range(count)
-    )
+    return tuple(file(stem=f"a{one:03}", inode=1000 + one, allocated_bytes=size_mib * MIB) for one in range(count))
 
 
 def ended(*sizes_mib: int) -> tuple[JournalFile, ...]:
@@ -322,9 +320,7 @@ def test_a_rotation_that_waits_is_marked_where_now_would_make_it() -> None:
     one = active(per_mib=100, state=State.ONLINE, mtime_ns=NOW_US * 1000)
     given = host(one, instances=(young(nocow=False),))
     found = with_now(decided(given, config=KEEP_DATACOW), given, UPKEEP, KEEP_DATACOW)
-    assert {skip.path for skip in found.skipped} == {DIRECTORY, SYSTEM}, (
-        "--now rotates the file instead of rewriting it"
-    )
+    assert {skip.path for skip in found.skipped} == {DIRECTORY, SYSTEM}, "--now rotates the file"
     assert {(skip.reason, skip.now, skip.puts_off) for skip in found.skipped} == {(Reason.WINDOW_CLOSED, True, True)}
 
 

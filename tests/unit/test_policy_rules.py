@@ -135,9 +135,8 @@ def test_each_rule_at_its_boundary(rule: rules.Rule, one: Case, expected: Reason
 
 @pytest.mark.parametrize("problem", [Reason.BAD_HEADER, Reason.NOT_REGULAR, Reason.NOT_JOURNAL, Reason.UNREADABLE])
 def test_a_problem_is_said_in_its_own_words(problem: Reason) -> None:
-    assert rules.veto_unreadable(case(file(problem=problem, problem_detail="so it is"))) == Skip(
-        file().path, problem, "so it is"
-    )
+    one = file(problem=problem, problem_detail="so it is")
+    assert rules.veto_unreadable(case(one)) == Skip(one.path, problem, "so it is")
 
 
 # what would do harm
@@ -215,10 +214,9 @@ def test_a_compression_that_is_asked_for_by_name_is_obeyed_where_it_is_another(
     if verb is None:
         assert [skip.reason for skip in found.skipped] == [Reason.RECORDED]
     else:
-        assert [(action.action, action.reason, action.compress) for action in found.actions] == [
-            (verb, Reason.ASKED, asked)
-        ]
-        assert found.actions[0].extents_expected == (1 if asked == "no" else 256)
+        (action,) = found.actions
+        assert (action.action, action.reason, action.compress) == (verb, Reason.ASKED, asked)
+        assert action.extents_expected == (1 if asked == "no" else 256)
 
 
 def test_a_level_that_the_kernel_does_not_take_is_no_other_compression() -> None:
@@ -268,9 +266,7 @@ TORN = extents(5000)
         (file(Kind.UNCLEAN, extents=TORN), {**VAIN, "kind": Kind.ACTIVE}, None),
     ],
 )
-def test_an_archive_is_rewritten_once_and_again_when_it_changed_or_pays(
-    one: JournalFile, then: dict[str, Any], why: Reason | None
-) -> None:
+def test_an_archive_is_rewritten_once_until_changed(one: JournalFile, then: dict[str, Any], why: Reason | None) -> None:
     assert again(one, **then) is why
     assert reason(rules.veto_repeated_rewrite, case(one)) is None
 

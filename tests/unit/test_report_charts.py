@@ -104,9 +104,8 @@ def test_a_single_boot_is_no_giant_bar(number: int, columns: int, classes: list[
 
 
 def test_each_boot_has_its_seconds_and_one_without_its_finish_message_is_a_gap() -> None:
-    figure = boots(
-        [boot(2, userspace_us=None, flush_us=None), boot(1), boot(0, userspace_us=41_500_000, flush_us=25_000_000)]
-    )
+    silent, slow = boot(2, userspace_us=None, flush_us=None), boot(0, userspace_us=41_500_000, flush_us=25_000_000)
+    figure = boots([silent, boot(1), slow])
     assert heights(figure, "userspace") == [41.5, 2.0]
     assert heights(figure, "flush") == [25.0, 0.5]
     assert [row[1:] for row in cells(figure)] == [("unknown", "unknown"), ("2s", "500ms"), ("41.5s", "25s")]

@@ -78,9 +78,7 @@ def test_the_rights_of_the_effective_user_count() -> None:
         assert obstacles.find_unwritable("/usr", (), obstacles.read_mounts()).keys() == {"/usr"}
 
 
-async def test_an_append_during_a_run_closes_the_window_before_the_next_piece(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_append_ends_the_window_before_the_next_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory, journal, closes_us = f"{tmp_path}", tmp_path / "system.journal", list[int | None]()
     engine = Engine(Config(), directories=(directory,), state_directory=directory)
     put_empty(journal, 0)
