@@ -198,12 +198,6 @@ def _items(rows: Iterable[tuple[str, str]]) -> Callable[[str], Iterator[str]]:
     return lambda _: iter(lines)
 
 
-def _example(name: str) -> Iterator[str]:
-    """Yield a command with its output. tests/btrfs/test_bus_daemon.py makes these files on a real bus."""
-    text = (HERE / "shown" / f"{name}.txt").read_text().replace('"@version@"', f'"{__version__}"'.ljust(11))
-    yield from roff.example(text.replace("@version@", __version__).splitlines())
-
-
 def _changelog(_: str) -> Iterator[str]:
     """Yield the changelog's Markdown as man(7): headings, paragraphs and bullets."""
     text = re.sub(r"\[([^]]+)\]\(([^)]+)\)", r"\1 (\2)", CHANGELOG.read_text())
@@ -258,5 +252,4 @@ MACROS: Final[dict[str, Callable[[str], Iterator[str]]]] = {
     ),
     "interface": interfaces.describe_interface,
     "file_keys": interfaces.list_keys,
-    "shown": _example,
 }

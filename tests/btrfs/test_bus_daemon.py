@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Jobs over the bus on real files: signals in order, cancel, pause. Nonsense is sent by tests/trust/caller.py.
-
-What the documentation shows of the bus is made here: JOURNALKEEPER_WRITE_DOCS=1 writes it anew.
-"""
+"""Jobs over the bus on real files: signals in order, cancel, pause. Nonsense is sent by tests/trust/caller.py."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import select
 import subprocess
 import time
@@ -19,11 +14,10 @@ from typing import Any, Final
 
 import pytest
 
-from journalkeeper import __version__
 from journalkeeper.bus import names, server
 from tests import bus as beds
 from tests.btrfs.journals import QUICK, extents
-from tests.bus import REPOSITORY, PrivateBus
+from tests.bus import PrivateBus
 from tests.daemon import Daemon
 from tests.journal_files import put
 from tests.patience import eventually
@@ -34,7 +28,6 @@ WATCH_ONLY: Final = "[Budget]\nBytesPerDay=0\n[Nocow]\nNocow=no\n"
 """The service's own work is none; jobs with `now` wait for no budget, and rewrite files without +C on directories."""
 
 NOW: Final = ("0", "", "4")
-SHOWN: Final = REPOSITORY / "configs" / "man" / "shown"
 
 
 @pytest.fixture(scope="module")
@@ -158,43 +151,3 @@ def test_a_pause_holds_the_services_own_work_and_no_job(
     assert eventually(lambda: not read(bus, "Paused"))
     assert eventually(lambda: extents(path) < before / 10)
     assert eventually(lambda: read(bus, "LastRunUSec") > 0)
-
-
-# What the documentation shows
-
-COMMANDS: Final = {
-    "busctl-introspect": ["busctl", "introspect", names.BUS_NAME, names.MANAGER_PATH, names.MANAGER],
-    "gdbus-introspect": [
-        *("gdbus", "introspect", "--system", "--only-properties"),
-        *("--dest", names.BUS_NAME, "--object-path", names.MANAGER_PATH),
-    ],
-    "busctl-get-property": [
-        *("busctl", "--json=short", "get-property", names.BUS_NAME, names.MANAGER_PATH, names.MANAGER),
-        *("State", "Directories", "FileCount", "BudgetLeft"),
-    ],
-}
-PLACE: Final = (
-    'mount -t tmpfs none /var/log && mkdir /var/log/journal && mount --bind "$0" /var/log/journal && exec "$@"'
-)
-
-
-@pytest.mark.parametrize("shown", COMMANDS)
-def test_the_man_page_shows_the_interfaces_of_the_bus(
-    bus: PrivateBus, machine: Path, tmp_path: Path, shown: str
-) -> None:
-    """Columns are as wide as a release of the tools likes them, so words are compared."""
-    wrapper = ["unshare", "--mount", "--propagation", "private", "sh", "-c", PLACE, f"{machine.parent}"]
-    with Daemon(tmp_path, Path("/var/log/journal"), bus, "[Nocow]\nNocow=no\n", wrapper=wrapper):
-        assert eventually(lambda: read(bus, "State") == "idle")
-        words = COMMANDS[shown]
-        done = bus.run(*words, check=True)
-        file = SHOWN / f"{shown}.txt"
-        text = f"$ {' '.join(words)}\n" + "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
-        text = re.sub(rf"([\"']){re.escape(__version__)}([\"'])", r"\1@version@\2", text)
-        text = re.sub(r"( History = ).*;", r"\1[...];", text)  # a record takes 400 columns
-        text = re.sub(r"(\.History .*aa\{sv\} +).* (\S+)", r"\g<1>...                  \2", text)
-        text = re.sub(r"(?m)^(\S+ +\S+ +\S+ +.{,20}?)   {20,}(\S+)$", lambda found: f"{found[1]:67} {found[2]}", text)
-        if os.environ.get("JOURNALKEEPER_WRITE_DOCS") == "1":
-            file.parent.mkdir(exist_ok=True)
-            file.write_text(text)
-        assert [line.split() for line in file.read_text().splitlines()] == [line.split() for line in text.splitlines()]
