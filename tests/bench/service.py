@@ -10,15 +10,14 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from journalkeeper.probe import who
 from journalkeeper.probe.bed import Bed
-from journalkeeper.probe.scratch_volume import run
 from tests.bench.figures import REPOSITORY, Option
 from tests.daemon import Daemon
 from tests.volumes import extents
@@ -113,10 +112,6 @@ PIECES = r"DEFRAG|sync_file_range\(.*SYNC_FILE_RANGE_WRITE|fsync\(.*\.journal|fd
 """The calls that write an active or archived file, without the one that waits for journald's writes."""
 
 
-TRACING = Path("/sys/kernel/tracing")
-MOUNTING = threading.Lock()
-"""Only one thread of a bench mounts tracefs."""
-
 FSYNC = re.compile(r"-(\d+)\s+\[\d+\]\s+\S+\s+([\d.]+): sys_fsync(\(| -> )")
 
 
@@ -126,28 +121,19 @@ def fsyncs(pid: int) -> Iterator[list[Call]]:
 
     An instance of tracefs costs a microsecond for each call. strace would stop the process and lengthen the calls.
 
-    Raises: RuntimeError if events were lost, OSError or CalledProcessError without tracefs.
+    Raises: RuntimeError if events were lost, KeeperError without tracefs.
     """
     found: list[Call] = []
-    with MOUNTING:
-        if not (TRACING / "instances").exists():
-            run("mount", "-t", "tracefs", "tracefs", TRACING)  # in the mount namespace of the bench
-    instance = TRACING / f"instances/journalkeeper-bench-{pid}"
-    instance.mkdir()
-    try:
-        (instance / "trace_clock").write_text("mono")
+    with who.trace() as instance:
         (instance / "options/event-fork").write_text("1")
         (instance / "set_event_pid").write_text(" ".join(os.listdir(f"/proc/{pid}/task")))
-        for name in ("sys_enter_fsync", "sys_exit_fsync"):
-            (instance / f"events/syscalls/{name}/enable").write_text("1")
+        (instance / "trace").write_text("")  # of others, until now
         yield found
         (instance / "tracing_on").write_text("0")
         lost = re.findall(r"overrun: (\d+)", "".join(one.read_text() for one in instance.glob("per_cpu/*/stats")))
         if any(map(int, lost)):
             raise RuntimeError(f"tracefs lost events of process {pid}: {' '.join(lost)}")
         found += sorted(_pair_calls((instance / "trace").read_text(), time.time() - time.monotonic()))
-    finally:
-        instance.rmdir()
 
 
 def _pair_calls(trace: str, wall_s: float) -> Iterator[Call]:
