@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All attacks, one after the other: python -m tests.trust [--sample] [--kinds A,B] [--seed N] [--write]
+"""All attacks in their long form, one after the other: python -m tests.trust [--write]
 
 Each kind is a module, which prints what it finds and ends with a row. The command of a row repeats it. The exit status
 is 0 if nothing was lost and nothing is wrong. --write puts the rows into configs/man/shown/trust.txt, from which
-journalkeeper-trust(7) has its table.
+journalkeeper-trust(7) has its table. The sample of a kind is run by test_suite.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -43,9 +42,10 @@ KINDS: Final = {
 }
 
 
-def run(kind: Kind, words: Sequence[str]) -> Row:
+def run(kind: Kind) -> Row:
     """Run a kind as a process, and print what it prints. Return its row; one with a trouble if it printed none."""
-    command = [sys.executable, "-m", f"tests.trust.{kind.module}", *words]
+    table.say(f"\n# {kind.command}")
+    command = [sys.executable, "-m", f"tests.trust.{kind.module}", *kind.long.split()]
     printed = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as process:
         assert process.stdout is not None
@@ -70,24 +70,11 @@ def write(rows: dict[str, Row]) -> None:
 
 
 def main() -> int:
-    """Run the kinds that were asked for. Return 0 if all rows are fine, else 1."""
+    """Run all kinds. Return 0 if all rows are fine, else 1."""
     words = argparse.ArgumentParser(prog="python -m tests.trust")
-    words.add_argument("--sample", action="store_true", help="a few points of each kind, for CI")
-    words.add_argument("--kinds", default=",".join(KINDS), help="only these (%(default)s)")
-    words.add_argument("--seed", help="of each kind")
     words.add_argument("--write", action="store_true", help=f"write the rows into {TABLE.name}")
     asked = words.parse_args()
-    chosen = asked.kinds.split(",")
-    if unknown := set(chosen) - KINDS.keys():
-        words.error(f"no such kind: {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
-    if asked.sample and asked.write:
-        words.error("the table is of the long form: --sample cannot be written into it")
-    rows: dict[str, Row] = {}
-    for name in chosen:
-        kind = KINDS[name]
-        table.say(f"\n# {name}: {kind.command}")
-        given = kind.sample if asked.sample else kind.long
-        rows[name] = run(kind, [*given.split(), *(["--seed", asked.seed] if asked.seed else [])])
+    rows = {name: run(kind) for name, kind in KINDS.items()}
     for name, row in rows.items():
         table.say(f"{name}: {row}")
     if asked.write:
