@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Every parser of what somebody else wrote, as a check of any bytes: a value within its bounds, or its error.
+"""Every parser of what a stranger can write, as a check of any bytes: a value within its bounds, or its error.
 
 A check returns if its parser kept its word and raises AssertionError or what the parser should not have
 raised. CHECKS has them by name, and SEEDS has inputs that get far; tests/unit/test_parsers.py gives them inputs.
@@ -12,23 +12,19 @@ import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 from unittest.mock import Mock, patch
 
-from journalkeeper.btrfs import fiemap, mtime_note, placement
+from journalkeeper.btrfs import fiemap, placement
 from journalkeeper.bus import contract
 from journalkeeper.bus import names as bus_names
 from journalkeeper.bus.connection import FIXED, Connection, measure_message
 from journalkeeper.config import files, validation
 from journalkeeper.execute import inplace
 from journalkeeper.journald import conf, entries, header, names
-from journalkeeper.model import Extents, Kind, Outcome, Past
+from journalkeeper.model import Extents, Kind
 from journalkeeper.model.errors import ConfigError, UsageError
-from journalkeeper.model.history import Counters, Run, Sample, Totals
-from journalkeeper.model.run import Wait
-from journalkeeper.model.schema import parse_record
-from journalkeeper.model.units import U64_MAX, escape, parse_bool, parse_compression, parse_size, parse_span_us
+from journalkeeper.model.units import U64_MAX, escape
 from tests.bus import raw_call
 from tests.journal_files import header as make_header
 from tests.journal_files import journal
@@ -63,10 +59,6 @@ class Bytes:
     def pick(self, options: Sequence[T]) -> T:
         """One of these."""
         return options[self.number() % len(options)]
-
-    def name(self) -> str:
-        """A short text of any bytes."""
-        return os.fsdecode(self.take(self.number()))
 
     def text(self) -> str:
         """A short text as a bus carries it."""
@@ -137,23 +129,6 @@ def check_configuration(data: bytes) -> None:
     except ConfigError as error:
         problems = error.problems or (("", 0, "", ""),)
     assert all(file == "/etc/x.conf" and number > 0 and what for file, number, _, what in problems)
-
-
-def check_value(data: bytes) -> None:
-    """A size, a span, a compression or a word for yes or no: each parser is given the text."""
-    text = data.decode(errors="replace")
-    bounded(parse_size, text, U64_MAX)
-    bounded(parse_span_us, text, U64_MAX)
-    for parse in (parse_compression, parse_bool):
-        with suppress(ValueError):
-            found = parse(text)
-            assert found is None or isinstance(found, tuple | bool)
-
-
-def bounded(parse: Callable[[str], int], text: str, most: int) -> None:
-    """A number from 0 to `most`, or a ValueError."""
-    with suppress(ValueError):
-        assert 0 <= parse(text) <= most
 
 
 # the kernel's answers
@@ -283,61 +258,14 @@ async def _receive(parts: list[bytes]) -> list[bytes]:
     return received
 
 
-# the record
-
-
-READS: Final[tuple[Any, ...]] = (Past, Outcome, Run, Counters, Wait, Sample, Totals)
-
-
-def check_row(data: bytes) -> None:
-    """One row of one table, its columns of any type that SQLite has."""
-    found = Bytes(data)
-    kind = found.pick(READS)
-    row: dict[str, Any] = {name: _column(found) for name in kind._fields}
-    try:
-        made = parse_record(kind, row)._asdict()
-    except ValueError:  # it leaves the row out (record.Record)
-        return
-    assert all(
-        value >= 0
-        for name, value in made.items()
-        if isinstance(value, int | float) and name not in {"mtime_ns", "bytes_reclaimed"}
-    )
-
-
-def _column(found: Bytes) -> object:
-    kinds: tuple[Callable[[], object], ...] = (
-        lambda: None,
-        lambda: struct.unpack("<d", found.take(8).ljust(8, b"\0"))[0],
-        lambda: found.take(found.number()),
-        found.text,
-        lambda: found.pick(("compress", "done", "fragmented", "skipped", "rewrite", "failed", "archived")),
-        lambda: int.from_bytes(found.take(8).ljust(8, b"\0"), "little", signed=True),
-        lambda: found.number(4),
-    )
-    return found.pick(kinds)()
-
-
-def check_note(data: bytes) -> None:
-    """The xattr with a file's time, which may be anybody's."""
-    numbers = [int(word) for word in data.split() if word.isdigit()]
-    status: Any = SimpleNamespace(
-        st_size=numbers[1] if len(numbers) > 1 else 0, st_mtime_ns=numbers[-1] % (1 << 63) if numbers else 0
-    )
-    assert abs(mtime_note.find_mtime_ns(data, status)) < 1 << 63
-
-
 CHECKS: Final[Mapping[str, Callable[[bytes], None]]] = {
     "header": check_header,
     "name": check_name,
     "entries": check_entries,
     "configuration": check_configuration,
-    "value": check_value,
     "fiemap": check_fiemap,
     "options": check_options,
     "messages": check_messages,
-    "row": check_row,
-    "note": check_note,
 }
 
 _HEADER = make_header(
@@ -377,13 +305,10 @@ SEEDS: Final[Mapping[str, Sequence[bytes]]] = {
     ],
     "entries": [b"\x20\0\0" + journal(_ENTRIES, compact=compact) for compact in (False, True)],
     "configuration": [(1 << 34).to_bytes(8, "little") + _CONFIGURATION],
-    "value": [b"1.5G 3K", b"1h 30min 2.5s", b"2026-11-21 10:00:00.5 UTC", b"@1795255200", b"3 days ago", b"zstd:3"],
     "fiemap": [(1 << 20).to_bytes(6, "little") + bytes([kind]) + _ROWS for kind in range(6)],
     "options": [b"\0" + b"\1" + bytes([option]) + b"\1\1\1\3abc" * 2 for option in range(9)],
     "messages": [
         *(b"\7\0" + _PLAN, b"\xff\0" + _PLAN * 3, b"\1\0" + b"B" + _PLAN[1:]),
         *(b"\x40\0" + _LONG_BODY + _PLAN, b"\xff\1" + _LONG_PATH + _LONG_BODY),
     ],
-    "row": [bytes([table_, 0]) + b"\6\1\2\3\4" * 6 + b"\4\0\4\1\4\2" + b"\2\1a" for table_ in range(8)],
-    "note": [b"1700000000000000000 8388608 1700000000000000001"],
 }
