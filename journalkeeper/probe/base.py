@@ -61,7 +61,7 @@ class Measurement:
     writes: Writes | None = None
 
     def describe_verdict(self, limit_ns: int, source: str) -> str:
-        """Return the losses, the causes, and whether the longest judged wait exceeds the limit, as sentences."""
+        """Return sentences: the losses, the causes, and the slowest judged series against the limit from `source`."""
         limit = f"{spell_time(limit_ns / 1e9)} ({source})"
         slowest = max(self.judged or self.series, key=lambda series: max(series.waits_ns, default=0))
         worst_ns = max(slowest.waits_ns, default=0)
@@ -78,7 +78,10 @@ class Measurement:
 
 
 def schedule(rate: float, count: int) -> Iterator[int]:
-    """Sleep until each of `count` planned times, `rate` a second from now on, and yield it (CLOCK_MONOTONIC, ns)."""
+    """Sleep until each of `count` planned times, `rate` a second from now on, and yield it (CLOCK_MONOTONIC, ns).
+
+    A slow caller gets each time late, and misses none.
+    """
     began_ns = time.monotonic_ns()
     for number in range(count):
         planned_ns = began_ns + int(number * 1e9 / rate)
@@ -88,9 +91,9 @@ def schedule(rate: float, count: int) -> Iterator[int]:
 
 
 def read_lines(fd: int) -> Iterator[list[bytes]]:
-    """Yield the whole lines that have arrived, without newlines, at least every MOMENT_S, until the end of the data.
+    """Yield the whole lines that have arrived, without newlines, until the end of the data; [] after an idle MOMENT_S.
 
-    Raises: OSError.
+    A last line without a newline is dropped. Raises: OSError.
     """
     rest = b""
     while True:

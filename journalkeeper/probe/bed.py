@@ -154,7 +154,7 @@ class PrivateJournald(ExitStack):
         self._socket.send("".join(f"{name}={value}\n" for name, value in values.items()).encode())
 
     def sync(self) -> None:
-        """Make journald sync its files, and wait until the active file is no longer ONLINE.
+        """Signal journald to sync its files, every AGAIN_S until the active file is no longer ONLINE.
 
         Raises: KeeperError if that takes a minute, and as `pid`.
         """
@@ -183,11 +183,11 @@ class PrivateJournald(ExitStack):
         Raises: OSError if journald is not running; KeeperError if it does not follow within a minute.
         """
         for _ in range(flushes):
-            self._log(messages)
+            self._log_traffic(messages)
             wait_until(lambda: self.state() == ONLINE, "private journald: it did not take the messages")
             self.sync()
 
-    def _log(self, messages: int) -> None:
+    def _log_traffic(self, messages: int) -> None:
         for fields in itertools.islice(self._traffic, messages):
             self.log(fields.pop("MESSAGE"), **fields)
 
@@ -200,13 +200,12 @@ class PrivateJournald(ExitStack):
         return archive
 
     def boot(self, messages: int) -> None:
-        """Start journald as a boot does, and log `messages` messages to its own /run; `flush` moves them to
-        `directory`.
+        """Start the stopped journald as a boot does, and log `messages` messages, which stay in its /run until `flush`.
 
         Raises: KeeperError.
         """
         self.start(flushed=False)
-        self._log(messages)
+        self._log_traffic(messages)
         run(*self.inside, "journalctl", "--sync")
 
     def flush(self) -> None:

@@ -143,7 +143,7 @@ def compare(directory: Path, wanted: int, iops: int | None, report: Report) -> L
 
 
 def find_throttle(volume: ScratchVolume, iops: int | None) -> int:
-    """Return the limit that this kernel can keep: `iops`, for None DEFAULT_IOPS, or else 0.
+    """Try `iops` (None: DEFAULT_IOPS), remove the limit again, and return it, or 0 if None and it cannot be set.
 
     Raises: KeeperError or OSError if a limit was requested and this kernel cannot limit.
     """
@@ -186,20 +186,22 @@ def _simulate_days(place: Bed, strategy: Strategy, flushes: int, report: Report)
 
 
 def _run_act(place: Bed, command: str) -> None:
-    """Run a shell command inside; $STATE_DIRECTORY is the image's directory, and Python finds this journalkeeper."""
+    """Run a shell command, unless "", in journald's namespaces, with the environment that `journalkeeper` needs."""
     if command:
         environment = ("env", f"STATE_DIRECTORY={place.volume.base}", f"PYTHONPATH={PACKAGE}")
         run(*place.journald.inside, *DIE_WITH_US, *environment, "sh", "-c", command)
 
 
 def _log_and_commit(place: Bed, flushes: int, strategy: Strategy) -> None:
+    """Log the messages of so many flushes, let journald sync at one of `strategy.every`, and commit the filesystem."""
     syncs = max(1, flushes // strategy.every)
     place.journald.age(syncs, MESSAGES * flushes // syncs)
     run("btrfs", "filesystem", "sync", place.volume.mountpoint)
 
 
 def _measure_strategy(place: Bed, strategy: Strategy, iops: int, report: Report) -> Measured:
-    """Measure the journal that one strategy left. Each step changes the files that the steps before it measure."""
+    """Measure the files that one strategy left, two cold reads, and the boot flush after the last `at_night`."""
+    # in this order, because each step changes the files that the steps before it measure
     volume, journald = place.volume, place.journald
     journald.stop()
     counted = used = 0

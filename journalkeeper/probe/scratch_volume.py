@@ -195,7 +195,7 @@ class ScratchVolume(ExitStack):
     def throttle(self, iops: int) -> None:
         """Limit the first device to `iops` reads and `iops` writes a second; 0 removes the limit.
 
-        The limit is that of this process's cgroup (io.max), or of blkio's root group.
+        The limit is that of this process's cgroup (io.max), or of blkio's root group. An unchanged limit is not set.
 
         Raises: KeeperError if the kernel has neither; OSError if the limit cannot be written.
         """

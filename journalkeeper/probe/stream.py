@@ -68,8 +68,11 @@ class Relay:
         """Without empty lines, which journald does not store."""
         self._found = 0
 
-    def run(self, program: socket.socket, channel: socket.socket) -> None:
-        """Pass on what `program` sends, until its end. Raises: KeeperError if journald no longer takes it."""
+    def pass_on(self, program: socket.socket, channel: socket.socket) -> None:
+        """Record and send to `channel` the data from `program`, until its end; then shut `channel` down for writing.
+
+        Raises: KeeperError if journald no longer takes it.
+        """
         rest, last_ns = b"", time.monotonic_ns()
         while data := program.recv(1 << 20):
             now_ns = time.monotonic_ns()
@@ -168,9 +171,9 @@ def measure(asked: Namespace, found: Measurement, sockets: Path = SOCKETS) -> No
 
 @contextmanager
 def _run(asked: Namespace, tag: str, sockets: Path, relay: Relay) -> Iterator[tuple[Program, Future[None]]]:
-    """Run the command in a process group of its own, and pass its output on to journald until the block ends.
+    """Run the command under timeout(1) for at most --seconds, and pass its output on to journald.
 
-    Raises: KeeperError if it cannot be run, or as `Relay.run`.
+    The end of the block terminates it. Raises: KeeperError if it cannot be run, or as `Relay.pass_on`.
     """
     if shutil.which(asked.argv[0]) is None:
         raise KeeperError(f"{escape(asked.argv[0])}: no such command")
@@ -181,7 +184,7 @@ def _run(asked: Namespace, tag: str, sockets: Path, relay: Relay) -> Iterator[tu
         with theirs:
             out = theirs.fileno()
             program = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env)
-        passing = pool.submit(relay.run, ours, channel)
+        passing = pool.submit(relay.pass_on, ours, channel)
         try:
             yield program, passing
         finally:
@@ -193,9 +196,9 @@ def _run(asked: Namespace, tag: str, sockets: Path, relay: Relay) -> Iterator[tu
 
 @contextmanager
 def _follow(tag: str, sockets: Path, directory: str | None) -> Iterator[Iterator[list[bytes]]]:
-    """Start `journalctl --follow` for a new identifier, and yield its later lines.
+    """Log a test line for the new identifier `tag`, and yield the `read_lines` of a `journalctl --follow` after it.
 
-    journalctl has shown a test line by then.
+    Raises: KeeperError if journalctl does not show the test line within PATIENCE_S.
     """
     with _connect_stream(tag, sockets) as channel:
         channel.send(b"ready\n")

@@ -58,8 +58,11 @@ class Tally:
         self.running: dict[int, tuple[Series, int]] = {}
         """The row and the start (ns) of the call of each thread."""
 
-    def take(self, line: bytes) -> None:
-        """Add an event. A name in the line can contain a line break and lag behind, so that of /proc is taken."""
+    def count_event(self, line: bytes) -> None:
+        """Record the begin of a call, or its end with its duration. A line with ": sys_" of an unknown form is unread.
+
+        Other lines are ignored. Names are from /proc: that in the line can contain a line break and lag behind.
+        """
         event = EVENT.search(line)
         if event is None:
             self.unread += b": sys_" in line
@@ -85,7 +88,7 @@ def trace() -> Iterator[Path]:
 def measure(asked: Namespace, found: Measurement, pid: int | None = None) -> None:
     """Watch the calls of process `pid` or of all for --seconds; the verdict is about those of journald's main thread.
 
-    Raises: as `trace`.
+    A call that still runs at the end counts with its time so far. Raises: as `trace`.
     """
     tally = Tally()
     with trace() as place, open(place / "trace_pipe", "rb", buffering=0) as pipe:
@@ -97,7 +100,7 @@ def measure(asked: Namespace, found: Measurement, pid: int | None = None) -> Non
         try:
             for lines in read_lines(pipe.fileno()):
                 for line in lines:
-                    tally.take(line)
+                    tally.count_event(line)
                 if time.monotonic_ns() >= until_ns:
                     (place / "tracing_on").write_text("0")
                     if not lines:
@@ -115,7 +118,7 @@ def measure(asked: Namespace, found: Measurement, pid: int | None = None) -> Non
 
 
 def _find_process(tid: int) -> str:
-    """Return the name of a thread's process, and that of the thread if it has one of its own."""
+    """Return "PROCESS", "PROCESS/THREAD" if the thread has another name, or "process TID, which ended"."""
     with suppress(OSError, IndexError):  # the directory of a process that just ended can be empty
         threads = os.listdir(f"/proc/{tid}/task")  # the main one is the first
         names = [Path(f"/proc/{one}/comm").read_text()[:-1] for one in (threads[0], tid)]

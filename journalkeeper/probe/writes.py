@@ -83,6 +83,7 @@ def count_logged(*options: str, directory: str) -> int:
 
 
 def _count_dirtied(pid: int) -> int:
+    """Return the bytes of the pages that a process dirtied so far. Raises: KeeperError if it has ended."""
     try:
         return int(psutil.Process(pid).io_counters().write_bytes)
     except psutil.NoSuchProcess as error:

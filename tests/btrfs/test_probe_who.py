@@ -179,5 +179,5 @@ def test_a_process_that_ends_between_two_reads_has_no_name(monkeypatch: pytest.M
     """In the whole suite the directory of its threads was seen empty."""
     monkeypatch.setattr(os, "listdir", lambda path: [])
     tally = who.Tally()
-    tally.take(b"x-12 [000] ..... 1.000001: sys_fsync(fd: 3)")
+    tally.count_event(b"x-12 [000] ..... 1.000001: sys_fsync(fd: 3)")
     assert next(iter(tally.rows)).startswith("process 12, which ended: fsync ")
