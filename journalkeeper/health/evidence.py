@@ -80,7 +80,7 @@ own reserve for it on a small volume, is tens of MiB."""
 
 
 def lacks_room(volume: Volume) -> bool:
-    """Return whether the volume, or the quota of the subvolume, has less than ROOM_BYTES left."""
+    """Return whether less than ROOM_BYTES are left for data or for metadata, or by the quota of the subvolume."""
     room_bytes = min(volume.free_bytes, volume.metadata_free_bytes) + volume.unallocated_bytes
     return lacks_quota(volume) or room_bytes < ROOM_BYTES
 
@@ -245,7 +245,7 @@ def find_unit(units: tuple[Unit, ...], name: str) -> Unit:
 def is_up(units: tuple[Unit, ...]) -> bool:
     """Return whether work on the journal goes on: by the service, or by the timer that runs `defrag` in its place.
 
-    A unit that `units` lacks is inactive.
+    A service that starts, or that its own timer will start, counts unless it has failed. A missing unit is inactive.
     """
     service, timer, instead = (find_unit(units, name) for name in (SERVICE, TIMER, DEFRAG_TIMER))
     running = service.active in {"active", "reloading", "activating"} or timer.sub == "waiting"

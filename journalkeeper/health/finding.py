@@ -119,7 +119,7 @@ def supply(function: Callable[..., T], evidence: Evidence) -> T | Unknown:
 
 
 def _find_unseen(rule: Rule, look: Look | Unknown) -> Unknown | None:
-    """Return Unknown for a rule on files that found nothing, if some files could not be looked at."""
+    """Return Unknown for a rule on `files` or `places`, if files other than another user's could not be looked at."""
     if isinstance(look, Unknown) or not {"files", "places"} & rule.__annotations__.keys():
         return None
     found = [file for file in look.host.files if file.problem in UNSEEN]

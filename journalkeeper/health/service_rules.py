@@ -81,6 +81,7 @@ def keeper_down(evidence: Evidence) -> Answers:
     """Neither the service nor the timer that replaces it runs, so nothing keeps the journal in order.
 
     The timer is journalkeeper-defrag.timer. Without an enabled service, a run by hand in the last two days is enough.
+    A service that runs but is not on the bus is a problem, too. Where no journal directory is on btrfs, there is none.
     Unknown if the states of the units cannot be read, and for the first minute of a start.
     """
     look, units = evidence.look, evidence.units
@@ -115,6 +116,7 @@ def keeper_down(evidence: Evidence) -> Answers:
 
 
 def _describe_down(service: Unit, timer: Unit) -> tuple[str, ...]:
+    """Return the state of a service that does not run, as a part of a sentence, and then the remedies."""
     if service.has_failed:
         again = "; systemd will start it again" if service.sub == "auto-restart" else ""
         return f"has failed ({service.result or service.sub}{again})", LOG, RESTART
@@ -186,7 +188,7 @@ def directory_unwritable(unwritable: tuple[tuple[str, Obstacle], ...]) -> Answer
     """The service may not write to one of its directories, or it is mounted read-only.
 
     They are the journal directories, that of the history and that of Textfile=. One problem for all paths, with the
-    remedy for the first.
+    obstacle and the remedy of the first.
     """
     if unwritable:
         paths, (sentence, remedy) = [path for path, _ in unwritable], unwritable[0][1].value
@@ -261,6 +263,7 @@ def volume_full(present: Present) -> Answers:
 
 
 def _list_space_commands(directory: str, volume: Volume | None = None) -> tuple[str, ...]:
+    """Return commands that free or show space. Only with `volume` is one a balance."""
     where = quote(directory)
     snapshots = f"btrfs subvolume list -s {where}   # btrfs subvolume delete SNAPSHOT"
     found = (f"journalctl -D {where} --vacuum-size=256M", snapshots, f"btrfs filesystem usage {where}")

@@ -47,7 +47,7 @@ Place = tuple[Instance, Volume]
 
 
 def volatile(storage: Storage) -> Answers:
-    """The journal is kept in memory, or nowhere: it ends with the boot, and no file needs care. Advice."""
+    """The journal is in memory, or nowhere: by Storage=, or because journald does not use /var/log/journal. Advice."""
     if storage.storage in {"volatile", "none"}:
         where = "in memory only" if storage.storage == "volatile" else "nowhere"
         sentence = f"Storage={storage.storage} keeps messages {where}: none of them outlives the boot."
@@ -78,7 +78,7 @@ def nocow_redundant(places: list[Place], look: Look) -> Answers:
 
     One advice for all directories on dup, raid1, raid10, raid1c3, raid1c4, raid5 and raid6, none for unknown profiles.
     """
-    if found := [place for place in _select(places, look, Reason.REDUNDANT) if place[0].nocow]:
+    if found := _find_nocow_despite(places, look, Reason.REDUNDANT):
         where = [one.directory for one, _ in found]
         profiles = sorted({volume.data_profile for _, volume in found})
         sentence = f"{list_names(where)} is NOCOW on {' and '.join(profiles)}: no checksum shows which copy is good."
@@ -90,7 +90,7 @@ def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
 
     One advice for all directories on volumes that keep one copy of the data.
     """
-    if found := [place for place in _select(places, look, Reason.SNAPSHOTS) if place[0].nocow]:
+    if found := _find_nocow_despite(places, look, Reason.SNAPSHOTS):
         where, clause = [one.directory for one, _ in found], nocow.find_snapshots(*found[0], look.host)
         sentence = f"{list_names(where)} is NOCOW, and {clause}: its files fragment anyway, without checksums."
         yield advice(sentence, *_list_datacow_commands(where), directories=where)
@@ -99,7 +99,8 @@ def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
 def pinned_by_snapshots(files: Files, look: Look) -> Answers:
     """Snapshots keep the data of journal files: deleting a file frees no space until they are deleted.
 
-    One advice from 16 MiB of shared data, with the number of snapshots of the subvolume if btrfs could be asked.
+    One advice from 16 MiB of shared data, with the number of snapshots of the subvolumes if btrfs could be asked.
+    Data in a subvolume that is known to have no snapshots does not count.
     """
     snapshots = {volume.device: volume.snapshots for volume in look.host.volumes}
     shared = [file for file in files if file.extents.shared_bytes and snapshots.get(file.device) != 0]
@@ -124,7 +125,7 @@ def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> 
     live, units = evidence.service, evidence.units
     at_work = not live.paused if isinstance(live, Manager) else not isinstance(units, Unknown) and is_up(units)
     cases = Cases(look.host, Request(now=True), config)
-    found = [] if at_work else [file for file in files if _is_due(file, cases)]
+    found = [] if at_work else [file for file in files if _needs_rewrite(file, cases)]
     found.sort(key=lambda file: (-file.extents.total, file.path))
     every = Sums.of(found)
     if every.extents - every.ideal_extents >= MANY_EXTENTS:
@@ -177,24 +178,27 @@ def waits(journal: Journal, now_us: int) -> Answers:
         yield advice(sentence, "journalkeeper scan", "journalkeeper plan", **facts, units_worst_us=waits_us)
 
 
-def _is_due(file: JournalFile, cases: Cases) -> bool:
+def _needs_rewrite(file: JournalFile, cases: Cases) -> bool:
+    """Return whether the file is fragmented, and no rule vetoes its rewrite."""
     return is_fragmented(file, None, cases.config) and next(vetoes(Case(file, cases)), None) is None
 
 
-def _select(places: list[Place], look: Look, reason: Reason) -> list[Place]:
-    """Return the places where Nocow=auto has `reason`, whatever the configuration has in Nocow=."""
-    decided = [(place, nocow.decide(*place, look.host, Config())) for place in places]
+def _find_nocow_despite(places: list[Place], look: Look, reason: Reason) -> list[Place]:
+    """Return the places that are NOCOW although `reason` speaks against it under Nocow=auto, whatever is configured."""
+    decided = [(place, nocow.decide(*place, look.host, Config())) for place in places if place[0].nocow]
     return [place for place, decision in decided if decision is not None and decision.reason is reason]
 
 
 def _list_datacow_commands(directories: list[str]) -> tuple[str, ...]:
-    """Return shell commands that make journald's next files in `directories` copy-on-write, also after a boot."""
+    """Return shell commands that make new files in `directories` copy-on-write, also after a boot, and then rotate."""
     keep = "ln -sf /dev/null /etc/tmpfiles.d/journal-nocow.conf"
     return (keep, *(f"chattr -C {quote(path)}" for path in directories), "journalctl --rotate")
 
 
 def _list_subvolume_commands(look: Look, shared: list[JournalFile]) -> tuple[str, ...]:
-    """Return `isolate` for files of /var/log/journal outside a subvolume of its own, else the list of snapshots."""
+    """Return the two commands of `isolate` if a file of /var/log/journal is outside a subvolume of its own, else one
+    that lists the snapshots.
+    """
     owned = {volume.device for volume in look.host.volumes if volume.own_subvolume}
     if any(file.path.startswith("/var/log/journal/") and file.device not in owned for file in shared):
         return ("journalkeeper isolate", "journalkeeper isolate --apply")

@@ -65,8 +65,8 @@ def judge_present(present: Present, now_us: int) -> Verdict:
 def present(evidence: Evidence) -> Present | Unknown:
     """Return the facts from which rules judge the work, or Unknown with the reason.
 
-    A service that answers has judged its own facts: then only `looked` is set. Without a service, the facts come from
-    the history.
+    A service that answers has judged its own facts: then only `looked` is set. Without a service, the facts are the
+    waiting files in the history, and the failures since the last run began.
     """
     service, record = evidence.service, evidence.record
     if isinstance(service, Manager):
@@ -104,8 +104,8 @@ def find_failures(outcomes: Iterable[Outcome]) -> list[Skip]:
 def still_failing(before: Iterable[Skip], decided: Mapping[str, object]) -> list[Skip]:
     """Return the failures of `before` that remain after a new plan, in the same order.
 
-    `decided` has the plan's decision for each path. A skip for the same reason keeps a failure. A delayed action
-    (`puts_off`) keeps it, too, except FREE_SPACE.
+    `decided` has the plan's decision for each path. A skip for the same reason keeps a failure. A skip that delays an
+    action (`puts_off`) keeps every failure except one of FREE_SPACE.
     """
     return [
         one
@@ -130,6 +130,7 @@ def describe_waits(skipped: Iterable[Skip]) -> str:
 
 
 def _describe_end(skip: Skip) -> str:
+    """Return what the file waits for: the detail of QUIET_HOURS, or the text in WAITS, or "(REASON)"."""
     known = skip.detail if skip.reason is Reason.QUIET_HOURS else ""  # it has the time; empty for other users
     return known or WAITS.get(skip.reason, f"({skip.reason})")
 
@@ -153,7 +154,7 @@ def describe_foreign(paths: Sequence[str]) -> str:
 
 
 def describe_absence(units: tuple[Unit, ...] | Unknown) -> str:
-    """Return why no service answers on the bus, as a part of a sentence."""
+    """Return "not running", or "no answer on D-Bus" if the service is active or unknown, and what works without it."""
     is_down = not isinstance(units, Unknown) and find_unit(units, SERVICE).active != "active"
     return f"{'not running' if is_down else 'no answer on D-Bus'}; `journalkeeper scan` shows the files"
 
@@ -166,5 +167,5 @@ def describe_next_run(units: tuple[Unit, ...] | Unknown) -> str:
 
 
 def describe_files(files: int, waits: str) -> str:
-    """Return a sentence such as "4 journal files. 1 file waits for journald's next flush" on the files."""
+    """Return "4 journal files.", and if `waits` (as from `describe_waits`) is not "", it and a full stop."""
     return f"{pluralize(files, 'journal file')}.{f' {waits}.' if waits else ''}"
