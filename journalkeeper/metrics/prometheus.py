@@ -74,11 +74,12 @@ def _make_families(kind: type, read: Callable[[Facts], object]) -> list[Family]:
 
 
 def _name_metric(row: Row) -> str:
+    """Return the row's key, without a prefix, and with "_seconds" in place of "_us"."""
     return f"{row.key.removesuffix('_us')}_seconds" if row.key.endswith("_us") else row.key
 
 
 def _read_sample(row: Row, read: Callable[[Facts], object], facts: Facts) -> list[Sample]:
-    """Return the sample of a value, or [] if the value is unknown."""
+    """Return the sample of a value, without labels and with microseconds as seconds; [] if the value is unknown."""
     part = read(facts)
     value = part.get(row.key) if isinstance(part, Mapping) else getattr(part, row.attribute, None)
     if value is None:
@@ -86,12 +87,12 @@ def _read_sample(row: Row, read: Callable[[Facts], object], facts: Facts) -> lis
     return [("", f"{value / SECOND_US:.6f}" if row.key.endswith("_us") else int(value))]
 
 
-def _count_actions(facts: Facts) -> list[Sample]:
+def _list_action_samples(facts: Facts) -> list[Sample]:
     counters = facts.counters
     return [] if counters is None else [(f'{{result="{one}"}}', getattr(counters, one)) for one in Result]
 
 
-def _count_skips(facts: Facts) -> list[Sample]:
+def _list_skip_samples(facts: Facts) -> list[Sample]:
     return [(f'{{reason="{reason}"}}', count) for reason, count in (facts.status.skipped if facts.status else ())]
 
 
@@ -99,10 +100,10 @@ FAMILIES: Final = (
     Family("build_info", "1, with the version.", lambda _: [(f'{{version="{__version__}"}}', 1)]),
     *_make_families(Facts, lambda facts: facts),
     *_make_families(Counters, lambda facts: facts.counters),
-    Family("actions_total", "Actions on files and directories, by result.", _count_actions),
+    Family("actions_total", "Actions on files and directories, by result.", _list_action_samples),
     *_make_families(Status, lambda facts: facts.status),
     *_make_families(JournalFile, lambda facts: facts.status and facts.status.sums),
-    Family("skipped_files", "Journal files that were not rewritten, by reason.", _count_skips),
+    Family("skipped_files", "Journal files that were not rewritten, by reason.", _list_skip_samples),
 )
 
 

@@ -123,7 +123,7 @@ class Publisher:
                 os.utime(self._path, follow_symlinks=False)
 
     def _write_if_changed(self) -> None:
-        """Raises: FileError."""
+        """Note since when the host is unhealthy, and write the file if it changed or is missing. Raises: FileError."""
         healthy = self._facts.healthy
         since_us = self._facts.unhealthy_since_timestamp_us or None
         if healthy is not None:
