@@ -62,7 +62,7 @@ def read_pinned_bytes(fd: int) -> int | None:
 
 
 def _list_parts(fd: int) -> Iterator[tuple[int, int, float]]:
-    """Yield (address, bytes, used bytes) for each part of the file that lies in one extent.
+    """Yield (address, bytes, used bytes) for each part of the file that lies in one extent, without inline data.
 
     `address` and `bytes` are the place and the size of the whole extent on the disk.
 

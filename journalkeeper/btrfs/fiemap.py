@@ -115,6 +115,7 @@ def map_batches(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -
 
 
 def _drop_repeats(rows: list[Extent], seen: int) -> list[Extent]:
+    """Return the rows without those that begin before `seen`, or before the end of an earlier row."""
     kept = []
     for row in rows:
         if row.logical >= seen:
@@ -214,7 +215,7 @@ def locate_byte(fd: int, offset: int) -> int | None:
 
 
 def has_same_extents(one: int, other: int) -> bool:
-    """Return whether two files consist of the same extents. Their answers to SEEK_HOLE can differ nevertheless.
+    """Write back both files, and return whether their maps are equal. Their answers to SEEK_HOLE can still differ.
 
     Raises: as `map_batches`.
     """

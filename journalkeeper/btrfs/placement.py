@@ -22,8 +22,8 @@ from journalkeeper.model import MAX_FILE_BYTES, MIB, Extents, Stretch
 def _mark_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[Extent, bool]]:
     """Yield (row, begins) for each row of the map of `fd`. `begins` is True if a new extent begins with the row.
 
-    The rule is that of filefrag(8). A compressed row has its uncompressed length, so the next row seldom starts at its
-    end.
+    The rule is that of filefrag(8), after `_place_dirty_pages`. A compressed row has its uncompressed length, so the
+    next row seldom starts at its end.
     """
     end: int | None = None
     shift: int | None = None
@@ -35,7 +35,10 @@ def _mark_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[Extent, bool]]:
 
 
 def _place_dirty_pages(rows: list[Extent]) -> list[Extent]:
-    """Return the rows, with an address next to a neighbour's for each row of dirty pages without one (DELALLOC)."""
+    """Return the rows. Dirty pages without an address (DELALLOC) get one that continues a neighbour's.
+
+    The next row comes before the previous one. A neighbour that is shared gives none.
+    """
     placed: list[Extent] = []
     for number, row in enumerate(rows):
         start, _, length, flags = row

@@ -205,8 +205,9 @@ def is_in_read_only_subvolume(fd: int) -> bool:
 
 
 def _read_quota_bytes(uuid: str, subvolume: int) -> int | None:
-    """Groups above that of the subvolume are left out, because no file shows which they are.
+    """Return what the limits of the subvolume's own quota group leave, at least 0; None without a limit or if unknown.
 
+    Groups above it are left out, because no file shows which they are.
     Source: fs/btrfs/sysfs.c, qgroup_attrs (Linux 5.9); bits 0 and 1 of limit_flags are BTRFS_QGROUP_LIMIT_MAX_RFER and
     BTRFS_QGROUP_LIMIT_MAX_EXCL.
     """
@@ -300,6 +301,7 @@ def _sum_free(spaces: list[Space]) -> int:
 
 
 def _is_own_subvolume(fd: int) -> bool:
+    """Return whether the directory `fd`, or the directory that contains it, is the top of a subvolume."""
     return any(os.stat(path, dir_fd=fd).st_ino == FIRST_FREE_OBJECTID for path in (".", ".."))
 
 
@@ -330,6 +332,7 @@ def get_mount_point(line: str, index: int = 4) -> str:
 
 
 def _concerns(line: str, place: str) -> bool:
+    """Return whether the mount point in a line of mountinfo is `place`, or lies above or below it."""
     point = get_mount_point(line)
     return os.path.commonpath((point, place)) in {point, place}
 
@@ -345,7 +348,7 @@ def find_mount_line(fd: int) -> str | None:
 
 
 def parse_options(line: str) -> tuple[str, ...]:
-    """Return the options in a line of mountinfo, each once: those of the mount, then those of the filesystem."""
+    """Return the options in a line of mountinfo, each once: the mount's, then the filesystem's. "ro" replaces "rw"."""
     fields = line.rstrip("\n").split(" ")
     words = dict.fromkeys([*fields[5].split(","), *fields[-1].split(",")])
     if "ro" in words:
