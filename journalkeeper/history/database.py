@@ -98,8 +98,9 @@ class Database:
             return self._run_or_replace("read the history", work)
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """Call `work` in a transaction, commit it and return its result. `work` may run several times.
+        """Wait for readers, at most READERS_S. Then call `work` in a transaction, commit it and return its result.
 
+        `work` may run several times.
         Raises: as `read`; the errors of `work`. After an error, nothing that `work` wrote is in the file.
         """
 
@@ -113,8 +114,9 @@ class Database:
         return self._run_or_replace("write the history", transaction)
 
     def _run_or_replace(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Run `work`, on a file opened anew, or at last on a new file while the old one is "PATH.WHY-TIME" (UTC).
+        """Return the result of `work`. If the file is unusable, run `work` on the file opened anew.
 
+        If it still is, a writer renames it to "PATH.WHY-TIME" (UTC), and runs `work` on a new file.
         Raises: _UnusableError; others as `_translate_error`.
         """
         with suppress(_UnusableError):

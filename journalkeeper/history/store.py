@@ -95,7 +95,10 @@ class Record(Database):
         self._execute([("UPDATE runs SET ended_us = ? WHERE id = ?", (now_us, run))])
 
     def insert_outcome(self, run: int, volume: VolumeKey, done: Done, when_us: int) -> None:
-        """Store the outcome `done` of the run `run` in one transaction. A trigger adds it to the counters."""
+        """Store the outcome `done` of the run `run` in one transaction. A trigger adds it to the counters.
+
+        A rewrite or rotation that is done, or without gain, also becomes the file's past.
+        """
         outcome = done.outcome
         past = Past(
             outcome.action,
@@ -146,7 +149,7 @@ class Record(Database):
         days.
         """
         wanted = f"SELECT {WRITTEN} FROM outcomes WHERE when_us > ? AND when_us <= ?"  # noqa: S608 - our words
-        return self._number(wanted, (after_us, until_us))
+        return self._query_number(wanted, (after_us, until_us))
 
     def count_rotations(self, when_us: int, until_us: int) -> int:
         """Return the number of requested rotations from `when_us` to `until_us`, both included.
@@ -154,7 +157,7 @@ class Record(Database):
         Failed rotations count, because journald may have rotated without an answer.
         """
         wanted = "action = 'rotate' AND result != 'skipped' AND when_us BETWEEN ? AND ?"
-        return self._number(f"SELECT count(*) FROM outcomes WHERE {wanted}", (when_us, until_us))  # noqa: S608 - our words
+        return self._query_number(f"SELECT count(*) FROM outcomes WHERE {wanted}", (when_us, until_us))  # noqa: S608 - our words
 
     def list_nocow_directories(self, now_us: int) -> frozenset[str]:
         """Return the directories on which +C was set in the last LATELY_US."""
@@ -180,7 +183,7 @@ class Record(Database):
         self._execute([("DELETE FROM waiting", ()), *rows])
 
     def counters(self) -> Counters:
-        """Return the totals since the history began, which pruning does not change; zeros if they are damaged."""
+        """Return the totals since the history began, also of pruned rows: 0 if damaged, None for unknown bytes."""
         rows = self._query("SELECT * FROM ever")
         times = {row["what"]: row["times"] for row in rows}
         sums = {name: sum(row[name] for row in rows) for name in ("bytes_written", "extents_removed", "unmeasured")}
@@ -212,7 +215,7 @@ class Record(Database):
 
     def find_newest_run(self) -> int:
         """Return the id of the run that began last, 0 if there was none."""
-        return self._number("SELECT coalesce(max(id), 0) FROM runs")
+        return self._query_number("SELECT coalesce(max(id), 0) FROM runs")
 
     def list_paths_since_run(self, run: int) -> list[str]:
         """Return the paths that have an outcome of a run with a higher id than `run`, each once."""
@@ -238,8 +241,8 @@ class Record(Database):
     def prune(self, now_us: int, keep_us: int, host: Host | None = None, *, max_rows: int | None = None) -> None:
         """Delete rows older than `keep_us`, and the oldest rows of each table beyond `max_rows` (None: no limit).
 
-        Ages count from the confirmed clock. The past of a file that `host` had within `keep_us` stays, so that no
-        archive is rewritten twice.
+        Ages count from the confirmed clock, which the call first updates; without one, no row is too old. The past of
+        a file that `host` had within `keep_us` stays, so that no archive is rewritten twice.
         """
         moments = _compute_moments(self._moments(), now_us)
         oldest_us = moments.get("confirmed", -FOREVER_US + keep_us) - keep_us
@@ -300,7 +303,7 @@ class Record(Database):
         where = f"when_us >= ? AND when_us < ? AND ({' OR '.join(below) or 'true'})"
         return self._query(f"SELECT * FROM {source} WHERE {where} ORDER BY when_us, id", values)  # noqa: S608 - our words
 
-    def _number(self, statement: str, values: Sequence[object] = ()) -> int:
+    def _query_number(self, statement: str, values: Sequence[object] = ()) -> int:
         return self.read(lambda connection: int(connection.execute(statement, values).fetchone()[0]))
 
 
