@@ -21,8 +21,9 @@ PROJECT_DIRS = ("etc", "run", "usr/local/lib", "usr/lib")
 """systemd's CONF_PATHS, the strongest first."""
 
 MAX_LINE_BYTES = 1 << 20
-MISSING = (errno.ENOENT, errno.ENOTDIR)
 """systemd's LONG_LINE_MAX; it limits also a line that is joined from several."""
+
+MISSING = (errno.ENOENT, errno.ENOTDIR)
 
 _BLANK = b" \t\n\r"
 _BOM = b"\xef\xbb\xbf"
@@ -52,8 +53,8 @@ def assignments(name: str, *, root: str = "/", subdir: str = "systemd") -> list[
     """Return all assignments and wrong lines of the main file and the drop-ins of the configuration `name`
     ("journald.conf"), in their order: later ones win.
 
-    All PROJECT_DIRS below `root` are searched for every version of journald, although journald before 256 read the main
-    file only from /etc. Links are followed as the kernel does, also out of `root`.
+    A file hides those of its name in weaker PROJECT_DIRS below `root`. These are searched for every version of
+    journald, although journald before 256 read the main file only from /etc. Links can lead out of `root`.
 
     Raises: FileError with the file or directory that exists and cannot be read (EACCES, EIO, ELOOP).
     """
@@ -61,7 +62,7 @@ def assignments(name: str, *, root: str = "/", subdir: str = "systemd") -> list[
     main = next((rows for place in places if (rows := _parse_if_exists(place)) is not None), [])
     dropins: dict[str, str] = {}
     for place in places:
-        for entry in _conf_names(place + ".d"):
+        for entry in _list_dropin_names(place + ".d"):
             dropins.setdefault(entry, os.path.join(place + ".d", entry))
     ordered = [dropins[entry] for entry in sorted(dropins, key=os.fsencode)]
     return [*main, *(row for file in ordered for row in _parse_if_exists(file) or [])]
@@ -76,7 +77,7 @@ def _parse_if_exists(file: str) -> list[Assignment] | None:
         raise
 
 
-def _conf_names(directory: str) -> list[str]:
+def _list_dropin_names(directory: str) -> list[str]:
     try:
         return [entry for entry in os.listdir(directory) if entry.endswith(".conf") and not entry.startswith(".")]
     except OSError as error:

@@ -89,8 +89,8 @@ class Spec(NamedTuple):
     def read(self, text: str | list[str]) -> object:
         """Return the value of a directive's text, or of the list of its texts for paths, each once. Infinity is None.
 
-        pydantic later checks the range and the permitted words.
-
+        pydantic later checks the range and the permitted words. Among words that include yes and no, other spellings
+        of a boolean become these.
         Raises: ValueError with the reason, if the text does not have the directive's form.
         """
         if isinstance(text, list):

@@ -72,7 +72,7 @@ def from_assignments(assignments: Iterable[Assignment]) -> Config:
         else:
             lines[directive] = [line]
     config, wrong = _validate_lines(lines) if lines else (Config(), [])
-    problems += wrong + _contradictions(config, lines, wrong)
+    problems += wrong + _find_conflicts(config, lines, wrong)
     if problems:
         raise ConfigError(tuple(sorted(problems, key=lambda problem: order[problem[:2]])))
     return config
@@ -105,16 +105,17 @@ def _validate_lines(lines: dict[Directive, list[Assignment]]) -> tuple[Config, l
     for directive, given in lines.items():
         for line in given:
             try:
-                Config.model_validate(_as_words({directive: [line]}))
+                Config.model_validate(_make_input({directive: [line]}))
             except ValidationError:
                 what = f"{line.value.strip()!r} is not allowed; allowed: {directive.spec.allowed}"
                 problems.append((line.file, line.line, line.key, what))
             else:
                 good.setdefault(directive, []).append(line)
-    return Config.model_validate(_as_words(good)), problems
+    return Config.model_validate(_make_input(good)), problems
 
 
-def _as_words(lines: dict[Directive, list[Assignment]]) -> dict[str, dict[str, object]]:
+def _make_input(lines: dict[Directive, list[Assignment]]) -> dict[str, dict[str, object]]:
+    """Return the texts for `Config.model_validate`: a directive's last one, or the list of all if it takes paths."""
     words: dict[str, dict[str, object]] = {}
     for directive, given in lines.items():
         texts = [line.value.strip() for line in given]
@@ -124,8 +125,8 @@ def _as_words(lines: dict[Directive, list[Assignment]]) -> dict[str, dict[str, o
     return words
 
 
-def _contradictions(config: Config, lines: dict[Directive, list[Assignment]], wrong: list[Problem]) -> list[Problem]:
-    """Return a problem for each pair of directives in AT_LEAST if the first value is smaller than the second."""
+def _find_conflicts(config: Config, lines: dict[Directive, list[Assignment]], wrong: list[Problem]) -> list[Problem]:
+    """Return a problem for each pair in AT_LEAST whose first value is the smaller, except pairs with a `wrong` line."""
     problems: list[Problem] = []
     bad = {(file, line) for file, line, _, _ in wrong}
     for greater_name, smaller_name in AT_LEAST:
