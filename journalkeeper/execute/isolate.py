@@ -67,8 +67,8 @@ IN_MEMORY: Final = "/run/log/journal/{}/system@*"
 DEEPEST: Final = 64
 """Each level takes descriptors and a part of Python's stack, and the owner of one directory can make thousands."""
 
-HOST: Final = f"/proc/1/root{layout.TOP}"
-"""The journal of the running host, also in a chroot."""
+JOURNALS: Final = f"/proc/[0-9]*/root{layout.TOP}"
+"""The journals of the running host, also in a chroot, and of its containers, by process."""
 
 FLAGS: Final = rewrite.FLAGS_KEPT | inode.FS_NOCOW_FL | inode.FS_COMPR_FL
 
@@ -304,17 +304,17 @@ def _remember(path: str, top: int) -> None:
 def find_lost(path: str) -> str | None:
     """Return the path, from the volume's top, of the subvolume that a rollback left in another root.
 
-    None if there is a directory at `path`. Raises: KeeperError if neither is there, or the running host's journald uses
-    the subvolume; OSError: EPERM without CAP_SYS_ADMIN.
+    None for a directory at `path`. Raises: KeeperError if none is there, or a running system uses it; OSError: EPERM.
     """
     if (exists := os.path.lexists(path)) and not is_left_by_rollback(path):
         return None
-    (parent, name), of_host = os.path.split(path), b""
-    with suppress(OSError):  # it is no subvolume
-        of_host = volume.read_uuid(HOST)
+    parent, name = os.path.split(path)
     with suppress(OSError):  # ENODATA; or the filesystem has no attributes
-        if (uuid := os.getxattr(parent, ISOLATED.format(name))) == of_host:
-            raise KeeperError(f"{path}: its subvolume is the journal of the running host, and stays there")
+        uuid = os.getxattr(parent, ISOLATED.format(name))
+        for used in glob.iglob(JOURNALS):
+            with suppress(OSError):  # it is no subvolume, or the process has ended
+                if volume.read_uuid(used) == uuid:
+                    raise KeeperError(f"{path}: its subvolume is {layout.TOP} for {_name_process(used)} and stays")
         if place := volume.find_subvolume(parent, uuid):
             return place
     raise KeeperError(f"{path} {ANEW if exists else 'does not exist: there is no journal to move'}")

@@ -545,15 +545,29 @@ def test_an_old_tree_in_a_snapshot_of_the_middle_is_removed_only_next_to_its_cop
     assert os.listdir(journal.parent) == [journal.name]
 
 
-def test_the_journal_of_the_running_host_is_not_taken_away(
-    rolled_back: tuple[Path, dict[str, object]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("in_container", [False, True])
+def test_the_journal_of_a_running_system_is_not_taken_away(
+    rolled_back: tuple[Path, dict[str, object]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    in_container: bool,
 ) -> None:
-    """The other root is mounted, or chroot(8) runs the command there."""
+    """The other root is mounted, or chroot(8) runs the command there. Or a container runs in the other root."""
     journal, before = rolled_back
     running = journal.parents[1] / "before/journal"
-    monkeypatch.setattr(isolate, "HOST", f"/proc/self/root{running}")
-    assert call("--apply", "-D", journal) == 1
-    assert "its subvolume is the journal of the running host" in capsys.readouterr().err
+    program = "import os, sys; os.chroot(os.path.dirname(sys.argv[1])); print(flush=True); input()"
+    words = ["python3", "-c", program, str(running)]
+    pipe = subprocess.PIPE
+    monkeypatch.setattr(isolate, "JOURNALS", f"/proc/[0-9]*/root{'/journal' if in_container else running}")
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as container:
+        assert container.stdout is not None
+        assert container.stdout.readline()
+        assert call("--apply", "-D", journal) == 1
+        said = capsys.readouterr().err
+        container.communicate("\n")
+    number = container.pid if in_container else r"\d+"
+    assert re.search(rf"its subvolume is /var/log/journal for \S+ \({number}\) and stays", said)
     assert describe(running) == before
 
 

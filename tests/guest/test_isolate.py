@@ -7,10 +7,13 @@ import json
 import os
 import re
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from journalkeeper.cli import program
+from journalkeeper.execute import isolate as execute
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.guest.conftest import require_guest
 from tests.guest.host import Guest
@@ -66,7 +69,10 @@ def isolate(guest: Guest, word: str) -> None:
     assert eventually(is_done)
 
 
-def test_nothing_is_lost_while_the_journal_moves_and_moves_back(guest: Guest) -> None:
+def test_nothing_is_lost_while_the_journal_moves_and_moves_back(
+    guest: Guest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
     pid = property_of(guest, "systemd-journald", "MainPID")
     attributes = "stat -c '%U %G %a' /var/log/journal; getfacl -cp /var/log/journal; lsattr -d /var/log/journal/*"
     before = guest.shell(attributes)
@@ -86,6 +92,16 @@ def test_nothing_is_lost_while_the_journal_moves_and_moves_back(guest: Guest) ->
     verify(guest)
     # the service follows the new directory, and may write there
     assert eventually(lambda: status(guest)["health"] == "ok"), status(guest)
+    copy = guest.volume.mountpoint / "copy"
+    run("btrfs", "subvolume", "snapshot", guest.root, copy)
+    for top in (guest.root, copy):  # for this machine, the guest is a container that runs
+        with monkeypatch.context() as patch:
+            patch.setattr(execute, "CLOSING_S", 1)
+            assert program.run(["isolate", "--undo", "-D", str(top / "var/log/journal")]) == 1
+    assert is_isolated(guest)
+    said = capsys.readouterr().err
+    assert "can write to" in said
+    assert "copy/var/log/journal: its subvolume is /var/log/journal for " in said
     snapshot = guest.snapshot("after")
     assert not list((snapshot / "var/log/journal").iterdir()), "a snapshot of the root contains the journal"
     guest.reboot()
