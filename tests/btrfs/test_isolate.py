@@ -65,7 +65,8 @@ def make_journal(place: Path, journal_bytes: bytes) -> Path:
     (top / "0").symlink_to("/nowhere")
     os.setxattr(top / "0", "trusted.note", b"kept", follow_symlinks=False)
     run("setfacl", "-m", "u:1234:rx,d:u:1234:r", top)
-    os.setxattr(top, "security.selinux", b"system_u:object_r:var_log_t:s0")
+    for labelled in (top, top / ID, archive, top / "0"):
+        os.setxattr(labelled, "security.selinux", b"system_u:object_r:var_log_t:s0", follow_symlinks=False)
     for path in top.rglob("*"):
         os.utime(path, ns=(1_000_000_000, 2_000_000_123), follow_symlinks=False)
     return top
