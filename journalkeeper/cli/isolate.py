@@ -21,7 +21,9 @@ is as it was at that time; the newer entries are in the old root: journalctl -D 
 With --flat, the subvolume becomes @journal at the top of the volume, next to those of the roots, and a unit in
 /etc/systemd/system mounts it. After a rollback to a later snapshot it is mounted there, too; after one to an
 earlier snapshot, the newer entries are in @journal. journald gives up a mounted journal before the end of a
-shutdown, so its last messages are not stored.
+shutdown, so its last messages are not stored. If the mount fails, journald writes to /run, and
+journalkeeper.service does not start: correct the cause and run isolate --apply. --undo ends the mount in all
+services: those with ReadWritePaths=/var/log/journal can only read the journal until you restart them.
 
 examples:
   sudo journalkeeper isolate                  what would be moved?
@@ -30,8 +32,8 @@ examples:
   sudo journalkeeper isolate --undo           make it a plain directory again
 
 exit status:
-  0 done, or nothing to do; 1 nothing was moved, or journald does not write to
-  it since the move, as the message says; 2 wrong usage
+  0 done, or nothing to do; 1 nothing was moved, or not all was done, as the
+  message says; 2 wrong usage
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from journalkeeper.btrfs import kernel, volume
+from journalkeeper.btrfs import volume
 from journalkeeper.cli.context import Context
 from journalkeeper.execute import isolate
 from journalkeeper.health.evidence import SERVICE
@@ -100,6 +102,7 @@ WantedBy=local-fs.target
 for a journal behind a link, because RequiresMountsFor= of the flush does not follow it.
 """
 
+NOT_FLAT: Final = "; the journal is in a subvolume that is not mounted from the top: correct this, and run it again"
 READERS: Final = "Restart programs that follow the journal, as journalctl -f does: they keep the old files."
 ROLLBACK: Final = "After a rollback of the root, boot it and run `journalkeeper isolate --apply`: a reboot loses logs."
 FLAT_ROLLBACK: Final = "After a rollback of the root to a later snapshot, it is mounted there, too."
@@ -132,9 +135,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show, or with --apply and --undo do, the move of the journal directory. Return 0.
 
-    End a move that was killed first. Bring back a subvolume that a rollback left in another root.
-
-    Raises: NeedsRootError; BusyError; KeeperError if the journal cannot be moved: it is then as it was.
+    End a move that was killed first. Bring back a subvolume that a rollback left in another root. Raises:
+    NeedsRootError; KeeperError if the journal cannot be moved: it is as it was, or the message says where it is.
     """
     if not context.privileged:
         raise NeedsRootError("the journal's files and subvolumes are for root")
@@ -142,23 +144,21 @@ def run(args: argparse.Namespace, context: Context) -> int:
         raise UsageError("--flat needs --apply")
     top = os.path.realpath(args.directory or layout.TOP)
     if not (args.apply or args.undo):
-        lost = isolate.find_lost(top)
-        found = isolate.Tree(top, is_subvolume=False, entries={}) if lost else isolate.survey(top)
-        _show(context, found, _describe(found, lost), lost)
+        _show_plan(context, top)
         return 0
     require_root_only(os.path.dirname(top))
-    changed = False
+    unit, state, changed = _find_mount_unit(top), "", False
     try:
         with Lock(context.state_directory):
-            changed = _mount_flat(top)
+            changed = _mount_flat(top, unit)
             if lost := isolate.find_lost(top):
                 _bring_back(top, lost)
             elif args.undo and _is_flat(top):
                 changed = True
-                _unflatten(top)
+                _unflatten(top, unit)
+                state = NOT_FLAT
             found = isolate.survey(top)
-            if isolate.finish(top):
-                changed = True
+            changed = isolate.finish(top) or changed
             if found.is_subvolume is not args.apply:
                 changed = True
                 _move(found)
@@ -166,10 +166,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
             elif _has_journald(top):
                 scratch_volume.run("journalctl", "--flush")  # after a killed move or a rollback, journald is in /run
             if args.flat and not _is_flat(top):
-                changed = True
-                _flatten(top)
+                changed, state = True, NOT_FLAT
+                _flatten(top, unit)
             elif args.undo:
-                _remove_mount_unit(top)
+                _remove_mount_unit(top, unit)
+    except KeeperError as error:
+        raise KeeperError(f"{error}{state}") from error
     finally:
         if changed and top == os.path.realpath(layout.TOP):
             # in the service's mount namespace, the old directory alone is writable (ReadWritePaths=)
@@ -181,6 +183,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
     return 0
 
 
+def _show_plan(context: Context, top: str) -> None:
+    lost = isolate.find_lost(top)
+    found = isolate.Tree(top, is_subvolume=False, entries={}) if lost else isolate.survey(top)
+    _show(context, found, _describe(found, lost), lost)
+
+
 def _show(context: Context, tree: isolate.Tree, said: list[str], lost: str | None, *, changed: bool = False) -> None:
     answer = IsolateAnswer(
         tree.path, tree.is_subvolume, _is_flat(tree.path), changed, len(tree.sizes), sum(tree.sizes), lost
@@ -190,8 +198,7 @@ def _show(context: Context, tree: isolate.Tree, said: list[str], lost: str | Non
 
 def _find_own_place(top: str) -> str:
     """Return the path of `top` from the top of the volume, whether a subvolume is mounted there or not."""
-    parent, name = os.path.split(top)
-    return f"{isolate.locate(parent)[1]}/{name}"
+    return os.path.join(isolate.locate(os.path.dirname(top))[1], os.path.basename(top))
 
 
 def _move_subvolume(top: str, target: str, source: str) -> None:
@@ -199,7 +206,7 @@ def _move_subvolume(top: str, target: str, source: str) -> None:
     scratch_volume.run(*run_shell, MOVE_SUBVOLUME, "sh", top, target, source)
 
 
-def _flatten(top: str) -> None:
+def _flatten(top: str, unit: str) -> None:
     """Mount the nested subvolume at `top` from the top of the volume, now and at each boot."""
     if not _has_journald(top):
         raise KeeperError(f"{top}: --flat is for the journal of the running host")
@@ -207,41 +214,35 @@ def _flatten(top: str) -> None:
         uuid, _ = volume.fs_info(journal)
     if volume.has_subvolume(os.path.dirname(top), isolate.FLAT):
         raise KeeperError(f"the volume has a subvolume {isolate.FLAT} already: rename it first")
-    unit = _find_mount_unit(top)
     text = MOUNT_UNIT.format(top=top, uuid=uuid, name=isolate.FLAT)
     if os.path.lexists(unit) and not _has_own_unit(unit):
         raise KeeperError(f"{unit} exists already: remove it first")
     write_whole("write the mount unit", unit, text, mode=0o644)
     scratch_volume.run("systemctl", "enable", "--quiet", os.path.basename(unit))
-    _write_back(UNITS)
+    isolate.write_back(UNITS)
     place = _find_own_place(top)
-    _switch(top, isolate.FLAT, place)
+    _switch(top, unit, isolate.FLAT, place)
     if not _is_flat(top):
-        _switch(top, place, isolate.FLAT)
+        _switch(top, unit, place, isolate.FLAT)
         raise KeeperError(f"{isolate.FLAT} could not be mounted: see systemctl status {os.path.basename(unit)}")
 
 
-def _unflatten(top: str) -> None:
+def _unflatten(top: str, unit: str) -> None:
     isolate.survey(top)  # a mount below would end with this one
-    if not _has_own_unit(_find_mount_unit(top)):
+    if not _has_own_unit(unit):
         raise KeeperError(f"{top} is a mount point that --flat did not make: it cannot be moved")
-    _switch(top, _find_own_place(top), isolate.FLAT)
+    _switch(top, unit, _find_own_place(top), isolate.FLAT)
 
 
-def _switch(top: str, target: str, source: str) -> None:
+def _switch(top: str, unit: str, target: str, source: str) -> None:
     """Move the subvolume while journald writes to /run. Then mount it, unless the condition of the unit skips that."""
-    _write_back(os.path.dirname(top))
-    with _hold_in_run(top, "systemctl", "start", os.path.basename(_find_mount_unit(top))):
+    isolate.write_back(os.path.dirname(top))
+    with _hold_in_run(top, "systemctl", "start", os.path.basename(unit)):
         _move_subvolume(top, target, source)
 
 
 def _is_flat(top: str) -> bool:
     return volume.is_mounted(isolate.FLAT, top)
-
-
-def _write_back(directory: str) -> None:
-    with opening.open_directory(directory) as fd:
-        kernel.syncfs(fd)
 
 
 def _find_mount_unit(top: str) -> str:
@@ -252,20 +253,21 @@ def _has_own_unit(unit: str) -> bool:
     return os.path.lexists(unit) and Path(unit).read_text().startswith(MOUNT_UNIT.split("\n", 1)[0])
 
 
-def _mount_flat(top: str) -> bool:
+def _mount_flat(top: str, unit: str) -> bool:
     """Mount FLAT if it is not, because the empty directory below would be moved. Return whether it was mounted now."""
-    unit = _find_mount_unit(top)
     if _is_flat(top) or not _has_own_unit(unit) or not volume.has_subvolume(os.path.dirname(top), isolate.FLAT):
         return False  # the unit alone is what a killed move or, after --undo, a rollback leaves
     scratch_volume.run("systemctl", "start", os.path.basename(unit))
     if not _is_flat(top):
         raise KeeperError(f"{top} has files, so {isolate.FLAT} is not mounted there: move them away, and reboot")
+    # it starts the service, which needs the mount (RequiresMountsFor=)
+    subprocess.run(["systemctl", "try-restart", "journalkeeper.timer"], check=False, capture_output=True)
     return True
 
 
-def _remove_mount_unit(top: str) -> None:
-    if _has_own_unit(unit := _find_mount_unit(top)):
-        _write_back(top)  # the move is on the disk before the removal
+def _remove_mount_unit(top: str, unit: str) -> None:
+    if _has_own_unit(unit):
+        isolate.write_back(top)  # the move is on the disk before the removal
         scratch_volume.run("systemctl", "disable", "--quiet", os.path.basename(unit))
         os.unlink(unit)
         scratch_volume.run("systemctl", "daemon-reload")

@@ -37,8 +37,7 @@ FLAT: Final = "@journal"
 MARK: Final = "user.journalkeeper.moved"
 """An attribute of both trees of a move, set before the exchange: the tree's fingerprint.
 
-A tree with another fingerprint was written to after the copy, and is never removed, nor is one whose copy is gone. Only
-a part of a tree has none.
+A tree with another one was written to later, and is never removed, nor is one whose copy is gone. A part has none.
 """
 
 ISOLATED: Final = "trusted.journalkeeper.isolated.{}"
@@ -90,8 +89,7 @@ class Tree(NamedTuple):
 
         The copy wrote all pages back, so each page's next store is a first one.
         """
-        every = self.entries.items()
-        return {(way, file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns) for way, file in every}
+        return {(way, one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns) for way, one in self.entries.items()}
 
     @property
     def fingerprint(self) -> bytes:
@@ -107,9 +105,9 @@ def survey(path: str, written: list[str] | None = None) -> Tree:
     Raises: KeeperError for what cannot be moved: a mount point at or below `path`, a nested subvolume, a hard link, a
     file that is immutable, or no file, directory or link; NotBtrfsError; FileError.
     """
-    is_flat = volume.is_mounted(FLAT, path)
-    for point in (volume.get_mount_point(line) for line in volume.read_mount_lines()):
-        if os.path.commonpath((point, path)) == path and not (is_flat and point == path):
+    for line in volume.read_mount_lines():
+        point, place = volume.get_mount_point(line), volume.get_mount_point(line, 3)
+        if os.path.commonpath((point, path)) == path and (point, place) != (path, f"/{FLAT}"):
             raise KeeperError(f"{point} is a mount point: it cannot be moved, and no snapshot of the root contains it")
     try:
         with opening.open_directory(path) as fd:
@@ -236,15 +234,20 @@ def _list_in_memory() -> set[str]:
 
 
 def prepare(tree: Tree) -> set[str]:
-    """Write the volume's dirty pages back, however long that takes. Return for `move` the archives in /run.
+    """Call `write_back` for the tree, and return for `move` the archives in /run.
 
     Call it before journald writes to /run. Raises: KeeperError if there are too many files for a move; OSError.
     """
     if (count := len(tree.entries)) > MOST_ENTRIES:
         raise KeeperError(f"{tree.path}: a move of {count:,} files takes too long: move other files away first")
-    with opening.open_directory(tree.path) as top:
-        kernel.syncfs(top)
+    write_back(tree.path)
     return _list_in_memory()
+
+
+def write_back(directory: str) -> None:
+    """Write the dirty pages of the directory's volume to the disk, however long that takes. Raises: OSError."""
+    with opening.open_directory(directory) as fd:
+        kernel.syncfs(fd)
 
 
 def move(tree: Tree, archives: set[str], *, into_subvolume: bool) -> None:
@@ -373,8 +376,7 @@ def finish(path: str) -> bool:
 
     Return whether there was a move to finish.
 
-    Raises: KeeperError if a process wrote to the tree after the copy, or still can, or `path` is not the other tree of
-    the move; FileError.
+    Raises: KeeperError if a process wrote to the tree after the copy or still can, or `path` is no copy; FileError.
     """
     staging = name_staging(path)
     try:
@@ -386,9 +388,7 @@ def finish(path: str) -> bool:
                 if os.getxattr(staging, MARK) != left.fingerprint:
                     raise KeeperError(f"{staging} was written to after the move, so {path} lacks entries: move it away")
                 if MARK not in os.listxattr(path):
-                    raise KeeperError(
-                        f"{staging} is an old journal, and {path} is no copy of it: move one of them away"
-                    )
+                    raise KeeperError(f"{staging} is old, and {path} is no copy of it: move one of them away")
                 os.removexattr(staging, MARK)  # what a killed removal leaves is a part of a tree
             (volume.delete_subvolume if left.is_subvolume else shutil.rmtree)(staging)
         if is_unfinished := MARK in os.listxattr(path):

@@ -712,6 +712,30 @@ def test_a_journal_that_cannot_be_mounted_is_nested_again(
     assert flat_host.stat().st_ino == 256
 
 
+def test_a_refusal_says_how_far_a_flat_move_came(
+    flat_host: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = flat_host.parents[1] / isolate.FLAT
+    half = "; the journal is in a subvolume that is not mounted from the top"
+    with monkeypatch.context() as patch:
+        patch.setattr(isolate, "LONGEST_S", 0)
+        assert call("--apply", "--flat", "-D", flat_host) == 1
+    assert capsys.readouterr().err.endswith("nothing was moved: try again later\n")
+    run("btrfs", "subvolume", "create", other)
+    assert call("--apply", "--flat", "-D", flat_host) == 1
+    assert f"rename it first{half}: correct this, and run it again" in capsys.readouterr().err
+    assert flat_host.stat().st_ino == 256
+    run("btrfs", "subvolume", "delete", other)
+    assert call("--apply", "--flat", "-D", flat_host) == 0
+    with holding(flat_host, "import sys; kept = open(sys.argv[1], 'r+b')"):
+        assert call("--undo", "-D", flat_host) == 1
+    assert f"and start them afterwards{half}" in capsys.readouterr().err
+    assert not is_mounted(isolate.FLAT, str(flat_host))
+    assert flat_host.stat().st_ino == 256
+    assert call("--undo", "-D", flat_host) == 0
+    assert flat_host.stat().st_ino != 256
+
+
 def test_a_move_ends_with_the_killed_command(flat_host: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """journald comes back from /run meanwhile, and the files that it makes then would have no directory."""
     assert call("--apply", "-D", flat_host) == 0

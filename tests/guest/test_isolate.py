@@ -229,6 +229,37 @@ def lend_disk(guest: Guest) -> None:
     (units / "local-fs.target.wants/disk.service").symlink_to("../disk.service")
 
 
+def can_write(guest: Guest, unit: str) -> bool:
+    """Return whether a process of the unit can write next to the host's journal files, which it sees."""
+    shell = "cd /var/log/journal/*/ && test -e system.journal && touch probe && rm probe"
+    words = ("nsenter", "--mount", f"--target={property_of(guest, unit, 'MainPID')}", "sh", "-c", shell)
+    return guest.run(*words, check=False).returncode == 0
+
+
+def move_back_under_services(guest: Guest) -> None:
+    """Move it while services with mounts of their own run. Only one with ReadWritePaths= has to be restarted."""
+    strict = "-p ProtectSystem=strict -p ReadWritePaths=/var/log/journal"
+    for name, words in (("full", "-p ProtectSystem=full"), ("strict", strict)):
+        guest.shell(f"systemd-run -q --unit={name} {words} sleep infinity")
+    isolate(guest, "--undo")
+    assert not is_isolated(guest)
+    assert (can_write(guest, "full"), can_write(guest, "strict")) == (True, False)
+    guest.shell("systemctl restart strict")
+    assert can_write(guest, "strict")
+
+
+def fail_mount_once(guest: Guest) -> None:
+    """Boot with a mount that fails. The service needs it, and comes back with it."""
+    unit = "/etc/systemd/system/var-log-journal.mount"
+    guest.shell(f"sed -i s,subvol=/@journal,subvol=/none, {unit}")
+    guest.reboot()
+    assert eventually(lambda: "does not run" in guest.shell("journalkeeper status || :"))
+    assert not is_flushed(guest)
+    guest.shell(f"sed -i s,subvol=/none,subvol=/@journal, {unit}; systemctl daemon-reload")
+    guest.shell("journalkeeper isolate --apply -q")
+    assert eventually(lambda: status(guest)["health"] == "ok"), status(guest)
+
+
 def test_a_flat_journal_stays_mounted_after_a_rollback_and_moves_back() -> None:
     """The root is a subvolume of the volume, like "@"."""
     require_guest()
@@ -251,6 +282,7 @@ def test_a_flat_journal_stays_mounted_after_a_rollback_and_moves_back() -> None:
             )
             assert "subvol=/@journal" in old.shell("findmnt -no OPTIONS /var/log/journal")
             old.shell("logger -t step two")
+            fail_mount_once(old)
             old.reboot()
             snapshot = old.snapshot("later")
             assert not list((snapshot / "var/log/journal").iterdir()), "a snapshot of the root contains the journal"
@@ -268,8 +300,7 @@ def test_a_flat_journal_stays_mounted_after_a_rollback_and_moves_back() -> None:
             assert "it is mounted there, too" in new.shell("journalkeeper isolate")
             assert eventually(lambda: status(new)["health"] == "ok"), status(new)
             verify(new)
-            isolate(new, "--undo")
-            assert not is_isolated(new)
+            move_back_under_services(new)
             assert new.run("findmnt", "/var/log/journal", check=False).returncode == 1
             assert new.shell("systemctl list-unit-files --no-legend var-log-journal.mount || :") == ""
             assert not (volume.mountpoint / "@journal").exists()
