@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self
 from journalkeeper.history.store import Record
 from journalkeeper.model import Result
 from journalkeeper.model.errors import BusyError
-from journalkeeper.model.history import HistoryEntry
+from journalkeeper.model.run import HistoryEntry
 from tests.patience import PATIENCE_S, eventually
 
 if TYPE_CHECKING:

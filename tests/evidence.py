@@ -8,8 +8,8 @@ from typing import Any
 from journalkeeper.config import Config
 from journalkeeper.health.evidence import Boot, Evidence, Intake, Journal, Look, Present, Recorded, Storage, Unit
 from journalkeeper.model import GIB, Extents, Instance, JournalFile, Kind
-from journalkeeper.model.history import Counters
 from journalkeeper.model.manager import Manager
+from journalkeeper.model.run import Counters
 from journalkeeper.model.units import DAY_US, MINUTE_US, SECOND_US
 from tests.hosts import DIRECTORY, NOW_US, file, host, instance, volume
 

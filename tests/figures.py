@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from journalkeeper.metrics.prometheus import Facts
-from journalkeeper.metrics.status import Status
+from journalkeeper.metrics.prometheus import Facts, Status
 from journalkeeper.model import Reason
-from journalkeeper.model.history import Counters
+from journalkeeper.model.run import Counters
 
 COUNTERS = Counters(done=5, skipped=4, failed=2, bytes_written=1000, extents_removed=600, bytes_reclaimed=800)
 STATUS = Status(

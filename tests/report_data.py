@@ -7,7 +7,7 @@ from typing import Any
 
 from journalkeeper.health.evidence import Evidence, Journal, Recorded, Unknown
 from journalkeeper.model import JournalFile, Kind, State
-from journalkeeper.model.history import Counters, HistoryEntry, Totals
+from journalkeeper.model.run import Counters, HistoryEntry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
 from tests import evidence as healthy
 from tests import hosts

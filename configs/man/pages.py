@@ -30,9 +30,8 @@ from journalkeeper.config.validation import AT_LEAST
 from journalkeeper.health.finding import word
 from journalkeeper.metrics import prometheus
 from journalkeeper.model import Action, JournalFile, Outcome, Reason, Skip, Window
-from journalkeeper.model.history import Counters, Run, Sample, Totals
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.run import Wait
+from journalkeeper.model.run import Counters, Run, Sample, Totals, Wait
 from journalkeeper.model.schema import Row, rows
 from journalkeeper.service.log import Event
 

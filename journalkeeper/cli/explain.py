@@ -29,7 +29,7 @@ from journalkeeper.cli.selection import list_problems, report_problems
 from journalkeeper.journald import opening
 from journalkeeper.model import Action, Host, JournalFile, Kind, Plan, Request, Skip, Stretch, Sums, Window
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.history import HistoryEntry, Sample
+from journalkeeper.model.run import HistoryEntry, Sample
 from journalkeeper.observe.read_cost import estimate_cold_read_s
 from journalkeeper.policy.cost import READ_IOPS
 from journalkeeper.report import story

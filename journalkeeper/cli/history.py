@@ -31,7 +31,7 @@ from journalkeeper.cli.table import Column, Table
 from journalkeeper.cli.wording import COLOURS, describe_outcome, describe_sums
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Reason, Result, Skip
-from journalkeeper.model.history import HistoryEntry, Sample
+from journalkeeper.model.run import HistoryEntry, Sample
 from journalkeeper.model.sentences import BY
 from journalkeeper.model.units import escape, format_size, pluralize, spell_size
 from journalkeeper.report.text import moment

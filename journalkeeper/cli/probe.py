@@ -29,8 +29,7 @@ from journalkeeper.cli.table import Column, Table
 from journalkeeper.model.errors import NeedsRootError
 from journalkeeper.model.schema import Moment
 from journalkeeper.model.units import spell_time
-from journalkeeper.probe.base import Measurement, Writes
-from journalkeeper.probe.distribution import Statistics, compute_statistics
+from journalkeeper.probe.base import Measurement, Statistics, Writes, compute_statistics
 
 KEY: Final = '"-": too few waits for this figure.'
 ROWS: Final = 20

@@ -27,9 +27,8 @@ from journalkeeper.health.evidence import RECENT_US, UNASKED, Evidence, Look, Re
 from journalkeeper.health.finding import judge
 from journalkeeper.health.verdict import HEALTH, describe_absence, describe_files, describe_foreign, describe_next_run
 from journalkeeper.history.state import is_locked
-from journalkeeper.model.history import Counters, Run, Totals
 from journalkeeper.model.manager import Finding, Manager
-from journalkeeper.model.run import Wait, long
+from journalkeeper.model.run import Counters, Run, Totals, Wait, long
 from journalkeeper.model.schema import Count, Sometimes
 from journalkeeper.model.sentences import BY
 from journalkeeper.model.units import escape, format_span, pluralize, spell_size

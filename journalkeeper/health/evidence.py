@@ -13,9 +13,8 @@ from typing import Final, NamedTuple
 
 from journalkeeper.config import Config
 from journalkeeper.model import MIB, Host, Instance, JournalFile, Skip, Volume
-from journalkeeper.model.history import Counters, HistoryEntry, Run, Totals
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.run import Wait
+from journalkeeper.model.run import Counters, HistoryEntry, Run, Totals, Wait
 from journalkeeper.model.schema import Count, Hidden, PastMoment
 from journalkeeper.model.units import DAY_US, format_span
 

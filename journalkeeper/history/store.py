@@ -21,8 +21,7 @@ from typing import Any, Final, TypeVar
 from journalkeeper.history.database import Database
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Verb, Volume
 from journalkeeper.model.errors import run_bookkeeping
-from journalkeeper.model.history import Counters, HistoryEntry, Run, Sample, Totals
-from journalkeeper.model.run import LEFT, Done, Wait, is_long
+from journalkeeper.model.run import LEFT, Counters, Done, HistoryEntry, Run, Sample, Totals, Wait, is_long
 from journalkeeper.model.schema import parse_record, to_columns
 from journalkeeper.model.units import DAY_US, HOUR_US, TIME_LIMIT_US, pluralize
 

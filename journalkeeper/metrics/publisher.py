@@ -21,8 +21,7 @@ from journalkeeper.health.verdict import judge_present, present_after_run
 from journalkeeper.history.store import Record
 from journalkeeper.journald.opening import FLAGS
 from journalkeeper.metrics import prometheus
-from journalkeeper.metrics.prometheus import Facts
-from journalkeeper.metrics.status import status
+from journalkeeper.metrics.prometheus import Facts, status
 from journalkeeper.model import Host, Outcome, Plan
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError, run_bookkeeping
 from journalkeeper.whole_file import write_whole

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The parts that all probes share: schedules, lines of a program, cleanup, and the record of a measurement.
+"""The parts that all probes share: waits, schedules, lines of a program, cleanup, and the record of a measurement.
+
+Every wait is stored, and a percentile is one of the values.
 
 A child process undoes all that would outlive this process. The child waits for the end of its stdin, so the cleanup is
 the same whether the block ends, raises, or the process is killed.
@@ -11,19 +13,58 @@ import os
 import select
 import socket
 import time
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from journalkeeper.model.errors import FileError, KeeperError
-from journalkeeper.model.schema import Count
-from journalkeeper.model.units import spell_time
-from journalkeeper.probe.distribution import Series
+from journalkeeper.model.schema import Count, Key, Seconds
+from journalkeeper.model.units import quantile, spell_time
 from journalkeeper.probe.scratch_volume import undo_at_end
 from journalkeeper.whole_file import require_root_only
+
+PER_MILLES: Final = (500, 900, 990, 999)
+ABOVE: Final = 10
+"""A percentile needs this many values above it; else it is unknown."""
+
+
+@dataclass
+class Series:
+    """Waits in nanoseconds, in the order in which they ended."""
+
+    name: str
+    waits_ns: array[int] = field(default_factory=lambda: array("q"))
+
+
+class Statistics(NamedTuple):
+    """A series in the answer of `probe`."""
+
+    name: str
+    waits: Annotated[Count, Key("count")]
+    total_s: Seconds
+    mean_s: Seconds | None
+    p50_s: Seconds | None
+    p90_s: Seconds | None
+    p99_s: Seconds | None
+    p99_9_s: Seconds | None
+    worst_s: Seconds | None
+
+
+def compute_statistics(series: Series) -> Statistics:
+    """Return the statistics in seconds: None without waits, and for a percentile that fewer than ABOVE waits exceed."""
+    ordered = [wait_ns / 1e9 for wait_ns in sorted(series.waits_ns)]
+    count, total_s = len(ordered), sum(ordered)
+    percentiles = (
+        quantile(ordered, per_mille) if count * (1000 - per_mille) // 1000 >= ABOVE else None
+        for per_mille in PER_MILLES
+    )
+    known = (total_s / count, *percentiles, ordered[-1]) if count else [None] * 6
+    return Statistics(series.name, count, total_s, *known)
+
 
 PATIENCE_S, MOMENT_S = 10.0, 0.1
 SOCKETS: Final = Path("/run/systemd/journal")

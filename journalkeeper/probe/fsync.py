@@ -23,8 +23,7 @@ from typing import Final
 
 from journalkeeper.journald.layout import read_machine_id
 from journalkeeper.probe import who
-from journalkeeper.probe.base import Measurement, schedule, scratch
-from journalkeeper.probe.distribution import Series
+from journalkeeper.probe.base import Measurement, Series, schedule, scratch
 
 BLOCK: Final = b"x" * 4096
 

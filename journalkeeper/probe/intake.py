@@ -23,8 +23,7 @@ from journalkeeper.journald.entries import WallClock
 from journalkeeper.journald.journalctl import Entry, parse_number, read_entries
 from journalkeeper.model.units import escape, pluralize
 from journalkeeper.observe.journal import ENTRY_FIELDS, compute_intake
-from journalkeeper.probe.base import Measurement
-from journalkeeper.probe.distribution import Series
+from journalkeeper.probe.base import Measurement, Series
 
 FIELDS: Final = (*ENTRY_FIELDS, "N_DROPPED")
 

@@ -32,8 +32,7 @@ from typing import Final, NamedTuple
 from journalkeeper.journald.journalctl import decode_text, run_journalctl
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.units import escape, format_size, pluralize, spell_time
-from journalkeeper.probe.base import PATIENCE_S, SOCKETS, Measurement, connect, read_lines
-from journalkeeper.probe.distribution import Series
+from journalkeeper.probe.base import PATIENCE_S, SOCKETS, Measurement, Series, connect, read_lines
 from journalkeeper.probe.scratch_volume import wait_until
 
 NO_LINE: Final = "`journalctl --follow` shows you no new line (try sudo; or Storage=none?)"

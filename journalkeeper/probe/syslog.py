@@ -24,8 +24,7 @@ from journalkeeper.journald import conf
 from journalkeeper.journald.journalctl import read_entries
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.units import format_span
-from journalkeeper.probe.base import MOMENT_S, PATIENCE_S, SOCKETS, Measurement, connect, schedule
-from journalkeeper.probe.distribution import Series
+from journalkeeper.probe.base import MOMENT_S, PATIENCE_S, SOCKETS, Measurement, Series, connect, schedule
 
 
 def count_messages(asked: Namespace) -> int:

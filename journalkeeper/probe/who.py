@@ -18,8 +18,7 @@ from typing import Final
 
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.units import escape
-from journalkeeper.probe.base import Measurement, read_lines
-from journalkeeper.probe.distribution import Series
+from journalkeeper.probe.base import Measurement, Series, read_lines
 from journalkeeper.probe.scratch_volume import OWN_MOUNTS, undo_at_end
 
 TRACEFS: Final = "/sys/kernel/tracing"

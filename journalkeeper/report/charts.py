@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from journalkeeper.health.evidence import Evidence, Intake, Unknown
 from journalkeeper.model import Result
-from journalkeeper.model.history import HistoryEntry, Totals
+from journalkeeper.model.run import HistoryEntry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US, pluralize, quantile, spell_time
 from journalkeeper.report.text import UNKNOWN, day, hour, when
 

@@ -2,6 +2,10 @@
 """The story of a file: its kind, its cost for a reader, the past actions on it, and the decision with its end.
 
 The story of a directory: its owner, its window, and the span of its history.
+
+The picture of a file is text: the number of extents that begin in each MiB, and the kind of data there. The height
+shows extents per MiB on a fixed scale, so that files can be compared. Each step is twice the one before, from one
+extent to the 128 and more that blocks of 4 KiB permit. The letter below names the most frequent kind of data.
 """
 
 from __future__ import annotations
@@ -9,15 +13,71 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from journalkeeper.model import Action, Instance, JournalFile, Reason, Skip, Stretch, Sums, Verb, Window
-from journalkeeper.model.history import HistoryEntry, Sample
+from journalkeeper.model import MIB, Action, Instance, JournalFile, Reason, Skip, Stretch, Sums, Verb, Window
 from journalkeeper.model.manager import HistorySpan
+from journalkeeper.model.run import HistoryEntry, Sample
 from journalkeeper.model.schema import Count, Hidden, Inline, Moment, Seconds
 from journalkeeper.model.sentences import BY, describe_outcome
 from journalkeeper.model.units import DAY_US, INFINITY_US, escape, format_span, pluralize, spell_size, spell_time
 from journalkeeper.policy.cost import READ_IOPS
-from journalkeeper.report import picture
 from journalkeeper.report.text import UNKNOWN, moment
+
+HEIGHTS: Final = "▁▂▃▄▅▆▇█"
+SCALE: Final = "▁ at most 1, ▂ 2, ▃ 4, ▄ 8, ▅ 16, ▆ 32, ▇ 64, █ 128 or more"
+"""The fewest extents of each height, as `level` computes it."""
+
+KINDS: Final = {
+    "data_bytes": "d plain data",
+    "compressed_bytes": "c compressed data",
+    "shared_bytes": "s shared with a snapshot or a copy",
+    "both_bytes": "b shared and compressed",
+    "unwritten_bytes": "u unwritten: allocated, and reads as zeros",
+    "hole_bytes": "h hole",
+}
+"""The letter and the name of each kind of bytes, by the field of a Stretch."""
+
+
+def level(extents: int, length: int) -> int:
+    """Return the index in HEIGHTS for `extents` in `length` bytes. Each doubling of the extents per MiB adds one step.
+
+    >>> [level(extents, MIB) for extents in (0, 1, 2, 3, 4, 127, 128, 256)]
+    [0, 0, 1, 1, 2, 6, 7, 7]
+    """
+    per_mib = extents * MIB // max(1, length)
+    return min(max(per_mib.bit_length() - 1, 0), len(HEIGHTS) - 1)
+
+
+def letter(part: Stretch) -> str:
+    """Return the letter for the kind of data that has the most bytes in `part`; a space for a part of length 0."""
+    return KINDS[max(KINDS, key=lambda field: getattr(part, field))][0] if part.length else " "
+
+
+def merge_stretches(parts: Sequence[Stretch], columns: int) -> list[Stretch]:
+    """Return `parts` reduced to at most `columns` by adding up neighbours; [] without parts."""
+    each = -(-len(parts) // max(1, columns)) or 1
+    return [_sum(parts[start : start + each]) for start in range(0, len(parts), each)]
+
+
+def draw_picture(parts: Sequence[Stretch], width: int) -> list[str]:
+    """Return the lines of a file's picture: extents per MiB, the most frequent kind of data below, and a key.
+
+    The picture has at most `width` columns; the lines of the key can be longer. There must be parts.
+    """
+    columns, whole = merge_stretches(parts, width), _sum(parts)
+    drawn = "".join(
+        " " if part.hole_bytes == part.length else HEIGHTS[level(part.extents, part.length)] for part in columns
+    )
+    wide = f"each column {spell_size(columns[0].length)}" if len(columns) > 1 else "one column"
+    held = [(kind, getattr(whole, field)) for field, kind in KINDS.items()]
+    kinds = [f"{kind}, {spell_size(size_bytes)}" for kind, size_bytes in held if size_bytes]
+    return [drawn, "".join(map(letter, columns)), f"{wide}; extents per MiB: {SCALE}", *kinds]
+
+
+def _sum(parts: Sequence[Stretch]) -> Stretch:
+    """Return the sum of neighbouring parts, which begins where the first one begins. There must be parts."""
+    columns = list(zip(*parts, strict=True))
+    return Stretch(columns[0][0], *map(sum, columns[1:]))
+
 
 MOST_PAST: Final = 10
 """The most actions that are listed one by one."""
@@ -107,7 +167,7 @@ def describe_change(decided: Decision, window: Window | None, now_us: int) -> st
 def explain_file(story: Story, width: int) -> list[Lines]:
     """Return the blocks that `explain` shows about a file. The picture has at most `width` columns."""
     file = story.file
-    chart = [("  ", line) for line in picture.draw_lines(story.picture, width - 2)] if story.picture else []
+    chart = [("  ", line) for line in draw_picture(story.picture, width - 2)] if story.picture else []
     extents = f"{file.extents.total:,}, where {file.ideal_extents:,} would be ideal"
     known = [("File", _describe_kind(file)), ("Size", _describe_size(file)), ("Extents", extents)]
     rows = [("Reading", _describe_read_cost(story)), ("Unused", _describe_pinned(story))]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from journalkeeper.model.history import Counters
+from journalkeeper.model.run import Counters
 from journalkeeper.model.units import SECOND_US, TIME_LIMIT_US, pluralize, spell_size
 
 UNKNOWN: Final = "unknown"

@@ -23,12 +23,11 @@ from journalkeeper.health.evidence import Obstacle
 from journalkeeper.health.verdict import describe_waits, present_after_run
 from journalkeeper.history.database import RecordLockedError
 from journalkeeper.history.store import NAME
-from journalkeeper.metrics.status import status
+from journalkeeper.metrics.prometheus import status
 from journalkeeper.model import Host, Outcome, Plan, Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError, UsageError
-from journalkeeper.model.history import Counters
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.run import Progress, Report
+from journalkeeper.model.run import Counters, Progress, Report
 from journalkeeper.model.sentences import NO_JOURNAL
 from journalkeeper.model.units import HOUR_US, MINUTE_US
 from journalkeeper.observe.obstacles import Places, find_full, find_obstacles, find_unwritable, list_places, read_mounts

@@ -15,8 +15,7 @@ import pytest
 
 from journalkeeper.history.store import CONFIRM_US, NAME, Record, store_outcome
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Verb
-from journalkeeper.model.history import Counters, Run, Totals
-from journalkeeper.model.run import LONG_US, Wait
+from journalkeeper.model.run import LONG_US, Counters, Run, Totals, Wait
 from journalkeeper.model.units import DAY_US, HOUR_US
 from tests import hosts
 from tests.hosts import read_past

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.metrics.prometheus import FAMILIES, PREFIX, Facts, render
-from journalkeeper.model.history import Counters
+from journalkeeper.model.run import Counters
 from tests import figures
 from tests.adapters.command import need, ran
 

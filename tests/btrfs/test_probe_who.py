@@ -19,9 +19,8 @@ import pytest
 from journalkeeper.cli.program import run
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe import who
-from journalkeeper.probe.base import Measurement, read_lines
+from journalkeeper.probe.base import Measurement, Series, read_lines
 from journalkeeper.probe.bed import Bed
-from journalkeeper.probe.distribution import Series
 from journalkeeper.probe.scratch_volume import OWN_MOUNTS
 from tests.answers import check
 from tests.bench.figures import REPOSITORY

@@ -20,8 +20,7 @@ from journalkeeper.engine import Engine
 from journalkeeper.history.store import Record
 from journalkeeper.model import Request, Verb
 from journalkeeper.model.errors import KeeperError
-from journalkeeper.model.history import Counters
-from journalkeeper.model.run import Found, Wait
+from journalkeeper.model.run import Counters, Found, Wait
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests import hosts
 from tests.btrfs.faults import cut_power

@@ -13,9 +13,8 @@ from journalkeeper.health.evidence import Evidence, Hung, Obstacle, Present, Sil
 from journalkeeper.health.finding import judge, list_names, shorten, word
 from journalkeeper.health.verdict import HEALTH, RULES
 from journalkeeper.model import MIB, JournalFile, Kind, Reason, Skip
-from journalkeeper.model.history import Run
 from journalkeeper.model.manager import Finding, Manager, Severity
-from journalkeeper.model.run import Wait
+from journalkeeper.model.run import Run, Wait
 from journalkeeper.model.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from tests.evidence import UNITS, evidence, intake, journal, limits, look, recorded
 from tests.hosts import DIRECTORY, NOW_US, configured, extents, file, instance, volume

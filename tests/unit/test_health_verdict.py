@@ -14,9 +14,8 @@ from journalkeeper.health.evidence import Evidence, Hung, Obstacle, Present, Sil
 from journalkeeper.health.finding import judge
 from journalkeeper.health.verdict import HEALTH, describe_absence, judge_present, present_after_run, still_failing
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Window
-from journalkeeper.model.history import HistoryEntry, Run
 from journalkeeper.model.manager import Finding, Manager, Severity
-from journalkeeper.model.run import Wait
+from journalkeeper.model.run import HistoryEntry, Run, Wait
 from journalkeeper.model.units import HOUR_US, SECOND_US
 from tests.evidence import UNITS, look, recorded
 from tests.hosts import NOW_US, outcome

@@ -7,7 +7,7 @@ import pytest
 
 from journalkeeper import __version__
 from journalkeeper.metrics.prometheus import Facts, render
-from journalkeeper.model.history import Counters
+from journalkeeper.model.run import Counters
 from tests import figures
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.metrics.status import status
+from journalkeeper.metrics.prometheus import status
 from journalkeeper.model import MIB, Host, Kind, Outcome, Plan, Reason, Result, Skip, Verb, Window
 from journalkeeper.policy.cost import is_fragmented
 from tests import hosts

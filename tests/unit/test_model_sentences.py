@@ -10,7 +10,7 @@ import pytest
 
 from journalkeeper.cli.wording import describe_sums
 from journalkeeper.model import Outcome, Reason, Result, Verb
-from journalkeeper.model.history import Counters
+from journalkeeper.model.run import Counters
 from journalkeeper.model.sentences import describe_outcome, short_name
 from journalkeeper.report.text import describe_total_saving
 from tests import hosts

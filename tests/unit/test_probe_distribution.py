@@ -8,8 +8,7 @@ from array import array
 import pytest
 
 from journalkeeper.model.units import quantile, spell_time
-from journalkeeper.probe.base import Measurement
-from journalkeeper.probe.distribution import Series, compute_statistics
+from journalkeeper.probe.base import Measurement, Series, compute_statistics
 
 MS = 1_000_000
 S = 1000 * MS

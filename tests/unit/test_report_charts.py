@@ -10,7 +10,7 @@ import pytest
 
 from journalkeeper.health.evidence import Boot, Evidence, Intake, Journal, Recorded
 from journalkeeper.model import Extents, Reason, Result
-from journalkeeper.model.history import Counters, HistoryEntry, Totals
+from journalkeeper.model.run import Counters, HistoryEntry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report import charts
 from journalkeeper.report.charts import FIRST_US, LEAST_BARS, MOST_ROWS, Chart, Figure, Layer

@@ -11,8 +11,8 @@ import pytest
 from journalkeeper.health.evidence import Boot, Evidence, Intake, Unknown
 from journalkeeper.health.finding import Verdict
 from journalkeeper.model import Reason, Result
-from journalkeeper.model.history import Counters
 from journalkeeper.model.manager import Finding, Severity
+from journalkeeper.model.run import Counters
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report.page import MOST_BYTES, page
 from tests.hosts import NOW_US

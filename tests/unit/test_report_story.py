@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from journalkeeper.model import MIB, JournalFile, Kind, Reason, Result, Stretch, Sums, Verb, Window
-from journalkeeper.model.history import Sample
+from journalkeeper.model.run import Sample
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.report import story
 from journalkeeper.report.retention import summarize_history
