@@ -131,6 +131,7 @@ def _describe_down(service: Unit, timer: Unit) -> tuple[str, ...]:
 
 
 def _judge_unready(service: Unit) -> Answers:
+    """Yield Unknown for a start that has taken less than START_US, else a problem."""
     if service.age_us < START_US:
         yield Unknown(service.start_sentence)
     else:

@@ -64,6 +64,8 @@ class Database:
 
     A writer renames a damaged or foreign file and starts a new one. `set_aside` is then the new path of the old file,
     otherwise None. A read-only database that does not exist is empty. One thread at a time may use the database.
+
+    Raises: as `read`, because the constructor opens the file.
     """
 
     def __init__(self, path: str, *, read_only: bool) -> None:
