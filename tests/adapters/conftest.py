@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +75,10 @@ def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Says:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     def set_up(
-        *entries: dict[str, Any],
-        events: list[dict[str, Any]] | None = None,
-        rest: str = "",
-        end: str = "",
-        stderr: str = "",
+        *entries: dict[str, Any], events: Sequence[dict[str, Any]] = (), rest: str = "", end: str = "", stderr: str = ""
     ) -> None:
         (tmp_path / "entries").write_text("".join(f"{json.dumps(one)}\n" for one in entries) + rest)
-        (tmp_path / "events").write_text("".join(f"{json.dumps(one)}\n" for one in events or []))
+        (tmp_path / "events").write_text("".join(f"{json.dumps(one)}\n" for one in events))
         (tmp_path / "stderr").write_text(stderr)
         program = tmp_path / "journalctl"
         program.write_text(JOURNALCTL.format(place=tmp_path, end=end))

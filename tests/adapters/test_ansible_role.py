@@ -23,14 +23,9 @@ from tests.adapters.command import ran
 from tests.ansible import CHECKOUT, COLLECTION, ROLE, Control, Played, program
 
 
-def regenerate(collection: Path) -> subprocess.CompletedProcess[str]:
-    """Check the generated files of a collection."""
-    environment = {**os.environ, "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT}/configs/man"}
-    return ran(sys.executable, collection / "regenerate.py", "--check", env=environment)
-
-
 def test_the_generated_files_are_up_to_date() -> None:
-    done = regenerate(COLLECTION)
+    environment = {**os.environ, "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT}/configs/man"}
+    done = ran(sys.executable, COLLECTION / "regenerate.py", "--check", env=environment)
     assert (done.returncode, done.stdout) == (0, ""), "run configs/ansible/regenerate.py"
 
 

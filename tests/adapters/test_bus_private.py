@@ -251,11 +251,7 @@ def test_a_bus_that_nobody_listens_at_is_said_once_and_tried_again(tmp_path: Pat
 
 
 def test_a_second_service_waits_for_the_name(tmp_path: Path, journal: Path) -> None:
-    with (
-        PrivateBus() as bus,
-        Daemon(tmp_path / "1", journal, bus) as first,
-        Daemon(tmp_path / "2", journal, bus) as second,
-    ):
-        assert eventually(lambda: "another process has the name" in second.log())
-        assert first.stop() == 0
+    with PrivateBus() as bus, Daemon(tmp_path / "1", journal, bus) as one, Daemon(tmp_path / "2", journal, bus) as two:
+        assert eventually(lambda: "another process has the name" in two.log())
+        assert one.stop() == 0
         assert eventually(lambda: bus.gdbus("Resume").returncode == 0)  # the bus may know the first one's end later

@@ -124,18 +124,11 @@ def test_retention_shows_the_present_and_the_possible_history(given: Given, type
     assert document["changed"] is False
 
 
-@pytest.fixture
-def effective(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace journald's settings with those of the drop-in."""
-    monkeypatch.setattr(
-        "journalkeeper.cli.retention.conf.read_settings",
-        lambda: conf.from_assignments(files.parse_file(machine.RETENTION)),
-    )
-
-
-@pytest.mark.usefixtures("effective")
-def test_apply_writes_the_drop_in_once_and_undo_removes_it(given: Given, typed: Typed) -> None:
+def test_apply_writes_a_drop_in_once_and_undo_removes_it(
+    given: Given, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given(evidence(look=LONG))
+    monkeypatch.setattr(conf, "read_settings", lambda: conf.from_assignments(files.parse_file(machine.RETENTION)))
     assert typed("retention", "--apply", "-j").document["changed"] is True
     place = Path(machine.RETENTION)
     assert "SystemMaxUse=1536M\nSystemMaxFileSize=160M\n" in place.read_text()

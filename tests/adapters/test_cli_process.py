@@ -50,11 +50,6 @@ def on_terminal(command: list[str], **more: str) -> tuple[str, int]:
     return seen.decode(), child.returncode
 
 
-def test_wrong_usage_is_one_line_on_stderr_and_exit_2() -> None:
-    done = process([*COMMAND, "scan", "--frobnicate"])
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-
-
 @pytest.mark.parametrize("words", [CHECK, [*COMMAND, "--help"]])
 def test_a_reader_that_leaves_early_is_met_with_silence_and_a_full_disk_is_said_once(words: list[str]) -> None:
     reader, writer = os.pipe()

@@ -29,8 +29,6 @@ from tests.nobody import being_nobody
 
 VOLUME = ("uuid-a", 256)
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody and mount a tmpfs")
-
 
 def keep(record: Record, *numbers: int) -> None:
     for number in numbers:
@@ -218,7 +216,7 @@ def test_a_commit_costs_the_fewest_fsyncs_that_keep_its_order(tmp_path: Path) ->
 # Disks
 
 
-@needs_root
+@pytest.mark.root
 def test_a_read_only_disk_can_be_read_and_a_write_names_it(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", "mode=755") as disk:
         with Record(disk) as record:
@@ -235,7 +233,7 @@ def test_a_read_only_disk_can_be_read_and_a_write_names_it(tmp_path: Path) -> No
 # Rights
 
 
-@needs_root
+@pytest.mark.root
 @both
 @pytest.mark.parametrize(
     ("place", "says"),
@@ -248,7 +246,7 @@ def test_nobody_is_sent_to_root(open_directory: Path, place: str, says: str, *, 
         Record(open_directory / place, read_only=read_only)
 
 
-@needs_root
+@pytest.mark.root
 def test_readers_of_the_directory_may_read_the_record_while_it_is_written(open_directory: Path) -> None:
     with Record(open_directory) as record:
         os.chmod(open_directory / "history.db", 0o644)

@@ -28,8 +28,6 @@ with Lock(sys.argv[1]):
     sys.stdin.read()
 """
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
-
 
 @contextmanager
 def hold_in_another_process(directory: Path) -> Iterator[subprocess.Popen[str]]:
@@ -133,7 +131,7 @@ def test_the_directory_the_lock_and_the_history_are_closed_to_strangers(tmp_path
     assert [path.stat().st_mode & 0o7777 for path in made] == [0o750, 0o600, 0o640]
 
 
-@needs_root
+@pytest.mark.root
 def test_nobody_may_not_make_the_directory_nor_hold_the_lock(open_directory: Path) -> None:
     with Lock(open_directory):
         pass

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
@@ -62,20 +61,6 @@ def listen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listen]:
             return calls
 
         yield start
-
-
-@pytest.mark.parametrize("parts", [(b'{"parameters":{}}\0',), (b"{}\0more",)])
-@pytest.mark.parametrize(
-    ("call", "method", "namespace"),
-    [(control.rotate, "Rotate", ""), (control.rotate, "Rotate", "web"), (control.synchronize, "Synchronize", "")],
-)
-def test_a_request_is_one_call_and_one_answer(
-    runtime: Path, listen: Listen, *, call: Callable[[str], None], method: str, namespace: str, parts: tuple[bytes, ...]
-) -> None:
-    calls = listen(control.get_socket_path(namespace), *parts)
-    call(namespace)
-    assert json.loads(calls[0].removesuffix(b"\0")) == {"method": f"io.systemd.Journal.{method}", "parameters": {}}
-    assert calls[0].endswith(b"}\0")
 
 
 @pytest.mark.parametrize(

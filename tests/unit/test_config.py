@@ -17,8 +17,7 @@ from journalkeeper.model import GIB, MIB
 from journalkeeper.model.errors import ConfigError
 from journalkeeper.model.units import DAY_US, MS_US, SECOND_US
 
-REPOSITORY = Path(__file__).parents[2]
-SHIPPED = REPOSITORY / "configs" / "journalkeeper.conf"
+SHIPPED = Path(__file__).parents[2] / "configs" / "journalkeeper.conf"
 
 HEADER = """\
 # SPDX-License-Identifier: LGPL-2.1-or-later

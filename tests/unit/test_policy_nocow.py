@@ -23,9 +23,8 @@ def config(word: str) -> Config:
 
 def answer(word: str, **words: object) -> Action | Skip | None:
     """What is decided of a directory of inode 256 on one volume; `words` for the instance or the volume."""
-    of_volume = {
-        key: words.pop(key) for key in ("data_profile", "redundant", "options", "read_only_subvolume") if key in words
-    }
+    keys = ("data_profile", "redundant", "options", "read_only_subvolume")
+    of_volume = {key: words.pop(key) for key in keys if key in words}
     return decide(instance(inode=256, **words), volume(**of_volume), host(), config(word))
 
 

@@ -14,14 +14,7 @@ from journalkeeper.journald import conf
 from journalkeeper.model import GIB, KIB, MIB, JournalFile, Kind
 from journalkeeper.model.manager import Finding
 from journalkeeper.model.units import DAY_US, format_exact, parse_size
-from journalkeeper.report.retention import (
-    Retention,
-    describe_retention,
-    dropin,
-    history,
-    retention,
-    summarize_history,
-)
+from journalkeeper.report.retention import Retention, describe_retention, dropin, history, retention, summarize_history
 from tests.evidence import STORAGE, archives, evidence, limits, look
 from tests.hosts import DIRECTORY, NOW_US, file, instance
 

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from journalkeeper.model import MIB, JournalFile, Kind, Reason, Result, Stretch, Sums, Verb, Window
@@ -111,10 +114,7 @@ ARCHIVES = tuple(file(kind=Kind.ARCHIVED, head_time_us=NOW_US - days * DAY_US) f
 
 
 def place(
-    files: tuple[JournalFile, ...] = ARCHIVES,
-    decided: Decision | None = None,
-    window: Window | None = None,
-    **words: object,
+    files: Sequence[JournalFile] = ARCHIVES, decided: Decision | None = None, window: Window | None = None, **words: Any
 ) -> DirectoryAnswer:
     one = limits(name="4f3a", directory="/var/log/journal/4f3a")
     decision = story.explain_decision([decided] if decided else [], None, NOW_US)
