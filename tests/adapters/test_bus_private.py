@@ -19,13 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.bus import contract, names, objects
+from journalkeeper.bus import names, objects
 from journalkeeper.config import Config
 from journalkeeper.history.store import NAME
 from tests.bus import PrivateBus
 from tests.daemon import Daemon
 from tests.patience import eventually
-from tests.unit.test_bus_contract import shapes
 
 pytestmark = pytest.mark.root
 
@@ -166,18 +165,6 @@ def test_polkit_is_asked_for_a_dialog_only_where_the_call_allows_it(bus: Private
 
 
 # What is answered
-
-
-def test_live_introspection_is_the_contract(bus: PrivateBus, daemon: Daemon) -> None:
-    done = bus.run(
-        *("gdbus", "introspect", "--xml", "--address", bus.address),
-        *("--dest", names.BUS_NAME, "--object-path", names.MANAGER_PATH),
-        check=True,
-    )
-    live = shapes(done.stdout)
-    written = shapes(contract.introspection([objects.MANAGER], []))
-    assert live[names.MANAGER] == written[names.MANAGER]
-    assert live.keys() == {names.MANAGER, names.PROPERTIES, names.INTROSPECTABLE, names.PEER}
 
 
 WRONG = [

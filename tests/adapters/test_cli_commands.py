@@ -18,20 +18,7 @@ from journalkeeper.cli.context import Context
 from journalkeeper.engine import Engine
 from journalkeeper.history.state import Lock
 from journalkeeper.history.store import Record
-from journalkeeper.model import (
-    Action,
-    Host,
-    JournalFile,
-    Kind,
-    Outcome,
-    Plan,
-    Reason,
-    Request,
-    Result,
-    Skip,
-    State,
-    Verb,
-)
+from journalkeeper.model import Action, Host, JournalFile, Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.run import Progress, Report
 from journalkeeper.policy.cost import add_savings
@@ -39,14 +26,8 @@ from tests import hosts
 from tests.adapters.command import Typed
 from tests.hosts import configured
 
-FILE = hosts.file(
-    Kind.ACTIVE,
-    path="/j/abc/system.journal",
-    state=State.ONLINE,
-    size_bytes=45 << 20,
-    disk_bytes=89 << 20,
-    extents=hosts.extents(9_447, 45 << 20),
-)
+PLACED = hosts.extents(9_447, 45 << 20)
+FILE = hosts.file(Kind.ACTIVE, path="/j/abc/system.journal", size_bytes=45 << 20, disk_bytes=89 << 20, extents=PLACED)
 ACTION = add_savings(Action(FILE.path, Verb.COMPRESS, Reason.FRAGMENTED, FILE, (), 45 << 20, 9_447, 360, "zstd"))
 DONE = Outcome(FILE.path, Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 9_447, 360, 89 << 20, 10 << 20, 45 << 20, 1.25)
 FAILED = DONE._replace(result=Result.FAILED, reason=Reason.IO_ERROR, detail="cannot read it: Input/output error")
@@ -97,8 +78,8 @@ class FakeEngine(Engine):
 
 def test_scan_is_a_table_with_a_footer(typed: Typed) -> None:
     assert typed("scan", engine=FakeEngine()).out == (
-        "KIND    EXTENTS  IDEAL   SIZE   DISK  FLAGS   PATH\n"
-        "active     9447      1  45.0M  89.0M  online  /j/abc/system.journal\n"
+        "KIND    EXTENTS  IDEAL   SIZE   DISK  FLAGS    PATH\n"
+        "active     9447      1  45.0M  89.0M  offline  /j/abc/system.journal\n"
         "\n"
         "No file is fragmented: 1 journal file, 9,447 extents (ideal 1), 45 MiB, 89 MiB on disk.\n"
     )
@@ -107,7 +88,7 @@ def test_scan_is_a_table_with_a_footer(typed: Typed) -> None:
 def test_scan_shows_flags_problems_and_what_is_not_known(typed: Typed) -> None:
     found = hosts.extents(7, 10, encoded_bytes=10, shared_bytes=4)
     odd = FILE._replace(path="/j/\n\udcff", disk_bytes=None, nocow=True, problem=Reason.BAD_HEADER, extents=found)
-    line = "-  7  1  45.0M  -  bad-header,online,compressed,nocow,shared  /j/\\n\\udcff\n"
+    line = "-  7  1  45.0M  -  bad-header,offline,compressed,nocow,shared  /j/\\n\\udcff\n"
     assert typed("scan", "--no-legend", engine=FakeEngine(files=(odd,))) == (0, line, "")
 
 
@@ -574,7 +555,8 @@ def test_check_config_shows_each_value(typed: Typed, tmp_path: Path, monkeypatch
     assert said.out.endswith("\nCompress= acts as zstd, not zstd:9: Linux before 6.15 takes no level.\n")
     document = typed("check-config", "-j", "--config", f"{file}").document
     assert document["problems"] == []
-    assert {"section": "Defrag", "key": "MinExtents", "value": "64", "default": False} in document["values"]
+    changed = [(one["section"], one["key"], one["value"]) for one in document["values"] if not one["default"]]
+    assert changed == [("Defrag", "Compress", "zstd:9"), ("Defrag", "MinExtents", "64")]
 
 
 def test_a_bad_configuration_is_named_by_file_line_and_key_wherever_it_is_read(typed: Typed, tmp_path: Path) -> None:

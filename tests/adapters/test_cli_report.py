@@ -15,7 +15,6 @@ from tests.adapters.command import Typed
 from tests.report_data import evidence
 
 Give = Callable[[Callable[[], Evidence]], None]
-OLD = "an older page"
 
 
 @pytest.fixture(autouse=True)
@@ -76,12 +75,19 @@ def test_a_part_that_the_page_lacks_is_named(path: Path, typed: Typed, collect: 
     assert is_page(path)
 
 
-@pytest.mark.parametrize("odd", ["a link", "a second name", "another user", "not at the beginning", "a FIFO"])
+ODD = ("a link", "a link to nowhere", "a second name", "another user", "not at the beginning", "a FIFO", "a directory")
+
+
+@pytest.mark.parametrize("odd", [*ODD, "another text"])
 def test_no_other_file_is_taken_for_a_page(path: Path, typed: Typed, odd: str) -> None:
     page = path.with_name("other.html")
     assert typed("report", "-o", f"{page}").status == 0
-    if odd == "a link":
-        path.symlink_to(page)
+    if odd.startswith("a link"):
+        path.symlink_to("nowhere" if "nowhere" in odd else page)
+    elif odd == "a directory":
+        path.mkdir()
+    elif odd == "another text":
+        path.write_text("an older page")
     elif odd == "a second name":
         path.hardlink_to(page)
     elif odd == "a FIFO":
@@ -94,17 +100,6 @@ def test_no_other_file_is_taken_for_a_page(path: Path, typed: Typed, odd: str) -
             os.chown(path, 1, 1)
     before = path.lstat()
     said = typed("report", "-o", f"{path}")
-    assert (said.status, "is no page of this user's: remove it" in said.err) == (1, True)
+    assert (said.status, "is no page of this user's: remove it, or choose another name" in said.err) == (1, True)
     assert (path.lstat().st_ino, path.lstat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-
-
-def test_a_name_that_is_taken_is_refused_and_kept(path: Path, typed: Typed) -> None:
-    path.write_text(OLD)
-    link = path.with_name("link")
-    link.symlink_to("nowhere")
-    for taken in (path, link, path.parent):
-        said = typed("report", "-o", f"{taken}")
-        assert said.status == 1
-        assert "remove it, or choose another name" in said.err
-    assert (path.read_text(), link.is_symlink()) == (OLD, True)
-    assert names(path.parent) == ["link", "page.html"]
+    assert names(path.parent) == ["other.html", "page.html"]

@@ -6,11 +6,8 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,48 +17,19 @@ from journalkeeper.history.store import Record
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
 from tests.nobody import being_nobody
 
-HOLD = """
-import sys
-from journalkeeper.history.state import Lock
-with Lock(sys.argv[1]):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-@contextmanager
-def hold_in_another_process(directory: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start a process that holds the lock until the block ends."""
-    argv = [sys.executable, "-c", HOLD, os.fspath(directory)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=os.getcwd()) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-        try:
-            yield process
-        finally:
-            process.kill()
-
 
 def test_the_lock_is_free_after_the_block_and_after_an_error(tmp_path: Path) -> None:
+    assert is_locked(tmp_path) is False
     with Lock(tmp_path):
         assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+        assert is_locked(tmp_path) is True
+    assert is_locked(tmp_path) is False
     with pytest.raises(ZeroDivisionError), Lock(tmp_path):
         _ = 1 / 0
     (tmp_path / "lock").write_text("123456789012345\n")
     with Lock(tmp_path), pytest.raises(BusyError, match=f"process {os.getpid()} holds"), Lock(tmp_path):
         pytest.fail("held twice")
     assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
-
-
-def test_the_lock_is_free_when_its_holder_is_killed(tmp_path: Path) -> None:
-    assert is_locked(tmp_path) is False
-    with hold_in_another_process(tmp_path) as first:
-        assert is_locked(tmp_path) is True
-        first.send_signal(signal.SIGKILL)
-        first.wait()
-        assert is_locked(tmp_path) is False
-        with Lock(tmp_path):
-            assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
 
 
 def test_a_program_that_we_start_does_not_hold_it_for_us(tmp_path: Path) -> None:
@@ -76,7 +44,7 @@ def test_a_program_that_we_start_does_not_hold_it_for_us(tmp_path: Path) -> None
 
 
 def test_a_holder_that_has_not_said_who_it_is_is_another_process(tmp_path: Path) -> None:
-    with hold_in_another_process(tmp_path):
+    with Lock(tmp_path):
         (tmp_path / "lock").write_text("")
         with pytest.raises(BusyError, match="another process holds"), Lock(tmp_path):
             pytest.fail("both hold it")

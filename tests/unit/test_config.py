@@ -186,15 +186,6 @@ def test_a_bad_value_contradicts_nothing() -> None:
     assert [key for _, key, _ in problems("Watch.NocowSettleSec=soon", "Watch.SettleSec=1h")] == ["NocowSettleSec"]
 
 
-def test_describe_marks_values_other_than_the_default() -> None:
-    rows = describe(from_assignments(lines("Watch.SettleSec=90", "Defrag.Compress=zstd", "Metrics.Textfile=/x")))
-    assert [(row.section, row.key, row.value) for row in rows if not row.default] == [
-        ("Watch", "SettleSec", "90s"),
-        ("Metrics", "Textfile", "/x"),
-    ]
-    assert len(rows) == len(directives())
-
-
 def test_the_shipped_file_says_what_the_directives_say() -> None:
     """To make it anew: write what shipped_file() returns into it."""
     assert SHIPPED.read_text() == shipped_file()

@@ -15,7 +15,7 @@ from journalkeeper.execute import executor, inplace
 from journalkeeper.execute.inplace import NEAR_BYTES, find_same_places, join_near
 from journalkeeper.execute.pace import Pace
 from journalkeeper.model import KIB, Action, Range, Reason, Result, Verb
-from journalkeeper.policy.cost import is_useless_rewrite, least_extents
+from journalkeeper.policy.cost import least_extents
 from journalkeeper.policy.deferral import PASSING
 
 K4, K8, K12 = 4 * KIB, 8 * KIB, 12 * KIB
@@ -118,19 +118,6 @@ MAPS: list[tuple[Rows, Rows, list[tuple[int, int]]]] = [
 def test_data_at_the_same_place_was_not_moved(before: Rows, after: Rows, left: list[tuple[int, int]]) -> None:
     maps = ([Extent(*row) for row in rows] for rows in (before, after))
     assert list(find_same_places(*maps)) == left
-
-
-@pytest.mark.parametrize(
-    ("before", "expected", "after", "short"),
-    [
-        (100, 20, 60, False),
-        (100, 20, 61, True),
-        (40, 40, 41, False),
-        (1, 40, 40, False),
-    ],
-)
-def test_a_rewrite_falls_short_below_half_of_its_saving(before: int, expected: int, after: int, short: bool) -> None:
-    assert is_useless_rewrite(before, expected, after) is short
 
 
 def test_each_run_of_data_has_extents_of_its_own() -> None:

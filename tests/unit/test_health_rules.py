@@ -255,13 +255,6 @@ def test_fragmented_files_are_summed_and_the_remedy_names_their_directory() -> N
     assert found.remedy == ("journalkeeper plan", "journalkeeper defrag")
 
 
-def test_a_running_service_is_asked_and_not_judged_a_second_time() -> None:
-    remedy = ("journalkeeper history --since=-7d",)
-    said = Finding("files-failing", Severity.PROBLEM, {"files": 1}, "/j/a Try: rm -r / failed: I/O error.", remedy)
-    found = judge(evidence(service=Manager(health="act", findings=(said,))), RULES)
-    assert (found.health, found.problems) == ("act", [said])
-
-
 def test_problems_come_first() -> None:
     verdict = judge(evidence(look=look(foreign=("/j",)), config_error="a.conf:3: no"), RULES)
     assert [finding.word for finding in verdict.findings] == ["bad-configuration", "not-btrfs"]
