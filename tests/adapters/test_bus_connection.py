@@ -18,15 +18,7 @@ import pytest
 from jeepney import HeaderFields, Message, MessageFlag
 
 from journalkeeper.bus import connection
-from journalkeeper.bus.connection import (
-    CALL_MOST,
-    FIELDS_MOST,
-    Connection,
-    Received,
-    bus_call,
-    make_call,
-    measure_message,
-)
+from journalkeeper.bus.connection import CALL_MOST, FIELDS_MOST, Connection, Received, bus_call, make_call
 from journalkeeper.bus.names import BUS, INVALID_ARGS, CallError
 from tests.bus import raw_call
 
@@ -79,7 +71,7 @@ def make_long_header(length: int) -> bytes:
     """Return a call whose fields have so many bytes, because its sender's name is long."""
     call = make_call("a.b", "/", "a.b", "C")
     call.header.fields[HeaderFields.sender] = ""
-    call.header.fields[HeaderFields.sender] = "x" * (length - measure_message(call.serialise(2))[0])
+    call.header.fields[HeaderFields.sender] = "x" * (length - connection.measure_message(call.serialise(2))[0])
     return bytes(call.serialise(2))
 
 
@@ -131,7 +123,7 @@ async def test_a_number_with_the_bytes_of_an_empty_struct_drops_no_message() -> 
 @pytest.mark.parametrize(("order", "first"), [("little", b"l"), ("big", b"B")])
 def test_a_message_of_either_byte_order_is_measured(order: str, first: bytes) -> None:
     body, fields = (number.to_bytes(4, order) for number in (7, 9))  # type: ignore[arg-type]
-    assert measure_message(first + b"\1\0\1" + body + bytes(4) + fields) == (9, 16 + 7)
+    assert connection.measure_message(first + b"\1\0\1" + body + bytes(4) + fields) == (9, 16 + 7)
 
 
 def test_a_body_that_does_not_fit_its_signature_is_an_error() -> None:

@@ -124,9 +124,7 @@ def test_retention_shows_the_present_and_the_possible_history(given: Given, type
     assert document["changed"] is False
 
 
-def test_apply_writes_a_drop_in_once_and_undo_removes_it(
-    given: Given, typed: Typed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_apply_writes_a_file_once_and_undo_ends_it(given: Given, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     given(evidence(look=LONG))
     monkeypatch.setattr(conf, "read_settings", lambda: conf.from_assignments(files.parse_file(machine.RETENTION)))
     assert typed("retention", "--apply", "-j").document["changed"] is True

@@ -12,16 +12,7 @@ import pytest
 from jeepney import HeaderFields, Message, MessageType
 
 from journalkeeper.bus import callers, client
-from journalkeeper.bus.callers import (
-    BURST,
-    EARLY_BYTES,
-    EARLY_MOST,
-    EARLY_SHARE,
-    RATE_PER_S,
-    UNREAD_MOST,
-    Caller,
-    Callers,
-)
+from journalkeeper.bus.callers import BURST, EARLY_BYTES, EARLY_SHARE, RATE_PER_S, UNREAD_MOST, Caller, Callers
 from journalkeeper.bus.names import CallError
 from journalkeeper.bus.server import Server
 from journalkeeper.service.snapshot import Snapshot
@@ -198,7 +189,7 @@ async def test_few_calls_wait_until_the_bus_has_named_their_callers() -> None:
 
     server._callers.find_or_add(":1.4").uid = 0
     long = EARLY_BYTES // EARLY_SHARE // 2
-    assert [handle(":9.0", 100) for _ in range(EARLY_MOST + 1)] == [True] * EARLY_MOST + [False]
+    assert [handle(":9.0", 100) for _ in range(callers.EARLY_MOST + 1)] == [True] * callers.EARLY_MOST + [False]
     assert sum(handle(f":8.{number}", long) for number in range(256)) == EARLY_SHARE
     assert [handle(f":8.{number}", EARLY_BYTES // EARLY_SHARE + 1) for number in range(2)] == [False, False]
     assert [handle(name, 100) for name in (":9.99", ":1.4")] == [True, True]

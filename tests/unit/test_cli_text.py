@@ -36,11 +36,7 @@ def test_no_two_names_look_alike() -> None:
 
 @pytest.mark.parametrize(
     ("name", "width", "expected"),
-    [
-        ("abcdefghij", 10, "abcdefghij"),
-        ("abcdefghij", 9, "ab…efghij"),
-        ("abcdefghij", 1, "…"),
-    ],
+    [("abcdefghij", 10, "abcdefghij"), ("abcdefghij", 9, "ab…efghij"), ("abcdefghij", 1, "…")],
 )
 def test_a_long_name_loses_its_middle(name: str, width: int, expected: str) -> None:
     assert elide(name, width) == expected

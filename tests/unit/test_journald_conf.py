@@ -66,11 +66,7 @@ def test_nothing_counts_after_what_stops_journald(stop: str) -> None:
 
 @pytest.mark.parametrize(
     ("filesystem_bytes", "use", "free", "size"),
-    [
-        (0, MIB, MIB, 512 * KIB),
-        (40 * GIB, 4 * GIB, 2 * GIB, 128 * MIB),
-        (400 * GIB, 4 * GIB, 4 * GIB, 128 * MIB),
-    ],
+    [(0, MIB, MIB, 512 * KIB), (40 * GIB, 4 * GIB, 2 * GIB, 128 * MIB), (400 * GIB, 4 * GIB, 4 * GIB, 128 * MIB)],
 )
 def test_limits_follow_the_size_of_the_file_system(filesystem_bytes: int, use: int, free: int, size: int) -> None:
     found = fill_defaults(Settings(), filesystem_bytes)

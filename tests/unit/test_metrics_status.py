@@ -57,9 +57,7 @@ def test_an_outcome_that_is_no_rewrite_changes_no_number(one: Outcome) -> None:
 
 
 @pytest.mark.parametrize(("before", "after", "known"), [(None, None, None), (90, None, None), (None, 20, 30)])
-def test_the_disk_is_known_where_every_files_part_of_it_is(
-    before: int | None, after: int | None, known: int | None
-) -> None:
+def test_the_disk_is_known_where_all_of_its_files_are(before: int | None, after: int | None, known: int | None) -> None:
     one = ARCHIVE._replace(disk_bytes=before)
     found = status(hosts.host(one, ACTIVE), NOTHING, (outcome(disk_bytes_after=after),), Config())
     assert found.sums["disk_bytes"] == known
@@ -98,7 +96,7 @@ def test_the_budget_that_is_left_lacks_the_newest_bytes(budget: int | None, befo
         (64 * WHOLE_FILE + 100, 64, "zstd", False),  # a large one is nearly whole
     ],
 )
-def test_an_archive_is_fragmented_from_min_extents_on(
+def test_archives_are_fragmented_from_min_extents_on(
     total: int, parts: int, compress: str, *, fragmented: bool
 ) -> None:
     one = hosts.file(size_bytes=parts * 32 * MIB, extents=hosts.extents(total, parts * 32 * MIB))

@@ -9,26 +9,13 @@ from typing import Any
 import pytest
 
 from journalkeeper.config.directives import Budget, Config, Defrag, Nocow
-from journalkeeper.model import (
-    GIB,
-    KIB,
-    MIB,
-    Host,
-    Instance,
-    JournalFile,
-    Kind,
-    Plan,
-    Reason,
-    Refusal,
-    Request,
-    State,
-    Verb,
-)
+from journalkeeper.model import GIB, MIB, Host, Instance, JournalFile, Kind, Plan, Reason, Refusal, Request, State, Verb
 from journalkeeper.model.units import DAY_US, HOUR_US, INFINITY_US
 from journalkeeper.policy.plan import plan, with_now
 from tests.evidence import limits
 from tests.hosts import DEVICE, DIRECTORY, NOW_US, extents, file, host, known, volume
 
+KIB = MIB >> 10
 UPKEEP = Request(upkeep=True)
 KEEP_DATACOW = Config(nocow=Nocow(nocow="no"))
 SYSTEM = f"{DIRECTORY}/system.journal"
@@ -394,15 +381,11 @@ def test_most_of_history_loss_is_for_rotations_before_a_shutdown(small: int, shu
 
 def test_space_allocated_ahead_is_no_loss_because_full_files_have_it_too() -> None:
     # 131.8 MiB in files that end at 2.6 of 8.2 MiB: a file of each day costs 7% if the room ahead counts as lost
-    small: dict[str, Any] = {
-        "system_max_use_bytes": 16 * 8432 * KIB,
-        "system_max_file_size_bytes": 8432 * KIB,
-        "system_max_files": 0,
-    }
+    small: dict[str, Any] = {"system_max_use_bytes": 16 * 8432 * KIB, "system_max_file_size_bytes": 8432 * KIB}
     unused = extents(500, 2200 * KIB, unwritten_bytes=(8192 - 2200) * KIB)
     one = active(size_mib=8, extents=unused, full_bytes=2660 * KIB)
     days = [old._replace(allocated_bytes=2200 * KIB, full_bytes=2660 * KIB) for old in archives(55, 1)]
-    found = by_price(one, *days, request=UPKEEP._replace(before_shutdown=True), **small)
+    found = by_price(one, *days, request=UPKEEP._replace(before_shutdown=True), system_max_files=0, **small)
     assert [action.action for action in found.actions] == [Verb.ROTATE]
 
 
