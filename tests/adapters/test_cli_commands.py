@@ -35,15 +35,14 @@ SKIP = Skip("/j/abc/b\x1b[2J.journal", Reason.SETTLING, "changed 1s ago")
 PLAN = Plan({}, (ACTION,), (SKIP,))
 
 
+Files = tuple[JournalFile, ...]
+
+
 class FakeEngine(Engine):
     """Answers as told, and remembers what it was asked."""
 
     def __init__(
-        self,
-        *outcomes: Outcome,
-        files: tuple[JournalFile, ...] = (FILE,),
-        plan: Plan = PLAN,
-        error: Exception | None = None,
+        self, *outcomes: Outcome, files: Files = (FILE,), plan: Plan = PLAN, error: Exception | None = None
     ) -> None:
         self.outcomes, self.files, self.answer, self.error = outcomes, files, plan, error
         self.asked: list[Request] = []

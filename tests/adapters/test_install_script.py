@@ -95,9 +95,8 @@ def test_an_interrupted_upgrade_keeps_the_old_version_and_the_next_one_keeps_uni
     """It is killed while pip works, and takes long because pip installs it twice."""
     before, listed = files(image), manifest(image)
     inside = image / HOME / "venv.new/bin/pip"
-    upgrade = subprocess.Popen(
-        [CHECKOUT / "configs/install", "--root", image], stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    words = [f"{CHECKOUT}/configs/install", "--root", f"{image}"]
+    upgrade = subprocess.Popen(words, stderr=subprocess.DEVNULL, start_new_session=True)
     while not inside.exists():
         assert upgrade.poll() is None
         time.sleep(0.01)

@@ -18,7 +18,6 @@ from journalkeeper import whole_file
 from journalkeeper.btrfs import kernel
 from journalkeeper.cli import lab
 from journalkeeper.journald import opening
-from journalkeeper.metrics.publisher import NAME, target
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.probe.base import scratch
 from journalkeeper.whole_file import write_whole
@@ -26,14 +25,6 @@ from journalkeeper.whole_file import write_whole
 
 def write(path: str, text: str, *, replace: bool = True) -> None:
     write_whole("write the metrics", path, text, mode=0o644, replace=replace)
-
-
-@pytest.mark.parametrize(
-    ("place", "file"),
-    [("/a/b.prom", "/a/b.prom"), ("/a/prom", f"/a/prom/{NAME}"), ("/a.d", f"/a.d/{NAME}")],
-)
-def test_a_name_that_the_collector_reads_is_a_file_and_any_other_a_directory(place: str, file: str) -> None:
-    assert target(place) == file
 
 
 def test_no_link_is_followed_and_another_user_can_read_it_whatever_the_umask(tmp_path: Path) -> None:

@@ -14,35 +14,6 @@ from journalkeeper.bus.contract import introspection
 from journalkeeper.model.errors import KeeperError, NoSuchJobError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-DOC = "org.gtk.GDBus.DocString"
-Shape = dict[str, object]
-
-
-def shape(interface: ElementTree.Element) -> Shape:
-    """An interface without its documentation."""
-
-    def arguments(member: ElementTree.Element) -> list[tuple[str, str, str]]:
-        return [(one.get("name", ""), one.get("type", ""), one.get("direction", "")) for one in member.iter("arg")]
-
-    def annotations(member: ElementTree.Element) -> dict[str, str]:
-        found = {one.get("name", ""): one.get("value", "") for one in member.iter("annotation")}
-        return {name: value for name, value in found.items() if name != DOC}
-
-    return {
-        f"{member.tag} {member.get('name')}": (
-            member.get("type"),
-            member.get("access"),
-            arguments(member),
-            annotations(member),
-        )
-        for member in interface
-        if member.tag != "annotation"
-    }
-
-
-def shapes(xml: str) -> dict[str, Shape]:
-    root = ElementTree.fromstring(xml)  # noqa: S314 - our own
-    return {one.get("name", ""): shape(one) for one in root.iter("interface")}
 
 
 def test_introspection_leads_to_the_objects_below() -> None:

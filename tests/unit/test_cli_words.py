@@ -68,13 +68,6 @@ def test_the_options_make_the_request(line: str, expected: Request, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("line", "span_us"), [("pause", 0), ("pause infinity", 0), ("pause 2h", 7_200_000_000), ("pause 1", 1_000_000)]
-)
-def test_a_pause_without_an_end_is_the_same_in_both_words(line: str, span_us: int) -> None:
-    assert parsed(line).span == span_us
-
-
-@pytest.mark.parametrize(
     ("line", "says"),
     [
         ("", "no command given; try `journalkeeper status`"),

@@ -104,10 +104,8 @@ def test_archives_are_fragmented_from_min_extents_on(
 
 
 def test_an_active_file_is_fragmented_where_a_range_of_it_is_dense_and_whole_after_work_on_it() -> None:
-    threshold = Config().defrag.extents_per_mib
-    dense, thin = (
-        hosts.file(Kind.ACTIVE, extents=hosts.extents(900, per_mib=(1, many, 1))) for many in (threshold, threshold - 1)
-    )
+    least = Config().defrag.extents_per_mib
+    dense, thin = (hosts.file(Kind.ACTIVE, extents=hosts.extents(900, per_mib=(1, n, 1))) for n in (least, least - 1))
     assert is_fragmented(dense, None, Config())
     assert not is_fragmented(dense, outcome(dense.path), Config())
     assert not is_fragmented(thin, None, Config())

@@ -24,11 +24,9 @@ def host(*files: JournalFile, storage: Storage = STORAGE, **words: Any) -> Evide
     return evidence(look=look(*files, instances=(limits(**words),)), storage=storage)
 
 
-def kept(
-    *, ratio: float = 6.4, hours: float = 24, number: int = 8, storage: Storage = STORAGE, **words: Any
-) -> Retention:
+def kept(*, ratio: float = 6.4, hours: int = 24, count: int = 8, storage: Storage = STORAGE, **words: Any) -> Retention:
     """Return the retention of a host with 512 MiB for its journal, and one archive of 32 MiB for each `hours`."""
-    return known(host(*archives(number, ratio, hours), storage=storage, **words))
+    return known(host(*archives(count, ratio, hours), storage=storage, **words))
 
 
 def known(given: Evidence) -> Retention:

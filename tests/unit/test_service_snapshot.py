@@ -11,20 +11,8 @@ from journalkeeper.health.evidence import Obstacle, Present, Silence
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb, Window
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.run import Progress, Report
-from journalkeeper.service.snapshot import (
-    Checked,
-    FileDone,
-    Findings,
-    Looked,
-    Message,
-    NotOnBtrfs,
-    Planned,
-    Progressed,
-    RunFailed,
-    Snapshot,
-    WorkEnded,
-    apply_message,
-)
+from journalkeeper.service import snapshot
+from journalkeeper.service.snapshot import FileDone, Findings, Looked, NotOnBtrfs, Progressed, RunFailed, Snapshot
 from tests.hosts import volume
 
 CALM = Snapshot(("/j",))
@@ -82,13 +70,13 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
         (with_present(failures=(FAILURE,)), Looked(REFUSED, Present(), REPORT, 1.0), looked(REFUSED, FAILURE)),
         (WORKED, FileDone(DONE, 7), WORKED._replace(last_run_us=7, bytes_written=200, bytes_reclaimed=1000)),
         (CALM, FileDone(DONE._replace(result=Result.SKIPPED), 5), CALM),
-        (CALM, Planned(FOUND), CALM._replace(findings=FOUND)),
-        (CALM, Checked("wrong", UNWRITABLE), with_present(configuration="wrong", unwritable=UNWRITABLE)),
+        (CALM, snapshot.Planned(FOUND), CALM._replace(findings=FOUND)),
+        (CALM, snapshot.Checked("wrong", UNWRITABLE), with_present(configuration="wrong", unwritable=UNWRITABLE)),
         (with_present(**STANDING), Looked(FOUND, Present(), REPORT, 1.0), looked(FOUND, **STANDING)),
         (with_present(**STANDING, busy="x"), NotOnBtrfs("/j"), with_present(**STANDING, foreign="/j", looked=True)),
-        (CALM, WorkEnded((WINDOW,), 9, 0.0, 0.0), CALM._replace(windows=(WINDOW,), next_flush_us=9)),
+        (CALM, snapshot.WorkEnded((WINDOW,), 9, 0.0, 0.0), CALM._replace(windows=(WINDOW,), next_flush_us=9)),
         (CALM, Progressed(1, PROGRESS), CALM),
     ],
 )
-def test_each_message_replaces_the_state_as_a_whole(state: Snapshot, message: Message, expected: Snapshot) -> None:
-    assert apply_message(state, message) == expected
+def test_each_message_replaces_the_state(state: Snapshot, message: snapshot.Message, expected: Snapshot) -> None:
+    assert snapshot.apply_message(state, message) == expected
