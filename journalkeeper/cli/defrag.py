@@ -22,10 +22,9 @@ import argparse
 from contextlib import ExitStack
 
 from journalkeeper.cli import plan as plans
-from journalkeeper.cli import wording
+from journalkeeper.cli import work
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.progress import catch_signals, on_terminal
-from journalkeeper.cli.selection import add_selection, report_problems, request
 from journalkeeper.cli.table import Column, Table
 from journalkeeper.model import Outcome, Result
 from journalkeeper.model.run import Report
@@ -35,7 +34,7 @@ from journalkeeper.model.units import spell_size, spell_time
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `add_selection`, and -n."""
     parser.add_argument("-n", "--dry-run", action="store_true", help="change nothing, show the plan")
-    add_selection(parser)
+    work.add_selection(parser)
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     An error of the service does not lead to a run in this process. Raises: NeedsRootError if an unprivileged user can
     read none of the files; as `Context.keeper` and its methods.
     """
-    asked = request(args)._replace(asked=not args.upkeep)
+    asked = work.request(args)._replace(asked=not args.upkeep)
     if args.dry_run:
         return plans.show(asked, context)
     output = context.output
@@ -54,14 +53,14 @@ def run(args: argparse.Namespace, context: Context) -> int:
         stop = stack.enter_context(catch_signals("\nStopping after this chunk." if draw.seen else ""))
         report = keeper.defragment(asked, on_progress=draw, stop=stop)
     outcomes, skipped = report.outcomes, report.skipped
-    status = report_problems(skipped, len(skipped) + len(outcomes), asked.paths, context)
+    status = work.report_problems(skipped, len(skipped) + len(outcomes), asked.paths, context)
     failed = [outcome for outcome in outcomes if outcome.result is Result.FAILED]
     output.note(*report.notices, *(f"{one.path}: {one.detail or one.reason}" for one in failed))
-    column = Column[Outcome]("", lambda outcome: wording.describe_outcome(outcome, output.width), gives="text")
-    wording.show_decisions(
+    column = Column[Outcome]("", lambda outcome: work.describe_outcome(outcome, output.width), gives="text")
+    work.show_decisions(
         output,
         report,
-        Table((column,), outcomes, lambda outcome: wording.COLOURS[outcome.result]),
+        Table((column,), outcomes, lambda outcome: work.COLOURS[outcome.result]),
         skipped,
         everything=bool(asked.paths),
         footer=[[_sum_up_outcomes(report)]],
@@ -73,15 +72,15 @@ def _sum_up_outcomes(report: Report) -> str:
     """Return a summary such as "1 of 2 files done, 1 failed: 1 MiB rewritten in 2s", and `describe_rest`."""
     outcomes, skipped = report.outcomes, report.skipped
     if not outcomes:
-        return wording.describe_no_actions(skipped)
+        return work.describe_no_actions(skipped)
     done = [outcome for outcome in outcomes if outcome.result is Result.DONE]
     others = [
         f"{number} {result}"
         for result in (Result.SKIPPED, Result.FAILED)
         if (number := sum(outcome.result is result for outcome in outcomes))
     ]
-    subjects = wording.count_subjects([outcome.action for outcome in outcomes])
+    subjects = work.count_subjects([outcome.action for outcome in outcomes])
     verdict = f"{subjects} done" if not others else f"{len(done)} of {subjects} done, {', '.join(others)}"
-    facts = [wording.describe_sums(done)] if any(one.bytes_written for one in done) else []
+    facts = [work.describe_sums(done)] if any(one.bytes_written for one in done) else []
     facts.append(f"{spell_size(report.written_bytes)} rewritten in {spell_time(report.duration_s)}")
-    return f"{verdict}: {', '.join(facts)}. {wording.describe_rest(skipped)}"
+    return f"{verdict}: {', '.join(facts)}. {work.describe_rest(skipped)}"

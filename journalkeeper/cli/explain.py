@@ -25,7 +25,7 @@ from journalkeeper.btrfs import disk, placement
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.output import DEFAULT_COLUMNS
 from journalkeeper.cli.plan import make_plan
-from journalkeeper.cli.selection import list_problems, report_problems
+from journalkeeper.cli.work import list_problems, report_problems
 from journalkeeper.journald import opening
 from journalkeeper.model import Action, Host, JournalFile, Kind, Plan, Request, Skip, Stretch, Sums, Window
 from journalkeeper.model.errors import KeeperError

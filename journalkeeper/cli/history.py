@@ -26,9 +26,8 @@ from typing import Final, NamedTuple
 
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.parser import parse_time_us
-from journalkeeper.cli.selection import add_paths, report_problems
 from journalkeeper.cli.table import Column, Table
-from journalkeeper.cli.wording import COLOURS, describe_outcome, describe_sums
+from journalkeeper.cli.work import COLOURS, add_paths, describe_outcome, describe_sums, report_problems
 from journalkeeper.journald.names import classify
 from journalkeeper.model import Reason, Result, Skip
 from journalkeeper.model.run import HistoryEntry, Sample

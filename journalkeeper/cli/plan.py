@@ -28,9 +28,8 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from journalkeeper.cli import wording
+from journalkeeper.cli import work
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.selection import add_selection, report_problems, request
 from journalkeeper.cli.table import GREEN, Column, Table
 from journalkeeper.model import Action, Plan, Reason, Request
 from journalkeeper.model.units import escape, format_size, spell_size, spell_time
@@ -46,8 +45,8 @@ def _estimate(saved: float, text: str) -> str:
 _ACTIONS: Final[tuple[Column[Action], ...]] = (
     Column("ACTION", lambda one: one.action),
     Column("REASON", lambda one: one.reason, gives="text"),
-    Column("EXTENTS", lambda one: str(one.extents_before) if wording.is_on_file(one.action) else "-", right=True),
-    Column("EXPECTED", lambda one: str(one.extents_expected) if wording.is_on_file(one.action) else "-", right=True),
+    Column("EXTENTS", lambda one: str(one.extents_before) if work.is_on_file(one.action) else "-", right=True),
+    Column("EXPECTED", lambda one: str(one.extents_expected) if work.is_on_file(one.action) else "-", right=True),
     Column("WRITES", lambda one: format_size(one.bytes_to_write), right=True),
     Column("TIME SAVED", lambda one: _estimate(one.read_seconds_saved, spell_time(one.read_seconds_saved)), right=True),
     Column("DISK SAVED", lambda one: _estimate(one.disk_bytes_saved, format_size(one.disk_bytes_saved)), right=True),
@@ -57,12 +56,12 @@ _ACTIONS: Final[tuple[Column[Action], ...]] = (
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `add_selection`."""
-    add_selection(parser)
+    work.add_selection(parser)
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show the plan for the command line, and return the exit status, as `show`. Raises: as `show`."""
-    return show(request(args), context)
+    return show(work.request(args), context)
 
 
 def show(asked: Request, context: Context) -> int:
@@ -74,11 +73,11 @@ def show(asked: Request, context: Context) -> int:
     Raises: NeedsRootError if an unprivileged user can read none of the files; as `make_plan`.
     """
     plan = make_plan(asked, context)
-    status = report_problems(plan.skipped, len(plan.skipped) + len(plan.actions), asked.paths, context)
+    status = work.report_problems(plan.skipped, len(plan.skipped) + len(plan.actions), asked.paths, context)
     waiting = {skip.instance for skip in plan.skipped if skip.reason is Reason.WINDOW_CLOSED}
     named = len(plan.window) > 1
     relevant = [one for one in plan.window.values() if one.open or one.instance in waiting]
-    wording.show_decisions(
+    work.show_decisions(
         context.output,
         plan,
         Table(_ACTIONS, plan.actions, lambda _: GREEN),
@@ -100,9 +99,9 @@ def make_plan(asked: Request, context: Context) -> Plan:
 def _sum_up_plan(plan: Plan) -> str:
     """Return a summary such as "2 files to do: 1 MiB to rewrite, 90 to ~2 extents", and `describe_rest`."""
     if not plan.actions:
-        return wording.describe_no_actions(plan.skipped)
-    verdict = f"{wording.count_subjects([one.action for one in plan.actions])} to do"
-    actions = [one for one in plan.actions if wording.is_on_file(one.action)]
+        return work.describe_no_actions(plan.skipped)
+    verdict = f"{work.count_subjects([one.action for one in plan.actions])} to do"
+    actions = [one for one in plan.actions if work.is_on_file(one.action)]
     if actions:
         before, expected = sum(one.extents_before for one in actions), sum(one.extents_expected for one in actions)
         facts = [f"{spell_size(sum(one.bytes_to_write for one in actions))} to rewrite"]
@@ -114,4 +113,4 @@ def _sum_up_plan(plan: Plan) -> str:
         if more := sum(one.unshared_bytes for one in actions):
             facts.append(f"~{spell_size(more)} more while other files share the old data")
         verdict += f": {', '.join(facts)}"
-    return f"{verdict}. {wording.describe_rest(plan.skipped)}"
+    return f"{verdict}. {work.describe_rest(plan.skipped)}"

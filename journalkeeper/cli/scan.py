@@ -26,8 +26,8 @@ import os
 from typing import Final
 
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.selection import absolute, add_paths, list_problems, report_problems
 from journalkeeper.cli.table import RED, Column, Table
+from journalkeeper.cli.work import absolute, add_paths, list_problems, report_problems
 from journalkeeper.journald.names import classify
 from journalkeeper.model import JournalFile, Request, State, Sums
 from journalkeeper.model.units import escape, format_size, pluralize, spell_size

@@ -23,7 +23,7 @@ from journalkeeper.execute.pace import Pace, SlowestPiece
 from journalkeeper.journald import control, opening
 from journalkeeper.journald.names import classify, is_leftover
 from journalkeeper.model import Action, Instance, JournalFile, Plan, Reason, Result
-from journalkeeper.model.errors import InternalError, KeeperError, catch_errors
+from journalkeeper.model.errors import InternalError, catch_errors, run_bookkeeping
 from journalkeeper.model.run import Done, Meter, Progress
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.intake import IntakeMeter, list_journald_files
@@ -59,13 +59,11 @@ class Runner:
 
         Return an error sentence for each journald that failed to answer or refused.
         """
-        troubles = []
+        troubles: list[str] = []
         for instance in instances:
             if not self.stop():
-                try:
-                    self.flushes.learn(instance.directory, partial(control.synchronize, instance.namespace))
-                except KeeperError as error:
-                    troubles.append(str(error))
+                ask = partial(control.synchronize, instance.namespace)
+                troubles += run_bookkeeping(partial(self.flushes.learn, instance.directory, ask))
         return troubles
 
     def carry_out(

@@ -26,7 +26,7 @@ from journalkeeper.bus.objects import to_values
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.parser import parse
-from journalkeeper.cli.selection import request
+from journalkeeper.cli.work import request
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.history import state

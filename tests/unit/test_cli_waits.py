@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from journalkeeper.cli.wording import describe_no_actions
+from journalkeeper.cli.work import describe_no_actions
 from journalkeeper.model import Reason, Skip
 
 

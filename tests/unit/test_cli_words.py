@@ -14,7 +14,7 @@ from journalkeeper.cli import progress
 from journalkeeper.cli.output import wants_colours
 from journalkeeper.cli.parser import COMMANDS, parse
 from journalkeeper.cli.probe import PROBES
-from journalkeeper.cli.selection import request
+from journalkeeper.cli.work import request
 from journalkeeper.model import MIB, Request
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.run import Progress

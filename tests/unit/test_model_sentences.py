@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.cli.wording import describe_sums
+from journalkeeper.cli.work import describe_sums
 from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.model.run import Counters
 from journalkeeper.model.sentences import describe_outcome, short_name
