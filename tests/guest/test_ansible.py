@@ -27,6 +27,7 @@ from tests.guest import base
 from tests.guest.conftest import require_guest
 from tests.guest.host import Guest
 from tests.guest.steps import archive, dated_back, eventually, property_of
+from tests.guest.test_isolate import lend_disk
 
 pytestmark = [pytest.mark.guest, pytest.mark.root, pytest.mark.slow, pytest.mark.long]
 
@@ -209,6 +210,23 @@ def test_the_journal_moves_into_a_subvolume_and_back(fleet: Fleet) -> None:
         assert (done.status, set(done.changed.values())) == (0, {0}), done.said
     finally:
         first.shell("mv /var/log/aside /var/log/journal; journalctl --flush; systemctl start journalkeeper")
+
+
+def test_the_journal_moves_to_the_top_of_the_volume_and_back(fleet: Fleet) -> None:
+    host = fleet.hosts[0]  # both have one volume
+    lend_disk(host)
+    host.shell("systemctl daemon-reload; systemctl start disk.service")
+    wanted = {"journalkeeper_isolate": True, "journalkeeper_isolate_flat": True}
+    for variables, words, changed, is_flat in (
+        (wanted, ["--check"], 0, False),
+        (wanted, [], 1, True),
+        (wanted, [], 0, True),
+        ({"journalkeeper_isolate": True}, [], 0, True),
+        ({"journalkeeper_isolate": False, "journalkeeper_isolate_flat": True}, [], 1, False),
+    ):
+        done = fleet.play(variables, "--tags=isolate", f"--limit={host.name}", *words)
+        assert (done.status, done.changed) == (0, {host.name: changed}), done.said
+        assert (host.run("findmnt", "/var/log/journal", check=False).returncode == 0) is is_flat
 
 
 def test_a_mode_enables_its_units_and_disables_the_others(fleet: Fleet) -> None:
