@@ -151,7 +151,7 @@ def test_a_document_that_is_too_long_lacks_rows_without_work_and_counts_them() -
 def test_a_jobs_document_hides_details_of_others_and_lacks_rows_where_it_is_too_long() -> None:
     paths = [f"{TOP}/m/{archive_name(number, 'user-1000')}" for number in range(5000)]
     outcomes = tuple(DONE._replace(path=path, detail="y" * 200) for path in paths)
-    skips = tuple(Skip(path, Reason.IDEAL, "x" * 200) for path in paths)
+    skips = tuple(Skip(path, Reason.IDEAL, "x" * 200, until_us=5) for path in paths)
     report = Report(Plan({}, (), skips), outcomes, 7, 0.0, ("n",))
     text = write_document(report, lambda _: True)
     assert len(text) <= objects.DOCUMENT_MOST
@@ -163,6 +163,7 @@ def test_a_jobs_document_hides_details_of_others_and_lacks_rows_where_it_is_too_
     assert 0 < written["omitted"] < 5000
     written = json.loads(write_document(report._replace(outcomes=outcomes[:9]), lambda _: False))
     assert {row["detail"] for row in (*written["outcomes"], *written["skipped"])} == {""}
+    assert {row["until_us"] for row in written["skipped"]} == {None}
 
 
 @pytest.mark.parametrize(("before", "after", "reclaimed"), [(90, 40, 50), (40, 90, 0), (None, 40, 0), (90, None, 0)])
