@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from typing import Any, Final, Self
 
-from jeepney import HeaderFields, Message, MessageFlag, MessageType
+from jeepney import MessageFlag
 
 from journalkeeper import __version__
 from journalkeeper.bus import contract, names
-from journalkeeper.bus.connection import SENT_MOST, Connection, Received, bus_call, make_call
+from journalkeeper.bus.connection import SENT_MOST, Connection, bus_call, make_call
 from journalkeeper.bus.names import BUS, BUS_PATH, STATS, CallError
 from journalkeeper.health.evidence import Hung
 from journalkeeper.health.service_rules import RESTART
@@ -45,10 +45,11 @@ ANSWER_S: Final = 1.5
 CALL_S: Final = 25.0
 """How long an answer may take, as for every client of D-Bus; a password takes longer."""
 
-POLL_S: Final = 0.1
-"""How soon a wish to stop is heard."""
+POLL_S: Final = 0.25
+"""How often the progress of a job is shown, and a wish to stop is heard."""
 
 LOST: Final = "the connection to the bus was lost; the service and its jobs go on without it"
+ENDED: Final = "the service has ended; `journalkeeper history` shows what it did"
 QUEUED: Final = "queued; the service ends other work first"
 
 
@@ -63,9 +64,6 @@ class Service:
         self._bus = bus
         self._owner = owner
         self.found = Manager()
-        self._received: asyncio.Queue[Received | None] = asyncio.Queue()
-        bus.handle = self._hear
-        bus.ended.add_done_callback(lambda _: self._received.put_nowait(None))
 
     @classmethod
     def find(cls) -> Self | None:
@@ -129,19 +127,16 @@ class Service:
         """
         self._require_same_version()
         (job,) = self._call("Defragment", "asst", *contract.list_arguments(request._replace(asked=False)))
-        self._show_progress(job, on_progress)
+        call = make_call(self._owner, names.MANAGER_PATH, names.MANAGER, "Result", "o", job)
+        result = self._runner.get_loop().create_task(self._bus.call(call))
         canceling = False
-        while True:
+        while not result.done() and self._show_progress(job, on_progress):
             if stop() and not canceling:
                 canceling = True
                 with suppress(NoSuchJobError):  # it has just ended
                     self._call("Cancel", "o", job)
-            message = self._await_signal()
-            if message is not None and message.member == "JobRemoved" and message.read()[1] == job:
-                break
-            if message is not None and message.path == job:
-                self._show_progress(job, on_progress)
-        (text,) = self._call("Result", "o", job, patience_s=CALL_S)
+            self._runner.run(asyncio.wait({result}, timeout=POLL_S))
+        (text,) = self._ask("Result", result, CALL_S)
         report = decode_report(json.loads(text))
         omitted = _count_omitted(report.plan, "`journalkeeper history` shows them")
         return report._replace(notices=(*report.notices, *omitted))
@@ -164,37 +159,23 @@ class Service:
             what = f"the service is still version {self.found.version}, and {__version__} is installed"
             raise KeeperError(f"{what}; {RESTART}")
 
-    def _show_progress(self, job: str, on_progress: Callable[[Progress], None]) -> None:
-        """Pass the progress of `job` to `on_progress`. Ignore errors: the job has probably ended."""
+    def _show_progress(self, job: str, on_progress: Callable[[Progress], None]) -> bool:
+        """Pass the progress of `job` to `on_progress`. Return False if the service does not show the job any more."""
         try:
             now = self._read_properties(job, names.JOB, CALL_S)
+        except (names.HungError, names.BusyBusError):
+            return True
         except KeeperError:
-            return  # it has just ended, and JobRemoved is next
+            return False
         if now.get("State") == "queued":
             on_progress(Progress(0, 0, QUEUED, 0, 0))
         elif now.get("FileTotal"):
             on_progress(NONE_YET._replace(**name_fields(Progress, now)))
-
-    def _hear(self, message: Received) -> None:
-        """Store a signal. Signals of other programs, which can have the same name, are ignored."""
-        if message.kind is MessageType.signal and message.sender in {BUS, self._owner}:
-            self._received.put_nowait(message)
-
-    def _await_signal(self) -> Received | None:
-        """Return the next signal, or None after POLL_S. Raises: KeeperError if service or bus has ended."""
-        try:
-            message = self._runner.run(asyncio.wait_for(self._received.get(), POLL_S))
-        except TimeoutError:
-            return None
-        if message is None:
-            raise KeeperError(LOST)
-        if message.member == "NameOwnerChanged" and message.read()[2] != self._owner:
-            raise KeeperError("the service has ended; `journalkeeper history` shows what it did")
-        return message
+        return True
 
     def _read_properties(self, path: str, interface: str, patience_s: float) -> dict[str, Any]:
         call = make_call(self._owner, path, names.PROPERTIES, "GetAll", "s", interface)
-        (values,) = self._ask(call, patience_s)
+        (values,) = self._ask("GetAll", self._bus.call(call), patience_s)
         return dict(_drop_signatures(values))
 
     def _call(self, member: str, signature: str = "", *values: Any, patience_s: float | None = None) -> tuple[Any, ...]:
@@ -202,24 +183,24 @@ class Service:
         call = make_call(self._owner, names.MANAGER_PATH, names.MANAGER, member, signature, *values)
         if not patience_s:
             call.header.flags |= MessageFlag.allow_interactive_authorization
-        return self._ask(call, patience_s)
+        return self._ask(member, self._bus.call(call), patience_s)
 
-    def _ask(self, call: Message, patience_s: float | None) -> tuple[Any, ...]:
-        """Return the values of the answer to a call.
+    def _ask(self, member: str, answer: Awaitable[tuple[Any, ...]], patience_s: float | None) -> tuple[Any, ...]:
+        """Return the values of the `answer` to a call of `member`.
 
         Raises: the exception in ERRORS; after `patience_s` HungError, or BusyBusError if the bus is slow, too;
         KeeperError.
         """
         try:
-            return self._runner.run(asyncio.wait_for(self._bus.call(call), patience_s))
+            return self._runner.run(asyncio.wait_for(answer, patience_s))
         except CallError as error:
             if error.name == names.LIMITS_EXCEEDED and self._runner.run(self._is_bus_busy()):
                 raise names.BusyBusError from None
-            raise ERRORS.get(error.name, KeeperError)(str(error)) from None
+            text = ENDED if error.name in GONE else str(error)
+            raise ERRORS.get(error.name, KeeperError)(text) from None
         except TimeoutError:
             if self._runner.run(self._is_bus_busy()):
                 raise names.BusyBusError from None
-            member = call.header.fields[HeaderFields.member]
             raise names.HungError(f"{Hung().why} {member} within {patience_s:g} s; try later, or {RESTART}") from None
         except ConnectionError:
             raise KeeperError(LOST) from None
@@ -247,20 +228,17 @@ def _drop_signatures(value: Any) -> Any:
 
 
 async def _connect_to_service() -> tuple[Connection, str]:
-    """Return a connection that gets the service's signals and changes of its name's owner, and the owner's name.
+    """Return a connection, and the unique name of the service: a call to the well-known name could start a service.
 
-    Calls go to the unique name, because a call to the well-known name could start a service.
     Raises: as `Connection.open`; CallError if no service runs.
     """
     bus = await Connection.open(names.find_address(), SENT_MOST)
-    for rule in (
-        f"type='signal',sender='{names.BUS_NAME}',path_namespace='{names.MANAGER_PATH}'",
-        f"type='signal',sender='{BUS}',member='NameOwnerChanged',arg0='{names.BUS_NAME}'",
-    ):
-        await bus.call(bus_call("AddMatch", "s", rule))
     (owner,) = await bus.call(bus_call("GetNameOwner", "s", names.BUS_NAME))
     return bus, owner
 
+
+GONE: Final = frozenset({f"{BUS}.Error.NoReply", f"{BUS}.Error.ServiceUnknown"})
+"""The bus's errors for a service that has left it: before the answer, or before the call."""
 
 ERRORS: Final[dict[str, type[KeeperError]]] = {
     **{name: kind for kind, name in names.ERRORS if kind in {UsageError, NeedsRootError, BusyError, NoSuchJobError}},

@@ -180,12 +180,14 @@ class Objects:
 
     @publish(names.MANAGER, (JOB,), (("document", "s"),))
     async def result(self, _path: str, caller: Caller, job: str) -> str:
-        """Show the outcome of the job that ended last as a JSON document, as `journalkeeper defrag -j` writes it.
+        """Wait for the end of a job, and show its outcome as a JSON document, as `journalkeeper defrag -j` writes it.
 
         A document that would be too long lacks rows, as in Plan. A job that failed as a whole returns its error. Error
-        NoSuchJob: the job is not known, is not over, or is not the last one that ended.
+        NoSuchJob: the job is not known, or it is over and another one has ended since.
         """
-        return write_document(self._service.jobs.find_report(names.job_number(job)), caller.reads)
+        with caller.user.count_long_call():
+            report = await self._service.jobs.wait_for_report(names.job_number(job))
+        return write_document(report, caller.reads)
 
     @publish(names.MANAGER, (("usec", "t"),), action=names.ACTION_MANAGE)
     async def pause(self, _path: str, _caller: Caller, span_us: int) -> None:

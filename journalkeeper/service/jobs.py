@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -24,14 +24,22 @@ QUEUE_MOST: Final = 8
 """The largest number of jobs in the queue; further jobs are refused."""
 
 
+NOT_OVER: Final = NoSuchJobError("the job is not over")
+
+
 @dataclass(eq=False)
 class Job:
-    """One job; `request` is its caller's request, `state` is "queued", "running" or "canceling"."""
+    """One job; `request` is its caller's request, `state` is "queued", "running" or "canceling".
+
+    `outcome` is the report or the error once `over` is set.
+    """
 
     number: int
     request: Request
     progress: Progress = NONE_YET
     state: str = "queued"
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    outcome: Report | Exception = NOT_OVER
 
 
 JobEnd = tuple[str, Report]
@@ -68,7 +76,7 @@ class Jobs:
         self._do = do
         self._tell = tell
         self.queue: list[Job] = []
-        self._last: tuple[int, Report | Exception] | None = None
+        self._last: Job | None = None
         self._numbers = count(1)
         self._task: asyncio.Task[None] | None = None
 
@@ -102,13 +110,16 @@ class Jobs:
             job.state = "canceling"
             self._tell(Changed())
 
-    def find_report(self, number: int) -> Report:
-        """Return the report of job `number`. Raises: NoSuchJobError unless this job ended last; the job's error."""
-        if self._last is None or self._last[0] != number:
-            raise NoSuchJobError(f"job {number} is not over, or another job has ended since")
-        if isinstance(self._last[1], Exception):
-            raise self._last[1]
-        return self._last[1]
+    async def wait_for_report(self, number: int) -> Report:
+        """Wait for the end of job `number`, and return its report.
+
+        Raises: NoSuchJobError if the job never existed, or if another job has ended since; the job's error.
+        """
+        job = self._last if self._last is not None and self._last.number == number else self.find(number)
+        await job.over.wait()
+        if isinstance(job.outcome, Exception):
+            raise job.outcome
+        return job.outcome
 
     async def close(self) -> None:
         """Cancel all jobs, and wait for the end of the running one. Queued jobs end at once."""
@@ -134,6 +145,7 @@ class Jobs:
 
     def _end(self, job: Job, result: str, outcome: Report | Exception) -> None:
         self.queue.remove(job)
-        self._last = job.number, outcome
+        self._last, job.outcome = job, outcome
+        job.over.set()
         self._tell(JobRemoved(job, result))
         self._tell(Changed())

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jeepney import HeaderFields, Message, new_error
+from jeepney import Message, new_error
 
 from journalkeeper import __version__
 from journalkeeper.bus import client, names
 from journalkeeper.bus.client import Service
-from journalkeeper.bus.connection import Connection, Received, bus_call, make_signal
+from journalkeeper.bus.connection import Received
 from journalkeeper.bus.objects import to_values
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.output import Output
@@ -30,9 +30,9 @@ from journalkeeper.cli.work import request
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.history import state
-from journalkeeper.model import Plan, Reason, Request, Skip
+from journalkeeper.model import Plan, Request
 from journalkeeper.model.manager import Facts, Finding, Manager, Severity
-from journalkeeper.model.run import Progress, Report
+from journalkeeper.model.run import Progress, Report, decode_report
 from journalkeeper.model.schema import to_json
 from tests.adapters.command import Typed
 from tests.bus import FakePeer, PrivateBus, reply
@@ -42,10 +42,13 @@ JOB = names.job_path(7)
 BUSY = str(names.BusyBusError())
 HUNG = "journalkeeper.service runs and does not answer"
 DOCUMENT = to_json(Report(Plan({}, (), ()), (), 0, 0.0, ()))
-CANCELED = to_json(Report(Plan({}, (), (Skip("/j/a", Reason.NOT_BEGUN, ""),)), (), 0, 0.0, ()))
 PLAN: dict[str, Any] = {"window": {}, "actions": [], "skipped": []}
 KINDS = {bool: "b", str: "s", int: "t", list: "as"}
 RUNNING = {"State": "running", "FileNumber": 1, "FileTotal": 2, "File": "/j/a", "BytesDone": 5, "BytesTotal": 10}
+
+
+def _refuse(message: Received, name: str, text: str) -> Message:
+    return new_error(message, name, "s", (text,))
 
 
 class FakeService(FakePeer):
@@ -60,12 +63,12 @@ class FakeService(FakePeer):
         self.result: str | tuple[str, str] = json.dumps(DOCUMENT)
         self.plan: dict[str, Any] = PLAN
         self.refusal: tuple[str, str] | None = None
-        self.on_defragment: Callable[[FakeService], None] = lambda fake: fake.removed("done")
+        self.on_defragment: Callable[[FakeService], None] = lambda fake: fake.end_job()
+        self.is_over = self.refuses_result = False
+        self.waiting: Received | None = None
         self.silent = False
         self.on_question: Callable[[], None] | None = None
         self.calls: list[str] = []
-        self.client = ""
-        self.forging: asyncio.Task[None] | None = None
 
     def answer(self, message: Received) -> Message | None:
         if self.on_question is not None:
@@ -73,30 +76,33 @@ class FakeService(FakePeer):
         if self.silent:
             return None
         self.calls.append(message.member)
-        self.client = message.sender
+        if message.path == JOB and self.is_over:
+            return _refuse(message, f"{names.BUS}.Error.UnknownObject", "there is no object")
+        if message.member == "Result" and not self.is_over and not self.refuses_result:
+            self.waiting = message
+            return None
+        if message.member == "Cancel":
+            self.loop.call_later(3 * client.POLL_S, self.end_job)
+        if message.member == "Defragment" and self.refusal is None:
+            self.loop.call_soon(self.on_defragment, self)
+        return self._answer_at_once(message)
+
+    def _answer_at_once(self, message: Received) -> Message:
         if message.member == "GetAll":
             found = self.manager if message.path == names.MANAGER_PATH else self.job
             values = {name: one if type(one) is tuple else (KINDS[type(one)], one) for name, one in found.items()}
             return reply(message, "a{sv}", values)
-        if message.member == "Defragment" and self.refusal is None:
-            self.loop.call_soon(self.on_defragment, self)
-            return reply(message, "o", JOB)
-        answer = {"Result": self.result, "Plan": json.dumps(self.plan)}.get(message.member)
-        if isinstance(answer, str):
-            return reply(message, "s", answer)
-        refusal = self.refusal if message.member == "Defragment" else self.result
-        assert isinstance(refusal, tuple)
-        return new_error(message, refusal[0], "s", refusal[1:])
+        if message.member == "Defragment":
+            return _refuse(message, *self.refusal) if self.refusal else reply(message, "o", JOB)
+        answer = {"Result": self.result, "Plan": json.dumps(self.plan), "Cancel": ""}[message.member]
+        return reply(message, "s", answer) if isinstance(answer, str) else _refuse(message, *answer)
 
-    def removed(self, result: str) -> None:
+    def end_job(self) -> None:
         """The job is over."""
-        if result == "canceled":
-            self.result = json.dumps(CANCELED)
-        self.bus.send(make_signal(names.MANAGER_PATH, names.MANAGER, "JobRemoved", "uos", 7, JOB, result))
-
-    def moved(self) -> None:
-        """The job got on."""
-        self.bus.send(make_signal(JOB, names.PROPERTIES, "PropertiesChanged", "sa{sv}as", names.JOB, {}, ["Progress"]))
+        self.is_over = True
+        answer = None if self.waiting is None else self.answer(self.waiting)
+        if answer is not None:
+            self.bus.send(answer)
 
 
 @pytest.fixture
@@ -130,18 +136,44 @@ pytestmark = pytest.mark.root
 
 def test_progress_is_told_as_the_job_gets_on(fake: FakeService) -> None:
     def work(service: FakeService) -> None:
-        def move() -> None:
-            service.job = {**RUNNING, "FileNumber": 2, "BytesDone": 9}
-            service.moved()
-
-        asyncio.get_running_loop().call_later(0.2, move)
-        asyncio.get_running_loop().call_later(0.6, service.removed, "done")
+        asyncio.get_running_loop().call_later(0.3, lambda: setattr(service, "job", RUNNING))
+        asyncio.get_running_loop().call_later(1.2, service.end_job)
 
     fake.job = {"State": "queued"}
     fake.on_defragment = work
     _, drawn = defragmented()
     assert drawn[0].path == client.QUEUED
-    assert Progress(2, 2, "/j/a", 9, 10) in drawn
+    assert drawn[-1] == Progress(1, 2, "/j/a", 5, 10)
+
+
+def test_a_job_is_waited_for_while_the_service_does_not_answer(
+    fake: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(service: FakeService) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.4, setattr, service, "silent", True)
+        loop.call_later(1.2, setattr, service, "silent", False)
+        loop.call_later(1.6, service.end_job)
+
+    monkeypatch.setattr(client, "CALL_S", 0.2)
+    fake.on_defragment = work
+    assert defragmented()[0] == decode_report(DOCUMENT)
+
+
+def test_a_refused_result_is_an_error_at_once(fake: FakeService, typed: Typed) -> None:
+    fake.on_defragment = lambda service: setattr(service, "refuses_result", True)
+    fake.result = names.LIMITS_EXCEEDED, "8 calls are under way already"
+    assert typed("defrag") == (1, "", "journalkeeper: 8 calls are under way already\n")
+    assert fake.calls.count("GetAll") < 5
+
+
+def test_a_wish_to_stop_cancels_the_job_once(fake: FakeService) -> None:
+    fake.on_defragment = lambda _: None
+    service = Service.find()
+    assert service is not None
+    with service:
+        service.defragment(Request(), on_progress=lambda _: None, stop=lambda: True)
+    assert fake.calls.count("Cancel") == 1
 
 
 @pytest.mark.parametrize(
@@ -151,7 +183,7 @@ def test_progress_is_told_as_the_job_gets_on(fake: FakeService) -> None:
         (f"{names.BUS_NAME}.Error.Busy", 1, "it is so"),
         (f"{names.BUS_NAME}.Error.InvalidArgument", 2, "it is so"),
         (names.FAILED, 1, "it is so"),
-        ("org.freedesktop.DBus.Error.NoReply", 1, "it is so"),
+        ("org.freedesktop.DBus.Error.Failed", 1, "it is so"),
     ],
 )
 def test_a_refusal_of_the_service_is_one_line_and_an_exit_status(
@@ -164,10 +196,9 @@ def test_a_refusal_of_the_service_is_one_line_and_an_exit_status(
 
 
 def test_a_job_that_came_to_nothing_and_a_service_that_ends_before_it_are_said(fake: FakeService, typed: Typed) -> None:
-    fake.on_defragment = lambda service: service.removed("failed")
     fake.result = (f"{names.BUS_NAME}.Error.NotBtrfs", "/var/log/journal: not on btrfs")
     assert typed("defrag") == (1, "", "journalkeeper: /var/log/journal: not on btrfs\n")
-    fake.on_defragment = lambda service: service.end()
+    fake.is_over, fake.on_defragment = False, lambda service: service.end()
     line = "journalkeeper: the service has ended; `journalkeeper history` shows what it did\n"
     assert typed("defrag") == (1, "", line)
 
@@ -180,38 +211,6 @@ def test_a_bus_that_ends_before_the_job_is_said(bus: PrivateBus, fake: FakeServi
     finally:
         bus.stop()
         bus.start()
-
-
-def forged(fake: FakeService, *signals: Message) -> None:
-    """Have a stranger send these to the client, and then the job be canceled."""
-
-    async def send() -> None:
-        stranger = await Connection.open(fake.address)
-        for one in signals:
-            stranger.send(one)
-        await stranger.call(bus_call("GetId"))  # all is sent by now
-        stranger.close()
-        fake.removed("canceled")
-
-    fake.forging = asyncio.get_running_loop().create_task(send())
-
-
-def test_a_strangers_signals_are_not_believed(fake: FakeService) -> None:
-    """Anybody can send a signal of any name to any connection."""
-
-    def forge(service: FakeService) -> None:
-        def signal(member: str, signature: str, *body: Any) -> Message:
-            message = make_signal(names.MANAGER_PATH, names.MANAGER, member, signature, *body)
-            message.header.fields[HeaderFields.destination] = service.client
-            return message
-
-        gone = ("sss", names.BUS_NAME, ":1.1", "")
-        done = signal("JobRemoved", "uos", 7, JOB, "done")
-        forged(service, signal("NameOwnerChanged", *gone), signal("JobRemoved", ""), done)
-
-    fake.on_defragment = forge
-    report, _ = defragmented()
-    assert report.is_interrupted
 
 
 @pytest.mark.parametrize("words", [("plan",), ("defrag",)])
