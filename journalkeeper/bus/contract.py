@@ -38,12 +38,20 @@ class Method(NamedTuple):
     `run` answers a call. It takes an Objects, the path of the object, the Caller, and the values that `takes` lists.
     """
 
-    name: str
-    doc: str
-    takes: Args
-    gives: Args
-    action: str | None
     run: Callable[..., Awaitable[Any]]
+    takes: Args = ()
+    gives: Args = ()
+    action: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name on the bus: GetAll for get_all."""
+        return "".join(word.capitalize() for word in self.run.__name__.split("_"))
+
+    @property
+    def doc(self) -> str:
+        """The published description: the docstring of `run` in one line."""
+        return " ".join((self.run.__doc__ or "").split())
 
 
 class Signal(NamedTuple):

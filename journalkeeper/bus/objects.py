@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The objects on the bus, their methods, and the values that they show of the service's state.
 
-The docstring of a method with @publish is its published description. No message library is needed here: a variant is a
-pair of a signature and a value.
+The docstring of a method in STANDARD or MANAGER is its published description. No message library is needed here: a
+variant is a pair of a signature and a value.
 """
 
 from __future__ import annotations
 
 import posixpath
 from bisect import bisect
-from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from journalkeeper.bus import contract, names
-from journalkeeper.bus.contract import JOB, REQUEST, Args, Interface, Method, Values
+from journalkeeper.bus.contract import JOB, REQUEST, Interface, Method, Values
 from journalkeeper.bus.names import CallError, shorten
 from journalkeeper.journald.names import classify
 from journalkeeper.model import JournalFile, Outcome, Plan, Result
@@ -33,25 +32,6 @@ if TYPE_CHECKING:
     from journalkeeper.service.daemon import Daemon
 
 ERROR: Final = f"{names.BUS}.Error"
-
-T = TypeVar("T", bound=Callable[..., Any])
-
-
-_PUBLISHED: Final[defaultdict[str, list[Method]]] = defaultdict(list)
-
-
-def publish(interface: str, takes: Args = (), gives: Args = (), action: str | None = None) -> Callable[[T], T]:
-    """Return a decorator that publishes a method in `interface`. Its docstring becomes its description on the bus.
-
-    `action` is the polkit action that a call requires; with None, every user may call the method.
-    """
-
-    def add(run: T) -> T:
-        name = "".join(word.capitalize() for word in run.__name__.split("_"))
-        _PUBLISHED[interface].append(Method(name, " ".join((run.__doc__ or "").split()), takes, gives, action, run))
-        return run
-
-    return add
 
 
 class Objects:
@@ -95,16 +75,13 @@ class Objects:
             raise CallError(f"{ERROR}.UnknownObject", f"there is no object {shorten(path)}")
         raise CallError(f"{ERROR}.UnknownMethod", f"{shorten(path)} has no method {interface}.{member}")
 
-    @publish(names.PEER)
     async def ping(self, _path: str, _caller: Caller) -> None:
         """Answer, and do nothing."""
 
-    @publish(names.INTROSPECTABLE, gives=(("xml", "s"),))
     async def introspect(self, path: str, _caller: Caller) -> str:
         """Return the interfaces of the object, and the objects below."""
         return contract.introspection(self.interfaces(path), self._children(path))
 
-    @publish(names.PROPERTIES, (("interface", "s"), ("property", "s")), (("value", "v"),))
     async def get(self, path: str, caller: Caller, interface: str, name: str) -> tuple[str, Any]:
         """Return one property. Error UnknownProperty: the interface has none of that name. Other errors: as GetAll.
 
@@ -115,7 +92,6 @@ class Objects:
             raise CallError(f"{ERROR}.UnknownProperty", f"{interface} has no property {shorten(name)}")
         return values[name]
 
-    @publish(names.PROPERTIES, (("interface", "s"),), (("properties", "a{sv}"),))
     async def get_all(self, path: str, _caller: Caller, interface: str) -> Values:
         """Return the properties of an interface; {} for an interface of the D-Bus standard.
 
@@ -129,7 +105,6 @@ class Objects:
         own, values = self.tree()[path]
         return values() if own.name == interface else {}
 
-    @publish(names.MANAGER, (("offset", "t"),), (("files", "aa{sv}"),))
     async def list_files(self, _path: str, caller: Caller, offset: int) -> list[Values]:
         """List journal files as they were at the last look, sorted by path, at most 500 in one answer.
 
@@ -141,7 +116,6 @@ class Objects:
             raise BusyError("the first look at the files is not over; try again later")
         return list_files(found, offset, caller.reads)
 
-    @publish(names.MANAGER, REQUEST, (("plan", "s"),))
     async def plan(self, _path: str, caller: Caller, paths: list[str], compress: str, flags: int) -> str:
         """Show what a job with these arguments would do now, as `journalkeeper plan -j` writes it: a JSON document.
 
@@ -156,7 +130,6 @@ class Objects:
             async with caller.user.turn:
                 return write_document(await self._service.plan(request), caller.reads)
 
-    @publish(names.MANAGER, REQUEST, (JOB,), names.ACTION_DEFRAGMENT)
     async def defragment(self, _path: str, _caller: Caller, paths: list[str], compress: str, flags: int) -> str:
         """Queue a job that defragments what needs it, as `journalkeeper defrag` does.
 
@@ -170,7 +143,6 @@ class Objects:
         job = self._service.jobs.add(request)
         return names.job_path(job.number)
 
-    @publish(names.MANAGER, (JOB,), action=names.ACTION_DEFRAGMENT)
     async def cancel(self, _path: str, _caller: Caller, job: str) -> None:
         """Take a job out of the queue, or end it at the next chunk border.
 
@@ -178,7 +150,6 @@ class Objects:
         """
         self._service.jobs.cancel(names.job_number(job))
 
-    @publish(names.MANAGER, (JOB,), (("document", "s"),))
     async def result(self, _path: str, caller: Caller, job: str) -> str:
         """Wait for the end of a job, and show its outcome as a JSON document, as `journalkeeper defrag -j` writes it.
 
@@ -189,7 +160,6 @@ class Objects:
             report = await self._service.jobs.wait_for_report(names.job_number(job))
         return write_document(report, caller.reads)
 
-    @publish(names.MANAGER, (("usec", "t"),), action=names.ACTION_MANAGE)
     async def pause(self, _path: str, _caller: Caller, span_us: int) -> None:
         """Do no work of the service's own for this time; 0: until Resume.
 
@@ -198,12 +168,10 @@ class Objects:
         """
         self._service.pause(span_us % U64_MAX)  # "for ever" is 0
 
-    @publish(names.MANAGER, action=names.ACTION_MANAGE)
     async def resume(self, _path: str, _caller: Caller) -> None:
         """End a pause, and look at all files. Without a pause, do nothing."""
         self._service.resume()
 
-    @publish(names.MANAGER, action=names.ACTION_MANAGE)
     async def rescan(self, _path: str, _caller: Caller) -> None:
         """Look at all files again, soon.
 
@@ -211,7 +179,6 @@ class Objects:
         """
         self._service.rescan()
 
-    @publish(names.MANAGER, action=names.ACTION_MANAGE)
     async def reload(self, _path: str, _caller: Caller) -> None:
         """Read the configuration again; the answer comes when that is done.
 
@@ -222,9 +189,16 @@ class Objects:
 
 
 STANDARD: Final = (
-    Interface(names.PEER, methods=tuple(_PUBLISHED[names.PEER])),
-    Interface(names.INTROSPECTABLE, methods=tuple(_PUBLISHED[names.INTROSPECTABLE])),
-    Interface(names.PROPERTIES, methods=tuple(_PUBLISHED[names.PROPERTIES]), signals=(contract.PROPERTIES_CHANGED,)),
+    Interface(names.PEER, methods=(Method(Objects.ping),)),
+    Interface(names.INTROSPECTABLE, methods=(Method(Objects.introspect, gives=(("xml", "s"),)),)),
+    Interface(
+        names.PROPERTIES,
+        methods=(
+            Method(Objects.get, (("interface", "s"), ("property", "s")), (("value", "v"),)),
+            Method(Objects.get_all, (("interface", "s"),), (("properties", "a{sv}"),)),
+        ),
+        signals=(contract.PROPERTIES_CHANGED,),
+    ),
 )
 """The interfaces of the D-Bus standard: of every path, also of paths above an object, and of objects."""
 
@@ -232,7 +206,17 @@ MANAGER: Final = Interface(
     names.MANAGER,
     "The service as a whole, at /org/journalkeeper1. A time is in microseconds of CLOCK_REALTIME; 0 is no time. A size"
     " is in bytes. A byte of a path that is not ASCII is shown as \\xXX. Changes are signalled four times a second.",
-    tuple(_PUBLISHED[names.MANAGER]),
+    (
+        Method(Objects.list_files, (("offset", "t"),), (("files", "aa{sv}"),)),
+        Method(Objects.plan, REQUEST, (("plan", "s"),)),
+        Method(Objects.defragment, REQUEST, (JOB,), names.ACTION_DEFRAGMENT),
+        Method(Objects.cancel, (JOB,), action=names.ACTION_DEFRAGMENT),
+        Method(Objects.result, (JOB,), (("document", "s"),)),
+        Method(Objects.pause, (("usec", "t"),), action=names.ACTION_MANAGE),
+        Method(Objects.resume, action=names.ACTION_MANAGE),
+        Method(Objects.rescan, action=names.ACTION_MANAGE),
+        Method(Objects.reload, action=names.ACTION_MANAGE),
+    ),
     (contract.JOB_NEW, contract.JOB_REMOVED, contract.FILE_DEFRAGMENTED),
     bus_rows(Manager),
 )
