@@ -19,11 +19,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+from contextlib import contextmanager, suppress
+from typing import Final
 from weakref import WeakValueDictionary
 
-from journalkeeper.bus.connection import Connection, make_call
+from journalkeeper.bus.connection import Connection, bus_call, make_call
 from journalkeeper.bus.names import ACCESS_DENIED, BUS, BUS_PATH, LIMITS_EXCEEDED, STATS, USER_PREFIX, CallError
 
 CALLERS_MOST: Final = 1024
@@ -63,8 +63,9 @@ CHECK_S: Final = 0.5
 """The least time between two questions about unread bytes."""
 
 POLKIT: Final = "org.freedesktop.PolicyKit1"
-ANSWER_S: Final = 25.0
-PERSON_S: Final = 300.0
+ANSWER_S: Final = 300.0
+"""How long polkit may take: it waits for a person."""
+
 ALLOW_USER_INTERACTION: Final = 1
 """CheckAuthorization's flag: an agent may ask for a password."""
 
@@ -148,18 +149,13 @@ class Callers:
 
         All connections of one user have the same User, but each connection of root has its own.
         """
-        said = await self._ask_about(BUS, "GetConnectionCredentials", caller.name)
+        with suppress(CallError, OSError):
+            (caller.uid,) = await self._bus.call(bus_call("GetConnectionUnixUser", "s", caller.name))
+            caller.user = self._users.setdefault(caller.uid, caller.user) if caller.uid else caller.user
         caller.early_calls = caller.early_bytes = 0
-        if said is None or "UnixUserID" not in said:
-            return
-        uid: int = said["UnixUserID"][1]
-        caller.uid = uid
-        caller.user = self._users.setdefault(uid, caller.user) if uid else caller.user
 
     async def authorize(self, caller: Caller, action: str, *, interactive: bool) -> None:
-        """Ask polkit whether `caller` may do `action`, except for root.
-
-        Wait at most PERSON_S for a user if `interactive`, else ANSWER_S.
+        """Ask polkit whether `caller` may do `action`, except for root. polkit may ask a user if `interactive`.
 
         Raises: CallError (ACCESS_DENIED) if polkit refuses or does not answer; as User.count_long_call.
         """
@@ -171,9 +167,7 @@ class Callers:
         question = make_call(*place, "(sa{sv})sa{ss}us", subject, action, {}, flags, "")
         with caller.user.count_long_call():
             try:
-                ((authorized, *_),) = await asyncio.wait_for(
-                    self._bus.call(question), PERSON_S if interactive else ANSWER_S
-                )
+                ((authorized, *_),) = await asyncio.wait_for(self._bus.call(question), ANSWER_S)
             except (CallError, OSError, TimeoutError):
                 raise CallError(ACCESS_DENIED, f"polkit does not answer ({action}): try as root") from None
         if not authorized:
@@ -203,13 +197,8 @@ class Callers:
 
     async def _count_kept(self, name: str, counter: str) -> int:
         """Return how many bytes the bus keeps from (IncomingBytes) or for (OutgoingBytes) `name`, 0 if unknown."""
-        said = await self._ask_about(STATS, "GetConnectionStats", name)
-        return 0 if said is None or counter not in said else int(said[counter][1])
-
-    async def _ask_about(self, interface: str, member: str, name: str) -> dict[str, Any] | None:
-        """Call the bus's method `member` about the connection `name`. Return its answer, or None after an error."""
         try:
-            (found,) = await self._bus.call(make_call(BUS, BUS_PATH, interface, member, "s", name))
+            (stats,) = await self._bus.call(make_call(BUS, BUS_PATH, STATS, "GetConnectionStats", "s", name))
         except (CallError, OSError):
-            return None
-        return dict(found)
+            return 0
+        return int(stats.get(counter, ("u", 0))[1])

@@ -36,8 +36,8 @@ class Bus:
         member = message.header.fields[HeaderFields.member]
         self.asked.append((member, name))
         await asyncio.sleep(0)
-        if member == "GetConnectionCredentials" and name in self.uids:
-            return ({"UnixUserID": ("u", self.uids[name])},)
+        if member == "GetConnectionUnixUser" and name in self.uids:
+            return (self.uids[name],)
         if member == "GetConnectionStats" and self.kept is not None:
             kept = "u", self.kept.get(name, 0)
             return ({"IncomingBytes": kept, "OutgoingBytes": kept},)
