@@ -11,7 +11,7 @@ at once, those about changed properties a few times a second: of each property t
 from __future__ import annotations
 
 import asyncio
-import time
+from contextlib import closing
 from typing import Final
 
 from jeepney import Message, MessageFlag, MessageType, new_error, new_method_return
@@ -29,11 +29,8 @@ from journalkeeper.service.jobs import Changed, JobAdded, JobRemoved, Notificati
 from journalkeeper.service.log import WARNING
 from journalkeeper.service.snapshot import FileDone
 
-FIRST_S: Final = 0.5
-"""After this time a lost bus is tried again, ..."""
-
-MOST_S: Final = 60.0
-"""... each time after twice as long, up to this, until a connection lasts."""
+RETRY_S: Final = 5.0
+"""After this time a lost bus is tried again."""
 
 CONNECT_S: Final = 30.0
 
@@ -54,36 +51,19 @@ REWRITES: Final = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE)
 
 async def serve_bus(service: Daemon, address: str) -> None:
     """Serve the bus at `address` until this task is canceled. After an error, log a warning and connect again."""
-    wait_s = FIRST_S
     while True:
-        began_s = time.monotonic()
         try:
-            await _serve_connection(service, address)
+            bus = await asyncio.wait_for(Connection.open(address), CONNECT_S)
+            with closing(Server(service, bus)):
+                if await bus.call(bus_call("RequestName", "su", names.BUS_NAME, DO_NOT_QUEUE)) != (IS_OWNER,):
+                    raise CallError(names.FAILED, f"another process has the name {names.BUS_NAME}")
+                service.log.log_end("bus", "connected to the system bus again")
+                raise await bus.ended
         except Exception as error:  # noqa: BLE001 - a library of many releases has many; all of them are logged
             why = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
             sentence = f"no connection to the system bus ({address}): {why}; the service works without it"
             service.log.log("bus", WARNING, sentence)
-        if time.monotonic() - began_s > MOST_S:
-            wait_s = FIRST_S
-        await asyncio.sleep(wait_s)
-        wait_s = min(2 * wait_s, MOST_S)
-
-
-async def _serve_connection(service: Daemon, address: str) -> None:
-    """Serve calls and send signals until the connection ends.
-
-    Raises: the error that ended the connection; TimeoutError after CONNECT_S; the errors of `Connection.open`;
-    CallError if the bus refuses the name, or if another process has it.
-    """
-    bus = await asyncio.wait_for(Connection.open(address), CONNECT_S)
-    server = Server(service, bus)
-    try:
-        if await bus.call(bus_call("RequestName", "su", names.BUS_NAME, DO_NOT_QUEUE)) != (IS_OWNER,):
-            raise CallError(names.FAILED, f"another process has the name {names.BUS_NAME}")
-        service.log.log_end("bus", "connected to the system bus again")
-        raise await bus.ended
-    finally:
-        server.close()
+        await asyncio.sleep(RETRY_S)
 
 
 class Server:
