@@ -46,7 +46,7 @@ Reading a piece of 32 MiB with 5,000 extents takes 33 s at 150 IOPS.
 """
 
 CHECK_EVERY_S: Final = 90.0
-"""How often the present is checked where nothing happens and no caller asks. A mount is found then."""
+"""How often the present is checked where nothing happens and no caller asks. A new top or a mount is found then."""
 
 CHECK_S: Final = 1.0
 CHECK_WAIT_S: Final = 0.2
@@ -223,7 +223,7 @@ class Daemon:
         match message:
             case snapshots.Began():
                 self._alive_s = time.monotonic()
-            case snapshots.Checked() if self._watch.watches.mounts not in {None, message.mounts}:
+            case snapshots.Checked() if self._watch.watches.tops not in {None, message.tops}:
                 self.rescan()
             case snapshots.WorkEnded():
                 self._free_at_s, self._flush_look_at_s = message.free_at_s, message.look_at_s

@@ -166,14 +166,14 @@ class Checked(NamedTuple):
     """Changes were looked for that cause no event.
 
     `configuration` is why the running configuration is not the one on disk, "" while it is. `unwritable` are the
-    paths that the service may not write to, each with the reason. `full` is that of Present. `mounts` are the lines of
-    the mount table about the directories.
+    paths that the service may not write to, each with the reason. `full` is that of Present. `tops` is the answer of
+    `identify_tops`.
     """
 
     configuration: str
     unwritable: tuple[tuple[str, Obstacle], ...]
     full: tuple[tuple[str, Volume], ...] = ()
-    mounts: tuple[str, ...] = ()
+    tops: tuple[object, ...] = ()
 
 
 class Planned(NamedTuple):

@@ -2,7 +2,8 @@
 """Watch directories with inotify, to wake the daemon.
 
 An event shows that a name changed, but not its new state. After an overflow, or if a directory appeared or vanished,
-the daemon makes all watches anew and looks at everything again. A mount over a directory makes no event.
+the daemon makes all watches anew and looks at everything again. Another directory at the path of a top, or a mount over
+one, makes no event: `identify_tops` shows it to the daemon's check.
 
 The worker makes a whole set of watches, which never changes afterwards (`Watches`); the event loop reads it until the
 worker has made the next one (`Watch`). So the two threads share nothing. The daemon looks at everything after it has
@@ -49,6 +50,8 @@ NAMES: Final = (
     | pyinotify.IN_MOVE_SELF
 )
 
+WATCHED: Final = NAMES | pyinotify.IN_MODIFY | pyinotify.IN_ONLYDIR
+
 
 class Change(NamedTuple):
     """Changes that inotify reported.
@@ -70,34 +73,32 @@ NOTHING: Final = Change()
 EVERYTHING: Final = Change(rescan=True, everything=True)
 
 
-class Interest(NamedTuple):
-    """The relevant events of a directory: those of `names`, and those of journals if it can contain some (`journals`).
-
-    `journals` is the path of the directory, or "".
-    """
-
-    journals: str = ""
-    names: frozenset[str] = frozenset()
-
-    def __or__(self, other: Interest) -> Interest:
-        return Interest(self.journals or other.journals, self.names | other.names)
-
-
 class Watches(NamedTuple):
-    """The watches of an inotify instance by their number; `fd` is -1 if the kernel refused an instance.
+    """The watched directories of an inotify instance by their number; `fd` is -1 if the kernel refused an instance.
 
-    `mounts` are the lines of the mount table about the directories before they were watched, None before the first
-    watch. `problem` is why a directory is not watched, or "".
+    `tops` is the answer of `identify_tops` before they were watched, None before the first watch. `problem` is why a
+    directory is not watched, or "".
     """
 
     fd: int = -1
-    interests: dict[int, Interest] = {}  # noqa: RUF012 - nothing changes it
-    mounts: tuple[str, ...] | None = None
+    directories: dict[int, str] = {}  # noqa: RUF012 - nothing changes it
+    tops: tuple[object, ...] | None = None
     problem: str = ""
 
 
+def identify_tops(tops: tuple[str, ...]) -> tuple[object, ...]:
+    """Return the identities of the directories at `tops` and the mounts about them, to compare with later ones."""
+    places = tuple(map(os.path.realpath, tops))
+    found: list[object] = list(find_mount_lines(places))
+    for place in places:
+        with suppress(OSError):
+            status = os.stat(place)
+            found.append((place, status.st_dev, status.st_ino))
+    return tuple(found)
+
+
 def watch_directories(tops: tuple[str, ...]) -> Watches:
-    """Watch `tops`, the instances' directories below them, and the nearest directory above each, with inotify.
+    """Watch `tops` and the instances' directories below them with inotify.
 
     The caller closes `fd` of the result. `problem` states the last failure to watch. The call can wait for the disk.
 
@@ -106,73 +107,52 @@ def watch_directories(tops: tuple[str, ...]) -> Watches:
     # pyinotify logs to stderr by a handler of its own; its errors come as exceptions here.
     pyinotify.log.handlers[:] = [logging.NullHandler()]
     pyinotify.log.propagate = False
-    mounts = find_mount_lines(tuple(map(os.path.realpath, tops)))
+    identities = identify_tops(tops)
     try:
         manager = pyinotify.WatchManager()
     except OSError as error:
         problem = f"cannot watch directories: {_explain_kernel_error(error, 'max_user_instances')}"
-        return Watches(mounts=mounts, problem=problem)
+        return Watches(tops=identities, problem=problem)
     os.set_blocking(manager.get_fd(), False)
     os.set_inheritable(manager.get_fd(), False)  # noqa: FBT003 - its only argument
-    interests: dict[int, Interest] = {}
+    directories: dict[int, str] = {}
     problem = ""
     try:
-        for path, interest in _find_wanted(tops):
-            problem = _add_watch(manager, interests, path, interest) or problem
+        for path in _find_directories(tops):
+            problem = _add_watch(manager, directories, path) or problem
     except KeeperError as error:
         problem = str(error)
-    return Watches(manager.get_fd(), interests, mounts, problem)
+    return Watches(manager.get_fd(), directories, identities, problem)
 
 
-def _find_wanted(tops: tuple[str, ...]) -> Iterator[tuple[str, Interest]]:
-    """Yield each directory to watch, with the events that matter in it. Raises: KeeperError if a top cannot be listed.
+def _find_directories(tops: tuple[str, ...]) -> Iterator[str]:
+    """Yield each directory to watch. Raises: KeeperError if a top cannot be listed.
 
     Each is yielded before the search below it: a caller that watches it at once misses nothing that appears meanwhile.
     """
-    for top in tops:
-        # Also above: a directory, or a link to it, that is moved away and made anew is found again.
-        yield from _find_nearest(os.path.abspath(top))
-        place = os.path.realpath(top)
-        yield from _find_nearest(place)
+    for place in map(os.path.realpath, tops):
         if os.path.isdir(place):
-            yield place, Interest(place)
+            yield place
             for instance in layout.find_directories(place):
-                yield instance.path, Interest(instance.path)
+                yield instance.path
 
 
-def _find_nearest(path: str) -> Iterator[tuple[str, Interest]]:
-    """Yield the nearest existing directory above `path`, with an interest in the name in it that leads to `path`.
-
-    Search again after each, because a nearer directory can appear before the caller watches the first one.
-    """
-    known = ""
-    while True:
-        above, name = os.path.split(path)
-        while not os.path.isdir(above) and above != "/":
-            above, name = os.path.split(above)
-        if above == known:
-            return
-        known = above
-        yield above, Interest(names=frozenset({name}))
-
-
-def _add_watch(manager: pyinotify.WatchManager, interests: dict[int, Interest], path: str, interest: Interest) -> str:
-    """Watch the directory at `path` for `interest`, too, unless it vanished. Return "", or why that is impossible."""
+def _add_watch(manager: pyinotify.WatchManager, directories: dict[int, str], path: str) -> str:
+    """Watch the directory at `path`, unless it vanished. Return "", or why that is impossible."""
     try:
         handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return ""  # it vanished, which its parent's watch reports
     except OSError as error:
         return str(FileError.wrap("watch it", path, error))
-    mask = NAMES | pyinotify.IN_ONLYDIR | pyinotify.IN_MASK_ADD | (pyinotify.IN_MODIFY if interest.journals else 0)
     try:
         # By its descriptor: pyinotify takes no names that are not UTF-8.
-        (number,) = manager.add_watch(f"/proc/self/fd/{handle}", mask, quiet=False).values()
+        (number,) = manager.add_watch(f"/proc/self/fd/{handle}", WATCHED, quiet=False).values()
     except pyinotify.WatchManagerError as error:
         return f"{path}: cannot watch it: {_explain_kernel_error(error, 'max_user_watches')}"
     finally:
         os.close(handle)
-    interests[number] = interests.get(number, Interest()) | interest  # one directory may have two paths
+    directories.setdefault(number, path)  # one directory may have two paths
     return ""
 
 
@@ -185,14 +165,9 @@ class DirectoryWatch:
         self._woken = asyncio.Event()
 
     def use(self, watches: Watches) -> None:
-        """Watch with the inotify instance of `watches` from now on, or with the old one if the kernel refused a new
-        one.
-        """
-        if watches.fd >= 0:
-            self.close()
-            self.watches = watches
-        else:
-            self.watches = watches._replace(fd=self.watches.fd, interests=self.watches.interests)
+        """Watch with the inotify instance of `watches` from now on."""
+        self.close()
+        self.watches = watches
         self._listen()
 
     def close(self) -> None:
@@ -232,18 +207,16 @@ class DirectoryWatch:
     def _judge_event(self, number: int, mask: int, padded_name: bytes) -> Change:
         """Return the change that one inotify event reports. Raises: KeyError if no watch has this `number`."""
         if mask & pyinotify.IN_Q_OVERFLOW:
-            appended = frozenset(one.journals for one in self.watches.interests.values() if one.journals)
-            return EVERYTHING | Change(appended)
-        interest = self.watches.interests[number]
-        name = os.fsdecode(padded_name.rstrip(b"\0"))
-        if mask & GONE or (interest.journals and mask & pyinotify.IN_ISDIR) or name in interest.names:
+            return EVERYTHING | Change(frozenset(self.watches.directories.values()))
+        directory = self.watches.directories[number]
+        if mask & (GONE | pyinotify.IN_ISDIR):
             return EVERYTHING
-        journal = names.classify(name) if interest.journals else None
+        journal = names.classify(os.fsdecode(padded_name.rstrip(b"\0")))
         if journal is None:
             return NOTHING
         if mask & NAMES:
             return Change(rescan=True)
-        return Change(frozenset({interest.journals})) if journal.kind is Kind.ACTIVE else NOTHING
+        return Change(frozenset({directory})) if journal.kind is Kind.ACTIVE else NOTHING
 
 
 def _explain_kernel_error(error: Exception, limit: str) -> str:

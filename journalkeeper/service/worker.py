@@ -17,7 +17,6 @@ from functools import partial
 from math import inf
 from typing import Final, TypeVar
 
-from journalkeeper.btrfs.volume import find_mount_lines
 from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
 from journalkeeper.health.evidence import Obstacle
 from journalkeeper.health.verdict import describe_waits, present_after_run
@@ -34,6 +33,7 @@ from journalkeeper.observe.obstacles import Places, find_full, find_obstacles, f
 from journalkeeper.report.retention import summarize_history
 from journalkeeper.service import snapshot
 from journalkeeper.service.jobs import Job, JobEnd
+from journalkeeper.service.watch import identify_tops
 
 ORIGIN: Final = "bus"
 
@@ -211,8 +211,8 @@ class Worker:
             unwritable |= found | dict.fromkeys(new, Obstacle.LATE)
         unwritable |= find_obstacles(mounts, engine.state_directory, f"{engine.state_directory}/{NAME}")
         unwritable |= {path: Obstacle.MISSING for path in engine.publisher.directories if not os.path.isdir(path)}
-        lines = find_mount_lines(tuple(map(os.path.realpath, engine.directories)))
-        self._post(snapshot.Checked(configuration, tuple(unwritable.items()), find_full(places), lines))
+        tops = identify_tops(engine.directories)
+        self._post(snapshot.Checked(configuration, tuple(unwritable.items()), find_full(places), tops))
         return replaced, places
 
     def check_for_caller(self, *, healthy: bool | None) -> tuple[set[str], Places]:

@@ -93,7 +93,7 @@ def test_a_configuration_that_is_not_the_one_that_runs_is_a_problem_until_it_is_
         works.check()
         (message,) = posted
         assert isinstance(message, Checked)
-        assert message._replace(mounts=()) == Checked(problem, ())
+        assert message._replace(tops=()) == Checked(problem, ())
         posted.clear()
 
 

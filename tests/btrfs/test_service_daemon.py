@@ -42,8 +42,11 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
     """Start the service on a directory; without a bus, and QUICK unless its configuration is given."""
     with ExitStack() as stack:
 
-        def start(directory: Path | str, config: str = QUICK, wrapper: tuple[str, ...] = ()) -> Daemon:
-            return stack.enter_context(Daemon(tmp_path, directory, config=config, wrapper=wrapper))
+        def start(
+            directory: Path | str, config: str = QUICK, wrapper: tuple[str, ...] = (), watchdog_s: float | None = None
+        ) -> Daemon:
+            made = Daemon(tmp_path, directory, config=config, wrapper=wrapper, watchdog_s=watchdog_s)
+            return stack.enter_context(made)
 
         yield start
 
@@ -226,9 +229,9 @@ def test_an_idle_service_renews_the_time_of_its_metrics_until_it_hangs(copies: C
 
 
 def test_a_directory_that_is_not_there_is_waited_for_asleep(copies: Copies, serve: Callable[..., Daemon]) -> None:
-    """It takes long because the service has to sleep for 3 s."""
+    """It takes long because the service has to sleep for 3 s, and looks for the directory each 5 s."""
     top = copies.volume.mountpoint / "later" / "journal"
-    service = serve(top).ready()
+    service = serve(top, watchdog_s=10).ready()
     assert eventually(lambda: service.logged(f"waiting for {top} to appear"))
     assert eventually(service.sleeps)
     (top / MACHINE).mkdir(parents=True)

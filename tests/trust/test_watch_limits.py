@@ -39,7 +39,7 @@ async def main():
     watch.use(watch_directories([sys.argv[1]]))
     open(sys.argv[1] + "/remote/new.journal", "w").close()
     change = await asyncio.wait_for(watch.wait(), 60)
-    print(len(watch.watches.interests), change.rescan, watch.watches.problem)
+    print(len(watch.watches.directories), change.rescan, watch.watches.problem)
 
 asyncio.run(main())
 """
@@ -64,7 +64,7 @@ def test_a_limit_is_named_with_its_value_and_watching_goes_on_when_it_is_raised(
     present = int(Path(f"/proc/sys/fs/inotify/{limit}").read_text())
     assert f"); fs.inotify.{limit} is {present}; raise it: sysctl fs.inotify.{limit}={2 * present}" in refused
     assert "/proc/self/fd" not in refused
-    assert after == "5 True ", "its parent, the top and its three directories"
+    assert after == "4 True ", "the top and its three directories"
 
 
 async def test_a_refused_watch_is_tried_again_and_the_service_looks_meanwhile(
