@@ -34,7 +34,7 @@ from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.jobs import Changed, Job, JobEnd, Jobs, Notification
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event, Notify, RunLog, Say
 from journalkeeper.service.watch import DirectoryWatch, watch_directories
-from journalkeeper.service.worker import FAILED_S, RETRY_S, WRONG, Worker
+from journalkeeper.service.worker import RETRY_S, WRONG, Worker
 
 SOON_S: Final = 0.1
 """The least time between two cycles that no event caused."""
@@ -163,12 +163,12 @@ class Daemon:
             case snapshots.Looked():
                 self.log.log_run(message.report, self._state.directories, message.findings.missing)
                 wait_s = max(message.wait_s, SOON_S)
-            case snapshots.RunFailed(busy_limit_us=limit_us):
-                wait_s = RETRY_S if limit_us else FAILED_S
+            case snapshots.RunFailed():
+                wait_s = RETRY_S
             case snapshots.NotOnBtrfs(path):  # A check will find a mount; until then there is nothing to do.
                 self.log.log("foreign", INFO, describe_foreign([path]))
         if self._watch.watches.problem:
-            wait_s = min(wait_s, FAILED_S)
+            wait_s = min(wait_s, RETRY_S)
         self._look_at_s = min(self._look_at_s, now_s + wait_s)
         self._apply(message)
 

@@ -46,10 +46,7 @@ causes it.
 """
 
 RETRY_S: Final = 60.0
-"""The delay of the next plan while another process holds what a run needs, or after an action that was not done."""
-
-FAILED_S: Final = 300.0
-"""The delay of the next look after a look that failed as a whole, or while the kernel refuses a watch."""
+"""The delay after a look that failed, a watch that was refused, or an action that was not done."""
 
 CHANGED_S: Final = 0.3
 """The delay before a new plan for a file that changed during a run:
@@ -70,22 +67,9 @@ class ReplacedError(KeeperError):
     """The service has to be started again, because a directory was replaced."""
 
 
-class CpuShare:
-    """Limits repeated work to LOOK_SHARE of one processor, after LOOK_BURST_S of work that is free."""
-
-    def __init__(self) -> None:
-        self._owed_s = 0.0
-        self._at_s = 0.0
-
-    def spend(self, cpu_s: float, now_s: float) -> None:
-        """Record that work has just used `cpu_s` seconds of processor time. `now_s` is the present time."""
-        self._owed_s = max(0.0, self._owed_s - LOOK_SHARE * (now_s - self._at_s)) + cpu_s
-        self._at_s = now_s
-
-    @property
-    def free_at_s(self) -> float:
-        """The time in seconds, on the clock of `spend`, from which more work may begin."""
-        return self._at_s + max(0.0, self._owed_s - LOOK_BURST_S) / LOOK_SHARE
+def charge_cpu(until_s: float, cpu_s: float, now_s: float) -> float:
+    """Return the time at which work that may begin at `until_s`, and just used `cpu_s` of processor time, may go on."""
+    return max(until_s, now_s - LOOK_BURST_S / LOOK_SHARE) + cpu_s / LOOK_SHARE
 
 
 class Worker:
@@ -113,7 +97,7 @@ class Worker:
         self._urgent: deque[Callable[[], None]] = deque()
         self._will_drain = False
         self._calls = 0
-        self._looks, self._flush_looks = CpuShare(), CpuShare()
+        self._look_at_s, self._flush_look_at_s = -inf, -inf
         self.cycles = 0
         self._work_began_cpu_s: float | None = None
         self._known_mounts: dict[str, set[str]] = {}
@@ -225,14 +209,15 @@ class Worker:
         """Look at the flush timers, and return whether the service should look at everything now."""
         began_s = time.thread_time()
         is_due = self.engine.look_for_due_plan()
-        self._flush_looks.spend(time.thread_time() - began_s, time.monotonic())
+        cpu_s = time.thread_time() - began_s
+        self._flush_look_at_s = charge_cpu(self._flush_look_at_s, cpu_s, time.monotonic())
         return is_due
 
     def _describe_end(self) -> snapshot.WorkEnded:
         look_us = self.engine.next_flush_look_us()
-        look_at_s = inf if look_us is None else max(look_us / 1e6, self._flush_looks.free_at_s)
+        look_at_s = inf if look_us is None else max(look_us / 1e6, self._flush_look_at_s)
         return snapshot.WorkEnded(
-            *self.engine.windows(), self._looks.free_at_s, look_at_s, self.engine.memory.flushes.awaiting
+            *self.engine.windows(), self._look_at_s, look_at_s, self.engine.memory.flushes.awaiting
         )
 
     def look(self, renew: Callable[[], None]) -> snapshot.RunEnded:
@@ -253,7 +238,7 @@ class Worker:
         # Only the time of looking counts: the budget bounds rewrites. No event causes the first look.
         ended_s = time.thread_time() if self._work_began_cpu_s is None else self._work_began_cpu_s
         if self.cycles > 1:
-            self._looks.spend(ended_s - began_s, time.monotonic())
+            self._look_at_s = charge_cpu(self._look_at_s, ended_s - began_s, time.monotonic())
         return message
 
     def _run_for_service(self, engine: Engine) -> snapshot.RunEnded:

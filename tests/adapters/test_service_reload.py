@@ -29,6 +29,7 @@ from journalkeeper.service.daemon import Daemon
 from journalkeeper.service.jobs import Changed, Notification
 from journalkeeper.service.snapshot import Checked, Message, RunFailed
 from journalkeeper.service.watch import Watches
+from journalkeeper.service.worker import RETRY_S
 from tests.hosts import configured
 from tests.patience import PATIENCE_S
 
@@ -150,17 +151,14 @@ async def test_a_pause_ends_by_the_clock_after_a_sleep(tmp_path: Path, monkeypat
         assert bool(daemon.snapshot().present.paused) is paused, slept_us
 
 
-@pytest.mark.parametrize(("busy_limit_us", "delay_s"), [(0, 300), (1, 60)])
-async def test_the_look_after_a_failure_comes_sooner_if_another_process_was_in_the_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_limit_us: int, delay_s: float
-) -> None:
+async def test_a_look_that_failed_is_made_again_in_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = make_daemon(tmp_path)
-    monkeypatch.setattr(daemon._worker, "look", lambda _: RunFailed("no history", now_us(), busy_limit_us))
+    monkeypatch.setattr(daemon._worker, "look", lambda _: RunFailed("no history", now_us()))
     monkeypatch.setattr(daemon, "_look_at_s", inf)
     with state.Lock(str(tmp_path)) as lock:
         before_s = time.monotonic()
         await daemon._look_and_schedule(lock)
-    assert before_s + delay_s <= daemon._look_at_s <= time.monotonic() + delay_s
+    assert before_s + RETRY_S <= daemon._look_at_s <= time.monotonic() + RETRY_S
 
 
 @pytest.mark.usefixtures("impatient")

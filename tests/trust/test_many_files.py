@@ -9,6 +9,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from journalkeeper.model import Reason, Request
 from journalkeeper.model.run import Report
 from journalkeeper.observe.observer import Observer
 from journalkeeper.probe.scratch_volume import ScratchVolume
-from journalkeeper.service.worker import LOOK_BURST_S, LOOK_SHARE, CpuShare
+from journalkeeper.service.worker import LOOK_BURST_S, LOOK_SHARE, charge_cpu
 from tests.adapters.command import need, ran
 from tests.btrfs.journals import go
 from tests.daemon import Daemon, memory_kib
@@ -136,22 +137,19 @@ def test_a_listing_takes_far_fewer_system_calls_than_there_are_names(crowded: Pa
 
 
 def test_a_burst_of_work_does_not_wait_and_what_exceeds_it_does() -> None:
-    share = CpuShare()
-    share.spend(0.5, 0.0)
-    assert share.free_at_s == 0.0
-    share.spend(0.5, 0.0)
-    assert share.free_at_s == pytest.approx(25.0)
-    share.spend(0.5, 1000.0)
-    assert share.free_at_s == 1000.0
+    until_s = charge_cpu(-inf, LOOK_BURST_S, 0.0)
+    assert until_s == 0.0
+    assert charge_cpu(until_s, 0.5, 0.0) == pytest.approx(25.0)
+    assert charge_cpu(until_s, LOOK_BURST_S, 1000.0) == 1000.0
 
 
 @pytest.mark.parametrize("cost_s", [0.05, 0.5, 1.0, 30.0])
 def test_dear_work_takes_its_share_and_no_more(cost_s: float) -> None:
-    share, now_s, spent_s = CpuShare(), 0.0, 0.0
+    until_s, now_s, spent_s = 0.0, 0.0, 0.0
     while now_s < 20_000:
-        now_s = max(now_s, share.free_at_s)
+        now_s = max(now_s, until_s)
         spent_s += cost_s
-        share.spend(cost_s, now_s)
+        until_s = charge_cpu(until_s, cost_s, now_s)
     assert spent_s <= LOOK_SHARE * now_s + LOOK_BURST_S + cost_s + 1e-6  # sums of floats
     assert spent_s >= 0.8 * LOOK_SHARE * now_s
 

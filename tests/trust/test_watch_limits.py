@@ -78,7 +78,7 @@ async def test_a_refused_watch_is_tried_again_and_the_service_looks_meanwhile(
         return Watches(problem="/j: cannot watch it: fs.inotify.max_user_watches is 2") if refused else Watches()
 
     monkeypatch.setattr(daemon, "watch_directories", watch)
-    monkeypatch.setattr(daemon, "FAILED_S", 0.2)
+    monkeypatch.setattr(daemon, "RETRY_S", 0.2)
     top = str(tmp_path / "absent")
     engine = partial(Engine, Config(), directories=(top,), state_directory=str(tmp_path), follows=True)
     service = daemon.Daemon(engine, lambda _, sentence, *__, **___: said.append(sentence))
