@@ -24,7 +24,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from journalkeeper.bus.connection import Connection, bus_call, make_call
-from journalkeeper.bus.names import ACCESS_DENIED, BUS, BUS_PATH, LIMITS_EXCEEDED, STATS, USER_PREFIX, CallError
+from journalkeeper.bus.names import ACCESS_DENIED, BUS, BUS_PATH, LIMITS_EXCEEDED, STATS, CallError
 
 CALLERS_MOST: Final = 1024
 """Connections that are remembered: four times as many as a bus grants a user (max_connections_per_user)."""
@@ -113,7 +113,7 @@ class Caller:
 
     def reads(self, owner: str) -> bool:
         """Return whether the caller may see the contents of a journal file of `owner`: "system", "user:1000", ..."""
-        return self.uid == 0 or not owner.startswith(USER_PREFIX) or owner == f"{USER_PREFIX}{self.uid}"
+        return self.uid == 0 or not owner.startswith("user:") or owner == f"user:{self.uid}"
 
 
 class Callers:

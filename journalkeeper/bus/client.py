@@ -77,7 +77,7 @@ class Service:
                 service = cls(runner, *runner.run(asyncio.wait_for(_connect_to_service(), CONNECT_S)))
             except TimeoutError:
                 raise names.BusyBusError from None
-            except (OSError, ValueError, CallError):
+            except (OSError, ValueError, RuntimeError, CallError):
                 return None
             service.found = service.manager()
             undo.pop_all()

@@ -17,9 +17,9 @@ import re
 import socket
 from collections.abc import Callable
 from typing import Any, Final, Literal, Self
-from urllib.parse import unquote
 
 from jeepney import DBusAddress, Header, HeaderFields, Message, MessageType, new_method_call, new_signal
+from jeepney.bus import get_connectable_addresses
 
 from journalkeeper.bus.names import BUS, BUS_PATH, INVALID_ARGS, LIMITS_EXCEEDED, CallError
 
@@ -93,10 +93,10 @@ class Connection:
     async def open(cls, address: str, read_most: int = CALL_MOST) -> Self:
         """Connect to the bus at `address`, without a limit of time. Messages longer than `read_most` bytes are dropped.
 
-        Raises: ValueError for a bad address; OSError if there is no bus, or if the bus refuses the user or ends the
-        connection; CallError if the bus answers Hello with an error.
+        Raises: ValueError or RuntimeError for an address without a socket; OSError if there is no bus, or if the bus
+        refuses the user or ends the connection; CallError if the bus answers Hello with an error.
         """
-        reader, writer = await asyncio.open_unix_connection(_find_socket(address))
+        reader, writer = await asyncio.open_unix_connection(next(get_connectable_addresses(address)))
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
         writer.transport.set_write_buffer_limits(0)
         try:
@@ -212,14 +212,3 @@ def measure_message(head: bytes) -> tuple[int, int]:
     order: Literal["little", "big"] = "little" if head[0] == ord("l") else "big"
     body, fields = (int.from_bytes(head[at : at + 4], order) for at in (4, 12))
     return fields, (fields + 7) // 8 * 8 + body
-
-
-def _find_socket(address: str) -> str:
-    """Return the path of the socket in a D-Bus address; that of an abstract socket begins with NUL.
-
-    Raises: ValueError if the first address does not begin with unix:path= or unix:abstract=.
-    """
-    found = re.match("unix:(path|abstract)=([^,;]+)", address)
-    if found is None:
-        raise ValueError(f"{address!r} is no address of a bus at a socket")
-    return ("\0" if found[1] == "abstract" else "") + unquote(found[2])

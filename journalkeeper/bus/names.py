@@ -33,9 +33,6 @@ ACTION_MANAGE: Final = f"{BUS_NAME}.manage"
 STATS: Final = f"{BUS}.Debug.Stats"
 """dbus-daemon's interface for root."""
 
-USER_PREFIX: Final = "user:"
-"""Before a uid, the owner of a user's journal."""
-
 ACCESS_DENIED: Final = f"{BUS}.Error.AccessDenied"
 INVALID_ARGS: Final = f"{BUS}.Error.InvalidArgs"
 LIMITS_EXCEEDED: Final = f"{BUS}.Error.LimitsExceeded"
