@@ -309,7 +309,7 @@ class Daemon:
             result, report = await self._worker.run(partial(self._worker.do, job))
         finally:
             self.rescan()
-        self.log.log_job(report)
+        self.log.log_results(report)
         return result, report
 
     def pause(self, span_us: int) -> None:

@@ -158,9 +158,16 @@ class RunLog:
         trace = "".join(traceback.format_exception(error)).rstrip()
         self.log(f"{BUG}{place}", ERROR, f"{what}: bug in journalkeeper, please report it:\n{trace}", same=place)
 
-    def log_job(self, report: Report) -> None:
-        """Log the notices and outcomes of a job. Repeat no sentence about a file, and no notice, within a day."""
-        self._log_results(report, is_repeated=False)
+    def log_results(self, report: Report) -> None:
+        """Log the notices and outcomes of a run or job. On a file, repeat no kind of outcome within a day."""
+        for notice in report.notices:
+            self.log(notice, WARNING, notice)
+        for outcome in report.outcomes:
+            is_done = outcome.result is Result.DONE
+            if is_done or outcome.reason not in PASSING:
+                priority = ERROR if outcome.result is Result.FAILED else INFO
+                kind = f"{outcome.action} done" if is_done else outcome.reason
+                self.log(outcome.path, priority, describe_outcome(outcome), same=kind, outcome=outcome)
 
     def log_run(self, report: Report, directories: Iterable[str], missing: tuple[str, ...]) -> None:
         """Log the notices, outcomes and lasting skips of a service's run, and the `missing` directories.
@@ -168,7 +175,7 @@ class RunLog:
         A topic is logged again after a day, if its content changes, or if it returns. The numbers of an outcome do not
         count.
         """
-        self._log_results(report, is_repeated=True)
+        self.log_results(report)
         for skip in report.plan.skipped:
             if skip.reason in LASTING_REASONS:
                 self.log(skip.path, LASTING_REASONS[skip.reason], f"{skip.path}: {skip.detail}", same=skip.reason)
@@ -179,17 +186,6 @@ class RunLog:
         kept = {*LASTING, *report.notices, *(action.path for action in report.plan.actions)}
         kept.update(skip.path for skip in report.plan.skipped if skip.path in self._said)
         self._said = {about: said for about, said in self._said.items() if about in kept or about.startswith(BUG)}
-
-    def _log_results(self, report: Report, *, is_repeated: bool) -> None:
-        for notice in report.notices:
-            self.log(notice, WARNING, notice)
-        for outcome in report.outcomes:
-            is_done = outcome.result is Result.DONE
-            if is_done or outcome.reason not in PASSING:
-                priority = ERROR if outcome.result is Result.FAILED else INFO
-                kind = f"{outcome.action} done" if is_done else outcome.reason
-                sentence = describe_outcome(outcome)
-                self.log(outcome.path, priority, sentence, same=kind if is_repeated else None, outcome=outcome)
 
 
 class Notify:

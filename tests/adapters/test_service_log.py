@@ -160,21 +160,17 @@ def test_a_failure_is_an_error_and_what_passes_is_not_logged(
     log: Log, journald: socket.socket, result: Result, reason: Reason, logged: list[tuple[str, Event]]
 ) -> None:
     outcome = OUTCOME._replace(result=result, reason=reason)
-    RunLog(log.say).log_job(Report(Plan({}, (), ()), (outcome,), 0, 0.0, ()))
+    RunLog(log.say).log_results(Report(Plan({}, (), ()), (outcome,), 0, 0.0, ()))
     assert [(fields["PRIORITY"], fields["MESSAGE_ID"]) for fields in drain(journald)] == logged
 
 
-@pytest.mark.parametrize(("of_a_job", "extents"), [(False, [40, 50]), (True, [40, 41, 50])])
-def test_a_job_logs_an_outcome_again(log: Log, journald: socket.socket, of_a_job: bool, extents: list[int]) -> None:
+def test_new_numbers_of_the_same_outcome_are_not_logged_again(log: Log, journald: socket.socket) -> None:
     kept = RunLog(log.say)
     done = [OUTCOME._replace(extents_after=40 + number) for number in (0, 0, 1)]
     for outcome in (*done, OUTCOME._replace(action=Verb.DEFRAGMENT, extents_after=50)):
-        report = Report(Plan({}, (), ()), (outcome,), 0, 0.0, ())
-        if of_a_job:
-            kept.log_job(report)
-        else:
-            kept.log_run(report._replace(plan=Plan({}, (), (Skip(outcome.path, Reason.RECORDED, ""),))), ("/j",), ())
-    assert [int(fields["JOURNALKEEPER_EXTENTS_AFTER"]) for fields in drain(journald)] == extents
+        left = Plan({}, (), (Skip(outcome.path, Reason.RECORDED, ""),))
+        kept.log_run(Report(left, (outcome,), 0, 0.0, ()), ("/j",), ())
+    assert [int(fields["JOURNALKEEPER_EXTENTS_AFTER"]) for fields in drain(journald)] == [40, 50]
 
 
 def test_a_lasting_reason_to_leave_something_alone_is_logged_once(log: Log, journald: socket.socket) -> None:
