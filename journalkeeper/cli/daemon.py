@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from contextlib import closing
 from functools import partial
 from typing import Final
 
@@ -36,8 +35,7 @@ def run(_args: argparse.Namespace, context: Context) -> int:
 
     Raises: KeeperError if the service cannot run.
     """
-    with closing(Log(to_journald())) as log:
-        return asyncio.run(_serve_until_stopped(context, log))
+    return asyncio.run(_serve_until_stopped(context, Log(to_journald())))
 
 
 async def _serve_until_stopped(context: Context, log: Log) -> int:
@@ -45,7 +43,7 @@ async def _serve_until_stopped(context: Context, log: Log) -> int:
     from journalkeeper.service.daemon import Daemon  # noqa: PLC0415
     from journalkeeper.service.worker import ReplacedError  # noqa: PLC0415
 
-    daemon = Daemon(lambda: context.engine(patient=True), log.say)
+    daemon = Daemon(lambda: context.engine(patient=True), log)
     try:
         await daemon.run(partial(serve_bus, daemon, names.find_address()))
     except ReplacedError as error:

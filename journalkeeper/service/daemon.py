@@ -32,7 +32,7 @@ from journalkeeper.policy.window import at
 from journalkeeper.report.text import when
 from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.jobs import Changed, Job, JobEnd, Jobs, Notification
-from journalkeeper.service.log import ERROR, INFO, WARNING, Event, Notify, RunLog, Say
+from journalkeeper.service.log import ERROR, INFO, WARNING, Event, Log, Notify
 from journalkeeper.service.watch import DirectoryWatch, watch_directories
 from journalkeeper.service.worker import RETRY_S, WRONG, Worker
 
@@ -60,13 +60,13 @@ REST_MOST_S: Final = 5.0
 class Daemon:
     """Keeps journals in order until a signal ends it, and does what callers request meanwhile.
 
-    `load` makes an engine from the present configuration. `say` logs a sentence with a syslog priority, without
-    blocking. Create it in the event loop. A follower is called soon after every notification.
+    `load` makes an engine from the present configuration. Create it in the event loop. A follower is called soon after
+    every notification.
     """
 
-    def __init__(self, load: Callable[[], Engine], say: Say) -> None:
+    def __init__(self, load: Callable[[], Engine], log: Log) -> None:
         self._loop = asyncio.get_running_loop()
-        self.log = RunLog(say)
+        self.log = log
         self._loop.set_exception_handler(self._log_exception)
         self.followers: list[Callable[[Notification], None]] = []
         self.jobs = Jobs(self._run_job, self._tell)

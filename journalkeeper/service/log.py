@@ -14,7 +14,7 @@ forge the priority of a line on stderr or control a terminal. It cannot change t
 which `journalctl -x` copies fields.
 
 The lines go into the files that the service watches. That makes no loop: an appended line causes a look at most once in
-a flush interval. A lasting condition is logged once (RunLog), and a look without work logs nothing. journald
+a flush interval. A lasting condition is logged once, and a look without work logs nothing. journald
 itself limits the rest (RateLimitBurst=).
 
 Source: systemd's doc JOURNAL_NATIVE_PROTOCOL; src/libsystemd/sd-journal/journal-send.c; systemd.exec(5),
@@ -28,7 +28,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from typing import Final
@@ -64,9 +64,6 @@ LASTING_REASONS: Final = {
 }
 """The reasons to skip a file or directory that are logged, with their priorities."""
 
-Say = Callable[..., None]
-"""A function with the arguments of `Log.say`."""
-
 
 class Event(StrEnum):
     """The subject of a line, by its MESSAGE_ID; units/journalkeeper.catalog explains each."""
@@ -87,13 +84,25 @@ def make_fields(outcome: Outcome) -> dict[str, str]:
     return {f"JOURNALKEEPER_{name}": str(one) for name, one in known.items()}
 
 
+def to_journald() -> str | None:
+    """Return the path of journald's socket if stderr is connected to journald, as in a unit; else None."""
+    status = os.fstat(2)
+    return SOCKET if os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}" else None
+
+
+def encode(fields: Mapping[str, str]) -> bytes:
+    """Return an entry of the native protocol. Values are escaped, and cut to FIELD_CHARACTERS."""
+    return "".join(f"{name}={escape(value)[:FIELD_CHARACTERS]}\n" for name, value in fields.items()).encode()
+
+
 class Log:
-    """Writes lines to journald's socket at `path`, or to stderr if `path` is None. For one thread."""
+    """Writes lines to journald's socket at `path`, or to stderr if `path` is None: conditions, the results of runs and
+    bugs, none twice a day. For one thread.
+    """
 
     def __init__(self, path: str | None) -> None:
         self._path = path
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)  # noqa: FBT003 - its only argument
+        self._said: dict[str, tuple[str, float]] = {}
 
     def say(
         self, priority: int, sentence: str, event: Event = Event.CONDITION, *, outcome: Outcome | None = None
@@ -111,30 +120,9 @@ class Log:
                 sys.stderr.write(f"{prefix}{escape(sentence)}\n")
                 sys.stderr.flush()
             else:
-                self._socket.sendto(encode({**fields, "SYSLOG_IDENTIFIER": "journalkeeper", **about}), self._path)
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
-
-
-def to_journald() -> str | None:
-    """Return the path of journald's socket if stderr is connected to journald, as in a unit; else None."""
-    status = os.fstat(2)
-    return SOCKET if os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}" else None
-
-
-def encode(fields: Mapping[str, str]) -> bytes:
-    """Return an entry of the native protocol. Values are escaped, and cut to FIELD_CHARACTERS."""
-    return "".join(f"{name}={escape(value)[:FIELD_CHARACTERS]}\n" for name, value in fields.items()).encode()
-
-
-class RunLog:
-    """Logs conditions, the results of runs and bugs by `say`, none twice a day."""
-
-    def __init__(self, say: Say) -> None:
-        self.say = say
-        self._said: dict[str, tuple[str, float]] = {}
+                with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                    sender.setblocking(False)  # noqa: FBT003 - its only argument
+                    sender.sendto(encode({**fields, "SYSLOG_IDENTIFIER": "journalkeeper", **about}), self._path)
 
     def log(
         self, about: str, priority: int, sentence: str, *, same: str | None = None, outcome: Outcome | None = None

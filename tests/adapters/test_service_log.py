@@ -8,24 +8,21 @@ import os
 import pty
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
 from journalkeeper.model.run import Report
-from journalkeeper.service.log import SOCKET, Event, Log, RunLog, to_journald
+from journalkeeper.service.log import SOCKET, Event, Log, to_journald
 
 OUTCOME = Outcome("/j/system@1.journal", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 5992, 40, None, 7, 4096, 1.5)
 MANY = 2000
 
 
 @pytest.fixture
-def log(journald: socket.socket) -> Iterator[Log]:
-    made = Log(str(journald.getsockname()))
-    yield made
-    made.close()
+def log(journald: socket.socket) -> Log:
+    return Log(str(journald.getsockname()))
 
 
 def received(journald: socket.socket) -> dict[str, str]:
@@ -112,7 +109,6 @@ def test_without_journald_a_sentence_is_one_line_with_its_priority(capsys: pytes
     log = Log(None)
     log.say(3, "one.conf:1: wrong; two.conf:2: wrong, too")
     assert capsys.readouterr().err == "<3>one.conf:1: wrong; two.conf:2: wrong, too\n"
-    log.close()
 
 
 def test_a_person_at_a_terminal_is_shown_no_priority(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +118,6 @@ def test_a_person_at_a_terminal_is_shown_no_priority(monkeypatch: pytest.MonkeyP
         log = Log(None)
         log.say(4, "wrong")
         assert seen.readline() == b"wrong\r\n"
-        log.close()
 
 
 def test_a_stderr_that_nobody_reads_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +127,6 @@ def test_a_stderr_that_nobody_reads_is_no_error(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("sys.stderr", unbuffered)
     log = Log(None)
     log.say(6, "nobody listens")
-    log.close()
 
 
 @pytest.mark.parametrize(("stream", "found"), [("{dev}:{ino}", SOCKET), ("{dev}:1", None), ("", None), (None, None)])
@@ -160,22 +154,20 @@ def test_a_failure_is_an_error_and_what_passes_is_not_logged(
     log: Log, journald: socket.socket, result: Result, reason: Reason, logged: list[tuple[str, Event]]
 ) -> None:
     outcome = OUTCOME._replace(result=result, reason=reason)
-    RunLog(log.say).log_results(Report(Plan({}, (), ()), (outcome,), 0, 0.0, ()))
+    log.log_results(Report(Plan({}, (), ()), (outcome,), 0, 0.0, ()))
     assert [(fields["PRIORITY"], fields["MESSAGE_ID"]) for fields in drain(journald)] == logged
 
 
 def test_new_numbers_of_the_same_outcome_are_not_logged_again(log: Log, journald: socket.socket) -> None:
-    kept = RunLog(log.say)
     done = [OUTCOME._replace(extents_after=40 + number) for number in (0, 0, 1)]
     for outcome in (*done, OUTCOME._replace(action=Verb.DEFRAGMENT, extents_after=50)):
         left = Plan({}, (), (Skip(outcome.path, Reason.RECORDED, ""),))
-        kept.log_run(Report(left, (outcome,), 0, 0.0, ()), ("/j",), ())
+        log.log_run(Report(left, (outcome,), 0, 0.0, ()), ("/j",), ())
     assert [int(fields["JOURNALKEEPER_EXTENTS_AFTER"]) for fields in drain(journald)] == [40, 50]
 
 
 def test_a_lasting_reason_to_leave_something_alone_is_logged_once(log: Log, journald: socket.socket) -> None:
     skips = (Skip("/j", Reason.SNAPSHOTS, "snapshots share data"), Skip("/j/a", Reason.SETTLING, "changed 1s ago"))
-    kept = RunLog(log.say)
     for _ in range(2):
-        kept.log_run(Report(Plan({}, (), skips), (), 0, 0.0, ()), ("/j",), ())
+        log.log_run(Report(Plan({}, (), skips), (), 0, 0.0, ()), ("/j",), ())
     assert [fields["MESSAGE"] for fields in drain(journald)] == ["/j: snapshots share data"]

@@ -27,6 +27,7 @@ from journalkeeper.service import daemon as daemon_module
 from journalkeeper.service import worker
 from journalkeeper.service.daemon import Daemon
 from journalkeeper.service.jobs import Changed, Notification
+from journalkeeper.service.log import Log
 from journalkeeper.service.snapshot import Checked, Message, RunFailed
 from journalkeeper.service.watch import Watches
 from journalkeeper.service.worker import RETRY_S
@@ -47,7 +48,7 @@ def make_engine(directory: Path, config: Config = RUNNING) -> Engine:
 
 def make_daemon(directory: Path) -> Daemon:
     """Return a service that has not begun."""
-    return Daemon(lambda: make_engine(directory), lambda *_, **__: None)
+    return Daemon(lambda: make_engine(directory), Log(None))
 
 
 @asynccontextmanager
@@ -198,7 +199,7 @@ async def test_a_reload_while_watches_are_made_is_watched(tmp_path: Path, monkey
         return Watches()
 
     monkeypatch.setattr(daemon_module, "watch_directories", watch)
-    daemon = Daemon(load, lambda *_, **__: None)
+    daemon = Daemon(load, Log(None))
     async with running(daemon):
         await until(lambda: watched)
         tops = (str(tmp_path / "new"),)
@@ -229,9 +230,10 @@ def test_a_directory_that_was_writable_at_first_and_is_below_a_read_only_mount_w
     assert found == replaced
 
 
-async def test_an_exception_of_a_follower_is_logged_and_ends_nothing(tmp_path: Path) -> None:
-    said: list[str] = []
-    daemon = Daemon(lambda: make_engine(tmp_path), lambda _, sentence, *__, **___: said.append(sentence))
+async def test_an_exception_of_a_follower_is_logged_and_ends_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon = make_daemon(tmp_path)
     heard: list[Notification] = []
 
     def refuse(_: Notification) -> None:
@@ -241,7 +243,7 @@ async def test_an_exception_of_a_follower_is_logged_and_ends_nothing(tmp_path: P
     daemon._tell(Changed())
     await asyncio.sleep(0)
     assert heard == [Changed()]
-    (sentence,) = said
+    (sentence,) = capsys.readouterr().err.splitlines()
     assert "bug in journalkeeper" in sentence
     assert "RuntimeError: no room" in sentence
 

@@ -3,7 +3,7 @@
 
 Each name has LENGTH letters. The owners are the system and the users 1000 and 65534, in turn. A plan without paths
 never ends, unless `ends` is given. A plan or job for a path with "mistake" raises an unexpected exception. The log goes
-to stdout, with a line that begins with PRIVILEGED for each call of a method that polkit must allow.
+to stderr. stdout has a line that begins with PRIVILEGED for each call of a method that polkit must allow.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from journalkeeper.bus.server import serve_bus
-from journalkeeper.model import JournalFile, Outcome, Plan, Reason, Request, Skip
+from journalkeeper.model import JournalFile, Plan, Reason, Request, Skip
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.run import Report
 from journalkeeper.service.jobs import Job, Jobs, Notification
-from journalkeeper.service.log import Event, RunLog
+from journalkeeper.service.log import Log
 from journalkeeper.service.snapshot import Findings, Snapshot
 from tests import hosts
 
@@ -50,9 +50,9 @@ def file(number: int, length: int) -> JournalFile:
 class Made:
     """A service that does no work."""
 
-    def __init__(self, files: int, length: int, say: Callable[[str], None], log: RunLog, *, ends: bool) -> None:
+    def __init__(self, files: int, length: int, say: Callable[[str], None], *, ends: bool) -> None:
         self._say = say
-        self.log = log
+        self.log = Log(None)
         self._ends = ends
         rows = {row.path: row for row in (file(number, length) for number in range(files))}
         skips = {path: Skip(path, Reason.SETTLING, "changed 3s ago") for path in rows}
@@ -103,11 +103,7 @@ async def main(files: int, length: int, *, ends: bool) -> None:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
-    def log(priority: int, sentence: str, event: Event = Event.CONDITION, *, outcome: Outcome | None = None) -> None:
-        del priority, event, outcome
-        say(sentence)
-
-    made: Any = Made(files, length, say, RunLog(log), ends=ends)
+    made: Any = Made(files, length, say, ends=ends)
     await serve_bus(made, os.environ["DBUS_SYSTEM_BUS_ADDRESS"])
 
 

@@ -190,7 +190,9 @@ async def test_an_event_that_raises_anything_has_everything_looked_at(
     top = tmp_path / "journal"
     top.mkdir()
     engine = partial(Engine, Config(), directories=(str(top),), state_directory=str(tmp_path), follows=True)
-    daemon = Daemon(engine, lambda _, sentence, *__, **___: said.append(sentence))
+    log = Log(None)
+    monkeypatch.setattr(log, "say", lambda _, sentence, *__, **___: said.append(sentence))
+    daemon = Daemon(engine, log)
     work = asyncio.create_task(daemon.run())
     async with asyncio.timeout(PATIENCE_S):
         while not any("not on btrfs" in line for line in said):
@@ -236,7 +238,6 @@ def test_no_name_reaches_a_field_of_the_log_raw(journald: socket.socket, name: s
     log = Log(str(journald.getsockname()))
     done = outcome(name)
     log.say(3, f"{done.path}: rewrite failed {done.detail}", outcome=done)
-    log.close()
     sent = journald.recv(1 << 20).decode("utf-8", "surrogateescape")
     lines = sent.removesuffix("\n").split("\n")
     assert [line for line in lines if RAW.search(line) or "=" not in line] == []
@@ -249,7 +250,6 @@ def test_no_name_reaches_a_field_of_the_log_raw(journald: socket.socket, name: s
 def log_to_stderr(path: str) -> None:
     log = Log(None)
     log.say(6, f"{path}: defragment done")
-    log.close()
 
 
 @NAMES

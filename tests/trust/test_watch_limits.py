@@ -17,6 +17,7 @@ import pytest
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.service import daemon
+from journalkeeper.service.log import Log
 from journalkeeper.service.watch import Watches
 from tests.hosts import MACHINE
 from tests.patience import PATIENCE_S
@@ -81,7 +82,9 @@ async def test_a_refused_watch_is_tried_again_and_the_service_looks_meanwhile(
     monkeypatch.setattr(daemon, "RETRY_S", 0.2)
     top = str(tmp_path / "absent")
     engine = partial(Engine, Config(), directories=(top,), state_directory=str(tmp_path), follows=True)
-    service = daemon.Daemon(engine, lambda _, sentence, *__, **___: said.append(sentence))
+    log = Log(None)
+    monkeypatch.setattr(log, "say", lambda _, sentence, *__, **___: said.append(sentence))
+    service = daemon.Daemon(engine, log)
     running = asyncio.create_task(service.run())
     async with asyncio.timeout(PATIENCE_S):
         while len(tries_s) <= 4 or service._worker.cycles < 3 or not any("OK: " in line for line in said):
