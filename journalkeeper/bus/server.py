@@ -34,10 +34,6 @@ RETRY_S: Final = 5.0
 
 CONNECT_S: Final = 30.0
 
-DO_NOT_QUEUE: Final = 4
-IS_OWNER: Final = 1
-"""RequestName's flag and answer. Source: D-Bus specification, "org.freedesktop.DBus"."""
-
 ERROR_MOST: Final = 1 << 16
 """Characters of an error: a configuration may have many wrong lines."""
 
@@ -55,14 +51,14 @@ async def serve_bus(service: Daemon, address: str) -> None:
         try:
             bus = await asyncio.wait_for(Connection.open(address), CONNECT_S)
             with closing(Server(service, bus)):
-                if await bus.call(bus_call("RequestName", "su", names.BUS_NAME, DO_NOT_QUEUE)) != (IS_OWNER,):
-                    raise CallError(names.FAILED, f"another process has the name {names.BUS_NAME}")
+                await bus.call(bus_call("RequestName", "su", names.BUS_NAME, 0))  # or wait for it in the bus's queue
                 service.log.log_end("bus", "connected to the system bus again")
                 raise await bus.ended
         except Exception as error:  # noqa: BLE001 - a library of many releases has many; all of them are logged
             why = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
             sentence = f"no connection to the system bus ({address}): {why}; the service works without it"
-            service.log.log("bus", WARNING, sentence)
+            # The bus's refusal of the name has the number of the connection.
+            service.log.log("bus", WARNING, sentence, same=type(error).__name__)
         await asyncio.sleep(RETRY_S)
 
 

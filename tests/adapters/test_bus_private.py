@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.bus import names, objects
+from journalkeeper.bus.server import RETRY_S
 from journalkeeper.config import Config
 from journalkeeper.history.store import NAME
 from tests.bus import PrivateBus
@@ -237,8 +239,19 @@ def test_a_bus_that_nobody_listens_at_is_said_once_and_tried_again(tmp_path: Pat
                 assert daemon.log().count("no connection to the system bus") == 1
 
 
+def test_a_bus_that_refuses_the_name_is_said_once(
+    tmp_path: Path, journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error has the name of the connection, which is another one each time."""
+    monkeypatch.setattr("tests.bus.DBUS", tmp_path)
+    (tmp_path / "org.journalkeeper1.conf").write_text("<busconfig></busconfig>")
+    with PrivateBus() as bus, Daemon(tmp_path, journal, bus, wait=False) as daemon:
+        assert eventually(lambda: "is not allowed to own the service" in daemon.log())
+        time.sleep(RETRY_S + 1)
+        assert daemon.log().count("no connection to the system bus") == 1
+
+
 def test_a_second_service_waits_for_the_name(tmp_path: Path, journal: Path) -> None:
-    with PrivateBus() as bus, Daemon(tmp_path / "1", journal, bus) as one, Daemon(tmp_path / "2", journal, bus) as two:
-        assert eventually(lambda: "another process has the name" in two.log())
+    with PrivateBus() as bus, Daemon(tmp_path / "1", journal, bus) as one, Daemon(tmp_path / "2", journal, bus):
         assert one.stop() == 0
         assert eventually(lambda: bus.gdbus("Resume").returncode == 0)  # the bus may know the first one's end later
