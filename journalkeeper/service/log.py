@@ -179,13 +179,11 @@ class Log:
 class Notify:
     """The protocol of Type=notify.
 
-    `watchdog_s` is the interval between two "WATCHDOG=1": half of $WATCHDOG_USEC. It is None without a valid watchdog.
+    `watchdog_s` is the interval between two "WATCHDOG=1": half of $WATCHDOG_USEC. It is 0 without a watchdog.
     """
 
     def __init__(self) -> None:
-        wait_us = os.environ.get("WATCHDOG_USEC", "")
-        ours = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        self.watchdog_s = int(wait_us) / 2e6 if ours and wait_us.isdecimal() and int(wait_us) else None
+        self.watchdog_s = int(os.environ.get("WATCHDOG_USEC", "0")) / 2e6
         self._said = ""
 
     def send(self, message: str) -> None:
