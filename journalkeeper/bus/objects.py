@@ -22,7 +22,7 @@ from journalkeeper.model import JournalFile, Outcome, Plan, Result
 from journalkeeper.model.errors import BusyError
 from journalkeeper.model.manager import JobState, Manager, Treatment
 from journalkeeper.model.run import Progress, Report
-from journalkeeper.model.schema import SIGNATURES, bus_rows, to_json, to_properties, write_json
+from journalkeeper.model.schema import SIGNATURES, UNKNOWN, bus_rows, to_json, write_json
 from journalkeeper.model.units import U64_MAX
 from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.jobs import Job
@@ -250,7 +250,7 @@ LISTS: Final = ("actions", "notices", "outcomes", "skipped")
 """The parts of a document that are cut where it is too long, the most important first."""
 
 CARRIED: Final[dict[str, Callable[[Any], object]]] = {
-    "s": names.to_ascii,
+    "s": lambda text: names.to_ascii(str(text)),  # a word of an enumeration becomes plain, too
     "as": lambda texts: [names.to_ascii(text) for text in texts],
     "aa{sv}": lambda records: [to_values(one) for one in records],
     "a{sv}": lambda facts: {name: _encode_fact(fact) for name, fact in facts.items() if fact is not None},
@@ -265,9 +265,10 @@ def to_values(*records: object) -> Values:
     """
     found: Values = {}
     for record in records:
-        plain = to_properties(record)
         for row in bus_rows(type(record)):
-            value = plain[row.bus]
+            value = getattr(record, row.attribute)
+            if value is None:
+                value = UNKNOWN[row.signature] if row.about.none is None else row.about.none
             found[row.bus] = row.signature, CARRIED[row.signature](value) if row.signature in CARRIED else value
     return found
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from enum import StrEnum
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -175,17 +174,6 @@ def parse_record(kind: type[T], written: Mapping[str, Any]) -> T:
 def bus_rows(kind: type) -> tuple[Row, ...]:
     """Return the rows of a record class whose values are published as D-Bus properties, without hidden values."""
     return tuple(row for row in rows(kind) if row.about.bus is not None)
-
-
-def to_properties(value: object) -> dict[str, object]:
-    """Return the D-Bus properties of a record, by name. None becomes the `none` of the Key, or an empty value."""
-    found: dict[str, object] = {}
-    for row in bus_rows(type(value)):
-        one = getattr(value, row.attribute)
-        if one is None:
-            one = UNKNOWN[row.signature] if row.about.none is None else row.about.none
-        found[row.bus] = str(one) if isinstance(one, StrEnum) else one
-    return found
 
 
 def name_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
