@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 
 from journalkeeper.history.store import Record
 from journalkeeper.model import Result
-from journalkeeper.model.errors import BusyError
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.run import HistoryEntry
 from tests.patience import PATIENCE_S, eventually
 
@@ -181,7 +181,7 @@ class Daemon:
     def history(self) -> list[HistoryEntry]:
         """Its record's outcomes, the oldest first."""
         while True:
-            with suppress(BusyError), Record(self.state, read_only=True) as record:  # a slow disk
+            with suppress(KeeperError), Record(self.state, read_only=True) as record:  # a slow disk
                 return record.history()
 
     def done(self) -> set[str]:

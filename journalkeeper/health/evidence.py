@@ -102,10 +102,10 @@ class Present(NamedTuple):
     """The present state of the service's work, from the service itself or, if it does not run, from the history.
 
     `looked` is False until the first look is over. `problem` is why the last run as a whole failed. `busy` names what
-    another process has held since `busy_since_us` and runs need; up to `busy_limit_us` that is normal. `configuration`
-    is why the running configuration is not the one on disk. `unwatched` is why a journal directory is not watched, and
-    `unrecorded` why the history could not be written. `unwritable` are the paths that the service may not write
-    to, `silent` the units of journalds that take no messages, and `full` the directories on a volume without room.
+    another process has held since `busy_since_us` and runs need. `configuration` is why the running configuration is
+    not the one on disk. `unwatched` is why a journal directory is not watched, and `unrecorded` why the history could
+    not be written. `unwritable` are the paths that the service may not write to, `silent` the units of journalds that
+    take no messages, and `full` the directories on a volume without room.
     `failures` are the files on which the last action failed, that cannot be looked at, or that wait for free space.
     Directories with too many files are among them. `waiting` are the files with delayed or failed actions. `closed` are
     the instances with waiting files whose window can never open. `foreign` is the directory where a look ended because
@@ -118,7 +118,6 @@ class Present(NamedTuple):
     problem: str = ""
     busy: str = ""
     busy_since_us: int = 0
-    busy_limit_us: int = 0
     configuration: str = ""
     unwatched: str = ""
     unwritable: tuple[tuple[str, Obstacle], ...] = ()

@@ -32,13 +32,16 @@ from journalkeeper.health.finding import FIRST_LOOK, Answers, list_names, proble
 from journalkeeper.model import Reason, Volume
 from journalkeeper.model.manager import Facts, Manager
 from journalkeeper.model.run import long
-from journalkeeper.model.units import DAY_US, MINUTE_US, format_span, pluralize, spell_size
+from journalkeeper.model.units import DAY_US, HOUR_US, MINUTE_US, format_span, pluralize, spell_size
 
 LAST_RUN_US: Final = 2 * DAY_US
 """Where no service runs, the last run must be more recent: the timer runs once a day."""
 
 START_US: Final = MINUTE_US
 """A start takes seconds, also on a busy host. systemd ends it after 90 s (DefaultTimeoutStartSec=) and tries again."""
+
+BUSY_US: Final = HOUR_US
+"""How long it is normal that another process holds what a run needs: a `defrag` by hand may take so long."""
 
 BALANCE: Final = "-dusage=50 -dlimit=4"
 """The options of btrfs-balance(8) that free at most four chunks which are half empty. Mixed chunks need -m alike."""
@@ -197,9 +200,9 @@ def directory_unwritable(unwritable: tuple[tuple[str, Obstacle], ...]) -> Answer
 
 
 def record_locked(present: Present, now_us: int) -> Answers:
-    """Another process has held the history, or the lock of a run, for longer than `busy_limit_us`. One problem."""
+    """Another process has held the lock of a run for longer than BUSY_US. One problem."""
     held_us = now_us - present.busy_since_us
-    if present.busy and held_us > present.busy_limit_us:
+    if present.busy and held_us > BUSY_US:
         yield problem(f"{present.busy}.", "lslocks --output=COMMAND,PID,TYPE,PATH", held_us=held_us)
 
 

@@ -27,7 +27,7 @@ from typing import Self, TypeVar
 
 from journalkeeper.history import state
 from journalkeeper.history.schema import MIGRATIONS, SCHEMA, VERSION
-from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError
+from journalkeeper.model.errors import FileError, KeeperError, NeedsRootError
 
 T = TypeVar("T")
 
@@ -45,10 +45,6 @@ without this wait none of them met the moment between two commits (measured: 4 o
 MODE = 0o640
 
 READ_BYTES = 1 << 20
-
-
-class RecordLockedError(BusyError):
-    """Another process holds a lock on the record's file."""
 
 
 class _UnusableError(KeeperError):
@@ -93,7 +89,7 @@ class Database:
         A reader waits for one commit at most, however many follow. `work` must fetch all rows, because an open cursor
         blocks writers.
 
-        Raises: NeedsRootError without the permission; BusyError if the file was locked for BUSY_S; FileError;
+        Raises: NeedsRootError without the permission; KeeperError if the file was locked for BUSY_S; FileError;
         KeeperError for a read-only file that is damaged, foreign or newer, and for a number beyond 63 bits.
         """
         with _lock_directory(self.path, fcntl.LOCK_SH) if self._read_only else nullcontext():
@@ -260,7 +256,7 @@ def _translate_error(error: Exception, doing: str, path: str) -> KeeperError:
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return _UnusableError(path, "corrupt")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return RecordLockedError(f"{path}: cannot {doing}: another process has kept it locked for {BUSY_S:.0f} s")
+        return KeeperError(f"{path}: cannot {doing}: another process has kept it locked for {BUSY_S:.0f} s")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM) and os.geteuid() != 0:
         return NeedsRootError(f"{path}: cannot {doing}: {os.strerror(errno.EACCES)}")
     full = code == sqlite3.SQLITE_FULL

@@ -62,8 +62,8 @@ class Record(Database):
     """The history in `directory`. The directory and the file are created if necessary, unless `read_only` is given.
 
     A missing history that is opened `read_only` is empty. One thread at a time may use the history.
-    Raises in every method: NeedsRootError without the permission; BusyError after 5 s; FileError; KeeperError for a
-    damaged, foreign or newer database that was opened read-only.
+    Raises in every method: NeedsRootError without the permission; FileError; KeeperError if it was locked for 5 s, or
+    for a damaged, foreign or newer database that was opened read-only.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, read_only: bool = False) -> None:

@@ -113,14 +113,11 @@ class Looked(NamedTuple):
 
 
 class RunFailed(NamedTuple):
-    """A run failed as a whole because of `problem`, at `when_us`.
-
-    If another process holds what the run needs, `busy_limit_us` is how long that is normal, else 0.
-    """
+    """A run failed as a whole because of `problem`, at `when_us`; `busy`: another process holds what it needs."""
 
     problem: str
     when_us: int
-    busy_limit_us: int = 0
+    busy: bool = False
 
 
 class NotOnBtrfs(NamedTuple):
@@ -215,11 +212,11 @@ def apply_message(state: Snapshot, message: Message) -> Snapshot:
         case NotOnBtrfs(path):
             present = Present(foreign=path, **standing)
             state = state._replace(working=False, findings=None)
-        case RunFailed(problem, _, 0):
+        case RunFailed(problem, busy=False):
             present = before._replace(problem=problem, busy="")
             state = state._replace(working=False)
-        case RunFailed(busy, when_us, limit_us):
+        case RunFailed(busy, when_us):
             since_us = before.busy_since_us if before.busy else when_us
-            present = before._replace(problem="", busy=busy, busy_since_us=since_us, busy_limit_us=limit_us)
+            present = before._replace(problem="", busy=busy, busy_since_us=since_us)
             state = state._replace(working=False)
     return state._replace(present=present)

@@ -20,7 +20,6 @@ from typing import Final, TypeVar
 from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
 from journalkeeper.health.evidence import Obstacle
 from journalkeeper.health.verdict import describe_waits, present_after_run
-from journalkeeper.history.database import RecordLockedError
 from journalkeeper.history.store import NAME
 from journalkeeper.metrics.prometheus import status
 from journalkeeper.model import Host, Outcome, Plan, Reason, Request, Result
@@ -28,7 +27,6 @@ from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError, Us
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.run import Counters, Progress, Report
 from journalkeeper.model.sentences import NO_JOURNAL
-from journalkeeper.model.units import HOUR_US, MINUTE_US
 from journalkeeper.observe.obstacles import Places, find_full, find_obstacles, find_unwritable, list_places, read_mounts
 from journalkeeper.report.retention import summarize_history
 from journalkeeper.service import snapshot
@@ -53,9 +51,6 @@ CHANGED_S: Final = 0.3
 
 journald's last change to a file that it archives comes up to 250 ms after its last append.
 """
-
-BUSY_US: Final[dict[type[Exception], int]] = {BusyError: HOUR_US, RecordLockedError: MINUTE_US}
-"""How long it is normal that another process holds what a run needs, by the run's error."""
 
 WRONG: Final = "The configuration on disk is wrong, so the service keeps its old settings"
 DIFFERENT: Final = "The configuration on disk was changed, and the service still runs with the old one"
@@ -248,7 +243,7 @@ class Worker:
         except (KeeperError, OSError) as error:
             if isinstance(error, NotBtrfsError) and not engine.memory.seen.instances:  # else it is no longer mounted
                 return snapshot.NotOnBtrfs(error.path)
-            return snapshot.RunFailed(str(error), now_us(), BUSY_US.get(type(error), 0))
+            return snapshot.RunFailed(str(error), now_us(), isinstance(error, BusyError))
 
     def _post_run(self, engine: Engine, job: int, request: Request, stop: Callable[[], bool], origin: str) -> Report:
         """Run `engine` for job `job`, or for the service (0). Post progress, files and the service's plan.

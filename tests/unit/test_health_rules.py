@@ -15,7 +15,7 @@ from journalkeeper.health.verdict import HEALTH, RULES
 from journalkeeper.model import MIB, JournalFile, Kind, Reason, Skip
 from journalkeeper.model.manager import Finding, Manager, Severity
 from journalkeeper.model.run import Run, Wait
-from journalkeeper.model.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
+from journalkeeper.model.units import DAY_US, HOUR_US, SECOND_US
 from tests.evidence import UNITS, evidence, intake, journal, limits, look, recorded
 from tests.hosts import DIRECTORY, NOW_US, configured, extents, file, instance, volume
 
@@ -136,7 +136,7 @@ FOUND: list[tuple[str, Severity, Evidence]] = [
     ("bad-configuration", PROBLEM, evidence(config_error="a.conf:3: Compress: no")),
     ("bad-configuration", PROBLEM, now(configuration="It is another one")),
     ("keeper-failing", PROBLEM, now(problem="no room", looked=False)),
-    ("record-locked", PROBLEM, now(busy="held", busy_since_us=NOW_US - MINUTE_US - 1, busy_limit_us=MINUTE_US)),
+    ("record-locked", PROBLEM, now(busy="held", busy_since_us=NOW_US - HOUR_US - 1)),
     ("record-unwritten", PROBLEM, now(unrecorded="No space left on device")),
     ("directory-unwatched", PROBLEM, now(unwatched="no more watches")),
     ("directory-unwritable", PROBLEM, evidence(unwritable=((DIRECTORY, Obstacle.MODE),))),
@@ -181,7 +181,7 @@ PASSED: list[tuple[str, Evidence]] = [
     ("keeper-down", down()._replace(units=UNSEEN, **ran(47.9))),
     ("keeper-down", down(service="failed/failed/enabled")._replace(look=look(foreign=("/j",), instances=()))),
     ("keeper-down", evidence(units=units(service="failed/failed/enabled"))),
-    ("record-locked", now(busy="held", busy_since_us=NOW_US - MINUTE_US, busy_limit_us=MINUTE_US)),
+    ("record-locked", now(busy="held", busy_since_us=NOW_US - HOUR_US)),
     ("keeper-starved", now(waiting=waiting(1))),
     ("volume-full", now(failures=(Skip("/j/a", Reason.IO_ERROR, ""),))),
     ("files-failing", now(failures=(LACKING, Skip("/j", Reason.TOO_MANY, "9 more")))),

@@ -36,7 +36,7 @@ STANDING: dict[str, Any] = {
     "paused": "until 9",
 }
 """What a run does not change."""
-HELD = {"busy": "held", "busy_since_us": 5, "busy_limit_us": 60}
+HELD = {"busy": "held", "busy_since_us": 5}
 WORKED = CALM._replace(last_run_us=5, bytes_written=100, bytes_reclaimed=500)
 
 
@@ -57,8 +57,8 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
         (CALM._replace(working=True), RunFailed("no btrfs", 5), with_present(problem="no btrfs")),
         (with_present(problem="no btrfs"), RunFailed("", 5), with_present()),
         (looked(FOUND, FAILURE)._replace(working=True), NotOnBtrfs("/j"), with_present(foreign="/j", looked=True)),
-        (CALM, RunFailed("held", 5, 60), with_present(**HELD)),
-        (with_present(**HELD), RunFailed("held by 7", 9, 60), with_present(**{**HELD, "busy": "held by 7"})),
+        (CALM, RunFailed("held", 5, busy=True), with_present(**HELD)),
+        (with_present(**HELD), RunFailed("held by 7", 9, busy=True), with_present(**{**HELD, "busy": "held by 7"})),
         (
             with_present(problem="no btrfs", paused="until noon")._replace(working=True),
             Looked(FOUND, Present(failures=(LIMIT,)), REPORT, 1.0),
