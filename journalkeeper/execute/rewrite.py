@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Final
 
-from journalkeeper.btrfs import fiemap, inode, kernel, mtime_note, writeback
+from journalkeeper.btrfs import fiemap, inode, kernel, writeback
 from journalkeeper.execute.inplace import join_near, read_parts
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import Failed, Refused, VerifiedFile, look_again
@@ -156,8 +156,7 @@ def _read_flags(fd: int) -> int:
 
 
 def _read_xattrs(fd: int) -> dict[str, bytes]:
-    """The mtime note is left out, because it describes only the original inode."""
-    return {name: os.getxattr(fd, name) for name in os.listxattr(fd) if name != mtime_note.NAME}
+    return {name: os.getxattr(fd, name) for name in os.listxattr(fd)}
 
 
 def _verify_copy(original: int, copy: int, pace: Pace) -> None:

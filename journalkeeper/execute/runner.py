@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from journalkeeper.btrfs import mtime_note
 from journalkeeper.btrfs.maintenance import find_maintenance
 from journalkeeper.config import Config
 from journalkeeper.execute.executor import Turn, execute
 from journalkeeper.execute.pace import Pace, SlowestPiece
 from journalkeeper.journald import control, opening
-from journalkeeper.journald.names import classify, is_leftover
+from journalkeeper.journald.names import is_leftover
 from journalkeeper.model import Action, Instance, JournalFile, Plan, Reason, Result
 from journalkeeper.model.errors import InternalError, catch_errors, run_bookkeeping
 from journalkeeper.model.run import Done, Meter, Progress
@@ -200,37 +199,24 @@ class Throttle:
 
 
 def remove_leftovers(paths: Iterable[str]) -> list[str]:
-    """Delete temporary files of a killed run, and restore the mtimes that it noted in journal files. Hold the lock.
+    """Delete temporary files of a killed run. Hold the lock.
 
-    Return one sentence per existing path for the report, also for a failure or a missing note. A temporary file is a
-    copy before its exchange, or an original after it: the journal's name leads to a whole file (execute.rewrite), so
-    nothing is lost.
+    Return one sentence per existing path for the report, also for a failure. A temporary file is a copy before its
+    exchange, or an original after it: the journal's name leads to a whole file (execute.rewrite), so nothing is lost.
 
-    Raises: ValueError at the first path that is neither a temporary file of ours nor a journal file.
+    Raises: ValueError at the first path that is no temporary file of ours.
     """
     said: list[str] = []
     for path in paths:
         directory, _, name = path.rpartition("/")
-        if not is_leftover(name) and classify(name) is None:
-            raise ValueError(f"{path} is neither a temporary file of journalkeeper nor a journal file")
+        if not is_leftover(name):
+            raise ValueError(f"{path} is no temporary file of journalkeeper")
         try:
             with opening.open_directory(directory) as fd:
-                said.append(f"{path}: {_remove_leftover(name, fd)}")
+                os.unlink(name, dir_fd=fd)
+            said.append(f"{path}: temporary file of a killed run removed")
         except FileNotFoundError:
             continue
         except OSError as error:
             said.append(f"{path}: cannot remove what a killed run left behind: {os.strerror(error.errno or 0)}")
     return said
-
-
-def _remove_leftover(name: str, directory: int) -> str:
-    """Delete a temporary file, or apply and remove the mtime note of a journal file. Return a sentence about it.
-
-    Raises: OSError; ENODATA if the journal file has no note.
-    """
-    if is_leftover(name):
-        os.unlink(name, dir_fd=directory)
-        return "temporary file of a killed run removed"
-    with opening.hold_open(name, directory) as fd:
-        moved = mtime_note.apply(fd)
-    return "modification time restored after a killed run" if moved else "note of a killed run removed"

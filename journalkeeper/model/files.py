@@ -77,8 +77,7 @@ class Header(NamedTuple):
 class JournalFile(NamedTuple):
     """A journal file as it was at one moment.
 
-    `instance` is a machine id, machine id "." namespace, or "remote". If `mtime_noted`, a killed run had changed the
-    mtime; `mtime_ns` is the former one, which the next run restores. `problem` is the Reason why the file cannot be
+    `instance` is a machine id, machine id "." namespace, or "remote". `problem` is the Reason why the file cannot be
     judged, with `problem_detail` in words; unknown numbers are then 0.
     """
 
@@ -121,7 +120,6 @@ class JournalFile(NamedTuple):
     problem: Reason | None = None
     """The reason why it cannot be judged, one of the words of journalkeeper-reasons(7), or empty."""
     problem_detail: Hidden[str] = ""
-    mtime_noted: Hidden[bool] = False
     refuses_compression: Hidden[bool] = False
     """Whether the admin set chattr +m or compression=none on the file or on its directory."""
     fixed: Hidden[bool] = False

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable
 from typing import Final
 
-from journalkeeper.btrfs import disk, inode, mtime_note, placement
+from journalkeeper.btrfs import disk, inode, placement
 from journalkeeper.journald import header, opening
 from journalkeeper.journald.layout import Directory
 from journalkeeper.journald.names import Name, classify
@@ -91,7 +91,7 @@ def read_row(
 
 
 def _read_header(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
-    """Return the row of an open file, without extents. The mtime is that of the mtime note, if a killed run left one.
+    """Return the row of an open file, without extents.
 
     Raises: OSError: ENOENT the file was removed meanwhile; ESTALE its stat became impossible meanwhile; EIO.
     """
@@ -100,7 +100,7 @@ def _read_header(place: Directory, name: str, kind: Name, fd: int) -> JournalFil
         raise FileNotFoundError(errno.ENOENT, "removed during the look")
     if describe_impossible_stat(status):
         raise OSError(errno.ESTALE, "changed during the look")  # the next look reads the new state
-    flags, note = inode.get_flags(fd), mtime_note.read(fd)
+    flags = inode.get_flags(fd)
     trouble, detail, head = None, "", Header()
     try:
         head = header.read(fd, status.st_size)
@@ -120,11 +120,10 @@ def _read_header(place: Directory, name: str, kind: Name, fd: int) -> JournalFil
         fixed=bool(flags & inode.FIXED),
         links=status.st_nlink,
         uid=status.st_uid,
-        mtime_ns=mtime_note.find_mtime_ns(note, status),
+        mtime_ns=status.st_mtime_ns,
         ctime_ns=status.st_ctime_ns,
         problem=trouble,
         problem_detail=detail,
-        mtime_noted=note is not None,
         **head._asdict(),
     )
 

@@ -52,7 +52,7 @@ KEPT_PROBLEMS: Final = frozenset({None, Reason.BAD_HEADER, Reason.UNKNOWN_FORMAT
 
 
 class Seen(NamedTuple):
-    """The results of one look. `leftovers` are paths of our temporary files, and of files with an mtime note."""
+    """The results of one look. `leftovers` are the paths of our temporary files."""
 
     files: tuple[JournalFile, ...]
     instances: tuple[Instance, ...]
@@ -69,10 +69,9 @@ class _Gathered:
         self.leftovers: list[str] = []
 
     def build_seen(self) -> Seen:
-        """Return the whole look. Files with a noted mtime are leftovers, too."""
-        noted = [file.path for file in self.files if file.mtime_noted]
-        volumes, leftovers = tuple(self.volumes.values()), (*self.leftovers, *noted)
-        return Seen(tuple(self.files), tuple(self.instances.values()), volumes, leftovers)
+        """Return the whole look."""
+        instances, volumes = tuple(self.instances.values()), tuple(self.volumes.values())
+        return Seen(tuple(self.files), instances, volumes, tuple(self.leftovers))
 
 
 class Observer:
@@ -230,8 +229,8 @@ class Observer:
     def _look_at_file(self, place: Directory, name: str, dir_fd: int, now_us: int) -> JournalFile:
         """Return the stored row if the file's stat is the same, else a new row. An error becomes the row's problem.
 
-        The row of a file that changed in the last COARSE_NS is not stored (UNSYNCED_NS if ONLINE), nor that of a file
-        with an mtime note: the same stat could hide a later change.
+        The row of a file that changed in the last COARSE_NS (UNSYNCED_NS if ONLINE) is not stored: the same stat could
+        hide a later change.
         """
         kept = self._kept[place.path]
         try:
@@ -248,7 +247,7 @@ class Observer:
         row = catch_errors(read)
         if isinstance(row, InternalError):
             row = file_row.build_problem(place, name, Reason.INTERNAL_ERROR, row.detail)
-        known = row.problem in KEPT_PROBLEMS and not row.mtime_noted
+        known = row.problem in KEPT_PROBLEMS
         settled_ns = UNSYNCED_NS if row.state is State.ONLINE else COARSE_NS
         by_old_map = row.kind is Kind.ACTIVE and place.name in self.closed
         if known and not by_old_map and now_us * 1000 - max(row.mtime_ns, row.ctime_ns) > settled_ns:

@@ -26,7 +26,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from journalkeeper.btrfs import fiemap, inode, kernel, mtime_note
+from journalkeeper.btrfs import fiemap, inode, kernel
 from journalkeeper.config.directives import Budget, Config, WatchSection, WindowSection
 from journalkeeper.engine import DAEMON, Engine
 from journalkeeper.journald.names import is_leftover
@@ -200,7 +200,7 @@ class Owner:
                 os.utime(name, ns=(self._dice.choice(TIMES_NS), self._dice.choice(TIMES_NS)), follow_symlinks=False)
             case 2:
                 values = [b"1 2 3", b"9" * 19 + b" 1 1", b"-5 0 0", b"zstd", b"none", self._dice.randbytes(9)]
-                xattrs = [mtime_note.NAME, "btrfs.compression", "user.crtime_usec", "system.posix_acl_access"]
+                xattrs = ["btrfs.compression", "user.crtime_usec", "system.posix_acl_access"]
                 os.setxattr(name, self._dice.choice(xattrs), self._dice.choice(values), follow_symlinks=False)
             case _:
                 flags = [inode.FS_NOCOW_FL, inode.FS_NOCOMP_FL, inode.FS_COMPR_FL, inode.FS_NODUMP_FL]

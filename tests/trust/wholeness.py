@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from journalkeeper.btrfs import inode, mtime_note
+from journalkeeper.btrfs import inode
 from journalkeeper.config.directives import Nocow
 from journalkeeper.engine import Engine
 from journalkeeper.history.store import Record
@@ -45,7 +45,7 @@ def whole(path: Path) -> Bearing:
 
 
 def differences(wanted: Bearing, path: Path, *, finished: bool) -> list[str]:
-    """Return a sentence for each difference of a file. Its time and our note about it count if a run has `finished`."""
+    """Return a sentence for each difference of a file. Its time counts if a run has `finished`."""
     try:
         found = whole(path)
     except FileNotFoundError:
@@ -53,7 +53,6 @@ def differences(wanted: Bearing, path: Path, *, finished: bool) -> list[str]:
     except OSError as error:
         return [f"{path.name}: {error}"]
     if not finished:
-        found.xattrs.pop(mtime_note.NAME, None)
         found = found._replace(times_ns=wanted.times_ns)
     return [
         f"{path.name}: {field} was {getattr(wanted, field)}, is {getattr(found, field)}"
@@ -105,13 +104,8 @@ def examine(
 
 
 def find_leftovers(top: Path) -> list[str]:
-    """Return a sentence for each temporary file and each note that is left below `top`."""
-    left = []
-    for directory, _, names in os.walk(top):
-        left += [f"{name} is left" for name in names if is_leftover(name)]
-        paths = [os.path.join(directory, name) for name in names]
-        left += [f"{path}: a note is left" for path in paths if mtime_note.NAME in os.listxattr(path)]
-    return left
+    """Return a sentence for each temporary file that is left below `top`."""
+    return [f"{name} is left" for _, _, names in os.walk(top) for name in names if is_leftover(name)]
 
 
 def record_troubles(state: Path, rows: int) -> list[str]:
