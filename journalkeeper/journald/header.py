@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from struct import Struct
 
-from journalkeeper.model import Header, State
+from journalkeeper.model import Header, Reason, State
 
 HEADER_BYTES = 216
 """The part of the header that is read: up to n_data, which follows the part that every version has."""
@@ -44,9 +44,13 @@ _KNOWN_FLAGS = 0b11111
 class HeaderError(Exception):
     """The file is not a journal file, or its header contradicts itself; the text names the field."""
 
+    reason = Reason.BAD_HEADER
+
 
 class UnknownFormatError(HeaderError):
     """The header has incompatible flags that are unknown here, so no other field of it has a known meaning."""
+
+    reason = Reason.UNKNOWN_FORMAT
 
 
 def parse(data: bytes, size_bytes: int) -> Header:

@@ -73,59 +73,56 @@ def read_row(
         if status.st_dev != os.fstat(dir_fd).st_dev:
             raise UnfitFileError(Reason.NOT_BTRFS, "another filesystem is mounted on this file")
         with opening.hold_open(name, dir_fd) as fd:
-            row = _read_header(place, name, kind, fd)
+            status, flags = _stat_open_file(fd), inode.get_flags(fd)
+            head, problem, detail = _read_header(fd, status.st_size)
             # The dirty pages of a finished file are written back first. An fsync returns before btrfs has added the
             # written extents to the file (btrfs_finish_ordered_io), by seconds on a busy machine. No stat shows when
             # they are added, so an earlier row would stay wrong for good.
-            active, finished = row.kind is Kind.ACTIVE, row.state is not State.ONLINE
-            extents = survey(fd) if active else placement.survey(fd, sync=finished)
+            finished = head.state is not State.ONLINE
+            extents = survey(fd) if kind.kind is Kind.ACTIVE else placement.survey(fd, sync=finished)
             # The kernel sets the flag, too, if a piece did not become smaller: other pieces are compressed then.
-            flags = inode.get_flags(dir_fd) | (0 if extents.encoded_bytes else inode.get_flags(fd))
-            return row._replace(
-                extents=extents,
+            refusing = inode.get_flags(dir_fd) | (0 if extents.encoded_bytes else flags)
+            return JournalFile(
+                path=f"{place.path}/{name}",
+                device=status.st_dev,
+                inode=status.st_ino,
+                kind=kind.kind,
+                owner=kind.owner,
+                instance=place.name,
+                size_bytes=status.st_size,
+                allocated_bytes=status.st_blocks * 512,
                 disk_bytes=disk.read_disk_bytes(fd) if disk_bytes else None,
-                refuses_compression=bool(flags & inode.FS_NOCOMP_FL),
+                extents=extents,
+                nocow=bool(flags & inode.FS_NOCOW_FL),
+                links=status.st_nlink,
+                uid=status.st_uid,
+                mtime_ns=status.st_mtime_ns,
+                ctime_ns=status.st_ctime_ns,
+                problem=problem,
+                problem_detail=detail,
+                refuses_compression=bool(refusing & inode.FS_NOCOMP_FL),
+                fixed=bool(flags & inode.FIXED),
+                **head._asdict(),
             )
     except (OSError, UnfitFileError) as error:
         return build_problem(place, name, *explain_error(error))
 
 
-def _read_header(place: Directory, name: str, kind: Name, fd: int) -> JournalFile:
-    """Return the row of an open file, without extents.
-
-    Raises: OSError: ENOENT the file was removed meanwhile; ESTALE its stat became impossible meanwhile; EIO.
-    """
+def _stat_open_file(fd: int) -> os.stat_result:
+    """Raises: OSError: ENOENT the file was removed meanwhile; ESTALE its stat became impossible meanwhile."""
     status = os.fstat(fd)
     if status.st_nlink == 0:
         raise FileNotFoundError(errno.ENOENT, "removed during the look")
     if describe_impossible_stat(status):
         raise OSError(errno.ESTALE, "changed during the look")  # the next look reads the new state
-    flags = inode.get_flags(fd)
-    trouble, detail, head = None, "", Header()
+    return status
+
+
+def _read_header(fd: int, size_bytes: int) -> tuple[Header, Reason | None, str]:
     try:
-        head = header.read(fd, status.st_size)
+        return header.read(fd, size_bytes), None, ""
     except header.HeaderError as error:
-        known = not isinstance(error, header.UnknownFormatError)
-        trouble, detail = Reason.BAD_HEADER if known else Reason.UNKNOWN_FORMAT, str(error)
-    return JournalFile(
-        path=f"{place.path}/{name}",
-        device=status.st_dev,
-        inode=status.st_ino,
-        kind=kind.kind,
-        owner=kind.owner,
-        instance=place.name,
-        size_bytes=status.st_size,
-        allocated_bytes=status.st_blocks * 512,
-        nocow=bool(flags & inode.FS_NOCOW_FL),
-        fixed=bool(flags & inode.FIXED),
-        links=status.st_nlink,
-        uid=status.st_uid,
-        mtime_ns=status.st_mtime_ns,
-        ctime_ns=status.st_ctime_ns,
-        problem=trouble,
-        problem_detail=detail,
-        **head._asdict(),
-    )
+        return Header(), error.reason, str(error)
 
 
 def build_problem(place: Directory, name: str | None, why: Reason, detail: str) -> JournalFile:

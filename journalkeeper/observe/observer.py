@@ -85,9 +85,9 @@ class Observer:
     def __init__(self, root: str = "/", *, with_disk_bytes: bool = False) -> None:
         self._root = root
         self._with_disk_bytes = with_disk_bytes
-        self._kept: dict[str, dict[str, JournalFile]] = {}
-        """The remembered rows, by directory and name. A row is valid while stat and subvolume are the same."""
-        self._subvolumes: dict[str, tuple[str, int]] = {}
+        self._kept: dict[str, JournalFile] = {}
+        """The remembered rows, by path. A row is valid while stat and subvolume are the same."""
+        self._subvolumes: dict[int, tuple[str, int]] = {}
         self._snapshots: dict[tuple[str, int], tuple[int | None, str]] = {}
         """The number of snapshots and the snapshot tool of each subvolume, asked once per SHARED_US."""
         self._maps: dict[tuple[int, int], tuple[int, int, Extents]] = {}
@@ -105,8 +105,7 @@ class Observer:
         """
         self._maps = {key: (-1, rows, extents) for key, (_, rows, extents) in self._maps.items()}
         for path in paths:
-            directory, _, name = path.rpartition("/")
-            self._kept.get(directory, {}).pop(name, None)
+            self._kept.pop(path, None)
 
     @property
     def next_shared_us(self) -> int:
@@ -125,8 +124,7 @@ class Observer:
             self.shared_us = now_us
             self._snapshots.clear()
             self._maps.clear()
-            rows = [row for kept in self._kept.values() for row in kept.values()]
-            self.forget(row.path for row in rows if row.extents.shared_bytes)
+            self._kept = {path: row for path, row in self._kept.items() if not row.extents.shared_bytes}
         gathered, tops = _Gathered(now_us), tuple(tops)
         for top in tops:
             if not os.path.isdir(top):
@@ -147,7 +145,8 @@ class Observer:
         foreign = [row.path for row in gathered.files if row.problem is Reason.NOT_BTRFS]
         if foreign and not gathered.volumes:
             raise NotBtrfsError(foreign[0])
-        self._kept = {directory: kept for directory, kept in self._kept.items() if directory in gathered.instances}
+        there = {row.path for row in gathered.files}
+        self._kept = {path: row for path, row in self._kept.items() if path in there}
         return gathered.build_seen()
 
     def look_at(self, paths: Iterable[str], *, now_us: int) -> Seen:
@@ -172,13 +171,9 @@ class Observer:
                     # Also where its parent is on another filesystem than its target.
                     file_row.require_regular(os.stat(only, dir_fd=fd, follow_symlinks=False))
                 listing = self._list_place(place, fd, gathered)
-                kept = self._kept.setdefault(place.path, {})
-                for name in kept.keys() - listing.journals.keys() if only is None else ():
-                    del kept[name]
                 for name in sorted(listing.journals) if only is None else [only]:
-                    row = self._mark_orphan(
-                        place, self._look_at_file(place, name, fd, gathered.now_us), gathered.now_us
-                    )
+                    row = self._look_at_file(place, name, fd, gathered.now_us)
+                    row = self._mark_orphan(place, row, gathered.now_us)
                     if only is not None or row.problem is not Reason.VANISHED:
                         gathered.files.append(row)
         except (NotBtrfsError, OSError, UnfitFileError) as error:
@@ -199,10 +194,12 @@ class Observer:
         device = status.st_dev
         if device not in gathered.volumes:
             require_btrfs(fd, place.path)
-            gathered.volumes[device] = self._add_snapshots(fd, read_volume(fd))
-        subvolume = gathered.volumes[device].uuid, gathered.volumes[device].subvolume
-        if self._subvolumes.setdefault(place.path, subvolume) != subvolume:  # a mount can reuse the device number
-            self._kept[place.path], self._subvolumes[place.path] = {}, subvolume
+            volume = gathered.volumes[device] = self._add_snapshots(fd, read_volume(fd))
+            subvolume = volume.uuid, volume.subvolume
+            if self._subvolumes.setdefault(device, subvolume) != subvolume:  # a mount can reuse the device number
+                self._subvolumes[device] = subvolume
+                self._maps.clear()
+                self._kept = {path: row for path, row in self._kept.items() if row.device != device}
         flags = inode.get_flags(fd)
         nocow, space = bool(flags & inode.FS_NOCOW_FL), os.fstatvfs(fd)
         found = layout.describe_instance(place, device=device, nocow=nocow, space=space, root=self._root)
@@ -232,26 +229,26 @@ class Observer:
         The row of a file that changed in the last COARSE_NS (UNSYNCED_NS if ONLINE) is not stored: the same stat could
         hide a later change.
         """
-        kept = self._kept[place.path]
+        path = f"{place.path}/{name}"
         try:
             status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         except OSError as error:
             return file_row.build_problem(place, name, *file_row.explain_error(error))
-        before = kept.get(name)
+        before = self._kept.get(path)
         if before is not None and _is_unchanged(before, status):
             return before
-        kept.pop(name, None)
+        self._kept.pop(path, None)
         self.opened += 1
         survey = partial(self._survey_active, closed=place.name in self.closed)
         read = partial(file_row.read_row, place, name, status, survey, dir_fd=dir_fd, disk_bytes=self._with_disk_bytes)
         row = catch_errors(read)
         if isinstance(row, InternalError):
             row = file_row.build_problem(place, name, Reason.INTERNAL_ERROR, row.detail)
-        known = row.problem in KEPT_PROBLEMS
         settled_ns = UNSYNCED_NS if row.state is State.ONLINE else COARSE_NS
+        settled = now_us * 1000 - max(row.mtime_ns, row.ctime_ns) > settled_ns
         by_old_map = row.kind is Kind.ACTIVE and place.name in self.closed
-        if known and not by_old_map and now_us * 1000 - max(row.mtime_ns, row.ctime_ns) > settled_ns:
-            kept[name] = row
+        if settled and row.problem in KEPT_PROBLEMS and not by_old_map:
+            self._kept[path] = row
         return row
 
     def _survey_active(self, fd: int, *, closed: bool) -> Extents:
@@ -285,10 +282,9 @@ class Observer:
             return row
         with suppress(OSError), opening.open_path(row.path) as fd:
             if not opening.is_being_written(fd):
-                kept, name = self._kept[place.path], os.path.basename(row.path)
                 orphan = row._replace(kind=Kind.ORPHANED)
-                if kept.get(name) is row:
-                    kept[name] = orphan
+                if self._kept.get(row.path) is row:
+                    self._kept[row.path] = orphan
                 return orphan
         return row
 
