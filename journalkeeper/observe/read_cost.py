@@ -14,28 +14,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain, islice
 from mmap import PAGESIZE
 from typing import Final
 
 from journalkeeper.btrfs import fiemap, kernel
 
-FIRST_UNITS: Final = 16
-"""The requests of the first sample. Its time shows how large the second sample may be."""
-
-LEAST_UNITS: Final = 3 * FIRST_UNITS
-"""The least requests of the second sample: a limited disk answers the first 11 or so at once (blk-throttle)."""
-
-MOST_UNITS: Final = 1024
 MOST_S: Final = 0.4
-"""The time for the second sample, unless LEAST_UNITS take longer: enough for 60 requests at 150 a second."""
+"""The time for all samples but the first: enough for 60 requests at 150 a second."""
 
 UNIT_BYTES: Final = 512 << 10
 """The contiguous bytes that cost about as much as one seek: 0.1 to 8 ms at 5,000 to 60 MB/s."""
 
-GROUPS: Final = 4
-"""The number of places in the file from which a sample is taken, because a file's head is more fragmented than its
-middle.
+RUN, GROUPS = 12, 4
+"""A sample has at least GROUPS runs of RUN neighbouring pieces, spread over the file, because a file's head is more
+fragmented than its middle.
 """
 
 MOST_ROWS: Final = 1 << 16
@@ -50,34 +43,34 @@ Piece = tuple[int, int, float]
 def estimate_cold_read_s(fd: int) -> float | str:
     """Return the estimated seconds of a cold read of the whole file `fd`, measured on samples that take about MOST_S.
 
-    Return a text with the cause if they cannot be measured. The second sample excludes the first, because the device
-    may have cached it.
+    Return a text with the cause if they cannot be measured.
 
     Raises: OSError: EIO.
     """
     pieces = _list_pieces(fd)
     if len(pieces) > MOST_ROWS:
         return f"the file has more than {MOST_ROWS:,} extents"
-    total = sum(units for _, _, units in pieces)
     try:
         clean = [one for one in pieces if not kernel.cachestat(fd, one[0], one[1])[1]]
     except OSError:  # ENOSYS, EPERM, EOPNOTSUPP
         return "this kernel does not show which pages are dirty (Linux 6.5 and later do)"
-    goal = float(FIRST_UNITS)
-    while True:
-        chosen = _choose_sample(clean, goal)
-        sample = _drop_pages(fd, chosen)
-        units = sum(units for _, _, units in sample)
-        least = min(total, FIRST_UNITS) / 2
-        if not units or units < least:
-            offered = sum(units for _, _, units in chosen)
-            return "most of the data is not yet on the disk" if offered <= least else "a program has the data mapped"
-        spent_s = _time_read_s(fd, sample)
-        taken = set(chosen)
-        clean = [one for one in clean if one not in taken]
-        if goal > FIRST_UNITS or sum(units for _, _, units in clean) < FIRST_UNITS:
-            return spent_s * total / units
-        goal = min(max(units * MOST_S / spent_s, LEAST_UNITS), MOST_UNITS)
+    runs = [clean[at : at + RUN] for at in range(0, len(clean), RUN)]
+    samples = max(1, len(runs) // GROUPS)
+    spent_s, read = 0.0, list[Piece]()
+    for number in range(samples):
+        if number == 1:  # a limited disk answers the first requests at once
+            spent_s, read = 0.0, []
+        sample = _drop_pages(fd, list(chain.from_iterable(runs[number::samples])))
+        spent_s += _time_read_s(fd, sample)
+        read += sample
+        if number and spent_s > MOST_S:
+            break
+    total, units = _count_requests(pieces), _count_requests(read)
+    least = min(total, RUN) / 2
+    if units and units >= least:
+        return spent_s * total / units
+    is_on_disk = _count_requests(clean) > least
+    return "a program has the data mapped" if is_on_disk else "most of the data is not yet on the disk"
 
 
 def _list_pieces(fd: int) -> list[Piece]:
@@ -97,16 +90,8 @@ def _list_pieces(fd: int) -> list[Piece]:
     return pieces
 
 
-def _choose_sample(pieces: Sequence[Piece], goal: float) -> list[Piece]:
-    """Return the first pieces of each of GROUPS equal parts of the list, until they cost `goal` / GROUPS requests."""
-    chosen: list[Piece] = []
-    for group in range(GROUPS):
-        left = goal / GROUPS
-        for piece in pieces[len(pieces) * group // GROUPS : len(pieces) * (group + 1) // GROUPS]:
-            if left > 0:
-                chosen.append(piece)
-                left -= piece[2]
-    return chosen
+def _count_requests(pieces: Sequence[Piece]) -> float:
+    return sum(units for _, _, units in pieces)
 
 
 def _drop_pages(fd: int, pieces: Sequence[Piece]) -> list[Piece]:
