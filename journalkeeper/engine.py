@@ -29,7 +29,6 @@ from journalkeeper.model.run import LEFT, Progress, Report, Wait, find_waits
 from journalkeeper.model.units import DAY_US, HOUR_US
 from journalkeeper.observe import load
 from journalkeeper.observe.flushes import Flushes
-from journalkeeper.observe.intake import ENTRIES_PER_FLUSH, IntakeMeter, list_journald_files
 from journalkeeper.observe.observer import Observer, Seen, resolve_path
 from journalkeeper.policy.deferral import find_rest, remember
 from journalkeeper.policy.plan import plan, with_now
@@ -66,7 +65,7 @@ class Memory:
 
     observer: Observer
     flushes: Flushes = field(default_factory=Flushes)
-    intake: IntakeMeter = field(default_factory=lambda: IntakeMeter(ENTRIES_PER_FLUSH))
+    intake: load.IntakeMeter = field(default_factory=lambda: load.IntakeMeter(load.ENTRIES_PER_FLUSH))
     slowest: SlowestPiece = field(default_factory=SlowestPiece)
     records: RecordsMemory = field(default_factory=RecordsMemory)
     seen: Seen = field(default=Seen((), (), (), ()))
@@ -193,7 +192,7 @@ class Engine:
                 chosen = chosen.end_after(len(outcomes))
                 unrecorded += run_bookkeeping(lambda: record.end_run(run, now_us()))
             notices += run_bookkeeping(lambda: self._update_history(record, host, chosen, outcomes, request))
-            lag_us = self.memory.intake.find_worst_us(list_journald_files(host.files)) if watching else None
+            lag_us = self.memory.intake.find_worst_us(load.list_journald_files(host.files)) if watching else None
             if publisher is not None:
                 notices += run_bookkeeping(partial(publisher.publish_success, (host, chosen), outcomes, record, lag_us))
             counters = None

@@ -12,7 +12,15 @@ from typing import Final
 
 from journalkeeper.btrfs import fiemap
 from journalkeeper.btrfs.kernel import _declare_function
-from journalkeeper.journald.entries import ARRAY, COMPACT, COMPACT_DATA_BYTES, DATA_BYTES, ENTRY_BYTES, OBJECT, SOURCE
+from journalkeeper.journald.journal_file import (
+    ARRAY,
+    COMPACT,
+    COMPACT_DATA_BYTES,
+    DATA_BYTES,
+    ENTRY_BYTES,
+    OBJECT,
+    SOURCE,
+)
 from journalkeeper.probe.scratch_volume import run
 
 PAGE: Final = 4096

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from journalkeeper.bus import contract, names
 from journalkeeper.bus.contract import JOB, REQUEST, Interface, Method, Values
 from journalkeeper.bus.names import CallError, shorten
-from journalkeeper.journald.names import classify
+from journalkeeper.journald.layout import classify
 from journalkeeper.model import JournalFile, Outcome, Plan, Result
 from journalkeeper.model.errors import BusyError
 from journalkeeper.model.manager import JobState, Manager, Treatment

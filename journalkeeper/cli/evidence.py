@@ -21,7 +21,6 @@ from journalkeeper.model import Host, Reason, Request
 from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.manager import Manager
 from journalkeeper.observe import machine, obstacles
-from journalkeeper.observe.journal import read_journal
 from journalkeeper.observe.obstacles import Places
 
 ASK_S: Final = 10.0
@@ -57,7 +56,7 @@ def gather(context: Context, wanted: Wanted) -> Evidence:
         service = context.read_service() if ours else ELSEWHERE
     found: Journal | Unknown = UNASKED
     if wanted.entries:
-        found = read_journal(wanted.directory, wanted.entries, boots=wanted.boots)
+        found = machine.read_journal(wanted.directory, wanted.entries, boots=wanted.boots)
     answers = isinstance(service, Manager)  # the service has judged this itself
     places = obstacles.list_places(() if answers else engine.directories)
     evidence = Evidence(

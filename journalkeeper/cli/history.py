@@ -28,7 +28,7 @@ from journalkeeper.cli.context import Context
 from journalkeeper.cli.parser import parse_time_us
 from journalkeeper.cli.table import Column, Table
 from journalkeeper.cli.work import COLOURS, add_paths, describe_outcome, describe_sums, report_problems
-from journalkeeper.journald.names import classify
+from journalkeeper.journald.layout import classify
 from journalkeeper.model import Reason, Result, Skip
 from journalkeeper.model.run import HistoryEntry, Sample
 from journalkeeper.model.sentences import BY

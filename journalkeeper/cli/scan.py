@@ -28,7 +28,7 @@ from typing import Final
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.table import RED, Column, Table
 from journalkeeper.cli.work import absolute, add_paths, list_problems, report_problems
-from journalkeeper.journald.names import classify
+from journalkeeper.journald.layout import classify
 from journalkeeper.model import JournalFile, Request, State, Sums
 from journalkeeper.model.units import escape, format_size, pluralize, spell_size
 from journalkeeper.policy.cost import is_fragmented

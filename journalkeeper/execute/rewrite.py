@@ -18,7 +18,7 @@ from journalkeeper.btrfs import fiemap, inode, kernel, writeback
 from journalkeeper.execute.inplace import join_near, read_parts
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import Failed, Refused, VerifiedFile, look_again
-from journalkeeper.journald import names, opening
+from journalkeeper.journald import layout, opening
 from journalkeeper.model import Action, Range, Reason
 from journalkeeper.model.units import parse_compression
 from journalkeeper.policy.cost import least_extents
@@ -210,7 +210,7 @@ def _exchange_names(held: VerifiedFile, copy: int) -> None:
         the call, and the copy is deleted. OSError: before the exchange the copy's name is deleted. After the exchange
         the names stay exchanged, and the original can keep the temporary name until the next run.
     """
-    directory, temporary = held.dir_fd, f"{names.TEMPORARY_PREFIX}{held.file.inode}{names.TEMPORARY_SUFFIX}"
+    directory, temporary = held.dir_fd, f"{layout.TEMPORARY_PREFIX}{held.file.inode}{layout.TEMPORARY_SUFFIX}"
     os.link(f"/proc/self/fd/{copy}", temporary, dst_dir_fd=directory, follow_symlinks=True)
     try:
         os.fsync(copy)

@@ -20,13 +20,12 @@ from journalkeeper.config import Config
 from journalkeeper.execute.executor import Turn, execute
 from journalkeeper.execute.pace import Pace, SlowestPiece
 from journalkeeper.journald import control, opening
-from journalkeeper.journald.names import is_leftover
+from journalkeeper.journald.layout import is_leftover
 from journalkeeper.model import Action, Instance, JournalFile, Plan, Reason, Result
 from journalkeeper.model.errors import InternalError, catch_errors, run_bookkeeping
 from journalkeeper.model.run import Done, Meter, Progress
 from journalkeeper.observe.flushes import Flushes
-from journalkeeper.observe.intake import IntakeMeter, list_journald_files
-from journalkeeper.observe.load import measure_busy_percent
+from journalkeeper.observe.load import IntakeMeter, list_journald_files, measure_busy_percent
 from journalkeeper.observe.observer import Seen
 from journalkeeper.policy.window import Advice, Reading, advise, compose_margin_us
 

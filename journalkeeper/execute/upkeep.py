@@ -24,7 +24,7 @@ from typing import Final
 from journalkeeper.btrfs import inode, placement
 from journalkeeper.btrfs.volume import read_mount_options
 from journalkeeper.execute.verified_file import Failed, Refused, hold
-from journalkeeper.journald import control, header, layout, opening
+from journalkeeper.journald import control, journal_file, layout, opening
 from journalkeeper.model import Instance, JournalFile, Reason, Rotation, State
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.model.run import Found
@@ -89,7 +89,7 @@ def _wait_for_archive(archive: int) -> None:
     """Give up after FINISHED_S, without an error. Raises: OSError if the state cannot be read (EIO)."""
     deadline_s = time.monotonic() + FINISHED_S
     while (
-        header.read_state(archive) is not State.ARCHIVED
+        journal_file.read_state(archive) is not State.ARCHIVED
         and os.fstat(archive).st_nlink
         and time.monotonic() < deadline_s
     ):

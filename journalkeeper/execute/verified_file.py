@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Final, NamedTuple
 
 from journalkeeper.btrfs import fiemap, inode
-from journalkeeper.journald import header, opening
+from journalkeeper.journald import journal_file, opening
 from journalkeeper.journald.opening import is_being_written
 from journalkeeper.model import JournalFile, Kind, Reason, Result, State
 
@@ -91,7 +91,7 @@ def look_again(held: VerifiedFile, *, replacing: bool, moving: bool = False) -> 
     if file.kind is not Kind.ACTIVE:
         if (status.st_size, status.st_mtime_ns) != (file.size_bytes, file.mtime_ns):
             raise Refused(Reason.CHANGED, "a program has written to the file since the look")
-        if file.kind is Kind.ARCHIVED and header.read_state(fd) is not State.ARCHIVED:
+        if file.kind is Kind.ARCHIVED and journal_file.read_state(fd) is not State.ARCHIVED:
             raise Refused(Reason.IN_USE, "the file's state is no longer archived")
         if is_being_written(fd) and (replacing or not is_only_kept_open(file)):
             raise Refused(Reason.IN_USE, "a program has the file open for writing")

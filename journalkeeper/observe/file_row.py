@@ -10,9 +10,8 @@ from collections.abc import Callable
 from typing import Final
 
 from journalkeeper.btrfs import disk, inode, placement
-from journalkeeper.journald import header, opening
-from journalkeeper.journald.layout import Directory
-from journalkeeper.journald.names import Name, classify
+from journalkeeper.journald import journal_file, opening
+from journalkeeper.journald.layout import Directory, Name, classify
 from journalkeeper.model import MAX_FILE_BYTES, Extents, Header, JournalFile, Kind, Reason, State
 from journalkeeper.model.errors import NotBtrfsError
 from journalkeeper.model.units import format_size
@@ -120,8 +119,8 @@ def _stat_open_file(fd: int) -> os.stat_result:
 
 def _read_header(fd: int, size_bytes: int) -> tuple[Header, Reason | None, str]:
     try:
-        return header.read(fd, size_bytes), None, ""
-    except header.HeaderError as error:
+        return journal_file.read_header(fd, size_bytes), None, ""
+    except journal_file.HeaderError as error:
         return Header(), error.reason, str(error)
 
 

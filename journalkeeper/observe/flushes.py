@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Final
 
 from journalkeeper.btrfs import fiemap, inode, volume, writeback
-from journalkeeper.journald import header, opening
+from journalkeeper.journald import journal_file, opening
 from journalkeeper.model import Instance, JournalFile, Kind, State
 from journalkeeper.policy.flush_timer import FlushTimer, Generations
 
@@ -128,7 +128,7 @@ class Flushes:
         for number, file in enumerate(self._actives[directory]):
             # A file vanished, or the next whole look reports the error: there is nothing to wait for.
             with suppress(OSError), opening.open_path(file.path) as fd:
-                status, state = os.fstat(fd), header.read_state(fd)
+                status, state = os.fstat(fd), journal_file.read_state(fd)
                 present.add(status.st_ino)
                 age_us = self._wall() - status.st_mtime_ns // 1000
                 self._actives[directory][number] = file._replace(state=state, mtime_ns=status.st_mtime_ns)

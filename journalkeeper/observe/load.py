@@ -1,22 +1,98 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The load that other programs put on the disks of a volume, and the host's power supply."""
+"""The load on journald and on its disks, and the host's power supply.
+
+The load on journald is the intake delay: how long messages wait until journald receives them. It comes from journald's
+newest entries. An entry from /dev/log or the native socket contains the sender's time and journald's own time. So the
+effect of a stall is known when the stall ends.
+"""
 
 from __future__ import annotations
 
+import os
 import time
+from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from glob import glob
 from typing import Any, Final
 
 from psutil import disk_io_counters
 
 from journalkeeper.btrfs.maintenance import list_disks
+from journalkeeper.journald import layout, opening
+from journalkeeper.journald.journal_file import Entry, WallClock, read_newest
+from journalkeeper.model import JournalFile, Kind
+from journalkeeper.model.units import quantile
 from journalkeeper.observe.disk_usage import read_text
+
+ENTRIES: Final = 16
+"""The number of newest entries that are read at a time between two pieces of work."""
+
+ENTRIES_PER_FLUSH: Final = 128
+"""The number of newest entries that are read after each flush of journald; this takes some 13 ms."""
+
+KEPT: Final = 1000
 
 LOOK_S: Final = 0.25
 """How long to watch the disks before a run. The kernel counts their busy time in ticks of 1 to 10 ms."""
 
 SUPPLIES: Final = "/sys/class/power_supply"
+
+
+class IntakeMeter:
+    """The waits of messages for journald, from the newest `entries` entries of active files.
+
+    No file stays open between two calls, because an open file keeps its space after its deletion.
+    """
+
+    def __init__(self, entries: int = ENTRIES) -> None:
+        self._entries = entries
+        self._waits_us: deque[int] = deque(maxlen=KEPT)
+        self._seen: dict[str, tuple[int, int]] = {}
+        """By path, the inode of the file and the number of its newest entry that was read."""
+        self._clock = WallClock()
+
+    def find_worst_us(self, paths: Iterable[str]) -> int | None:
+        """Return the longest intake delay in microseconds of the entries added to `paths` since the last call, or None.
+
+        The entries of a path that is new to a call do not count. A file that cannot be read is skipped.
+        """
+        before, self._seen = self._seen, {}
+        came = [(path in before, one) for path in paths for one in self._read_new(path, before.get(path))]
+        found_us = []
+        for is_known, one in sorted(came, key=lambda pair: pair[1].monotonic_us):
+            wait_us = 0 if one.source_us is None else one.realtime_us - one.source_us
+            waited = self._clock.take_entry(one.boot_id, one.realtime_us, one.monotonic_us, wait_us)
+            if is_known and waited and one.source_us is not None:
+                found_us.append(wait_us)
+        del found_us[: -self._entries]
+        self._waits_us.extend(found_us)
+        return max(found_us, default=None)
+
+    @property
+    def p99_us(self) -> int:
+        """The 99th percentile of the newest KEPT intake delays, in microseconds; 0 without any."""
+        return quantile(sorted(self._waits_us), 990)
+
+    def _read_new(self, path: str, before: tuple[int, int] | None) -> list[Entry]:
+        """Return the entries added after `before` (inode, sequence number), the newest first, at most `entries`."""
+        seen, seqnum = before or (0, 0)
+        if before:
+            self._seen[path] = before
+        # It was rotated away, or journald is writing it: the next call reads the entries.
+        with suppress(OSError, ValueError), opening.open_path(path) as fd:
+            inode = os.fstat(fd).st_ino
+            after_seqnum = seqnum if seen == inode else 0
+            came = read_newest(fd, after_seqnum, self._entries)
+            self._seen[path] = inode, came[0].seqnum if came else after_seqnum
+            return came
+        return []
+
+
+def list_journald_files(files: Iterable[JournalFile]) -> list[str]:
+    """Return the paths of the readable active files that are not in remote/, where journald does not write."""
+    active = (file for file in files if file.kind is Kind.ACTIVE and file.problem is None)
+    return [file.path for file in active if file.instance != layout.REMOTE]
 
 
 def is_on_battery(supplies: str = SUPPLIES) -> bool:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Read the states of units from PID 1, where the machine's journald stores its journal, and the size that our drop-in
-allows it.
+"""Read the evidence about the machine: the states of units from PID 1, where its journald stores its journal with the
+size that our drop-in allows it, and the journal's own entries.
+
+The journal is read in two passes: its newest entries of all kinds, and the rarer ones of boots, which reach further
+back. Only trusted entries count: fields that begin with an underscore, and messages of PID 1 and journald.
 
 Source: systemctl(1), show; org.freedesktop.systemd1(5).
 """
@@ -10,13 +13,17 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
-from journalkeeper.health.evidence import Storage, Unit, Unknown
-from journalkeeper.journald import conf, control, layout
-from journalkeeper.model.errors import FileError
+from journalkeeper.health.evidence import Boot, Intake, Journal, Storage, Unit, Unknown
+from journalkeeper.journald import conf, control, journalctl, layout
+from journalkeeper.journald.journal_file import WallClock
+from journalkeeper.journald.journalctl import Entry, compute_wait_us, decode_text, parse_number
+from journalkeeper.model.errors import FileError, NeedsRootError
+from journalkeeper.model.units import parse_span_us
 
 RETENTION: Final = "/etc/systemd/journald.conf.d/60-journalkeeper-retention.conf"
 """The drop-in that `journalkeeper retention --apply` writes."""
@@ -26,6 +33,19 @@ ANSWER_S: Final = 10.0
 
 OURS: Final = tuple(f"journalkeeper{name}" for name in (".service", ".timer", "-defrag.timer", "-shutdown.service"))
 PROPERTIES: Final = "Id,ActiveState,SubState,UnitFileState,Result,StateChangeTimestampMonotonic"
+
+STARTUP_FINISHED: Final = "b07a249cd024414a82dd00cd181378ff"
+STARTUP_IN_CONTAINER: Final = "eed00a68ffd84e31882105fd973abdd1"
+"""A user's manager logs it too, but only the system's manager has PID 1."""
+
+BOOTS: Final = (
+    *("_PID=1", f"MESSAGE_ID={STARTUP_FINISHED}", f"MESSAGE_ID={STARTUP_IN_CONTAINER}", "+"),
+    "_TRANSPORT=driver",
+)
+"""What selects the entries about boots, for journalctl."""
+
+BOOT_FIELDS: Final = ("MESSAGE", "USERSPACE_USEC", "_TRANSPORT")
+ENTRY_FIELDS: Final = ("_TRANSPORT", "_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNIT", "SYSLOG_IDENTIFIER")
 
 
 def read_units(names: Sequence[str] = OURS) -> tuple[Unit, ...] | Unknown:
@@ -65,3 +85,66 @@ def read_storage() -> Storage | Unknown:
         flushed=os.path.exists(f"{control.RUNTIME}/flushed"),
         retention=target,
     )
+
+
+def read_journal(directory: str | None, most: int, *, boots: bool = True) -> Journal | Unknown:
+    """Return evidence from the newest `most` entries of this host's journal, or of that in `directory`.
+
+    Its boots are read only with `boots`, from as many messages about them.
+
+    Return Unknown if the caller may not read the whole journal, or journalctl cannot be run.
+
+    Raises: KeeperError if journalctl fails midway; NeedsRootError if nothing in `directory` may be read.
+    """
+    try:
+        if not journalctl.can_see_all(directory):
+            return Unknown("the whole journal may be read by root and the group systemd-journal only", needs_root=True)
+        read = partial(journalctl.read_entries, most=most, directory=directory)
+        found = _read_boots(read(BOOT_FIELDS, BOOTS)) if boots else ()
+        entries, oldest_us, intake = _read_newest(read(ENTRY_FIELDS, ()))
+    except NeedsRootError as error:
+        if directory is not None:
+            raise
+        return Unknown(str(error), needs_root=True)
+    except OSError as error:
+        return Unknown(f"journalctl cannot be run: {error.strerror}")
+    return Journal(entries, oldest_us, complete=entries < most, intake=intake, boots=found)
+
+
+def _read_boots(found: Iterable[Entry]) -> tuple[Boot, ...]:
+    """Return the boots in `found`, the entries that match BOOTS, the oldest first."""
+    boots: dict[str, dict[str, Any]] = {}
+    for entry in found:
+        boot = boots.setdefault(decode_text(entry.get("_BOOT_ID")), {"first_us": _when_us(entry)})
+        # Of each fact, the first message counts.
+        if decode_text(entry.get("_TRANSPORT")) != "driver":
+            boot.setdefault("userspace_us", parse_number(entry.get("USERSPACE_USEC")))
+        elif said := journalctl.FLUSHED.match(decode_text(entry.get("MESSAGE"))):
+            with suppress(ValueError):  # another version's words
+                boot.setdefault("flush_us", parse_span_us(said[1]))
+    return tuple(Boot(boot_id, **facts) for boot_id, facts in boots.items())
+
+
+def _read_newest(found: Iterable[Entry]) -> tuple[int, int | None, tuple[Intake, ...]]:
+    """Return the number of entries, the oldest time or None, and the intake delays that no clock change distorts."""
+    entries, oldest_us, intake, clock = 0, None, list[Intake](), WallClock()
+    for entry in found:
+        entries, oldest_us = entries + 1, _when_us(entry) if oldest_us is None else oldest_us
+        if (delay := compute_intake(entry, clock)) is not None:
+            intake.append(delay)
+    return entries, oldest_us, tuple(intake)
+
+
+def compute_intake(entry: Entry, clock: WallClock) -> Intake | None:
+    """Return the intake delay of the entry after those that `clock` has seen, None if it has none or it is unclear."""
+    when_us, monotonic_us = _when_us(entry), parse_number(entry.get("__MONOTONIC_TIMESTAMP")) or 0
+    is_sent = decode_text(entry.get("_TRANSPORT")) in {"syslog", "journal"}
+    wait_us = compute_wait_us(entry) if is_sent else None
+    waited = clock.take_entry(decode_text(entry.get("_BOOT_ID")), when_us, monotonic_us, wait_us or 0)
+    if not waited or wait_us is None:
+        return None
+    return Intake(when_us, wait_us, decode_text(entry.get("_SYSTEMD_UNIT") or entry.get("SYSLOG_IDENTIFIER")))
+
+
+def _when_us(entry: Entry) -> int:
+    return parse_number(entry.get("__REALTIME_TIMESTAMP")) or 0

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from journalkeeper.journald.header import STATE_OFFSET
+from journalkeeper.journald.journal_file import STATE_OFFSET
 from journalkeeper.journald.layout import read_machine_id
 from journalkeeper.model.errors import KeeperError
 

@@ -19,10 +19,10 @@ from argparse import Namespace
 from collections.abc import Iterable
 from typing import Final
 
-from journalkeeper.journald.entries import WallClock
+from journalkeeper.journald.journal_file import WallClock
 from journalkeeper.journald.journalctl import Entry, parse_number, read_entries
 from journalkeeper.model.units import escape, pluralize
-from journalkeeper.observe.journal import ENTRY_FIELDS, compute_intake
+from journalkeeper.observe.machine import ENTRY_FIELDS, compute_intake
 from journalkeeper.probe.base import Measurement, Series
 
 FIELDS: Final = (*ENTRY_FIELDS, "N_DROPPED")

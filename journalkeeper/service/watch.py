@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 import pyinotify
 
 from journalkeeper.btrfs.volume import find_mount_lines
-from journalkeeper.journald import layout, names
+from journalkeeper.journald import layout
 from journalkeeper.model import Kind
 from journalkeeper.model.errors import FileError, KeeperError
 
@@ -211,7 +211,7 @@ class DirectoryWatch:
         directory = self.watches.directories[number]
         if mask & (GONE | pyinotify.IN_ISDIR):
             return EVERYTHING
-        journal = names.classify(os.fsdecode(padded_name.rstrip(b"\0")))
+        journal = layout.classify(os.fsdecode(padded_name.rstrip(b"\0")))
         if journal is None:
             return NOTHING
         if mask & NAMES:

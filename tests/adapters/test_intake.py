@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.journald import entries, layout
-from journalkeeper.journald.entries import Entry
+from journalkeeper.journald import journal_file, layout
+from journalkeeper.journald.journal_file import Entry
 from journalkeeper.model import Kind, Reason
-from journalkeeper.observe.intake import KEPT, IntakeMeter, list_journald_files
+from journalkeeper.observe.load import KEPT, IntakeMeter, list_journald_files
 from tests import hosts
 from tests.journal_files import journal
 
@@ -30,7 +30,7 @@ def row(number: int, wait_us: int = 100) -> Row:
 def newest(data: bytes, after_seqnum: int = 0, most: int = 100) -> list[Entry]:
     with open(os.memfd_create("journal"), "r+b", buffering=0) as file:
         file.write(data)
-        return entries.read_newest(file.fileno(), after_seqnum, most)
+        return journal_file.read_newest(file.fileno(), after_seqnum, most)
 
 
 @pytest.mark.parametrize("compact", [False, True])
@@ -48,14 +48,17 @@ def test_a_damaged_time_of_sending_is_none(source: bytes | None) -> None:
     assert newest(journal([(1, 5, source)])) == [Entry(1, 5, None, 5, BOOT)]
 
 
-@pytest.mark.parametrize(("empty", "found"), [(entries.MOST_ARRAYS - 1, 1), (entries.MOST_ARRAYS, 0)])
+@pytest.mark.parametrize(("empty", "found"), [(journal_file.MOST_ARRAYS - 1, 1), (journal_file.MOST_ARRAYS, 0)])
 def test_a_chain_is_followed_up_to_its_longest_length(empty: int, found: int) -> None:
     data = bytearray(journal([row(1)]))
     (first,) = struct.unpack_from("<Q", data, 176)
-    filled = data[first : first + entries.ARRAY.size + 8]
+    array = journal_file.ARRAY
+    filled = data[first : first + array.size + 8]
     struct.pack_into("<Q", data, 176, len(data))
     for _ in range(empty):
-        data += entries.ARRAY.pack(entries.ENTRY_ARRAY, 0, entries.ARRAY.size, len(data) + entries.ARRAY.size)
+        data += journal_file.ARRAY.pack(
+            journal_file.ENTRY_ARRAY, 0, journal_file.ARRAY.size, len(data) + journal_file.ARRAY.size
+        )
     assert len(newest(bytes(data + filled))) == found
 
 

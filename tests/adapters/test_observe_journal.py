@@ -11,8 +11,8 @@ import pytest
 
 from journalkeeper.health.evidence import Intake, Journal, Unknown
 from journalkeeper.model.errors import KeeperError, NeedsRootError
-from journalkeeper.observe import journal as reading
-from journalkeeper.observe.journal import read_journal
+from journalkeeper.observe import machine as reading
+from journalkeeper.observe.machine import read_journal
 from tests.adapters.command import Says
 
 NOW_US = 1_795_350_000_000_000

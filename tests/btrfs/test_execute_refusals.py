@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.execute.verified_file import list_loop_files
-from journalkeeper.journald.header import STATE_OFFSET
+from journalkeeper.journald.journal_file import STATE_OFFSET
 from journalkeeper.journald.opening import is_being_written
 from journalkeeper.model import MIB, Reason, Request, Result
 from journalkeeper.model.run import Done

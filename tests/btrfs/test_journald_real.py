@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from journalkeeper.journald import conf, header, layout
-from journalkeeper.journald.layout import read_machine_id
-from journalkeeper.journald.names import classify
+from journalkeeper.journald import conf, journal_file, layout
+from journalkeeper.journald.layout import classify, read_machine_id
 from journalkeeper.model import Header, Kind, State
 from journalkeeper.model.units import format_size
 from journalkeeper.probe import bed as beds
@@ -45,8 +44,8 @@ def journalctl_header(file: Path) -> Header:
 
 def read(file: Path) -> Header:
     with file.open("rb") as opened:
-        found = header.read(opened.fileno(), file.stat().st_size)
-        assert header.read_state(opened.fileno()) is found.state
+        found = journal_file.read_header(opened.fileno(), file.stat().st_size)
+        assert journal_file.read_state(opened.fileno()) is found.state
         return found._replace(full_bytes=0)  # test_history_loss compares it with the file that journald ends
 
 
@@ -54,7 +53,7 @@ def is_written_anew(file: Path, inode: int) -> bool:
     """Return whether a file with entries and another inode has replaced the one with `inode`."""
     try:
         return file.stat().st_ino != inode and read(file).entries > 0
-    except (FileNotFoundError, header.HeaderError, AssertionError):
+    except (FileNotFoundError, journal_file.HeaderError, AssertionError):
         return False
 
 

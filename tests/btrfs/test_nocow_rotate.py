@@ -26,7 +26,7 @@ from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.execute import upkeep
 from journalkeeper.journald import control
-from journalkeeper.journald.header import STATE_OFFSET
+from journalkeeper.journald.journal_file import STATE_OFFSET
 from journalkeeper.model import Action, Instance, Plan, Reason, Request, Result, Rotation, Verb
 from journalkeeper.observe.observer import Observer
 from journalkeeper.policy.plan import plan

@@ -25,7 +25,7 @@ from journalkeeper.btrfs import inode, placement
 from journalkeeper.btrfs.disk import read_disk_bytes
 from journalkeeper.health.verdict import present_after_run
 from journalkeeper.journald import control, opening
-from journalkeeper.journald.header import STATE_OFFSET
+from journalkeeper.journald.journal_file import STATE_OFFSET
 from journalkeeper.journald.opening import open_directory
 from journalkeeper.model import MIB, Extents, JournalFile, Kind, Reason, State
 from journalkeeper.model.errors import FileError, NotBtrfsError

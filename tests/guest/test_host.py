@@ -19,7 +19,7 @@ import pytest
 from journalkeeper.health.evidence import Journal
 from journalkeeper.model import GIB
 from journalkeeper.model.units import parse_size
-from journalkeeper.observe.journal import read_journal
+from journalkeeper.observe.machine import read_journal
 from tests.adapters import test_packages as packages
 from tests.adapters.test_units import EXPOSURE
 from tests.guest.host import Guest

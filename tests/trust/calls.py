@@ -34,7 +34,7 @@ from unittest.mock import patch
 
 from journalkeeper.cli import progress
 from journalkeeper.cli.program import run as command
-from journalkeeper.journald.header import STATE_OFFSET
+from journalkeeper.journald.journal_file import STATE_OFFSET
 from journalkeeper.model import KIB
 from journalkeeper.model.errors import InternalError, catch_errors
 from journalkeeper.probe.bed import OFFLINE

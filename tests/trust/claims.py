@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from journalkeeper.journald.header import read_state
+from journalkeeper.journald.journal_file import read_state
 from journalkeeper.model import KIB, State
 from tests.btrfs.journals import is_nocow
 from tests.volumes import disk_bytes, filefrag

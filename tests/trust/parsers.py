@@ -21,7 +21,7 @@ from journalkeeper.bus import names as bus_names
 from journalkeeper.bus.connection import FIXED, Connection, measure_message
 from journalkeeper.config import files, validation
 from journalkeeper.execute import inplace
-from journalkeeper.journald import conf, entries, header, names
+from journalkeeper.journald import conf, journal_file, layout
 from journalkeeper.model import Extents, Kind
 from journalkeeper.model.errors import ConfigError, UsageError
 from journalkeeper.model.units import U64_MAX, escape
@@ -76,8 +76,8 @@ def check_header(data: bytes) -> None:
     """The size of the file, then its first bytes."""
     found = Bytes(data)
     size_bytes = found.number(8) & S63_MAX
-    with suppress(header.HeaderError):
-        read = header.parse(found.rest(), size_bytes)
+    with suppress(journal_file.HeaderError):
+        read = journal_file.parse_header(found.rest(), size_bytes)
         assert 0 <= read.entries <= size_bytes // 16
         assert min(read.head_time_us, read.tail_time_us) >= 0
         assert max(read.head_time_us, read.tail_time_us) <= 1 << 55
@@ -86,9 +86,9 @@ def check_header(data: bytes) -> None:
 def check_name(data: bytes) -> None:
     """One name of a directory."""
     name = os.fsdecode(data[:NAME_LIMIT])
-    found = names.classify(name)
+    found = layout.classify(name)
     assert (found is not None) == name.endswith((".journal", ".journal~"))
-    assert found is None or not names.is_leftover(name)
+    assert found is None or not layout.is_leftover(name)
     assert escape(name).isprintable()
     if found is not None:
         assert found.kind in Kind
@@ -104,7 +104,7 @@ def check_entries(data: bytes) -> None:
     try:
         os.write(fd, found.rest())
         with suppress(ValueError):
-            newest = entries.read_newest(fd, after_seqnum, most)
+            newest = journal_file.read_newest(fd, after_seqnum, most)
             assert len(newest) <= most
             assert all(after_seqnum < entry.seqnum <= U64_MAX and 0 <= entry.realtime_us <= U64_MAX for entry in newest)
             assert all(entry.source_us is None or 0 <= entry.source_us < 10**20 for entry in newest)

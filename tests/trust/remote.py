@@ -29,7 +29,7 @@ from typing import Any, Final
 from journalkeeper.btrfs import fiemap, inode, kernel
 from journalkeeper.config.directives import Budget, Config, WatchSection, WindowSection
 from journalkeeper.engine import DAEMON, Engine
-from journalkeeper.journald.names import is_leftover
+from journalkeeper.journald.layout import is_leftover
 from journalkeeper.model import Reason, Request, Result
 from journalkeeper.probe.scratch_volume import ScratchVolume
 from tests.bench.figures import Option

@@ -15,7 +15,7 @@ from journalkeeper.btrfs import inode
 from journalkeeper.config.directives import Nocow
 from journalkeeper.engine import Engine
 from journalkeeper.history.store import Record
-from journalkeeper.journald.names import is_leftover
+from journalkeeper.journald.layout import is_leftover
 from journalkeeper.model import Result
 from journalkeeper.model.errors import KeeperError
 from tests.btrfs.journals import ALWAYS, Bearing, bearing, go

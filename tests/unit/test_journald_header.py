@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.journald import header
-from journalkeeper.journald.header import HEADER_BYTES, HeaderError, UnknownFormatError, parse
+from journalkeeper.journald import journal_file
+from journalkeeper.journald.journal_file import HEADER_BYTES, HeaderError, UnknownFormatError, parse_header
 from journalkeeper.model import Header, State
 from tests import journal_files
 
@@ -27,7 +27,7 @@ def made(**changes: int) -> bytes:
 
 
 def test_every_field_is_where_the_format_has_it() -> None:
-    assert parse(made(state=1), SIZE) == Header(
+    assert parse_header(made(state=1), SIZE) == Header(
         state=State.ONLINE, entries=83, head_time_us=1_700_000_000_000_000, tail_time_us=1_700_000_001_000_000
     )
 
@@ -39,10 +39,10 @@ def test_a_format_that_is_unknown_is_not_judged_by_its_other_fields(flags: int, 
         data = bytearray(made(**changes))
         data[12:16] = flags.to_bytes(4, "little")
         if known and not changes:
-            assert parse(bytes(data), SIZE).entries == GOOD["entries"]
+            assert parse_header(bytes(data), SIZE).entries == GOOD["entries"]
         else:
             with pytest.raises(HeaderError, match="state 9" if known else f"flags {flags & ~0x1F:#x}") as found:
-                parse(bytes(data), SIZE)
+                parse_header(bytes(data), SIZE)
             assert isinstance(found.value, UnknownFormatError) != known
 
 
@@ -63,7 +63,7 @@ def test_a_format_that_is_unknown_is_not_judged_by_its_other_fields(flags: int, 
     ],
 )  # fmt: skip
 def test_header_fields_at_the_limit_are_accepted(changes: dict[str, int]) -> None:
-    assert parse(made(**changes), SIZE).tail_time_us == {**GOOD, **changes}["tail_time"]
+    assert parse_header(made(**changes), SIZE).tail_time_us == {**GOOD, **changes}["tail_time"]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_header_fields_at_the_limit_are_accepted(changes: dict[str, int]) -> Non
 )
 def test_header_fields_beyond_the_limit_are_refused(changes: dict[str, int]) -> None:
     with pytest.raises(HeaderError):
-        parse(made(**changes), SIZE)
+        parse_header(made(**changes), SIZE)
 
 
 FIXED = HEADER_SIZE + GOOD["data_table_size"] + GOOD["field_table_size"]
@@ -104,25 +104,25 @@ FIXED = HEADER_SIZE + GOOD["data_table_size"] + GOOD["field_table_size"]
     ],
 )
 def test_a_file_is_full_when_its_hash_table_is_three_quarters_full(changes: dict[str, int], full_bytes: int) -> None:
-    assert parse(made(**changes), SIZE).full_bytes == full_bytes
+    assert parse_header(made(**changes), SIZE).full_bytes == full_bytes
 
 
 def test_a_short_file_is_no_journal() -> None:
-    assert parse(made(header_size=208, arena=SIZE - 208)[:HEADER_BYTES], SIZE).entries == 83
+    assert parse_header(made(header_size=208, arena=SIZE - 208)[:HEADER_BYTES], SIZE).entries == 83
     with pytest.raises(HeaderError, match="215 bytes"):
-        parse(made()[: HEADER_BYTES - 1], SIZE)
+        parse_header(made()[: HEADER_BYTES - 1], SIZE)
     with pytest.raises(HeaderError, match="magic"):
-        parse(b"KSHHRHLP" + made()[8:], SIZE)  # the magic of journald's sealing keys
+        parse_header(b"KSHHRHLP" + made()[8:], SIZE)  # the magic of journald's sealing keys
 
 
 def test_a_file_that_grew_since_its_stat_is_looked_at_again(tmp_path: Path) -> None:
     with open(tmp_path / "system.journal", "w+b", buffering=0) as file:
         file.write(made())
         file.truncate(SIZE)
-        assert header.read(file.fileno(), SIZE - 4096).entries == 83
+        assert journal_file.read_header(file.fileno(), SIZE - 4096).entries == 83
         file.truncate(SIZE - 1)
         with pytest.raises(HeaderError):
-            header.read(file.fileno(), SIZE - 4096)
+            journal_file.read_header(file.fileno(), SIZE - 4096)
 
 
 @pytest.mark.parametrize(
@@ -139,4 +139,4 @@ def test_a_file_that_grew_since_its_stat_is_looked_at_again(tmp_path: Path) -> N
 def test_the_state_byte_alone_is_read_from_the_open_file(tmp_path: Path, data: bytes, state: State) -> None:
     (tmp_path / "system.journal").write_bytes(data)
     with open(tmp_path / "system.journal", "rb") as file:
-        assert header.read_state(file.fileno()) is state
+        assert journal_file.read_state(file.fileno()) is state

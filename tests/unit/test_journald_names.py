@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from journalkeeper.journald.names import Name, classify, is_leftover
+from journalkeeper.journald.layout import Name, classify, is_leftover
 from journalkeeper.model import Kind
 
 ID = "0123456789abcdef0123456789abcdef"

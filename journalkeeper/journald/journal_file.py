@@ -1,39 +1,65 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The newest entries of a journal file, with their numbers and times.
+"""The contents of a journal file: its header with the checks that it must pass, and its newest entries.
 
-All reads use pread(2). libsystemd maps the file instead; if the disk returns an error for a mapped page, or a process
-truncates the file, the kernel kills the reader with SIGBUS.
+For any bytes, `parse_header` either returns a Header that journald itself would accept, or raises HeaderError. Every
+scan calls it for every file. All reads use pread(2). libsystemd maps the file instead; if the disk returns an error for
+a mapped page, or a process truncates the file, the kernel kills the reader with SIGBUS.
 
-Source: systemd 252 to 257, src/libsystemd/sd-journal/journal-def.h; the entry arrays are a chain in which each array
-lies behind the one before it (journal-file.c, link_entry_into_array()).
+Source: systemd 252 to 257, src/libsystemd/sd-journal/journal-def.h and journal-file.c (journal_file_verify_header(),
+journal_file_rotate_suggested()); the fields of the header are the same since 187. The entry arrays are a chain in which
+each array lies behind the one before it (link_entry_into_array()).
 """
 
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator
+from struct import Struct, unpack
 from typing import Final, NamedTuple
 
-from journalkeeper.journald.header import MAGIC
+from journalkeeper.model import Header, Reason, State
 from journalkeeper.model.units import U64_MAX
 
-HEADER: Final = struct.Struct("<8sII136xQ16xQ")
+HEADER_BYTES = 216
+"""The part of the header that is read: up to n_data, which follows the part that every version has."""
+
+_LEAST_HEADER_BYTES = 208
+"""HEADER_SIZE_MIN of systemd."""
+
+_FULLEST = 3 / 4
+"""journald ends a file when its data hash table has more than this many objects for each item."""
+
+_HASH_ITEM_BYTES = 16
+
+MAGIC = b"LPKSHHRH"
+_STATES = (State.OFFLINE, State.ONLINE, State.ARCHIVED)
+_TIME_LIMIT_US = 1 << 55
+"""systemd's TIMESTAMP_UPPER_BOUND, the year 3111."""
+
+_LAYOUT = Struct("<8s4xIB71x9Q16x3Q8xQ")
+
+_STATE = Struct("<12xIB")
+STATE_OFFSET = _STATE.size - 1
+
+_KNOWN_FLAGS = 0b11111
+"""HEADER_INCOMPATIBLE_ANY of systemd: xz, lz4, keyed hash, zstd, compact. Bit 5 is for a segmented format."""
+
+HEADER: Final = Struct("<8sII136xQ16xQ")
 """Signature, compatible and incompatible flags, n_entries, the offset of the first entry array."""
 
 COMPACT: Final = 1 << 4
-OBJECT: Final = struct.Struct("<BB6xQ")
+OBJECT: Final = Struct("<BB6xQ")
 """The header of each object: its type, its flags (for data: the compression), and its size including this header."""
 
 DATA, ENTRY, ENTRY_ARRAY = 1, 3, 6
-ARRAY: Final = struct.Struct("<BB6xQQ")
+ARRAY: Final = Struct("<BB6xQQ")
 """The beginning of an entry array: its object header and the offset of the next array. The items follow."""
 
 ENTRY_BYTES: Final = 64
-TIMES: Final = struct.Struct("<QQQ16s")
+TIMES: Final = Struct("<QQQ16s")
 """The seqnum, both times and the boot of an entry, after its object header. Its items begin at ENTRY_BYTES."""
 
-ITEM, COMPACT_ITEM = struct.Struct("<Q8x"), struct.Struct("<I")
+ITEM, COMPACT_ITEM = Struct("<Q8x"), Struct("<I")
 """An item of an entry: the offset of the object that holds one field."""
 
 DATA_BYTES: Final = 64
@@ -48,6 +74,88 @@ MOST_ENTRY_BYTES: Final = 1 << 15
 
 STEP_US, SLEW = 10_000, 0.001
 """The clock was set if it moved by more than STEP_US, and by more than adjtime(3) would move it in that time."""
+
+
+class HeaderError(Exception):
+    """The file is not a journal file, or its header contradicts itself; the text names the field."""
+
+    reason = Reason.BAD_HEADER
+
+
+class UnknownFormatError(HeaderError):
+    """The header has incompatible flags that are unknown here, so no other field of it has a known meaning."""
+
+    reason = Reason.UNKNOWN_FORMAT
+
+
+def parse_header(data: bytes, size_bytes: int) -> Header:
+    """Return the header in `data`, the first HEADER_BYTES or more of a file of `size_bytes`.
+
+    If the file has grown since `size_bytes` was read, it looks truncated. `read_header` handles that.
+
+    Raises: UnknownFormatError; HeaderError if the header is not valid or contradicts the size.
+    """
+    if len(data) < HEADER_BYTES:
+        raise HeaderError(f"only {len(data)} bytes, a header has {HEADER_BYTES}")
+    (
+        magic, flags, state, header_size, arena_size, data_table, data_table_size, field_table, field_table_size,
+        tail_object, objects, entries, entry_array, head_time, tail_time, data_objects,
+    ) = _LAYOUT.unpack_from(data)  # fmt: skip
+    if magic != MAGIC:
+        raise HeaderError("not a journal file: wrong magic number")
+    if unknown := flags & ~_KNOWN_FLAGS:
+        raise UnknownFormatError(f"a format that this version does not know: incompatible flags {unknown:#x}")
+    if state >= len(_STATES):
+        raise HeaderError(f"unknown state {state}")
+    end = header_size + arena_size
+    if header_size < _LEAST_HEADER_BYTES or end > size_bytes:
+        raise HeaderError(f"header of {header_size} and arena of {arena_size} bytes in a file of {size_bytes}")
+    if entries > objects or objects > arena_size // OBJECT.size:
+        raise HeaderError(f"{entries} entries, {objects} objects in {arena_size} bytes")
+    last = end - OBJECT.size
+    _check_offset("tail object", tail_object, header_size, last)
+    _check_offset("first entry array", entry_array, header_size, tail_object)
+    # A table's offset is that of its items, behind its object's header. In a new file the last object is a table.
+    _check_offset("data hash table", data_table, header_size, tail_object + OBJECT.size)
+    _check_offset("field hash table", field_table, header_size, tail_object + OBJECT.size)
+    if data_table_size > end - data_table or field_table_size > end - field_table:
+        raise HeaderError(f"hash tables of {data_table_size} and {field_table_size} bytes reach beyond {end}")
+    if head_time > _TIME_LIMIT_US or tail_time > _TIME_LIMIT_US:
+        raise HeaderError("time of an entry beyond the year 3111")
+    fixed = header_size + data_table_size + field_table_size
+    most_objects = data_table_size // _HASH_ITEM_BYTES * _FULLEST
+    is_known = header_size >= HEADER_BYTES and 0 < data_objects <= objects
+    full_bytes = fixed + round(max(0, tail_object - fixed) * most_objects / data_objects) if is_known else 0
+    return Header(_STATES[state], entries, head_time, tail_time, full_bytes)
+
+
+def _check_offset(what: str, offset: int, first: int, last: int) -> None:
+    if offset and (offset & 7 or not first <= offset <= last):
+        raise HeaderError(f"{what} at {offset}, outside of {first} to {last} or not a multiple of 8")
+
+
+def read_header(fd: int, size_bytes: int) -> Header:
+    """Return the header of an open file that had `size_bytes` a moment ago.
+
+    journald may grow, archive or truncate the file at the same time, so a HeaderError leads to a second read.
+
+    Raises: HeaderError of the second read; OSError as pread(2), EIO among them.
+    """
+    try:
+        return parse_header(os.pread(fd, HEADER_BYTES, 0), size_bytes)
+    except HeaderError:
+        return parse_header(os.pread(fd, HEADER_BYTES, 0), os.fstat(fd).st_size)
+
+
+def read_state(fd: int) -> State:
+    """Return the present state of the open file; UNKNOWN if it has no state byte, an unknown one, or unknown flags.
+
+    journald writes the byte through a shared mapping, and pread(2) sees the change at once. Raises: OSError as
+    pread(2).
+    """
+    data = os.pread(fd, _STATE.size, 0)
+    flags, state = _STATE.unpack(data) if len(data) == _STATE.size else (0, len(_STATES))
+    return State.UNKNOWN if flags & ~_KNOWN_FLAGS or state >= len(_STATES) else _STATES[state]
 
 
 class Entry(NamedTuple):
@@ -131,7 +239,7 @@ def _find_newest_offsets(fd: int, first: int, count: int, most: int, *, compact:
     for items, used in reversed(arrays):
         taken = min(used, most)
         data = _read_bytes(fd, taken * width, items + (used - taken) * width)
-        yield from reversed(struct.unpack(f"<{taken}{'I' if compact else 'Q'}", data))
+        yield from reversed(unpack(f"<{taken}{'I' if compact else 'Q'}", data))
         most -= taken
 
 
