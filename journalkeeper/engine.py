@@ -127,30 +127,26 @@ class Engine:
             return planned._replace(notices=record.ignored)
 
     def _see_and_plan(self, request: Request, record: Record, *, marked: bool) -> tuple[Seen, Host, Plan]:
-        """Return a look, its host and its plan. A plan for active files is made again from maps that are read now."""
-        seen = self._look_and_remember(request)
-        host, chosen = self._plan_with_load(self._make_host(seen, record), request, marked=marked)
+        """Return a look, its host and its plan. A plan for active files is made again from maps that are read now, and
+        a plan with actions from the load of the disks. `marked` also shows whether --now would make a skip an action.
+        """
+        seen, host, chosen = self._plan_once(request, record)
         on_active = (one for one in chosen.actions if one.is_on_active_file or one.action is Verb.ROTATE)
         paths = [action.path for action in on_active]
         if paths and self._follows:
             self.memory.observer.forget(paths)
-            seen = self._look_and_remember(request)
-            host, chosen = self._plan_with_load(self._make_host(seen, record), request, marked=marked)
-        return seen, host, chosen
-
-    def _plan_with_load(self, host: Host, request: Request, *, marked: bool) -> tuple[Host, Plan]:
-        """Return the plan for `host`, and `host` with the load of its disks if an action depends on the load.
-
-        `marked` also shows whether --now would make a skip an action.
-        """
-        chosen = plan(host, request, self.config)
+            seen, host, chosen = self._plan_once(request, record)
         if chosen.actions and not request.hurries and self.config.window.pressure_max_percent < 100:
             busy = load.measure_busy_percent({volume.uuid for volume in host.volumes}, load.LOOK_S)
-            host = host._replace(
-                volumes=tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
-            )
+            volumes = tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
+            host = host._replace(volumes=volumes)
             chosen = plan(host, request, self.config)
-        return host, with_now(chosen, host, request, self.config) if marked and not request.hurries else chosen
+        return seen, host, with_now(chosen, host, request, self.config) if marked and not request.hurries else chosen
+
+    def _plan_once(self, request: Request, record: Record) -> tuple[Seen, Host, Plan]:
+        seen = self._look_and_remember(request)
+        host = self._make_host(seen, record)
+        return seen, host, plan(host, request, self.config)
 
     def run(
         self,
@@ -160,7 +156,7 @@ class Engine:
         stop: Callable[[], bool],
         origin: str = "defrag",
         on_outcome: Callable[[Outcome], None] = lambda _: None,
-        on_plan: Callable[[Host, Plan], None] = lambda _host, _plan_with_load: None,
+        on_plan: Callable[[Host, Plan], None] = lambda _host, _plan: None,
     ) -> Report:
         """Look, plan, and carry out the plan to its end, or until a rest or a stop between two pieces of a file.
 
