@@ -51,15 +51,15 @@ REMOTE = Settings(storage="persistent", sync_interval_us=0, system_max_files=0)
 """systemd-journal-remote, which writes remote/, has no sync timer. Its own limits are in journal-remote.conf(5)."""
 
 
-def read_settings(namespace: str = "", *, root: str = "/") -> Settings:
-    """Return the settings of the main journald or of the journald of `namespace`, from the files below `root`.
+def read_settings(namespace: str = "") -> Settings:
+    """Return the settings of the main journald or of the journald of `namespace`.
 
     As in journald, an invalid or empty value is ignored. A limit that journald computes is None.
 
     Raises: FileError for a file that the caller may not read, although journald may.
     """
     name = f"journald@{namespace}.conf" if namespace else "journald.conf"
-    return from_assignments(files.assignments(name, root=root), namespace)
+    return from_assignments(files.assignments(name), namespace)
 
 
 def from_assignments(rows: list[files.Assignment], namespace: str = "") -> Settings:

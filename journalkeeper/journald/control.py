@@ -50,13 +50,13 @@ def can_be_asked(place: layout.Directory) -> bool:
     return False
 
 
-def has_journald(place: layout.Directory, root: str = "/") -> bool:
+def has_journald(place: layout.Directory) -> bool:
     """Return whether a journald of this machine can write `place`: not in a copy, nor without a namespace's socket."""
-    if not place.machine_id or place.machine_id != layout.read_machine_id(root):
+    if not place.machine_id or place.machine_id != layout.read_machine_id():
         return False
     own = f"{layout.TOP}/{'.'.join(filter(None, (place.machine_id, place.namespace)))}"
     with suppress(FileNotFoundError):
-        if root != "/" or os.path.samefile(place.path, own):
+        if os.path.samefile(place.path, own):
             return not place.namespace or stat.S_ISSOCK(os.stat(get_socket_path(place.namespace)).st_mode)
     return False
 

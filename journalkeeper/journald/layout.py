@@ -15,11 +15,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from journalkeeper.journald import conf
-from journalkeeper.model import Instance, Kind
+from journalkeeper.model import Kind
 from journalkeeper.model.errors import FileError
 
 TOP = "/var/log/journal"
 REMOTE = "remote"
+MACHINE_ID = "/etc/machine-id"
 
 MOST_FILES = 7168
 """The largest number of files of one directory that are looked at.
@@ -203,43 +204,29 @@ def _rank(name: str, kind: Name) -> tuple[bool, bool, int, str]:
     return kind.owner != "remote", kind.kind is Kind.ACTIVE, kind.realtime_us, name
 
 
-def describe_instance(
-    directory: Directory, *, device: int, nocow: bool, space: os.statvfs_result | None = None, root: str = "/"
-) -> Instance:
-    """Return the journald that writes `directory`, with its settings from below `root`.
+def read_effective_settings(directory: Directory, space: os.statvfs_result) -> conf.Settings:
+    """Return the settings of the journald that writes `directory`, which is on a file system with `space`.
 
-    The caller gives `device` (st_dev) and `nocow` (the directory's flag). Without `space`, missing limits stay None.
     `remote` has its own settings. Other machines' journals get systemd's defaults.
 
     Raises: FileError for a configuration file that the caller may not read; OSError if the machine id is unreadable.
     """
     if directory.name == REMOTE:
-        found = conf.REMOTE
-    elif directory.machine_id and directory.machine_id == read_machine_id(root):
-        found = conf.read_settings(directory.namespace, root=root)
+        return conf.REMOTE
+    if directory.machine_id and directory.machine_id == read_machine_id():
+        found = conf.read_settings(directory.namespace)
     else:
         found = conf.Settings(storage="persistent")
-    if space is not None and found is not conf.REMOTE:
-        found = conf.fill_defaults(found, space.f_frsize * space.f_blocks)
-    return Instance(
-        name=directory.name,
-        directory=directory.path,
-        device=device,
-        namespace=directory.namespace,
-        nocow=nocow,
-        available_bytes=None if space is None else space.f_frsize * space.f_bavail,
-        **{name: value for name, value in found._asdict().items() if name in Instance._fields},
-    )
+    return conf.fill_defaults(found, space.f_frsize * space.f_blocks)
 
 
-def read_machine_id(root: str = "/") -> str:
-    """Return the text of etc/machine-id below `root`, or "" if the file does not exist.
+def read_machine_id() -> str:
+    """Return the text of /etc/machine-id, or "" if the file does not exist.
 
     During the first boot the text can be "uninitialized". Source: machine-id(5).
 
     Raises: OSError if the file exists but cannot be read.
     """
-    path = os.path.join(root, "etc/machine-id")
-    with suppress(FileNotFoundError), open(path, encoding="ascii", errors="replace") as file:
+    with suppress(FileNotFoundError), open(MACHINE_ID, encoding="ascii", errors="replace") as file:
         return file.read(64).strip()
     return ""

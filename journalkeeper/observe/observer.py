@@ -82,8 +82,7 @@ class Observer:
     in the memory.
     """
 
-    def __init__(self, root: str = "/", *, with_disk_bytes: bool = False) -> None:
-        self._root = root
+    def __init__(self, *, with_disk_bytes: bool = False) -> None:
         self._with_disk_bytes = with_disk_bytes
         self._kept: dict[str, JournalFile] = {}
         """The remembered rows, by path. A row is valid while stat and subvolume are the same."""
@@ -201,14 +200,20 @@ class Observer:
                 self._maps.clear()
                 self._kept = {path: row for path, row in self._kept.items() if row.device != device}
         flags = inode.get_flags(fd)
-        nocow, space = bool(flags & inode.FS_NOCOW_FL), os.fstatvfs(fd)
-        found = layout.describe_instance(place, device=device, nocow=nocow, space=space, root=self._root)
-        stores = self._root == "/" and found.storage in {"auto", "persistent"}
-        gathered.instances[place.path] = found._replace(
+        space = os.fstatvfs(fd)
+        settings = layout.read_effective_settings(place, space)
+        gathered.instances[place.path] = Instance(
+            name=place.name,
+            directory=place.path,
+            device=device,
             inode=status.st_ino,
+            namespace=place.namespace,
+            nocow=bool(flags & inode.FS_NOCOW_FL),
+            available_bytes=space.f_frsize * space.f_bavail,
             compressed=bool(flags & inode.FS_COMPR_FL),
             refuses_compression=bool(flags & inode.FS_NOCOMP_FL),
-            rotatable=stores and control.can_be_asked(place),
+            rotatable=settings.storage in {"auto", "persistent"} and control.can_be_asked(place),
+            **{name: value for name, value in settings._asdict().items() if name in Instance._fields},
         )
         listing = layout.list_directory(fd)
         gathered.leftovers += [f"{place.path}/{name}" for name in listing.leftovers]
@@ -218,7 +223,7 @@ class Observer:
         key = volume.uuid, volume.subvolume
         if key not in self._snapshots:
             number = disk_usage.count_snapshots(fd)
-            tool = disk_usage.find_tool(volume.device, self._root) if number is None else ""
+            tool = disk_usage.find_tool(volume.device) if number is None else ""
             self._snapshots[key] = number, tool
         number, tool = self._snapshots[key]
         return volume._replace(snapshots=number, snapshot_tool=tool)
@@ -278,7 +283,7 @@ class Observer:
         Only the kernel knows of a writer in a container, which keeps its file open.
         """
         old = row.kind is Kind.ACTIVE and row.problem is None and now_us - row.ctime_ns // 1000 >= DAY_US
-        if not old or control.has_journald(place, self._root):
+        if not old or control.has_journald(place):
             return row
         with suppress(OSError), opening.open_path(row.path) as fd:
             if not opening.is_being_written(fd):

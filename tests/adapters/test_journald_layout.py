@@ -6,19 +6,22 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from journalkeeper.config import files
 from journalkeeper.journald import layout
 from journalkeeper.journald.conf import Settings
-from journalkeeper.journald.layout import Directory, describe_instance, find_directories, list_directory
+from journalkeeper.journald.layout import Directory, find_directories, list_directory, read_effective_settings
 from journalkeeper.model import MIB, Kind
 from journalkeeper.model.errors import FileError
 from journalkeeper.report.retention import summarize_history
 from journalkeeper.report.story import describe_limits
 from journalkeeper.report.text import UNKNOWN
+from tests import hosts
 from tests.nobody import being_nobody
 
 ID = "0123456789abcdef0123456789abcdef"
@@ -108,8 +111,10 @@ def test_a_file_that_is_renamed_during_the_listing_counts_once(most: int, monkey
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A host with a machine id, a main configuration and one for the namespace "web"."""
+    monkeypatch.setattr(layout, "MACHINE_ID", f"{tmp_path}/etc/machine-id")
+    monkeypatch.setattr(files, "assignments", partial(files.assignments, root=f"{tmp_path}"))
     for path, text in {
         "etc/machine-id": f"{ID}\n",
         "etc/systemd/journald.conf": "[Journal]\nSystemMaxFiles=7\n",
@@ -124,20 +129,19 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        (ID, {"namespace": "", "storage": "auto", "sync_interval_us": 300_000_000, "system_max_files": 7}),
+        (ID, {"storage": "auto", "sync_interval_us": 300_000_000, "system_max_files": 7}),
         (
             f"{ID}.web",
-            {"namespace": "web", "storage": "persistent", "sync_interval_us": 30_000_000, "system_max_use_bytes": MIB},
+            {"storage": "persistent", "sync_interval_us": 30_000_000, "system_max_use_bytes": MIB},
         ),
-        (OTHER, {"namespace": "", "storage": "persistent", "system_max_files": Settings().system_max_files}),
-        ("remote", {"namespace": "", "storage": "persistent", "sync_interval_us": 0}),
+        (OTHER, {"storage": "persistent", "system_max_files": Settings().system_max_files}),
+        ("remote", {"storage": "persistent", "sync_interval_us": 0}),
     ],
 )
 def test_an_instance_runs_by_its_own_configuration(root: Path, name: str, expected: dict[str, object]) -> None:
     (root / "var/log/journal" / name).mkdir(parents=True)
     (directory,) = find_directories(str(root / "var/log/journal"))
-    found = describe_instance(directory, device=5, nocow=True, root=str(root))
-    assert (found.name, found.directory, found.device, found.nocow) == (name, directory.path, 5, True)
+    found = read_effective_settings(directory, os.statvfs(root))
     assert {field: getattr(found, field) for field in expected} == expected
 
 
@@ -145,14 +149,18 @@ def test_journald_limits_no_journal_of_remote_hosts(root: Path) -> None:
     """systemd-journal-remote has limits of its own since 253."""
     (root / "var/log/journal/remote").mkdir(parents=True)
     (directory,) = find_directories(str(root / "var/log/journal"))
-    found = describe_instance(directory, device=5, nocow=True, space=os.statvfs(root), root=str(root))
-    kept = summarize_history(found, ())
+    found = read_effective_settings(directory, os.statvfs(root))
+    kept = summarize_history(hosts.instance(name=directory.name, system_max_files=found.system_max_files), ())
+    assert found.system_max_use_bytes is found.system_keep_free_bytes is found.system_max_file_size_bytes is None
     assert (kept.binding, kept.max_use_bytes, kept.max_files) == (None, None, 0)
     assert describe_limits(kept) == [("Limit", UNKNOWN)]
 
 
-def test_a_host_without_a_machine_id_has_no_instance_of_its_own(tmp_path: Path) -> None:
-    assert layout.read_machine_id(str(tmp_path)) == ""
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/machine-id").write_bytes(b"\xffuninitialized\n")
-    assert layout.read_machine_id(str(tmp_path)) not in ("", ID)
+def test_a_host_without_a_machine_id_has_no_instance_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "machine-id"
+    monkeypatch.setattr(layout, "MACHINE_ID", f"{path}")
+    assert layout.read_machine_id() == ""
+    path.write_bytes(b"\xffuninitialized\n")
+    assert layout.read_machine_id() not in ("", ID)

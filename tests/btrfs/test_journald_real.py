@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from journalkeeper.config import files
 from journalkeeper.journald import conf, journal_file, layout
 from journalkeeper.journald.layout import classify, read_machine_id
 from journalkeeper.model import Header, Kind, State
@@ -139,7 +140,9 @@ def test_settings_are_what_journald_says_it_runs_by(
     program.chmod(0o700)
     monkeypatch.setattr(beds, "JOURNALD", str(program))
     with PrivateJournald(shared_volume.mountpoint / "settings", settings=case.settings) as journald:
-        given = conf.read_settings(case.namespace, root=f"/proc/{journald.pid}/root")
+        name = f"journald@{case.namespace}.conf" if case.namespace else "journald.conf"
+        rows = files.assignments(name, root=f"/proc/{journald.pid}/root")
+        given = conf.from_assignments(rows, case.namespace)
         # the sockets are there before the journal is opened: end it too early and it never says its limits
         assert eventually(lambda: limits_said(log) is not None)
     found = conf.fill_defaults(given, total_bytes(shared_volume.mountpoint))

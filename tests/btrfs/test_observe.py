@@ -24,7 +24,8 @@ import pytest
 from journalkeeper.btrfs import inode, placement
 from journalkeeper.btrfs.disk import read_disk_bytes
 from journalkeeper.health.verdict import present_after_run
-from journalkeeper.journald import control, opening
+from journalkeeper.journald import control, layout, opening
+from journalkeeper.journald.conf import Settings
 from journalkeeper.journald.journal_file import STATE_OFFSET
 from journalkeeper.journald.opening import open_directory
 from journalkeeper.model import MIB, Extents, JournalFile, Kind, Reason, State
@@ -196,13 +197,14 @@ def test_a_directory_on_another_filesystem_is_a_row_beside_the_others(top: Path,
 
 
 @pytest.mark.parametrize(
-    ("answers", "root", "rotatable"), [(True, "/", True), (False, "/", False), (True, "/x", False)]
+    ("answers", "storage", "rotatable"), [(True, "auto", True), (False, "auto", False), (True, "volatile", False)]
 )
-def test_a_journald_can_be_asked_only_on_the_running_host(
-    top: Path, monkeypatch: pytest.MonkeyPatch, answers: bool, root: str, rotatable: bool
+def test_only_a_journald_that_can_be_asked_and_stores_here_rotates(
+    top: Path, monkeypatch: pytest.MonkeyPatch, answers: bool, storage: str, rotatable: bool
 ) -> None:
     monkeypatch.setattr(control, "can_be_asked", lambda *_: answers)
-    (found,) = look(top, Observer(root)).instances
+    monkeypatch.setattr(layout, "read_effective_settings", lambda *_: Settings(storage))
+    (found,) = look(top).instances
     assert found.rotatable is rotatable
 
 

@@ -18,7 +18,7 @@ from journalkeeper.config.directives import Budget, Config, Defrag
 from journalkeeper.engine import Engine
 from journalkeeper.execute import upkeep
 from journalkeeper.execute.verified_file import Refused
-from journalkeeper.journald import control, opening
+from journalkeeper.journald import control, layout, opening
 from journalkeeper.model import KIB, MIB, JournalFile, Kind, Outcome, Reason, Request, Result, Verb
 from journalkeeper.model.errors import UsageError
 from journalkeeper.observe import flushes, observer
@@ -342,16 +342,17 @@ def test_a_journal_without_a_writer_is_compressed_once_after_a_day(  # noqa: PLR
     assert f"{MACHINE[:8]}" in said
 
 
-def test_the_journal_of_a_journald_here_is_never_an_orphan(machine: Path, journal_bytes: bytes) -> None:
+def test_the_journal_of_a_journald_here_is_never_an_orphan(
+    machine: Path, journal_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(machine, journal_bytes, "system.journal")
-    root = machine.parent.parent / "root"
-    (root / "etc").mkdir(parents=True)
-    (root / "etc/machine-id").write_text(f"{MACHINE}\n")
-    assert [row.kind for row in look(Observer(str(root)), machine.parent, hours=25)] == [Kind.ACTIVE]
+    monkeypatch.setattr(layout, "TOP", f"{machine.parent}")
+    monkeypatch.setattr(layout, "read_machine_id", lambda: MACHINE)
+    assert [row.kind for row in look(Observer(), machine.parent, hours=25)] == [Kind.ACTIVE]
     web = machine.parent / f"{MACHINE}.web"
     web.mkdir()
     put(web, journal_bytes, "system.journal")
-    kinds = {row.instance: row.kind for row in look(Observer(str(root)), machine.parent, hours=25)}
+    kinds = {row.instance: row.kind for row in look(Observer(), machine.parent, hours=25)}
     assert kinds == {MACHINE: Kind.ACTIVE, f"{MACHINE}.web": Kind.ORPHANED}
 
 
