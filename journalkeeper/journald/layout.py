@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from journalkeeper.journald import conf
@@ -75,13 +76,17 @@ class Directory(NamedTuple):
     namespace: str
 
 
+Rank = tuple[bool, bool, int, str]
+"""A sort key for a journal, which ends with its name. Those with the lowest keys are left out of a full listing."""
+
+
 class Listing(NamedTuple):
     """The names of the journal files in one directory, and of our own temporary files there.
 
     `left_out` is the number of further journal files.
     """
 
-    journals: dict[str, Name]
+    journals: list[str]
     leftovers: list[str]
     left_out: int = 0
 
@@ -177,31 +182,24 @@ def list_directory(directory: str | int) -> Listing:
 
     Raises: FileError if the directory cannot be listed: EACCES.
     """
-    journals: dict[str, Name] = {}
-    ranked: list[tuple[bool, bool, int, str]] = []  # a heap of `journals`
     leftovers: list[str] = []
-    left_out = held_bytes = 0
-    for name in (entry.name for entry in _scan(directory)):
-        if name in journals:
-            continue  # readdir(3) may return a file twice that is renamed meanwhile
-        kind = classify(name)
-        if kind is not None:
-            journals[name] = kind
-            held_bytes += len(os.fsencode(name))
-            heapq.heappush(ranked, _rank(name, kind))
-            while len(journals) > MOST_FILES or held_bytes > MOST_NAME_BYTES:
-                last = heapq.heappop(ranked)[-1]
-                del journals[last]
-                held_bytes -= len(os.fsencode(last))
-                left_out += 1
-        elif is_leftover(name) and len(leftovers) < MOST_FILES:
-            leftovers.append(name)
-    return Listing(journals, leftovers, left_out)
+    journals = 0
 
+    def rank_journals() -> Iterator[Rank]:
+        nonlocal journals
+        for name in (entry.name for entry in _scan(directory)):
+            kind = classify(name)
+            if kind is not None:
+                journals += 1
+                yield kind.owner != "remote", kind.kind is Kind.ACTIVE, kind.realtime_us, name
+            elif is_leftover(name) and len(leftovers) < MOST_FILES:
+                leftovers.append(name)
 
-def _rank(name: str, kind: Name) -> tuple[bool, bool, int, str]:
-    """Return a sort key for a journal; those with the lowest keys are left out of a full listing."""
-    return kind.owner != "remote", kind.kind is Kind.ACTIVE, kind.realtime_us, name
+    found = [rank[-1] for rank in heapq.nlargest(MOST_FILES, rank_journals())]
+    lengths = accumulate(len(os.fsencode(name)) for name in found)
+    kept = [name for name, length in zip(found, lengths, strict=True) if length <= MOST_NAME_BYTES]
+    # readdir(3) may return a file twice that is renamed meanwhile
+    return Listing(list(dict.fromkeys(kept)), leftovers, journals - len(kept))
 
 
 def read_effective_settings(directory: Directory, space: os.statvfs_result) -> conf.Settings:

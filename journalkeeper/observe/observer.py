@@ -188,7 +188,7 @@ class Observer:
         Raises: NotBtrfsError; OSError; FileError as `_look_at_place`.
         """
         if place.path in gathered.instances:
-            return Listing({}, [])
+            return Listing([], [])
         status = os.fstat(fd)
         device = status.st_dev
         if device not in gathered.volumes:

@@ -80,7 +80,8 @@ def test_headers_and_names_agree_with_journalctl(bed: Bed) -> None:
 
     (directory,) = layout.find_directories(os.fspath(bed.directory))
     assert (directory.path, directory.machine_id) == (os.fspath(journald.journal), journald.journal.name)
-    found = {kind.kind: name for name, kind in layout.list_directory(directory.path).journals.items()}
+    names = layout.list_directory(directory.path).journals
+    found = {named.kind: name for name in names if (named := classify(name))}
     assert found == {Kind.ACTIVE: "system.journal", Kind.ARCHIVED: archived.name, Kind.UNCLEAN: found[Kind.UNCLEAN]}
     states = {Kind.ACTIVE: State.OFFLINE, Kind.ARCHIVED: State.ARCHIVED, Kind.UNCLEAN: State.ONLINE}
     for kind, name in found.items():
