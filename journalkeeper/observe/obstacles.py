@@ -79,8 +79,14 @@ def _find_obstacle(path: str, mounts: Mounts) -> dict[str, Obstacle]:
         return {point: Obstacle.READ_ONLY}
     if os.access(path, os.W_OK, effective_ids=True):
         return {}
-    top = _find_read_only_subvolume(path)
-    return {top: Obstacle.SUBVOLUME} if top else {path: _guess_obstacle(path)}
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        # it was made after the start: ReadWritePaths= are the only mounts that are not read-only
+        return {path: Obstacle.MOUNT}
+    if top := _find_read_only_subvolume(path):
+        return {top: Obstacle.SUBVOLUME}
+    status = os.stat(path)
+    is_ours = status.st_mode & 0o200 and status.st_uid == os.geteuid()
+    return {path: Obstacle.ATTRIBUTE if is_ours else Obstacle.MODE}
 
 
 def _find_read_only_subvolume(path: str) -> str:
@@ -90,18 +96,6 @@ def _find_read_only_subvolume(path: str) -> str:
                 path = os.path.dirname(path)
             return path
     return ""
-
-
-def _guess_obstacle(path: str) -> Obstacle:
-    """Return the likely reason why `path` cannot be written, by elimination, at last ATTRIBUTE. Raises: OSError."""
-    with opening.hold(os.open(path, os.O_PATH | os.O_CLOEXEC)) as fd:
-        fields = (volume.find_mount_line(fd) or "").rstrip("\n").split(" ")
-        seen = os.fstat(fd)
-    if "ro" in fields[-1].split(","):  # the whole filesystem, mounted where the host does not see it
-        return Obstacle.READ_ONLY
-    if len(fields) > 5 and "ro" in fields[5].split(","):
-        return Obstacle.MOUNT  # it was made after the start: ReadWritePaths= are the only mounts that are not read-only
-    return Obstacle.ATTRIBUTE if seen.st_mode & 0o200 and seen.st_uid == os.geteuid() else Obstacle.MODE
 
 
 def find_unwritable(top: str, places: Iterable[Directory], mounts: Mounts) -> dict[str, Obstacle]:

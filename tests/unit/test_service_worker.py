@@ -15,7 +15,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from journalkeeper.btrfs import volume
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.model import Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb
@@ -68,7 +67,7 @@ def test_the_first_moment_at_which_something_can_be_due(
 
 def test_a_directory_that_cannot_be_examined_ends_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda *_, **__: False)
-    monkeypatch.setattr(volume, "find_mount_line", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
+    monkeypatch.setattr("os.statvfs", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
     assert obstacles.find_unwritable(f"{tmp_path}", (), obstacles.read_mounts()) == {}
 
 
