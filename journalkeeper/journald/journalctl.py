@@ -16,7 +16,7 @@ import re
 import subprocess
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, Final, cast
@@ -146,10 +146,3 @@ def parse_number(value: Any) -> int | None:
         return value
     digits = decode_text(value)
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 19 else None
-
-
-def compute_wait_us(entry: Mapping[str, Any]) -> int | None:
-    """Return how long an entry waited for journald: None if unknown, negative if the clock was set back."""
-    taken_us = parse_number(entry.get("__REALTIME_TIMESTAMP"))
-    sent_us = parse_number(entry.get("_SOURCE_REALTIME_TIMESTAMP"))
-    return None if taken_us is None or sent_us is None else taken_us - sent_us

@@ -33,8 +33,6 @@ Both are invisible. They take about this long, or as long as the data ...
 COMMIT_MOST_S: Final = 2.0
 """... but at most this long."""
 
-NONE_READ: Final = Generations(1 << 64, 0)
-
 
 class Flushes:
     """The flush timers of all instances, by directory, in microseconds of CLOCK_MONOTONIC (`clock`) and REALTIME
@@ -124,7 +122,7 @@ class Flushes:
         now_us = self._clock()
         present: set[int] = set()
         online: dict[int, int | None] = {}
-        generations = NONE_READ
+        generations: list[int] = []
         for number, file in enumerate(self._actives[directory]):
             # A file vanished, or the next whole look reports the error: there is nothing to wait for.
             with suppress(OSError), opening.open_path(file.path) as fd:
@@ -133,12 +131,12 @@ class Flushes:
                 age_us = self._wall() - status.st_mtime_ns // 1000
                 self._actives[directory][number] = file._replace(state=state, mtime_ns=status.st_mtime_ns)
                 if state is State.ONLINE and timer.may_be_live(status.st_ino, age_us, now_us):
-                    first = volume.read_generation(fd)
+                    generations.append(volume.read_generation(fd))
                     online[status.st_ino] = None if inode.is_nocow(fd) else fiemap.locate_byte(fd, 0)
-                    generations = Generations(min(first, generations.before), volume.read_generation(fd))
+                    generations.append(volume.read_generation(fd))
         known = timer.state is State.ONLINE
         if online:
-            over = timer.note_unsynced(online, now_us, generations)
+            over = timer.note_unsynced(online, now_us, Generations(generations[0], generations[-1]))
         else:
             over = timer.note_offline(frozenset(present), now_us)
         due = timer.note_untimed_look(now_us)

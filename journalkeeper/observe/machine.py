@@ -21,7 +21,7 @@ from typing import Any, Final
 from journalkeeper.health.evidence import Boot, Intake, Journal, Storage, Unit, Unknown
 from journalkeeper.journald import conf, control, journalctl, layout
 from journalkeeper.journald.journal_file import WallClock
-from journalkeeper.journald.journalctl import Entry, compute_wait_us, decode_text, parse_number
+from journalkeeper.journald.journalctl import Entry, decode_text, parse_number
 from journalkeeper.model.errors import FileError, NeedsRootError
 from journalkeeper.model.units import parse_span_us
 
@@ -139,7 +139,8 @@ def compute_intake(entry: Entry, clock: WallClock) -> Intake | None:
     """Return the intake delay of the entry after those that `clock` has seen, None if it has none or it is unclear."""
     when_us, monotonic_us = _when_us(entry), parse_number(entry.get("__MONOTONIC_TIMESTAMP")) or 0
     is_sent = decode_text(entry.get("_TRANSPORT")) in {"syslog", "journal"}
-    wait_us = compute_wait_us(entry) if is_sent else None
+    sent_us = parse_number(entry.get("_SOURCE_REALTIME_TIMESTAMP")) if is_sent else None
+    wait_us = None if sent_us is None else when_us - sent_us
     waited = clock.take_entry(decode_text(entry.get("_BOOT_ID")), when_us, monotonic_us, wait_us or 0)
     if not waited or wait_us is None:
         return None

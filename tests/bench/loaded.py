@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from journalkeeper.history.store import Record
-from journalkeeper.journald.journalctl import compute_wait_us
 from journalkeeper.probe.bed import Bed, bed
 from journalkeeper.probe.compare import time_limited_s
 from journalkeeper.probe.scratch_volume import run
@@ -152,7 +151,9 @@ def _read_intake_s(place: Bed, wanted: int) -> list[float]:
     lines = run("journalctl", "-D", place.journald.journal, "--quiet", *words).encode().splitlines()
     if len(lines) != wanted:
         raise RuntimeError(f"{wanted} messages were logged, {len(lines)} are in the journal")
-    return [(compute_wait_us(json.loads(line)) or 0) / 1e6 for line in lines]
+    entries = map(json.loads, lines)
+    times = [(int(one["__REALTIME_TIMESTAMP"]), int(one["_SOURCE_REALTIME_TIMESTAMP"])) for one in entries]
+    return [(taken_us - sent_us) / 1e6 for taken_us, sent_us in times]
 
 
 def _read_cold_s(place: Bed) -> float:
