@@ -7,6 +7,7 @@ real files is in tests/btrfs/test_bus_daemon.py, who may do what in tests/adapte
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pwd
@@ -87,25 +88,28 @@ def numbered(question: bytes, serial: int) -> bytes:
     return question[:8] + serial.to_bytes(4, "little") + question[12:]
 
 
-def never_reads(bus: PrivateBus, questions: list[bytes], connections: int, times: int) -> Callable[[], None]:
-    """Ask so often on so many connections, and read no answer."""
+def floods(bus: PrivateBus, questions: list[bytes], connections: int, times: int | None = None) -> Callable[[], None]:
+    """Ask so often on so many connections, and read no answer; without `times` ask without end, and read answers."""
 
     def attack() -> None:
-        clients = [RawClient(str(bus.socket)) for _ in range(connections)]
+        clients = [RawClient(str(bus.socket)) for _ in range(connections)]  # which stay open
+        wait = selectors.DefaultSelector()
         for client in clients:
             client.socket.setblocking(False)
-        wait = selectors.DefaultSelector()
-        left = {}
-        for client in clients:
-            left[client] = memoryview(b"".join(numbered(one, 3 + n) for n, one in enumerate(questions * times)))
-            wait.register(client.socket, selectors.EVENT_WRITE, client)
-        while any(left.values()):
-            for key, _ in wait.select():
-                sent = key.data.socket.send(left[key.data][: 1 << 16])
-                left[key.data] = left[key.data][sent:]
-                if not left[key.data]:
-                    wait.unregister(key.fileobj)
-        signal.pause()  # or the connections would be closed
+            calls = itertools.cycle(questions) if times is None else iter(questions * times)
+            events = selectors.EVENT_WRITE | (selectors.EVENT_READ if times is None else 0)
+            numbers = map(numbered, calls, itertools.count(3))
+            wait.register(client.socket, events, [client, numbers, b""])
+        while True:
+            for key, events in wait.select():
+                client, numbers, left = key.data
+                if events & selectors.EVENT_READ:
+                    client.socket.recv(1 << 16)
+                if events & selectors.EVENT_WRITE:
+                    left = left or memoryview(b"".join(itertools.islice(numbers, 50)))
+                    key.data[2] = left[client.socket.send(left[: 1 << 16]) :]
+                    if not left:
+                        wait.unregister(client.socket)
 
     return attack
 
@@ -155,7 +159,7 @@ def test_a_user_who_reads_no_answer_keeps_neither_the_bus_nor_its_memory(
     before, resident = find_owner(bus), served.rss_kib()
     kept: list[int] = []
     slowest_s = 0.0
-    with hostile(never_reads(bus, make_questions(), connections, times)):
+    with hostile(floods(bus, make_questions(), connections, times)):
         end = time.monotonic() + 20
         while time.monotonic() < end:
             began_s = time.monotonic()
@@ -196,34 +200,13 @@ def test_a_crowd_takes_little_memory(  # noqa: PLR0917 - a row of a table, and f
     resident = served.rss_kib()
     with ExitStack() as crowd:
         for uid in users:
-            crowd.enter_context(hostile(never_reads(bus, questions, connections, times), uid))
+            crowd.enter_context(hostile(floods(bus, questions, connections, times), uid))
         end = time.monotonic() + 10
         while time.monotonic() < end:
             if users == [NOBODY]:  # one user's crowd does not delay an answer to root
                 ask_state(bus)
             assert served.rss_kib() - resident < 96 << 10
             time.sleep(0.1)
-
-
-def asks_and_reads(bus: PrivateBus, question: bytes, connections: int) -> Callable[[], None]:
-    """Ask again and again on so many connections, and read the answers."""
-
-    def attack() -> None:
-        wait = selectors.DefaultSelector()
-        for _ in range(connections):
-            client = RawClient(str(bus.socket))
-            client.socket.setblocking(False)
-            wait.register(client.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, [client.socket, 3, b""])
-        while True:
-            for key, events in wait.select():
-                socket, serial, left = key.data
-                if events & selectors.EVENT_READ:
-                    socket.recv(1 << 16)
-                if events & selectors.EVENT_WRITE:
-                    left = left or b"".join(numbered(question, serial + n) for n in range(50))
-                    key.data[1:] = serial + 50, left[socket.send(left) :]
-
-    return attack
 
 
 @pytest.mark.slow
@@ -234,7 +217,7 @@ def test_answers_to_a_crowd_do_not_stand_before_those_to_root(
     serve()
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus.address)
     question = raw_call(names.BUS, names.BUS_PATH, names.BUS, "GetId")
-    with hostile(asks_and_reads(bus, STATE, 150)), RawClient(str(bus.socket)) as client:
+    with hostile(floods(bus, [STATE], 150)), RawClient(str(bus.socket)) as client:
         time.sleep(2)
         bus_s = min(wait_for(client, numbered(question, 3 + n)) for n in range(3))
         service_s = wait_for(client, numbered(STATE, 9))
@@ -257,7 +240,7 @@ def test_calls_that_the_bus_keeps_for_the_service_are_a_busy_bus(
     """dbus-daemon limits the calls of a user that wait for an answer, and not those that want none."""
     served = serve()
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus.address)
-    with hostile(asks_and_reads(bus, STATE[:2] + b"\1" + STATE[3:], 200)):
+    with hostile(floods(bus, [STATE[:2] + b"\1" + STATE[3:]], 200)):
         end = time.monotonic() + 10
         while time.monotonic() < end:
             find_service()
@@ -324,7 +307,7 @@ def test_a_message_that_is_too_long_is_dropped_and_the_next_call_is_answered(
 def test_plans_and_lists_of_one_user_keep_no_other_from_theirs(bus: PrivateBus, serve: Callable[..., Served]) -> None:
     """Plans without a path never end here."""
     serve()
-    with hostile(never_reads(bus, [PLAN, LIST], 10, 20)):
+    with hostile(floods(bus, [PLAN, LIST], 10, 20)):
         time.sleep(1)
         done = bus.gdbus("Plan", "['/var/log/journal/m/a.journal']", "", "0")
         assert done.returncode == 0, done.stderr
