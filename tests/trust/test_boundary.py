@@ -21,9 +21,8 @@ from journalkeeper.engine import Engine
 from journalkeeper.execute import inplace
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import VerifiedFile
-from journalkeeper.model import Action, Extents, Kind, Outcome, Reason, Refusal, Request, Result, Skip, Verb
+from journalkeeper.model import Action, Extents, Outcome, Reason, Request, Result, Skip, Verb
 from journalkeeper.model.errors import FRAMES, WORDS, ConfigError, FileError, InternalError, catch_errors
-from journalkeeper.model.units import DAY_US
 from journalkeeper.observe.observer import Observer
 from journalkeeper.policy import rules
 from journalkeeper.policy.case import Case
@@ -97,20 +96,6 @@ def test_a_file_that_cannot_be_judged_is_left_alone_and_the_others_are_not(monke
     (skip,) = found.skipped
     assert (skip.path, skip.reason, skip.until_us) == (bad.path, Reason.INTERNAL_ERROR, None)
     assert skip.detail.startswith("ZeroDivisionError: ours in mistake (/")
-
-
-@pytest.mark.parametrize("kind", [Kind.ARCHIVED, Kind.ACTIVE])
-@pytest.mark.parametrize(("later_us", "mtime_ns", "left"), [(0, 1, True), (DAY_US, 1, True), (DAY_US, 2, False)])
-def test_a_file_that_met_a_mistake_is_left_alone_until_it_changes(
-    kind: Kind, later_us: int, mtime_ns: int, *, left: bool
-) -> None:
-    file = hosts.file(kind, extents=hosts.extents(9000, per_mib=(300,) * 32), mtime_ns=mtime_ns)
-    when_us = hosts.NOW_US - later_us
-    refused = {(file.device, file.inode): Refusal(when_us, file.size_bytes, 1, Reason.INTERNAL_ERROR, "Key")}
-    found = planned(hosts.host(file, refused=refused), Request(), Config())
-    skipped = [(skip.reason, skip.detail, skip.until_us) for skip in found.skipped]
-    assert skipped == ([(Reason.INTERNAL_ERROR, "Key", None)] if left else [])
-    assert len(found.actions) == (not left)
 
 
 # Doing, on real files

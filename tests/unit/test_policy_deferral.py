@@ -41,6 +41,7 @@ def reason(found: Plan) -> tuple[Reason, int | None] | None:
 
 THEIRS = FRAGMENTED._replace(uid=998, owner="remote")
 LACKING = refusal(10 * AGAIN_US, reason=Reason.FOREIGN_OWNER)
+BUG = Reason.INTERNAL_ERROR
 ACTIVE = file(Kind.ACTIVE, state=State.OFFLINE, extents=extents(500, per_mib=(500,)))
 OUTAGES = ((Reason.IO_ERROR, 1, 1), (Reason.READ_ONLY, 2, 2), (Reason.IO_ERROR, 6, 32), (Reason.IO_ERROR, 7, 60))
 
@@ -62,6 +63,9 @@ OUTAGES = ((Reason.IO_ERROR, 1, 1), (Reason.READ_ONLY, 2, 2), (Reason.IO_ERROR, 
         (THEIRS, {"refused": LACKING}, (Reason.FOREIGN_OWNER, None)),
         (THEIRS._replace(mtime_ns=1), {"refused": LACKING}, None),
         (THEIRS._replace(uid=0), {"refused": LACKING}, None),
+        # after a mistake of ours never on the same file
+        *((one, {"refused": refusal(30 * AGAIN_US, one, reason=BUG)}, (BUG, None)) for one in (FRAGMENTED, ACTIVE)),
+        *((one, {"refused": refusal(AGAIN_US, one, reason=BUG, mtime_ns=1)}, None) for one in (FRAGMENTED, ACTIVE)),
         # on an archive that changed at once; an active file always changes
         (FRAGMENTED, {"refused": refusal(0, size_bytes=1)}, None),
         (FRAGMENTED, {"refused": refusal(0, mtime_ns=1)}, None),
