@@ -54,13 +54,6 @@ def program(name: str) -> str:
     return os.fspath(Path(sys.executable).with_name(name))
 
 
-def link_collection(place: Path, collection: Path = COLLECTION) -> None:
-    """Link a collection, by default the checkout's, where Ansible looks for it below `place`."""
-    folder = place / "ansible_collections/journalkeeper"
-    folder.mkdir(parents=True)
-    (folder / "journalkeeper").symlink_to(collection)
-
-
 def copy_source(place: Path) -> Path:
     """Copy the files that are installed from this checkout to the new directory `place`, and return it."""
     place.mkdir(parents=True)
@@ -91,7 +84,8 @@ class Control:
         self.inventory.write_text(json.dumps({"all": {"hosts": rows, "vars": every_host}}))
         collections = home / "collections"  # and not below ANSIBLE_HOME, where linters install what they find
         if link:
-            link_collection(collections)
+            (collections / "ansible_collections/journalkeeper").mkdir(parents=True)
+            (collections / "ansible_collections/journalkeeper/journalkeeper").symlink_to(COLLECTION)
         self.environment = {
             # PYTHON* would have the guest's Python write its caches where the tests have theirs
             **{name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "PYTHON"))},

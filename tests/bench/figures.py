@@ -111,24 +111,20 @@ def show(title: str, notes: Sequence[str], figures: Sequence[Figure]) -> None:
 class Option(NamedTuple):
     """An option of a bench: its default and its help text. `kind` converts a value, by default the default's type.
 
-    With `many`, it takes several values; `choices` are the permitted ones.
+    `choices` are the permitted values.
     """
 
     default: Any
     what: str
     kind: Callable[[str], Any] | None = None
-    many: bool = False
     choices: Collection[str] | None = None
 
 
 def add_options(words: argparse.ArgumentParser, options: Mapping[str, Option]) -> None:
     """Add options by their names."""
-    for name, (default, what, kind, many, choices) in options.items():
+    for name, (default, what, kind, choices) in options.items():
         known = "" if default in (None, "") else " (default: %(default)s)"
-        nargs = "+" if many else None
-        words.add_argument(
-            f"--{name}", type=kind or type(default), default=default, nargs=nargs, choices=choices, help=what + known
-        )
+        words.add_argument(f"--{name}", type=kind or type(default), default=default, choices=choices, help=what + known)
 
 
 def side_by_side(names: Iterable[T], work: Callable[[T], U], jobs: int | None = None) -> dict[T, U]:

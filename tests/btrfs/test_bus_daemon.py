@@ -27,8 +27,6 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 WATCH_ONLY: Final = "[Budget]\nBytesPerDay=0\n[Nocow]\nNocow=no\n"
 """The service's own work is none; jobs with `now` wait for no budget, and rewrite files without +C on directories."""
 
-NOW: Final = ("0", "", "4")
-
 
 @pytest.fixture(scope="module")
 def bus() -> Iterator[PrivateBus]:
@@ -46,9 +44,9 @@ def serve(bus: PrivateBus, machine: Path, tmp_path: Path) -> Iterator[Callable[.
         yield lambda config=WATCH_ONLY: stack.enter_context(Daemon(tmp_path, machine.parent, bus, config))
 
 
-def busctl(bus: PrivateBus, *words: str, nobody: bool = False) -> Any:
+def busctl(bus: PrivateBus, *words: str) -> Any:
     """The data of an answer."""
-    done = bus.run("busctl", f"--address={bus.address}", "--json=short", *words, nobody=nobody)
+    done = bus.run("busctl", f"--address={bus.address}", "--json=short", *words)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["data"] if done.stdout.strip() else None
 
@@ -58,23 +56,13 @@ def call(bus: PrivateBus, member: str, *words: str) -> Any:
     return None if answer is None else answer[0]
 
 
-def read(bus: PrivateBus, name: str, path: str = names.MANAGER_PATH, interface: str = names.MANAGER) -> Any:
-    return busctl(bus, "get-property", names.BUS_NAME, path, interface, name)
-
-
-def job_of(bus: PrivateBus, *words: str) -> str:
-    found: str = call(bus, "Defragment", "asst", *(words or NOW))
-    return found
+def read(bus: PrivateBus, name: str) -> Any:
+    return busctl(bus, "get-property", names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, name)
 
 
 def over(bus: PrivateBus, job: str) -> bool:
     done = bus.run("busctl", f"--address={bus.address}", "introspect", names.BUS_NAME, job)
     return done.returncode != 0
-
-
-def looked(bus: PrivateBus, count: int) -> bool:
-    """Whether a look found so many files."""
-    return bool(read(bus, "FileCount") == count)
 
 
 class Ear:
@@ -93,11 +81,11 @@ class Ear:
             if select.select([self._process.stdout], [], [], 0.2)[0]:
                 return
 
-    def until(self, member: str, count: int = 1) -> list[dict[str, Any]]:
-        """What was said, up to so many of `member`."""
+    def until(self, member: str) -> list[dict[str, Any]]:
+        """What was said, up to `member`."""
         assert self._process.stdout is not None
         heard: list[dict[str, Any]] = []
-        while sum(one["member"] == member for one in heard) < count:
+        while not heard or heard[-1]["member"] != member:
             heard.append(json.loads(self._process.stdout.readline()))
         return [one for one in heard if one["interface"] != "test.Ear"]
 
@@ -118,10 +106,10 @@ def test_the_signals_of_one_defragmentation_come_in_order(
     path = put(machine, journal_bytes)
     before = extents(path)
     serve()
-    assert eventually(lambda: looked(bus, 1))
+    assert eventually(lambda: read(bus, "FileCount") == 1)
     time.sleep(2 * server.COALESCE_S)  # what the first look found has been signalled by now
     with Ear(bus) as ear:
-        job = job_of(bus)
+        job = call(bus, "Defragment", "asst", "0", "", "4")
         heard = ear.until("JobRemoved")
     order = [one["member"] for one in heard if one["member"] != "PropertiesChanged"]
     assert order == ["JobNew", "FileDefragmented", "JobRemoved"]
@@ -143,7 +131,7 @@ def test_a_pause_holds_the_services_own_work_and_no_job(
     call(bus, "Pause", "t", "0")
     path = put(machine, journal_bytes)
     before = extents(path)
-    job = job_of(bus, "0", "", "1")
+    job = call(bus, "Defragment", "asst", "0", "", "1")
     assert eventually(lambda: over(bus, job))
     assert extents(path) == before
     assert read(bus, "State") == "paused"

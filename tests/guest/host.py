@@ -29,7 +29,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -40,6 +40,9 @@ from tests.guest import base
 from tests.guest.shelter import Shelter
 from tests.patience import PATIENCE_S
 from tests.volumes import drop_caches, why_no_bed
+
+OFF_S = 300.0
+"""How long a guest may take to shut down."""
 
 REBOOTED = 133
 """How nspawn ends under --keep-unit when the guest asked for a reboot (EXIT_FORCE_RESTART)."""
@@ -77,7 +80,6 @@ class Guest:
         self.name = name
         self._shelter: Shelter | None = None
         self._leader = 0
-        self._status = 0
         self._owns_volume = volume is None
         tarball = base.tarball(release)  # before there is anything to clean up: this takes a while
         self.volume = volume or ScratchVolume(size, options=options)
@@ -122,16 +124,6 @@ class Guest:
     def running(self) -> bool:
         """True if the guest is booted or boots."""
         return self._shelter is not None and self._shelter.running
-
-    @property
-    def leader(self) -> int:
-        """The process id, on this machine, of the guest's process 1.
-
-        Raises: RuntimeError if the guest is not booted.
-        """
-        if not self.running:
-            raise RuntimeError(f"guest {self.name} is not booted")
-        return self._leader
 
     def boot(self, timeout_s: float = 300) -> None:
         """Boot, and wait until multi-user.target and its units have started.
@@ -211,13 +203,13 @@ class Guest:
         """Return the words that run `argv` in the guest."""
         as_user = [f"--reuid={user}", f"--regid={user}", "--init-groups"] if user else []
         return [
-            "nsenter", f"--target={self.leader}", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--",
+            "nsenter", f"--target={self._leader}", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--",
             "setpriv", *as_user, "--reset-env", "--pdeathsig=KILL", "--", *argv,
         ]  # fmt: skip
 
-    def shell(self, text: str, *, user: str | None = None, check: bool = True, timeout_s: float = 300) -> str:
+    def shell(self, text: str, *, timeout_s: float = 300) -> str:
         """Run a shell script in the guest and return what it printed; it ends at the first command that fails."""
-        return self.run("bash", "-euo", "pipefail", "-c", text, user=user, check=check, timeout_s=timeout_s).stdout
+        return self.run("bash", "-euo", "pipefail", "-c", text, timeout_s=timeout_s).stdout
 
     def age(self, flushes: int, messages: int = 40, *, namespace: str = "") -> None:
         """Make `flushes` real flushes of `messages` messages to system.journal, or to that of a namespace."""
@@ -225,34 +217,26 @@ class Guest:
         argv = ["python3", "-", str(flushes), str(messages), f"--namespace={namespace}"]
         self.run(*argv, text_in=script, timeout_s=3600)
 
-    def poweroff(self, *, how: str = "poweroff", timeout_s: float = 300) -> int:
+    def poweroff(self, *, how: str = "poweroff") -> int:
         """Shut down cleanly by `systemctl HOW` and return the exit status of nspawn.
 
         Raises: RuntimeError if it does not end in time.
         """
-        try:
-            done = self.run("systemctl", how, check=False, timeout_s=30)
-        except subprocess.TimeoutExpired:  # nsenter stops itself when systemd, killing all others, stops its child
-            return self.wait(timeout_s)
-        if done.returncode > 0 and self.running:
-            raise RuntimeError(f"{self.name}: systemctl {how}: {done.stderr.strip()}")
-        return self.wait(timeout_s)
-
-    def wait(self, timeout_s: float | None = None) -> int:
-        """Wait until the guest has shut itself down; returns the exit status of its last nspawn.
-
-        Raises: RuntimeError if it does not end in time.
-        """
         if self._shelter is None:
-            return self._status
+            raise RuntimeError(f"guest {self.name} is not booted")
+        # nsenter stops itself when systemd, killing all others, stops its child
+        with suppress(subprocess.TimeoutExpired):
+            done = self.run("systemctl", how, check=False, timeout_s=30)
+            if done.returncode > 0 and self.running:
+                raise RuntimeError(f"{self.name}: systemctl {how}: {done.stderr.strip()}")
         try:
-            self._status = self._shelter.wait(timeout_s)
+            status = self._shelter.wait(OFF_S)
         except subprocess.TimeoutExpired:
             raise RuntimeError(
-                f"guest {self.name} still runs after {timeout_s} s; its console ended with:\n{self._last_words()}"
+                f"guest {self.name} still runs after {OFF_S} s; its console ended with:\n{self._last_words()}"
             ) from None
         self._shelter = None
-        return self._status
+        return status
 
     def reboot(self) -> None:
         """Shut down for a reboot, and boot with cold caches."""
@@ -308,7 +292,7 @@ class Guest:
 
     def _kill(self) -> None:
         if self._shelter is not None:
-            self._status = self._shelter.kill()
+            self._shelter.kill()
             self._shelter = None
 
     def __enter__(self) -> Self:
