@@ -9,18 +9,13 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from journalkeeper.model.schema import Count, Hidden, Key, Moment, Span
-from journalkeeper.model.words import GIB, KIB, MIB, Kind, Reason, State
+from journalkeeper.model.words import KIB, MIB, Kind, Reason, State
 
 MAX_EXTENT_BYTES = 128 * MIB
 """The longest extent btrfs makes (BTRFS_MAX_EXTENT_SIZE, fs/btrfs/fs.h)."""
 
 MAX_COMPRESSED_EXTENT_BYTES = 128 * KIB
 """The longest compressed extent (BTRFS_MAX_UNCOMPRESSED, fs/btrfs/compression.h)."""
-
-MAX_FILE_BYTES = 4 * GIB
-"""The limit of journald's compact format (JOURNAL_COMPACT_SIZE_MAX); its default for SystemMaxFileSize= is 128 MiB. A
-larger file is left alone, so that a file has at most a million extents.
-"""
 
 
 class Extents(NamedTuple):

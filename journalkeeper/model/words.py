@@ -8,6 +8,11 @@ KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 
+MAX_FILE_BYTES = 4 * GIB
+"""The limit of journald's compact format (JOURNAL_COMPACT_SIZE_MAX); its default for SystemMaxFileSize= is 128 MiB. A
+larger file is left alone, so that a file has at most a million extents.
+"""
+
 
 class Kind(StrEnum):
     """The kind of a journal file by its name; `orphaned` has the name of an active file, and no program writes it."""

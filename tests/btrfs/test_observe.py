@@ -30,7 +30,7 @@ from journalkeeper.journald.journal_file import STATE_OFFSET
 from journalkeeper.journald.opening import open_directory
 from journalkeeper.model import MIB, Extents, JournalFile, Kind, Reason, State
 from journalkeeper.model.errors import FileError, NotBtrfsError
-from journalkeeper.model.files import MAX_FILE_BYTES
+from journalkeeper.model.words import MAX_FILE_BYTES
 from journalkeeper.observe import disk_usage
 from journalkeeper.observe.observer import COARSE_NS, UNSYNCED_NS, Observer, Seen, resolve_path
 from journalkeeper.probe.bed import ARCHIVED, ONLINE, Bed

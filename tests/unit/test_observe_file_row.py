@@ -9,7 +9,7 @@ import os
 import pytest
 
 from journalkeeper.model import Reason
-from journalkeeper.model.files import MAX_FILE_BYTES
+from journalkeeper.model.words import MAX_FILE_BYTES
 from journalkeeper.observe.file_row import MAX_TIME_NS, describe_impossible_stat, explain_error
 
 
