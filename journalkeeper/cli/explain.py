@@ -34,7 +34,7 @@ from journalkeeper.observe.read_cost import estimate_cold_read_s
 from journalkeeper.policy.cost import READ_IOPS
 from journalkeeper.report import story
 from journalkeeper.report.retention import summarize_history
-from journalkeeper.report.story import Decision, DirectoriesAnswer, DirectoryAnswer, ExplainedDecision, ReadPrice, Story
+from journalkeeper.report.story import Decision, DirectoriesAnswer, DirectoryAnswer, ReadPrice, Story
 
 ONLY_ROOT: Final = "only root can measure it"
 
@@ -133,7 +133,7 @@ def _try_plan(asked: Request, context: Context, unknown: dict[str, str]) -> Plan
         return Plan({}, (), ())
 
 
-def _explain(path: str, plan: Plan, window: Window | None, now_us: int, context: Context) -> ExplainedDecision | None:
+def _explain(path: str, plan: Plan, window: Window | None, now_us: int, context: Context) -> Decision | None:
     rows: list[Action | Skip] = [*plan.skipped, *reversed(plan.actions)]
     decisions = [Decision.of(one) for one in rows if one.path == path]
     return story.explain_decision(decisions, window, now_us, watched=context.watches(path))

@@ -90,7 +90,9 @@ UPKEEP: Final = frozenset({Verb.SET_NOCOW, Verb.ROTATE})
 
 
 class Decision(NamedTuple):
-    """A row of `plan -j` about one file; `action` is None for a file that is left alone, and then the numbers are 0."""
+    """A row of `plan -j` about one file, with its explanation; `action` is None for a file that is left alone, and then
+    the numbers are 0.
+    """
 
     action: Verb | None
     reason: Reason
@@ -102,6 +104,7 @@ class Decision(NamedTuple):
     bytes_to_write: Count = 0
     disk_bytes_saved: Count = 0
     read_seconds_saved: Seconds = 0.0
+    sentences: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, one: Action | Skip) -> Decision:
@@ -121,13 +124,6 @@ class ReadPrice(NamedTuple):
     pinned_bytes: Count | None
 
 
-class ExplainedDecision(NamedTuple):
-    """A decision, and its explanation."""
-
-    decision: Inline[Decision]
-    sentences: list[str]
-
-
 class Story(NamedTuple):
     """The answer of `explain` about a file. A part that could not be examined is None, and `unknown` has the reason.
 
@@ -140,7 +136,7 @@ class Story(NamedTuple):
     price: ReadPrice
     past: tuple[HistoryEntry, ...] | None
     samples: tuple[Sample, ...] | None
-    decision: ExplainedDecision | None
+    decision: Decision | None
     window: Window | None
     unknown: dict[str, str]
     """What could not be looked at, and why."""
@@ -239,14 +235,14 @@ def describe_past(story: Story) -> list[str]:
 
 def explain_decision(
     decisions: Sequence[Decision], window: Window | None, now_us: int, *, watched: bool = True
-) -> ExplainedDecision | None:
+) -> Decision | None:
     """Return the last of the decisions on a path, with the sentences on all. Return None if there is no decision.
 
     If the path is not `watched`, nothing is promised of the service.
     """
     said = [line for one in decisions for line in _explain_one(one, window, now_us, watched=watched)]
     said += [] if watched else [Reason.NOT_WATCHED.sentence]
-    return ExplainedDecision(decisions[-1], said) if decisions else None
+    return decisions[-1]._replace(sentences=tuple(said)) if decisions else None
 
 
 def _explain_one(decided: Decision, window: Window | None, now_us: int, *, watched: bool) -> list[str]:
@@ -267,10 +263,10 @@ def _explain_one(decided: Decision, window: Window | None, now_us: int, *, watch
     return [*said, *filter(None, [describe_change(decided, window, now_us) if watched else ""])]
 
 
-def _list_sentences(decision: ExplainedDecision | None, unknown: Mapping[str, str]) -> list[str]:
+def _list_sentences(decision: Decision | None, unknown: Mapping[str, str]) -> list[str]:
     """Return the sentences on the decision, or a single sentence that states why there is no decision."""
     if decision is not None:
-        return decision.sentences
+        return list(decision.sentences)
     return [f"{UNKNOWN}: {escape(unknown['decision'])}" if "decision" in unknown else "nothing to do"]
 
 
@@ -311,7 +307,7 @@ class DirectoryAnswer(NamedTuple):
     instance: Inline[Instance]
     window: Window | None
     retention: HistorySpan
-    decision: ExplainedDecision | None
+    decision: Decision | None
     files: Hidden[Sums]
     unexamined: Hidden[int] = 0
 
