@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.cli import environment
+from journalkeeper import cli
 from tests.adapters.command import need, ran
 
 CHECKOUT = Path(__file__).parents[2]
@@ -196,7 +196,7 @@ def test_no_variable_of_a_manual_is_kept(poison: dict[str, str]) -> None:
     command, scripts = names_in(LAUNCHER.read_text()), names_in((CHECKOUT / "configs/environment.sh").read_text())
     allowed = {"LC_ALL", "LANG", "TZ"}
     assert (command | scripts) & (poison.keys() | set(SECURE.split())) <= allowed
-    assert command | {"PATH"} == environment.KEPT, "pip's own script keeps the same"
+    assert command | {"PATH"} == cli.KEPT, "pip's own script keeps the same"
 
 
 @pytest.mark.root
@@ -249,7 +249,7 @@ def test_root_uses_only_a_bus_and_a_state_directory_of_roots(
     state = address.removeprefix("unix:path=").removesuffix("/socket")
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", address)
     monkeypatch.setenv("STATE_DIRECTORY", state)
-    environment.ignore_strangers()
+    cli.ignore_strangers()
     assert ("DBUS_SYSTEM_BUS_ADDRESS" in os.environ) == kept
     assert ("DBUS_SYSTEM_BUS_ADDRESS is ignored" in capsys.readouterr().err) != kept
     assert ("STATE_DIRECTORY" in os.environ) == (kept or ";" in value or "=" in state)
@@ -259,8 +259,8 @@ def test_pips_own_script_passes_on_the_kept_variables_alone(
     monkeypatch: pytest.MonkeyPatch, poison: dict[str, str]
 ) -> None:
     monkeypatch.setattr(os, "environ", dict(poison) | {"TERM": "dumb"})
-    environment.clear_variables()
-    assert os.environ.keys() == poison.keys() & environment.KEPT | {"TERM"}
+    cli.clear_variables()
+    assert os.environ.keys() == poison.keys() & cli.KEPT | {"TERM"}
 
 
 # pip
