@@ -185,7 +185,8 @@ def _needs_rewrite(file: JournalFile, cases: Cases) -> bool:
 
 def _find_nocow_despite(places: list[Place], look: Look, reason: Reason) -> list[Place]:
     """Return the places that are NOCOW although `reason` speaks against it under Nocow=auto, whatever is configured."""
-    decided = [(place, nocow.decide(*place, look.host, Config())) for place in places if place[0].nocow]
+    cases = Cases(look.host, Request(), Config())
+    decided = [(place, nocow.decide(*place, cases)) for place in places if place[0].nocow]
     return [place for place, decision in decided if decision is not None and decision.reason is reason]
 
 

@@ -19,9 +19,9 @@ from __future__ import annotations
 from shlex import quote
 from typing import Final
 
-from journalkeeper.config import Config
-from journalkeeper.model import Action, Host, Instance, Reason, Request, Skip, Verb, Volume
+from journalkeeper.model import Action, Host, Instance, Reason, Skip, Verb, Volume
 from journalkeeper.model.units import format_span, pluralize
+from journalkeeper.policy.case import Cases
 from journalkeeper.policy.deferral import postpone_retry
 
 UNWANTED: Final = frozenset({Reason.REDUNDANT, Reason.SNAPSHOTS})
@@ -38,9 +38,9 @@ def find_snapshots(instance: Instance, volume: Volume, host: Host) -> str:
     return "other files share its data" if any(file.directory == instance.directory for file in shared) else ""
 
 
-def decide(instance: Instance, volume: Volume | None, host: Host, config: Config) -> Action | Skip | None:
+def decide(instance: Instance, volume: Volume | None, cases: Cases) -> Action | Skip | None:
     """Return the action that makes the directory NOCOW, a Skip with the reason against it, or None if unwanted."""
-    wanted = config.nocow.nocow
+    wanted, host = cases.config.nocow.nocow, cases.host
     if wanted == "no" or volume is None:
         return None
     doubt = None if wanted == "yes" else _find_doubt(instance, volume, host)
@@ -54,6 +54,7 @@ def decide(instance: Instance, volume: Volume | None, host: Host, config: Config
     return (
         _find_obstacle(instance, volume, doubt)
         or postpone_failed_change(instance, host)
+        or _postpone_at_start(instance, cases)
         or _make_action(instance, volume, wanted)
     )
 
@@ -95,10 +96,10 @@ def postpone_failed_change(instance: Instance, host: Host) -> Skip | None:
     return postpone_retry(instance.directory, host.refused.get((instance.device, instance.inode)), host.now_us)
 
 
-def postpone_at_start(instance: Instance, host: Host, request: Request, config: Config) -> Skip | None:
+def _postpone_at_start(instance: Instance, cases: Cases) -> Skip | None:
     """Postpone +C while the service is younger than SettleSec=, so that an admin can look and object first."""
-    wait_us = config.watch.settle_us
-    if host.began_us is None or request.hurries or not 0 <= (age_us := host.now_us - host.began_us) < wait_us:
+    host, wait_us = cases.host, cases.config.watch.settle_us
+    if host.began_us is None or cases.request.hurries or not 0 <= (age_us := host.now_us - host.began_us) < wait_us:
         return None
     detail = f"+C in {format_span(wait_us - age_us)}: the service started {format_span(age_us)} ago"
     return Skip(instance.directory, Reason.STARTING, detail, until_us=host.began_us + wait_us, puts_off=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Final, TypeAlias
+from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.model import Action, Host, JournalFile, Plan, Reason, Request, Skip, Verb, Volume
@@ -29,9 +29,6 @@ COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5"
 
 PUTTING_OFF = frozenset({Reason.SETTLING, Reason.IN_USE, Reason.WINDOW_CLOSED})
 """Vetoes that end without a change by a user. An action that pays is done after that."""
-
-Decision: TypeAlias = tuple[Skip | None, Action | None]
-"""The result of `_judge_case` for one file."""
 
 UNLESS_IDLE: Final = PUTTING_OFF | {Reason.SHARED}
 """Vetoes whose meaning depends on whether an action would pay. Others are reported without asking that."""
@@ -91,11 +88,9 @@ def _decide_by_instance(file_actions: Sequence[Action], cases: Cases) -> list[Ac
 def _decide_on_directory(question: rotate.Question, file_actions: Sequence[Action]) -> list[Action | Skip]:
     instance, cases = question.instance, question.cases
     volume = cases.volumes.get(instance.device)
-    attribute = nocow.decide(instance, volume, cases.host, cases.config)
-    if isinstance(attribute, Action) and (
-        start := nocow.postpone_at_start(instance, cases.host, cases.request, cases.config)
-    ):
-        return [start]  # and no rotation, which a second one would follow
+    attribute = nocow.decide(instance, volume, cases)
+    if isinstance(attribute, Skip) and attribute.reason is Reason.STARTING:
+        return [attribute]  # and no rotation, which a second one would follow
     mounted_so = volume is not None and "nodatacow" in volume.options
     will_be = instance.nocow or mounted_so or isinstance(attribute, Action)
     unwanted = isinstance(attribute, Skip) and attribute.reason in nocow.UNWANTED
@@ -103,7 +98,7 @@ def _decide_on_directory(question: rotate.Question, file_actions: Sequence[Actio
     return [answer for answer in (attribute, rotation) if answer is not None]
 
 
-def _judge_file(file: JournalFile, cases: Cases) -> Decision:
+def _judge_file(file: JournalFile, cases: Cases) -> tuple[Skip | None, Action | None]:
     """Return the decision on one file. An error of a rule gives a Skip."""
     answer = catch_errors(partial(_judge_case, Case(file, cases)))
     if isinstance(answer, InternalError):
@@ -114,7 +109,7 @@ def _judge_file(file: JournalFile, cases: Cases) -> Decision:
     return skip, action
 
 
-def _judge_case(case: Case) -> Decision:
+def _judge_case(case: Case) -> tuple[Skip | None, Action | None]:
     """Return (skip, action) for one file: the reason not to work on it now, and the rewrite that pays."""
     against = vetoes(case)
     veto = next(against, None)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from journalkeeper.config.directives import Config, Nocow
-from journalkeeper.model import Action, Host, Kind, Reason, Refusal, Request, Skip, Verb
+from journalkeeper.model import Action, Host, Instance, Kind, Reason, Refusal, Request, Skip, Verb, Volume
 from journalkeeper.model.units import MINUTE_US, format_span
-from journalkeeper.policy.nocow import decide
+from journalkeeper.policy import nocow
+from journalkeeper.policy.case import Cases
 from journalkeeper.policy.plan import plan
 from tests.hosts import DEVICE, DIRECTORY, NOW_US, extents, file, host, instance, volume
 
@@ -19,6 +20,10 @@ DONE, BOTH = {"auto": Reason.NO_REDUNDANCY, "yes": Reason.CONFIGURED}, (False, T
 
 def config(word: str) -> Config:
     return Config(nocow=Nocow(nocow=word))  # type: ignore[arg-type] # one of three words
+
+
+def decide(one: Instance, volume: Volume | None, host: Host, config: Config) -> Action | Skip | None:
+    return nocow.decide(one, volume, Cases(host, Request(), config))
 
 
 def answer(word: str, **words: object) -> Action | Skip | None:
