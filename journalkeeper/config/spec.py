@@ -12,10 +12,13 @@ from enum import StrEnum
 from shlex import join, split
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field, GetCoreSchemaHandler
+from pydantic import Field, GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, core_schema
 
 from journalkeeper.model import units
+
+parse_bool = TypeAdapter(bool).validate_python
+"""Return the boolean for one of systemd's words, in any case. Source: parse_boolean()."""
 
 
 class Form(StrEnum):
@@ -99,7 +102,7 @@ class Spec(NamedTuple):
             return None
         if {"yes", "no"} <= set(self.words) and text not in self.words:
             with suppress(ValueError):
-                return self.format_value(units.parse_bool(text))
+                return self.format_value(parse_bool(text))
         return READERS[self.form](text)
 
 
@@ -116,7 +119,7 @@ def _parse_absolute(text: str) -> str:
 
 
 READERS: dict[Form, Callable[[str], object]] = {
-    Form.BOOL: units.parse_bool,
+    Form.BOOL: parse_bool,
     Form.COMPRESSION: lambda text: str(units.parse_compression(text) or "no"),
     Form.COUNT: _parse_count,
     Form.PATH: _parse_absolute,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Sizes, time spans and booleans as systemd reads and writes them, compressions, and names as a terminal shows them.
+"""Sizes and time spans as systemd reads and writes them, compressions, and names as a terminal shows them.
 
 Every text that systemd accepts is accepted, with the same number, and other texts are refused, so that journald.conf
 and journalkeeper.conf follow the same rules. Spans of more than 292,000 years are accepted, too.
@@ -35,8 +35,6 @@ MAX_TEXT = 1000
 SIZE_ALLOWED = "a size in bytes, or with K, M, G, T, P, E to the base 1024: 512K, 128M, 1.5G"
 SPAN_ALLOWED = "a time span: 30s, 5min, 1h 30min, 500ms, infinity; a plain number is seconds"
 WEEKLY_ALLOWED = "spans of a day such as Mon..Fri 08:00..12:00 13:00..18:00 Sat,Sun 22:00..07:30, not the whole week"
-BOOL_ALLOWED = "yes or no"
-_YES, _NO = ("1", "yes", "y", "true", "t", "on"), ("0", "no", "n", "false", "f", "off")
 
 SIZE_UNITS = {**{suffix: 1 << 10 * (6 - place) for place, suffix in enumerate("EPTGMK")}, "B": 1, "": 1}
 # Patterns are compiled when first used (and kept by re): a tool that starts often prints more than it reads.
@@ -142,16 +140,6 @@ def _parse_days(word: str) -> set[int]:
             raise ValueError(WEEKLY_ALLOWED)
         days |= {(ends[0] + one) % 7 for one in range((ends[-1] - ends[0]) % 7 + 1)}
     return days
-
-
-def parse_bool(text: str) -> bool:
-    """Return the boolean for one of systemd's words, in any case.
-
-    Raises: ValueError with the text "yes or no" for any other word. Source: parse_boolean().
-    """
-    if text.lower() not in _YES + _NO:
-        raise ValueError(BOOL_ALLOWED)
-    return text.lower() in _YES
 
 
 def format_size(size_bytes: int) -> str:

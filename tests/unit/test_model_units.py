@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import pytest
 
+from journalkeeper.config.spec import parse_bool
 from journalkeeper.model.units import (
     Compression,
     format_size,
     format_span,
-    parse_bool,
     parse_compression,
     parse_size,
     parse_span_us,
@@ -68,7 +68,7 @@ def test_yes_and_no_in_every_spelling(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "2", "yes ", "ja", "auto", "-1"])
 def test_other_words_are_no_boolean(text: str) -> None:
-    with pytest.raises(ValueError, match="yes or no"):
+    with pytest.raises(ValueError, match="boolean"):
         parse_bool(text)
 
 
