@@ -21,11 +21,16 @@ AGAIN_US: Final = 60 * MINUTE_US
 OUTAGES: Final = frozenset({Reason.IO_ERROR, Reason.FREE_SPACE, Reason.QUOTA, Reason.READ_ONLY})
 """Reasons of failures that end when an admin mends the volume."""
 
-OUTAGE_US: Final = MINUTE_US
-"""The delay after the first failure in an outage. It doubles with each further failure, up to AGAIN_US."""
+SOON_US: Final = MINUTE_US
+"""The delay before free space or a busy disk is looked at again: no event announces their end.
 
-SPACE_US: Final = MINUTE_US
-"""The delay before free space is looked for again: no event announces it."""
+It is also the delay after the first failure in an outage, which doubles with each further failure, up to AGAIN_US.
+"""
+
+LATER_US: Final = 15 * MINUTE_US
+"""The delay before a battery, a balance or a scrub is looked at again: an event of the battery would need a netlink
+socket, which the unit forbids.
+"""
 
 PASSING: Final = frozenset(
     {Reason.INTERRUPTED, Reason.WINDOW_CLOSED, Reason.PRESSURE, Reason.VANISHED, Reason.CHANGED, Reason.SHARED}
@@ -34,12 +39,6 @@ PASSING: Final = frozenset(
 
 Such an action is retried soon, and its failure is neither remembered nor logged.
 """
-
-PRESSURE_US: Final = MINUTE_US
-BATTERY_US: Final = 15 * MINUTE_US
-"""The delay before the battery is looked at again: an event would need a netlink socket, which the unit forbids."""
-
-MAINTENANCE_US: Final = 10 * MINUTE_US
 
 
 def ignores_budget(request: Request, budget: int) -> bool:
@@ -66,7 +65,7 @@ def postpone_retry(path: str, last: Refusal | None, now_us: int) -> Skip | None:
     """Return a Skip with the reason of the `last` failure on `path` until its retry delay is over, else None."""
     if last is None:
         return None
-    delay_us = min(AGAIN_US, OUTAGE_US << last.tries - 1) if last.reason in OUTAGES else AGAIN_US
+    delay_us = min(AGAIN_US, SOON_US << last.tries - 1) if last.reason in OUTAGES else AGAIN_US
     if not 0 <= now_us - last.when_us < delay_us:
         return None
     detail = f"tried {format_span(now_us - last.when_us)} ago: {last.detail}"
@@ -78,7 +77,7 @@ def find_rest(now_us: int, request: Request, config: Config, *, on_battery: bool
     if request.hurries or request.asked:
         return None
     if on_battery and not config.window.on_battery:
-        return Reason.BATTERY, "the host runs on battery (OnBattery=no)", now_us + BATTERY_US
+        return Reason.BATTERY, "the host runs on battery (OnBattery=no)", now_us + LATER_US
     end = find_quiet_end(now_us, config.window.quiet_hours)
     if end is None:
         return None
@@ -112,12 +111,12 @@ def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config)
     if volume is None:
         return None
     if volume.maintenance:
-        return Skip(path, Reason.PRESSURE, f"a {volume.maintenance} of the volume runs", now_us + MAINTENANCE_US)
+        return Skip(path, Reason.PRESSURE, f"a {volume.maintenance} of the volume runs", now_us + LATER_US)
     share, most = volume.busy_percent, config.window.pressure_max_percent
     if share is None or share <= most:
         return None
     detail = f"others kept the disk busy {share}% of the time, PressureMax={most}%"
-    return Skip(path, Reason.PRESSURE, detail, until_us=now_us + PRESSURE_US)
+    return Skip(path, Reason.PRESSURE, detail, until_us=now_us + SOON_US)
 
 
 def postpone(case: Case) -> Skip | None:

@@ -21,7 +21,7 @@ from journalkeeper.model.units import spell_size
 from journalkeeper.policy import deferral, nocow, rotate
 from journalkeeper.policy.case import Case, Cases
 from journalkeeper.policy.cost import EXPECTED_RATIO, add_savings, propose
-from journalkeeper.policy.deferral import AGAIN_US, SPACE_US, ignores_budget
+from journalkeeper.policy.deferral import AGAIN_US, SOON_US, ignores_budget
 from journalkeeper.policy.rules import vetoes
 
 COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5": 2, "raid6": 3}
@@ -172,10 +172,10 @@ def _afford(actions: list[Action], host: Host, request: Request, config: Config)
         uuid, stored = uuids[device], round(need * (EXPECTED_RATIO if action.compress != "no" else 1))
         if stored > quota.get(device, stored):
             space = f"{spell_size(stored)} are needed, {spell_size(quota[device])} are left to its quota group"
-            skipped.append(action.skip(Reason.QUOTA, space, host.now_us + SPACE_US, puts_off=True))
+            skipped.append(action.skip(Reason.QUOTA, space, host.now_us + SOON_US, puts_off=True))
         elif need > room[uuid]:
             space = f"{spell_size(need)} are needed, {spell_size(max(0, room[uuid]))} are to spare"
-            skipped.append(action.skip(Reason.FREE_SPACE, space, host.now_us + SPACE_US, puts_off=True))
+            skipped.append(action.skip(Reason.FREE_SPACE, space, host.now_us + SOON_US, puts_off=True))
         elif budget == 0 and not ignores_budget(request, budget):
             skipped.append(action.skip(Reason.BUDGET, "BytesPerDay=0 allows no rewrite"))
         elif left is not None and need > left:

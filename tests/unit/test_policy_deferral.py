@@ -13,13 +13,13 @@ import pytest
 from journalkeeper.config import Config
 from journalkeeper.model import Action, JournalFile, Kind, Plan, Reason, Refusal, Request, Result, Rotation, State, Verb
 from journalkeeper.model.units import MINUTE_US, SECOND_US
-from journalkeeper.policy.deferral import AGAIN_US, BATTERY_US, MAINTENANCE_US, PRESSURE_US, find_quiet_end, remember
+from journalkeeper.policy.deferral import AGAIN_US, LATER_US, SOON_US, find_quiet_end, remember
 from journalkeeper.policy.plan import plan
 from tests.hosts import DIRECTORY, NOW_US, configured, extents, file, host, instance, outcome, volume
 
 MOST = Config().window.pressure_max_percent
 FRAGMENTED = file(extents=extents(5_000))
-BUSY = (Reason.PRESSURE, NOW_US + PRESSURE_US)
+BUSY = (Reason.PRESSURE, NOW_US + SOON_US)
 
 
 def planned(one: JournalFile = FRAGMENTED, request: Request | None = None, **words: Any) -> Plan:
@@ -123,7 +123,7 @@ def test_a_passing_reason_leaves_the_failure(target: Any, reason: Reason) -> Non
 @pytest.mark.parametrize("doing", ["balance", "scrub"])
 def test_beside_a_balance_or_scrub_nothing_is_begun(doing: str) -> None:
     found = planned(volumes=(volume(maintenance=doing),))
-    assert reason(found) == (Reason.PRESSURE, NOW_US + MAINTENANCE_US)
+    assert reason(found) == (Reason.PRESSURE, NOW_US + LATER_US)
     assert doing in found.skipped[0].detail
 
 
@@ -135,7 +135,7 @@ def test_another_volumes_disk_may_be_busy() -> None:
     assert [skip.reason for skip in found.skipped] == [Reason.PRESSURE]
 
 
-BATTERY = (Reason.BATTERY, NOW_US + BATTERY_US)
+BATTERY = (Reason.BATTERY, NOW_US + LATER_US)
 QUIET = (Reason.QUIET_HOURS, 1_700_002_800 * SECOND_US)  # NOW_US is 22:13:20 UTC on a Tuesday
 
 
