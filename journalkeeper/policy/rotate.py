@@ -104,19 +104,6 @@ class Question:
         return Skip(self.instance.directory, reason, detail, until_us)
 
 
-def veto_without_journald(question: Question) -> Skip | None:
-    """Veto a rotation if no journald of this machine that accepts requests writes here, else return None."""
-    if question.instance.rotatable:
-        return None
-    return question.skip(Reason.NO_JOURNALD, "no journald that accepts requests writes to this directory")
-
-
-def veto_unknown_format(question: Question) -> Skip | None:
-    """Veto a rotation that would archive a file of an unknown format: its price is unknown. Else return None."""
-    found = [file.path for file in question.actives if file.problem is Reason.UNKNOWN_FORMAT]
-    return question.skip(Reason.UNKNOWN_FORMAT, f"{found[0]} has a format that is unknown") if found else None
-
-
 def veto_excess_rotations(question: Question) -> Skip | None:
     """Veto a rotation when RotationsPerDay= was reached in the last 24 hours. The rotations of this plan count."""
     allowed = question.cases.config.budget.rotations_per_day
@@ -149,10 +136,13 @@ def veto_by_retention(question: Question, part: float = 1) -> Skip | None:
 
 def _find_veto(question: Question) -> Skip | None:
     instance, cases = question.instance, question.cases
+    if not instance.rotatable:
+        return question.skip(Reason.NO_JOURNALD, "no journald that accepts requests writes to this directory")
+    unknown = [file.path for file in question.actives if file.problem is Reason.UNKNOWN_FORMAT]
+    if unknown:  # the price is unknown
+        return question.skip(Reason.UNKNOWN_FORMAT, f"{unknown[0]} has a format that is unknown")
     return (
-        veto_without_journald(question)
-        or veto_unknown_format(question)
-        or postpone_failed_change(instance, cases.host)
+        postpone_failed_change(instance, cases.host)
         or veto_by_retention(question)
         or veto_excess_rotations(question)
         or deferral.wait_for_window(instance.directory, cases.windows[instance.directory])  # a rotation syncs the file
