@@ -49,24 +49,18 @@ def look(bed: Bed, path: Path, iops: int) -> dict[str, str]:
     }
 
 
-def age(bed: Bed, wanted: int) -> Path:
-    """Log and flush until the active file has `wanted` extents, then let journald archive it."""
-    flushes = age_until(bed, wanted, lambda _: None)
-    archive = bed.journald.rotate()
-    # journald keeps an archive mapped for some time, and mapped pages are not dropped from memory
-    bed.journald.stop()
-    bed.journald.start()
-    bed.journald.age(2)
-    say(f"  {flushes} real flushes of 40 messages each, then a rotation")
-    return archive
-
-
 def show(directory: Path, wanted: int, iops: int | None) -> int:
     """Show the whole demonstration. Return 0 if nothing was lost, else 1."""
     say("1. a btrfs in a file and a journald of its own (the machine's are not touched)")
     with beds.bed("SystemMaxFileSize=256M", "SystemMaxUse=1G", size="3G", parent=directory) as bed:
         say(f"2. ageing its journal to at least {wanted} extents, which takes up to a minute")
-        archive = age(bed, wanted)
+        flushes = age_until(bed, wanted, lambda _: None)
+        archive = bed.journald.rotate()
+        # journald keeps an archive mapped for some time, and mapped pages are not dropped from memory
+        bed.journald.stop()
+        bed.journald.start()
+        bed.journald.age(2)
+        say(f"  {flushes} real flushes of 40 messages each, then a rotation")
         limit = find_throttle(bed.volume, iops)
         say("3. reading it cold")
         before = look(bed, archive, limit)

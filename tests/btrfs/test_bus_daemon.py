@@ -60,11 +60,6 @@ def read(bus: PrivateBus, name: str) -> Any:
     return busctl(bus, "get-property", names.BUS_NAME, names.MANAGER_PATH, names.MANAGER, name)
 
 
-def over(bus: PrivateBus, job: str) -> bool:
-    done = bus.run("busctl", f"--address={bus.address}", "introspect", names.BUS_NAME, job)
-    return done.returncode != 0
-
-
 class Ear:
     """All signals of the service, as `busctl monitor` shows them."""
 
@@ -132,7 +127,8 @@ def test_a_pause_holds_the_services_own_work_and_no_job(
     path = put(machine, journal_bytes)
     before = extents(path)
     job = call(bus, "Defragment", "asst", "0", "", "1")
-    assert eventually(lambda: over(bus, job))
+    introspect = ("busctl", f"--address={bus.address}", "introspect", names.BUS_NAME, job)
+    assert eventually(lambda: bus.run(*introspect).returncode != 0)
     assert extents(path) == before
     assert read(bus, "State") == "paused"
     call(bus, "Pause", "t", "200000")

@@ -72,13 +72,8 @@ def tarball(release: str) -> Path:
 
 
 def unpack(packed: Path, root: Path) -> None:
-    """Unpack a tarball into the empty directory `root`, with this machine's settings for its registries."""
+    """Unpack a tarball into the empty directory `root`, with this machine's proxies, indexes and certificates."""
     subprocess.run(["tar", "--zstd", "-xpf", packed, "-C", root, "--xattrs", "--acls"], check=True)
-    lend_registries(root)
-
-
-def lend_registries(root: Path) -> None:
-    """Give apt and pip inside `root` this machine's proxies, indexes and certificates."""
     settings = _output("apt-config", "dump").splitlines()
     wanted = [line for line in settings if line.lower().startswith(("acquire::http", "acquire::retries"))]
     (root / "etc/apt/apt.conf.d/80host").write_text("".join(f"{line}\n" for line in wanted))

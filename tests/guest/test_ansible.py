@@ -64,11 +64,6 @@ def command(control: Control, line: str, *words: str) -> Played:
     return done
 
 
-def list_changes(host: Guest) -> str:
-    """Return the paths that changed on a host since `touch /run/before`, and its units of journalkeeper that run."""
-    return host.shell(f"{CHANGES} || true; systemctl list-units --no-legend 'journalkeeper*'")
-
-
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Run the page's commands on fresh hosts."""
@@ -87,7 +82,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         install, check, play = COMMANDS.splitlines()
         command(control, install)
         checked = command(control, check)
-        changes = [list_changes(host) for host in hosts]
+        seen = f"{CHANGES} || true; systemctl list-units --no-legend 'journalkeeper*'"
+        changes = [host.shell(seen) for host in hosts]
         yield Fleet(hosts, control, checked, command(control, play, "-v"), changes)
 
 
