@@ -28,7 +28,7 @@ from journalkeeper.health.finding import judge
 from journalkeeper.health.verdict import HEALTH, describe_absence, describe_files, describe_foreign, describe_next_run
 from journalkeeper.history.state import is_locked
 from journalkeeper.model.manager import Finding, Manager
-from journalkeeper.model.run import Counters, Run, Totals, Wait, long
+from journalkeeper.model.run import Counters, Run, Totals, Wait, list_long_waits
 from journalkeeper.model.schema import Count, Sometimes
 from journalkeeper.model.sentences import BY
 from journalkeeper.model.units import escape, format_span, pluralize, spell_size
@@ -78,7 +78,7 @@ def run(_args: argparse.Namespace, context: Context) -> int:
         written_day_bytes=record and record.written_day_bytes,
         totals=tuple({one.instance: one for one in record.totals}.values()) if record else (),
         service=evidence.service if isinstance(evidence.service, Manager) else None,
-        waiting=record and tuple(long(record.waiting, evidence.now_us)),
+        waiting=record and tuple(list_long_waits(record.waiting, evidence.now_us)),
         saving=record and record.counters,
         fine=verdict and verdict.health == "ok",
         verdict=headline,

@@ -31,7 +31,7 @@ from journalkeeper.health.evidence import (
 from journalkeeper.health.finding import FIRST_LOOK, Answers, list_names, problem
 from journalkeeper.model import Reason, Volume
 from journalkeeper.model.manager import Facts, Manager
-from journalkeeper.model.run import long
+from journalkeeper.model.run import list_long_waits
 from journalkeeper.model.units import DAY_US, HOUR_US, MINUTE_US, format_span, pluralize, spell_size
 
 LAST_RUN_US: Final = 2 * DAY_US
@@ -282,7 +282,7 @@ def keeper_starved(present: Present, now_us: int) -> Answers:
 
     One problem for all files, with the longest wait in days and up to three reasons.
     """
-    if waits := long(present.waiting, now_us):
+    if waits := list_long_waits(present.waiting, now_us):
         oldest_us, reasons = now_us - waits[0].since_us, sorted({wait.reason for wait in waits})
         have = f"{pluralize(len(waits), 'file')} {'has' if len(waits) == 1 else 'have'} waited"
         sentence = f"{have} for {format_span(oldest_us // DAY_US * DAY_US)} for work ({list_names(reasons)})."

@@ -110,6 +110,7 @@ def run_bookkeeping(task: Callable[[], object], prefix: str = "") -> list[str]:
 
 
 def _describe_with_calls(error: Exception) -> str:
+    """Return the type, at most WORDS characters of the message, and the FRAMES innermost calls, in one line."""
     words = " ".join(f"{type(error).__name__}: {error}".split())
     calls = [f"{one.f_code.co_name} ({one.f_code.co_filename}:{line})" for one, line in walk_tb(error.__traceback__)]
     return f"{words[:WORDS]} in {', called from '.join(calls[: -FRAMES - 1 : -1])}"

@@ -237,17 +237,14 @@ class Plan(NamedTuple):
     """Rows that the service left out, because its answer would be too long."""
 
     def end_after(self, begun: int) -> Plan:
-        """Return the plan of a run that ended early: all but the first `begun` actions are skips with NOT_BEGUN."""
+        """Return the plan of a run that ended early: all but the first `begun` actions are delayed (NOT_BEGUN)."""
         ended = "the run ended before this action"
         left = (one.skip(Reason.NOT_BEGUN, ended, puts_off=True) for one in self.actions[begun:])
         return self._replace(actions=self.actions[:begun], skipped=(*self.skipped, *left))
 
     @property
     def wake_at_us(self) -> int | None:
-        """The earliest time (CLOCK_REALTIME) at which a postponed action may become possible.
-
-        None if every postponed action waits for an event.
-        """
+        """The earliest `until_us` (CLOCK_REALTIME) of the skips, None if every one waits for an event."""
         return min((skip.until_us for skip in self.skipped if skip.until_us is not None), default=None)
 
 

@@ -131,8 +131,8 @@ def is_long(wait: Wait, now_us: int) -> bool:
     return now_us - wait.since_us > LONG_US
 
 
-def long(known: Iterable[Wait], now_us: int) -> list[Wait]:
-    """Return those waits that exceed a day, the longest first."""
+def list_long_waits(known: Iterable[Wait], now_us: int) -> list[Wait]:
+    """Return the waits of more than a day, the longest first."""
     return sorted((one for one in known if is_long(one, now_us)), key=lambda one: (one.since_us, one.path))
 
 
@@ -190,13 +190,16 @@ class Report(NamedTuple):
 
     @property
     def is_interrupted(self) -> bool:
-        """True if the run ended before its plan did."""
+        """True if an outcome or a skip has the reason INTERRUPTED or NOT_BEGUN."""
         reasons = {*(one.reason for one in self.outcomes), *(one.reason for one in self.skipped)}
         return not reasons.isdisjoint((Reason.INTERRUPTED, Reason.NOT_BEGUN))
 
 
 def decode_report(written: Mapping[str, Any]) -> Report:
-    """Return the report that `to_json` made this of. Raises: KeyError, TypeError, ValueError for any other object."""
+    """Return the report that `to_json` made this of; its plan has only skips.
+
+    Raises: KeyError, TypeError, ValueError for any other object.
+    """
     plan = {"window": {}, "actions": (), "skipped": written["skipped"], "omitted": written.get("omitted")}
     return parse_record(Report, {**written, "plan": plan})
 

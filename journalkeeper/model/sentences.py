@@ -33,7 +33,9 @@ MACHINE_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 def short_name(path: str) -> str:
-    """Return the name of the journal file at `path`, with its directory's unless it is an archive of a machine."""
+    """Return the name of the file at `path`, with its directory's unless it is unique: it begins with a machine id, or
+    is an archive (@) in a directory whose name is one.
+    """
     directory, name = posixpath.split(path)
     parent = posixpath.basename(directory)
     unique = "@" in name and MACHINE_ID.fullmatch(parent)
@@ -41,7 +43,8 @@ def short_name(path: str) -> str:
 
 
 def describe_outcome(outcome: Outcome, name: str = "") -> str:
-    """Return the sentence for an outcome: "compressed NAME: 3.7 MiB to 576 KiB on disk, 3,046 to 46 extents".
+    """Return the sentence for an outcome: "compressed NAME: 3.7 MiB to 576 KiB on disk, 3,046 to 46 extents", or "did
+    not compress NAME (REASON): DETAIL".
 
     `name` replaces the short name of the file, or the path of the directory. Names and details are not escaped.
     """

@@ -65,7 +65,7 @@ _SPAN_TERM = (
 
 
 def parse_size(text: str) -> int:
-    """Return the number of bytes of a size such as "1G 512M" or "1.5G". K is 1024 bytes.
+    """Return the number of bytes of a size such as "1G 512M" or "1.5G", larger units first. K is 1024 bytes.
 
     Raises: ValueError with the permitted forms, also for a sum beyond 2^64-1. Source: systemd's parse_size().
     """
@@ -156,7 +156,7 @@ def format_size(size_bytes: int) -> str:
 
 
 def format_exact(number: int, units: Mapping[str, int] = SIZE_UNITS) -> str:
-    """Return a number in the largest of `units` that divides it: "4G", "512M", "100K", "7B"."""
+    """Return a number in the largest of `units` that divides it: "4G", "512M", "100K", "7B"; "0"."""
     suffix, unit = next((one for one in units.items() if number and number % one[1] == 0), ("", 1))
     return f"{number // unit}{suffix}"
 

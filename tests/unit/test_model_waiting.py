@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from journalkeeper.model import Action, Outcome, Plan, Reason, Result, Skip, Verb
-from journalkeeper.model.run import LONG_US, RESTS, Wait, find_waits, long
+from journalkeeper.model.run import LONG_US, RESTS, Wait, find_waits, list_long_waits
 from tests.hosts import NOW_US, file, outcome
 
 RESTED = [(reason, was) for reason in Reason if reason in RESTS for was in ("budget", "interrupted", "not-begun")]
@@ -49,4 +49,4 @@ def test_an_action_that_did_not_begin_waits_and_is_no_outcome() -> None:
 
 def test_a_wait_of_more_than_a_day_is_long() -> None:
     day, more = Wait("/a", NOW_US - LONG_US, "budget"), Wait("/b", NOW_US - LONG_US - 1, "pressure")
-    assert long([day, more], NOW_US) == [more]
+    assert list_long_waits([day, more], NOW_US) == [more]
