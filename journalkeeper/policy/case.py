@@ -50,7 +50,7 @@ class Case:
     @property
     def other_compression(self) -> bool:
         """True if the request asks for a compression that the last rewrite of this archive did not use, and that is
-        possible.
+        possible. False for NOCOW files, and without a last rewrite.
         """
         past = self.past
         if self.request.compress is None or self.obstacle or not self.at_rest or self.file.nocow:
@@ -83,7 +83,7 @@ class Cases:
             self.below.setdefault(file.directory, []).append(file)
 
     def list_rotatable(self, directory: str) -> list[JournalFile]:
-        """Return the active files in `directory` that a rotation archives, including files with a problem."""
+        """Return the active files of `directory` that a rotation archives, not remote ones but those with a problem."""
         return [one for one in self.below.get(directory, ()) if one.kind is Kind.ACTIVE and one.owner != "remote"]
 
 

@@ -104,6 +104,7 @@ def propose(case: Case) -> Action | Skip:
 
 
 def _judge_archive(case: Case) -> Action | Skip:
+    """Return a rewrite if the file is NOCOW, if the request asks for other compression, or if there is a gain."""
     file, compression = case.file, case.compression
     if file.nocow:
         return _plan_whole_file(case, Verb.REWRITE, Reason.NOCOW_ARCHIVE)
@@ -143,6 +144,7 @@ def _find_archive_gain(case: Case, compression: Compression | None) -> Reason | 
 
 
 def _count_extents_after(file: JournalFile, compression: Compression | None) -> int:
+    """Return the ideal number of extents after a rewrite. Only a file that becomes compressed can get more than now."""
     ideal = ideal_extents(file.extents.data_bytes, compressed=compression is not None or file.compressed)
     return ideal if compression is not None and not file.compressed else min(ideal, file.extents.total)
 
@@ -171,7 +173,9 @@ def _plan_whole_file(case: Case, verb: Verb, reason: Reason) -> Action:
 
 
 def _judge_active(case: Case) -> Action | Skip:
+    """Return the defragmentation of the costly MiBs, or a Skip. If AllowUnshare= excludes all, it has them all."""
     file = case.file
+    # If AllowUnshare= excludes all, the veto against shared data needs to know that they would pay.
     costly = find_costly_mibs(file, case.config, case.allow_unshare) or find_costly_mibs(file, case.config)
     count = f"{pluralize(file.extents.total, 'extent')} in {file.size_bytes / MIB:.0f} MiB"
     if not costly:
@@ -225,5 +229,5 @@ def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> b
 
 
 def becomes_compressed(file: JournalFile, config: Config) -> bool:
-    """Return whether the file would be compressed after a rewrite. A compressed file stays compressed."""
+    """Return whether the file would be compressed after a rewrite: as it is now, or an archive as configured."""
     return file.compressed or (file.kind is not Kind.ACTIVE and parse_compression(config.defrag.compress) is not None)

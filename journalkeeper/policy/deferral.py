@@ -62,7 +62,7 @@ def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: O
 
 
 def postpone_retry(path: str, last: Refusal | None, now_us: int) -> Skip | None:
-    """Return a Skip with the reason of the `last` failure on `path` until its retry delay is over, else None."""
+    """Return a Skip with the `last` failure until AGAIN_US after it, sooner in a new outage; else None."""
     if last is None:
         return None
     delay_us = min(AGAIN_US, SOON_US << last.tries - 1) if last.reason in OUTAGES else AGAIN_US

@@ -178,7 +178,7 @@ class FlushTimer:
         self._try_enter(clue, Span(self._armed.earliest_us, since.latest_us) if is_armed else since)
 
     def note_append(self, heard_us: int) -> None:
-        """Record an append that inotify reported at `heard_us`, up to COALESCED_US late."""
+        """Record an append, reported at `heard_us` and up to COALESCED_US earlier. Without a timer, plan a look."""
         if not self.has_timer:
             self._untimed_look_us = self._untimed_look_us or heard_us + RARELY_US
             return
@@ -278,7 +278,7 @@ class FlushTimer:
         self._asked_us = now_us
 
     def note_sync(self, before_us: int, now_us: int) -> None:
-        """Record that a requested sync is over, and that the unknown timer started between `before_us` and `now_us`."""
+        """Record a requested sync: an unknown timer started between `before_us` and `now_us`; a known one stays."""
         self._try_enter(Clue.SYNC, Span(before_us, now_us))
         self._armed = NEVER
         self._looked = self._looked._replace(at_us=now_us, blocks={})

@@ -82,7 +82,7 @@ class Loss(NamedTuple):
 
 
 def find_full_file_bytes(files: Iterable[JournalFile], max_file_bytes: int) -> int:
-    """Return the size at which journald ends a file next to `files`. `max_file_bytes` is SystemMaxFileSize=."""
+    """Return the size at which journald ends a file: the known median, at most (or if unknown) SystemMaxFileSize=."""
     ends = [file.full_bytes for file in files if file.full_bytes]
     return min(max_file_bytes, max(MIB, round(median(ends)))) if ends else max_file_bytes
 

@@ -39,7 +39,10 @@ def find_snapshots(instance: Instance, volume: Volume, host: Host) -> str:
 
 
 def decide(instance: Instance, volume: Volume | None, cases: Cases) -> Action | Skip | None:
-    """Return the action that makes the directory NOCOW, a Skip with the reason against it, or None if unwanted."""
+    """Return the action that makes the directory NOCOW, or a Skip. None for Nocow=no and an unknown volume.
+
+    A directory that is NOCOW already has a Skip if `auto` would not set the attribute, else None.
+    """
     wanted, host = cases.config.nocow.nocow, cases.host
     if wanted == "no" or volume is None:
         return None
@@ -70,6 +73,7 @@ def _find_doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason,
 
 
 def _find_obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | None) -> Skip | None:
+    """Return a Skip for `doubt`, or because C has no effect (nodatacow) or cannot be set (read-only, chattr +c, +m)."""
     where = instance.directory
     if "nodatacow" in volume.options:
         return Skip(where, Reason.IDEAL, "mounted with nodatacow: new files are NOCOW without an attribute")

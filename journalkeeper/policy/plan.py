@@ -71,6 +71,7 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
 
 
 def _put_off(action: Action, reason: Reason, detail: str, until_us: int) -> Skip:
+    """Return the Skip that delays `action`. A delayed rotation is listed under its directory."""
     skip = action.skip(reason, detail, until_us, puts_off=True)
     return skip._replace(path=action.target.directory, extents=0) if action.action is Verb.ROTATE else skip
 
@@ -86,6 +87,7 @@ def _decide_by_instance(file_actions: Sequence[Action], cases: Cases) -> list[Ac
 
 
 def _decide_on_directory(question: rotate.Question, file_actions: Sequence[Action]) -> list[Action | Skip]:
+    """Return the decisions on +C and on rotation, if there are any. No rotation comes before +C that is STARTING."""
     instance, cases = question.instance, question.cases
     volume = cases.volumes.get(instance.device)
     attribute = nocow.decide(instance, volume, cases)
@@ -110,7 +112,7 @@ def _judge_file(file: JournalFile, cases: Cases) -> tuple[Skip | None, Action | 
 
 
 def _judge_case(case: Case) -> tuple[Skip | None, Action | None]:
-    """Return (skip, action) for one file: the reason not to work on it now, and the rewrite that pays."""
+    """Return (skip, action): why not to work on the file now, and the rewrite that pays, None after a rule's veto."""
     against = vetoes(case)
     veto = next(against, None)
     if veto is not None and veto.reason not in UNLESS_IDLE:
@@ -144,6 +146,7 @@ def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
 
 
 def _make_sort_key(host: Host, action: Action) -> tuple[int, float, str]:
+    """Put work that an earlier run left (LEFT) first, then the most removed extents per written byte."""
     saved = action.extents_before - action.extents_expected
     left = LEFT.get(host.waiting.get(action.path, ""), len(LEFT))
     return left, -saved / max(1, action.bytes_to_write), action.path

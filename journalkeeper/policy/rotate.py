@@ -119,7 +119,8 @@ def veto_excess_rotations(question: Question) -> Skip | None:
 def veto_by_retention(question: Question, part: float = 1) -> Skip | None:
     """Veto a rotation that costs more of the history than this part of HistoryLoss=, or an unknown part of it.
 
-    journald deletes an archive when its first entry is too old, with all later entries in it.
+    MaxRetentionSec= vetoes, too, unless MaxFileSec= is set and not longer: journald deletes an archive when its first
+    entry is too old, with all later entries in it.
     """
     retention_us = question.instance.max_retention_us
     if retention_us not in {0, INFINITY_US} and not 0 < question.instance.max_file_us <= retention_us:
@@ -135,6 +136,7 @@ def veto_by_retention(question: Question, part: float = 1) -> Skip | None:
 
 
 def _find_veto(question: Question) -> Skip | None:
+    """Return the first reason against a wanted rotation: journald, file format, failures, history, limits, window."""
     instance, cases = question.instance, question.cases
     if not instance.rotatable:
         return question.skip(Reason.NO_JOURNALD, "no journald that accepts requests writes to this directory")
@@ -152,7 +154,8 @@ def _find_veto(question: Question) -> Skip | None:
 def decide_rotation(question: Question, file_actions: Sequence[Action], *, nocow: bool) -> Action | Skip | None:
     """Return the rotation of the instance, a Skip with the reason against it, or None if no rotation is wanted.
 
-    `nocow` is True if new files become NOCOW, as the configuration demands. `file_actions` are the actions on files.
+    A rotation into NOCOW comes before a cheaper one. `nocow` is True if new files become NOCOW, as the configuration
+    demands. `file_actions` are the actions on files.
     """
     answer = _rotate_into_nocow(question) if nocow else None
     if not isinstance(answer, Action):
@@ -240,6 +243,7 @@ def price_of_rotation(question: Question, threshold: int) -> float:
 
 
 def _count_immediate_bytes(question: Question) -> int:
+    """Return the bytes of the new files' tables, and of the data of NOCOW files, which journald copies."""
     tables = len(question.actives) * (question.max_file_bytes // TABLE_SHARE)
     return tables + sum(file.extents.data_bytes for file in question.actives if file.nocow)
 

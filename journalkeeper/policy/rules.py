@@ -102,7 +102,10 @@ def veto_unfinished_archive(case: Case) -> Skip | None:
 
 
 def veto_repeated_rewrite(case: Case) -> Skip | None:
-    """Veto another rewrite if the file did not change since the last one, or if the last one saved too little."""
+    """Veto another rewrite of an archive that did not change, and of an active file if the last one saved too little.
+
+    More extents (`_find_least_growth`) or a request for another compression end the veto.
+    """
     past, file = case.past, case.file
     if past is None or past.verb is Verb.ROTATE or case.other_compression:
         return None
@@ -124,7 +127,7 @@ def veto_repeated_rewrite(case: Case) -> Skip | None:
 
 
 def _find_least_growth(case: Case, past: Past) -> int:
-    """Return how many extents the file must have gained since the rewrite `past` for another one."""
+    """Return the extents to gain after `past`: MinExtents=, or ExtentsPerMiB= per MiB that it wrote if active."""
     defrag = case.config.defrag
     if case.at_rest:
         return defrag.min_extents

@@ -152,7 +152,8 @@ class Reading(NamedTuple):
 def advise(reading: Reading, limits: WindowSection) -> Advice:
     """Return the advice for the load in `reading` under `limits`, IntakeDelayMaxSec= and PressureMax=.
 
-    An unknown value exceeds no limit, and PressureMax=100% is no limit.
+    A due flush or a load above a limit gives PAUSE, a load above half of it SLOW_DOWN. Maintenance, or pauses of more
+    than PATIENCE_US, give GIVE_UP. An unknown value exceeds no limit, and PressureMax=100% is no limit.
     """
     if reading.maintenance or reading.paused_us > PATIENCE_US:
         return Advice.GIVE_UP
