@@ -62,9 +62,10 @@ Source: fs/btrfs/defrag.c, defrag_get_extent (6.18: `not_found`) and defrag_coll
 
 
 def defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
-    """Defragment ranges of an active file until `pace` ends, and return the planned number of extents.
+    """Defragment ranges of an active file until `pace` ends, and wait a moment for the new extents in its map.
 
-    Only the dirty pages of these ranges are written.
+    Return the planned number of extents of the whole file, also after an early end. Of the dirty pages, only those of
+    the ranges are written. The action's compression is used.
 
     Raises: OSError as btrfs.defrag; finished pieces stay finished.
     """
@@ -117,8 +118,8 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
 def _find_left(fd: int, action: Action, expected: int, before: array[int], extents: int) -> Iterable[tuple[int, int]]:
     """Return (offset, length) of the data that should have moved, but has the same place as in `before`.
 
-    `before` has four numbers per Extent: 32 bytes instead of 300, because a file can have a million extents. The kernel
-    keeps long extents on purpose, unless it compresses.
+    `before` has four numbers per Extent: 32 bytes instead of 300, because a file can have a million extents. Without
+    compression the kernel keeps long extents on purpose, so nothing is left after a useful rewrite, except of PINNED.
     """
     everything = parse_compression(action.compress) is not None or action.reason is Reason.PINNED
     if not everything and not is_useless_rewrite(len(before) // 4, expected, extents):

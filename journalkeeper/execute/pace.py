@@ -60,7 +60,7 @@ class Pace:
             self.tell(length)
 
     def iterate_reads(self, ranges: Iterable[Range], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
-        """Yield (offset, length) of each piece to read, until `ask` returns a reason to end. None counts as written."""
+        """Yield (offset, length) of pieces to read, until `ask` returns a reason to end. None is timed or counted."""
         for part in ranges:
             offset, end = part.offset, part.offset + part.length
             while offset < end:

@@ -81,7 +81,7 @@ def _give_owner(copy: int, status: os.stat_result) -> None:
 
 
 def _strip_attributes(original: int, copy: int) -> None:
-    """Remove from `copy` the attributes that its directory or mount gave it, such as a default ACL.
+    """Remove from `copy` the xattrs and inode flags of its directory or mount, such as a default ACL and NOCOW.
 
     Setting NOCOW and clearing it again enables checksums on a mount with nodatasum (fs/btrfs/ioctl.c,
     btrfs_fileattr_set), but not on each kernel: on 6.12 and 7.2 the copy stays without checksums (measured).
@@ -131,19 +131,17 @@ def _write_all(fd: int, data: bytes, offset: int) -> None:
 
 
 def copy_attributes(original: int, copy: int, status: os.stat_result) -> None:
-    """Give the copy the original's mode, FLAGS_KEPT, xattrs (with the ACL) and the times of `status`.
-
-    The mtime note is left out, because it describes only the original inode.
-    """
+    """Give the copy the original's mode, FLAGS_KEPT, xattrs (with the ACL) and the times of `status`."""
     os.fchmod(copy, status.st_mode & 0o7777)
-    kept = _read_flags(original)
-    if kept != _read_flags(copy):
+    kept = _read_kept_flags(original)
+    if kept != _read_kept_flags(copy):
         inode.set_flags(copy, inode.get_flags(copy) & ~FLAGS_KEPT | kept)
     _copy_xattrs(original, copy)
     os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _copy_xattrs(original: int, copy: int) -> None:
+    """Raises: Refused if the process may not set an xattr; OSError."""
     for name, value in _read_xattrs(original).items():
         try:
             os.setxattr(copy, name, value)
@@ -151,7 +149,7 @@ def _copy_xattrs(original: int, copy: int) -> None:
             raise Refused(Reason.REFUSED, f"a copy cannot be given {name}: {NEEDED.get(name, NEEDED[''])}") from error
 
 
-def _read_flags(fd: int) -> int:
+def _read_kept_flags(fd: int) -> int:
     return inode.get_flags(fd) & FLAGS_KEPT
 
 
@@ -194,7 +192,7 @@ def _read_attributes(fd: int) -> dict[str, object]:
     status = os.fstat(fd)
     return {
         "attributes": _read_xattrs(fd),
-        "flags": _read_flags(fd),
+        "flags": _read_kept_flags(fd),
         "owner and mode": (status.st_uid, status.st_gid, status.st_mode),
         "size and time of change": (status.st_size, status.st_mtime_ns),
     }

@@ -55,7 +55,7 @@ class Runner:
     def synchronize(self, instances: Sequence[Instance]) -> list[str]:
         """Ask the journald of each instance for a sync, to learn when its next flush is due: seconds each.
 
-        Return an error sentence for each journald that failed to answer or refused.
+        Return an error sentence for each journald that failed to answer or refused. After a stop ask no further one.
         """
         troubles: list[str] = []
         for instance in instances:
@@ -91,7 +91,7 @@ class Runner:
             yield action, done
 
     def _execute_throttled(self, action: Action, seen: Seen, meter: Meter) -> Done:
-        """Execute one action with a new throttle."""
+        """Execute one action with a new throttle, and note the slowest piece of an active file."""
         pace = Pace(
             most_bytes=self.config.defrag.chunk_bytes,
             piece_us=self._choose_piece_us(action),
@@ -192,7 +192,7 @@ class Throttle:
         )
 
     def _rest(self, length_s: float) -> None:
-        """All load during the rest is that of other programs, because our own work is written back before."""
+        """Sleep, and store how busy the disk was: by other programs, because our own work is written back before."""
         self._busy_percent = measure_busy_percent((self._uuid,), length_s).get(self._uuid)
         self._rested_s = time.monotonic()
 
