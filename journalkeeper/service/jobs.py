@@ -118,7 +118,7 @@ class Jobs:
         job = self._last if self._last is not None and self._last.number == number else self.find(number)
         await job.over.wait()
         if isinstance(job.outcome, Exception):
-            raise job.outcome
+            raise job.outcome.with_traceback(None)  # each raise adds frames to it, which keep all that they hold
         return job.outcome
 
     async def close(self) -> None:
