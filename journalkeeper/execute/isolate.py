@@ -315,8 +315,8 @@ def find_lost(path: str) -> str | None:
     with suppress(OSError):  # ENODATA; or the filesystem has no attributes
         uuid = os.getxattr(parent, ISOLATED.format(name))
         for used in glob.iglob(JOURNALS):
-            with suppress(OSError):  # it is no subvolume, or the process has ended
-                if volume.read_uuid(used) == uuid:
+            with suppress(OSError), opening.hold(os.open(used, os.O_DIRECTORY)) as fd:  # a FIFO would never open
+                if volume.read_uuid(fd) == uuid:
                     raise KeeperError(f"{path}: its subvolume is {layout.TOP} for {_name_process(used)} and stays")
         if place := volume.find_subvolume(parent, uuid):
             return place

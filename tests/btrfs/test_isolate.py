@@ -572,6 +572,20 @@ def test_the_journal_of_a_running_system_is_not_taken_away(
     assert describe(running) == before
 
 
+def test_a_process_with_a_fifo_as_its_journal_does_not_hold_up_isolate(
+    rolled_back: tuple[Path, dict[str, object]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Any user can have a root of his own, with user_namespaces(7)."""
+    journal, before = rolled_back
+    os.mkfifo(tmp_path / "journal")
+    monkeypatch.setattr(isolate, "JOURNALS", f"{tmp_path}/journal")
+    with subprocess.Popen(["sh", "-c", f"sleep 5; : <>{tmp_path}/journal"]) as writer:
+        assert call("--apply", "-D", journal) == 0
+        assert writer.poll() is None
+        writer.kill()
+    assert describe(journal) == before
+
+
 SYSTEMCTL = """\
 #!/bin/sh -e
 top={journal}
