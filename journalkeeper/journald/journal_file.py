@@ -130,6 +130,7 @@ def parse_header(data: bytes, size_bytes: int) -> Header:
 
 
 def _check_offset(what: str, offset: int, first: int, last: int) -> None:
+    """Raise HeaderError unless `offset` is 0 (none), or a multiple of 8 from `first` to `last`."""
     if offset and (offset & 7 or not first <= offset <= last):
         raise HeaderError(f"{what} at {offset}, outside of {first} to {last} or not a multiple of 8")
 

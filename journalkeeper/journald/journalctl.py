@@ -132,7 +132,7 @@ def _find_denial(messages: str) -> NeedsRootError | None:
 
 
 def decode_text(value: Any) -> str:
-    """Return the text of a field's value, the first of several; "" if the entry lacks it or journalctl left it out."""
+    """Return the text of a value, decoded from bytes, the first of several; "" if it is missing or was left out."""
     if isinstance(value, list):
         if all(isinstance(one, int) for one in value):
             return bytes(one & 0xFF for one in value).decode(errors="surrogateescape")
@@ -141,7 +141,7 @@ def decode_text(value: Any) -> str:
 
 
 def parse_number(value: Any) -> int | None:
-    """Return the number in a field's value, or None if it is not a decimal number of at most 18 digits."""
+    """Return the number of a field's value: of an int, or of a text of at most 18 decimal digits; else None."""
     if isinstance(value, int):
         return value
     digits = decode_text(value)

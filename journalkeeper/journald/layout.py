@@ -108,6 +108,7 @@ def classify(name: str) -> Name | None:
 
 
 def _find_owner(stem: str) -> str:
+    """Return the owner of a Name: "remote" if `stem` is neither "system" nor "user-UID"."""
     if stem == "system":
         return "system"
     user = _USER.match(stem)
@@ -120,9 +121,10 @@ def is_leftover(name: str) -> bool:
 
 
 def find_directories(top: str = TOP) -> list[Directory]:
-    """Return the journal directories at `top`: first `top` itself, then those below it, sorted by path.
+    """Return the journal directories at `top`: those below it by their names, sorted by path.
 
-    At most MOST_FILES subdirectories count. Only `top` may be a link; the paths in the result are resolved.
+    `top` itself comes first if it has such a name, or contains journal files. At most MOST_FILES subdirectories
+    count. Only `top` may be a link; the paths in the result are resolved.
 
     Raises: FileError if `top` cannot be listed: EACCES, ENOTDIR.
     """
@@ -175,10 +177,10 @@ def _parse_directory(path: str, name: str) -> Directory | None:
 
 
 def list_directory(directory: str | int) -> Listing:
-    """Return the journals and leftovers in a directory, unsorted; of each, the MOST_FILES of the highest rank. Empty if
-    it vanished.
+    """Return the journals and leftovers in a directory, unsorted; none if it vanished.
 
-    Only names are read: the caller checks whether each is a regular file.
+    Of the journals, the highest ranks are kept, up to MOST_FILES and MOST_NAME_BYTES. Only names are read: the caller
+    checks whether each is a regular file.
 
     Raises: FileError if the directory cannot be listed: EACCES.
     """
