@@ -127,8 +127,8 @@ class Engine:
             return planned._replace(notices=record.ignored)
 
     def _see_and_plan(self, request: Request, record: Record, *, marked: bool) -> tuple[Seen, Host, Plan]:
-        """Return a look, its host and its plan. A plan for active files is made again from maps that are read now, and
-        a plan with actions from the load of the disks. `marked` also shows whether --now would make a skip an action.
+        """Return a look, its host and its plan. In the service, a plan for active files is made again from new maps.
+        A plan with actions is made again with the load of the disks. `marked` also shows which skips --now would end.
         """
         seen, host, chosen = self._plan_once(request, record)
         on_active = (one for one in chosen.actions if one.is_on_active_file or one.action is Verb.ROTATE)
@@ -225,7 +225,10 @@ class Engine:
         return record
 
     def _store_counts_if_due(self, record: Record, host: Host, request: Request, *, at_once: bool) -> None:
-        """Without `at_once`, the service stores them once an hour: a commit costs 14 I/Os. Raises: KeeperError."""
+        """Store the extent counts of all files `at_once`, in the service also once an hour: a commit costs 14 I/Os.
+
+        A command with named files stores none. Raises: KeeperError.
+        """
         due = at_once or (self._follows and time.monotonic() - self.memory.records.observed_s >= HOUR_S)
         if due and (self._follows or not request.paths):
             record.store_counts(now_us(), host._replace(files=self.memory.seen.files))
@@ -236,7 +239,7 @@ class Engine:
     ) -> None:
         """Update the extent counts and the waiting files, and delete old rows of the history.
 
-        The history gets only waits of at least an hour, because each commit costs 14 I/Os.
+        The history gets only waits of at least an hour or in LEFT, because each commit costs 14 I/Os.
 
         Raises: KeeperError if the history cannot be read or written.
         """
@@ -310,6 +313,7 @@ class Engine:
         return compose_margin_us(self.config.window.margin_us, self.memory.slowest.get_us())
 
     def _make_host(self, seen: Seen, record: Record) -> Host:
+        """Return the host at `seen`. Its `past` is read from the history only after new runs or for other files."""
         now = now_us()
         time.tzset()  # QuietHours= are local; a host that travels gets another /etc/localtime
         here = {
@@ -343,6 +347,7 @@ class Engine:
         return find_rest(now_us(), request, self.config, on_battery=load.is_on_battery()) is not None
 
     def _read_waits(self, record: Record) -> dict[str, Wait]:
+        """Return the waits from the memory of the service, or from the history: for a command, or at the start."""
         known = self.memory.records.waiting
         return record.waiting() if known is None or not self._follows else known
 
