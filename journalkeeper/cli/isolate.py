@@ -162,7 +162,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
             if found.is_subvolume is not args.apply:
                 changed = True
                 _move(found)
-                found = isolate.survey(top)
+                found, state = isolate.survey(top), ""
             elif _has_journald(top):
                 scratch_volume.run("journalctl", "--flush")  # after a killed move or a rollback, journald is in /run
             if args.flat and not _is_flat(top):

@@ -645,6 +645,19 @@ def test_a_flat_journal_stays_flat_until_it_moves_back(flat_host: Path, capsys: 
     assert isolate.FLAT not in os.listdir(flat_host.parents[1])
 
 
+def test_a_unit_that_cannot_be_removed_is_the_whole_message(
+    flat_host: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The journal is a plain directory then, as before the moves."""
+    before = describe(flat_host)
+    assert call("--apply", "--flat", "-D", flat_host) == 0
+    systemctl = tmp_path / "bin/systemctl"
+    systemctl.write_text(systemctl.read_text().replace("\ntop=", "\n[ $1 != disable ]\ntop="))
+    assert call("--undo", "-D", flat_host) == 1
+    assert command.NOT_FLAT not in capsys.readouterr().err
+    assert describe(flat_host) == before
+
+
 @pytest.mark.parametrize("words", [("--apply",), ("--apply", "--flat"), ("--undo",)])
 def test_a_flat_journal_that_is_not_mounted_is_mounted_first(
     flat_host: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
@@ -664,7 +677,7 @@ def find_unit() -> Path:
     return unit
 
 
-def test_the_flush_waits_for_a_mount_behind_a_link_from_where_no_program_runs(flat_host: Path) -> None:
+def test_the_flush_waits_for_a_mount_behind_a_link_from_where_no_systemctlruns(flat_host: Path) -> None:
     """A hardened /var/log has these options, too."""
     assert call("--apply", "--flat", "-D", flat_host) == 0
     text = find_unit().read_text()
