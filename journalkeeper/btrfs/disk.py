@@ -27,12 +27,8 @@ spare u64. Then buf_size of struct btrfs_ioctl_search_args_v2.
 ITEM_HEADER = struct.Struct("=16xQ4xI")
 """struct btrfs_ioctl_search_header: the file offset of the item, and its length without this header."""
 
-ITEM = struct.Struct("<8xQ4xBQQ8xQ")
-"""struct btrfs_file_extent_item: ram_bytes, type, disk_bytenr, disk_num_bytes, num_bytes.
-
-The extent holds ram_bytes of data in disk_num_bytes on the disk, and this item refers to num_bytes of the data. If the
-type is inline, the data follows the type.
-"""
+ITEM = struct.Struct("<20xBQQ")
+"""struct btrfs_file_extent_item: type, disk_bytenr, disk_num_bytes. The data of type inline is in the item."""
 
 BUFFER_BYTES = 64 << 10
 
@@ -45,26 +41,13 @@ def read_disk_bytes(fd: int) -> int | None:
     Dirty pages without a place on the disk do not count: sync the file first. Raises: OSError: ENOTTY not on btrfs.
     """
     try:
-        return sum({place: disk_bytes for place, disk_bytes, _ in _list_parts(fd)}.values())
+        return sum(dict(_list_parts(fd)).values())
     except PermissionError:
         return None
 
 
-def read_pinned_bytes(fd: int) -> int | None:
-    """Return how many bytes on the disk the file's extents occupy although the file does not use them; at least 0.
-
-    Return None without CAP_SYS_ADMIN. Raises: as `read_disk_bytes`.
-    """
-    disk_bytes = read_disk_bytes(fd)
-    if disk_bytes is None:
-        return None
-    return max(0, round(disk_bytes - sum(used_bytes for _, _, used_bytes in _list_parts(fd))))
-
-
-def _list_parts(fd: int) -> Iterator[tuple[int, int, float]]:
-    """Yield (address, bytes, used bytes) for each part of the file that lies in one extent, without inline data.
-
-    `address` and `bytes` are the place and the size of the whole extent on the disk.
+def _list_parts(fd: int) -> Iterator[tuple[int, int]]:
+    """Yield the place and the size on the disk of the whole extent of each part of the file, without inline data.
 
     Raises: OSError: EPERM no CAP_SYS_ADMIN; ENOTTY not on btrfs.
     """
@@ -77,9 +60,9 @@ def _list_parts(fd: int) -> Iterator[tuple[int, int, float]]:
         at = SEARCH.size
         for _ in range(items):
             item_offset, length = ITEM_HEADER.unpack_from(buffer, at)
-            ram_bytes, form, place, disk_bytes, num_bytes = ITEM.unpack_from(buffer, at + ITEM_HEADER.size)
+            form, place, disk_bytes = ITEM.unpack_from(buffer, at + ITEM_HEADER.size)
             if form != BTRFS_FILE_EXTENT_INLINE and place != 0:  # 0: a hole
-                yield place, disk_bytes, disk_bytes * num_bytes / max(1, ram_bytes)
+                yield place, disk_bytes
             at += ITEM_HEADER.size + length
             offset = item_offset + 1
         if not items:

@@ -21,7 +21,7 @@ import argparse
 import os
 from typing import Final
 
-from journalkeeper.btrfs import disk, placement
+from journalkeeper.btrfs import placement
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.output import DEFAULT_COLUMNS
 from journalkeeper.cli.plan import make_plan
@@ -87,19 +87,16 @@ def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
     parts: tuple[Stretch, ...] = ()
     read_s: float | str = "journald is about to flush the file; try again in a few seconds"
     with opening.open_path(file.path) as fd:
-        pinned_bytes = disk.read_pinned_bytes(fd)
         if window is None or window.reason != "flush-due":
             parts, read_s = placement.list_stretches(fd, sync=False), estimate_cold_read_s(fd)
     if isinstance(read_s, str):
         unknown["disk"] = read_s if context.privileged else ONLY_ROOT
-    if pinned_bytes is None:
-        unknown["pinned"] = ONLY_ROOT
     past, samples = _read_past(file, now_us, context, unknown)
     slow_s = round(file.extents.total / READ_IOPS, 3)
     return Story(
         file=file,
         picture=parts,
-        price=ReadPrice(slow_s, None if isinstance(read_s, str) else round(read_s, 3), pinned_bytes),
+        price=ReadPrice(slow_s, None if isinstance(read_s, str) else round(read_s, 3)),
         past=past,
         samples=samples,
         decision=_explain(file.path, plan, window, now_us, context),

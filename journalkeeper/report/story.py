@@ -116,12 +116,11 @@ class Decision(NamedTuple):
 
 
 class ReadPrice(NamedTuple):
-    """The price of a cold read of a file, and the bytes of disk space that no byte of the file refers to."""
+    """The price of a cold read of a file."""
 
     read_seconds: Seconds
     """Of a cold read at 150 IOPS."""
     disk_read_seconds: Seconds | None
-    pinned_bytes: Count | None
 
 
 class Story(NamedTuple):
@@ -166,7 +165,7 @@ def explain_file(story: Story, width: int) -> list[Lines]:
     chart = [("  ", line) for line in draw_picture(story.picture, width - 2)] if story.picture else []
     extents = f"{file.extents.total:,}, where {file.ideal_extents:,} would be ideal"
     known = [("File", _describe_kind(file)), ("Size", _describe_size(file)), ("Extents", extents)]
-    rows = [("Reading", _describe_read_cost(story)), ("Unused", _describe_pinned(story))]
+    rows = [("Reading", _describe_read_cost(story))]
     rows += [("History", text) for text in describe_past(story)]
     rows += [("Plan", text) for text in _list_sentences(story.decision, story.unknown)]
     return [[("", escape(file.path))], name_facts(known), chart, name_facts(rows)]
@@ -203,16 +202,6 @@ def _describe_read_cost(story: Story) -> str:
         return f"time unknown: {escape(story.unknown['disk'])}"
     slow = f"{spell_time(price.read_seconds)} on a hard disk ({READ_IOPS} reads a second)"
     return f"{spell_time(price.disk_read_seconds)} on this disk with cold caches, estimated from a sample; {slow}"
-
-
-def _describe_pinned(story: Story) -> str:
-    """Return "none: ...", "unknown: ...", or the size on the disk that holds old data of the file."""
-    pinned = story.price.pinned_bytes
-    if pinned is None:
-        return f"{UNKNOWN}: {escape(story.unknown['pinned'])}"
-    if not pinned:
-        return "none: the file uses all of its space on the disk"
-    return f"{spell_size(pinned)} on the disk hold old data of the file: btrfs frees an extent only as a whole"
 
 
 def describe_past(story: Story) -> list[str]:

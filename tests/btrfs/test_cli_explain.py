@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.btrfs import disk, placement
+from journalkeeper.btrfs import placement
 from journalkeeper.cli import explain, program
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.plan import make_plan
@@ -26,7 +26,7 @@ from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.answers import check
 from tests.daemon import PROGRAM, environment, journalkeeper
-from tests.journal_files import PAGE, write_out
+from tests.journal_files import PAGE
 from tests.nobody import as_nobody
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -178,7 +178,7 @@ def test_the_story_of_an_active_file(commands: Commands) -> None:
     assert document["window"]["open"] in {True, False}
     text = commands("explain", active(commands)).stdout
     assert max(map(len, text.splitlines()[1:])) <= 80
-    for words in ("Extents:", "Reading:", "Unused:", "History:", "Plan:", "each column 1 MiB"):
+    for words in ("Extents:", "Reading:", "History:", "Plan:", "each column 1 MiB"):
         assert words in text
 
 
@@ -276,7 +276,7 @@ def test_without_rights_what_can_be_told_is_told_and_the_rest_is_unknown(
     check("explain", document)
     assert document["picture"]
     assert document["file"]["disk_bytes"] is None
-    assert document["unknown"].keys() >= {"pinned", "past", "decision"}
+    assert document["unknown"].keys() >= {"past", "decision"}
 
 
 # report
@@ -319,26 +319,3 @@ def test_shared_and_compressed_are_told_apart_and_together(make_file: MakeFile, 
     plain = make_file(os.urandom(MIB), "plain")
     run("cp", "--reflink=always", place / "plain", place / "copy2")
     assert stretches(plain) == (Stretch(0, MIB, 1, shared_bytes=MIB),)
-
-
-def test_partly_overwritten_extents_are_pinned(make_file: MakeFile) -> None:
-    fd = make_file(os.urandom(MIB))
-    assert disk.read_pinned_bytes(fd) == 0
-    os.pwrite(fd, b"x" * (MIB // 2), MIB // 4)
-    write_out(fd)
-    assert disk.read_pinned_bytes(fd) == MIB // 2
-    os.ftruncate(fd, MIB // 8)
-    write_out(fd)
-    assert disk.read_pinned_bytes(fd) == MIB - MIB // 8
-
-
-def test_a_share_of_a_compressed_extent_is_pinned(make_file: MakeFile, place: Path) -> None:
-    fd = make_file()
-    run("btrfs", "property", "set", place / "file", "compression", "zstd")
-    os.pwrite(fd, (os.urandom(64) * 32 + b"a" * 2048) * 32, 0)
-    write_out(fd)
-    whole = disk.read_disk_bytes(fd) or 0
-    assert disk.read_pinned_bytes(fd) == 0
-    os.ftruncate(fd, 64 << 10)
-    write_out(fd)
-    assert disk.read_pinned_bytes(fd) == pytest.approx(whole / 2, rel=0.01)

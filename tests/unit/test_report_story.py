@@ -19,7 +19,7 @@ from tests.hosts import NOW_US
 from tests.report_data import ACTIVE, entry, file
 
 PARTS = tuple(Stretch(number * MIB, MIB, 187, data_bytes=MIB) for number in range(32))
-PRICE = ReadPrice(39.947, 2.5, 19 << 20)
+PRICE = ReadPrice(39.947, 2.5)
 DOING = Decision(Verb.DEFRAGMENT, Reason.FRAGMENTED, "", None, False, 5992, 40, 32 << 20, 0, 39.6)
 WAITING = Decision(None, Reason.SETTLING, "changed 3s ago", NOW_US + 57_000_000, now=True)
 
@@ -42,21 +42,19 @@ def said(some: Story) -> str:
     ("some", "words"),
     [
         (a_story(), "Reading: 2.5s on this disk with cold caches, estimated from a sample; 39.9s on a hard disk (150"),
-        (a_story(), "Unused: 19 MiB on the disk hold old data of the file"),
-        (a_story(price=PRICE._replace(pinned_bytes=0)), "Unused: none"),
         (a_story(), "saves 39.6s of a cold read at 150 reads a second The file"),
         (a_story(decided=DOING._replace(disk_bytes_saved=9 << 20)), "150 reads a second and about 9 MiB on disk"),
         (a_story(past=()), "no entry in the history"),
     ],
 )
-def test_the_price_the_unused_space_and_the_saving_of_a_file(some: Story, words: str) -> None:
+def test_the_price_and_the_saving_of_a_file(some: Story, words: str) -> None:
     assert words in said(some)
 
 
 def test_each_part_that_could_not_be_looked_at_is_unknown_and_the_rest_is_told() -> None:
-    unknown = dict.fromkeys(("disk", "pinned", "past", "decision"), "only root may ask")
-    text = said(a_story(price=ReadPrice(39.9, None, None), past=None, samples=None, decision=None, unknown=unknown))
-    assert text.count("unknown: only root may ask") == 4
+    unknown = dict.fromkeys(("disk", "past", "decision"), "only root may ask")
+    text = said(a_story(price=ReadPrice(39.9, None), past=None, samples=None, decision=None, unknown=unknown))
+    assert text.count("unknown: only root may ask") == 3
     assert "5,992, where 1 would be ideal" in text
     assert "reads a second" not in text, "no price of another disk stands alone"
 
