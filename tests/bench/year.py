@@ -5,7 +5,7 @@
     sudo TMPDIR=/dev/shm python -m tests.bench.year --svg year.svg
     sudo python -m tests.bench.year --days 4 --every 2 tuned own
 
-Three hosts take 35 minutes on an idle machine for a year. They live side by side: "untouched", "nocow" and "service" of
+Six hosts take an hour for a year. They live side by side: "untouched", "nocow" and "service" of
 tests.bench.boots; "tuned" is a service whose admin called `retention --apply` after TUNED days; "own" and "own-service"
 have the journal in a NOCOW subvolume of its own.
 
