@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One self-contained HTML page: no script, no network, at most MOST_BYTES.
+"""One self-contained HTML page: no script, no network.
 
 The template is templates/page.html. No text from the disk or the journal reaches it unescaped: the environment escapes
-and cuts every value. The rows of actions are cut until the page fits.
+and cuts every value. So the number of rows bounds the size of the page.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from journalkeeper.report.text import UNKNOWN, describe_total_saving, when
 MARK: Final = '<meta name="generator" content="journalkeeper">'
 """The element of the template by which `report` knows its own page."""
 
-MOST_BYTES: Final = 500 << 10
-MOST_ACTIONS: Final = 400
-"""The most past actions on the page."""
+MOST_ACTIONS: Final = 100
+"""The most past actions on the page: at most 300 KiB, if markup is escaped in all of their LONG texts."""
 
 LONGEST: Final = 160
 LONG: Final = 600
@@ -35,15 +34,9 @@ LONG: Final = 600
 
 
 def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
-    """Return the HTML page of `host`, with as many past actions as fit into MOST_BYTES of UTF-8."""
+    """Return the HTML page of `host`, with the newest MOST_ACTIONS past actions."""
     template = _make_environment().get_template("page.html")
-    overview = _make_overview(evidence, verdict, host)
-    rows = MOST_ACTIONS
-    while True:
-        made = template.render(**overview, **_tabulate_past(evidence, rows))
-        if len(made.encode()) <= MOST_BYTES or not rows:
-            return made
-        rows //= 2
+    return template.render(**_make_overview(evidence, verdict, host), **_tabulate_past(evidence))
 
 
 def _make_environment() -> Environment:
@@ -101,12 +94,12 @@ def _sum_up_files(evidence: Evidence) -> str:
     return f"{said}, in {extents} where {every.ideal_extents:,} would be ideal, at {when(evidence.now_us)}."
 
 
-def _tabulate_past(evidence: Evidence, most: int) -> dict[str, Any]:
-    """Return the template's values for the newest `most` past actions and their reasons, or why they are unknown."""
+def _tabulate_past(evidence: Evidence) -> dict[str, Any]:
+    """Return the template's values for the newest past actions and their reasons, or why they are unknown."""
     if isinstance(evidence.record, Unknown):
         return {"done": None, "undone": f"Unknown: {evidence.record.why}.", "reasons": ()}
     entries = sorted(evidence.record.entries, key=lambda entry: entry.when_us, reverse=True)
-    newest = entries[:most]
+    newest = entries[:MOST_ACTIONS]
     caption = "Every action, the newest first"
     if len(newest) < len(entries):
         caption = f"The newest {len(newest)} of {len(entries):,} actions; `journalkeeper history` shows all"
