@@ -14,7 +14,8 @@ from math import ceil, log10
 from statistics import median
 from typing import Final, NamedTuple, TypeVar
 
-from journalkeeper.health.evidence import Evidence, Intake, Unknown
+from journalkeeper.health.evidence import Evidence, Intake, Journal, Recorded, Unknown
+from journalkeeper.health.finding import supply
 from journalkeeper.model import Result
 from journalkeeper.model.run import HistoryEntry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US, pluralize, quantile, spell_time
@@ -121,13 +122,11 @@ class ChartTable(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A chart with its title, its summary, its table, and notes that describe missing data.
+    """The summary of a chart, the chart, its table, and notes that describe missing data.
 
     `chart` is None if there is nothing to draw; then the summary is the reason.
     """
 
-    name: str
-    title: str
     said: str
     chart: Chart | None = None
     table: ChartTable | None = None
@@ -176,18 +175,15 @@ def _group_by_time(times: range, rows: Iterable[T]) -> list[list[T]]:
 # boots
 
 
-def draw_boots(evidence: Evidence) -> Figure:
+def draw_boots(journal: Journal, evidence: Evidence) -> Figure:
     """Return the chart of the newest MOST_BOOTS boots: the userspace time of each, and the part of the journal's flush.
 
     A mark shows the first boot after the history began. A figure without data has only a sentence with the reason.
     """
-    name, title = "boots", "Boots"
-    if isinstance(evidence.journal, Unknown):
-        return Figure(name, title, f"Unknown: {evidence.journal.why}.")
-    known, record = evidence.journal.boots, None if isinstance(evidence.record, Unknown) else evidence.record
-    shown = sorted(known, key=lambda boot: boot.first_us)[-MOST_BOOTS:]
+    record = None if isinstance(evidence.record, Unknown) else evidence.record
+    shown = sorted(journal.boots, key=lambda boot: boot.first_us)[-MOST_BOOTS:]
     if not shown:
-        return Figure(name, title, "The journal contains no boot.")
+        return Figure("The journal contains no boot.")
     counters = record and record.counters
     since_us = (counters and counters.since_us) or 0
     times = [boot.first_us for boot in shown]
@@ -205,9 +201,10 @@ def draw_boots(evidence: Evidence) -> Figure:
     rows = tuple(
         (when(at), _describe_time(whole), _describe_time(part)) for at, whole, part in columns[::-1][:MOST_ROWS]
     )
-    part = f"The newest {len(rows)} of {len(known):,} boots" if len(rows) < len(shown) else "Boots, the newest first"
-    table = ChartTable(part, ("Boot of", "Userspace", "Flush"), rows)
-    return Figure(name, title, _describe_boots(userspace.heights, first), chart, table, _describe_gaps(userspace))
+    part = f"The newest {len(rows)} of {len(journal.boots):,} boots"
+    caption = part if len(rows) < len(shown) else "Boots, the newest first"
+    table = ChartTable(caption, ("Boot of", "Userspace", "Flush"), rows)
+    return Figure(_describe_boots(userspace.heights, first), chart, table, _describe_gaps(userspace))
 
 
 def _make_bars(css: str, name: str, spans_us: list[int | None]) -> Layer:
@@ -246,16 +243,13 @@ def _describe_gaps(userspace: Layer) -> tuple[str, ...]:
 # extents
 
 
-def draw_extents(evidence: Evidence) -> Figure:
+def draw_extents(record: Recorded, evidence: Evidence) -> Figure:
     """Return the chart of extents until the present look, their ideal number, and the time of each rewrite."""
-    name, title = "extents", "Extents"
-    record, look, now_us = evidence.record, evidence.look, evidence.now_us
-    if isinstance(record, Unknown):
-        return Figure(name, title, f"Unknown: {record.why}.")
+    look, now_us = evidence.look, evidence.now_us
     files = [] if isinstance(look, Unknown) else [file for file in look.host.files if file.problem is None]
     kept = _drop_implausible(record.totals, now_us)
     if not kept:
-        return Figure(name, title, "The history has no counts: the service records extents when they change.")
+        return Figure("The history has no counts: the service records extents when they change.")
     moments = [one for one in sum_instances(kept) if not files or one.when_us < now_us]
     if files:
         moments.append(Totals.of(now_us, "", files))
@@ -283,7 +277,7 @@ def draw_extents(evidence: Evidence) -> Figure:
         "Extents over time, the newest first", ("Time", "Extents", "Ideal", "In active files", "Files"), rows
     )
     notes = _describe_omission(len(record.totals) - len(kept), "note")
-    return Figure(name, title, said, Chart(times, levels, layers), table, tuple(notes))
+    return Figure(said, Chart(times, levels, layers), table, tuple(notes))
 
 
 def sum_instances(rows: Sequence[Totals]) -> list[Totals]:
@@ -303,14 +297,11 @@ def sum_instances(rows: Sequence[Totals]) -> list[Totals]:
 # intake delay
 
 
-def draw_intake(evidence: Evidence) -> Figure:
+def draw_intake(journal: Journal, now_us: int) -> Figure:
     """Return the chart of waits for journald (median, p99, longest) over time, and a table of them by spans of time."""
-    name, title, journal = "intake", "Intake delay", evidence.journal
-    if isinstance(journal, Unknown):
-        return Figure(name, title, f"Unknown: {journal.why}.")
-    kept = sorted(_drop_implausible(journal.intake, evidence.now_us))
+    kept = sorted(_drop_implausible(journal.intake, now_us))
     if not kept:
-        return Figure(name, title, "No message in the journal has a plausible time at which it was sent.")
+        return Figure("No message in the journal has a plausible time at which it was sent.")
     waits = sorted(entry.wait_us for entry in kept)
     most, longest = spell_time(quantile(waits, 990) / 1e6), spell_time(waits[-1] / 1e6)
     said = f"Of {pluralize(len(waits), 'message')}, 99 in 100 waited at most {most}, the longest {longest}."
@@ -331,7 +322,7 @@ def draw_intake(evidence: Evidence) -> Figure:
         rows=tuple(_tabulate_spans(kept)),
         words_last=True,
     )
-    return Figure(name, title, said, Chart(times, levels, lines), table, tuple(notes))
+    return Figure(said, Chart(times, levels, lines), table, tuple(notes))
 
 
 def _tabulate_spans(kept: Sequence[Intake]) -> Iterator[tuple[str, ...]]:
@@ -347,3 +338,17 @@ def _tabulate_spans(kept: Sequence[Intake]) -> Iterator[tuple[str, ...]]:
 def _scale_wait(wait_us: float) -> float:
     """Return the position of a wait on the logarithmic axis of WAIT_LABELS: 0 for up to 10 us, 1 for 100 us."""
     return max(0.0, log10(max(wait_us, 1)) - 1)
+
+
+FIGURES: Final[dict[str, Callable[..., Figure]]] = {
+    "Boots": draw_boots,
+    "Extents": draw_extents,
+    "Intake delay": draw_intake,
+}
+"""The function of each figure by its title. Its parameters are the parts of the evidence that it needs."""
+
+
+def draw_all(evidence: Evidence) -> dict[str, Figure]:
+    """Return each of FIGURES by its title. Without its evidence, its summary is the reason."""
+    drawn = {title: supply(draw, evidence) for title, draw in FIGURES.items()}
+    return {title: Figure(f"Unknown: {one.why}.") if isinstance(one, Unknown) else one for title, one in drawn.items()}

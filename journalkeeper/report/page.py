@@ -68,7 +68,7 @@ def _make_overview(evidence: Evidence, verdict: Verdict, host: str) -> dict[str,
         "seen": _sum_up_files(evidence),
         "said": _describe_verdict(verdict),
         "saving": describe_total_saving(counters) if counters else "",
-        "figures": (charts.draw_boots(evidence), charts.draw_extents(evidence), charts.draw_intake(evidence)),
+        "figures": charts.draw_all(evidence),
         "verdict": verdict,
         "unknown_checks": ChartTable("Checks that could not be made", ("Check", "Why"), unknown, words_last=True),
     }

@@ -27,9 +27,13 @@ def boot(number: int, **changes: object) -> Boot:
     return row._replace(**changes)  # type: ignore[arg-type]
 
 
+def draw(title: str, evidence: Evidence) -> Figure:
+    return charts.draw_all(evidence)[title]
+
+
 def boots(known: Sequence[Boot], since_us: int | None = None) -> Figure:
     record = Recorded((), (), None, (), counters=Counters(since_us=since_us))
-    return charts.draw_boots(Evidence(NOW_US, journal=Journal(0, None, True, boots=tuple(known)), record=record))
+    return draw("Boots", Evidence(NOW_US, journal=Journal(0, None, True, boots=tuple(known)), record=record))
 
 
 def drawn(figure: Figure) -> Chart:
@@ -143,7 +147,7 @@ def test_no_first_day_between_the_boots_is_no_mark(since: int) -> None:
 
 
 def extents(totals: Sequence[Totals], *entries: HistoryEntry, now_us: int = LATER_US) -> Figure:
-    return charts.draw_extents(Evidence(now_us, record=Recorded(entries, tuple(totals), None, ())))
+    return draw("Extents", Evidence(now_us, record=Recorded(entries, tuple(totals), None, ())))
 
 
 def moment(when_us: int, instance: str, extents: int, size: int = 100 << 20) -> Totals:
@@ -175,7 +179,7 @@ def test_ten_thousand_notes_are_thinned_and_keep_their_peaks_and_the_newest() ->
 def test_the_chart_ends_with_the_files_as_they_are_now() -> None:
     record = Recorded((), (moment(NOW_US - DAY_US, "a", 2928),), None, ())
     seen = look(file(), file(extents=Extents(total=8, data_bytes=1 << 20)), file(problem=Reason.VANISHED))
-    figure = charts.draw_extents(Evidence(NOW_US, seen, record=record))
+    figure = draw("Extents", Evidence(NOW_US, seen, record=record))
     assert figure.said.startswith("6,000 extents at ")
     assert cells(figure)[0][1:] == ("6,000", "2", "6,000", "2")
     assert reach(figure) == (NOW_US - DAY_US, pytest.approx(NOW_US, abs=DAY_US / charts.MOST_SPANS))
@@ -196,7 +200,7 @@ def test_notes_of_a_clock_that_was_wrong_do_not_stretch_the_axis_and_are_said(wr
 
 
 def intake(taken: list[Intake], *, complete: bool = True) -> Figure:
-    return charts.draw_intake(Evidence(NOW_US, journal=Journal(len(taken), NOW_US, complete, tuple(taken))))
+    return draw("Intake delay", Evidence(NOW_US, journal=Journal(len(taken), NOW_US, complete, tuple(taken))))
 
 
 def test_the_lines_are_the_median_the_p99_and_the_longest_wait_of_each_span() -> None:
