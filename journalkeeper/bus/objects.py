@@ -140,8 +140,7 @@ class Objects:
         the last messages of a shutdown add. Error Busy: the queue is full.
         """
         request = contract.make_request(paths, compress, flags, self._service.snapshot().directories)
-        job = self._service.jobs.add(request)
-        return names.job_path(job.number)
+        return names.job_path(self._service.jobs.add(request).number)
 
     async def cancel(self, _path: str, _caller: Caller, job: str) -> None:
         """Take a job out of the queue, or end it at the next chunk border.

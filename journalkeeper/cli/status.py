@@ -26,7 +26,6 @@ from journalkeeper.cli.evidence import gather
 from journalkeeper.health.evidence import RECENT_US, UNASKED, Evidence, Look, Recorded, Unknown, Wanted
 from journalkeeper.health.finding import judge
 from journalkeeper.health.verdict import HEALTH, describe_absence, describe_files, describe_foreign, describe_next_run
-from journalkeeper.history.state import is_locked
 from journalkeeper.model.manager import Finding, Manager
 from journalkeeper.model.run import Counters, Run, Totals, Wait, list_long_waits
 from journalkeeper.model.schema import Count, Sometimes
@@ -66,7 +65,6 @@ def run(_args: argparse.Namespace, context: Context) -> int:
     Raises: as `_collect_evidence`.
     """
     evidence = _collect_evidence(context)
-    running = is_locked(context.state_directory)
     verdict = judge(evidence, HEALTH) if context.means_service() else None
     headline = verdict and verdict.headline(_describe_ok(evidence))
     record = evidence.record if isinstance(evidence.record, Recorded) else None
@@ -87,7 +85,7 @@ def run(_args: argparse.Namespace, context: Context) -> int:
         findings=verdict and verdict.findings,
     )
     said = [headline, *(finding.line for finding in verdict.problems[1:])] if verdict and headline else []
-    rows = [(name, escape(text)) for name, text in _list_facts(answer, evidence, running=running) if text]
+    rows = [(name, escape(text)) for name, text in _list_facts(answer, evidence) if text]
     context.output.show(answer, [escape(text) for text in said], name_facts(rows))
     return int(verdict is not None and verdict.health != "ok")
 
@@ -119,7 +117,7 @@ def _describe_ok(evidence: Evidence) -> str:
     return f"{ago or 'there was no run yet'}; {describe_next_run(evidence.units)}."
 
 
-def _list_facts(answer: StatusAnswer, evidence: Evidence, *, running: bool) -> list[tuple[str, str]]:
+def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str]]:
     """Return the (name, text) rows below the verdict. An unknown text is "", but "Last run" has the reason."""
     record, live = evidence.record, answer.service
     counters = answer.saving or Counters(bytes_reclaimed=live and live.bytes_reclaimed_total)
@@ -128,7 +126,8 @@ def _list_facts(answer: StatusAnswer, evidence: Evidence, *, running: bool) -> l
     elif record.last_run is None:
         last = "none yet; `journalkeeper plan` shows what there is to do"
     else:
-        last = _describe_run(record.last_run, running=running)
+        unended = "running" if live is not None and live.state == "working" else "its end is not recorded"
+        last = _describe_run(record.last_run, unended)
     services = _list_service_facts(evidence, answer.verdict or "")
     return [("Saved", describe_total_saving(counters)), *services, ("Last run", last)]
 
@@ -165,11 +164,10 @@ def _describe_window(live: Manager) -> str:
     return f"closed: no rewrite of active files before journald's next flush{f' at {flush}' if flush else ''}"
 
 
-def _describe_run(run: Run, *, running: bool) -> str:
-    """Return the time, origin, duration and actions of a run. One without an end is `running`, or was killed."""
-    took = f"took {format_span(run.ended_us - run.began_us, 1000)}" if run.ended_us else ""
-    state = "running" if running else "its end is not recorded"  # it was killed, or ended since
+def _describe_run(run: Run, unended: str) -> str:
+    """Return the time, origin, duration and actions of a run; `unended` instead of the duration if it has no end."""
+    took = f"took {format_span(run.ended_us - run.began_us, 1000)}" if run.ended_us else unended
     number = run.done + run.skipped + run.failed
     actions = f"{run.done} of {pluralize(number, 'action')} done, {run.failed} failed" if number else "no action done"
     actions += f", {spell_size(run.bytes_written)} rewritten" if run.bytes_written else ""
-    return f"{moment(run.began_us)} by {BY.get(run.origin, run.origin)}, {took or state}: {actions}"
+    return f"{moment(run.began_us)} by {BY.get(run.origin, run.origin)}, {took}: {actions}"

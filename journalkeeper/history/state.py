@@ -118,18 +118,3 @@ def require_regular(path: str) -> None:
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise KeeperError(f"{path}: not a regular file; remove it")
-
-
-def is_locked(directory: str | os.PathLike[str]) -> bool:
-    """Return whether /proc/locks shows to this process that a run holds the lock.
-
-    Taking the lock to find that out could refuse it to the service. /proc/locks has another device number than stat(2).
-    """
-    try:
-        require_regular(path := os.path.join(directory, LOCK_NAME))
-        with open(path, "rb") as file, open("/proc/locks", "rb") as locks:
-            holder, place = file.read(20).strip(), b":%d" % os.fstat(file.fileno()).st_ino
-            rows = [line.split() for line in locks]
-        return any(row[1] == b"FLOCK" and row[4] == holder and row[5].endswith(place) for row in rows)
-    except (OSError, KeeperError):
-        return False

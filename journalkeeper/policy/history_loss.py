@@ -111,8 +111,8 @@ def compute_loss(archives: Sequence[int], active: Sequence[tuple[int, int]], lim
     new_bytes = len(ended) * min(GROWTH_BYTES, limits.max_file_bytes)
     gone = count_vacuumed(files, len(ended), new_bytes + sum(unused for _, unused in active), limits)
     left, deleted = files[gone:], sum(files[:gone])
-    full_allocated = min(-(-full // GROWTH_BYTES) * GROWTH_BYTES, limits.max_file_bytes)
-    kept, room = sum(left), most - new_bytes - len(ended) * max(0, full_allocated - full)
+    kept, ahead = sum(left), min(-full % GROWTH_BYTES, limits.max_file_bytes - full)
+    room = most - new_bytes - len(ended) * ahead
     own = max(full, room // full * full)
     mean = own + full // 2
     too_soon = max(0, min(mean - sum(ended) // 2, kept + deleted) - kept)  # the next active file is half as large

@@ -10,20 +10,22 @@ import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from journalkeeper.cli import check_config
 from journalkeeper.cli.context import Context
 from journalkeeper.engine import Engine
-from journalkeeper.history.state import Lock
 from journalkeeper.history.store import Record
 from journalkeeper.model import Action, Host, JournalFile, Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb
 from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsRootError, NotBtrfsError
+from journalkeeper.model.manager import Manager
 from journalkeeper.model.run import Progress, Report
 from journalkeeper.policy.cost import add_savings
 from tests import hosts
 from tests.adapters.command import Typed
+from tests.evidence import evidence, recorded
 from tests.hosts import configured
 
 PLACED = hosts.extents(9_447, 45 << 20)
@@ -527,12 +529,17 @@ def test_status_on_a_host_without_btrfs_has_nothing_to_do(typed: Typed, monkeypa
     assert (document["fine"], document["health"], document["verdict"][:3]) == (True, "ok", "OK:")
 
 
-def test_status_tells_a_run_that_works_from_one_that_was_killed(typed: Typed, state: Path) -> None:
+def test_a_run_without_an_end_is_running_while_the_service_works(
+    typed: Typed, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Record(state) as record:
-        record.begin_run(1_795_255_300_000_000, "defrag")
-    with Lock(state):
-        assert ", running: no action done" in typed("status").words
+        record.begin_run(1_795_255_300_000_000, "daemon")
+        past = recorded(last_run=record.last_run())
     assert ", its end is not recorded: no action done" in typed("status").words
+    for word, shown in (("idle", "its end is not recorded"), ("working", "running")):
+        found = evidence(record=past, service=Manager(state=word))
+        monkeypatch.setattr("journalkeeper.cli.status._collect_evidence", Mock(return_value=found))
+        assert f", {shown}: no action done" in typed("status").words
 
 
 def test_status_with_a_locked_history_shows_what_else_is_known(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
