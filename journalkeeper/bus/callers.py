@@ -111,8 +111,8 @@ class Caller:
         self.early_bytes = 0
         self.turn = asyncio.Lock()
 
-    def reads(self, owner: str) -> bool:
-        """Return whether the caller may see the contents of a journal file of `owner`: "system", "user:1000", ..."""
+    def may_read(self, owner: str) -> bool:
+        """Return whether `owner` of a file is not another user ("user:UID"; or "system", ...), or root calls."""
         return self.uid == 0 or not owner.startswith("user:") or owner == f"user:{self.uid}"
 
 
@@ -127,7 +127,7 @@ class Callers:
         self._check: asyncio.Task[None] | None = None
 
     def find_or_add(self, name: str) -> Caller:
-        """Return the Caller with this connection name, a new one without a `uid`. At most CALLERS_MOST are stored."""
+        """Return the Caller with this connection name, or a new one. CALLERS_MOST are stored, the last that called."""
         caller = self._known.pop(name, None) or Caller(name)
         self._known[name] = caller
         if len(self._known) > CALLERS_MOST:
@@ -135,7 +135,7 @@ class Callers:
         return caller
 
     def accept(self, caller: Caller, length: int) -> bool:
-        """Return whether there is room for a call of `length` bytes. If its user is unknown, count it as waiting."""
+        """Return True if the user is known, or if a call of `length` bytes may wait for that. Count a waiting call."""
         if caller.uid is not None:
             return True
         early_bytes = sum(one.early_bytes for one in self._known.values())
@@ -145,7 +145,7 @@ class Callers:
         return fits
 
     async def identify(self, caller: Caller) -> None:
-        """Ask the bus for the user of `caller`, and store it, unless the bus does not know the user.
+        """Ask the bus for the user of `caller`, and store it. After an error, `uid` stays None. No call waits any more.
 
         All connections of one user have the same User, but each connection of root has its own.
         """
@@ -186,7 +186,7 @@ class Callers:
         return max(0.0, until_s - now_s)
 
     async def _update_unread(self) -> None:
-        """Store in each known user's `unread_bytes` how many bytes of answers the user has not read."""
+        """Store each known user's `unread_bytes`, 0 for all if the bus keeps at most UNREAD_MOST of the service's."""
         unread: Counter[User] = Counter()
         callers = [caller for caller in self._known.values() if caller.uid is not None]
         if await self._count_kept(self._bus.name, "IncomingBytes") > UNREAD_MOST:

@@ -113,7 +113,7 @@ class Service:
         self._require_same_version()
         (text,) = self._call("Plan", "asst", *contract.list_arguments(request), patience_s=CALL_S)
         plan = parse_record(Plan, json.loads(text))
-        return plan._replace(notices=_count_omitted(plan, "name a PATH to see its row"))
+        return plan._replace(notices=_describe_omitted_rows(plan, "name a PATH to see its row"))
 
     def defragment(
         self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]
@@ -138,7 +138,7 @@ class Service:
             self._runner.run(asyncio.wait({result}, timeout=POLL_S))
         (text,) = self._ask("Result", result, CALL_S)
         report = decode_report(json.loads(text))
-        omitted = _count_omitted(report.plan, "`journalkeeper history` shows them")
+        omitted = _describe_omitted_rows(report.plan, "`journalkeeper history` shows them")
         return report._replace(notices=(*report.notices, *omitted))
 
     def pause(self, span_us: int) -> None:
@@ -160,7 +160,7 @@ class Service:
             raise KeeperError(f"{what}; {RESTART}")
 
     def _show_progress(self, job: str, on_progress: Callable[[Progress], None]) -> bool:
-        """Pass the progress of `job` to `on_progress`. Return False if the service does not show the job any more."""
+        """Pass the progress of `job` to `on_progress`. Return False if the service does not show it."""
         try:
             now = self._read_properties(job, names.JOB, CALL_S)
         except (names.HungError, names.BusyBusError):
@@ -179,7 +179,7 @@ class Service:
         return dict(_drop_signatures(values))
 
     def _call(self, member: str, signature: str = "", *values: Any, patience_s: float | None = None) -> tuple[Any, ...]:
-        """Call a method of the manager object, and return the values of its answer. Raises: as `_ask`."""
+        """Call a method of the manager object. Without `patience_s`, polkit may ask the user. Raises: as `_ask`."""
         call = make_call(self._owner, names.MANAGER_PATH, names.MANAGER, member, signature, *values)
         if not patience_s:
             call.header.flags |= MessageFlag.allow_interactive_authorization
@@ -206,7 +206,7 @@ class Service:
             raise KeeperError(LOST) from None
 
     async def _is_bus_busy(self) -> bool:
-        """Return whether the bus answers late, or keeps calls that the service has not read; a user is not told."""
+        """Return whether the bus answers late, or keeps calls that the service has not read, which only root sees."""
         call = make_call(BUS, BUS_PATH, STATS, "GetConnectionStats", "s", self._owner)
         try:
             (stats,) = await asyncio.wait_for(self._bus.call(call), BUSY_S)
@@ -217,11 +217,12 @@ class Service:
         return "OutgoingBytes" in stats and bool(stats["OutgoingBytes"][1] > KEPT_MOST)
 
 
-def _count_omitted(plan: Plan, remedy: str) -> tuple[str, ...]:
+def _describe_omitted_rows(plan: Plan, remedy: str) -> tuple[str, ...]:
     return () if plan.omitted is None else (f"{plan.omitted:,} rows do not fit the service's answer; {remedy}",)
 
 
 def _drop_signatures(value: Any) -> Any:
+    """Return `value` with plain values in its dicts, at every depth, in place of pairs (signature, value)."""
     if isinstance(value, dict):
         return {name: _drop_signatures(one) for name, (_, one) in value.items()}
     return [_drop_signatures(one) for one in value] if isinstance(value, list) else value

@@ -160,7 +160,7 @@ class Connection:
             await self._writer.drain()
 
     async def _read_until_end(self, most: int) -> Exception:
-        """Pass each message to `_hand_over` until the connection ends, close it, and return the error that ended it."""
+        """Pass each message of at most `most` bytes to `_hand_over`. Return the error that ended the connection."""
         try:
             while True:
                 head = await self._reader.readexactly(FIXED)

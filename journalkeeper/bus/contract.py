@@ -146,7 +146,7 @@ def list_arguments(request: Request) -> tuple[list[str], str, int]:
 
 
 def make_request(paths: Sequence[str], compress: str, flags: int, directories: tuple[str, ...]) -> Request:
-    """Return the Request that these arguments describe. They mean the same as on the command line.
+    """Return the Request that these arguments describe, with `upkeep`, and each path once.
 
     Raises: UsageError with the permitted values, or if a path is not in normal form below one of `directories`.
     """

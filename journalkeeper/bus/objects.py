@@ -56,9 +56,9 @@ class Objects:
         tree = self.tree()
         if path in tree:
             return *STANDARD, tree[path][0]
-        return STANDARD[:2] if self._children(path) else STANDARD[:1]
+        return STANDARD[:2] if self._list_child_names(path) else STANDARD[:1]
 
-    def _children(self, path: str) -> tuple[str, ...]:
+    def _list_child_names(self, path: str) -> tuple[str, ...]:
         above = f"{path.rstrip('/')}/"
         return tuple({one[len(above) :].partition("/")[0]: 0 for one in self.tree() if one.startswith(above)})
 
@@ -80,7 +80,7 @@ class Objects:
 
     async def introspect(self, path: str, _caller: Caller) -> str:
         """Return the interfaces of the object, and the objects below."""
-        return contract.introspection(self.interfaces(path), self._children(path))
+        return contract.introspection(self.interfaces(path), self._list_child_names(path))
 
     async def get(self, path: str, caller: Caller, interface: str, name: str) -> tuple[str, Any]:
         """Return one property. Error UnknownProperty: the interface has none of that name. Other errors: as GetAll.
@@ -114,7 +114,7 @@ class Objects:
         found = self._service.snapshot().findings
         if found is None:
             raise BusyError("the first look at the files is not over; try again later")
-        return list_files(found, offset, caller.reads)
+        return list_files(found, offset, caller.may_read)
 
     async def plan(self, _path: str, caller: Caller, paths: list[str], compress: str, flags: int) -> str:
         """Show what a job with these arguments would do now, as `journalkeeper plan -j` writes it: a JSON document.
@@ -128,7 +128,7 @@ class Objects:
         request = contract.make_request(paths, compress, flags, self._service.snapshot().directories)
         with caller.user.count_long_call():
             async with caller.user.turn:
-                return write_document(await self._service.plan(request), caller.reads)
+                return write_document(await self._service.plan(request), caller.may_read)
 
     async def defragment(self, _path: str, _caller: Caller, paths: list[str], compress: str, flags: int) -> str:
         """Queue a job that defragments what needs it, as `journalkeeper defrag` does.
@@ -157,7 +157,7 @@ class Objects:
         """
         with caller.user.count_long_call():
             report = await self._service.jobs.wait_for_report(names.job_number(job))
-        return write_document(report, caller.reads)
+        return write_document(report, caller.may_read)
 
     async def pause(self, _path: str, _caller: Caller, span_us: int) -> None:
         """Do no work of the service's own for this time; 0: until Resume.
@@ -304,7 +304,7 @@ def list_files(found: snapshots.Findings, offset: int, may_read: Reads) -> list[
 
 
 def _make_file_values(row: JournalFile, doing: snapshots.Doing | None, may_read: Reads) -> Values:
-    """Return the D-Bus properties of a file and of `doing`, without the private ones unless `may_read(owner)`."""
+    """Return the D-Bus properties of a file after `doing`, and of that, the private ones only if `may_read(owner)`."""
     known = to_values(row, Treatment(*(getattr(doing, name, None) for name in Treatment._fields)))
     if isinstance(doing, Outcome) and doing.result is Result.DONE:
         known["Extents"] = known["Extents"][0], doing.extents_after
@@ -314,11 +314,11 @@ def _make_file_values(row: JournalFile, doing: snapshots.Doing | None, may_read:
 def write_document(answer: Plan | Report, may_read: Reads) -> str:
     """Return the JSON of `answer` in at most DOCUMENT_MOST characters.
 
-    Details about files of an owner are hidden if `may_read(owner)` is False.
+    `detail` and `until_us` of outcomes and skips are empty if `may_read(owner)` is False.
     """
     document = to_json(answer)
     for name in {"outcomes", "skipped"} & document.keys():
-        document[name] = [row if may_read(_name_owner(row["path"])) else _hide(row) for row in document[name]]
+        document[name] = [row if may_read(_name_owner(row["path"])) else _hide_details(row) for row in document[name]]
     text = write_json(document)
     return text if len(text) <= DOCUMENT_MOST else write_json(_leave_out_rows(document))
 
@@ -335,14 +335,14 @@ def _leave_out_rows(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, **cut, "omitted": len(rows) - fitting}
 
 
-def _hide(row: dict[str, Any]) -> dict[str, Any]:
+def _hide_details(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"detail": "", **({"until_us": None} if "until_us" in row else {})}
 
 
 def _name_owner(path: str) -> str:
-    """Return the owner of the journal file at `path`, from its name alone: "system", "user:UID", "remote" or "user:?".
+    """Return the owner of the file at `path`, from its name alone: "system", "user:UID", "remote" or "user:?".
 
-    "user:?" is an unknown user, so that only callers with the right to read all users' files get its details.
+    An unknown name with ".journal" is of the system, any other of an unknown user, "user:?", so only root sees details.
     """
     base = posixpath.basename(path)
     name = classify(base)

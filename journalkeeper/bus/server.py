@@ -74,7 +74,7 @@ class Server:
         self._callers = Callers(bus)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._sent = self._read()
+        self._sent = self._read_all_properties()
         bus.handle = self.handle
         service.followers.append(self.follow)
 
@@ -90,7 +90,7 @@ class Server:
     # -- Calls ---------------------------------------------------------------------------------
 
     def handle(self, call: Received) -> None:
-        """Start a task that serves a method call, if there is room. Ignore any other message."""
+        """Start a task that serves a method call. Drop other messages, and a call without room, without an answer."""
         caller = self._callers.find_or_add(call.sender) if call.kind is MessageType.method_call else None
         if caller is not None and self._callers.accept(caller, call.length):
             task = asyncio.get_running_loop().create_task(self._serve_call(call, caller))
@@ -98,7 +98,7 @@ class Server:
             task.add_done_callback(self._tasks.discard)
 
     async def _serve_call(self, call: Received, caller: Caller) -> None:
-        """Identify the caller, wait as its rate demands, and answer the call. Raises only CancelledError."""
+        """Answer the call, unless its caller is unknown or far above the rate. Raises only CancelledError."""
         try:
             async with caller.turn:
                 if caller.uid is None:
@@ -114,7 +114,7 @@ class Server:
             self._reply_error(call, error)
 
     async def _run_and_reply(self, call: Received, caller: Caller) -> None:
-        """Authorize and run the method, and send its result. Raises: CallError if refused; as the method."""
+        """Authorize and run the method, and send its result. Raises: CallError if wrong or refused; as the method."""
         method = self._objects.find_method(call.path, call.interface, call.member)
         takes, gives = map(join_signatures, (method.takes, method.gives))
         if takes != call.signature:
@@ -127,11 +127,12 @@ class Server:
         self._reply(call, new_method_return(call, gives, (found,)) if gives else new_method_return(call))
 
     def _reply(self, call: Received, answer: Message) -> None:
+        """Send the answer, unless the call wants none."""
         if MessageFlag.no_reply_expected not in call.header.flags:
             self._bus.send(answer)
 
     def _reply_error(self, call: Received, error: Exception) -> None:
-        """Answer with the error if the caller wants one. Log any exception but CallError and KeeperError as a bug."""
+        """Answer with the error. Log any but CallError and KeeperError as a bug, whose text the caller does not get."""
         name, text = names.error_name(error), str(error)
         if not isinstance(error, CallError | KeeperError):
             said = error.strerror if isinstance(error, OSError) else None
@@ -142,31 +143,31 @@ class Server:
     # -- Signals -------------------------------------------------------------------------------
 
     def follow(self, notification: Notification) -> None:
-        """Send the signal for a notification of the service. Changed properties are sent together, COALESCE_S later."""
+        """Send the signal for a notification, of a file only if it was rewritten. Send changes after COALESCE_S."""
         match notification:
             case Changed():
                 if self._timer is None:
                     self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._send_changes)
             case JobAdded(job):
-                self._say(contract.JOB_NEW, job.number, names.job_path(job.number))
+                self._send_signal(contract.JOB_NEW, job.number, names.job_path(job.number))
             case JobRemoved(job, result):
-                self._say(contract.JOB_REMOVED, job.number, names.job_path(job.number), result)
+                self._send_signal(contract.JOB_REMOVED, job.number, names.job_path(job.number), result)
             case FileDone(outcome, _) if outcome.result is Result.DONE and outcome.action in REWRITES:
                 numbers = (outcome.extents_before, outcome.extents_after, outcome.bytes_written)
                 path, reclaimed_bytes = names.to_ascii(outcome.path), outcome.reclaimed_bytes
-                self._say(contract.FILE_DEFRAGMENTED, path, *numbers, reclaimed_bytes)
+                self._send_signal(contract.FILE_DEFRAGMENTED, path, *numbers, reclaimed_bytes)
 
-    def _read(self) -> dict[str, Values]:
+    def _read_all_properties(self) -> dict[str, Values]:
         return {path: values() for path, (_, values) in self._objects.tree().items()}
 
     def _send_changes(self) -> None:
         self._timer = None
-        before, self._sent = self._sent, self._read()
+        before, self._sent = self._sent, self._read_all_properties()
         for path, (interface, _) in self._objects.tree().items():
             now = self._sent[path]
             changed = {name: value for name, value in now.items() if value != before.get(path, {}).get(name)}
             if changed:
-                self._say(contract.PROPERTIES_CHANGED, interface.name, changed, [], path=path)
+                self._send_signal(contract.PROPERTIES_CHANGED, interface.name, changed, [], path=path)
 
-    def _say(self, signal: Signal, *values: object, path: str = names.MANAGER_PATH) -> None:
+    def _send_signal(self, signal: Signal, *values: object, path: str = names.MANAGER_PATH) -> None:
         self._bus.send(make_signal(path, signal.interface, signal.name, join_signatures(signal.takes), *values))
