@@ -24,7 +24,7 @@ from typing import Final
 
 from journalkeeper.bus import names
 from journalkeeper.cli.context import Context
-from journalkeeper.service.log import INFO, Log, to_journald
+from journalkeeper.service.log import INFO, Log, find_journald_socket
 
 RESTART: Final = 75
 """EX_TEMPFAIL of sysexits.h: RestartForceExitStatus= and SuccessExitStatus= of the unit."""
@@ -35,7 +35,7 @@ def run(_args: argparse.Namespace, context: Context) -> int:
 
     Raises: KeeperError if the service cannot run.
     """
-    return asyncio.run(_serve_until_stopped(context, Log(to_journald())))
+    return asyncio.run(_serve_until_stopped(context, Log(find_journald_socket())))
 
 
 async def _serve_until_stopped(context: Context, log: Log) -> int:

@@ -69,10 +69,10 @@ class Daemon:
         self.log = log
         self._loop.set_exception_handler(self._log_exception)
         self.followers: list[Callable[[Notification], None]] = []
-        self.jobs = Jobs(self._run_job, self._tell)
+        self.jobs = Jobs(self._run_job, self._tell_followers)
         self._notify = Notify()
         self._stopping = False
-        self._worker = Worker(load, self._post, self._gives_way, lambda: self._stopping)
+        self._worker = Worker(load, self._post, self._must_give_way, lambda: self._stopping)
         self._state = snapshots.Snapshot(*self._worker.settings)
         self._watch = DirectoryWatch()
         self._woken, self._hung_up = asyncio.Event(), asyncio.Event()
@@ -94,9 +94,9 @@ class Daemon:
         loop = self._loop
         with closing(self._watch), state.Lock(self._worker.state_directory, state.DAEMON_LOCK) as lock:
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._end)
+                loop.add_signal_handler(number, self._request_stop)
             loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
-            repeated = map(self._repeat, (self._feed_watchdog, self._heed_change, self._heed_hangup))
+            repeated = map(self._repeat, (self._feed_watchdog, self._handle_next_change, self._handle_next_hangup))
             tasks = [loop.create_task(work) for work in (*repeated, *(work() for work in beside))]
             try:
                 await self._work(lock)
@@ -147,15 +147,17 @@ class Daemon:
             self.resume()
 
     async def _renew_watches(self) -> None:
+        """Replace the watches, and publish why one is missing. Then they stay due."""
         self._watches_are_due = False  # before the wait: a reload during it requests watches of other directories
         watches = await self._worker.run(partial(watch_directories, self._state.directories))
         self._watch.use(watches)
         self._watches_are_due |= bool(watches.problem)
-        self._change(unwatched=watches.problem)
+        self._change_present(unwatched=watches.problem)
 
     async def _look_and_schedule(self, lock: state.Lock) -> None:
-        """Make one complete run in the worker, and set the next time. Raises: as Worker.look; KeeperError without
-        `lock`.
+        """Make one complete run in the worker, log and publish its result, and set the next time.
+
+        Raises: as Worker.look; KeeperError without `lock`.
         """
         message = await self._worker.run(partial(self._worker.look, lock.renew))
         now_s, wait_s = time.monotonic(), inf
@@ -173,7 +175,7 @@ class Daemon:
         self._apply(message)
 
     async def _repeat(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Repeat `work` until it is canceled. `work` waits for an event or a time before it can fail."""
+        """Repeat `work`, which waits before it can fail, until canceled. Log an exception as a bug, and rescan."""
         while True:
             try:
                 await work()
@@ -181,8 +183,8 @@ class Daemon:
                 self.log.log_bug("an event could not be handled, so all files are examined", error)
                 self.rescan()
 
-    async def _heed_change(self) -> None:
-        """Wait for the next change that inotify reports, and request the work that it needs."""
+    async def _handle_next_change(self) -> None:
+        """Wait for the next change that inotify reports. Have appends recorded, and request a look or new watches."""
         change = await self._watch.wait()
         if news := change.appended & self._awaiting if self._worker.is_idle else change.appended:
             heard_us = time.monotonic_ns() // 1000
@@ -192,25 +194,26 @@ class Daemon:
             self._look_at_s = 0.0
             self._woken.set()
 
-    async def _heed_hangup(self) -> None:
+    async def _handle_next_hangup(self) -> None:
+        """Wait for the next SIGHUP, and reload the configuration."""
         await self._hung_up.wait()
         self._hung_up.clear()
         with suppress(KeeperError, OSError):  # it is logged
             await self.reload()
 
     async def _feed_watchdog(self) -> None:
-        """Check as for a caller, and feed the watchdog. A run without progress for STUCK_S is published as failed."""
+        """Check, wait, feed the watchdog, and publish a run without progress for STUCK_S as failed: all this once."""
         await self.refresh()
         await asyncio.sleep(self._notify.watchdog_s or CHECK_EVERY_S)
         self._notify.send("WATCHDOG=1")
         if self._alive_s is not None and time.monotonic() - self._alive_s > STUCK_S:
             self._apply(snapshots.RunFailed(f"The run has waited for the disk for more than {STUCK_S:.0f} s", now_us()))
 
-    def _gives_way(self) -> bool:
-        """Return whether the service's own run must end between two pieces. Any thread may call this."""
+    def _must_give_way(self) -> bool:
+        """Return whether the own run must end between two pieces (stop, pause or job). Any thread may call this."""
         return self._stopping or bool(self._state.present.paused or self.jobs.queue)
 
-    def _end(self) -> None:
+    def _request_stop(self) -> None:
         self._stopping = True
         self._woken.set()
 
@@ -219,7 +222,7 @@ class Daemon:
         self._loop.call_soon_threadsafe(self._apply, message)
 
     def _apply(self, message: snapshots.Message) -> None:
-        """Apply a message of the worker to the state, and publish the state if it changed."""
+        """Apply a message of the worker to the state and the next times. Publish it after a change or progress."""
         match message:
             case snapshots.Began():
                 self._alive_s = time.monotonic()
@@ -230,18 +233,18 @@ class Daemon:
                 self._alive_s, self._awaiting = None, message.awaiting
                 self._woken.set()
             case snapshots.FileDone():
-                self._tell(message)
+                self._tell_followers(message)
             case snapshots.Progressed(number, progress):
                 self._alive_s = time.monotonic()
                 if number:
                     self.jobs.find(number).progress = progress
                 else:
-                    self._notify.status(f"working on {progress.path}")
+                    self._notify.set_status(f"working on {progress.path}")
         state = snapshots.apply_message(self._state, message)
         if state != self._state or not isinstance(message, snapshots.Began | snapshots.Checked | snapshots.WorkEnded):
             self._publish(state)
 
-    def _change(self, **facts: Any) -> None:
+    def _change_present(self, **facts: Any) -> None:
         self._publish(self._state._replace(present=self._state.present._replace(**facts)))
 
     def _publish(self, state: snapshots.Snapshot) -> None:
@@ -249,7 +252,7 @@ class Daemon:
         before, self._state = self._state, state._replace(verdict=judge_present(state.present, now_us()))
         state, health = self._state, self._state.verdict.health
         if health != "unknown" and not state.working:
-            self._notify.status(state.headline)
+            self._notify.set_status(state.headline)
         if problems := state.verdict.problems:
             words = " ".join(finding.word for finding in problems)
             self.log.log("health", WARNING, state.headline, same=words)
@@ -257,12 +260,12 @@ class Daemon:
             self.log.log_end("health", f"no problem is left. {state.headline}")
         if health != before.verdict.health and not self._stopping:
             self._worker.run(lambda: self._worker.engine.publisher.publish_health(healthy=state.verdict.healthy))
-        self._tell(Changed())
+        self._tell_followers(Changed())
 
     def _log_exception(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.log.log_bug(context["message"], context.get("exception") or RuntimeError(context["message"]))
 
-    def _tell(self, notification: Notification) -> None:
+    def _tell_followers(self, notification: Notification) -> None:
         for follow in self.followers:
             self._loop.call_soon(follow, notification)  # an exception of it goes to the loop's handler
 
@@ -274,8 +277,9 @@ class Daemon:
         await asyncio.wait({self._checking}, timeout=CHECK_WAIT_S)
 
     async def _check_and_ask_journalds(self) -> None:
-        """Have the worker check, and ask the journalds in another thread, which shares nothing: one that hangs does not
-        answer for control.TIMEOUT_S.
+        """Have the worker check, ask all journalds, publish the silent ones, and rescan if a directory was replaced.
+
+        Another thread asks them, which shares nothing: a journald that hangs takes control.TIMEOUT_S.
         """
         check = partial(self._worker.check_for_caller, healthy=self._state.verdict.healthy)
         replaced, places = await self._worker.run_between_pieces(check)
@@ -283,7 +287,7 @@ class Daemon:
             self.rescan()
         silent = await self._loop.run_in_executor(None, find_silent, places, control.TIMEOUT_S)
         if silent != self._state.present.silent:
-            self._change(silent=silent)
+            self._change_present(silent=silent)
 
     def snapshot(self) -> snapshots.Snapshot:
         """Return the state of the service, with the present windows. `working` is True also while a job runs."""
@@ -305,6 +309,7 @@ class Daemon:
             self._loop.call_later(rest_s, self._turn.release)
 
     async def _run_job(self, job: Job) -> JobEnd:
+        """Have the worker do the job, and log its results. Rescan, also after an error."""
         try:
             result, report = await self._worker.run(partial(self._worker.do, job))
         finally:
@@ -313,18 +318,18 @@ class Daemon:
         return result, report
 
     def pause(self, span_us: int) -> None:
-        """Stop the service's own work, but not jobs, for `span_us` microseconds; with 0, until `resume`."""
+        """Stop the service's own work, but not jobs, for `span_us` microseconds from now; with 0, until `resume`."""
         self.resume()
         end_us = now_us() + span_us
         self._resume_at_us = end_us if span_us and end_us < TIME_LIMIT_US else inf
-        self._change(paused=f"until {when(end_us)}" if self._resume_at_us < inf else "until it is resumed")
+        self._change_present(paused=f"until {when(end_us)}" if self._resume_at_us < inf else "until it is resumed")
         self._woken.set()
 
     def resume(self) -> None:
         """End a pause, and request new watches and a look at everything. Without a pause, do nothing."""
         self._resume_at_us = inf
         if self._state.present.paused:
-            self._change(paused="")
+            self._change_present(paused="")
             self.rescan()
 
     def rescan(self) -> None:
@@ -333,7 +338,7 @@ class Daemon:
         self._woken.set()
 
     async def reload(self) -> None:
-        """Read the configuration again, and request new watches and a look at everything.
+        """Read the configuration again. Request new watches and a look at everything, also after an error.
 
         Raises: KeeperError, OSError if the configuration is wrong; then the running values stay.
         """
@@ -341,10 +346,10 @@ class Daemon:
         try:
             directories, budget_bytes = await self._worker.run_between_pieces(self._worker.reload)
             self._state = self._state._replace(directories=directories, budget_bytes=budget_bytes)
-            self._change(configuration="", unwritable=())
+            self._change_present(configuration="", unwritable=())
             self.log.say(INFO, "configuration reloaded; the new settings are in effect", Event.RELOADED)
         except (KeeperError, OSError) as error:
-            self._change(configuration=f"{WRONG}: {error}")
+            self._change_present(configuration=f"{WRONG}: {error}")
             self.log.say(ERROR, f"configuration not reloaded, the old settings stay: {error}", Event.NOT_RELOADED)
             raise
         finally:

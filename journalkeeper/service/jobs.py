@@ -105,7 +105,7 @@ class Jobs:
         """
         job = self.find(number)
         if job.state == "queued":
-            self._end(job, "canceled", KeeperError(f"job {number} was canceled before it began"))
+            self._end_job(job, "canceled", KeeperError(f"job {number} was canceled before it began"))
         else:
             job.state = "canceling"
             self._tell(Changed())
@@ -141,9 +141,9 @@ class Jobs:
                     context = {"message": f"job {job.number} failed", "exception": error}
                     asyncio.get_running_loop().call_exception_handler(context)
                 ended = "failed", error
-            self._end(job, *ended)
+            self._end_job(job, *ended)
 
-    def _end(self, job: Job, result: str, outcome: Report | Exception) -> None:
+    def _end_job(self, job: Job, result: str, outcome: Report | Exception) -> None:
         self.queue.remove(job)
         self._last, job.outcome = job, outcome
         job.over.set()

@@ -84,7 +84,7 @@ def make_fields(outcome: Outcome) -> dict[str, str]:
     return {f"JOURNALKEEPER_{name}": str(one) for name, one in known.items()}
 
 
-def to_journald() -> str | None:
+def find_journald_socket() -> str | None:
     """Return the path of journald's socket if stderr is connected to journald, as in a unit; else None."""
     status = os.fstat(2)
     return SOCKET if os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}" else None
@@ -96,8 +96,9 @@ def encode(fields: Mapping[str, str]) -> bytes:
 
 
 class Log:
-    """Writes lines to journald's socket at `path`, or to stderr if `path` is None: conditions, the results of runs and
-    bugs, none twice a day. For one thread.
+    """Writes lines to journald's socket at `path`, or to stderr if `path` is None. For one thread.
+
+    Only `say` repeats a line within a day.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -147,7 +148,7 @@ class Log:
         self.log(f"{BUG}{place}", ERROR, f"{what}: bug in journalkeeper, please report it:\n{trace}", same=place)
 
     def log_results(self, report: Report) -> None:
-        """Log the notices and outcomes of a run or job. On a file, repeat no kind of outcome within a day."""
+        """Log the notices of a run or job, and each outcome that is done or whose reason is not PASSING: once a day."""
         for notice in report.notices:
             self.log(notice, WARNING, notice)
         for outcome in report.outcomes:
@@ -191,8 +192,8 @@ class Notify:
         with suppress(OSError):
             daemon.notify(message)
 
-    def status(self, sentence: str) -> None:
-        """Set the line in `systemctl status`. Escape it, because each line is a command to the service manager."""
+    def set_status(self, sentence: str) -> None:
+        """Set the line in `systemctl status` if it differs. Escape it, as each line is a command to the manager."""
         if sentence != self._said:
             self._said = sentence
             self.send(f"STATUS={escape(sentence)}")

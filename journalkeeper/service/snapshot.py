@@ -62,7 +62,7 @@ class Snapshot(NamedTuple):
 
 
 def describe_state(snapshot: Snapshot) -> tuple[str, str]:
-    """Return the state of the service (working, paused, degraded, waiting or idle) and a sentence about it, or ""."""
+    """Return the first that is true of working, paused, degraded, waiting and idle, and a sentence about it, or ""."""
     found = snapshot.findings
     if snapshot.working:
         return "working", ""
@@ -184,7 +184,7 @@ Message = RunEnded | Began | Checked | WorkEnded | FileDone | Planned | Progress
 
 
 def apply_message(state: Snapshot, message: Message) -> Snapshot:
-    """Return the state that follows from `state` and a message of the worker. `state` stays unchanged."""
+    """Return the state after a message of the worker. Facts in STANDING and failures of old files survive a run."""
     before = present = state.present
     standing = {name: getattr(before, name) for name in STANDING}
     match message:

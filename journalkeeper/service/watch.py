@@ -126,7 +126,7 @@ def watch_directories(tops: tuple[str, ...]) -> Watches:
 
 
 def _find_directories(tops: tuple[str, ...]) -> Iterator[str]:
-    """Yield each directory to watch. Raises: KeeperError if a top cannot be listed.
+    """Yield each existing directory to watch. Raises: KeeperError if a top cannot be listed.
 
     Each is yielded before the search below it: a caller that watches it at once misses nothing that appears meanwhile.
     """
@@ -165,13 +165,13 @@ class DirectoryWatch:
         self._woken = asyncio.Event()
 
     def use(self, watches: Watches) -> None:
-        """Watch with the inotify instance of `watches` from now on."""
+        """Drop the present watches, and report the events of `watches` from now on."""
         self.close()
         self.watches = watches
         self._listen()
 
     def close(self) -> None:
-        """Drop all watches."""
+        """Drop all watches, and close their inotify instance."""
         if self.watches.fd >= 0:
             self._loop.remove_reader(self.watches.fd)
             os.close(self.watches.fd)

@@ -135,7 +135,7 @@ class Worker:
         try:
             return work()
         finally:
-            self._post(self._describe_end())
+            self._post(self._make_work_ended())
 
     def _drain(self) -> None:
         self._will_drain = False
@@ -155,7 +155,7 @@ class Worker:
         return self.engine.directories, self.engine.config.budget.bytes_per_day
 
     def reload(self) -> tuple[tuple[str, ...], int | None]:
-        """Continue with the configuration on disk and the memory of the old engine, and return the new settings.
+        """Continue with the configuration on disk and the memory of the old engine, and return the new `settings`.
 
         Raises: KeeperError, OSError if the configuration is wrong; then nothing changes.
         """
@@ -195,7 +195,7 @@ class Worker:
         return replaced, places
 
     def check_for_caller(self, *, healthy: bool | None) -> tuple[set[str], Places]:
-        """Confirm `healthy` in metrics, and call `check`."""
+        """Post Began, confirm `healthy` in the metrics, and call `check`."""
         self._post(snapshot.Began())
         self.engine.publisher.confirm_health(healthy=healthy)
         return self.check()
@@ -208,7 +208,7 @@ class Worker:
         self._flush_look_at_s = charge_cpu(self._flush_look_at_s, cpu_s, time.monotonic())
         return is_due
 
-    def _describe_end(self) -> snapshot.WorkEnded:
+    def _make_work_ended(self) -> snapshot.WorkEnded:
         look_us = self.engine.next_flush_look_us()
         look_at_s = inf if look_us is None else max(look_us / 1e6, self._flush_look_at_s)
         return snapshot.WorkEnded(
@@ -237,7 +237,7 @@ class Worker:
         return message
 
     def _run_for_service(self, engine: Engine) -> snapshot.RunEnded:
-        """Make the service's own run. A KeeperError or OSError of it is an answer."""
+        """Make the service's own run. A KeeperError or OSError is RunFailed, or NotOnBtrfs without a journal."""
         try:
             return self._make_looked(engine, self._post_run(engine, 0, Request(upkeep=True), self._gives_way, DAEMON))
         except (KeeperError, OSError) as error:
@@ -263,11 +263,11 @@ class Worker:
             if not job and plan.actions:  # without actions the result follows at once
                 self._post(snapshot.Planned(_make_findings(engine, host, plan, (), None)))
 
-        def must_stop() -> bool:
+        def do_urgent_and_ask_stop() -> bool:
             self._do_urgent()  # before the next piece
             return stop()
 
-        run = partial(engine.run, request, on_progress=note_progress, stop=must_stop, origin=origin)
+        run = partial(engine.run, request, on_progress=note_progress, stop=do_urgent_and_ask_stop, origin=origin)
         return run(on_outcome=note_outcome, on_plan=note_plan)
 
     def _make_looked(self, engine: Engine, report: Report) -> snapshot.Looked:
@@ -285,7 +285,7 @@ class Worker:
         return self.engine.plan(resolve(request, self.engine.directories))
 
     def do(self, job: Job) -> JobEnd:
-        """Carry out a job.
+        """Carry out a job until its end, or until it is canceled or the service stops.
 
         Raises: UsageError as `resolve`; KeeperError, OSError as Engine.run.
         """
@@ -329,7 +329,7 @@ def get_next_plan_s(report: Report, whole_us: int) -> float:
 
 
 def name_result(report: Report, request: Request) -> str:
-    """Return the result of a job as a word: "canceled", "failed" or "done"."""
+    """Return the result of a job: "canceled", "failed" (also if a path of `request` is no journal) or "done"."""
     if report.is_interrupted:
         return "canceled"
     named = request.paths and any(skip.reason in NO_JOURNAL for skip in report.plan.skipped)

@@ -130,14 +130,14 @@ def ear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.sock
 
 
 def test_a_name_with_a_line_in_it_gives_the_manager_no_orders(ear: socket.socket) -> None:
-    Notify().status("working on remote-a\nMAINPID=1\udcff.journal")
+    Notify().set_status("working on remote-a\nMAINPID=1\udcff.journal")
     assert ear.recv(1000) == rb"STATUS=working on remote-a\nMAINPID=1\udcff.journal"
 
 
 def test_the_same_status_is_said_once(ear: socket.socket) -> None:
     notify = Notify()
     for sentence in ("idle", "idle", "working"):
-        notify.status(sentence)
+        notify.set_status(sentence)
     assert [ear.recv(1000), ear.recv(1000)] == [b"STATUS=idle", b"STATUS=working"]
     with pytest.raises(BlockingIOError):
         ear.recv(1000)

@@ -14,7 +14,7 @@ import pytest
 
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
 from journalkeeper.model.run import Report
-from journalkeeper.service.log import SOCKET, Event, Log, to_journald
+from journalkeeper.service.log import SOCKET, Event, Log, find_journald_socket
 
 OUTCOME = Outcome("/j/system@1.journal", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 5992, 40, None, 7, 4096, 1.5)
 MANY = 2000
@@ -139,7 +139,7 @@ def test_journald_is_at_the_end_of_stderr_only_if_the_very_stream_is(
         monkeypatch.delenv("JOURNAL_STREAM", raising=False)
     else:
         monkeypatch.setenv("JOURNAL_STREAM", stream.format(dev=status.st_dev, ino=status.st_ino))
-    assert to_journald() == found
+    assert find_journald_socket() == found
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ async def running(daemon: Daemon) -> AsyncIterator[None]:
     work = asyncio.create_task(daemon.run())
     async with asyncio.timeout(PATIENCE_S):
         yield
-        daemon._end()
+        daemon._request_stop()
         await work
 
 
@@ -240,7 +240,7 @@ async def test_an_exception_of_a_follower_is_logged_and_ends_nothing(
         raise RuntimeError("no room")
 
     daemon.followers += [refuse, heard.append]
-    daemon._tell(Changed())
+    daemon._tell_followers(Changed())
     await asyncio.sleep(0)
     assert heard == [Changed()]
     (sentence,) = capsys.readouterr().err.splitlines()
