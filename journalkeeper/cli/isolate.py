@@ -125,7 +125,7 @@ class IsolateAnswer(NamedTuple):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add --apply and --undo, which exclude each other."""
+    """Add --flat, and --apply and --undo, which exclude each other."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--apply", action="store_true", help="move the journal into a subvolume")
     group.add_argument("--undo", action="store_true", help="move it back into a plain directory")
@@ -147,7 +147,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         _show_plan(context, top)
         return 0
     require_root_only(os.path.dirname(top))
-    unit, state, changed = _find_mount_unit(top), "", False
+    unit, state, changed = _name_mount_unit(top), "", False
     try:
         with Lock(context.state_directory):
             changed = _mount_flat(top, unit)
@@ -186,7 +186,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 def _show_plan(context: Context, top: str) -> None:
     lost = isolate.find_lost(top)
     found = isolate.Tree(top, is_subvolume=False, entries={}) if lost else isolate.survey(top)
-    _show(context, found, _describe(found, lost), lost)
+    _show(context, found, _describe_plan(found, lost), lost)
 
 
 def _show(context: Context, tree: isolate.Tree, said: list[str], lost: str | None, *, changed: bool = False) -> None:
@@ -202,12 +202,13 @@ def _find_own_place(top: str) -> str:
 
 
 def _move_subvolume(top: str, target: str, source: str) -> None:
+    """Move a subvolume within the volume of the journal `top`, and end mounts at `top`: see MOVE_SUBVOLUME."""
     run_shell = (*scratch_volume.DIE_WITH_US, *scratch_volume.OWN_MOUNTS, "sh", "-ec")
     scratch_volume.run(*run_shell, MOVE_SUBVOLUME, "sh", top, target, source)
 
 
 def _flatten(top: str, unit: str) -> None:
-    """Mount the nested subvolume at `top` from the top of the volume, now and at each boot."""
+    """Move the nested subvolume at `top` to the volume's top, and mount it, now and at each boot, or undo that."""
     if not _has_journald(top):
         raise KeeperError(f"{top}: --flat is for the journal of the running host")
     with opening.open_directory(top) as journal:
@@ -215,26 +216,27 @@ def _flatten(top: str, unit: str) -> None:
     if volume.has_subvolume(os.path.dirname(top), isolate.FLAT):
         raise KeeperError(f"the volume has a subvolume {isolate.FLAT} already: rename it first")
     text = MOUNT_UNIT.format(top=top, uuid=uuid, name=isolate.FLAT)
-    if os.path.lexists(unit) and not _has_own_unit(unit):
+    if os.path.lexists(unit) and not _is_own_unit(unit):
         raise KeeperError(f"{unit} exists already: remove it first")
     write_whole("write the mount unit", unit, text, mode=0o644)
     scratch_volume.run("systemctl", "enable", "--quiet", os.path.basename(unit))
     isolate.write_back(UNITS)
     place = _find_own_place(top)
-    _switch(top, unit, isolate.FLAT, place)
+    _move_and_mount(top, unit, isolate.FLAT, place)
     if not _is_flat(top):
-        _switch(top, unit, place, isolate.FLAT)
+        _move_and_mount(top, unit, place, isolate.FLAT)
         raise KeeperError(f"{isolate.FLAT} could not be mounted: see systemctl status {os.path.basename(unit)}")
 
 
 def _unflatten(top: str, unit: str) -> None:
+    """Make FLAT the nested subvolume at `top` again. Raises: KeeperError if another unit mounts it."""
     isolate.survey(top)  # a mount below would end with this one
-    if not _has_own_unit(unit):
+    if not _is_own_unit(unit):
         raise KeeperError(f"{top} is a mount point that --flat did not make: it cannot be moved")
-    _switch(top, unit, _find_own_place(top), isolate.FLAT)
+    _move_and_mount(top, unit, _find_own_place(top), isolate.FLAT)
 
 
-def _switch(top: str, unit: str, target: str, source: str) -> None:
+def _move_and_mount(top: str, unit: str, target: str, source: str) -> None:
     """Move the subvolume while journald writes to /run. Then mount it, unless the condition of the unit skips that."""
     isolate.write_back(os.path.dirname(top))
     with _hold_in_run(top, "systemctl", "start", os.path.basename(unit)):
@@ -245,17 +247,17 @@ def _is_flat(top: str) -> bool:
     return volume.is_mounted(isolate.FLAT, top)
 
 
-def _find_mount_unit(top: str) -> str:
+def _name_mount_unit(top: str) -> str:
     return os.path.join(UNITS, scratch_volume.run("systemd-escape", "--path", "--suffix=mount", top).strip())
 
 
-def _has_own_unit(unit: str) -> bool:
+def _is_own_unit(unit: str) -> bool:
     return os.path.lexists(unit) and Path(unit).read_text().startswith(MOUNT_UNIT.split("\n", 1)[0])
 
 
 def _mount_flat(top: str, unit: str) -> bool:
-    """Mount FLAT if it is not, because the empty directory below would be moved. Return whether it was mounted now."""
-    if _is_flat(top) or not _has_own_unit(unit) or not volume.has_subvolume(os.path.dirname(top), isolate.FLAT):
+    """Mount FLAT if it and its unit exist: the empty directory below would be moved. Return whether this mounted it."""
+    if _is_flat(top) or not _is_own_unit(unit) or not volume.has_subvolume(os.path.dirname(top), isolate.FLAT):
         return False  # the unit alone is what a killed move or, after --undo, a rollback leaves
     scratch_volume.run("systemctl", "start", os.path.basename(unit))
     if not _is_flat(top):
@@ -266,7 +268,8 @@ def _mount_flat(top: str, unit: str) -> bool:
 
 
 def _remove_mount_unit(top: str, unit: str) -> None:
-    if _has_own_unit(unit):
+    """Disable and remove the unit if it is of --flat."""
+    if _is_own_unit(unit):
         isolate.write_back(top)  # the move is on the disk before the removal
         scratch_volume.run("systemctl", "disable", "--quiet", os.path.basename(unit))
         os.unlink(unit)
@@ -274,11 +277,13 @@ def _remove_mount_unit(top: str, unit: str) -> None:
 
 
 def _bring_back(top: str, lost: str) -> None:
+    """Move the subvolume `lost` to `top`, and mark it as a whole copy, for `isolate.finish`."""
     _move_subvolume(top, _find_own_place(top), lost)
     os.setxattr(top, isolate.MARK, b"")  # it contains all of an old tree that a snapshot during the move contains
 
 
-def _describe(found: isolate.Tree, lost: str | None) -> list[str]:
+def _describe_plan(found: isolate.Tree, lost: str | None) -> list[str]:
+    """Return what --apply or --undo would do, and which programs must end first. `lost` counts instead of `found`."""
     if lost:
         said = f"{found.path} is empty and read-only since a rollback: journald writes to /run only."
         return [said, f"The journal is in the subvolume {lost}; --apply moves it here."]
@@ -309,7 +314,10 @@ def _has_journald(top: str) -> bool:
 
 
 def _hold_in_run(top: str, *words: str) -> AbstractContextManager[object]:
-    """Let journald write to /run during the block, and run a command at its end. Without a journald, do nothing."""
+    """Let journald write to /run in the block, then run a command. Without a journald, do neither.
+
+    Raises: KeeperError if /run is too full.
+    """
     if not _has_journald(top):
         return nullcontext()
     room = shutil.disk_usage(RUN)
@@ -319,7 +327,10 @@ def _hold_in_run(top: str, *words: str) -> AbstractContextManager[object]:
 
 
 def _move(tree: isolate.Tree) -> None:
-    """Move the tree while journald writes to /run, let journald write to the new tree, and remove the old one."""
+    """Move the tree while journald writes to /run, let journald write to the new tree, and remove the old one.
+
+    Raises: KeeperError if no journald that wrote before writes again: the old tree stays; as `isolate.move`.
+    """
     top = tree.path
     was_open = any(isolate.find_writers(top))
     archives = isolate.prepare(tree)

@@ -99,8 +99,7 @@ class Tree(NamedTuple):
 def survey(path: str, written: list[str] | None = None) -> Tree:
     """Return the tree at `path`, an absolute path without links.
 
-    The paths of files that a program can write to are added to `written`. Give it only while journald does not write
-    there: see `opening.is_being_written`.
+    Add to `written` the files that a program can write to. journald must not write then: `opening.is_being_written`.
 
     Raises: KeeperError for what cannot be moved: a mount point at or below `path`, a nested subvolume, a hard link, a
     file that is immutable, or no file, directory or link; NotBtrfsError; FileError.
@@ -118,6 +117,7 @@ def survey(path: str, written: list[str] | None = None) -> Tree:
 
 
 def _survey_below(dir_fd: int, top: str, way: str, written: list[str] | None) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the path from `top`, and the status, of all below `dir_fd`, the directory `way`. Raises: as `survey`."""
     for name in sorted(os.listdir(dir_fd)):
         path = f"{top}/{way}{name}"
         with suppress(FileNotFoundError):  # journald has deleted an archive
@@ -167,10 +167,10 @@ def survey_unwritten(path: str) -> Tree:
 
 
 def find_writers(path: str) -> Iterator[tuple[str, str]]:
-    """Yield the programs that can write to the tree at `path`: "UNIT.service (PID)" or "COMMAND (PID)", and the place.
+    """Yield the programs that can write to the tree at `path`: "UNIT.service (PID)" or "COMMAND (PID)", and the file.
 
-    A program has a file open under this name, or its mount namespace a part of the tree mounted and would keep it. The
-    service's own mount is left out, because it restarts after a move.
+    A program, also this one, has a file open under this name, or a part of the tree is mounted in its mount namespace,
+    also in ours: then with `path`. The service's mount is left out, because the service restarts after a move.
     """
     for link in glob.iglob("/proc/[0-9]*/fd/*"):
         with suppress(OSError):  # closed meanwhile
@@ -218,18 +218,18 @@ class _Limits(NamedTuple):
     archives: set[str]
 
     def require(self) -> None:
-        """Raises: KeeperError."""
+        """Raises: KeeperError after `until_s`; as `require_all_kept`."""
         if time.monotonic() > self.until_s:
             raise KeeperError(f"the disk is slow: no copy within {LONGEST_S:g} s; nothing was moved: try again later")
         self.require_all_kept()
 
     def require_all_kept(self) -> None:
-        """Raises: KeeperError."""
-        if _list_in_memory() - self.archives:
+        """Raises: KeeperError if journald has made another archive in /run."""
+        if _list_archives_in_run() - self.archives:
             raise KeeperError("too much is logged during the copy; nothing was moved: try again later")
 
 
-def _list_in_memory() -> set[str]:
+def _list_archives_in_run() -> set[str]:
     return set(glob.iglob(IN_MEMORY.format(layout.read_machine_id())))
 
 
@@ -241,7 +241,7 @@ def prepare(tree: Tree) -> set[str]:
     if (count := len(tree.entries)) > MOST_ENTRIES:
         raise KeeperError(f"{tree.path}: a move of {count:,} files takes too long: move other files away first")
     write_back(tree.path)
-    return _list_in_memory()
+    return _list_archives_in_run()
 
 
 def write_back(directory: str) -> None:
@@ -264,11 +264,11 @@ def move(tree: Tree, archives: set[str], *, into_subvolume: bool) -> None:
         with opening.open_directory(tree.path) as old, opening.open_directory(staging) as new:
             os.fchmod(new, 0o700)
             _copy_below(old, new, limits)
-            _finish(old, new, os.fstat(old))
+            _copy_all_attributes(old, new, os.fstat(old))
             os.setxattr(old, MARK, tree.fingerprint)
             os.setxattr(new, MARK, survey(staging).fingerprint)
             if into_subvolume:
-                _remember(tree.path, new)
+                _store_uuid(tree.path, new)
             _require_same(tree, survey(tree.path))
             limits.require()
             kernel.exchange(new, staging, tree.path)  # both are absolute
@@ -294,8 +294,8 @@ def _require_same(before: Tree, after: Tree) -> None:
         raise KeeperError(f"{before.path}/{min(changed)[0]} was changed during the copy; nothing was moved: try again")
 
 
-def _remember(path: str, top: int) -> None:
-    """Store for later rollbacks which subvolume the journal `top` is, or that it is none. Raises: OSError: EPERM."""
+def _store_uuid(path: str, top: int) -> None:
+    """Store above `path` the UUID of the subvolume `top`, or remove it for a directory. Raises: OSError: EPERM."""
     parent, name = os.path.split(path)
     attribute = ISOLATED.format(name)
     if volume.is_subvolume(top):
@@ -307,7 +307,7 @@ def _remember(path: str, top: int) -> None:
 def find_lost(path: str) -> str | None:
     """Return the path, from the volume's top, of the subvolume that a rollback left in another root.
 
-    None for a directory at `path`. Raises: KeeperError if none is there, or a running system uses it; OSError: EPERM.
+    None without a rollback. Raises: KeeperError if none is there, or a running system uses it; OSError: EPERM.
     """
     if (exists := os.path.lexists(path)) and not is_left_by_rollback(path):
         return None
@@ -344,12 +344,13 @@ def _copy_below(old: int, new: int, limits: _Limits) -> None:
                     _copy_below(source, copy, limits)
                 else:
                     _copy_and_compare(source, copy, status.st_size)
-                _finish(source, copy, status)
+                _copy_all_attributes(source, copy, status)
         finally:
             os.close(copy)
 
 
 def _copy_and_compare(source: int, copy: int, size_bytes: int) -> None:
+    """Copy flags and data. Raises: Refused if the data differ, which is compared unless both share all extents."""
     inode.set_flags(copy, inode.get_flags(source) & FLAGS)  # while it is empty
     at = 0  # the kernel makes a reflink if both files have checksums, or none of them
     while at < size_bytes and (done := os.copy_file_range(source, copy, size_bytes - at, at, at)):
@@ -359,7 +360,7 @@ def _copy_and_compare(source: int, copy: int, size_bytes: int) -> None:
         rewrite.require_equal_data(source, copy, [(0, size_bytes)])
 
 
-def _finish(source: int, copy: int, status: os.stat_result) -> None:
+def _copy_all_attributes(source: int, copy: int, status: os.stat_result) -> None:
     """Give the copy all attributes of the original, the flags of a directory only now that its files are made."""
     os.fchown(copy, status.st_uid, status.st_gid)
     for name in set(os.listxattr(copy)) - set(os.listxattr(source)):
@@ -372,10 +373,9 @@ def _finish(source: int, copy: int, status: os.stat_result) -> None:
 
 
 def finish(path: str) -> bool:
-    """Remove the tree that does not count next to the journal directory at `path`, and the marks of a finished move.
+    """Remove the old tree of a move to `path`, or the copy of a failed one, and the marks. Store the UUID at `path`.
 
-    Return whether there was a move to finish.
-
+    Return whether `path` had a mark.
     Raises: KeeperError if a process wrote to the tree after the copy or still can, or `path` is no copy; FileError.
     """
     staging = name_staging(path)
@@ -394,7 +394,7 @@ def finish(path: str) -> bool:
         if is_unfinished := MARK in os.listxattr(path):
             os.removexattr(path, MARK)
         with opening.open_directory(path) as top:
-            _remember(path, top)
+            _store_uuid(path, top)
         return is_unfinished
     except OSError as error:
         raise FileError.wrap("end the move", path, error) from error

@@ -120,7 +120,7 @@ def test_a_file_moves_between_different_checksums(journal: Path, monkeypatch: py
     make_odd_file(journal)
     before = describe(journal)
     states = list[int]()
-    real = isolate._finish
+    real = isolate._copy_all_attributes
 
     def look(source: int, copy: int, status: os.stat_result) -> None:
         if stat.S_ISREG(status.st_mode):
@@ -128,7 +128,7 @@ def test_a_file_moves_between_different_checksums(journal: Path, monkeypatch: py
         real(source, copy, status)
 
     monkeypatch.setattr(os, "posix_fadvise", lambda *words: None)  # it only advises the kernel to write back
-    monkeypatch.setattr(isolate, "_finish", look)
+    monkeypatch.setattr(isolate, "_copy_all_attributes", look)
     assert call("--apply", "-D", journal) == 0
     assert describe(journal) == before
     assert states
