@@ -16,6 +16,7 @@ import os
 import re
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, Literal, Self
 
 from jeepney import DBusAddress, Header, HeaderFields, Message, MessageType, new_method_call, new_signal
@@ -156,8 +157,9 @@ class Connection:
 
     async def drain(self) -> None:
         """Wait until the kernel has taken all that was sent, or until the connection ends."""
-        while self._writer.transport.get_write_buffer_size():
-            await self._writer.drain()
+        with suppress(OSError):
+            while self._writer.transport.get_write_buffer_size():
+                await self._writer.drain()
 
     async def _read_until_end(self, most: int) -> Exception:
         """Pass each message of at most `most` bytes to `_hand_over`. Return the error that ended the connection."""

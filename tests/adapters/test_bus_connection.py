@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -196,3 +197,18 @@ async def test_a_message_that_the_bus_would_not_take_is_an_error(address: str) -
         ours.send(signal_to_bus("x" * connection.SENT_MOST))
     assert await ours.call(bus_call("NameHasOwner", "s", BUS)) == (True,)
     ours.close()
+
+
+async def test_waiting_for_the_bus_to_take_all_ends_with_the_connection() -> None:
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_unix_connection(sock=ours)
+    writer.transport.set_write_buffer_limits(0)
+    made = Connection(reader, writer, CALL_MOST)
+    for _ in range(20):
+        made.send(signal_to_bus(WORDS))
+    draining = asyncio.create_task(made.drain())
+    await asyncio.sleep(0)
+    assert not draining.done()
+    theirs.close()
+    await asyncio.wait_for(draining, 10)
+    assert isinstance(await made.ended, ConnectionError)
