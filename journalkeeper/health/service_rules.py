@@ -98,7 +98,8 @@ def keeper_down(evidence: Evidence) -> Answers:
         return
     service, timer = find_unit(units, SERVICE), find_unit(units, TIMER)
     if service.is_starting:
-        yield from _judge_unready(service)
+        late = problem(f"{service.start_sentence} and is not ready.", LOG, RESTART, age_us=service.age_us)
+        yield Unknown(service.start_sentence) if service.age_us < START_US else late
         return
     if isinstance(evidence.service, Hung) and not evidence.service.is_bus_busy:
         return
@@ -131,14 +132,6 @@ def _describe_down(service: Unit, timer: Unit) -> tuple[str, ...]:
     if service.enabled:
         return "is installed but not enabled", enable
     return "is not installed", "journalkeeper defrag"
-
-
-def _judge_unready(service: Unit) -> Answers:
-    """Yield Unknown for a start that has taken less than START_US, else a problem."""
-    if service.age_us < START_US:
-        yield Unknown(service.start_sentence)
-    else:
-        yield problem(f"{service.start_sentence} and is not ready.", LOG, RESTART, age_us=service.age_us)
 
 
 def _ran_recently(evidence: Evidence) -> bool:
@@ -248,10 +241,8 @@ def files_failing(present: Present) -> Answers:
         rest = f" and {pluralize(number, 'more file')}" if number else ""
         sentence = f"{list_names([first.path])}{rest} failed: {first.detail or first.reason}."
         paths, reasons = [one.path for one in failures], sorted({one.reason for one in failures})
-        quota = first.reason is Reason.QUOTA
-        remedy = (
-            f"btrfs qgroup show -pcre {quote(dirname(first.path))}" if quota else "journalkeeper history --since=-7d"
-        )
+        quota = f"btrfs qgroup show -pcre {quote(dirname(first.path))}"
+        remedy = quota if first.reason is Reason.QUOTA else "journalkeeper history --since=-7d"
         yield problem(sentence, remedy, files=paths, reasons=list(map(str, reasons)))
 
 

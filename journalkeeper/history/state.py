@@ -22,7 +22,6 @@ from journalkeeper.model.errors import BusyError, FileError, KeeperError, NeedsR
 
 DEFAULT = "/var/lib/journalkeeper"
 MODE = 0o750
-LOCK_NAME = "lock"
 DAEMON_LOCK = "daemon.lock"
 """The service holds this lock while it runs, so that only one service runs."""
 
@@ -60,7 +59,7 @@ class Lock:
     NeedsRootError and FileError as in `make_directory`. Source: flock(2).
     """
 
-    def __init__(self, directory: str | os.PathLike[str], name: str = LOCK_NAME) -> None:
+    def __init__(self, directory: str | os.PathLike[str], name: str = "lock") -> None:
         self._directory = directory
         self._path = os.path.join(directory, name)
         self._descriptor: int | None = None
