@@ -104,12 +104,10 @@ def undo_at_end(*argv: str) -> Iterator[str]:
 def wait_until(is_done: Callable[[], bool], complaint: str, timeout_s: float = 60) -> None:
     """Call `is_done` in short intervals until it is True. Raises: KeeperError with `complaint` after `timeout_s`."""
     deadline_s = time.monotonic() + timeout_s
-    pause_s = 0.0005
     while not is_done():
         if time.monotonic() > deadline_s:
             raise KeeperError(f"{complaint} within {timeout_s:g} s")
-        time.sleep(pause_s)
-        pause_s = min(pause_s * 1.5, 0.05)
+        time.sleep(0.005)
 
 
 def isolate() -> None:
