@@ -204,7 +204,10 @@ def draw_boots(journal: Journal, evidence: Evidence) -> Figure:
     part = f"The newest {len(rows)} of {len(journal.boots):,} boots"
     caption = part if len(rows) < len(shown) else "Boots, the newest first"
     table = ChartTable(caption, ("Boot of", "Userspace", "Flush"), rows)
-    return Figure(_describe_boots(userspace.heights, first), chart, table, _describe_gaps(userspace))
+    without = userspace.heights.count(None)
+    has = "has" if without == 1 else "have"
+    note = f"{pluralize(without, 'boot')} {has} no “Startup finished” message: it was deleted, or the boot interrupted."
+    return Figure(_describe_boots(userspace.heights, first), chart, table, (note,) if without else ())
 
 
 def _make_bars(css: str, name: str, spans_us: list[int | None]) -> Layer:
@@ -231,13 +234,6 @@ def _describe_median(times_s: Sequence[float | None]) -> str:
     """Return "1.6s in the median of 3 boots" for the known times, "" if none is known."""
     known = [time_s for time_s in times_s if time_s is not None]
     return f"{spell_time(median(known))} in the median of {pluralize(len(known), 'boot')}" if known else ""
-
-
-def _describe_gaps(userspace: Layer) -> tuple[str, ...]:
-    without = userspace.heights.count(None)
-    has = "has" if without == 1 else "have"
-    note = f"{pluralize(without, 'boot')} {has} no “Startup finished” message: it was deleted, or the boot interrupted."
-    return (note,) if without else ()
 
 
 # extents

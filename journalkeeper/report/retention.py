@@ -102,9 +102,8 @@ def describe_retention(found: Retention) -> str:
     then = f"{format_span(found.proposed_us)} in {spell_size(found.proposed_disk_bytes)}"
     limits = f"SystemMaxUse={format_exact(found.proposed_use_bytes)} and"
     limits += f" SystemMaxFileSize={format_exact(found.max_file_bytes)}"
-    then = f"{limits} would keep about {then}"
     binds = f", and {found.proposed_binds} would then limit it" if found.proposed_binds else ""
-    return f"{now}; {then}{binds}."
+    return f"{now}; {limits} would keep about {then}{binds}."
 
 
 def retention(look: Look, storage: Storage) -> Retention | Unknown:
