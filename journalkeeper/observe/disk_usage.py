@@ -49,7 +49,7 @@ def count_snapshots(fd: int, path: str = SOCKET) -> int | None:
 
 
 def _measure_or_ask(question: bytes, fd: int, path: str) -> int | None:
-    """Measure, or ask the unit at `path` without the capability; None without an answer."""
+    """Measure, or ask the unit at `path` without the capability; None without a number from it in ANSWER_S."""
     found = QUESTIONS[question](fd)
     if found is not None:
         return found

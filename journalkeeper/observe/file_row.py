@@ -59,10 +59,11 @@ def describe_impossible_stat(status: os.stat_result) -> str:
 def read_row(
     place: Directory, name: str, status: os.stat_result, survey: Survey, *, dir_fd: int, disk_bytes: bool
 ) -> JournalFile:
-    """Open the file `name` in the directory `place`, and return its complete row. An OSError becomes the row's problem.
+    """Open the file `name` in the directory `place`, and return its complete row, in which a bad header is the problem.
 
-    `status` is the stat by the name. The disk usage is measured only with `disk_bytes`, and the extents of an active
-    file by `survey`. Dirty pages of a file that is neither active nor ONLINE are written before its extents are read.
+    After another problem or an OSError, the row has no measurements. `status` is the stat by the name. The disk usage
+    is measured only with `disk_bytes`, and the extents of an active file by `survey`. Dirty pages of a file that is
+    neither active nor ONLINE are written before its extents are read.
     """
     try:
         require_regular(status)
@@ -108,7 +109,7 @@ def read_row(
 
 
 def _stat_open_file(fd: int) -> os.stat_result:
-    """Raises: OSError: ENOENT the file was removed meanwhile; ESTALE its stat became impossible meanwhile."""
+    """Return the stat. Raises: OSError: ENOENT without a name any more; ESTALE if its size or time is impossible."""
     status = os.fstat(fd)
     if status.st_nlink == 0:
         raise FileNotFoundError(errno.ENOENT, "removed during the look")
@@ -118,6 +119,7 @@ def _stat_open_file(fd: int) -> os.stat_result:
 
 
 def _read_header(fd: int, size_bytes: int) -> tuple[Header, Reason | None, str]:
+    """Return the header, None and ""; or an empty header, the problem and its detail after a HeaderError."""
     try:
         return journal_file.read_header(fd, size_bytes), None, ""
     except journal_file.HeaderError as error:
@@ -125,7 +127,7 @@ def _read_header(fd: int, size_bytes: int) -> tuple[Header, Reason | None, str]:
 
 
 def build_problem(place: Directory, name: str | None, why: Reason, detail: str) -> JournalFile:
-    """Return a row without measurements, with the problem `why`; without a `name` it is about the directory `place`."""
+    """Return a row without measurements, with the problem `why`; without a `name` it has the path of `place`."""
     kind = (name and classify(name)) or UNNAMED
     path = place.path if name is None else f"{place.path.rstrip('/')}/{name}"
     return JournalFile(path, 0, 0, kind.kind, kind.owner, place.name, problem=why, problem_detail=detail)

@@ -35,9 +35,7 @@ COMMIT_MOST_S: Final = 2.0
 
 
 class Flushes:
-    """The flush timers of all instances, by directory, in microseconds of CLOCK_MONOTONIC (`clock`) and REALTIME
-    (`wall`).
-    """
+    """The flush timers of all instances, by directory. `clock` is CLOCK_MONOTONIC and `wall` CLOCK_REALTIME, in us."""
 
     def __init__(
         self,
@@ -52,16 +50,13 @@ class Flushes:
         self._news = False
 
     def note_append(self, directory: str, heard_us: int) -> None:
-        """Record an append by journald in `directory` that was reported at `heard_us` (`clock`).
-
-        An unknown directory is ignored.
-        """
+        """Record an append by journald in `directory`, heard at `heard_us` by `clock`. Ignore unknown directories."""
         if directory in self._timers:
             self._timers[directory].note_append(heard_us)
 
     @property
     def awaiting(self) -> frozenset[str]:
-        """The directories in which an append would be news."""
+        """The directories for which `note_append` can have an effect now."""
         return frozenset(directory for directory, timer in self._timers.items() if timer.awaits_append)
 
     def note_rewrite(self, directory: str) -> None:
@@ -70,9 +65,9 @@ class Flushes:
             self._timers[directory].forget_blocks()
 
     def look(self, instances: Iterable[Instance], files: Iterable[JournalFile]) -> tuple[Instance, ...]:
-        """Replace the known instances and active files, `look_again`, and return renewed `instances`.
+        """Replace the known instances and active files, `look_again`, and return `instances` as `get_current` does.
 
-        A known instance keeps its flush timer. `files` must contain the files of all instances.
+        A known instance keeps its flush timer. `files` must contain the active files of all instances and of no other.
         """
         self._instances = tuple(instances)
         self._actives = {one.directory: [] for one in self._instances}
@@ -86,7 +81,7 @@ class Flushes:
         return self.get_current()[0]
 
     def get_current(self) -> tuple[tuple[Instance, ...], tuple[JournalFile, ...]]:
-        """Return the known instances and active files, with the results of the last look."""
+        """Return the known instances, with the start of their timers by `wall`, and active files as last looked at."""
         offset_us = round(self._wall() - self._clock(), -5)  # so that each look shows a moment as the same one
         instances = []
         for one in self._instances:
@@ -108,7 +103,7 @@ class Flushes:
                 self._news = True
 
     def take_plan_need(self) -> bool:
-        """Return whether a plan became due since the last call, or a journald should be asked for a sync."""
+        """Return whether a plan became due since the last call, or a journald should be asked for a sync now."""
         news, self._news = self._news, False
         return news or any(map(self._needs_sync, self._instances))
 
@@ -145,9 +140,10 @@ class Flushes:
         return over or due
 
     def learn(self, directory: str, synchronize: Callable[[], None]) -> None:
-        """Learn when the next flush of `directory` is due, by a sync that `synchronize` requests, in 10 s or longer.
+        """Learn when the next flush of `directory` is due, by a sync that `synchronize` requests.
 
-        Not even after an error does `get_current` recommend another sync within ASK_EVERY_US.
+        Look until the flush shows, at most ASKED_LOOKS times, which takes 10 s or longer. A timer that is unknown then
+        counts as started since the call. `get_current` recommends no other sync within ASK_EVERY_US, even after errors.
 
         Raises: KeyError for an unknown directory; the errors of `synchronize`, after which the timer stays unknown.
         """
@@ -164,7 +160,7 @@ class Flushes:
             timer.note_sync(before_us, self._clock())
 
     def _wait_for_writeback(self, directory: str) -> None:
-        """The commit is invisible: sleep as long as the write-back took, from COMMIT_S to COMMIT_MOST_S."""
+        """Wait for the write-back of the active files, then sleep as long as it took, COMMIT_S to COMMIT_MOST_S."""
         began_us = self._clock()
         for file in self._actives[directory]:
             with suppress(OSError), opening.open_path(file.path) as fd:  # as in _update_timer

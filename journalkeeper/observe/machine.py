@@ -100,8 +100,8 @@ def read_journal(directory: str | None, most: int, *, boots: bool = True) -> Jou
         if not journalctl.can_see_all(directory):
             return Unknown("the whole journal may be read by root and the group systemd-journal only", needs_root=True)
         read = partial(journalctl.read_entries, most=most, directory=directory)
-        found = _read_boots(read(BOOT_FIELDS, BOOTS)) if boots else ()
-        entries, oldest_us, intake = _read_newest(read(ENTRY_FIELDS, ()))
+        found = _collect_boots(read(BOOT_FIELDS, BOOTS)) if boots else ()
+        entries, oldest_us, intake = _collect_intake(read(ENTRY_FIELDS, ()))
     except NeedsRootError as error:
         if directory is not None:
             raise
@@ -111,12 +111,11 @@ def read_journal(directory: str | None, most: int, *, boots: bool = True) -> Jou
     return Journal(entries, oldest_us, complete=entries < most, intake=intake, boots=found)
 
 
-def _read_boots(found: Iterable[Entry]) -> tuple[Boot, ...]:
-    """Return the boots in `found`, the entries that match BOOTS, the oldest first."""
+def _collect_boots(found: Iterable[Entry]) -> tuple[Boot, ...]:
+    """Return a Boot for each boot ID in `found`, the entries that match BOOTS. The first message of a fact counts."""
     boots: dict[str, dict[str, Any]] = {}
     for entry in found:
         boot = boots.setdefault(decode_text(entry.get("_BOOT_ID")), {"first_us": _when_us(entry)})
-        # Of each fact, the first message counts.
         if decode_text(entry.get("_TRANSPORT")) != "driver":
             boot.setdefault("userspace_us", parse_number(entry.get("USERSPACE_USEC")))
         elif said := journalctl.FLUSHED.match(decode_text(entry.get("MESSAGE"))):
@@ -125,8 +124,8 @@ def _read_boots(found: Iterable[Entry]) -> tuple[Boot, ...]:
     return tuple(Boot(boot_id, **facts) for boot_id, facts in boots.items())
 
 
-def _read_newest(found: Iterable[Entry]) -> tuple[int, int | None, tuple[Intake, ...]]:
-    """Return the number of entries, the oldest time or None, and the intake delays that no clock change distorts."""
+def _collect_intake(found: Iterable[Entry]) -> tuple[int, int | None, tuple[Intake, ...]]:
+    """Return the number of entries, the first one's time or None, and the intake delays that no set clock distorts."""
     entries, oldest_us, intake, clock = 0, None, list[Intake](), WallClock()
     for entry in found:
         entries, oldest_us = entries + 1, _when_us(entry) if oldest_us is None else oldest_us
@@ -136,7 +135,7 @@ def _read_newest(found: Iterable[Entry]) -> tuple[int, int | None, tuple[Intake,
 
 
 def compute_intake(entry: Entry, clock: WallClock) -> Intake | None:
-    """Return the intake delay of the entry after those that `clock` has seen, None if it has none or it is unclear."""
+    """Pass the entry to `clock`, and return its intake delay: None without a sender's time, or if it is unclear."""
     when_us, monotonic_us = _when_us(entry), parse_number(entry.get("__MONOTONIC_TIMESTAMP")) or 0
     is_sent = decode_text(entry.get("_TRANSPORT")) in {"syslog", "journal"}
     sent_us = parse_number(entry.get("_SOURCE_REALTIME_TIMESTAMP")) if is_sent else None

@@ -100,7 +100,7 @@ class Observer:
     def forget(self, paths: Iterable[str]) -> None:
         """Forget the stored rows of `paths`, so that the next look opens these files again. Ignore unknown paths.
 
-        The next look in an open window reads the maps of active files again.
+        The next look in an open window reads the maps of all active files again.
         """
         self._maps = {key: (-1, rows, extents) for key, (_, rows, extents) in self._maps.items()}
         for path in paths:
@@ -114,7 +114,8 @@ class Observer:
     def look(self, tops: Iterable[str], *, now_us: int) -> Seen:
         """Look at the journal files below `tops`. Open changed files, and shared files once per SHARED_US.
 
-        A file or directory that cannot be looked at has a row with a problem. A vanished file has no row.
+        A file or directory that cannot be looked at has a row with a problem, and so has a link in a top to a directory
+        that is not below `tops`. A vanished file has no row.
 
         Raises: NotBtrfsError if no journal directory, or a top without one, is on btrfs; FileError for a top, a
         directory or a configuration file of journald that cannot be read.
@@ -149,7 +150,7 @@ class Observer:
         return gathered.build_seen()
 
     def look_at(self, paths: Iterable[str], *, now_us: int) -> Seen:
-        """Return one row for each of `paths`, which must be absolute and without symbolic links (`resolve_path`).
+        """Return one row for each of `paths`, even if it vanished. They must be as those of `resolve_path`.
 
         Raises: FileError if a directory, or a configuration file of its journald, cannot be read.
         """
@@ -160,7 +161,7 @@ class Observer:
         return gathered.build_seen()
 
     def _look_at_place(self, place: Directory, only: str | None, gathered: _Gathered) -> None:
-        """Add the rows of all journal files in the directory to `gathered`, or only the row of the file `only`.
+        """Add the rows of all journal files in `place` to `gathered`, or only of `only`, or a row with the problem.
 
         Raises: FileError if the directory, or a configuration file of its journald, cannot be read.
         """
@@ -183,7 +184,7 @@ class Observer:
                 gathered.files.append(file_row.build_problem(place, None, Reason.TOO_MANY, detail))
 
     def _list_place(self, place: Directory, fd: int, gathered: _Gathered) -> Listing:
-        """Return the directory's listing, which is empty if this look has listed it. Add its instance to `gathered`.
+        """Return the listing, empty if this look has listed it. Add the instance, volume and leftovers to `gathered`.
 
         Raises: NotBtrfsError; OSError; FileError as `_look_at_place`.
         """
@@ -220,6 +221,7 @@ class Observer:
         return listing
 
     def _add_snapshots(self, fd: int, volume: Volume) -> Volume:
+        """Return `volume` with its number of snapshots, or with the tool for them where the number is unknown."""
         key = volume.uuid, volume.subvolume
         if key not in self._snapshots:
             number = disk_usage.count_snapshots(fd)
@@ -232,7 +234,7 @@ class Observer:
         """Return the stored row if the file's stat is the same, else a new row. An error becomes the row's problem.
 
         The row of a file that changed in the last COARSE_NS (UNSYNCED_NS if ONLINE) is not stored: the same stat could
-        hide a later change.
+        hide a later change. Nor is the row of an active file in a closed window, whose map may be old.
         """
         path = f"{place.path}/{name}"
         try:

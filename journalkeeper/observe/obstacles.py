@@ -59,10 +59,10 @@ def read_mounts(table: str = HOST) -> Mounts:
 
 
 def find_obstacles(mounts: Mounts, *paths: str) -> dict[str, Obstacle]:
-    """Return why this process cannot write to directories or files, by path, or by that of the read-only subvolume or
-    the mount that is read-only in `mounts`, even if it is writable to this process.
+    """Return why this process cannot write to `paths`, by path, or by the path of the read-only subvolume or mount.
 
-    An unwritable first path stands for all. A path that is gone is left out.
+    A mount that is read-only in `mounts` is an obstacle even if this process can write to it. Once the first path has
+    an obstacle by its own path, the others are not examined. A path that is gone is left out.
     """
     found = dict[str, Obstacle]()
     for path in paths:
@@ -73,6 +73,7 @@ def find_obstacles(mounts: Mounts, *paths: str) -> dict[str, Obstacle]:
 
 
 def _find_obstacle(path: str, mounts: Mounts) -> dict[str, Obstacle]:
+    """Return one obstacle as `find_obstacles`, or {}. Raises: OSError."""
     real = os.path.realpath(path)
     point = max((one for one in mounts if os.path.commonpath((one, real)) == one), key=len, default="")
     if point and "ro" in mounts[point]:
@@ -106,7 +107,10 @@ def find_unwritable(top: str, places: Iterable[Directory], mounts: Mounts) -> di
 
 
 def find_full(places: Places) -> tuple[tuple[str, Volume], ...]:
-    """Return the first readable directory of each subvolume whose volume or quota `lacks_room`, and the Volume."""
+    """Return the first readable directory of each subvolume whose volume or quota `lacks_room`, and the Volume.
+
+    A top without journal directories is examined itself.
+    """
     found = dict[int, tuple[str, Volume]]()
     paths = ([one.path for one in below] or [os.path.realpath(top)] for top, below in places.items())
     for path in chain.from_iterable(paths):
@@ -127,7 +131,7 @@ def is_left_by_rollback(path: str) -> bool:
 def find_silent(places: Places, timeout_s: float) -> tuple[tuple[str, Silence], ...]:
     """Return the unit of each journald of this host that writes to `places` and stores no messages, with the reason.
 
-    A journald of a namespace is asked only while it runs, because a question would start it.
+    A journald of a namespace is asked only while it runs, because a question would start it. Return () without systemd.
     """
     if not os.path.isdir(BOOTED):
         return ()

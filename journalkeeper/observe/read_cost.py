@@ -74,7 +74,7 @@ def estimate_cold_read_s(fd: int) -> float | str:
 
 
 def _list_pieces(fd: int) -> list[Piece]:
-    """Return (offset, length, cost in requests) of a file's written data, in pieces of at most UNIT_BYTES."""
+    """Return the written data of at most MOST_ROWS + 1 extents. A piece that needs a seek costs 1 request more."""
     pieces: list[Piece] = []
     end = 0
     for row in islice(fiemap.iterate_extents(fd, sync=False), MOST_ROWS + 1):
@@ -95,7 +95,7 @@ def _count_requests(pieces: Sequence[Piece]) -> float:
 
 
 def _drop_pages(fd: int, pieces: Sequence[Piece]) -> list[Piece]:
-    """Return the pieces of which at most half is still cached: pages that a program has mapped stay in the cache."""
+    """Drop `pieces` from the page cache. Return those of which at most half stays there, as mapped pages do."""
     for offset, length, _ in pieces:
         os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
     return [one for one in pieces if kernel.cachestat(fd, one[0], one[1])[0] * PAGESIZE <= one[1] / 2]
