@@ -74,7 +74,7 @@ def open_directory(doing: str, path: str) -> Iterator[int]:
 def require_root_only(directory: str) -> None:
     """Raise KeeperError, for root, if another user could exchange the files that root makes in `directory`.
 
-    Every parent is checked. A group's write permission and a sticky directory pass. Raises: also OSError: ENOENT.
+    `directory` and each parent must be root's, and not writable to all unless sticky. Raises: also OSError: ENOENT.
     """
     real = Path(os.path.realpath(directory))
     for part in [real, *real.parents] if os.geteuid() == 0 else []:
