@@ -164,7 +164,7 @@ class FlushTimer:
         return Clue.APPEND in TRANSITIONS[self.phase] if self.has_timer else self._untimed_look_us is None
 
     def _try_enter(self, clue: Clue, since: Span | None = None, flush: Span | None = None) -> bool:
-        """Enter the phase that follows by `clue`, and return True; or return False if the clue means nothing."""
+        """Enter the phase that follows by `clue`, with these spans or None. Return False if the clue means nothing."""
         after = TRANSITIONS[self.phase].get(clue)
         if after is None:
             return False
@@ -173,7 +173,7 @@ class FlushTimer:
         return True
 
     def _begin(self, clue: Clue, since: Span) -> None:
-        """Enter the phase that follows by `clue`. A rotation does not stop a timer, so an older one may still run."""
+        """Enter the phase that follows by `clue`. If a timer from before a rotation may still run, start with it."""
         is_armed = since.latest_us < self._armed.latest_us + self.interval_us + LATE_US
         self._try_enter(clue, Span(self._armed.earliest_us, since.latest_us) if is_armed else since)
 
@@ -267,6 +267,7 @@ class FlushTimer:
         """Return whether to request a sync, because looks did not find the timer's start for its interval and LATE_US.
 
         Looks alone find a timer below KERNEL_EXPIRES_US. NOCOW files need no window: there is nothing to do to them.
+        After `note_request` the answer is False for ASK_EVERY_US.
         """
         can_find = not self.has_timer or self.interval_us < KERNEL_EXPIRES_US or not self._looked.blocks
         if can_find or self.phase is not Phase.UNKNOWN or now_us - self._asked_us < ASK_EVERY_US:
