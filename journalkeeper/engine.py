@@ -160,7 +160,7 @@ class Engine:
     ) -> Report:
         """Look, plan, and carry out the plan to its end, or until a rest or a stop between two pieces of a file.
 
-        `on_plan` is called before the first action. The metrics are written also after an error.
+        `on_plan` precedes the first action. Metrics are written also after an error, not for named files or a shutdown.
 
         Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be used.
         """
@@ -225,7 +225,7 @@ class Engine:
         return record
 
     def _store_counts_if_due(self, record: Record, host: Host, request: Request, *, at_once: bool) -> None:
-        """Store the extent counts of all files `at_once`, in the service also once an hour: a commit costs 14 I/Os.
+        """Store the last look's extent counts `at_once`, in the service also once an hour: a commit costs 14 I/Os.
 
         A command with named files stores none. Raises: KeeperError.
         """
@@ -237,9 +237,9 @@ class Engine:
     def _update_history(
         self, record: Record, host: Host, chosen: Plan, outcomes: list[Outcome], request: Request
     ) -> None:
-        """Update the extent counts and the waiting files, and delete old rows of the history.
+        """Look again after actions, store counts and waits, and delete old rows, and failures of files that are gone.
 
-        The history gets only waits of at least an hour or in LEFT, because each commit costs 14 I/Os.
+        A commit costs 14 I/Os: only waits of an hour or in LEFT are stored, and the service deletes once a day.
 
         Raises: KeeperError if the history cannot be read or written.
         """
@@ -267,7 +267,9 @@ class Engine:
     def _look_and_remember(self, request: Request) -> Seen:
         """Look at the files that `request` names, or at all files, and store this look in `memory.seen`.
 
-        Links in paths that the service is given are not followed, because any user can send such paths over the bus.
+        The service looks at and stores all files in existing directories, and returns those named. Links in its paths
+        are not followed, because any user can send them. In a closed window, known maps of active files are not read
+        again, unless `request` hurries.
 
         Raises: for all files as `Observer.look`, or NeedsRootError if none of the files found may be read.
         """
@@ -294,7 +296,7 @@ class Engine:
         return self.memory.seen
 
     def look_for_due_plan(self) -> bool:
-        """Look at the flush timers, which can wait for a flush, and return whether a new plan is due."""
+        """Look at the flush timers, which can block. Return whether a plan is due: for news once, or for a sync."""
         self.memory.flushes.look_again()
         return self.memory.flushes.take_plan_need()
 
@@ -310,6 +312,7 @@ class Engine:
 
     @property
     def _margin_us(self) -> int:
+        """The configured margin plus the slowest recent piece."""
         return compose_margin_us(self.config.window.margin_us, self.memory.slowest.get_us())
 
     def _make_host(self, seen: Seen, record: Record) -> Host:
@@ -341,7 +344,7 @@ class Engine:
         )
 
     def _must_end(self, stop: Callable[[], bool], lock: state.Lock, request: Request) -> bool:
-        """Return whether a run must end: after `stop` or the loss of the lock, and in a rest."""
+        """Return whether a run must end: after `stop` or the loss of the lock, and in a rest (battery, quiet hours)."""
         if stop() or not lock.is_held():
             return True
         return find_rest(now_us(), request, self.config, on_battery=load.is_on_battery()) is not None

@@ -38,7 +38,8 @@ LAST = 2**64 - 1
 def read_disk_bytes(fd: int) -> int | None:
     """Return the disk usage of one file in bytes, as compsize(8) counts it; None without CAP_SYS_ADMIN.
 
-    Dirty pages without a place on the disk do not count: sync the file first. Raises: OSError: ENOTTY not on btrfs.
+    Each extent counts once and as a whole, and inline data and dirty pages without a place on the disk do not count:
+    sync the file first. Raises: OSError: ENOTTY not on btrfs.
     """
     try:
         return sum(dict(_list_parts(fd)).values())

@@ -125,6 +125,7 @@ def _drop_repeats(rows: list[Extent], seen: int) -> list[Extent]:
 
 
 def _read_rows(fd: int, start: int, end: int, most: int) -> list[Extent]:
+    """Return the first `most` rows, or fewer, from `start` to `end`, by one call without FIEMAP_FLAG_SYNC."""
     buffer = bytearray(HEADER.size + most * ROW.size)
     HEADER.pack_into(buffer, 0, start, end - start, 0, 0, most, 0)
     ioctl(fd, FS_IOC_FIEMAP, buffer)
@@ -171,10 +172,11 @@ def find_data(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -> 
 
 
 def find_unwritten(fd: int, *, sync: bool) -> Iterator[tuple[int, int]]:
-    """Yield (offset, length) of each run of the file that is allocated but not written, in the order of the file.
+    """Yield (offset, length) of each run of the file that is allocated, not written and not dirty, in order.
 
-    A run can extend beyond the end of the file, and may be freed before the next one is taken. With `sync`, each run
-    consists of whole blocks. The file offset of `fd` changes.
+    A run is part of one row of the map; adjacent runs are not joined. It can extend beyond the end of the file, and
+    may be freed before the next one is taken. With `sync`, each run consists of whole blocks. The file offset of `fd`
+    changes.
 
     Raises: as `find_data`, and as `map_batches` without `sync`.
     """

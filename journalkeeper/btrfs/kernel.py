@@ -29,6 +29,7 @@ RENAME_EXCHANGE = 2
 
 
 def _raise_error(result: int, _function: object, _arguments: object) -> int:
+    """Return `result`, or raise OSError with the thread's errno if it is negative. ctypes calls it after each call."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -38,6 +38,7 @@ def find_maintenance(uuid: str, *, sysfs: str = SYSFS, scrubs: str = SCRUBS) -> 
 
 
 def _is_scrubbing(uuid: str, scrubs: str) -> bool:
+    """Return whether scrub.progress of `uuid` exists, and its scrub.status is less than SCRUB_FRESH_S old."""
     with suppress(OSError):
         os.stat(f"{scrubs}/scrub.progress.{uuid}")
         return abs(time.time() - os.stat(f"{scrubs}/scrub.status.{uuid}").st_mtime) < SCRUB_FRESH_S
@@ -45,9 +46,10 @@ def _is_scrubbing(uuid: str, scrubs: str) -> bool:
 
 
 def list_disks(uuid: str, *, sysfs: str = SYSFS) -> list[str]:
-    """Return the names, as in /proc/diskstats, of the block devices of a mounted volume; [] if the volume is gone.
+    """Return the names, as in /proc/diskstats, of a mounted volume's devices and all below them; [] if it is gone.
 
-    Only a whole disk's statistics show the load of its other partitions and logical volumes, such as a backup.
+    They are each partition or mapped device, and the disks on which it lies. Only a whole disk's statistics show the
+    load of its other partitions and logical volumes, such as a backup.
 
     Source: Documentation/ABI/stable/sysfs-block.
     """

@@ -22,8 +22,9 @@ from journalkeeper.model import MAX_FILE_BYTES, MIB, Extents, Stretch
 def _mark_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[Extent, bool]]:
     """Yield (row, begins) for each row of the map of `fd`. `begins` is True if a new extent begins with the row.
 
-    The rule is that of filefrag(8), after `_place_dirty_pages`. A compressed row has its uncompressed length, so the
-    next row seldom starts at its end.
+    As in filefrag(8), none begins if the row starts on the disk at the last row's end, or behind a gap as long as that
+    in the file. `_place_dirty_pages` comes first. A compressed row has its uncompressed length, so the next row seldom
+    starts at its end.
     """
     end: int | None = None
     shift: int | None = None
@@ -127,7 +128,7 @@ def list_stretches(fd: int, *, sync: bool) -> tuple[Stretch, ...]:
 
 
 def _choose_column(flags: int) -> int:
-    """Return the number of the byte count in Stretch to which a row with `flags` adds its length."""
+    """Return the index of a row's byte count in Stretch: 4 if unwritten, else 1 if compressed, plus 2 if shared."""
     if flags & fiemap.FIEMAP_EXTENT_UNWRITTEN:
         return 4
     return bool(flags & fiemap.FIEMAP_EXTENT_ENCODED) + 2 * bool(flags & fiemap.FIEMAP_EXTENT_SHARED)

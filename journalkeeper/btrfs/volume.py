@@ -174,7 +174,8 @@ def require_btrfs(fd: int, path: str) -> None:
 def read_volume(fd: int) -> Volume:
     """Return the volume that contains the directory `fd`, with its present free space. Call `require_btrfs` first.
 
-    Raises: OSError: ENOTTY not on btrfs; or the kernel's error if the volume itself fails.
+    The profile is that of most data. A missing device adds no unallocated space. Raises: OSError: ENOTTY not on btrfs;
+    or the kernel's error if the volume itself fails.
     """
     uuid, max_id = fs_info(fd)
     spaces = space_info(fd)

@@ -48,9 +48,9 @@ def wait_writeback(fd: int, offset: int, length: int) -> None:
 def free_zeros(fd: int, hole: int, offset: int, length: int) -> None:
     """Free the space of a range that reads as zeros, as far as the file's end. Its times stay as they are.
 
-    `fd` is open for writing, and `hole` is an empty file of the same volume. The kernel compares the range with a
-    hole of `hole`, and replaces it, under the locks of both files: what a process writes meanwhile stays, with a part
-    of at most MOST_ZEROS around it. The range stays, too, if only one of the files has checksums.
+    `fd` is open for writing, and `hole` is an empty file of the same volume, whose size changes. The kernel compares
+    the range with a hole of `hole`, and replaces it, under the locks of both files: what a process writes meanwhile
+    stays, with a part of at most MOST_ZEROS around it. The range stays, too, if only one of the files has checksums.
 
     Raises: OSError: EIO; ENOSPC, EDQUOT no room for the metadata; EPERM; ETXTBSY a swap file.
 

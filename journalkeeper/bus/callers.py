@@ -174,7 +174,10 @@ class Callers:
             raise CallError(ACCESS_DENIED, f"polkit authorization is required ({action})")
 
     def admit(self, user: User, cost: float) -> float | None:
-        """Charge `user` for a call. Return its delay in seconds; None, uncharged, if that or the unread is too much."""
+        """Charge `user` for a call. Return its delay in seconds; None, uncharged, if that or the unread is too much.
+
+        A call also starts the count of the unread bytes, at most each CHECK_S.
+        """
         now_s = asyncio.get_running_loop().time()
         if now_s - self._checked_s >= CHECK_S:
             self._checked_s = now_s

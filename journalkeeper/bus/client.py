@@ -160,7 +160,7 @@ class Service:
             raise KeeperError(f"{what}; {RESTART}")
 
     def _show_progress(self, job: str, on_progress: Callable[[Progress], None]) -> bool:
-        """Pass the progress of `job` to `on_progress`. Return False if the service does not show it."""
+        """Pass progress of `job`, or QUEUED, to `on_progress`. Return False if it is over, not if an answer is late."""
         try:
             now = self._read_properties(job, names.JOB, CALL_S)
         except (names.HungError, names.BusyBusError):
@@ -174,6 +174,7 @@ class Service:
         return True
 
     def _read_properties(self, path: str, interface: str, patience_s: float) -> dict[str, Any]:
+        """Return the plain values of an object's properties by name. Raises: as `_ask`."""
         call = make_call(self._owner, path, names.PROPERTIES, "GetAll", "s", interface)
         (values,) = self._ask("GetAll", self._bus.call(call), patience_s)
         return dict(_drop_signatures(values))
@@ -206,7 +207,7 @@ class Service:
             raise KeeperError(LOST) from None
 
     async def _is_bus_busy(self) -> bool:
-        """Return whether the bus answers late, or keeps calls that the service has not read, which only root sees."""
+        """Return whether the bus takes over BUSY_S, or keeps over KEPT_MOST bytes for the service: only root sees."""
         call = make_call(BUS, BUS_PATH, STATS, "GetConnectionStats", "s", self._owner)
         try:
             (stats,) = await asyncio.wait_for(self._bus.call(call), BUSY_S)

@@ -162,7 +162,7 @@ class Connection:
                 await self._writer.drain()
 
     async def _read_until_end(self, most: int) -> Exception:
-        """Pass each message of at most `most` bytes to `_hand_over`. Return the error that ended the connection."""
+        """Pass messages within `most` bytes to `_hand_over`, skip others, and at the end close and return the error."""
         try:
             while True:
                 head = await self._reader.readexactly(FIXED)

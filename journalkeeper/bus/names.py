@@ -95,7 +95,7 @@ def job_number(path: str) -> int:
 
 
 def to_ascii(text: str) -> str:
-    """Return `text` in ASCII, because the bus ends a connection that sends a string that is not UTF-8."""
+    """Return `text` with NUL as "?" and bytes beyond ASCII escaped: the bus ends a connection for invalid UTF-8."""
     if text.isascii() and "\0" not in text:
         return text
     return os.fsencode(text).decode("ascii", "backslashreplace").replace("\0", "?")

@@ -59,6 +59,7 @@ class Objects:
         return STANDARD[:2] if self._list_child_names(path) else STANDARD[:1]
 
     def _list_child_names(self, path: str) -> tuple[str, ...]:
+        """Return the next part of each object's path below `path`, each once."""
         above = f"{path.rstrip('/')}/"
         return tuple({one[len(above) :].partition("/")[0]: 0 for one in self.tree() if one.startswith(above)})
 
@@ -304,7 +305,7 @@ def list_files(found: snapshots.Findings, offset: int, may_read: Reads) -> list[
 
 
 def _make_file_values(row: JournalFile, doing: snapshots.Doing | None, may_read: Reads) -> Values:
-    """Return the D-Bus properties of a file after `doing`, and of that, the private ones only if `may_read(owner)`."""
+    """Return the D-Bus properties of a file and `doing`: private ones if `may_read(owner)`, new Extents if done."""
     known = to_values(row, Treatment(*(getattr(doing, name, None) for name in Treatment._fields)))
     if isinstance(doing, Outcome) and doing.result is Result.DONE:
         known["Extents"] = known["Extents"][0], doing.extents_after
@@ -324,7 +325,7 @@ def write_document(answer: Plan | Report, may_read: Reads) -> str:
 
 
 def _leave_out_rows(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of `document` of at most DOCUMENT_MOST characters of JSON. `omitted` counts the missing rows."""
+    """Return a copy of `document` with as many rows, in the order of LISTS, as fit DOCUMENT_MOST. Count `omitted`."""
     lists: dict[str, Any] = {name: document[name] for name in LISTS if name in document}
     lists["skipped"] = sorted(document["skipped"], key=lambda row: not row["puts_off"])
     rows = [(name, row) for name, some in lists.items() for row in some]

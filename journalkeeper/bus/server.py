@@ -46,7 +46,7 @@ REWRITES: Final = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE)
 
 
 async def serve_bus(service: Daemon, address: str) -> None:
-    """Serve the bus at `address` until this task is canceled. After an error, log a warning and connect again."""
+    """Serve the bus at `address` until canceled. After an error (a taken name is none), log a warning and try again."""
     while True:
         try:
             bus = await asyncio.wait_for(Connection.open(address), CONNECT_S)
@@ -98,7 +98,10 @@ class Server:
             task.add_done_callback(self._tasks.discard)
 
     async def _serve_call(self, call: Received, caller: Caller) -> None:
-        """Answer the call, unless its caller is unknown or far above the rate. Raises only CancelledError."""
+        """Answer the call, unless its caller is unknown or far above the rate. Raises only CancelledError.
+
+        Wait before as long as the rate requires and, except for root, until earlier answers are sent.
+        """
         try:
             async with caller.turn:
                 if caller.uid is None:
@@ -161,6 +164,7 @@ class Server:
         return {path: values() for path, (_, values) in self._objects.tree().items()}
 
     def _send_changes(self) -> None:
+        """Send a signal for each object, with the properties that differ from those sent last: all of a new object."""
         self._timer = None
         before, self._sent = self._sent, self._read_all_properties()
         for path, (interface, _) in self._objects.tree().items():

@@ -47,7 +47,7 @@ def ignore_strangers() -> None:
 
 
 def is_roots(path: str) -> bool:
-    """Return whether no user but root can exchange what `path` leads to: root owns each part that exists.
+    """Return whether no user but root can exchange what `path` leads to: root owns each existing part, links included.
 
     A directory that everybody may write to must have the sticky bit. A group's write permission passes.
     """

@@ -106,8 +106,8 @@ class Context:
     def service(self, asked: Request) -> Service | None:
         """Return a connection to the running service, which the caller closes, or None if it cannot carry out `asked`.
 
-        It cannot if it watches other directories, if the paths are too long or not ASCII, or before a shutdown, because
-        the bus may be gone. Nor can it, for root, if the bus does not answer.
+        It cannot if it watches other directories than Directories=, or if the paths are not below these, not ASCII or
+        too long. It is not asked before a shutdown, when the bus may be gone. None for root if the bus does not answer.
 
         Raises: as `config` and `running`.
         """

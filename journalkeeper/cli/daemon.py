@@ -39,6 +39,7 @@ def run(_args: argparse.Namespace, context: Context) -> int:
 
 
 async def _serve_until_stopped(context: Context, log: Log) -> int:
+    """Run the service with its bus server. Return 0, or log a ReplacedError and return RESTART."""
     from journalkeeper.bus.server import serve_bus  # noqa: PLC0415 - pages are made without pyinotify
     from journalkeeper.service.daemon import Daemon  # noqa: PLC0415
     from journalkeeper.service.worker import ReplacedError  # noqa: PLC0415

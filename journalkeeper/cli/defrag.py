@@ -69,7 +69,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _sum_up_outcomes(report: Report) -> str:
-    """Return a summary such as "1 of 2 files done, 1 failed: 1 MiB rewritten in 2s", and `describe_rest`."""
+    """Return `describe_no_actions`, or "1 of 2 files done, 1 failed: 1 MiB rewritten in 2s." and `describe_rest`."""
     outcomes, skipped = report.outcomes, report.skipped
     if not outcomes:
         return work.describe_no_actions(skipped)

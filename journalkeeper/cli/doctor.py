@@ -48,8 +48,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Collect the evidence, apply all rules, show the findings, and return the exit status.
 
-    With --check it is 1 if `status` is not OK, or, about another journal, if a rule found a problem. Raises: as
-    `gather`.
+    With --check it is 1 if a rule found a problem, or if this host's service is meant and `status` is not OK; else 0.
+    Raises: as `gather`.
     """
     evidence = gather(context, Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US))
     verdict = judge(evidence, DOCTOR_RULES)
@@ -86,6 +86,7 @@ def make_answer(verdict: Verdict, journal: Journal | Unknown) -> DoctorAnswer:
 
 
 def _describe_finding(finding: Finding, *, colours: bool) -> Block:
+    """Return a coloured heading with the severity and the finding's word, its sentence, and the remedy's commands."""
     head = paint(f"{finding.severity.upper()}: {finding.word}", _COLOURS[finding.severity], enabled=colours)
     # commands are whole lines, to be copied: a backslash stays one
     remedy = [f"    {one if one.isprintable() else escape(one)}" for one in finding.remedy]
@@ -93,7 +94,7 @@ def _describe_finding(finding: Finding, *, colours: bool) -> Block:
 
 
 def _sum_up_checks(verdict: Verdict) -> Block:
-    """Return the counts, and a line for each check that could not be made, except those that need root."""
+    """Return a line with the counts by result, and one for each check that could not be made, unless it needs root."""
     advice, root = len(verdict.findings) - len(verdict.problems), sum(part.needs_root for _, part in verdict.unknown)
     unknown = [("  ", f"{rule}: {escape(part.why)}") for rule, part in verdict.unknown if not part.needs_root]
     parts = [f"{pluralize(len(verdict.passed), 'check')} passed"]

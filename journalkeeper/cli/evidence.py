@@ -33,7 +33,8 @@ def gather(context: Context, wanted: Wanted) -> Evidence:
     """Collect the evidence for a command. A part that cannot be read is Unknown with the reason. The journal's entries
     are UNASKED unless `wanted`; so is the look without `wanted.files`, if the service answers.
 
-    An error of the configuration is in `config_error`. With -D, facts of this host are ELSEWHERE unless its journald
+    If the service answers, the obstacles are (), because it judges them itself. An error of the configuration is in
+    `config_error`, and the look uses the defaults. With -D, facts of this host are ELSEWHERE unless its journald
     writes there.
 
     Raises: KeeperError if journalctl fails midway, or for a -D that is no directory; NeedsRootError if nothing in -D
@@ -85,7 +86,7 @@ def _find_unwritable(places: Places, wanted: Wanted) -> tuple[tuple[str, Obstacl
 
 
 def _look(engine: Engine, record: Recorded | Unknown, now_us: int) -> Look | Unknown:
-    """Look at the files, and return the look, or Unknown with the reason of a failure.
+    """Look at all files, and return the look with `made_nocow` of the record, or Unknown with the reason of a failure.
 
     The look's `foreign` lists the directories that are not on btrfs. Without one on btrfs the look has no files.
     """

@@ -108,7 +108,7 @@ def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
 def _read_past(
     file: JournalFile, now_us: int, context: Context, unknown: dict[str, str]
 ) -> tuple[tuple[HistoryEntry, ...] | None, tuple[Sample, ...] | None]:
-    """Return the history's actions and extent counts of the file, or (None, None) with the reason in `unknown`.
+    """Return the history's actions and extent counts of the file, or (None, None) with the reason in `unknown["past"]`.
 
     Rows from before the file's first entry are about an earlier file of the same name, which became an archive.
     """
@@ -122,7 +122,7 @@ def _read_past(
 
 
 def _try_plan(asked: Request, context: Context, unknown: dict[str, str]) -> Plan:
-    """Return the plan, or after a KeeperError an empty one, with the reason in `unknown`."""
+    """Return the plan, or after a KeeperError an empty one, with the reason in `unknown["decision"]`."""
     try:
         return make_plan(asked, context)
     except KeeperError as error:
@@ -131,6 +131,7 @@ def _try_plan(asked: Request, context: Context, unknown: dict[str, str]) -> Plan
 
 
 def _explain(path: str, plan: Plan, window: Window | None, now_us: int, context: Context) -> Decision | None:
+    """Return `explain_decision` of the plan's skips on `path`, and then its actions in reverse order."""
     rows: list[Action | Skip] = [*plan.skipped, *reversed(plan.actions)]
     decisions = [Decision.of(one) for one in rows if one.path == path]
     return story.explain_decision(decisions, window, now_us, watched=context.watches(path))

@@ -53,6 +53,7 @@ _SAMPLES: Final[tuple[Column[Sample], ...]] = (
 
 
 def _make_columns(width: int | None) -> tuple[Column[HistoryEntry], ...]:
+    """Return the columns TIME, RUN BY and OUTCOME. `width` is for `describe_outcome`."""
     return (
         Column("TIME", lambda entry: moment(entry.when_us)),
         Column("RUN BY", lambda entry: escape(BY.get(entry.origin, entry.origin))),
@@ -88,14 +89,14 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _find_problem(path: str) -> Reason | None:
-    """Return why `path`, without links, is no journal file by its name; None for a directory."""
+    """Return VANISHED if `path` does not exist, NOT_JOURNAL for a file without a journal's name, else None."""
     if not os.path.exists(path):
         return Reason.VANISHED
     return None if os.path.isdir(path) or classify(os.path.basename(path)) else Reason.NOT_JOURNAL
 
 
 def _sum_up_actions(entries: list[HistoryEntry], samples: list[Sample]) -> str:
-    """Return a summary of `entries`. `samples` count only where there is no entry."""
+    """Return how many `entries` are done, `describe_sums` of these, and bytes. `samples` count only without entries."""
     if not entries:
         return "Nothing was rewritten." if samples else "Nothing is recorded."
     done = [entry.outcome for entry in entries if entry.outcome.result is Result.DONE]

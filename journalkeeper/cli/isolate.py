@@ -135,8 +135,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show, or with --apply and --undo do, the move of the journal directory. Return 0.
 
-    End a move that was killed first. Bring back a subvolume that a rollback left in another root. Raises:
-    NeedsRootError; KeeperError if the journal cannot be moved: it is as it was, or the message says where it is.
+    End a move that was killed first. Bring back a subvolume that a rollback left in another root. Restart the service
+    if its journal was changed. Raises: NeedsRootError; UsageError for --flat without --apply; KeeperError if the
+    journal cannot be moved: it is as it was, or the message says where it is.
     """
     if not context.privileged:
         raise NeedsRootError("the journal's files and subvolumes are for root")
@@ -184,6 +185,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _show_plan(context: Context, top: str) -> None:
+    """Show `_describe_plan` of the tree at `top`, which counts as empty if a rollback left its subvolume elsewhere."""
     lost = isolate.find_lost(top)
     found = isolate.Tree(top, is_subvolume=False, entries={}) if lost else isolate.survey(top)
     _show(context, found, _describe_plan(found, lost), lost)
@@ -208,7 +210,7 @@ def _move_subvolume(top: str, target: str, source: str) -> None:
 
 
 def _flatten(top: str, unit: str) -> None:
-    """Move the nested subvolume at `top` to the volume's top, and mount it, now and at each boot, or undo that."""
+    """Move the subvolume at `top` to the volume's top, and mount it, now and at each boot. Undo the move on failure."""
     if not _has_journald(top):
         raise KeeperError(f"{top}: --flat is for the journal of the running host")
     with opening.open_directory(top) as journal:
@@ -229,7 +231,7 @@ def _flatten(top: str, unit: str) -> None:
 
 
 def _unflatten(top: str, unit: str) -> None:
-    """Make FLAT the nested subvolume at `top` again. Raises: KeeperError if another unit mounts it."""
+    """Move FLAT back to `top` as a nested subvolume; its unit stays. Raises: KeeperError if another unit mounts it."""
     isolate.survey(top)  # a mount below would end with this one
     if not _is_own_unit(unit):
         raise KeeperError(f"{top} is a mount point that --flat did not make: it cannot be moved")
@@ -244,19 +246,24 @@ def _move_and_mount(top: str, unit: str, target: str, source: str) -> None:
 
 
 def _is_flat(top: str) -> bool:
+    """Return whether the subvolume FLAT is mounted at `top`."""
     return volume.is_mounted(isolate.FLAT, top)
 
 
 def _name_mount_unit(top: str) -> str:
+    """Return the path that the mount unit for `top` has in UNITS."""
     return os.path.join(UNITS, scratch_volume.run("systemd-escape", "--path", "--suffix=mount", top).strip())
 
 
 def _is_own_unit(unit: str) -> bool:
+    """Return whether the file exists and begins with the first line of MOUNT_UNIT."""
     return os.path.lexists(unit) and Path(unit).read_text().startswith(MOUNT_UNIT.split("\n", 1)[0])
 
 
 def _mount_flat(top: str, unit: str) -> bool:
-    """Mount FLAT if it and its unit exist: the empty directory below would be moved. Return whether this mounted it."""
+    """Mount FLAT if it and its unit exist: the empty directory below would be moved. Then restart the timer.
+    Return whether this mounted it. Raises: KeeperError if the mount is skipped, because `top` has files.
+    """
     if _is_flat(top) or not _is_own_unit(unit) or not volume.has_subvolume(os.path.dirname(top), isolate.FLAT):
         return False  # the unit alone is what a killed move or, after --undo, a rollback leaves
     scratch_volume.run("systemctl", "start", os.path.basename(unit))
@@ -268,7 +275,7 @@ def _mount_flat(top: str, unit: str) -> bool:
 
 
 def _remove_mount_unit(top: str, unit: str) -> None:
-    """Disable and remove the unit if it is of --flat."""
+    """Disable and remove the unit if it is of --flat, after `top` is written back."""
     if _is_own_unit(unit):
         isolate.write_back(top)  # the move is on the disk before the removal
         scratch_volume.run("systemctl", "disable", "--quiet", os.path.basename(unit))
@@ -316,7 +323,7 @@ def _has_journald(top: str) -> bool:
 def _hold_in_run(top: str, *words: str) -> AbstractContextManager[object]:
     """Let journald write to /run in the block, then run a command. Without a journald, do neither.
 
-    Raises: KeeperError if /run is too full.
+    Raises: KeeperError if less than a quarter of /run is free.
     """
     if not _has_journald(top):
         return nullcontext()

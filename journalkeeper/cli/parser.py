@@ -71,7 +71,7 @@ TIMES: Final = "2026-11-21, 2026-11-21 10:00, 10:00, today, yesterday, now, -3d,
 
 
 def between(least: float, most: float, kind: Callable[[str], float] = float) -> Callable[[str], float]:
-    """Return a function that converts an option's text by `kind` to a number from `least` to `most`, and not NaN."""
+    """Return a function that converts text by `kind`. It raises ArgumentTypeError unless `least` <= value <= `most`."""
 
     def number(text: str) -> float:
         value = kind(text)

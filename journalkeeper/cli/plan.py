@@ -97,7 +97,7 @@ def make_plan(asked: Request, context: Context) -> Plan:
 
 
 def _sum_up_plan(plan: Plan) -> str:
-    """Return a summary such as "2 files to do: 1 MiB to rewrite, 90 to ~2 extents", and `describe_rest`."""
+    """Return `describe_no_actions`, or "2 files to do: 1 MiB to rewrite, 90 to ~2 extents, …" and `describe_rest`."""
     if not plan.actions:
         return work.describe_no_actions(plan.skipped)
     verdict = f"{work.count_subjects([one.action for one in plan.actions])} to do"

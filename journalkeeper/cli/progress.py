@@ -58,7 +58,7 @@ def interrupt_on_signals() -> None:
 class ProgressLine:
     """A line on `stream` with the progress of a run. As a context manager it erases the line at the end.
 
-    If `stream` is None, nothing is drawn, and `seen` is False.
+    `seen` is whether there is a stream. If `stream` is None, nothing is drawn.
     """
 
     def __init__(self, stream: TextIO | None) -> None:

@@ -40,7 +40,7 @@ def _kind(file: JournalFile) -> str:
 
 
 def _join_flags(file: JournalFile) -> str:
-    """Return flags such as "online,nocow", after a problem's reason; "-" without any."""
+    """Return a problem's reason, "online" or "offline", "compressed", "nocow", "shared", in this order; or "-"."""
     state = file.state if file.state in {State.ONLINE, State.OFFLINE} else ""
     shared = "shared" if file.extents.shared_bytes else ""
     flags = (file.problem, state, "compressed" if file.compressed else "", "nocow" if file.nocow else "", shared)
@@ -64,7 +64,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the journal files with their extents, and a summary. Return the exit status of `report_problems`.
+    """Show the journal files, the worst first, and a summary. Return the exit status of `report_problems`.
 
     Raises: NeedsRootError if an unprivileged user can read none of the files; as `Context.engine` and `Engine.look`.
     """
@@ -84,7 +84,7 @@ def _rank_worst_first(file: JournalFile) -> tuple[bool, int, str]:
 
 
 def _sum_up(files: tuple[JournalFile, ...], fragmented: int) -> str:
-    """Return a summary of the files without a problem, and the number of the others."""
+    """Return how many files without a problem are `fragmented`, their totals, and the number of the other files."""
     left_out = sum(file.problem is not None for file in files)
     files = tuple(file for file in files if file.problem is None)
     rest = f" {left_out:,} not examined: see FLAGS." if left_out else ""

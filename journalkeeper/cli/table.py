@@ -105,6 +105,7 @@ def wrap_sentence(text: str, width: int | None, head: str = "") -> list[str]:
 
 
 def _excess(widths: list[int], width: int | None) -> int:
+    """Return by how many characters a line of columns and gaps exceeds `width`: 0 if it fits, or without a limit."""
     return 0 if width is None else max(0, sum(widths) + len(_GAP) * (len(widths) - 1) - width)
 
 

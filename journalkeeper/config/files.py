@@ -78,6 +78,7 @@ def _parse_if_exists(file: str) -> list[Assignment] | None:
 
 
 def _list_dropin_names(directory: str) -> list[str]:
+    """Return the names of "*.conf" in `directory` that do not begin with a dot, unsorted; [] if there is none."""
     try:
         return [entry for entry in os.listdir(directory) if entry.endswith(".conf") and not entry.startswith(".")]
     except OSError as error:

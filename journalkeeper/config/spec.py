@@ -113,6 +113,7 @@ def _parse_count(text: str) -> int:
 
 
 def _parse_absolute(text: str) -> str:
+    """Return an absolute path, without empty and "." parts. Raises: ValueError for a relative one, and for ".."."""
     if not text.startswith("/") or ".." in text.split("/"):
         raise ValueError(Form.PATH)
     return "/" + "/".join(name for name in text.split("/") if name not in ("", "."))

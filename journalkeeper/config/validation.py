@@ -88,6 +88,7 @@ def _value(config: Config, directive: Directive) -> Any:
 
 
 def _explain_unknown(line: Assignment) -> str:
+    """Return that the line's section is unknown, or its key in that section, with the names that are allowed."""
     sections = list(dict.fromkeys(one.section for one in directives()))
     if line.section not in sections:
         return f"unknown section [{line.section}]; allowed are {', '.join(f'[{section}]' for section in sections)}"

@@ -97,6 +97,8 @@ def execute(action: Action, pace: Pace) -> Done:
 def _compute_extra_bytes(action: Action, written_bytes: int, after: Found, *, whole: bool) -> int:
     """Return how many bytes the rewrite stored twice: once in the file and once in a snapshot.
 
+    A done archive counts the shared part of its measured disk bytes; others, or without a measurement, the planned
+    bytes in proportion to what was written.
     A copy (Verb.REWRITE) that is not `whole` (DONE) counts 0, because most such copies are discarded.
     """
     file = action.target
@@ -173,7 +175,7 @@ def _move_data(held: VerifiedFile, action: Action, pace: Pace) -> int:
 
 
 def _make_durable(held: VerifiedFile, pace: Pace) -> None:
-    """Make the new extents durable, before the history records them.
+    """Make the new extents durable before the history records them: fsync an archive, commit for an active file.
 
     An fsync of an active file would write the pages that journald has not flushed: 4 extents became 59 (measured). A
     commit of the volume's transaction writes none of them. After an early end a flush is near, and journald's fsync

@@ -147,7 +147,10 @@ def find_same_places(before: Iterable[Extent], after: Iterable[Extent]) -> Itera
 
 
 def _get_origin(row: Extent) -> tuple[bool, int]:
-    """FIEMAP gives the address of a compressed extent to each of its rows; other rows have their own addresses."""
+    """Return whether a row is encoded, and its address; for a plain row, its address minus its offset in the file.
+
+    FIEMAP gives the address of a compressed extent to each of its rows; other rows have their own addresses.
+    """
     encoded = bool(row.flags & fiemap.FIEMAP_EXTENT_ENCODED)
     return encoded, row.physical if encoded else row.physical - row.logical
 
@@ -189,7 +192,7 @@ def _wait_for_extents(fd: int, before: int) -> None:
 
 
 def _defragment_piece(fd: int, offset: int, length: int, compression: Compression | None) -> None:
-    """Defragment or compress one piece, and write back this piece alone: only journald may flush an active file.
+    """Defragment or compress one piece with signals blocked, and write it back alone: journald flushes an active file.
 
     Raises: OSError as btrfs.defrag and `sync_file_range`.
     """
@@ -203,7 +206,7 @@ def _defragment_piece(fd: int, offset: int, length: int, compression: Compressio
 
 
 def free_unwritten(held: VerifiedFile, pace: Pace) -> None:
-    """Free the space of an archive that journald allocated and never wrote, until `pace` ends.
+    """Free the space of an archive that journald allocated and never wrote, until `pace` ends. Without any, do nothing.
 
     Even a small unwritten rest keeps its whole extent of 8 MiB allocated. Holes of a temporary file replace the ranges
     (`free_zeros`). This is safe while another process writes, as a journald may that archives in a process of its own.

@@ -307,7 +307,7 @@ def _store_uuid(path: str, top: int) -> None:
 def find_lost(path: str) -> str | None:
     """Return the path, from the volume's top, of the subvolume that a rollback left in another root.
 
-    None without a rollback. Raises: KeeperError if none is there, or a running system uses it; OSError: EPERM.
+    None if `path` exists and no rollback left it. Raises: KeeperError if none is there or it is in use; OSError: EPERM.
     """
     if (exists := os.path.lexists(path)) and not is_left_by_rollback(path):
         return None

@@ -39,13 +39,14 @@ class Pace:
     slowest_us: int = 0
 
     def __post_init__(self) -> None:
+        """Begin with a piece of LEAST_BYTES if pieces have a time, else of `most_bytes`."""
         self._length = self.most_bytes if self.piece_us is None else min(LEAST_BYTES, self.most_bytes)
         self._expected_us = 0
 
     def iterate_pieces(self, ranges: Iterable[Range], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
         """Yield (offset, length) in bytes of each piece to rewrite, until `ask` returns a reason to end.
 
-        A piece counts as written when the caller takes the next one.
+        A piece counts as written, and its time adapts the next length, when the caller takes the next one.
         """
         for offset, length in self.iterate_reads(ranges, most_bytes):
             began = time.monotonic_ns()
@@ -71,7 +72,7 @@ class Pace:
                 offset += length
 
     def can_go_on(self) -> bool:
-        """Call `ask`, which may sleep, and return whether the next piece may begin."""
+        """Store the answer of `ask`, which may sleep, in `ended`, and return whether the next piece may begin."""
         self.ended = self.ask(self._expected_us)
         return self.ended is None
 

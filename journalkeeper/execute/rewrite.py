@@ -66,7 +66,7 @@ def rewrite(held: VerifiedFile, action: Action, pace: Pace) -> int:
 
 
 def _give_owner(copy: int, status: os.stat_result) -> None:
-    """Files in remote/ have another owner.
+    """Give the copy the owner and group of `status`, if they differ: files in remote/ have another owner.
 
     Raises: Refused (FOREIGN_OWNER) without CAP_CHOWN, which the service does not have.
     """
@@ -81,7 +81,7 @@ def _give_owner(copy: int, status: os.stat_result) -> None:
 
 
 def _strip_attributes(original: int, copy: int) -> None:
-    """Remove from `copy` the xattrs and inode flags of its directory or mount, such as a default ACL and NOCOW.
+    """Remove from `copy` all inode flags, and xattrs that `original` lacks: its directory gave it NOCOW or an ACL.
 
     Setting NOCOW and clearing it again enables checksums on a mount with nodatasum (fs/btrfs/ioctl.c,
     btrfs_fileattr_set), but not on each kernel: on 6.12 and 7.2 the copy stays without checksums (measured).
@@ -141,7 +141,7 @@ def copy_attributes(original: int, copy: int, status: os.stat_result) -> None:
 
 
 def _copy_xattrs(original: int, copy: int) -> None:
-    """Raises: Refused if the process may not set an xattr; OSError."""
+    """Set all xattrs of the original. Raises: Refused if the process may not set one; OSError."""
     for name, value in _read_xattrs(original).items():
         try:
             os.setxattr(copy, name, value)
@@ -250,7 +250,7 @@ def _undo_exchange(held: VerifiedFile, temporary: str, copy: int) -> None:
 
 
 def _is_named(fd: int, name: str, directory: int) -> bool:
-    """A link is not followed. Raises: OSError: ENOENT the name does not exist."""
+    """Return whether `name` itself, not a link's target, is the file `fd`. Raises: OSError: ENOENT no such name."""
     return os.path.samestat(os.fstat(fd), os.stat(name, dir_fd=directory, follow_symlinks=False))
 
 

@@ -69,7 +69,7 @@ class Runner:
     ) -> Iterator[tuple[Action, Done]]:
         """Execute the actions of `chosen`, planned from the look `seen`, and yield each with its outcome until a stop.
 
-        An unforeseen exception becomes a failed outcome with the reason INTERNAL_ERROR.
+        A path that is gone is skipped as VANISHED. An unforeseen exception fails an action with INTERNAL_ERROR.
         """
         meter = Meter(chosen.actions, on_progress)
         for action in chosen.actions:
@@ -104,7 +104,7 @@ class Runner:
         return done
 
     def _choose_piece_us(self, action: Action) -> int | None:
-        """Return None for no limit: short pieces of an archive without compression would make short extents."""
+        """Return chunk_us if active, else the margin; None in a hurry or uncompressed, for extents are longer then."""
         if action.is_on_active_file:
             return self.config.defrag.chunk_us
         return None if self.hurry or action.compress == "no" else self.config.window.margin_us
@@ -153,6 +153,7 @@ class Throttle:
                     return Reason.PRESSURE
 
     def _find_end(self, piece_us: int) -> Reason | None:
+        """Return INTERRUPTED after a stop, WINDOW_CLOSED if a window closes too soon (not in a hurry), else None."""
         if self._runner.stop():
             return Reason.INTERRUPTED
         return Reason.WINDOW_CLOSED if not self._runner.hurry and self._look_if_closed(piece_us) else None
@@ -174,7 +175,7 @@ class Throttle:
         return closes_us is not None and time.monotonic_ns() // 1000 + piece_us > closes_us
 
     def _read_load(self) -> Reading:
-        """Return the load. Look at flushes that are due, and read new entries each ENTRIES_EVERY_S."""
+        """Return the load: new entries each ENTRIES_EVERY_S, busy time once per rest. Look at flushes that are due."""
         now_s = time.monotonic()
         next_look_us = self._runner.flushes.get_next_look_us(self._margin_us)
         if next_look_us is not None and now_s * 1e6 >= next_look_us:

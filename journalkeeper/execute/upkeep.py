@@ -86,7 +86,7 @@ def rotate(target: Rotation, reason: Reason) -> Found:
 
 
 def _wait_for_archive(archive: int) -> None:
-    """Give up after FINISHED_S, without an error. Raises: OSError if the state cannot be read (EIO)."""
+    """Wait for ARCHIVED or a deletion, at most FINISHED_S. Raises: OSError if the state cannot be read (EIO)."""
     deadline_s = time.monotonic() + FINISHED_S
     while (
         journal_file.read_state(archive) is not State.ARCHIVED

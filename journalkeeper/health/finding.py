@@ -111,7 +111,7 @@ def answer(rule: Rule, evidence: Evidence) -> Answer | None:
 
 
 def supply(function: Callable[..., T], evidence: Evidence) -> T | Unknown:
-    """Call `function` with the parts of the evidence that its parameters name, or return the first Unknown of these."""
+    """Call `function` with the parts that its parameters name (`evidence`: all), or return the first Unknown part."""
     names = [name for name in function.__annotations__ if name != "return"]
     parts = {name: evidence if name == "evidence" else getattr(evidence, name) for name in names}
     unknown = [part for part in parts.values() if isinstance(part, Unknown)]
@@ -119,7 +119,7 @@ def supply(function: Callable[..., T], evidence: Evidence) -> T | Unknown:
 
 
 def _find_unseen(rule: Rule, look: Look | Unknown) -> Unknown | None:
-    """Return Unknown for a rule on `files` or `places`, if files other than another user's could not be looked at."""
+    """Return Unknown for a rule on `files` or `places` if any but an unreadable remote file was not seen (UNSEEN)."""
     if isinstance(look, Unknown) or not {"files", "places"} & rule.__annotations__.keys():
         return None
     found = [file for file in look.host.files if file.problem in UNSEEN]

@@ -258,7 +258,7 @@ def volume_full(present: Present) -> Answers:
 
 
 def _list_space_commands(directory: str, volume: Volume | None = None) -> tuple[str, ...]:
-    """Return commands that free or show space. Only with `volume` is one a balance."""
+    """Return commands that vacuum the journal, list snapshots, show the usage and, only with `volume`, balance it."""
     where = quote(directory)
     snapshots = f"btrfs subvolume list -s {where}   # btrfs subvolume delete SNAPSHOT"
     found = (f"journalctl -D {where} --vacuum-size=256M", snapshots, f"btrfs filesystem usage {where}")

@@ -45,6 +45,7 @@ WAITS: Final = {
 
 
 def _list_rules(module: ModuleType) -> tuple[Rule, ...]:
+    """Return the public functions that `module` itself defines, in their order."""
     functions = [one for name, one in vars(module).items() if isinstance(one, FunctionType) and name[0] != "_"]
     return tuple(one for one in functions if one.__module__ == module.__name__)
 
@@ -63,10 +64,10 @@ def judge_present(present: Present, now_us: int) -> Verdict:
 
 
 def present(evidence: Evidence) -> Present | Unknown:
-    """Return the facts from which rules judge the work, or Unknown with the reason.
+    """Return the facts from which rules judge the work, or Unknown if the service starts or hangs.
 
     A service that answers has judged its own facts: then only `looked` is set. Without a service, the facts are the
-    waiting files in the history, and the failures since the last run began.
+    waiting files in the history, and the failures since the last run began; Unknown without a history.
     """
     service, record = evidence.service, evidence.record
     if isinstance(service, Manager):
@@ -160,7 +161,7 @@ def describe_absence(units: tuple[Unit, ...] | Unknown) -> str:
 
 
 def describe_next_run(units: tuple[Unit, ...] | Unknown) -> str:
-    """Return what starts the next run on a host without the service, in words. Unknown units start none."""
+    """Return in words that DEFRAG_TIMER starts the next run if it is active, else how to enable the service."""
     if not isinstance(units, Unknown) and find_unit(units, DEFRAG_TIMER).active == "active":
         return f"{DEFRAG_TIMER} starts the next"
     return "no further run starts by itself (to enable the service: systemctl enable --now journalkeeper.service)"

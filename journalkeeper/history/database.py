@@ -48,7 +48,7 @@ READ_BYTES = 1 << 20
 
 
 class _UnusableError(KeeperError):
-    """The file at `path` cannot be used as our database; `why` is the suffix for its new name."""
+    """The file is unusable; `why` (corrupt, foreign, newer, moved) is the suffix when root's next run renames it."""
 
     def __init__(self, path: str, why: str) -> None:
         self.why = why
@@ -114,7 +114,7 @@ class Database:
     def _run_or_replace(self, doing: str, work: Callable[[Connection], T]) -> T:
         """Return the result of `work`. If the file is unusable, run `work` on the file opened anew.
 
-        If it still is, a writer renames it to "PATH.WHY-TIME" (UTC), and runs `work` on a new file.
+        If it still is, and can be read through, a writer renames it to "PATH.WHY-TIME" (UTC) and works on a new file.
         Raises: _UnusableError; others as `_translate_error`.
         """
         with suppress(_UnusableError):
@@ -134,6 +134,7 @@ class Database:
         return self._run_once(doing, work)
 
     def _run_once(self, doing: str, work: Callable[[Connection], T]) -> T:
+        """Return the result of `work` with the connection, which is opened first if it is closed."""
         with self._translate_errors(doing):
             return work(self._connection or self._connect())
 
@@ -184,7 +185,7 @@ class Database:
         return connection
 
     def _read_version(self, connection: Connection) -> int:
-        """Return the schema version of an open database, 0 if empty. Raises: _UnusableError; sqlite3.DatabaseError."""
+        """Return the schema version, 0 if empty. Raises: _UnusableError if foreign, newer or altered; DatabaseError."""
         # One statement, so that no other process's migration falls between.
         application, version, schema = connection.execute(
             "SELECT application_id, user_version, (SELECT group_concat(sql, char(1)) FROM sqlite_schema"
@@ -246,7 +247,7 @@ def _lock_directory(path: str, kind: int) -> Iterator[None]:
 
 
 def _translate_error(error: Exception, doing: str, path: str) -> KeeperError:
-    """Return the error to raise for an error of a system call or of SQLite in the task `doing` on `path`."""
+    """Return the error to raise: _UnusableError (corrupt, moved), NeedsRootError, FileError or KeeperError."""
     if isinstance(error, OSError):
         return state.wrap_error(doing, path, error)
     extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)

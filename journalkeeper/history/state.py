@@ -32,7 +32,7 @@ def default_directory() -> str:
 
 
 def wrap_error(doing: str, path: str, error: OSError) -> KeeperError:
-    """Return NeedsRootError or FileError for a failed system call in the state directory. `doing` names the task."""
+    """Return NeedsRootError if a user other than root lacks the permission for the task `doing`, else FileError."""
     if error.errno in (errno.EACCES, errno.EPERM) and os.geteuid() != 0:
         return NeedsRootError(f"{path}: cannot {doing}: {os.strerror(error.errno)}")
     return FileError.wrap(doing, path, error)

@@ -39,7 +39,7 @@ def get_socket_path(namespace: str = "") -> str:
 def can_be_asked(place: layout.Directory) -> bool:
     """Return whether a journald that accepts our requests seems to write `place`. No request is sent.
 
-    The main journald writes to /run early and late in a boot.
+    The main journald must have the mark RUNTIME/flushed: early and late in a boot it writes to /run.
 
     Source: system_journal_open(), server_flushed_flag_is_set(), server_relinquish_var().
     """
@@ -51,7 +51,7 @@ def can_be_asked(place: layout.Directory) -> bool:
 
 
 def has_journald(place: layout.Directory) -> bool:
-    """Return whether a journald of this machine can write `place`: not in a copy, nor without a namespace's socket."""
+    """Return whether `place` is the directory in TOP of a journald of this machine. A namespace must have a socket."""
     if not place.machine_id or place.machine_id != layout.read_machine_id():
         return False
     own = f"{layout.TOP}/{'.'.join(filter(None, (place.machine_id, place.namespace)))}"
@@ -107,7 +107,7 @@ def _exchange(what: str, method: str, namespace: str, timeout_s: float) -> objec
     """Send a request to the journald of `namespace`, and return its answer, which can be an error.
 
     After a timeout journald may still execute the request. A listener that is not root, or is not of this machine or
-    container, gets no request.
+    container, gets no request. Raises: as `rotate`.
     """
     path = get_socket_path(namespace)
     call = json.dumps({"method": method, "parameters": {}}).encode() + b"\0"

@@ -91,7 +91,9 @@ class UnknownFormatError(HeaderError):
 def parse_header(data: bytes, size_bytes: int) -> Header:
     """Return the header in `data`, the first HEADER_BYTES or more of a file of `size_bytes`.
 
-    If the file has grown since `size_bytes` was read, it looks truncated. `read_header` handles that.
+    It has the state, the number of entries, the times of the first and the last, and an estimate of the size at which
+    journald ends the file (0: unknown). If the file has grown since `size_bytes` was read, it looks truncated.
+    `read_header` handles that.
 
     Raises: UnknownFormatError; HeaderError if the header is not valid or contradicts the size.
     """

@@ -168,6 +168,7 @@ def describe_directory(path: str) -> Directory:
 
 
 def _parse_directory(path: str, name: str) -> Directory | None:
+    """Return the Directory of REMOTE or a machine id, also as a UUID or in capitals, perhaps with a namespace."""
     if name == REMOTE:
         return Directory(path, name, "", "")
     found = _INSTANCE.match(name)

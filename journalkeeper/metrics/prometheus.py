@@ -71,7 +71,8 @@ def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) 
 def _apply_outcome(file: JournalFile, outcome: Outcome, config: Config) -> JournalFile:
     """Return `file` with the extents and disk bytes of `outcome`, a finished rewrite of it.
 
-    A compression that only the request named is not considered.
+    If `config` compresses the file, all its data counts as compressed. A compression that only the request named is
+    not considered.
     """
     lies = file.extents._replace(total=outcome.extents_after)
     if becomes_compressed(file, config):
@@ -147,11 +148,13 @@ def _read_sample(row: Row, read: Callable[[Facts], object], facts: Facts) -> lis
 
 
 def _list_action_samples(facts: Facts) -> list[Sample]:
+    """Return the counter of each Result, also if it is 0, with the label `result`; [] without counters."""
     counters = facts.counters
     return [] if counters is None else [(f'{{result="{one}"}}', getattr(counters, one)) for one in Result]
 
 
 def _list_skip_samples(facts: Facts) -> list[Sample]:
+    """Return the number of files of each Reason in `skipped`, with the label `reason`; [] before the first run."""
     return [(f'{{reason="{reason}"}}', count) for reason, count in (facts.status.skipped if facts.status else ())]
 
 

@@ -177,7 +177,7 @@ def bus_rows(kind: type) -> tuple[Row, ...]:
 
 
 def name_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of D-Bus properties by the fields of the record class `kind`; None for the `none` of a Key."""
+    """Return the given D-Bus properties by the fields of record class `kind`, a Key's `none` as None. Ignore others."""
     there = [row for row in bus_rows(kind) if row.bus in values]
     return {row.attribute: None if values[row.bus] == row.about.none else values[row.bus] for row in there}
 

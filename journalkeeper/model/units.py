@@ -81,7 +81,7 @@ def parse_size(text: str) -> int:
 def _split_terms(term: str, text: str, allowed: str) -> list[tuple[str, ...]]:
     """Return the groups of the matches of `term` that make up `text`. A group that did not match is "".
 
-    Raises: ValueError with `allowed` for any other text.
+    Raises: ValueError with `allowed` for any other text, also if it is empty or longer than MAX_TEXT.
     """
     terms = list(re.finditer(term, text)) if len(text) <= MAX_TEXT else []
     if not terms or "".join(found[0] for found in terms) != text:
@@ -133,6 +133,7 @@ def parse_weekly(text: str) -> frozenset[int]:
 
 
 def _parse_days(word: str) -> set[int]:
+    """Return the weekdays in "Mon..Fri,Sun", from 0 for Monday. A range may pass Sunday. Raises: ValueError."""
     days = set[int]()
     for part in word.lower().split(","):
         ends = [_DAYS.get(name, -1) for name in part.split("..", 1)]

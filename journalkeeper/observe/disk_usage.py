@@ -73,7 +73,7 @@ def find_tool(device: int, root: str = "/") -> str:
 
 
 def _list_subvolumes(etc: str) -> Iterator[tuple[str, str]]:
-    """Yield ("snapper", "timeshift" or "btrbk", path) of each subvolume that the tool is configured to snapshot."""
+    """Yield ("snapper", "timeshift" or "btrbk", path) of each subvolume in the tool's files; timeshift's is "/"."""
     for path in glob.glob(f"{etc}/snapper/configs/*"):
         yield from (("snapper", found) for found in SNAPPER.findall(read_text(path)))
     if any(TIMESHIFT.search(read_text(path)) for path in (f"{etc}/timeshift/timeshift.json", f"{etc}/timeshift.json")):
@@ -97,7 +97,7 @@ def main() -> int:
     """Answer the question on standard input, a connection that a socket unit with Accept=yes passes.
 
     The question is a byte of QUESTIONS with a descriptor. The answer is a number as text, or "None" without
-    CAP_SYS_ADMIN. Return 1 after an OSError, else 0.
+    CAP_SYS_ADMIN. Print an OSError and return 1, else return 0.
     """
     try:
         with socket.socket(fileno=os.dup(0)) as connection:

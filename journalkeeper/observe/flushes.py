@@ -81,7 +81,7 @@ class Flushes:
         return self.get_current()[0]
 
     def get_current(self) -> tuple[tuple[Instance, ...], tuple[JournalFile, ...]]:
-        """Return the known instances, with the start of their timers by `wall`, and active files as last looked at."""
+        """Return the instances, with the timers' start by `wall` and need of a sync, and active files as last read."""
         offset_us = round(self._wall() - self._clock(), -5)  # so that each look shows a moment as the same one
         instances = []
         for one in self._instances:
@@ -91,10 +91,11 @@ class Flushes:
         return tuple(instances), tuple(chain.from_iterable(self._actives.values()))
 
     def _needs_sync(self, instance: Instance) -> bool:
+        """Return whether the instance can be asked for a sync, and its timer needs one now to become known."""
         return instance.rotatable and self._timers[instance.directory].needs_sync(self._clock())
 
     def look_again(self, directory: str | None = None) -> None:
-        """Read the active files again, of `directory` or all, and update the flush timers.
+        """Read the active files again, of `directory` or all, and update the flush timers. Note if a plan became due.
 
         This can block until the data of a flush is on the disk.
         """

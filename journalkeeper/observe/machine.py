@@ -112,7 +112,7 @@ def read_journal(directory: str | None, most: int, *, boots: bool = True) -> Jou
 
 
 def _collect_boots(found: Iterable[Entry]) -> tuple[Boot, ...]:
-    """Return a Boot for each boot ID in `found`, the entries that match BOOTS. The first message of a fact counts."""
+    """Return a Boot for each boot ID in `found` (BOOTS): its first entry's time, first start and flush durations."""
     boots: dict[str, dict[str, Any]] = {}
     for entry in found:
         boot = boots.setdefault(decode_text(entry.get("_BOOT_ID")), {"first_us": _when_us(entry)})
@@ -147,4 +147,5 @@ def compute_intake(entry: Entry, clock: WallClock) -> Intake | None:
 
 
 def _when_us(entry: Entry) -> int:
+    """Return when journald received the entry (CLOCK_REALTIME), 0 if that is missing."""
     return parse_number(entry.get("__REALTIME_TIMESTAMP")) or 0

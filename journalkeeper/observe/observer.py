@@ -150,7 +150,7 @@ class Observer:
         return gathered.build_seen()
 
     def look_at(self, paths: Iterable[str], *, now_us: int) -> Seen:
-        """Return one row for each of `paths`, even if it vanished. They must be as those of `resolve_path`.
+        """Return a Seen with one row for each of `paths`, even if it vanished. They must be as those of `resolve_path`.
 
         Raises: FileError if a directory, or a configuration file of its journald, cannot be read.
         """
@@ -185,6 +185,8 @@ class Observer:
 
     def _list_place(self, place: Directory, fd: int, gathered: _Gathered) -> Listing:
         """Return the listing, empty if this look has listed it. Add the instance, volume and leftovers to `gathered`.
+
+        Forget the device's rows, and all maps, if another subvolume has its number now.
 
         Raises: NotBtrfsError; OSError; FileError as `_look_at_place`.
         """
@@ -221,7 +223,7 @@ class Observer:
         return listing
 
     def _add_snapshots(self, fd: int, volume: Volume) -> Volume:
-        """Return `volume` with its number of snapshots, or with the tool for them where the number is unknown."""
+        """Return `volume` with its number of snapshots, or their tool if that is unknown. Ask once per SHARED_US."""
         key = volume.uuid, volume.subvolume
         if key not in self._snapshots:
             number = disk_usage.count_snapshots(fd)
@@ -282,7 +284,8 @@ class Observer:
     def _mark_orphan(self, place: Directory, row: JournalFile, now_us: int) -> JournalFile:
         """Return `row`, as ORPHANED (also in the memory) if it is active, a day old by its ctime, and without a writer.
 
-        Only the kernel knows of a writer in a container, which keeps its file open.
+        A journald of this machine is a writer in its directory. Elsewhere only the kernel knows of one, such as in a
+        container, which keeps its file open.
         """
         old = row.kind is Kind.ACTIVE and row.problem is None and now_us - row.ctime_ns // 1000 >= DAY_US
         if not old or control.has_journald(place):
@@ -297,6 +300,7 @@ class Observer:
 
 
 def _is_unchanged(file: JournalFile, status: os.stat_result) -> bool:
+    """Return whether device, inode, size, mtime, ctime and number of links are equal in the row and the stat."""
     now = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_nlink)
     return now == (file.device, file.inode, file.size_bytes, file.mtime_ns, file.ctime_ns, file.links)
 

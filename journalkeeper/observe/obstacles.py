@@ -73,7 +73,7 @@ def find_obstacles(mounts: Mounts, *paths: str) -> dict[str, Obstacle]:
 
 
 def _find_obstacle(path: str, mounts: Mounts) -> dict[str, Obstacle]:
-    """Return one obstacle as `find_obstacles`, or {}. Raises: OSError."""
+    """Return one of `find_obstacles` or {}: mount, subvolume, attribute (if the mode allows), mode. Raises: OSError."""
     real = os.path.realpath(path)
     point = max((one for one in mounts if os.path.commonpath((one, real)) == one), key=len, default="")
     if point and "ro" in mounts[point]:
@@ -91,6 +91,7 @@ def _find_obstacle(path: str, mounts: Mounts) -> dict[str, Obstacle]:
 
 
 def _find_read_only_subvolume(path: str) -> str:
+    """Return the top of the read-only subvolume that contains the directory `path`, or "" without one or if unknown."""
     with suppress(OSError), opening.open_directory(os.path.realpath(path)) as fd:
         if volume.is_in_read_only_subvolume(fd):
             while os.stat(path).st_ino != volume.FIRST_FREE_OBJECTID:
@@ -143,7 +144,7 @@ def find_silent(places: Places, timeout_s: float) -> tuple[tuple[str, Silence], 
 
 
 def _find_silence(namespace: str, unit: str, timeout_s: float) -> Silence | None:
-    """Return why the unit takes no messages, or None; a namespace's unit that is off is not silent."""
+    """Return why the unit stores no messages, or None, as for a namespace's unit that is off and not masked."""
     if os.path.lexists(f"{RUNNING}{unit}"):
         if control.answers(namespace, timeout_s) is False:
             return Silence.HUNG

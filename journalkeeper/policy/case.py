@@ -49,8 +49,8 @@ class Case:
 
     @property
     def other_compression(self) -> bool:
-        """True if the request asks for a compression that the last rewrite of this archive did not use, and that is
-        possible. False for NOCOW files, and without a last rewrite.
+        """True if the request asks for a possible compression that the last rewrite of this archive did not use; "no"
+        counts only if the file is compressed. False for NOCOW files, and without a last rewrite.
         """
         past = self.past
         if self.request.compress is None or self.obstacle or not self.at_rest or self.file.nocow:
@@ -69,7 +69,7 @@ class Cases:
     """The facts that the Cases of all files of `host` share, for a request.
 
     `windows` has the flush window of each instance, by directory, `volumes` each volume by st_dev, and `below` the
-    files by directory; a directory without files has no key.
+    files by directory; a directory without files has no key. `compression` is that of the request, else Compress=.
     """
 
     def __init__(self, host: Host, request: Request, config: Config) -> None:
@@ -83,12 +83,12 @@ class Cases:
             self.below.setdefault(file.directory, []).append(file)
 
     def list_rotatable(self, directory: str) -> list[JournalFile]:
-        """Return the active files of `directory` that a rotation archives, not remote ones but those with a problem."""
+        """Return the active files of `directory`, with a problem too, but no remote ones: a rotation archives them."""
         return [one for one in self.below.get(directory, ()) if one.kind is Kind.ACTIVE and one.owner != "remote"]
 
 
 def _find_compression_obstacle(file: JournalFile, volume: Volume | None) -> str:
-    """Return what excludes the compression of this file's data, in words for a message; "" if nothing does.
+    """Return what excludes compression, in words: nodatacow or nodatasum of the mount, or an attribute; or "".
 
     `inode.can_compress` asks the kernel whether a file lacks checksums for another reason.
     """

@@ -48,10 +48,10 @@ def add_savings(action: Action) -> Action:
 
 
 def estimate_freed_bytes(action: Action) -> int:
-    """Return an estimate of the bytes that the action frees on the disk, at least 0.
+    """Return the estimated bytes that the action frees: the disk usage less its shared part and the new data's size.
 
-    It is 0 for a directory, a rotation and an active file. Without a measured disk usage the estimate is low: a
-    fragmented file often occupies twice as much.
+    It is at least 0, and 0 for a directory, a rotation and an active file. Compressed data has EXPECTED_RATIO of its
+    size. Without a measured disk usage the estimate is low: a fragmented file often occupies twice as much.
     """
     file = action.target
     if not isinstance(file, JournalFile) or file.kind is Kind.ACTIVE:
@@ -66,7 +66,7 @@ def estimate_freed_bytes(action: Action) -> int:
 
 
 def estimate_shared_disk_bytes(file: JournalFile) -> int:
-    """Return an estimate of the disk bytes that other files share with `file`, low if its disk usage is unknown."""
+    """Return the estimated disk bytes that `file` shares: the shared part of its disk usage; low if that is unknown."""
     lies = file.extents
     if file.disk_bytes is None:
         return max(0, lies.shared_bytes - lies.encoded_bytes)
@@ -104,7 +104,7 @@ def propose(case: Case) -> Action | Skip:
 
 
 def _judge_archive(case: Case) -> Action | Skip:
-    """Return a rewrite if the file is NOCOW, if the request asks for other compression, or if there is a gain."""
+    """Return a rewrite of a NOCOW file (a copy), for a request of other compression, or for a gain; else a Skip."""
     file, compression = case.file, case.compression
     if file.nocow:
         return _plan_whole_file(case, Verb.REWRITE, Reason.NOCOW_ARCHIVE)
@@ -125,7 +125,7 @@ def _judge_archive(case: Case) -> Action | Skip:
 
 
 def _find_archive_gain(case: Case, compression: Compression | None) -> Reason | None:
-    """Return the first that pays: FRAGMENTED, PINNED (unused bytes), UNCOMPRESSED (by EXPECTED_RATIO); or None."""
+    """Return the first that pays, or None: FRAGMENTED (MinExtents=), PINNED or UNCOMPRESSED (both MinReclaim=)."""
     file, defrag = case.file, case.config.defrag
     after = _count_extents_after(file, compression)
     if file.extents.total - after >= defrag.min_extents and file.extents.total > after * NEAR_IDEAL:
@@ -150,12 +150,13 @@ def _count_extents_after(file: JournalFile, compression: Compression | None) -> 
 
 
 def count_second_copy_bytes(file: JournalFile, compression: Compression | None) -> int:
-    """Return how many bytes a rewrite of the whole file is expected to store in addition to the data in other files."""
+    """Return the bytes that a rewrite stores twice: the shared data, times EXPECTED_RATIO if compressed afterwards."""
     shared_bytes = min(file.extents.shared_bytes, file.extents.data_bytes)  # unwritten extents can be shared, too
     return round(shared_bytes * (EXPECTED_RATIO if compression is not None or file.compressed else 1))
 
 
 def _plan_whole_file(case: Case, verb: Verb, reason: Reason) -> Action:
+    """Return an Action that writes all data and leaves the expected extents. Its detail is why a level is lost."""
     file, compression = case.file, case.compression
     return Action(
         path=file.path,
@@ -173,7 +174,7 @@ def _plan_whole_file(case: Case, verb: Verb, reason: Reason) -> Action:
 
 
 def _judge_active(case: Case) -> Action | Skip:
-    """Return the defragmentation of the costly MiBs, or a Skip. If AllowUnshare= excludes all, it has them all."""
+    """Return the defragmentation of the costly MiBs, even if AllowUnshare= excludes every one; a Skip without any."""
     file = case.file
     # If AllowUnshare= excludes all, the veto against shared data needs to know that they would pay.
     costly = find_costly_mibs(file, case.config, case.allow_unshare) or find_costly_mibs(file, case.config)

@@ -42,12 +42,12 @@ Such an action is retried soon, and its failure is neither remembered nor logged
 
 
 def ignores_budget(request: Request, budget: int) -> bool:
-    """Return whether `request` may exceed `budget` of a day. At a shutdown a budget of 0 still forbids the action."""
+    """Return whether `request` may exceed `budget` of a day: if it hurries, except at a shutdown with a budget of 0."""
     return request.hurries and not (request.before_shutdown and budget == 0)
 
 
 def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: Outcome, now_us: int) -> None:
-    """Store a failed or skipped action in `refused` by (device, inode), so that no plan retries it at once.
+    """Store a failed or skipped action and its tries in `refused` by (device, inode): no plan then retries it at once.
 
     An outcome with NO_GAIN or a reason in PASSING changes nothing; a success removes the entry.
     """
@@ -62,7 +62,10 @@ def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: O
 
 
 def postpone_retry(path: str, last: Refusal | None, now_us: int) -> Skip | None:
-    """Return a Skip with the `last` failure until AGAIN_US after it, sooner in a new outage; else None."""
+    """Return a Skip with the `last` failure until AGAIN_US after it; else None, also for a failure in the future.
+
+    In OUTAGES the delay begins with SOON_US, and doubles with each further try up to AGAIN_US.
+    """
     if last is None:
         return None
     delay_us = min(AGAIN_US, SOON_US << last.tries - 1) if last.reason in OUTAGES else AGAIN_US
@@ -73,7 +76,10 @@ def postpone_retry(path: str, last: Refusal | None, now_us: int) -> Skip | None:
 
 
 def find_rest(now_us: int, request: Request, config: Config, *, on_battery: bool) -> tuple[Reason, str, int] | None:
-    """Return (reason, detail, until_us) if the service's own work rests now. A request of a user does not rest."""
+    """Return (reason, detail, until_us) if the service rests on battery or in quiet hours, else None.
+
+    A request that hurries, or that a user asked for, never rests.
+    """
     if request.hurries or request.asked:
         return None
     if on_battery and not config.window.on_battery:
@@ -85,7 +91,7 @@ def find_rest(now_us: int, request: Request, config: Config, *, on_battery: bool
 
 
 def find_quiet_end(now_us: int, quiet_hours: str) -> datetime | None:
-    """Return the local time at which the quiet hours of now end, None outside of them.
+    """Return when the weekly `quiet_hours` of now end, a whole minute as naive local time; None outside of them.
 
     Each minute is looked up by the wall clock, so that a switch to or from summer time needs no rule.
     """
@@ -98,7 +104,7 @@ def find_quiet_end(now_us: int, quiet_hours: str) -> datetime | None:
 
 
 def wait_for_window(path: str, window: Window) -> Skip | None:
-    """Postpone work on files that journald writes while the flush window is closed, else return None."""
+    """Postpone work on active files while the flush window is closed, until it opens if that is known; else None."""
     if window.open:
         return None
     short = "SyncIntervalSec= leaves too little time between two flushes" if window.reason == "too-short" else ""
@@ -107,7 +113,7 @@ def wait_for_window(path: str, window: Window) -> Skip | None:
 
 
 def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config) -> Skip | None:
-    """Postpone work (PRESSURE) during a balance or scrub and while others keep the disk busy, else return None."""
+    """Postpone work (PRESSURE) during a balance or scrub, and if the measured load exceeds PressureMax=; else None."""
     if volume is None:
         return None
     if volume.maintenance:
@@ -122,7 +128,7 @@ def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config)
 def postpone(case: Case) -> Skip | None:
     """Return a Skip if the rewrite of a file has to wait after a failure or for its volume, else None.
 
-    A change of a file at rest ends its failure. The Skip has no time if the failure lasts until then.
+    A change of a file at rest ends its failure. INTERNAL_ERROR and FOREIGN_OWNER last until a change, without a time.
     """
     file, last = case.file, case.refused
     changed = last is not None and (last.size_bytes, last.mtime_ns) != (file.size_bytes, file.mtime_ns)

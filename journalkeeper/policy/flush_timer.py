@@ -253,7 +253,7 @@ class FlushTimer:
 
     @property
     def _patience_us(self) -> int:
-        """The time after its due time in which a flush can still come."""
+        """The time after its due time in which a flush can still come: SLACK_US in phase MOVED, else LATE_US."""
         return SLACK_US if self.phase is Phase.MOVED else LATE_US
 
     def note_untimed_look(self, now_us: int) -> bool:
@@ -279,7 +279,7 @@ class FlushTimer:
         self._asked_us = now_us
 
     def note_sync(self, before_us: int, now_us: int) -> None:
-        """Record a requested sync: an unknown timer started between `before_us` and `now_us`; a known one stays."""
+        """Record a requested sync: only an unknown timer started between `before_us` and `now_us`. Forget blocks."""
         self._try_enter(Clue.SYNC, Span(before_us, now_us))
         self._armed = NEVER
         self._looked = self._looked._replace(at_us=now_us, blocks={})
@@ -300,7 +300,7 @@ class FlushTimer:
         return awaited and inode_number in self._looked.online
 
     def closes_us(self, margin_us: int) -> int | None:
-        """Return until when (CLOCK_MONOTONIC) work on active files may continue: None without limit, 0 not at all."""
+        """Return when (CLOCK_MONOTONIC) to stop work: None without a timer or unsynced files, 0 if unknown or short."""
         if self.phase is Phase.FLUSHED or not self.has_timer:
             return None
         return 0 if self.since is None else closing_us(self.since.earliest_us, self.interval_us, margin_us) or 0

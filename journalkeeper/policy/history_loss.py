@@ -69,8 +69,8 @@ class Loss(NamedTuple):
     def explain_excess(self, most_percent: float) -> str:
         """Return why the rotation costs more than `most_percent` of the history, "" if it does not.
 
-        FREE of it may be spent on early files of any size, so that the first rotations do not spend what later ones
-        need.
+        It does if `lost_bytes` exceed this share, to which half a percent is added, or if `early_bytes` exceed FREE of
+        it and `steady_bytes` the rest of it: the first rotations must not spend what later ones need.
         """
         percent = 100 / max(1, self.of_bytes)
         allowed = most_percent + 0.5  # rounded
@@ -82,7 +82,7 @@ class Loss(NamedTuple):
 
 
 def find_full_file_bytes(files: Iterable[JournalFile], max_file_bytes: int) -> int:
-    """Return the size at which journald ends a file: the known median, at most (or if unknown) SystemMaxFileSize=."""
+    """Return where journald ends a file: at the known median, from 1 MiB to `max_file_bytes`, else at the latter."""
     ends = [file.full_bytes for file in files if file.full_bytes]
     return min(max_file_bytes, max(MIB, round(median(ends)))) if ends else max_file_bytes
 

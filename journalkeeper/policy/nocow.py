@@ -29,7 +29,7 @@ UNWANTED: Final = frozenset({Reason.REDUNDANT, Reason.SNAPSHOTS})
 
 
 def find_snapshots(instance: Instance, volume: Volume, host: Host) -> str:
-    """Return a clause on the snapshots of this journal or the evidence for them, or "" if none are known."""
+    """Return a clause on the number of snapshots, or if btrfs could not be asked, on a tool or shared data; or ""."""
     if volume.snapshots is not None:
         return f"its subvolume has {pluralize(volume.snapshots, 'snapshot')}" if volume.snapshots else ""
     if volume.snapshot_tool:
@@ -41,7 +41,8 @@ def find_snapshots(instance: Instance, volume: Volume, host: Host) -> str:
 def decide(instance: Instance, volume: Volume | None, cases: Cases) -> Action | Skip | None:
     """Return the action that makes the directory NOCOW, or a Skip. None for Nocow=no and an unknown volume.
 
-    A directory that is NOCOW already has a Skip if `auto` would not set the attribute, else None.
+    A directory that is NOCOW already has a Skip if `auto` would not set the attribute, else None. `auto` skips one that
+    has files of an unknown format. Failures and a service that just started postpone the action.
     """
     wanted, host = cases.config.nocow.nocow, cases.host
     if wanted == "no" or volume is None:
@@ -63,7 +64,7 @@ def decide(instance: Instance, volume: Volume | None, cases: Cases) -> Action | 
 
 
 def _find_doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str] | None:
-    """Return (reason, detail) why NOCOW=auto leaves this directory datacow; None if auto makes it NOCOW."""
+    """Return (reason, detail) why Nocow=auto wants datacow: REDUNDANT, or SNAPSHOTS unless +C is recent; else None."""
     if volume.redundant:
         return Reason.REDUNDANT, f"the volume stores data as {volume.data_profile}"
     snapshots = find_snapshots(instance, volume, host)
@@ -89,7 +90,7 @@ def _find_obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str]
 
 
 def find_read_only(volume: Volume) -> str:
-    """Return why nothing on the volume can be written, or ""."""
+    """Return why nothing on the volume can be written, a read-only subvolume or the mount option ro; or ""."""
     if volume.read_only_subvolume:
         return "the subvolume is read-only (`btrfs property get`): snapshots and received subvolumes are"
     return "the filesystem is read-only, or mounted so for this process" if "ro" in volume.options else ""
@@ -101,7 +102,7 @@ def postpone_failed_change(instance: Instance, host: Host) -> Skip | None:
 
 
 def _postpone_at_start(instance: Instance, cases: Cases) -> Skip | None:
-    """Postpone +C while the service is younger than SettleSec=, so that an admin can look and object first."""
+    """Postpone +C while a service that does not hurry is younger than SettleSec=, so that an admin can object first."""
     host, wait_us = cases.host, cases.config.watch.settle_us
     if host.began_us is None or cases.request.hurries or not 0 <= (age_us := host.now_us - host.began_us) < wait_us:
         return None
@@ -110,6 +111,7 @@ def _postpone_at_start(instance: Instance, cases: Cases) -> Skip | None:
 
 
 def _make_action(instance: Instance, volume: Volume, wanted: str) -> Action:
+    """Return the +C action: NO_REDUNDANCY, with what was seen instead of snapshots, for "auto"; else CONFIGURED."""
     asked = "no snapshots" if volume.snapshots is not None else "none of the files is shared"
     return Action(
         path=instance.directory,

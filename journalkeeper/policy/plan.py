@@ -40,7 +40,7 @@ FOR_WORK: Final = frozenset({Reason.SHARED, Reason.WINDOW_CLOSED})
 def plan(host: Host, request: Request, config: Config) -> Plan:
     """Return the plan for `host`: an action or a skip for each file, the most rewarding actions first.
 
-    Actions on directories come before those on files, and skips are sorted by path.
+    Actions on directories come before those on files, and skips are sorted by path. In a rest, actions become skips.
     """
     cases = Cases(host, request, config)
     judged = [_judge_file(file, cases) for file in host.files]
@@ -101,7 +101,7 @@ def _decide_on_directory(question: rotate.Question, file_actions: Sequence[Actio
 
 
 def _judge_file(file: JournalFile, cases: Cases) -> tuple[Skip | None, Action | None]:
-    """Return the decision on one file. An error of a rule gives a Skip."""
+    """Return the decision of `_judge_case`, with the file's instance and extents. A rule's error is INTERNAL_ERROR."""
     answer = catch_errors(partial(_judge_case, Case(file, cases)))
     if isinstance(answer, InternalError):
         return Skip(file.path, Reason.INTERNAL_ERROR, answer.detail, instance=file.instance), None
@@ -112,7 +112,10 @@ def _judge_file(file: JournalFile, cases: Cases) -> tuple[Skip | None, Action | 
 
 
 def _judge_case(case: Case) -> tuple[Skip | None, Action | None]:
-    """Return (skip, action): why not to work on the file now, and the rewrite that pays, None after a rule's veto."""
+    """Return (skip, action): why not to work on the file now, and the rewrite that pays; both if it is postponed.
+
+    A veto excludes the action; it `puts_off` if all vetoes are temporary. If none pays, that replaces one in FOR_WORK.
+    """
     against = vetoes(case)
     veto = next(against, None)
     if veto is not None and veto.reason not in UNLESS_IDLE:
@@ -158,7 +161,7 @@ def count_available_bytes(volume: Volume) -> int:
 
 
 def _afford(actions: list[Action], host: Host, request: Request, config: Config) -> tuple[list[Action], list[Skip]]:
-    """Return the actions that fit the day's budget, the quota and the free space, and a skip for each other action.
+    """Return the actions that fit the day's budget, the quota and the space above KeepFree=, and a skip for each other.
 
     A quota counts what is stored. The space of a file's old extents does not count as free for the next file: btrfs
     frees it only at the end of the transaction (fs/btrfs/transaction.c).

@@ -88,7 +88,7 @@ class Question:
 
     @property
     def kept_bytes(self) -> int | None:
-        """The bytes that archives may take before journald deletes some: 0 without limit, None if unknown.
+        """The bytes that files may take by SystemMaxUse= and SystemKeepFree=: 0 without SystemMaxUse=, None if unknown.
 
         journald itself never uses less than the size that it found when it started, which is not visible from outside.
         Source: cache_space_refresh(), journald-server.c.
@@ -105,7 +105,7 @@ class Question:
 
 
 def veto_excess_rotations(question: Question) -> Skip | None:
-    """Veto a rotation when RotationsPerDay= was reached in the last 24 hours. The rotations of this plan count."""
+    """Veto a rotation when RotationsPerDay= was reached in 24 hours, this plan included, unless `ignores_budget`."""
     allowed = question.cases.config.budget.rotations_per_day
     made = question.cases.host.rotations + question.planned
     if ignores_budget(question.cases.request, allowed) or made < allowed:
@@ -155,7 +155,7 @@ def decide_rotation(question: Question, file_actions: Sequence[Action], *, nocow
     """Return the rotation of the instance, a Skip with the reason against it, or None if no rotation is wanted.
 
     A rotation into NOCOW comes before a cheaper one. `nocow` is True if new files become NOCOW, as the configuration
-    demands. `file_actions` are the actions on files.
+    demands. `file_actions` are the actions on files. A Skip for a reason that ends by itself has `puts_off`.
     """
     answer = _rotate_into_nocow(question) if nocow else None
     if not isinstance(answer, Action):
@@ -169,7 +169,10 @@ def decide_rotation(question: Question, file_actions: Sequence[Action], *, nocow
 
 
 def _rotate_into_nocow(question: Question) -> Action | Skip | None:
-    """Return a rotation for a datacow file in a NOCOW directory, a Skip, or None if all active files are NOCOW."""
+    """Return a rotation for a datacow file in a NOCOW directory, a Skip, or None if all active files are NOCOW.
+
+    RotateToApply=no, a veto, or a file that is new after a rotation and still datacow (NOT_TAKEN) gives a Skip.
+    """
     fine = [file for file in question.actives if file.problem is None and file.links == 1 and file.uid == 0]
     old = [file for file in fine if not file.nocow]
     if not old:
@@ -186,7 +189,10 @@ def _rotate_into_nocow(question: Question) -> Action | Skip | None:
 
 
 def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action | Skip | None:
-    """Return a rotation if it costs less than `actions` and the extents that they leave, a Skip, or None."""
+    """Return a rotation if it costs less than `actions` and the extents that they leave, a Skip, or None.
+
+    It names the file with the most extents. If it does not hurry, the disk, the file's age and BEFORE can veto it.
+    """
     judged = ((file, vetoes(Case(file, question.cases))) for file in question.actives)
     files = [file for file, against in judged if all(skip.reason in DESPITE for skip in against)]
     paths = {file.path for file in files}
@@ -233,7 +239,7 @@ def price_without_rotation(question: Question, actions: Sequence[Action], thresh
 
 
 def price_of_rotation(question: Question, threshold: int) -> float:
-    """Return the cost of a rotation in bytes, for comparison with `price_without_rotation`.
+    """Return the cost of a rotation in bytes: immediate ones, compaction, and MIB / `threshold` for each new extent.
 
     The later compaction of the archive counts because this rotation brings it forward.
     """

@@ -90,7 +90,7 @@ def veto_settling(case: Case) -> Skip | None:
 def veto_unfinished_archive(case: Case) -> Skip | None:
     """Veto an archive whose header has another state than ARCHIVED, because journald may still write it.
 
-    No inotify event reports the new state. The Skip has the time of the next check, or none if journald was killed.
+    No event reports the new state. The Skip has the time of the next check, or none after a day: journald was killed.
     """
     if case.file.kind is not Kind.ARCHIVED or case.file.state is State.ARCHIVED:
         return None

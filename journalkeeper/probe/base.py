@@ -102,7 +102,7 @@ class Measurement:
     writes: Writes | None = None
 
     def describe_verdict(self, limit_ns: int, source: str) -> str:
-        """Return sentences: the losses, the causes, and the slowest judged series against the limit from `source`."""
+        """Return sentences: the losses, causes, and longest judged wait, and how many exceed the limit (`source`)."""
         limit = f"{spell_time(limit_ns / 1e9)} ({source})"
         slowest = max(self.judged or self.series, key=lambda series: max(series.waits_ns, default=0))
         worst_ns = max(slowest.waits_ns, default=0)
@@ -132,9 +132,9 @@ def schedule(rate: float, count: int) -> Iterator[int]:
 
 
 def read_lines(fd: int) -> Iterator[list[bytes]]:
-    """Yield the whole lines that have arrived, without newlines, until the end of the data; [] after an idle MOMENT_S.
+    """Yield the whole lines that have arrived, without newlines, until the end of the data.
 
-    A last line without a newline is dropped. Raises: OSError.
+    Yield [] if none ended in MOMENT_S. A last line without a newline is dropped. Raises: OSError.
     """
     rest = b""
     while True:
@@ -164,7 +164,7 @@ def scratch(directory: str) -> Iterator[str]:
 
 
 def connect(path: Path, kind: socket.SocketKind) -> socket.socket:
-    """Return a socket that is connected to journald's socket at `path`. Raises: KeeperError if no journald has it."""
+    """Return a socket that is connected to journald's socket at `path`. Raises: KeeperError if connecting fails."""
     channel = socket.socket(socket.AF_UNIX, kind)
     try:
         channel.connect(os.fspath(path))

@@ -127,7 +127,7 @@ class PrivateJournald(ExitStack):
         return ("nsenter", f"--target={self.pid}", "--mount", "--root", "--wdns=/", "--")
 
     def start(self, *, flushed: bool = True) -> None:
-        """Start journald, wait until it takes messages, and send it a first one.
+        """Start journald in its own namespaces, wait until it takes messages, and send it a first one.
 
         Unless `flushed`, journald keeps its entries in its own /run until `flush`.
 
@@ -188,11 +188,12 @@ class PrivateJournald(ExitStack):
             self.sync()
 
     def _log_traffic(self, messages: int) -> None:
+        """Log the next `messages` entries of the endless traffic."""
         for fields in itertools.islice(self._traffic, messages):
             self.log(fields.pop("MESSAGE"), **fields)
 
     def rotate(self) -> Path:
-        """Archive the active file, and return the complete archive's path. Raises: KeeperError."""
+        """Rotate, wait until system.journal's new archive is complete, and return its path. Raises: KeeperError."""
         before = set(self.journal.iterdir())
         run(*self.inside, "journalctl", "--rotate")
         archive = max(set(self.journal.glob("system@*.journal")) - before)
@@ -202,7 +203,7 @@ class PrivateJournald(ExitStack):
     def boot(self, messages: int) -> None:
         """Start the stopped journald as a boot does, and log `messages` messages, which stay in its /run until `flush`.
 
-        Raises: KeeperError.
+        Wait until journald has taken and synced them. Raises: KeeperError.
         """
         self.start(flushed=False)
         self._log_traffic(messages)

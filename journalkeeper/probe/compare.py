@@ -173,7 +173,7 @@ def age_until(place: Bed, wanted: int, report: Report) -> int:
 
 
 def _simulate_days(place: Bed, strategy: Strategy, flushes: int, report: Report) -> None:
-    """Make about `flushes` flushes in DAYS days, and run the strategy's acts, but not the last day's `at_night`."""
+    """Make about `flushes` flushes in DAYS days, `by_day` after each step, `at_noon`, each `at_night` but the last."""
     half = flushes // (2 * DAYS)
     for number in range(2 * DAYS):
         if number:
@@ -240,7 +240,7 @@ def _count_extents(path: Path, *, sync: bool = True) -> int:
 
 
 def time_limited_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:
-    """Call `work` with the device limited to `iops` (0: no limit), and return its duration in seconds."""
+    """Load journalctl, call `work` while the device is limited to `iops` (0: no limit), and return its seconds."""
     run("journalctl", "--version")
     volume.throttle(iops)
     try:

@@ -36,7 +36,7 @@ def journal_directory(asked: Namespace) -> str:
 
 
 def measure(asked: Namespace, found: Measurement) -> None:
-    """Measure fsyncs of a file in the journal's directory at --rate for --seconds. With --who, only watch others.
+    """Overwrite and sync a new file in the journal's directory at --rate for --seconds. With --who, only watch others.
 
     A wait begins when its fsync was due. The fsync of the new file before the first wait is not measured.
 
@@ -54,5 +54,6 @@ def measure(asked: Namespace, found: Measurement) -> None:
 
 
 def _write_and_sync(fd: int) -> None:
+    """Write BLOCK at the beginning of the file, and call fsync(2)."""
     os.pwrite(fd, BLOCK, 0)
     os.fsync(fd)

@@ -212,6 +212,6 @@ class ScratchVolume(ExitStack):
         self._iops = iops
 
     def count_written_bytes(self) -> int:
-        """Return the bytes written to the first device since its creation. Source: Documentation/block/stat.rst."""
+        """Return the bytes written to the first device since the first mount. Source: Documentation/block/stat.rst."""
         counter = Path("/sys/class/block", Path(self.device).name, "stat").read_text().split()[6]
         return int(counter) * SECTOR_BYTES - self._counted_before

@@ -90,8 +90,8 @@ class Relay:
             channel.shutdown(socket.SHUT_WR)  # at the end, journald stores a line that has no newline
 
     def find_written_ns(self, message: bytes) -> int | None:
-        """Return when the next line that begins with `message` was written; None for the rest of a line that journald
-        has split (LineMax=).
+        """Return when the first line after the last found that begins with `message` was written; None without one, as
+        for the rest of a line that journald has split (LineMax=).
         """
         for number in range(self._found, len(self.lines)):
             written_ns, line = self.lines[number]
@@ -104,7 +104,8 @@ class Relay:
 def name_cause(name: str, relay: Relay, taken: Series, read: Series, status: int | None) -> str:
     """Return a sentence that names where lines wait the longest: in a buffer, the program, journald, or the reader.
 
-    `status` is the exit status of timeout(1), negative after a signal, None while it runs.
+    A buffer delays lines if most bytes came in writes of several lines that fill blocks of BLOCK. `status` is the exit
+    status of timeout(1), negative after a signal, None while it runs.
     """
     if not relay.writes:
         buffer = f"{name} wrote nothing: its buffer holds its lines, or it had none. {REMEDY}"
@@ -133,7 +134,7 @@ def measure(asked: Namespace, found: Measurement, sockets: Path = SOCKETS) -> No
     """Run the command `asked.argv` for at most --seconds, and measure each line's way to the journald of `sockets` and
     on to a reader.
 
-    Lines that do not arrive within PATIENCE_S after the program's end are a loss.
+    Lines that do not arrive within PATIENCE_S after the program's end are a loss, and a failed exit status is a note.
 
     Raises: KeeperError if the command or journalctl cannot be run, journalctl shows no line, or no journald has the
     socket.
@@ -170,9 +171,11 @@ def measure(asked: Namespace, found: Measurement, sockets: Path = SOCKETS) -> No
 
 @contextmanager
 def _run(asked: Namespace, tag: str, sockets: Path, relay: Relay) -> Iterator[tuple[Program, Future[None]]]:
-    """Run the command under timeout(1) for at most --seconds, and pass its output on to journald.
+    """Run the command under timeout(1) for at most --seconds. A thread passes its stdout and stderr on by `relay`.
 
-    The end of the block terminates it. Raises: KeeperError if it cannot be run, or as `Relay.pass_on`.
+    Yield the program and the thread's Future. The block's end terminates the program and waits for both.
+
+    Raises: KeeperError if it cannot be run, or as `Relay.pass_on`.
     """
     if shutil.which(asked.argv[0]) is None:
         raise KeeperError(f"{escape(asked.argv[0])}: no such command")

@@ -77,7 +77,7 @@ class Tally:
 
 @contextmanager
 def trace() -> Iterator[Path]:
-    """Yield the directory of a trace instance of our own. Raises: KeeperError with the reason if there can be none."""
+    """Yield the directory of a temporary trace instance for fsync, fdatasync and msync. Raises: KeeperError."""
     if os.readlink("/proc/self/ns/pid") != "pid:[4026531836]":  # PROC_PID_INIT_INO of linux/proc_ns.h
         raise KeeperError("cannot trace in a container, where processes have other ids: run it on the host")
     with undo_at_end(*OWN_MOUNTS, "sh", "-ec", PREPARE, "sh", TRACEFS) as child:
@@ -87,7 +87,7 @@ def trace() -> Iterator[Path]:
 def measure(asked: Namespace, found: Measurement, pid: int | None = None) -> None:
     """Watch the calls of process `pid` or of all for --seconds; the verdict is about those of journald's main thread.
 
-    A call that still runs at the end counts with its time so far. Raises: as `trace`.
+    A call that still runs at the end counts with its time so far. Lost events are a fault. Raises: as `trace`.
     """
     tally = Tally()
     with trace() as place, open(place / "trace_pipe", "rb", buffering=0) as pipe:

@@ -60,7 +60,7 @@ def measure(asked: Namespace, found: Measurement, pid: int | None = None) -> Non
 
 
 def describe(writes: Writes) -> str:
-    """Return the figures, and bytes per logged byte, as sentences."""
+    """Return the figures as sentences, with the bytes for each logged byte if there is one, and SAVING."""
     dirtied, written = (
         f"{format_size(size)}{f' ({size / writes.logged_bytes:.3g} for each byte)' if writes.logged_bytes else ''}"
         for size in (writes.dirtied_bytes, writes.disk_bytes)
@@ -70,7 +70,7 @@ def describe(writes: Writes) -> str:
 
 
 def count_logged(*options: str, directory: str) -> int:
-    """Return the bytes of the entries in the Journal Export Format.
+    """Return the bytes, in the Journal Export Format, of the entries in `directory` that journalctl's `options` select.
 
     Raises: KeeperError with the exit status if journalctl fails; OSError if it cannot be started.
     """
@@ -91,6 +91,6 @@ def _count_dirtied(pid: int) -> int:
 
 
 def _count_written(uuid: str) -> int:
-    """Return what all devices of a filesystem have written since boot. Source: Documentation/block/stat.rst."""
+    """Return the bytes written to all devices of a filesystem since boot. Source: Documentation/block/stat.rst."""
     devices = Path(f"/sys/fs/btrfs/{uuid}/devices").iterdir()
     return SECTOR_BYTES * sum(int((device / "stat").read_text().split()[6]) for device in devices)

@@ -115,7 +115,7 @@ class ChartTable(NamedTuple):
     words_last: bool = False
 
     def side(self, column: int) -> str:
-        """Return the CSS classes of a column's cells."""
+        """Return the CSS classes of a cell: "left" for the first column, "left long" for last words, else "right"."""
         if self.words_last and column == len(self.heads) - 1:
             return "left long"
         return "right" if column else "left"
@@ -142,6 +142,7 @@ def _drop_implausible(rows: Iterable[T], now_us: int) -> list[T]:
 
 
 def _describe_omission(number: int, noun: str) -> list[str]:
+    """Return a list with the sentence on `number` rows that `_drop_implausible` left out, [] for 0."""
     return [f"{pluralize(number, noun)} dated before 2011 or after now by a wrong clock, left out."] if number else []
 
 
@@ -165,6 +166,7 @@ def _divide(low_us: int, high_us: int, most: int) -> range:
 
 
 def _group_by_time(times: range, rows: Iterable[T]) -> list[list[T]]:
+    """Return a list for each span that begins at `times`, with its rows in their order. Rows outside are left out."""
     found: list[list[T]] = [[] for _ in times]
     for row in rows:
         if times.start <= row.when_us < times.stop:
@@ -178,7 +180,8 @@ def _group_by_time(times: range, rows: Iterable[T]) -> list[list[T]]:
 def draw_boots(journal: Journal, evidence: Evidence) -> Figure:
     """Return the chart of the newest MOST_BOOTS boots: the userspace time of each, and the part of the journal's flush.
 
-    A mark shows the first boot after the history began. A figure without data has only a sentence with the reason.
+    A mark shows the first boot after the history began. The table has the newest MOST_ROWS boots, and a note counts
+    boots without a duration. Without boots, the figure has only a sentence.
     """
     record = None if isinstance(evidence.record, Unknown) else evidence.record
     shown = sorted(journal.boots, key=lambda boot: boot.first_us)[-MOST_BOOTS:]
@@ -240,7 +243,9 @@ def _describe_median(times_s: Sequence[float | None]) -> str:
 
 
 def draw_extents(record: Recorded, evidence: Evidence) -> Figure:
-    """Return the chart of extents until the present look, their ideal number, and the time of each rewrite."""
+    """Return the chart of extents until the present look, their ideal number, and the time of each rewrite. A
+    span without counts repeats the one before it. Without plausible counts, the figure has only a sentence.
+    """
     look, now_us = evidence.look, evidence.now_us
     files = [] if isinstance(look, Unknown) else [file for file in look.host.files if file.problem is None]
     kept = _drop_implausible(record.totals, now_us)
@@ -294,7 +299,7 @@ def sum_instances(rows: Sequence[Totals]) -> list[Totals]:
 
 
 def draw_intake(journal: Journal, now_us: int) -> Figure:
-    """Return the chart of waits for journald (median, p99, longest) over time, and a table of them by spans of time."""
+    """Return the chart and the table of waits for journald (median, p99, longest) by time; without waits a sentence."""
     kept = sorted(_drop_implausible(journal.intake, now_us))
     if not kept:
         return Figure("No message in the journal has a plausible time at which it was sent.")

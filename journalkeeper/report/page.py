@@ -40,7 +40,7 @@ def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
 
 
 def _make_environment() -> Environment:
-    """Return the template environment. It escapes markup and control characters, and shortens long values."""
+    """Return the template environment: it escapes markup and control characters, and shortens values (`long`: less)."""
 
     def escape_and_shorten(value: object, longest: int = LONGEST) -> object:
         return value if isinstance(value, Markup) else Markup.escape(shorten(escape(str(value)), longest))
@@ -59,6 +59,7 @@ def _make_environment() -> Environment:
 
 
 def _make_overview(evidence: Evidence, verdict: Verdict, host: str) -> dict[str, Any]:
+    """Return the template's values for all but the past actions: the summary, the figures and the findings."""
     record = evidence.record
     unknown = tuple((rule, part.why) for rule, part in verdict.unknown)
     counters = None if isinstance(record, Unknown) else record.counters
@@ -85,6 +86,7 @@ def _describe_verdict(verdict: Verdict) -> str:
 
 
 def _sum_up_files(evidence: Evidence) -> str:
+    """Return the number, size, disk space and extents of the files in a sentence, or why they are not known."""
     if isinstance(evidence.look, Unknown):
         return f"The journal files could not be examined: {evidence.look.why}."
     every = Sums.of(evidence.look.host.files)

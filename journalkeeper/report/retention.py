@@ -133,6 +133,7 @@ def bytes_per_day(instance: Instance, files: Sequence[JournalFile]) -> float | U
 
 
 def _has_plausible_span(file: JournalFile, instance: Instance) -> bool:
+    """Return whether the entries' times are known, in order, and within MaxFileSec= (0: no limit) or MONTH_US."""
     longest_us = max(instance.max_file_us, MONTH_US) if instance.max_file_us else INFINITY_US
     return file.head_time_us > 0 and 0 <= file.tail_time_us - file.head_time_us <= longest_us
 
@@ -148,12 +149,13 @@ def _measure_coverage(files: Sequence[JournalFile]) -> int:
 
 
 def _compute_mean_archive_bytes(files: Sequence[JournalFile]) -> float:
+    """Return the mean allocated size of the archives in `files`, 0.0 without archives."""
     sizes = [file.allocated_bytes for file in files if file.kind is not Kind.ACTIVE]
     return sum(sizes) / len(sizes) if sizes else 0.0
 
 
 def _compute_ratio(files: list[JournalFile]) -> float | Unknown:
-    """Return how many times smaller the archives are on the disk, or Unknown if too few are measured or compressed."""
+    """Return allocated bytes per disk byte of the archives; Unknown if one is unmeasured or fewer than 2 compressed."""
     archives = [file for file in files if file.kind is not Kind.ACTIVE]
     if any(file.disk_bytes is None for file in archives):
         return Unknown("only root can measure the disk space of the archives")
@@ -168,8 +170,9 @@ def _make_retention(
 ) -> Retention | Unknown:
     """Return the present and the proposed retention for the compression `ratio` and the `rate` in bytes per day.
 
-    `files` must contain an archive, and `rate` must not be 0. `before` is as Storage.retention. A reserve is for
-    the active file and one archive that are not compacted yet.
+    `files` must contain an archive, and `rate` must not be 0. The proposal starts from `before`, the limit and
+    file size of Storage.retention, or else from the present ones. A reserve is for the active file and one archive that
+    are not compacted yet. Return Unknown if journald's limits are not known or SystemMaxUse= is off.
     """
     use, keep_free = instance.system_max_use_bytes, instance.system_keep_free_bytes
     largest, available = instance.system_max_file_size_bytes, instance.available_bytes
@@ -220,8 +223,9 @@ def _room_bytes(instance: Instance, files: Sequence[JournalFile]) -> int:
 def find_limit(instance: Instance, use: int, room: float, by_files: float, rate: float | None) -> tuple[float, str]:
     """Return (bytes, setting) of the smallest limit, which journald reaches first; (inf, "") without a limit.
 
-    The limits in bytes are `use` by SystemMaxUse=, `room` by SystemKeepFree=, and `by_files` by SystemMaxFiles=. The
-    limit by MaxRetentionSec= is the bytes that `rate` (bytes per day) makes in that time.
+    The limits in bytes are `use` by SystemMaxUse=, `room` by SystemKeepFree=, and `by_files` by SystemMaxFiles=. If
+    `use` is 0, `room` does not count. The limit by MaxRetentionSec= is the bytes that `rate` (bytes per day) makes in
+    that time.
     """
     limits = []
     if use:

@@ -61,7 +61,7 @@ def merge_stretches(parts: Sequence[Stretch], columns: int) -> list[Stretch]:
 def draw_picture(parts: Sequence[Stretch], width: int) -> list[str]:
     """Return the lines of a file's picture: extents per MiB, the most frequent kind of data below, and a key.
 
-    The picture has at most `width` columns; the lines of the key can be longer. There must be parts.
+    The picture has at most `width` columns, blank above holes. The lines of the key can be longer. There must be parts.
     """
     columns, whole = merge_stretches(parts, width), _sum(parts)
     drawn = "".join(
@@ -178,6 +178,7 @@ def name_facts(rows: Sequence[tuple[str, str]]) -> Lines:
 
 
 def _describe_kind(file: JournalFile) -> str:
+    """Return the kind, state, owner, form (NOCOW, compressed or copy on write), inode and problem of a file."""
     form = "NOCOW" if file.nocow else "compressed" if file.compressed else "copy on write"
     state = "" if file.state.value in {file.kind.value, "unknown"} else f" ({file.state})"
     said = f"{file.kind}{state} journal of {escape(file.owner)}, {form}, inode {file.inode}"
@@ -187,6 +188,7 @@ def _describe_kind(file: JournalFile) -> str:
 
 
 def _describe_size(file: JournalFile) -> str:
+    """Return the size, the allocated size if it differs, the disk space, and the number and times of the entries."""
     disk = UNKNOWN if file.disk_bytes is None else spell_size(file.disk_bytes)
     size, allocated = spell_size(file.size_bytes), spell_size(file.allocated_bytes)
     said = f"{size}{f', {allocated} allocated' if allocated != size else ''}, {disk} on disk"
@@ -197,6 +199,7 @@ def _describe_size(file: JournalFile) -> str:
 
 
 def _describe_read_cost(story: Story) -> str:
+    """Return the time of a cold read on this disk and on a hard disk, or only why the first is unknown."""
     price = story.price
     if price.disk_read_seconds is None:
         return f"time unknown: {escape(story.unknown['disk'])}"
@@ -310,7 +313,7 @@ class DirectoriesAnswer(NamedTuple):
 
 
 def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str]) -> list[Lines]:
-    """Return the blocks that `explain` shows about a directory."""
+    """Return the blocks that `explain` shows: the path, and rows on journald, the files, their history and the plan."""
     one, every = place.instance, place.files
     who = f"that of namespace {escape(one.namespace)}" if one.namespace else "this host's own writes here"
     who = f"{who}; it can be asked to rotate files" if one.rotatable else "none here can be asked to rotate"
@@ -329,12 +332,14 @@ def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str]) -> lis
 
 
 def _describe_storage_and_sync(instance: Instance) -> str:
+    """Return Storage= and SyncIntervalSec=, which may be never, and whether new files are NOCOW."""
     synced = "never" if instance.sync_interval_us == INFINITY_US else format_span(instance.sync_interval_us, 1000)
     form = "new files are NOCOW" if instance.nocow else "new files are copy on write"
     return f"Storage={escape(instance.storage)}, SyncIntervalSec={synced}, {form}"
 
 
 def _describe_history(kept: HistorySpan) -> str:
+    """Return the covered time, its two ends, and the bytes, or "no entries" if an end is unknown."""
     if kept.oldest_us is None or kept.newest_us is None:
         return "no entries"
     span = format_span(kept.covered_us)
@@ -350,6 +355,7 @@ def describe_limits(kept: HistorySpan) -> list[tuple[str, str]]:
 
 
 def _describe_limit(kept: HistorySpan) -> str:
+    """Return the limit that is reached first, the use of each limit, and the time that a full journal covers."""
     if kept.binding is None:
         return "no limit" if kept.max_use_bytes == 0 else UNKNOWN
     said = f"{kept.binding} is reached first; now {kept.files:,} of at most {pluralize(kept.max_files, 'file')}"

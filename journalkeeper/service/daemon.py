@@ -111,9 +111,9 @@ class Daemon:
     # -- When it works -------------------------------------------------------------------------
 
     async def _work(self, lock: state.Lock) -> None:
-        """Do the work that is due until the service stops. Raises: ReplacedError as Worker.look; KeeperError if the
-        lock is lost.
+        """Make the watches, report READY=1, and look at everything or the flush timers when due, until a stop.
 
+        Raises: ReplacedError as Worker.look; KeeperError if the lock is lost.
         Without the lock a second service could run. The service manager makes the directory for the next start.
         """
         await self._renew_watches()
@@ -155,7 +155,7 @@ class Daemon:
         self._change_present(unwatched=watches.problem)
 
     async def _look_and_schedule(self, lock: state.Lock) -> None:
-        """Make one complete run in the worker, log and publish its result, and set the next time.
+        """Make a run in the worker, log and publish its result, and set the next time: RETRY_S after a failure.
 
         Raises: as Worker.look; KeeperError without `lock`.
         """
@@ -184,7 +184,7 @@ class Daemon:
                 self.rescan()
 
     async def _handle_next_change(self) -> None:
-        """Wait for the next change that inotify reports. Have appends recorded, and request a look or new watches."""
+        """Wait for a change. Have appends recorded (when idle, only awaited ones), and request a look or watches."""
         change = await self._watch.wait()
         if news := change.appended & self._awaiting if self._worker.is_idle else change.appended:
             heard_us = time.monotonic_ns() // 1000
@@ -202,7 +202,7 @@ class Daemon:
             await self.reload()
 
     async def _feed_watchdog(self) -> None:
-        """Check, wait, feed the watchdog, and publish a run without progress for STUCK_S as failed: all this once."""
+        """Once call `refresh`, sleep, feed the watchdog, and publish a run without progress for STUCK_S as failed."""
         await self.refresh()
         await asyncio.sleep(self._notify.watchdog_s or CHECK_EVERY_S)
         self._notify.send("WATCHDOG=1")
@@ -222,7 +222,11 @@ class Daemon:
         self._loop.call_soon_threadsafe(self._apply, message)
 
     def _apply(self, message: snapshots.Message) -> None:
-        """Apply a message of the worker to the state and the next times. Publish it after a change or progress."""
+        """Apply a message of the worker, and publish the state after a change or progress.
+
+        Set the next times, and show progress in the job or the status line. Tell followers of a file, wake the main
+        loop after a call, and rescan if a check found other directories.
+        """
         match message:
             case snapshots.Began():
                 self._alive_s = time.monotonic()
@@ -270,7 +274,7 @@ class Daemon:
             self._loop.call_soon(follow, notification)  # an exception of it goes to the loop's handler
 
     async def refresh(self) -> None:
-        """Check what no event reports, at most every CHECK_S, and wait at most CHECK_WAIT_S for it."""
+        """Check what no event reports, unless a check runs or began within CHECK_S, and wait CHECK_WAIT_S at most."""
         now_s = time.monotonic()
         if self._checking is None or (self._checking.done() and now_s - self._checked_s >= CHECK_S):
             self._checking, self._checked_s = self._loop.create_task(self._check_and_ask_journalds()), now_s
@@ -318,7 +322,7 @@ class Daemon:
         return result, report
 
     def pause(self, span_us: int) -> None:
-        """Stop the service's own work, but not jobs, for `span_us` microseconds from now; with 0, until `resume`."""
+        """Stop the service's own work, but not jobs, for `span_us`, with 0 until `resume`. A new pause replaces it."""
         self.resume()
         end_us = now_us() + span_us
         self._resume_at_us = end_us if span_us and end_us < TIME_LIMIT_US else inf
@@ -338,7 +342,7 @@ class Daemon:
         self._woken.set()
 
     async def reload(self) -> None:
-        """Read the configuration again. Request new watches and a look at everything, also after an error.
+        """Read the configuration again, and log and publish the result. Request new watches and a look in any case.
 
         Raises: KeeperError, OSError if the configuration is wrong; then the running values stay.
         """

@@ -81,7 +81,7 @@ class Jobs:
         self._task: asyncio.Task[None] | None = None
 
     def add(self, request: Request) -> Job:
-        """Add a job for `request` to the queue, and return it. Raises: BusyError if QUEUE_MOST jobs are unfinished."""
+        """Queue a job, start the task of the jobs if none runs, and return the job. Raises: BusyError at QUEUE_MOST."""
         if len(self.queue) >= QUEUE_MOST:
             raise BusyError(f"{QUEUE_MOST} jobs are queued already; wait for one to end, or cancel some")
         job = Job(next(self._numbers), request)
@@ -99,7 +99,7 @@ class Jobs:
         raise NoSuchJobError(f"there is no job {number}, or it is over")
 
     def cancel(self, number: int) -> None:
-        """End job `number`, at once in the queue and between two pieces if it runs.
+        """End job `number` at once if it is queued. If it runs, set "canceling": it ends between two pieces.
 
         Raises: NoSuchJobError if the job is over or never existed.
         """
@@ -122,14 +122,14 @@ class Jobs:
         return job.outcome
 
     async def close(self) -> None:
-        """Cancel all jobs, and wait for the end of the running one. Queued jobs end at once."""
+        """Cancel all present jobs, and wait until the queue is empty. A job that is added meanwhile is still done."""
         for job in [*self.queue]:
             self.cancel(job.number)
         if self._task is not None:
             await self._task
 
     async def _work_off_queue(self) -> None:
-        """Do the jobs one by one. An Exception ends only its job; a cancellation ends the loop."""
+        """Do the jobs one by one until none is left. An Exception fails only its job; a cancellation ends no job."""
         while self.queue:
             job = self.queue[0]
             job.state = "running"
@@ -144,6 +144,7 @@ class Jobs:
             self._end_job(job, *ended)
 
     def _end_job(self, job: Job, result: str, outcome: Report | Exception) -> None:
+        """Remove the job from the queue, keep it as the last one, end all waits for it, and notify the followers."""
         self.queue.remove(job)
         self._last, job.outcome = job, outcome
         job.over.set()

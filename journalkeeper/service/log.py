@@ -78,7 +78,7 @@ class Event(StrEnum):
 
 
 def make_fields(outcome: Outcome) -> dict[str, str]:
-    """Return the fields of an outcome for the log as texts by name, without empty values. Times are in microseconds."""
+    """Return an outcome as JOURNALKEEPER_ fields of text, without empty ones: FILE for `path`, _USEC for "_us"."""
     names = {name: name.upper().replace("_US", "_USEC") for name in to_columns(outcome)} | {"path": "FILE"}
     known = {names[name]: one for name, one in to_columns(outcome).items() if one not in {None, ""}}
     return {f"JOURNALKEEPER_{name}": str(one) for name, one in known.items()}

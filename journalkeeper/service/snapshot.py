@@ -79,7 +79,7 @@ def describe_state(snapshot: Snapshot) -> tuple[str, str]:
 
 
 def make_manager(snapshot: Snapshot) -> Manager:
-    """Return the values of the service's D-Bus properties. Values that are not known are None."""
+    """Return the D-Bus properties from the snapshot and its `findings.known`: None before a look, except the budget."""
     word, reason = describe_state(snapshot)
     found = snapshot.findings
     known = Manager(budget_left_bytes=snapshot.budget_bytes) if found is None else found.known
@@ -184,7 +184,11 @@ Message = RunEnded | Began | Checked | WorkEnded | FileDone | Planned | Progress
 
 
 def apply_message(state: Snapshot, message: Message) -> Snapshot:
-    """Return the state after a message of the worker. Facts in STANDING and failures of old files survive a run."""
+    """Return the state after a message of the worker. Facts in STANDING and failures of old files survive a run.
+
+    Planned replaces the findings, and Looked also the facts. An action that is done adds to the counters, and each
+    outcome replaces the failure of its file. RunFailed sets `problem` or `busy`. A message of RunEnded ends `working`.
+    """
     before = present = state.present
     standing = {name: getattr(before, name) for name in STANDING}
     match message:

@@ -87,7 +87,7 @@ class Watches(NamedTuple):
 
 
 def identify_tops(tops: tuple[str, ...]) -> tuple[object, ...]:
-    """Return the identities of the directories at `tops` and the mounts about them, to compare with later ones."""
+    """Return the mount lines about `tops`, and the real path, device and inode of each, to compare with later ones."""
     places = tuple(map(os.path.realpath, tops))
     found: list[object] = list(find_mount_lines(places))
     for place in places:
@@ -201,11 +201,12 @@ class DirectoryWatch:
             self._loop.add_reader(self.watches.fd, self._wake)
 
     def _wake(self) -> None:
+        """Wake `wait`, and do not listen again until it has read the events."""
         self._loop.remove_reader(self.watches.fd)  # until the events are read
         self._woken.set()
 
     def _judge_event(self, number: int, mask: int, padded_name: bytes) -> Change:
-        """Return the change that one inotify event reports. Raises: KeyError if no watch has this `number`."""
+        """Return the change of an event: NOTHING for other files and writes to archives. Raises: KeyError: no watch."""
         if mask & pyinotify.IN_Q_OVERFLOW:
             return EVERYTHING | Change(frozenset(self.watches.directories.values()))
         directory = self.watches.directories[number]

@@ -201,7 +201,7 @@ class Worker:
         return self.check()
 
     def look_at_flushes(self) -> bool:
-        """Look at the flush timers, and return whether the service should look at everything now."""
+        """Look at the flush timers, charge that CPU time, and return whether to look at everything now."""
         began_s = time.thread_time()
         is_due = self.engine.look_for_due_plan()
         cpu_s = time.thread_time() - began_s
@@ -209,6 +209,7 @@ class Worker:
         return is_due
 
     def _make_work_ended(self) -> snapshot.WorkEnded:
+        """Return the engine's windows and next times, none earlier than LOOK_SHARE of a processor permits."""
         look_us = self.engine.next_flush_look_us()
         look_at_s = inf if look_us is None else max(look_us / 1e6, self._flush_look_at_s)
         return snapshot.WorkEnded(
@@ -216,7 +217,7 @@ class Worker:
         )
 
     def look(self, renew: Callable[[], None]) -> snapshot.RunEnded:
-        """Call `renew` and `check`, do one complete run, and return its result.
+        """Call `renew` and `check`, do one complete run, charge the CPU time before its work, and return its result.
 
         Raises: as `renew`; ReplacedError if the service has to be started again; exceptions other than KeeperError,
         OSError.
@@ -298,7 +299,7 @@ class Worker:
 def _make_findings(
     engine: Engine, host: Host, plan: Plan, outcomes: Sequence[Outcome], counters: Counters | None
 ) -> snapshot.Findings:
-    """Return the files and decisions after a run, and what the bus shows of the host."""
+    """Return the files and decisions after a run (an outcome replaces its action), and the bus's values of the host."""
     files = {file.path: file for file in host.files}
     doings: tuple[snapshot.Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
     now = status(host, plan, outcomes, engine.config)
