@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -68,8 +69,9 @@ def show(directory: Path, wanted: int, iops: int | None) -> int:
         for words in (("scan",), ("plan", *ASKED), ("defrag", *ASKED), ("plan", *ASKED)):
             command = ["journalkeeper", words[0], "-D", os.fspath(bed.directory), *words[1:]]
             say(f"\n$ {' '.join(command)}")
-            state = {"STATE_DIRECTORY": f"{bed.volume.base}/state"}
-            subprocess.run([sys.executable, "-m", *command, "--no-pager"], env={**os.environ, **state}, check=True)
+            columns = shutil.get_terminal_size((100, 24)).columns
+            set_up = {"STATE_DIRECTORY": f"{bed.volume.base}/state", "COLUMNS": f"{columns}"}
+            subprocess.run([sys.executable, "-m", *command, "--no-pager"], env={**os.environ, **set_up}, check=True)
         after = look(bed, archive, limit)
     say(f"\n{'the archive':28}{'before':>12}{'after':>12}")
     for what, measured in before.items():

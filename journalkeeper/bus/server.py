@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
+from itertools import chain, repeat
 from typing import Final
 
 from jeepney import Message, MessageFlag, MessageType, new_error, new_method_return
@@ -29,8 +30,8 @@ from journalkeeper.service.jobs import Changed, JobAdded, JobRemoved, Notificati
 from journalkeeper.service.log import WARNING
 from journalkeeper.service.snapshot import FileDone
 
-RETRY_S: Final = 5.0
-"""After this time a lost bus is tried again."""
+RETRIES_S: Final = (5.0, 10.0, 20.0, 40.0)
+"""After these times a lost bus is tried again, then each minute: a host may have no bus."""
 
 CONNECT_S: Final = 30.0
 
@@ -47,7 +48,7 @@ REWRITES: Final = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE)
 
 async def serve_bus(service: Daemon, address: str) -> None:
     """Serve the bus at `address` until canceled. After an error (a taken name is none), log a warning and try again."""
-    while True:
+    for wait_s in chain(RETRIES_S, repeat(60.0)):
         try:
             bus = await asyncio.wait_for(Connection.open(address), CONNECT_S)
             with closing(Server(service, bus)):
@@ -59,7 +60,7 @@ async def serve_bus(service: Daemon, address: str) -> None:
             sentence = f"no connection to the system bus ({address}): {why}; the service works without it"
             # The bus's refusal of the name has the number of the connection.
             service.log.log("bus", WARNING, sentence, same=type(error).__name__)
-        await asyncio.sleep(RETRY_S)
+        await asyncio.sleep(wait_s)
 
 
 class Server:

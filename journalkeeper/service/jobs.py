@@ -24,9 +24,6 @@ QUEUE_MOST: Final = 8
 """The largest number of jobs in the queue; further jobs are refused."""
 
 
-NOT_OVER: Final = NoSuchJobError("the job is not over")
-
-
 @dataclass(eq=False)
 class Job:
     """One job; `request` is its caller's request, `state` is "queued", "running" or "canceling".
@@ -39,7 +36,7 @@ class Job:
     progress: Progress = NONE_YET
     state: str = "queued"
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    outcome: Report | Exception = NOT_OVER
+    outcome: Report | Exception = field(default_factory=lambda: NoSuchJobError("the job is not over"))
 
 
 JobEnd = tuple[str, Report]

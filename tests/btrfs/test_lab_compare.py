@@ -105,7 +105,7 @@ def await_no_traces(directory: Path) -> list[str]:
 
 def test_it_shows_a_better_archive_with_the_same_entries(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     argv = [sys.executable, demo.__file__, "--directory", str(tmp_path), *SMALL]
-    done = subprocess.run(argv, check=False)
+    done = subprocess.run(argv, env={**os.environ, "COLUMNS": "100"}, check=False)
     out, err = capfd.readouterr()
     assert done.returncode == 0, out + err
     lines = {line[:28].strip(): line[28:].split() for line in out.splitlines()}
