@@ -323,12 +323,12 @@ def _has_journald(top: str) -> bool:
 def _hold_in_run(top: str, *words: str) -> AbstractContextManager[object]:
     """Let journald write to /run in the block, then run a command. Without a journald, do neither.
 
-    Raises: KeeperError if less than a quarter of /run is free.
+    Raises: KeeperError if less than a quarter of /run is free, and less than 8 GiB.
     """
     if not _has_journald(top):
         return nullcontext()
     room = shutil.disk_usage(RUN)
-    if room.free < room.total / 4:
+    if room.free < min(room.total / 4, 8 << 30):  # RuntimeMaxUse= and RuntimeKeepFree= are 10 and 15%, at most 4 GiB
         raise KeeperError(f"{RUN} is too full for journald to write there during the move: free a quarter of it first")
     return scratch_volume.undo_at_end(*IN_RUN, *words)
 

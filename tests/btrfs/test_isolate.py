@@ -13,10 +13,11 @@ import socket
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from journalkeeper.cli import isolate as command
 from journalkeeper.cli import program
 from journalkeeper.execute import isolate
 from journalkeeper.journald import opening
+from journalkeeper.model.errors import KeeperError
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.answers import check
 from tests.btrfs.faults import before_each_call, images_before_each_call, killed_before, let_go
@@ -297,6 +299,18 @@ def test_journald_that_ends_a_file_in_run_stops_the_move_at_any_time(
     assert "too much is logged during the copy; nothing was moved: try again later" in capsys.readouterr().err
     assert journal.stat().st_ino != 256
     assert os.listdir(journal.parent) == [journal.name]
+
+
+@pytest.mark.parametrize(("total", "free"), [(100, 25), (252 << 30, 8 << 30)])
+def test_run_has_room_for_all_that_journald_may_use_there(
+    monkeypatch: pytest.MonkeyPatch, total: int, free: int
+) -> None:
+    monkeypatch.setattr(command, "_has_journald", lambda top: True)
+    monkeypatch.setattr("journalkeeper.probe.scratch_volume.undo_at_end", lambda *words: words)
+    for less in (0, 1):
+        monkeypatch.setattr("shutil.disk_usage", lambda _, less=less: SimpleNamespace(total=total, free=free - less))
+        with pytest.raises(KeeperError, match="too full") if less else nullcontext():
+            command._hold_in_run("/var/log/journal")
 
 
 def test_a_full_run_is_named_before_journald_writes_there(
