@@ -7,10 +7,10 @@ files move by reflink with all attributes, so no data is stored twice. journald 
 it writes to /run meanwhile, less than a second for a hundred files. Without --apply, nothing is changed.
 No snapshot contains the new subvolume, so Nocow=auto may set +C on its directories.
 
-The move ends without a change if the disk needs more than 30 s for it, if less than a quarter of /run is
-free, if so much is logged that journald ends a file there, or while another program can write to the
-journal, such as a container that has it mounted: the message names the program. Afterwards, restart
-programs that follow the journal, as journalctl -f does.
+The move ends without a change if the disk needs more than 30 s for it, if less than a quarter of /run
+and less than 8 GiB are free, or if so much is logged that journald ends a file there. It also ends while
+another program can write to the journal, such as a container that has it mounted: the message names the
+program. Afterwards, restart programs that follow the journal, as journalctl -f does.
 
 After a rollback of the root to a later snapshot, /var/log/journal is an empty directory that btrfs does not
 let anybody write to. journald then writes to /run only, and a reboot loses that: boot the new root, and run
