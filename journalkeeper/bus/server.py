@@ -53,6 +53,7 @@ async def serve_bus(service: Daemon, address: str) -> None:
             bus = await asyncio.wait_for(Connection.open(address), CONNECT_S)
             with closing(Server(service, bus)):
                 await bus.call(bus_call("RequestName", "su", names.BUS_NAME, 0))  # or wait for it in the bus's queue
+                service.bus_was_tried.set()
                 service.log.log_end("bus", "connected to the system bus again")
                 raise await bus.ended
         except Exception as error:  # noqa: BLE001 - a library of many releases has many; all of them are logged
@@ -60,6 +61,7 @@ async def serve_bus(service: Daemon, address: str) -> None:
             sentence = f"no connection to the system bus ({address}): {why}; the service works without it"
             # The bus's refusal of the name has the number of the connection.
             service.log.log("bus", WARNING, sentence, same=type(error).__name__)
+            service.bus_was_tried.set()
         await asyncio.sleep(wait_s)
 
 

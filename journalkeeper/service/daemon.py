@@ -39,6 +39,8 @@ from journalkeeper.service.worker import RETRY_S, WRONG, Worker
 SOON_S: Final = 0.1
 """The least time between two cycles that no event caused."""
 
+BUS_S: Final = 5.0  # a bus that does not answer keeps nobody waiting for longer
+
 STUCK_S: Final = 120.0
 """A run without any progress for this long waits for a disk that does not answer.
 
@@ -76,6 +78,7 @@ class Daemon:
         self._state = snapshots.Snapshot(*self._worker.settings)
         self._watch = DirectoryWatch()
         self._woken, self._hung_up = asyncio.Event(), asyncio.Event()
+        self.bus_was_tried = asyncio.Event()
         self._look_at_s, self._free_at_s, self._flush_look_at_s = 0.0, 0.0, inf
         self._watches_are_due, self._resume_at_us = True, inf
         self._awaiting: frozenset[str] = frozenset()
@@ -86,6 +89,7 @@ class Daemon:
 
     async def run(self, *beside: Callable[[], Coroutine[None, None, None]]) -> None:
         """Run the service, and each of `beside` as a task, until SIGTERM or SIGINT. SIGHUP reloads the configuration.
+        With `beside` it reports READY=1 when `bus_was_tried` is set, at most BUS_S later.
 
         At the end, wait for the worker: a running action ends between two pieces.
         Raises: BusyError if another service has the state directory, at the start or later; KeeperError if that
@@ -99,6 +103,11 @@ class Daemon:
             repeated = map(self._repeat, (self._feed_watchdog, self._handle_next_change, self._handle_next_hangup))
             tasks = [loop.create_task(work) for work in (*repeated, *(work() for work in beside))]
             try:
+                await self._renew_watches()
+                if beside:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self.bus_was_tried.wait(), BUS_S)
+                self._notify.send("READY=1")
                 await self._work(lock)
             finally:
                 self._notify.send("STOPPING=1\nSTATUS=")  # or systemctl shows the last verdict for ever
@@ -111,13 +120,11 @@ class Daemon:
     # -- When it works -------------------------------------------------------------------------
 
     async def _work(self, lock: state.Lock) -> None:
-        """Make the watches, report READY=1, and look at everything or the flush timers when due, until a stop.
+        """Look at everything or the flush timers when due, until a stop.
 
         Raises: ReplacedError as Worker.look; KeeperError if the lock is lost.
         Without the lock a second service could run. The service manager makes the directory for the next start.
         """
-        await self._renew_watches()
-        self._notify.send("READY=1")
         while True:
             await self._sleep_once()
             if self._stopping:

@@ -24,6 +24,7 @@ from journalkeeper.bus import names, objects
 from journalkeeper.bus.server import RETRIES_S
 from journalkeeper.config import Config
 from journalkeeper.history.store import NAME
+from journalkeeper.service.daemon import BUS_S
 from tests.bus import PrivateBus
 from tests.daemon import Daemon
 from tests.patience import eventually
@@ -249,6 +250,23 @@ def test_a_bus_that_refuses_the_name_is_said_once(
         assert eventually(lambda: "is not allowed to own the service" in daemon.log())
         time.sleep(RETRIES_S[0] + 1)
         assert daemon.log().count("no connection to the system bus") == 1
+
+
+def test_a_service_that_is_ready_can_be_called(tmp_path: Path, journal: Path) -> None:
+    with PrivateBus() as bus:
+        bus.freeze()
+        try:
+            with Daemon(tmp_path, journal, bus, wait=False) as daemon:
+                time.sleep(BUS_S / 2)
+                assert "READY=1" not in daemon.said
+                bus.thaw()
+                assert eventually(lambda: "READY=1" in daemon.said)
+                assert bus.has(names.BUS_NAME)
+                bus.freeze()
+            with Daemon(tmp_path, journal, bus, wait=False) as daemon:
+                assert eventually(lambda: "READY=1" in daemon.said)
+        finally:
+            bus.thaw()
 
 
 def test_a_second_service_waits_for_the_name(tmp_path: Path, journal: Path) -> None:

@@ -471,15 +471,17 @@ def test_under_its_confinement_the_service_sees_the_battery(guest: Guest) -> Non
         f"mkdir -p {supply}; cd {supply}; {files}; mount --bind /srv/supplies {supplies}; systemctl start {UNIT}"
     )
     get = f"busctl get-property {MANAGER} StateReason"
-    assert eventually(lambda: "for mains power (OnBattery=no)" in guest.shell(get)), guest.shell("journalkeeper plan")
-    for command, rests in (("plan", True), ("defrag -n --upkeep", True), ("defrag -n", False)):
-        guest.run("systemctl", "stop" if "-n" in command else "start", UNIT)
-        assert ("battery: The service rests" in guest.shell(f"journalkeeper {command}")) is rests
-    guest.run("systemctl", "start", UNIT)
-    assert extents(guest)[made] > AGED
-    guest.shell(f"echo Charging >{supply}/status; systemctl reload {UNIT}")
-    assert eventually(lambda: extents(guest)[made] < AGED)
-    guest.shell(f"systemctl stop {UNIT}; umount {supplies}")
+    try:
+        assert eventually(lambda: "for mains power (OnBattery=no)" in guest.shell(get))
+        for command, rests in (("plan", True), ("defrag -n --upkeep", True), ("defrag -n", False)):
+            guest.run("systemctl", "stop" if "-n" in command else "start", UNIT)
+            assert ("battery: The service rests" in guest.shell(f"journalkeeper {command}")) is rests
+        guest.run("systemctl", "start", UNIT)
+        assert extents(guest)[made] > AGED
+        guest.shell(f"echo Charging >{supply}/status; systemctl reload {UNIT}")
+        assert eventually(lambda: extents(guest)[made] < AGED)
+    finally:
+        guest.shell(f"systemctl stop {UNIT}; umount {supplies}")
 
 
 def test_it_has_no_capability_until_the_admin_takes_those_for_remote(guest: Guest) -> None:

@@ -58,6 +58,7 @@ class Made:
         skips = {path: Skip(path, Reason.SETTLING, "changed 3s ago") for path in rows}
         self._snapshot = Snapshot((TOP,), findings=Findings(rows, dict(skips), Manager()))
         self._skips = skips
+        self.bus_was_tried = asyncio.Event()
         self.followers: list[Callable[[Notification], None]] = []
         self.jobs = Jobs(self._do, self._tell)
 
