@@ -26,6 +26,7 @@ from journalkeeper.health.finding import word
 from journalkeeper.health.verdict import HEALTH
 from journalkeeper.model import MIB
 from journalkeeper.probe import scratch_volume
+from journalkeeper.service.daemon import CHECK_S
 from journalkeeper.service.log import Event
 from tests.guest import steps
 from tests.guest.conftest import EVERYDAY, datacow_guest
@@ -631,6 +632,9 @@ def test_a_journal_directory_that_is_replaced_is_mended(guest: Guest, way: str) 
     guest.shell(f"{REPLACED[way]}; systemctl restart systemd-journald; journalctl --flush")
     try:
         made = steps.archive(guest)  # which may be mended before it is an archive
+        if way != "removed":
+            time.sleep(CHECK_S)
+            guest.run("journalkeeper", "status", check=False)  # asked, it checks at once, and not up to 90 s later
         assert eventually(lambda: extents(guest)[made] < AGED), log_of(guest)
         ends = way != "mounted"  # a mount comes into the service's namespace as it is
         assert property_of(guest, UNIT, "NRestarts") == f"{int(before) + ends}"
