@@ -114,11 +114,11 @@ class Publisher:
             if self._text or self._facts.status:
                 run_bookkeeping(self._write_if_changed)
 
-    def confirm_health(self, *, healthy: bool | None) -> None:
-        """Renew the mtime, if CONFIRM_S old, of a file with this verdict and present numbers. Any thread may call."""
+    def confirm_health(self) -> None:
+        """Renew the mtime of the file, if it is CONFIRM_S old and has the present verdict and numbers."""
         with suppress(OSError):
             age_s = abs(time.time() - os.lstat(self._path).st_mtime)  # also after a suspend, or a clock set back
-            if age_s >= CONFIRM_S and healthy is self._facts.healthy and prometheus.render(self._facts) == self._text:
+            if age_s >= CONFIRM_S and prometheus.render(self._facts) == self._text:
                 os.utime(self._path, follow_symlinks=False)
 
     def _write_if_changed(self) -> None:

@@ -128,8 +128,8 @@ class Manager(NamedTuple):
     while it is unknown.
     """
     budget_left_bytes: Annotated[Count | None, Key(none=U64_MAX)] = None
-    """Bytes that may still be written in these 24 hours. Without a limit it is 18446744073709551615 on the bus,
-    and null in JSON.
+    """Bytes that may still be written in these 24 hours. Without a limit and before the first look it is
+    18446744073709551615 on the bus, and null in JSON.
     """
     intake_delay_p99_us: Annotated[Span | None, Key(none=0)] = None
     """The 99th percentile of the time that the newest messages waited for journald; 0 while it is unknown."""

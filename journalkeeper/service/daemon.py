@@ -27,7 +27,7 @@ from journalkeeper.journald import control
 from journalkeeper.model import Plan, Request
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.units import TIME_LIMIT_US
-from journalkeeper.observe.obstacles import find_silent
+from journalkeeper.observe.obstacles import Places, find_silent
 from journalkeeper.policy.window import at
 from journalkeeper.report.text import when
 from journalkeeper.service import snapshot as snapshots
@@ -42,7 +42,7 @@ SOON_S: Final = 0.1
 BUS_S: Final = 5.0  # a bus that does not answer keeps nobody waiting for longer
 
 STUCK_S: Final = 120.0
-"""A run without any progress for this long waits for a disk that does not answer.
+"""A run that keeps a check waiting for this long waits for a disk that does not answer.
 
 Reading a piece of 32 MiB with 5,000 extents takes 33 s at 150 IOPS.
 """
@@ -75,14 +75,14 @@ class Daemon:
         self._notify = Notify()
         self._stopping = False
         self._worker = Worker(load, self._post, self._must_give_way, lambda: self._stopping)
-        self._state = snapshots.Snapshot(*self._worker.settings)
+        self._state = snapshots.Snapshot(self._worker.engine.directories)
         self._watch = DirectoryWatch()
         self._woken, self._hung_up = asyncio.Event(), asyncio.Event()
         self.bus_was_tried = asyncio.Event()
         self._look_at_s, self._free_at_s, self._flush_look_at_s = 0.0, 0.0, inf
         self._watches_are_due, self._resume_at_us = True, inf
         self._awaiting: frozenset[str] = frozenset()
-        self._alive_s: float | None = None
+        self._worker_check: asyncio.Future[tuple[set[str], Places]] | None = None
         self._checking: asyncio.Future[None] | None = None
         self._checked_s = 0.0
         self._turn = asyncio.Lock()
@@ -191,15 +191,13 @@ class Daemon:
                 self.rescan()
 
     async def _handle_next_change(self) -> None:
-        """Wait for a change. Have appends recorded (when idle, only awaited ones), and request a look or watches."""
+        """Wait for a change. Have appends recorded (when idle, only awaited ones), or request a look at everything."""
         change = await self._watch.wait()
-        if news := change.appended & self._awaiting if self._worker.is_idle else change.appended:
+        if news := change.appended if self._worker.calls else change.appended & self._awaiting:
             heard_us = time.monotonic_ns() // 1000
             self._worker.run_between_pieces(partial(self._worker.note_appends, news, heard_us))
-        self._watches_are_due |= change.everything
         if change.rescan:
-            self._look_at_s = 0.0
-            self._woken.set()
+            self.rescan()
 
     async def _handle_next_hangup(self) -> None:
         """Wait for the next SIGHUP, and reload the configuration."""
@@ -209,11 +207,15 @@ class Daemon:
             await self.reload()
 
     async def _feed_watchdog(self) -> None:
-        """Once call `refresh`, sleep, feed the watchdog, and publish a run without progress for STUCK_S as failed."""
+        """Once call `refresh`, sleep, feed the watchdog, and publish a failure if a check has waited for STUCK_S.
+
+        A run makes checks between two pieces. Only the first look may take any time.
+        """
         await self.refresh()
         await asyncio.sleep(self._notify.watchdog_s or CHECK_EVERY_S)
         self._notify.send("WATCHDOG=1")
-        if self._alive_s is not None and time.monotonic() - self._alive_s > STUCK_S:
+        waits = self._state.findings and self._worker_check and not self._worker_check.done()
+        if waits and time.monotonic() - self._checked_s > STUCK_S:
             self._apply(snapshots.RunFailed(f"The run has waited for the disk for more than {STUCK_S:.0f} s", now_us()))
 
     def _must_give_way(self) -> bool:
@@ -235,24 +237,21 @@ class Daemon:
         loop after a call, and rescan if a check found other directories.
         """
         match message:
-            case snapshots.Began():
-                self._alive_s = time.monotonic()
             case snapshots.Checked() if self._watch.watches.tops not in {None, message.tops}:
                 self.rescan()
             case snapshots.WorkEnded():
                 self._free_at_s, self._flush_look_at_s = message.free_at_s, message.look_at_s
-                self._alive_s, self._awaiting = None, message.awaiting
+                self._awaiting = message.awaiting
                 self._woken.set()
             case snapshots.FileDone():
                 self._tell_followers(message)
             case snapshots.Progressed(number, progress):
-                self._alive_s = time.monotonic()
                 if number:
                     self.jobs.find(number).progress = progress
                 else:
                     self._notify.set_status(f"working on {progress.path}")
         state = snapshots.apply_message(self._state, message)
-        if state != self._state or not isinstance(message, snapshots.Began | snapshots.Checked | snapshots.WorkEnded):
+        if state != self._state or not isinstance(message, snapshots.Checked | snapshots.WorkEnded):
             self._publish(state)
 
     def _change_present(self, **facts: Any) -> None:
@@ -270,7 +269,9 @@ class Daemon:
         elif health == "ok":
             self.log.log_end("health", f"no problem is left. {state.headline}")
         if health != before.verdict.health and not self._stopping:
-            self._worker.run(lambda: self._worker.engine.publisher.publish_health(healthy=state.verdict.healthy))
+            self._worker.run_between_pieces(
+                lambda: self._worker.engine.publisher.publish_health(healthy=state.verdict.healthy)
+            )
         self._tell_followers(Changed())
 
     def _log_exception(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -292,8 +293,8 @@ class Daemon:
 
         Another thread asks them, which shares nothing: a journald that hangs takes control.TIMEOUT_S.
         """
-        check = partial(self._worker.check_for_caller, healthy=self._state.verdict.healthy)
-        replaced, places = await self._worker.run_between_pieces(check)
+        self._worker_check = self._worker.run_between_pieces(self._worker.check)
+        replaced, places = await self._worker_check
         if replaced:
             self.rescan()
         silent = await self._loop.run_in_executor(None, find_silent, places, control.TIMEOUT_S)
@@ -355,8 +356,8 @@ class Daemon:
         """
         self._notify.send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
-            directories, budget_bytes = await self._worker.run_between_pieces(self._worker.reload)
-            self._state = self._state._replace(directories=directories, budget_bytes=budget_bytes)
+            directories = await self._worker.run_between_pieces(self._worker.reload)
+            self._state = self._state._replace(directories=directories)
             self._change_present(configuration="", unwritable=())
             self.log.say(INFO, "configuration reloaded; the new settings are in effect", Event.RELOADED)
         except (KeeperError, OSError) as error:

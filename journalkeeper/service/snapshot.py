@@ -37,12 +37,11 @@ class Findings(NamedTuple):
 class Snapshot(NamedTuple):
     """The state of the service. `working` is True while files are worked on; `verdict` judges `present`.
 
-    `windows` are those of the last look at the flush timers. `budget_bytes` is the budget of a day, None without a
-    limit. `last_run_us` is the time of the last action since the service started, and the bytes are the sums of all.
+    `windows` are those of the last look at the flush timers. `last_run_us` is the time of the last action since the
+    service started, and the bytes are the sums of all.
     """
 
     directories: tuple[str, ...]
-    budget_bytes: int | None = None
     findings: Findings | None = None
     last_run_us: int = 0
     bytes_written: int = 0
@@ -79,10 +78,9 @@ def describe_state(snapshot: Snapshot) -> tuple[str, str]:
 
 
 def make_manager(snapshot: Snapshot) -> Manager:
-    """Return the D-Bus properties from the snapshot and its `findings.known`: None before a look, except the budget."""
+    """Return the D-Bus properties from the snapshot and its `findings.known`, whose values are None before a look."""
     word, reason = describe_state(snapshot)
-    found = snapshot.findings
-    known = Manager(budget_left_bytes=snapshot.budget_bytes) if found is None else found.known
+    known = Manager() if snapshot.findings is None else snapshot.findings.known
     return known._replace(
         version=__version__,
         health=snapshot.verdict.health,
@@ -140,10 +138,6 @@ class FileDone(NamedTuple):
     when_us: int
 
 
-class Began(NamedTuple):
-    """Work began that reads the disk at once. Other work may take any time until it makes progress."""
-
-
 class WorkEnded(NamedTuple):
     """A call of the worker ended; `windows` and `next_flush_us` are those of Snapshot.
 
@@ -173,31 +167,26 @@ class Checked(NamedTuple):
     tops: tuple[object, ...] = ()
 
 
-class Planned(NamedTuple):
-    """A run has looked and planned, and begins with its actions."""
-
-    findings: Findings
-
-
 RunEnded = Looked | RunFailed | NotOnBtrfs
-Message = RunEnded | Began | Checked | WorkEnded | FileDone | Planned | Progressed
+Message = RunEnded | Checked | WorkEnded | FileDone | Findings | Progressed
 
 
 def apply_message(state: Snapshot, message: Message) -> Snapshot:
     """Return the state after a message of the worker. Facts in STANDING and failures of old files survive a run.
 
-    Planned replaces the findings, and Looked also the facts. An action that is done adds to the counters, and each
-    outcome replaces the failure of its file. RunFailed sets `problem` or `busy`. A message of RunEnded ends `working`.
+    Findings come before the actions of a run. Looked replaces also the facts. An action that is done adds to the
+    counters, and each outcome replaces the failure of its file. RunFailed sets `problem` or `busy`. A message of
+    RunEnded ends `working`.
     """
     before = present = state.present
     standing = {name: getattr(before, name) for name in STANDING}
     match message:
         case Progressed(job, _):
             state = state._replace(working=state.working or not job)
-        case Planned(findings):
+        case Findings():
             total = state.findings and state.findings.known.bytes_reclaimed_total
-            known = findings.known._replace(bytes_reclaimed_total=total)
-            state = state._replace(findings=findings._replace(known=known))
+            known = message.known._replace(bytes_reclaimed_total=total)
+            state = state._replace(findings=message._replace(known=known))
         case Checked(configuration, unwritable, full):
             present = before._replace(configuration=configuration, unwritable=unwritable, full=full)
         case WorkEnded(windows, next_us):

@@ -13,9 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from math import inf
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
 from journalkeeper.health.evidence import Obstacle
@@ -25,7 +24,7 @@ from journalkeeper.metrics.prometheus import status
 from journalkeeper.model import Host, Outcome, Plan, Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError, UsageError
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.run import Counters, Progress, Report
+from journalkeeper.model.run import Counters, Report
 from journalkeeper.model.sentences import NO_JOURNAL
 from journalkeeper.observe.obstacles import Places, find_full, find_obstacles, find_unwritable, list_places, read_mounts
 from journalkeeper.report.retention import summarize_history
@@ -91,26 +90,19 @@ class Worker:
         self.engine.memory.began_us = now_us()
         self._urgent: deque[Callable[[], None]] = deque()
         self._will_drain = False
-        self._calls = 0
+        self.calls = set[asyncio.Future[Any]]()
+        """The calls that have not ended, or whose messages are not delivered."""
         self._look_at_s, self._flush_look_at_s = -inf, -inf
         self.cycles = 0
-        self._work_began_cpu_s: float | None = None
+        self._planned_cpu_s: float | None = None
         self._known_mounts: dict[str, set[str]] = {}
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Call `work` in the worker thread, after all earlier calls, and return a future of the running event loop."""
-        self._calls += 1
         future = asyncio.get_running_loop().run_in_executor(self._executor, self._work_and_post_end, work)
-        future.add_done_callback(self._count_end)
+        self.calls.add(future)
+        future.add_done_callback(self.calls.discard)
         return asyncio.shield(future)  # a caller that goes away does not end the call
-
-    def _count_end(self, _: object) -> None:
-        self._calls -= 1
-
-    @property
-    def is_idle(self) -> bool:
-        """True if each call has ended, and so has the delivery of its messages."""
-        return not self._calls
 
     def run_between_pieces(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """As `run`, but before all other calls, and a run under way calls `work` before it begins its next piece."""
@@ -149,20 +141,15 @@ class Worker:
         """Wait until the worker thread has done all calls and has ended. No call can be added any more."""
         self._executor.shutdown()
 
-    @property
-    def settings(self) -> tuple[tuple[str, ...], int | None]:
-        """The directories and the budget of a day in bytes, None without a limit."""
-        return self.engine.directories, self.engine.config.budget.bytes_per_day
-
-    def reload(self) -> tuple[tuple[str, ...], int | None]:
-        """Continue with the configuration on disk and the memory of the old engine, and return the new `settings`.
+    def reload(self) -> tuple[str, ...]:
+        """Continue with the configuration on disk and the memory of the old engine, and return the new directories.
 
         Raises: KeeperError, OSError if the configuration is wrong; then nothing changes.
         """
         engine = self._load()
         engine.take_over(self.engine)
         self.engine = engine
-        return self.settings
+        return engine.directories
 
     def note_appends(self, directories: Iterable[str], heard_us: int) -> None:
         """Record that inotify reported appends in `directories` at `heard_us`, CLOCK_MONOTONIC."""
@@ -172,10 +159,11 @@ class Worker:
     def check(self) -> tuple[set[str], Places]:
         """Post whether the configuration on disk is the one that runs, and what cannot be written or has no room.
 
-        Return the directories that only a new start of the service can make writable, and all journal directories. The
-        former were made or replaced after the start, so they lie on a read-only mount.
+        Confirm the metrics. Return the directories that only a new start of the service can make writable, and all
+        journal directories. The former were made or replaced after the start, so they lie on a read-only mount.
         """
         engine, places, mounts = self.engine, list_places(self.engine.directories), read_mounts()
+        engine.publisher.confirm_health()
         try:
             configuration = "" if self._load().has_configuration_of(engine) else DIFFERENT
         except (KeeperError, OSError) as error:
@@ -194,18 +182,11 @@ class Worker:
         self._post(snapshot.Checked(configuration, tuple(unwritable.items()), find_full(places), tops))
         return replaced, places
 
-    def check_for_caller(self, *, healthy: bool | None) -> tuple[set[str], Places]:
-        """Post Began, confirm `healthy` in the metrics, and call `check`."""
-        self._post(snapshot.Began())
-        self.engine.publisher.confirm_health(healthy=healthy)
-        return self.check()
-
     def look_at_flushes(self) -> bool:
         """Look at the flush timers, charge that CPU time, and return whether to look at everything now."""
         began_s = time.thread_time()
         is_due = self.engine.look_for_due_plan()
-        cpu_s = time.thread_time() - began_s
-        self._flush_look_at_s = charge_cpu(self._flush_look_at_s, cpu_s, time.monotonic())
+        self._flush_look_at_s = charge_cpu(self._flush_look_at_s, time.thread_time() - began_s, time.monotonic())
         return is_due
 
     def _make_work_ended(self) -> snapshot.WorkEnded:
@@ -219,67 +200,85 @@ class Worker:
     def look(self, renew: Callable[[], None]) -> snapshot.RunEnded:
         """Call `renew` and `check`, do one complete run, charge the CPU time before its work, and return its result.
 
-        Raises: as `renew`; ReplacedError if the service has to be started again; exceptions other than KeeperError,
-        OSError.
+        A KeeperError or OSError of the run is RunFailed, or NotOnBtrfs without a journal.
+
+        Raises: as `renew`; ReplacedError if the service has to be started again; other exceptions of the run.
         """
         renew()
         self.cycles += 1
-        began_s, self._work_began_cpu_s = time.thread_time(), None
-        if self.cycles > 1:  # the first look may take any time
-            self._post(snapshot.Began())
+        began_s, self._planned_cpu_s = time.thread_time(), None
         for path in self.check()[0]:
             again = "the service ends now, and systemd starts it again"
             raise ReplacedError(f"{path} is new or was replaced, and this run of the unit may not write there; {again}")
-        message = self._run_for_service(self.engine)
-        # Only the time of looking counts: the budget bounds rewrites. No event causes the first look.
-        ended_s = time.thread_time() if self._work_began_cpu_s is None else self._work_began_cpu_s
-        if self.cycles > 1:
-            self._look_at_s = charge_cpu(self._look_at_s, ended_s - began_s, time.monotonic())
+        try:
+            message: snapshot.RunEnded = self._make_looked(
+                self._post_run(0, Request(upkeep=True), self._gives_way, DAEMON)
+            )
+        except (KeeperError, OSError) as error:
+            message = snapshot.RunFailed(str(error), now_us(), isinstance(error, BusyError))
+            if isinstance(error, NotBtrfsError) and not self.engine.memory.seen.instances:  # else it is unmounted
+                message = snapshot.NotOnBtrfs(error.path)
+        if self.cycles > 1:  # the first look may take any time: no event causes it
+            # Only the time of looking counts: the budget bounds rewrites.
+            cpu_s = (self._planned_cpu_s or time.thread_time()) - began_s
+            self._look_at_s = charge_cpu(self._look_at_s, cpu_s, time.monotonic())
         return message
 
-    def _run_for_service(self, engine: Engine) -> snapshot.RunEnded:
-        """Make the service's own run. A KeeperError or OSError is RunFailed, or NotOnBtrfs without a journal."""
-        try:
-            return self._make_looked(engine, self._post_run(engine, 0, Request(upkeep=True), self._gives_way, DAEMON))
-        except (KeeperError, OSError) as error:
-            if isinstance(error, NotBtrfsError) and not engine.memory.seen.instances:  # else it is no longer mounted
-                return snapshot.NotOnBtrfs(error.path)
-            return snapshot.RunFailed(str(error), now_us(), isinstance(error, BusyError))
-
-    def _post_run(self, engine: Engine, job: int, request: Request, stop: Callable[[], bool], origin: str) -> Report:
-        """Run `engine` for job `job`, or for the service (0). Post progress, files and the service's plan.
+    def _post_run(self, job: int, request: Request, stop: Callable[[], bool], origin: str) -> Report:
+        """Run the engine for job `job`, or for the service (0). Post progress, files and the service's plan.
 
         Raises: as Engine.run.
         """
 
-        def note_progress(progress: Progress) -> None:
-            if self._work_began_cpu_s is None:
-                self._work_began_cpu_s = time.thread_time()
-            self._post(snapshot.Progressed(job, progress))
-
-        def note_outcome(outcome: Outcome) -> None:
-            self._post(snapshot.FileDone(outcome, now_us()))
-
         def note_plan(host: Host, plan: Plan) -> None:
-            if not job and plan.actions:  # without actions the result follows at once
-                self._post(snapshot.Planned(_make_findings(engine, host, plan, (), None)))
+            if plan.actions and not job:  # without actions the result follows at once
+                self._planned_cpu_s = time.thread_time()
+                self._post(self._make_findings(host, plan, (), None))
 
         def do_urgent_and_ask_stop() -> bool:
             self._do_urgent()  # before the next piece
             return stop()
 
-        run = partial(engine.run, request, on_progress=note_progress, stop=do_urgent_and_ask_stop, origin=origin)
-        return run(on_outcome=note_outcome, on_plan=note_plan)
+        return self.engine.run(
+            request,
+            on_progress=lambda progress: self._post(snapshot.Progressed(job, progress)),
+            on_outcome=lambda outcome: self._post(snapshot.FileDone(outcome, now_us())),
+            on_plan=note_plan,
+            stop=do_urgent_and_ask_stop,
+            origin=origin,
+        )
 
-    def _make_looked(self, engine: Engine, report: Report) -> snapshot.Looked:
+    def _make_looked(self, report: Report) -> snapshot.Looked:
         """Return the findings, present and next time after a run. Raises: KeeperError if `report` has no host."""
         host, plan, outcomes = report.host, report.plan, report.outcomes
         if host is None:
             raise KeeperError("the run did not look at the host")
-        found = _make_findings(engine, host, plan, outcomes, report.counters)
+        found = self._make_findings(host, plan, outcomes, report.counters)
         present = present_after_run(plan, outcomes, report.waiting)._replace(unrecorded="; ".join(report.unrecorded))
-        wait_s = 0.0 if engine.look_for_due_plan() else get_next_plan_s(report, engine.memory.observer.next_shared_us)
+        is_due = self.engine.look_for_due_plan()
+        wait_s = 0.0 if is_due else get_next_plan_s(report, self.engine.memory.observer.next_shared_us)
         return snapshot.Looked(found, present, report, wait_s)
+
+    def _make_findings(
+        self, host: Host, plan: Plan, outcomes: Sequence[Outcome], counters: Counters | None
+    ) -> snapshot.Findings:
+        """Return the files, the decisions after a run (an outcome replaces its action), and the bus's values."""
+        files = {file.path: file for file in host.files}
+        doings: tuple[snapshot.Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
+        now = status(host, plan, outcomes, self.engine.config)
+        known = Manager(
+            files=now.files,
+            extents=now.sums["extents"],
+            active_extents=now.active_extents,
+            history=tuple(summarize_history(one, host.files) for one in host.instances),
+            fragmented_files=now.fragmented_files,
+            bytes_reclaimed_total=None if counters is None else max(0, counters.bytes_reclaimed or 0),
+            budget_left_bytes=now.budget_left_bytes,
+            intake_delay_p99_us=self.engine.memory.intake.p99_us,
+        )
+        waits_for = describe_waits(skip for skip in plan.skipped if skip.path in files)
+        missing = tuple(sorted(path for path in self.engine.directories if not os.path.isdir(path)))
+        return snapshot.Findings(files, {one.path: one for one in doings}, known, waits_for, missing)
 
     def plan(self, request: Request) -> Plan:
         """Return the plan for a caller. Raises: UsageError as `resolve`; KeeperError, OSError as Engine.plan."""
@@ -290,32 +289,9 @@ class Worker:
 
         Raises: UsageError as `resolve`; KeeperError, OSError as Engine.run.
         """
-        engine = self.engine  # a reload between two pieces may replace it
-        request = resolve(job.request, engine.directories)._replace(asked=True)
-        report = self._post_run(engine, job.number, request, lambda: job.state == "canceling" or self._stops(), ORIGIN)
+        request = resolve(job.request, self.engine.directories)._replace(asked=True)
+        report = self._post_run(job.number, request, lambda: job.state == "canceling" or self._stops(), ORIGIN)
         return name_result(report, job.request), report
-
-
-def _make_findings(
-    engine: Engine, host: Host, plan: Plan, outcomes: Sequence[Outcome], counters: Counters | None
-) -> snapshot.Findings:
-    """Return the files and decisions after a run (an outcome replaces its action), and the bus's values of the host."""
-    files = {file.path: file for file in host.files}
-    doings: tuple[snapshot.Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
-    now = status(host, plan, outcomes, engine.config)
-    known = Manager(
-        files=now.files,
-        extents=now.sums["extents"],
-        active_extents=now.active_extents,
-        history=tuple(summarize_history(one, host.files) for one in host.instances),
-        fragmented_files=now.fragmented_files,
-        bytes_reclaimed_total=None if counters is None else max(0, counters.bytes_reclaimed or 0),
-        budget_left_bytes=now.budget_left_bytes,
-        intake_delay_p99_us=engine.memory.intake.p99_us,
-    )
-    waits_for = describe_waits(skip for skip in plan.skipped if skip.path in files)
-    missing = tuple(sorted(path for path in engine.directories if not os.path.isdir(path)))
-    return snapshot.Findings(files, {one.path: one for one in doings}, known, waits_for, missing)
 
 
 def get_next_plan_s(report: Report, whole_us: int) -> float:

@@ -167,10 +167,14 @@ async def test_a_look_that_waits_for_a_job_does_not_hang(tmp_path: Path, monkeyp
     """A job may come between the making of the watches and the look, and takes as long as its files need."""
     goes_on, run, watched, headlines = threading.Event(), Mock(return_value=EMPTY), list[float](), set[str]()
 
+    def work() -> None:
+        while not goes_on.wait(0.01):
+            daemon._worker._do_urgent()  # as a job does between two pieces
+
     def watch(_: object) -> Watches:
         watched.append(0)
         if len(watched) == 2:
-            daemon._worker._executor.submit(goes_on.wait, PATIENCE_S)
+            daemon._worker._executor.submit(work)
         return Watches()
 
     monkeypatch.setattr(Engine, "run", run)

@@ -25,7 +25,7 @@ from journalkeeper.model.units import DAY_US
 from journalkeeper.observe import load
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import run
-from journalkeeper.service.snapshot import FileDone, Message, Planned, Progressed
+from journalkeeper.service.snapshot import FileDone, Findings, Message, Progressed
 from journalkeeper.service.worker import Worker
 from tests.btrfs.faults import fill
 from tests.btrfs.journals import NOW, Bearing, bearing, export, extents, go
@@ -562,4 +562,4 @@ def test_the_look_is_published_before_the_work(top: Path, keep: Keep, journal_by
     with closing(worker):
         worker.look(lambda: None)
     kinds = [type(one) for one in posted]
-    assert kinds.index(Planned) < min(kinds.index(Progressed), kinds.index(FileDone))
+    assert kinds.index(Findings) < min(kinds.index(Progressed), kinds.index(FileDone))

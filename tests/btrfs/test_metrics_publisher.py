@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -160,10 +161,10 @@ def test_the_verdict_of_the_service_outlives_its_jobs_and_a_reload(keep: Keep, o
         (-publisher.CONFIRM_S - 60, True, True),
         (publisher.CONFIRM_S + 1, False, False),
     ],
-    ids=["fresh", "clock set back", "another verdict"],
+    ids=["fresh", "clock set back", "a verdict that could not be written"],
 )
 def test_a_file_ages_unless_the_service_confirms_its_verdict(
-    keep: Keep, out: Path, age_s: float, *, healthy: bool | None, renewed: bool
+    keep: Keep, out: Path, monkeypatch: pytest.MonkeyPatch, age_s: float, *, healthy: bool | None, renewed: bool
 ) -> None:
     engine = keep(follows=True)
     engine.publisher.publish_health(healthy=True)
@@ -171,7 +172,9 @@ def test_a_file_ages_unless_the_service_confirms_its_verdict(
     before = os.stat(out / NAME)
     then_s = time.time() - age_s
     os.utime(out / NAME, (then_s, then_s))
-    engine.publisher.confirm_health(healthy=healthy)
+    monkeypatch.setattr(publisher, "write_whole", Mock(side_effect=KeeperError("full")))
+    engine.publisher.publish_health(healthy=healthy)
+    engine.publisher.confirm_health()
     after = os.stat(out / NAME)
     assert (abs(time.time() - after.st_mtime) < 60, after.st_ino) == (renewed, before.st_ino)
 

@@ -67,7 +67,7 @@ PATIENCE_S: Final = 120.0
 VERDICT_S: Final = 240.0
 """The service tries again a minute after the first failure in an outage, and two minutes after the second one."""
 
-HANG_NOTICED_S: Final = STUCK_S + WATCHDOG_S
+HANG_NOTICED_S: Final = STUCK_S + 2 * WATCHDOG_S
 """A shorter hang cannot be told from a slow disk."""
 
 SETTINGS: Final = ("SystemMaxFileSize=64M", "SystemMaxUse=600M", "SystemKeepFree=0")

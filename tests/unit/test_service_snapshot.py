@@ -70,7 +70,7 @@ def looked(found: Findings, *failures: Skip, **words: Any) -> Snapshot:
         (with_present(failures=(FAILURE,)), Looked(REFUSED, Present(), REPORT, 1.0), looked(REFUSED, FAILURE)),
         (WORKED, FileDone(DONE, 7), WORKED._replace(last_run_us=7, bytes_written=200, bytes_reclaimed=1000)),
         (CALM, FileDone(DONE._replace(result=Result.SKIPPED), 5), CALM),
-        (CALM, snapshot.Planned(FOUND), CALM._replace(findings=FOUND)),
+        (CALM, FOUND, CALM._replace(findings=FOUND)),
         (CALM, snapshot.Checked("wrong", UNWRITABLE), with_present(configuration="wrong", unwritable=UNWRITABLE)),
         (with_present(**STANDING), Looked(FOUND, Present(), REPORT, 1.0), looked(FOUND, **STANDING)),
         (with_present(**STANDING, busy="x"), NotOnBtrfs("/j"), with_present(**STANDING, foreign="/j", looked=True)),
