@@ -17,7 +17,6 @@ IN_MODIFY, at most four a second.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import struct
 from collections.abc import Iterator
@@ -56,21 +55,18 @@ WATCHED: Final = NAMES | pyinotify.IN_MODIFY | pyinotify.IN_ONLYDIR
 class Change(NamedTuple):
     """Changes that inotify reported.
 
-    `appended` are the directories whose active files were appended to. `rescan` is True if journal files appeared or
-    vanished. `everything` is True if the changes are unknown or include directories; then the watches must be made
-    anew.
+    `appended` are the directories whose active files were appended to. `rescan` is True if journal files or directories
+    appeared or vanished, or if the changes are unknown. Then the watches must be made anew.
     """
 
     appended: frozenset[str] = frozenset()
     rescan: bool = False
-    everything: bool = False
 
     def __or__(self, other: Change) -> Change:
-        return Change(self.appended | other.appended, self.rescan or other.rescan, self.everything or other.everything)
+        return Change(self.appended | other.appended, self.rescan or other.rescan)
 
 
 NOTHING: Final = Change()
-EVERYTHING: Final = Change(rescan=True, everything=True)
 
 
 class Watches(NamedTuple):
@@ -104,9 +100,6 @@ def watch_directories(tops: tuple[str, ...]) -> Watches:
 
     Raises: OSError if the mount table or the inotify limit cannot be read.
     """
-    # pyinotify logs to stderr by a handler of its own; its errors come as exceptions here.
-    pyinotify.log.handlers[:] = [logging.NullHandler()]
-    pyinotify.log.propagate = False
     identities = identify_tops(tops)
     try:
         manager = pyinotify.WatchManager()
@@ -114,7 +107,6 @@ def watch_directories(tops: tuple[str, ...]) -> Watches:
         problem = f"cannot watch directories: {_explain_kernel_error(error, 'max_user_instances')}"
         return Watches(tops=identities, problem=problem)
     os.set_blocking(manager.get_fd(), False)
-    os.set_inheritable(manager.get_fd(), False)  # noqa: FBT003 - its only argument
     directories: dict[int, str] = {}
     problem = ""
     try:
@@ -208,10 +200,10 @@ class DirectoryWatch:
     def _judge_event(self, number: int, mask: int, padded_name: bytes) -> Change:
         """Return the change of an event: NOTHING for other files and writes to archives. Raises: KeyError: no watch."""
         if mask & pyinotify.IN_Q_OVERFLOW:
-            return EVERYTHING | Change(frozenset(self.watches.directories.values()))
+            return Change(frozenset(self.watches.directories.values()), rescan=True)
         directory = self.watches.directories[number]
         if mask & (GONE | pyinotify.IN_ISDIR):
-            return EVERYTHING
+            return Change(rescan=True)
         journal = layout.classify(os.fsdecode(padded_name.rstrip(b"\0")))
         if journal is None:
             return NOTHING
