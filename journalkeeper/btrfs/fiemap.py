@@ -18,7 +18,7 @@ import errno
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, zip_longest
 from typing import NamedTuple
 
@@ -61,6 +61,9 @@ MOST_SKIPS = 32
 """The MiB of one file that `map_batches` may skip because the kernel repeats itself: journald allocates 8 MiB at a
 time.
 """
+
+NOT_PLACED = FIEMAP_EXTENT_UNWRITTEN | FIEMAP_EXTENT_UNKNOWN | FIEMAP_EXTENT_DATA_INLINE
+"""The flags of rows that contain no data, or have no address of their own."""
 
 EVERYTHING = 2**64 - 1
 
@@ -222,3 +225,30 @@ def has_same_extents(one: int, other: int) -> bool:
     Raises: as `map_batches`.
     """
     return all(a == b for a, b in zip_longest(*(iterate_extents(fd, sync=True) for fd in (one, other))))
+
+
+def find_same_places(before: Iterable[Extent], after: Iterable[Extent]) -> Iterator[tuple[int, int]]:
+    """Yield (offset, length) of the data whose file offset and address are the same in both maps, in whole blocks.
+
+    The address alone proves nothing, because btrfs can reuse the space of data that was moved first.
+    """
+    old, new = (filter(lambda row: not row.flags & NOT_PLACED, rows) for rows in (before, after))
+    one, other = next(old, None), next(new, None)
+    while one is not None and other is not None:
+        start = max(one.logical, other.logical)
+        one_end, other_end = one.logical + one.length, other.logical + other.length
+        if start < min(one_end, other_end) and _get_origin(one) == _get_origin(other):
+            yield start, min(one_end, other_end) - start
+        if one_end <= other_end:
+            one = next(old, None)
+        else:
+            other = next(new, None)
+
+
+def _get_origin(row: Extent) -> tuple[bool, int]:
+    """Return whether a row is encoded, and its address; for a plain row, its address minus its offset in the file.
+
+    FIEMAP gives the address of a compressed extent to each of its rows; other rows have their own addresses.
+    """
+    encoded = bool(row.flags & FIEMAP_EXTENT_ENCODED)
+    return encoded, row.physical if encoded else row.physical - row.logical

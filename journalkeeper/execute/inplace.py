@@ -19,7 +19,6 @@ from itertools import chain
 from typing import Final
 
 from journalkeeper.btrfs import defrag, fiemap, inode, writeback
-from journalkeeper.btrfs.fiemap import Extent
 from journalkeeper.execute.pace import LEAST_BYTES, Pace
 from journalkeeper.execute.verified_file import Refused, VerifiedFile, open_for_writing
 from journalkeeper.journald import opening
@@ -44,10 +43,6 @@ PLACED_S: Final = 0.02
 """The pause before each look for the new extents. btrfs adds them to the file in a worker, milliseconds after the
 write-back has ended (btrfs_finish_ordered_io). Only a sync of the whole file would wait for the worker.
 """
-
-
-NOT_PLACED: Final = fiemap.FIEMAP_EXTENT_UNWRITTEN | fiemap.FIEMAP_EXTENT_UNKNOWN | fiemap.FIEMAP_EXTENT_DATA_INLINE
-"""The flags of rows that contain no data, or have no address of their own."""
 
 PASSES: Final = 3
 """The largest number of passes over an archive. What then is left is copied.
@@ -124,35 +119,8 @@ def _find_left(fd: int, action: Action, expected: int, before: array[int], exten
     everything = parse_compression(action.compress) is not None or action.reason is Reason.PINNED
     if not everything and not is_useless_rewrite(len(before) // 4, expected, extents):
         return ()
-    old = (Extent(*before[at : at + 4]) for at in range(0, len(before), 4))
-    return find_same_places(old, fiemap.iterate_extents(fd, sync=False))
-
-
-def find_same_places(before: Iterable[Extent], after: Iterable[Extent]) -> Iterator[tuple[int, int]]:
-    """Yield (offset, length) of the data whose file offset and address are the same in both maps, in whole blocks.
-
-    The address alone proves nothing, because btrfs can reuse the space of data that was moved first.
-    """
-    old, new = (filter(lambda row: not row.flags & NOT_PLACED, rows) for rows in (before, after))
-    one, other = next(old, None), next(new, None)
-    while one is not None and other is not None:
-        start = max(one.logical, other.logical)
-        one_end, other_end = one.logical + one.length, other.logical + other.length
-        if start < min(one_end, other_end) and _get_origin(one) == _get_origin(other):
-            yield start, min(one_end, other_end) - start
-        if one_end <= other_end:
-            one = next(old, None)
-        else:
-            other = next(new, None)
-
-
-def _get_origin(row: Extent) -> tuple[bool, int]:
-    """Return whether a row is encoded, and its address; for a plain row, its address minus its offset in the file.
-
-    FIEMAP gives the address of a compressed extent to each of its rows; other rows have their own addresses.
-    """
-    encoded = bool(row.flags & fiemap.FIEMAP_EXTENT_ENCODED)
-    return encoded, row.physical if encoded else row.physical - row.logical
+    old = (fiemap.Extent(*before[at : at + 4]) for at in range(0, len(before), 4))
+    return fiemap.find_same_places(old, fiemap.iterate_extents(fd, sync=False))
 
 
 def join_near(runs: Iterable[tuple[int, int]]) -> tuple[Range, ...]:

@@ -20,7 +20,6 @@ from journalkeeper.bus import contract
 from journalkeeper.bus import names as bus_names
 from journalkeeper.bus.connection import FIXED, Connection, measure_message
 from journalkeeper.config import files, validation
-from journalkeeper.execute import inplace
 from journalkeeper.journald import conf, journal_file, layout
 from journalkeeper.model import Extents, Kind
 from journalkeeper.model.errors import ConfigError, UsageError
@@ -187,7 +186,7 @@ def check_fiemap(data: bytes) -> None:
                 case 2:
                     assert placement.count(fd, sync=True) >= 0
                 case 3:
-                    runs = inplace.find_same_places(
+                    runs = fiemap.find_same_places(
                         fiemap.iterate_extents(fd, sync=False), fiemap.iterate_extents(fd, sync=False)
                     )
                     assert all(offset >= 0 and length > 0 for offset, length in runs)

@@ -12,7 +12,7 @@ import pytest
 from journalkeeper.btrfs import fiemap
 from journalkeeper.btrfs.fiemap import Extent
 from journalkeeper.execute import executor, inplace
-from journalkeeper.execute.inplace import NEAR_BYTES, find_same_places, join_near
+from journalkeeper.execute.inplace import NEAR_BYTES, join_near
 from journalkeeper.execute.pace import Pace
 from journalkeeper.model import KIB, Action, Range, Reason, Result, Verb
 from journalkeeper.policy.cost import least_extents
@@ -117,7 +117,7 @@ MAPS: list[tuple[Rows, Rows, list[tuple[int, int]]]] = [
 @pytest.mark.parametrize(("before", "after", "left"), MAPS)
 def test_data_at_the_same_place_was_not_moved(before: Rows, after: Rows, left: list[tuple[int, int]]) -> None:
     maps = ([Extent(*row) for row in rows] for rows in (before, after))
-    assert list(find_same_places(*maps)) == left
+    assert list(fiemap.find_same_places(*maps)) == left
 
 
 def test_each_run_of_data_has_extents_of_its_own() -> None:
